@@ -65,7 +65,7 @@ typedef struct schedule_input {
   const char *picture;
 } schedule_input;
 
-/* ---- options ---- */
+/* ---- parsing the options ---- */
 
 static int32_t parse_count(const char *argument, const char *option, struct argp_state *state) {
   int64_t number = ad_cli_parse_number(argument, option, 1, state);
@@ -217,7 +217,7 @@ const struct argp ad_cli_schedule_argp = {
         "Exit status: 0 the table is right, 1 it is not, 2 the call or the file is wrong, 3 could not finish.",
 };
 
-/* ---- the table ---- */
+/* ---- opening and lowering the table of actions ---- */
 
 /* A file that cannot be read is a wrong call here. */
 static int unread(ad_status status) {
@@ -249,7 +249,7 @@ static int lower(const schedule_input *input, ad_table *table) {
   return CLI_HOLDS;
 }
 
-/* ---- the answer ---- */
+/* ---- printing and drawing the table ---- */
 
 static size_t columns(void) {
   struct winsize size;

@@ -15,7 +15,7 @@ typedef struct shell {
   void (*print)(const ad_cli_command *commands, int count, char *keys);
 } shell;
 
-/* ---- which values are taken, by the words of --help ---- */
+/* ---- words to complete: an option's values, pages, commands ---- */
 
 static taking taken_by(const ad_cli_command *command, const struct argp_option *option) {
   if (!option->arg || option->flags & OPTION_ARG_OPTIONAL) return NOTHING;
@@ -72,7 +72,7 @@ static void print_schedules(void) {
   for (size_t i = 0; (name = ad_table_schedule_name(i)); i++) printf(" %s", name);
 }
 
-/* ---- bash ---- */
+/* ---- the completion script for bash ---- */
 
 static const char bash_head[] =
     "_addend_has() { # kind [words]: those that begin as the current word does\n"
@@ -172,7 +172,7 @@ static void print_bash(const ad_cli_command *commands, int count, char *keys) {
   puts("  esac\n}\nshopt -s extglob\ncomplete -F _addend addend");
 }
 
-/* ---- zsh ---- */
+/* ---- the completion script for zsh ---- */
 
 static const char zsh_special[] = "[]:\\", zsh_quote[] = "'\\''";
 
@@ -255,7 +255,7 @@ static void print_zsh(const ad_cli_command *commands, int count, char *keys) {
   puts("  esac\n}\n_addend \"$@\"");
 }
 
-/* ---- fish ---- */
+/* ---- the completion script for fish ---- */
 
 static void print_fish_value(const ad_cli_command *command, const struct argp_option *option) {
   taking what = taken_by(command, option);
@@ -324,7 +324,7 @@ static void print_fish(const ad_cli_command *commands, int count, char *keys) {
   for (int i = 0; i < count; i++) print_fish_command(&commands[i]);
 }
 
-/* ---- the call ---- */
+/* ---- the command --completions itself ---- */
 
 /* Prints the code for a program of another name, with functions of another name. In a shell's identifiers, characters
  * other than letters and digits become _. */

@@ -44,7 +44,7 @@ const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int ke
   return ad_nearest_name(unknown, names, count);
 }
 
-/* ---- unknown options ---- */
+/* ---- reporting unknown options ---- */
 
 /* The options as getopt takes them; argp reads calls with getopt. */
 typedef struct getopt_tables {
@@ -120,7 +120,7 @@ void ad_cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags
   argp_parse(argp, argc, argv, flags, NULL, input);
 }
 
-/* ---- values ---- */
+/* ---- reporting and parsing options' values ---- */
 
 void ad_cli_wrong(const struct argp_state *state, const char *format, ...) {
   char message[CLI_MESSAGE], printable[CLI_MESSAGE];

@@ -35,7 +35,7 @@ const char *ad_cli_sample_word(int key, int index) {
   return key == KEY_DTYPE && index < 3 ? dtypes[index] : NULL;
 }
 
-/* ---- parsing the call ---- */
+/* ---- parsing the options ---- */
 
 static void parse_dtype(const char *argument, sample_input *input, struct argp_state *state) {
   const char *word;
@@ -116,7 +116,7 @@ typedef struct sequence {
   int64_t prompt, count, room;
   ad_cli_tokenizer tokenizer;
   int is_text;    /* a token is a byte */
-  char *told;     /* with a tokenizer, the text printed so far */
+  char *told;     /* the text printed so far, if there is a tokenizer */
   double seconds; /* time that the sampled tokens took */
   int ended;      /* the model ended its text */
   int is_mute;    /* the tokenizer gives no text any more */
@@ -189,7 +189,7 @@ static int read_prompt(const sample_input *input, const ad_sampler *sampler, seq
   return whole;
 }
 
-/* ---- printing ---- */
+/* ---- printing tokens as they are sampled ---- */
 
 /* The text of all tokens; NULL: the tokenizer gave none. */
 static char *decoded(sequence *s) {
@@ -232,7 +232,7 @@ static void tell(sequence *s, int64_t first) {
   fflush(stdout);
 }
 
-/* ---- sampling ---- */
+/* ---- the sampling loop ---- */
 
 static double now(void) {
   struct timespec time;

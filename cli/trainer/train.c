@@ -83,14 +83,14 @@ typedef struct train_story {
   int64_t all_steps;          /* steps of that training */
   double first_loss, last_loss, tokens_per_second;
   int64_t first_step, steps; /* steps before this training; steps taken in all */
-  int stopped;               /* it stopped on request, with everything written */
+  int stopped;               /* 1: the training stopped on request, with everything written */
   ad_evaluation held_out;    /* the last evaluation; samples 0: there was none */
   int64_t held_out_step;
 } train_story;
 
 typedef struct train_job {
   const ad_recipe *recipe;
-  ad_train_options options; /* its folder is set */
+  ad_train_options options; /* the training's options; `folder` is set */
   train_story *story;
 } train_job;
 

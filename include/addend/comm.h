@@ -164,7 +164,7 @@ AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request);
 #define ad_comm_barrier(...) ad_comm_barrier_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *group, const char *site);
 
-/* ---- transfers from one rank to another ---- */
+/* ---- transfers: messages from one rank to another ---- */
 
 enum { AD_ANY_SOURCE = -1 };
 /* One rank's send to a peer, or its receive from a peer; the peer makes the other side. Zero fields mean the defaults.

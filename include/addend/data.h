@@ -13,7 +13,7 @@ enum { AD_VOCABULARY_BYTES = 256 };
 
 typedef enum ad_data_part { AD_TRAINING_PART, AD_HELD_OUT_PART } ad_data_part; /* the parts of a text */
 
-/* ---- text ---- */
+/* ---- training text: files of bytes ---- */
 
 /* The text of a recipe: the values of its `data` keys. */
 typedef struct ad_text_options {
@@ -73,7 +73,7 @@ AD_API AD_CHECKED ad_status ad_token_masks_check(const char *const *paths, size_
  * or the held-out part has no whole sample. The options are not kept. */
 AD_API AD_CHECKED ad_status ad_text_data_open_tokens(const ad_token_options *options, ad_text_data **out);
 
-/* ---- text or tokens ---- */
+/* ---- training text or token ids: opening, checksums, samples ---- */
 
 AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);  /* bytes of text or of tokens in all files */

@@ -66,7 +66,7 @@ AD_API ad_tensor *ad_tp_once_at(ad_tape *t, ad_tensor *bias, const char *site);
 /* Gives the layout `type` on tp if its mesh names tp. */
 AD_API void ad_tp_type(ad_layout *layout, ad_type type);
 
-/* ---- layers ---- */
+/* ---- layers: structures and their declare and forward functions ---- */
 
 /* Which dimension of a matrix [in, out] is cut over tp. */
 typedef enum ad_cutting {

@@ -56,7 +56,7 @@ typedef struct ad_operation {
   ad_status (*forward)(ad_tape *tape, ad_tensor *out);
   ad_status (*backward)(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot);
 
-  /* ---- gradients ---- */
+  /* ---- an operation's record: which gradients it needs and makes ---- */
   /* Bit i: one call of backward fills the gradient of operand i. 0: backward fills all except `indices`. An operand
    * that is not named here must be a constant; the operation is refused if it carries a gradient. */
   uint64_t fills;
@@ -70,7 +70,7 @@ typedef struct ad_operation {
   int hands_over;
   int passes_on; /* 1: the result is operand 0 or a multiple of it, and its gradient has the dtype of operand 0's */
 
-  /* ---- dtypes ---- */
+  /* ---- an operation's record: which dtypes it accepts ---- */
   /* The dtypes of operand 0 for which forward and backward have arithmetic (AD_IN_...); 0: f32 and f64. The operation
    * is refused for others. All operands have operand 0's dtype, except those in `indices`, `wide` and `either`. */
   unsigned dtypes;
@@ -82,7 +82,7 @@ typedef struct ad_operation {
   /* dtype of the result */
   ad_result_dtype result;
 
-  /* ---- memory ---- */
+  /* ---- an operation's record: memory that it saves and works in ---- */
   size_t own_size; /* bytes of the operation's own struct, which holds what it needs beside its operands */
   size_t (*saved)(const ad_tensor *out); /* bytes to keep from forward to backward */
   /* bytes of working memory for the time of one forward or backward, whatever slots it has */
@@ -92,7 +92,7 @@ typedef struct ad_operation {
    * shape that a plan counts with. Scratch memory then stays until reset. */
   int makes_memory;
 
-  /* ---- what `dims` cannot say ---- */
+  /* ---- an operation's record: result types and checks that `dims` cannot express ---- */
   ad_status (*describe)(ad_tape *tape, ad_tensor *out); /* sets the result's shape, layout and dtype by ad_result_set */
   ad_status (*check)(const ad_tape *tape, const ad_tensor *out); /* may refuse the described result */
   int runs_dry; /* 1: forward and backward are called on engine dry, too, because they check more than the rule does */

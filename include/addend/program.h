@@ -76,7 +76,7 @@ AD_API void ad_complain_of(const ad_complaints *to, const char *key, ad_status s
  * ep=2 etp=1". AD_INVALID as ad_mesh_create_view; destroy *out with ad_mesh_destroy. */
 AD_API AD_CHECKED ad_status ad_key_view(const ad_mesh *mesh, const char *text, ad_mesh **out);
 
-/* ---- what a program is given ---- */
+/* ---- settings and forward passes: what a program is given ---- */
 
 typedef struct ad_program_setting {
   const ad_comm *comm;       /* this rank's comm, on engine dry if the program is only planned or checked; borrowed */
@@ -116,7 +116,7 @@ typedef struct ad_forward {
   void (*tell)(void *context, const char *what, int64_t done, int64_t of);
 } ad_forward;
 
-/* ---- the record of a kind ---- */
+/* ---- the record of a kind of program, and the structures that it refers to ---- */
 
 typedef struct ad_program ad_program;
 typedef struct ad_phase_run ad_phase_run; /* one phase of one microbatch, while it runs */
@@ -317,7 +317,7 @@ struct ad_program_kind {
  * taken. */
 AD_API AD_CHECKED ad_status ad_program_register(const ad_program_kind *kind);
 
-/* ---- a program in a file of its own ---- */
+/* ---- loading a program from a shared library ---- */
 
 /* What a shared object tells about itself. */
 typedef struct ad_program_object {
@@ -352,7 +352,7 @@ typedef struct ad_program_object {
  */
 AD_API AD_CHECKED ad_status ad_program_load(const char *path);
 
-/* ---- a program ---- */
+/* ---- planning a program: adding modules, counts, losses and phases ---- */
 
 /* What the program was created with. */
 AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program);
@@ -430,7 +430,7 @@ AD_API int64_t ad_batch_step(const ad_batch *batch);
 AD_API ad_held_out ad_batch_held_out(const ad_batch *batch);
 AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
 
-/* ---- for a phase's functions ---- */
+/* ---- what a phase's functions may call ---- */
 
 AD_API ad_tape *ad_phase_tape(ad_phase_run *at);
 AD_API size_t ad_phase_microbatch(const ad_phase_run *at);

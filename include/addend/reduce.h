@@ -18,7 +18,7 @@ typedef enum ad_sync { AD_SYNC_NONE, AD_SYNC_SHARD, AD_SYNC_ALL } ad_sync;
 
 /* What happens to a bucket, for traces; reported on the rank's own thread. */
 typedef enum ad_bucket_event { AD_BUCKET_POST, AD_BUCKET_WAIT, AD_BUCKET_DONE } ad_bucket_event;
-/* The one of a bucket's reductions to which it happens: a path has one or several reductions, one after another. */
+/* The reduction of a bucket that an event is about; a bucket's path has one or several reductions in succession. */
 typedef struct ad_bucket_step {
   int bucket;
   ad_move move;

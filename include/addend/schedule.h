@@ -15,8 +15,8 @@ extern "C" {
 typedef enum ad_table_part {
   AD_TABLE_COMPUTE = 1,    /* forward and backward: F, B, I, W */
   AD_TABLE_TRANSFERS = 2,  /* sends and receives: SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B */
-  AD_TABLE_GATHERS = 4,    /* of parameters: GATHER, RELEASE */
-  AD_TABLE_REDUCTIONS = 8, /* of gradients: REDUCE, WAIT_REDUCE */
+  AD_TABLE_GATHERS = 4,    /* gathers of parameters: GATHER, RELEASE */
+  AD_TABLE_REDUCTIONS = 8, /* reductions of gradients: REDUCE, WAIT_REDUCE */
   AD_TABLE_END = 16        /* the end of a step: SUMS, NORM, UPDATE */
 } ad_table_part;
 
@@ -103,7 +103,7 @@ AD_API size_t ad_table_action_count(const ad_table *table, int32_t rank);
 AD_API const ad_action *ad_table_action(const ad_table *table, int32_t rank, size_t place);
 AD_API unsigned ad_table_parts(const ad_table *table); /* the ad_table_part bits of all actions, or-ed */
 
-/* ---- making tables ---- */
+/* ---- making tables by the name of a schedule ---- */
 
 typedef struct ad_table_shape {
   size_t size; /* sizeof(ad_table_shape) */
@@ -146,7 +146,7 @@ typedef struct ad_table_lowering {
  * part already, or breaks a law. */
 AD_API AD_CHECKED ad_status ad_table_lower(ad_table *table, const ad_table_lowering *options);
 
-/* ---- laws and times ---- */
+/* ---- checking tables against the laws, and timing them ---- */
 
 /* How long actions take, in any unit. A zero means the default: F 1, B 2, I 1, W 1, a transfer 0. A transfer's time is
  * that from its SEND until the value has arrived, beside the work of both ranks: a RECV starts at its place in the
@@ -211,7 +211,7 @@ AD_API AD_CHECKED ad_status ad_table_measure(const ad_table *table, const ad_tab
 AD_API AD_CHECKED ad_status ad_table_times(const ad_table *table, const ad_table_options *options, double *begin,
                                            double *end);
 
-/* ---- reports and pictures ---- */
+/* ---- reports and pictures of tables ---- */
 
 /* *json: the document of `addend schedule check --json`. *holds: 1 if no law is broken; the status is AD_OK in either
  * case. Caller frees *json with free(). */
@@ -236,7 +236,7 @@ typedef struct ad_table_drawing {
 AD_API AD_CHECKED ad_status ad_table_svg(const ad_table *table, const ad_table_options *options,
                                          const ad_table_drawing *drawing, char **out);
 
-/* ---- files ---- */
+/* ---- reading and writing tables as JSON and CSV ---- */
 
 /* Reads a table from JSON (docs/pipeline.md) or from the CSV that torch.distributed.pipelining dumps, one row for each
  * rank. An OVERLAP_F_B in a CSV is read as its actions one after another; *overlapped (may be NULL) is how many there

@@ -271,7 +271,7 @@ AD_API ad_tensor *ad_sqrt_at(ad_tape *tape, ad_tensor *x, const char *site);
  * rank. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
-/* ---- distances ---- */
+/* ---- distances between two values ---- */
 /* The sum over all elements of (a - b)^2, which is the numerator. For the mean squared error, divide it (ad_divide) by
  * the count of all elements of the step, or by another count that the mean is to be over. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
@@ -375,7 +375,7 @@ AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, c
 AD_API ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site);
 #define ad_cross(...) ad_cross_at(__VA_ARGS__, AD_HERE)
 
-/* ---- stepping outside the types ---- */
+/* ---- to_local and from_local: code outside the type rules ---- */
 /* Prepares x for code that only knows local buffers: ad_tensor_array of the returned tensor is this rank's part.
  * `gradient` is the layout of the gradient that this code will later hand to ad_backward_from for the returned tensor;
  * it says how the code uses the value. If it is the dual of x's type, nothing happens. Otherwise x is brought to the
@@ -383,10 +383,10 @@ AD_API ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, co
  * addend, and the entry's backward sums them), S(d)->V or R->V for a gradient that is V. NULL: the dual on every axis.
  * AD_TYPE for a P without a stated gradient, and if there is no such entry. */
 AD_API ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, const char *site);
-/* The way back: takes an array made by such code, with its layout, and the layout in which the code wants its gradient.
- * That gradient is the one of *leaf (ad_grad, after backward; leaf NULL: it is not wanted). The types are joined by the
- * same entries of law 2, for example I->R for a value that all ranks made alike (gradient: I) and whose users leave
- * addends. */
+/* Brings a value from code that only knows local buffers back to the tape: takes the array that the code made, with its
+ * layout, and the layout in which the code wants the value's gradient, which is that of *leaf (ad_grad, after backward;
+ * leaf NULL: no gradient is wanted). An entry of law 2 joins the two types as in ad_to_local, for example I->R for a
+ * value that all ranks made alike (gradient: I) and whose users leave addends. */
 AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gradient, ad_tensor **leaf,
                                    const char *site);
 #define ad_to_local(...) ad_to_local_at(__VA_ARGS__, AD_HERE)

@@ -70,8 +70,8 @@ static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes 
   return sums;
 }
 
-/* Keeps sums that all ranks along `axes` hold on the first of these ranks, and zeroes them on the others, so that each
- * counts once. `name` is what was summed. */
+/* All ranks along `axes` hold the same sums: keeps them on the first of these ranks and zeroes them on the others, so
+ * that each sum counts once. `name`: what was summed, for messages. */
 static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, const char *name, const char *site) {
   ad_array once;
   ad_transit move = {.move = AD_MOVE_ONCE, .axes = axes, .to = AD_P, .site = site, .what = name};

@@ -12,7 +12,7 @@
 #include "comm/hint.h"
 #include "comm/scratch.h"
 
-/* ---- collectives ---- */
+/* ---- the collective of a transition ---- */
 
 /* A collective on parts of arrays. Its memory lies in the comm's scratch memory. */
 typedef struct transfer {
@@ -191,7 +191,7 @@ static ad_status communicate(ad_comm *comm, const ad_transit *transit, const ad_
   return start(comm, transit, &call, request);
 }
 
-/* ---- local transitions ---- */
+/* ---- transitions that need no communication ---- */
 
 static void zero(ad_array *array) { memset(array->data, 0, ad_array_bytes(array)); }
 
@@ -224,7 +224,7 @@ static void once(ad_comm *comm, const ad_array *in, ad_axes axes, ad_array *out)
   }
 }
 
-/* ---- checks ---- */
+/* ---- checks before a transition ---- */
 
 static ad_status describe_result(const ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
   if (transit->move == AD_MOVE_ALL_TO_ALL && transit->send_rows) return ad_exchange_after(comm, transit, in, out);

@@ -18,7 +18,7 @@ AD_INTERNAL int ad_status_is_own(ad_status status);
 /* AD_INVALID if an argument of a public call is NULL; names the call and the first such argument. `given` has the
  * arguments, `names` their names with ", " between them. */
 AD_INTERNAL ad_status ad_need(const char *call, const char *names, const void *const *given, size_t count) AD_CHECKED;
-/* 1 if `index` is below `count`; otherwise 0, and ad_last_error() names the public call and what there are `count` of.
+/* 1 if `index` is below `count`; otherwise 0, and ad_last_error() names the public call and the kind of thing counted.
  * For public functions without a status, which then return NULL or 0. */
 AD_INTERNAL int ad_has(size_t index, size_t count, const char *call, const char *what);
 #define AD_NEED_IN(call, names, ...)                              \

@@ -72,7 +72,7 @@ typedef struct ad_mistake_scene {
   int64_t microbatches; /* microbatches of a step; 0: not known */
   int steps;            /* number of steps completed since the mistake was planted */
   int passed;       /* how often the mistake's function was called, for mistakes that treat their calls differently */
-  const void *kept; /* something seen at one seam that is needed at another */
+  const void *kept; /* what the mistake keeps from one seam for another */
   /* set to 1 by the mistake when it has changed something */
   int fired;
   double ratio; /* wrong gradients divided by right ones; 0: they have no common ratio */
@@ -85,16 +85,16 @@ typedef struct ad_mistake {
   int catalogue;  /* number of the published mistake that this one repeats; 0: none */
   ad_needs needs; /* the mistake changes numbers if the run has all of these */
   int of_dtype;   /* 1: f64 would hide the mistake, so it is planted with the recipe's own dtypes */
-  /* 1: the mistake is made when buckets are created, before a run has any; it is judged by the collectives of a run of
-   * its own */
+  /* 1: the mistake is made while buckets are created, so it is planted before a run of its own is created, whose
+   * collectives show it */
   int at_creation;
-  /* Why it is harmless if the mistake was made and no judged number changed its bits; such a mistake does not count as
-   * a survivor. NULL: the mistake must show. */
+  /* Why the mistake can be made without changing a bit of any judged number; if it does so, it does not count as a
+   * survivor. NULL: the mistake must show. */
   const char *no_effect;
   struct {
     ad_seam seam;
-    ad_seam_function function; /* its context is the ad_mistake_scene */
-  } at[AD_MISTAKE_SEAMS];      /* the end is a function that is NULL */
+    ad_seam_function function; /* called with the ad_mistake_scene as context */
+  } at[AD_MISTAKE_SEAMS];      /* a NULL function ends the list */
 } ad_mistake;
 
 /* Plants the mistake until the seams are cleared. The scene keeps its rank and microbatches, and is otherwise reset. It

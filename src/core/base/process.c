@@ -123,7 +123,7 @@ void ad_process_memory_room(const char *root, ad_memory_room *out) {
   fclose(file);
 }
 
-/* ---- command line and processors ---- */
+/* ---- the command line of this process, and its processors ---- */
 
 size_t ad_process_command(char *buffer, size_t size) {
   FILE *file = fopen("/proc/self/cmdline", "re");

@@ -273,7 +273,7 @@ static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, con
   return AD_OK;
 }
 
-/* ---- moving rows ---- */
+/* ---- moving rows from the source's ranks to the destination's ---- */
 
 /* The array of a side that this rank is on. */
 static const ad_array *present(const ad_bridge_way *w) { return w->in.shape.ndim ? &w->in : &w->out; }
@@ -434,7 +434,7 @@ static ad_status move_rows(ad_bridge *bridge, const ad_bridge_way *w, const char
   return request ? ad_comm_post(bridge->comm, &exchange, request) : ad_comm_run(bridge->comm, &exchange);
 }
 
-/* ---- forward and backward ---- */
+/* ---- forward moves values, backward moves gradients ---- */
 
 /* Moves a value to the destination, which must have the layout `to`. */
 static ad_status go_forward(ad_bridge *bridge, const ad_array *source, const ad_layout *to, ad_array *destination,

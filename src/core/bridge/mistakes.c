@@ -7,7 +7,7 @@
 
 static void fire(void *context) { ((ad_mistake_scene *)context)->fired = 1; }
 
-/* ---- where a mistake can be made ---- */
+/* ---- which bridges a known mistake can show on ---- */
 
 static int64_t parts_of(const ad_layout *layout) {
   return ad_mesh_ranks_over(layout->mesh, ad_layout_cut_axes(layout));
@@ -61,7 +61,7 @@ ad_needs ad_bridge_mistakes_show(const ad_route_passing *at) {
   return gathers_on_cp(at) ? shown | AD_NEED_SLICES_GATHERED_ON_CP : shown;
 }
 
-/* ---- the mistakes ---- */
+/* ---- the known mistakes, one function each, and their list ---- */
 
 /* Makes a route take another slice of the part. */
 static void take_slice(ad_mistake_scene *scene, ad_route *route, int64_t slice) {

@@ -21,7 +21,7 @@ static ad_status check_summed(const ad_layout *after, ad_axes axes, const char *
                  site, ad_axes_print(pending, text, sizeof text));
 }
 
-/* ---- the whole sum on every copy ---- */
+/* ---- summing all rows on every copy ---- */
 
 ad_status ad_bridge_sum(const ad_bridge *bridge, ad_array *gradient, int ordinal, const char *site) {
   ad_layout summed = gradient->layout;

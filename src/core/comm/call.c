@@ -211,7 +211,7 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   return collective->receive_counts ? sum_counts(call, collective->receive_counts, call->out_starts) : AD_OK;
 }
 
-/* ---- segments ---- */
+/* ---- a collective's segments: which bytes go from which member to which ---- */
 
 // Fills in where the parts of segment s end in the members' blocks, and where the segment itself ends in the whole.
 static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
@@ -466,7 +466,7 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
   return fill(collective, rank, size, out);
 }
 
-/* ---- transfers ---- */
+/* ---- preparing one side of a transfer ---- */
 
 // The shape of the group of all ranks of the world, in order.
 static ad_group_shape world_shape(int64_t size) {

@@ -60,7 +60,7 @@ typedef struct ad_call_passing {
  * before: its memory is used again, so that a call no larger than an earlier one allocates nothing. Keeps no pointer to
  * the collective's arrays. AD_INVALID says which field is wrong and why; AD_MEMORY. */
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
-/* Does the same for one side of a transfer. */
+/* Validates one side of a transfer and turns it into a call, as ad_call_prepare does with a collective. */
 ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
 void ad_call_release(ad_call *call);  // frees the memory that prepare keeps from call to call
 
@@ -77,7 +77,7 @@ static inline size_t ad_call_out_start(const ad_call *call, uint32_t i) {
 }
 /* A reduce_scatter or an all_gather cuts the whole value into blocks, one for each member. With segments, a block
  * consists of several runs of the whole value, one from each segment. The functions below count in elements. */
-/* The size of a member's block. */
+/* The size of the member's block, in elements. */
 size_t ad_call_block(const ad_call *call, uint32_t member);
 /* The size of a member's part of segment `s` (without segments: of the whole value); *at: where the part starts in the
  * member's block, *whole: where it starts in the whole value. */

@@ -29,7 +29,7 @@ typedef struct ad_shared_token {
 typedef struct ad_engine {
   const char *name; /* "shm", ...: what ad_comm_engine returns */
 
-  /* ---- memory: all functions here are local ---- */
+  /* ---- memory; none of these functions communicates ---- */
 
   /* Gives zeroed memory, 64-byte aligned, that this engine's collectives move best. The engine owns it and takes it
    * back at `free` or `close`. AD_MEMORY: *out is unchanged. */
@@ -46,7 +46,7 @@ typedef struct ad_engine {
    * this rank then counts as a holder that has freed it. */
   ad_status (*attach)(void *world, size_t bytes, const ad_shared_token *token, void **out);
 
-  /* ---- calls ---- */
+  /* ---- posting calls, and waiting for them ---- */
 
   /* Starts a call: a collective, or one side of a transfer (ad_op_is_transfer), of which any number may be under way.
    * The caller owns *call and its buffers and leaves both as they are until the call is complete; the engine may keep a
@@ -65,7 +65,7 @@ typedef struct ad_engine {
    * table: the engine keeps nothing for lists. */
   void (*release)(void *world, const ad_group_shape *list);
 
-  /* ---- the world ---- */
+  /* ---- the state of all ranks, and leaving them ---- */
 
   /* Tells all ranks that this one failed, unless the world has an error already: then nothing happens. The error of
    * the world is then AD_PEER_FAILED with `message`, on this rank too. `cause` is this rank's reason, for the

@@ -18,7 +18,7 @@ enum {
 
 typedef struct hostile_call {
   struct hostile_call *next;
-  ad_call inner;      // what the wrapped engine sees
+  ad_call inner;      // the call that the wrapped engine gets
   void *in, *out;     // buffers that stand in for the caller's; NULL: the caller's are used
   int refusals_left;  // how many more tests are answered "not yet"
   int held;           // 1: the call was not handed to the wrapped engine yet
@@ -28,7 +28,7 @@ typedef struct hostile_world {
   const ad_engine *engine;
   void *inner;
   uint64_t seed, drawn;
-  hostile_call *calls;  // under way
+  hostile_call *calls;  // calls under way
   void **shared;        // memory that other ranks hold too
   size_t shared_count;
 } hostile_world;

@@ -28,9 +28,9 @@
 #include "comm/watchdog.h"
 
 enum {
-  LOOK_MILLISECONDS = 50,     // between two looks at the ranks
-  GRACE_MILLISECONDS = 2000,  // from the first error until ranks that still run are killed
-  // From a request to stop until ranks are killed: time to finish a step and write files.
+  LOOK_MILLISECONDS = 50,     // time between two looks at the ranks
+  GRACE_MILLISECONDS = 2000,  // time from the first error until ranks that still run are killed
+  // Time from a request to stop until ranks are killed, in which they finish a step and write files.
   SIGNAL_GRACE_MILLISECONDS = 10000,
   ANSWER_MILLISECONDS = 30000,    // ranks that have not moved for this long after a request to stop are killed
   ONE_SIGNAL_MILLISECONDS = 250,  // copies of one request from a terminal, a shell and `timeout` come within this time
@@ -66,7 +66,7 @@ static int is_forked_rank;  // 1: the launcher forked this process as a rank
 
 static int64_t milliseconds(void) { return ad_now() / 1000000; }
 
-/* ---- in the child ---- */
+/* ---- what a new process does before it is a rank ---- */
 
 static void set_number(const char *name, int64_t value) {
   char text[32];
@@ -124,7 +124,7 @@ static void run_child(launcher *l, uint32_t rank, pid_t parent) {
   _exit(status);
 }
 
-/* ---- starting ---- */
+/* ---- starting the ranks' processes ---- */
 
 // Forks the process of a rank, and opens the descriptor by which its end is seen.
 static ad_status start_rank(launcher *l, uint32_t rank) {
@@ -147,7 +147,7 @@ static ad_status start_ranks(launcher *l) {
   return AD_OK;
 }
 
-/* ---- watching ---- */
+/* ---- watching the ranks' processes until all have ended ---- */
 
 // Signals a rank. The child may be a shell that started the rank: then both get the signal.
 static void signal_rank(const launcher *l, uint32_t rank, int signal_number) {

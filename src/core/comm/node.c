@@ -32,7 +32,7 @@ typedef struct node_file {
 #define AD_NODE_VERSION AD_VERSION
 #endif
 
-/* ---- greeting ---- */
+/* ---- greeting: all ranks exchange their nodes' names ---- */
 
 static void read_line(const char *path, char *out, size_t size) {
   FILE *file = fopen(path, "re");
@@ -141,7 +141,7 @@ ad_status ad_nodes_check_one(const ad_meeting *meeting, const ad_nodes *nodes) {
   return AD_OK;
 }
 
-/* ---- the node's file ---- */
+/* ---- the memory file that a node's ranks share ---- */
 
 static uint32_t count_on_node(const ad_nodes *nodes, uint32_t rank, uint32_t ranks) {
   uint32_t count = 0;

@@ -19,7 +19,7 @@ struct ad_ranks {
   int64_t ranks[];
 };
 
-/* ---- identities ---- */
+/* ---- giving lists of ranks their identities ---- */
 
 // The table's entry for a hash, or the free one where it belongs.
 static ad_list_count *count_of(const ad_lists *lists, uint64_t hash) {
@@ -55,7 +55,7 @@ static ad_status name(ad_lists *lists, ad_ranks *ranks) {
   return AD_OK;
 }
 
-/* ---- making ---- */
+/* ---- making a list of ranks ---- */
 
 // Checks the ranks of a list and finds this rank's index in it.
 static ad_status check(const ad_lists *lists, const int64_t *ranks, int64_t count, const char *site, uint32_t *own) {
@@ -101,7 +101,7 @@ ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, con
   return AD_OK;
 }
 
-/* ---- ending ---- */
+/* ---- releasing lists of ranks ---- */
 
 // Frees a list that is released and has no calls under way.
 static void end(ad_ranks *ranks) {

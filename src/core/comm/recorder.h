@@ -13,12 +13,12 @@ typedef struct ad_recorded {
   ad_group_shape shape;
   int64_t ranks[AD_SHOWN_MEMBERS];  // copied from a list, which may be released while the record remains
   char site[AD_SITE_MAX];
-  int64_t started;  // by ad_now()
+  int64_t started;  // when the call was started, by ad_now()
 } ad_recorded;
 
 typedef struct ad_recorder {
   ad_recorded calls[AD_RECORDED_CALLS];
-  int64_t opened;  // by ad_now()
+  int64_t opened;  // when the comm was opened, by ad_now()
 } ad_recorder;
 
 void ad_recorder_open(ad_recorder *recorder);

@@ -69,7 +69,7 @@ static ad_status lost(uint32_t rank, int error) {
                  strerror(error));
 }
 
-/* ---- gathering ---- */
+/* ---- gathering every rank's note ---- */
 
 // Rank 0: reads the notes of all other ranks, then sends all notes to each of them.
 static ad_status serve(const ad_socket_meeting *m, const void *own, size_t bytes, char *all) {
@@ -93,7 +93,7 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
   return error ? lost(0, error) : AD_OK;
 }
 
-/* ---- meeting ---- */
+/* ---- meeting: ranks connect to the first one ---- */
 
 static socklen_t name_of(const char *world, struct sockaddr_un *out) {
   *out = (struct sockaddr_un){.sun_family = AF_UNIX};

@@ -14,7 +14,7 @@
 static const int64_t second = 1000000000;
 enum {
   LONG_SECONDS = 10,   // a wait of this length is logged
-  AGAIN_SECONDS = 60,  // from one log to the next
+  AGAIN_SECONDS = 60,  // time from one log line about a rank to the next
   BLIND_SECONDS = 3,   // longest time from look to look; after more, nothing is known of the time between
   WORK_SECONDS = 5,    // a rank that worked so recently is at work
   WORK_PERCENT = 5,    // share of a core's time from look to look; a rank that sleeps uses less
@@ -24,11 +24,11 @@ enum {
 
 struct ad_watched {
   uint64_t epoch;         // epoch of the rank's record at the last look
-  uint64_t movement;      // what it did so far: collectives begun and ended, bytes read and written
-  double computed;        // seconds of processor time so far
-  int64_t worked_at;      // when it was last seen to have computed, read or written
-  int64_t waiting_since;  // when it was first seen in the wait it is in; 0: it is in none
-  int is_said;            // 1: its line has been logged
+  uint64_t movement;      // the rank's work so far: collectives begun and ended, bytes read and written
+  double computed;        // seconds of processor time that the rank has used so far
+  int64_t worked_at;      // when the rank was last seen to have computed, read or written
+  int64_t waiting_since;  // when the rank was first seen in its present wait; 0: it does not wait
+  int is_said;            // 1: the line about this rank has been logged
 };
 
 ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) {
@@ -49,7 +49,7 @@ void ad_watchdog_close(ad_watchdog *dog) {
   ad_release(dog);
 }
 
-/* ---- what the kernel knows of a process ---- */
+/* ---- reading a process's state from /proc ---- */
 
 // Bytes that a process has read and written so far: a rank that writes a large checkpoint is at work.
 static uint64_t bytes_of(int pid) {
@@ -86,7 +86,7 @@ static process process_of(int pid) {
 
 static int is_stopped(int pid) { return process_of(pid).state == 'T'; }
 
-/* ---- where a rank is ---- */
+/* ---- describing where a rank is ---- */
 
 // 1: ranks are joining the world, and some have not finished.
 static int is_joining(const ad_watchdog *dog) {
@@ -305,7 +305,7 @@ static void say_when_due(ad_watchdog *dog, int64_t now) {
   say_all(dog);
 }
 
-/* ---- looking at ranks ---- */
+/* ---- looking at ranks again and again ---- */
 
 // A number that changes whenever the rank begins or ends a call, reads or writes.
 static uint64_t movement_of(shm_record *record) {

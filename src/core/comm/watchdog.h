@@ -5,13 +5,13 @@
 #include "base/text.h"
 #include "comm/shm/control.h"
 
-typedef struct ad_watched ad_watched;  // one rank
+typedef struct ad_watched ad_watched;  // what the watchdog knows of one rank
 
 typedef struct ad_watchdog {
   shm_control *control;
   int64_t watcher;    // the rank that watches; -1: the launcher
   ad_watched *ranks;  // owned
-  int64_t looked_at;  // time of the last look; this and the next two in nanoseconds of ad_now()
+  int64_t looked_at;  // when the watchdog last looked; this time and the next two are in nanoseconds of ad_now()
   int64_t moved_at;   // when it last saw a rank move: begin or end a collective, read or write a file
   int64_t said_at;    // when it last logged that ranks do not move; 0: it did not
 } ad_watchdog;

@@ -12,7 +12,7 @@ void ad_call_words(ad_text *text, const ad_told_call *call) {
   ad_text_add(text, " at %s", call->site);
 }
 
-/* ---- calls that do not match ---- */
+/* ---- errors about calls that do not match ---- */
 
 static void begin_mismatch(ad_text *text, uint64_t sequence) {
   ad_text_add(text, "collectives do not match: call %" PRIu64 " of the group", sequence + 1);
@@ -90,7 +90,7 @@ void ad_transfer_words(ad_text *text, const ad_told_call *of, const ad_told_mess
   add_message(text, received);
 }
 
-/* ---- waits that do not end ---- */
+/* ---- errors about waits that do not end ---- */
 
 void ad_transfer_wait_words(ad_text *text, const ad_told_call *call) {
   int peer = ad_signature_peer(call->signature);

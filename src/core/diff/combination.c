@@ -103,9 +103,9 @@ typedef struct ad_test {
   size_t count, elements;     /* the first `elements` of each part are compared */
   const double *counts;
   double factor;
-  const ad_rounding *rounding; /* of each part; NULL: as ad_rounding_of says */
-  double *worst;               /* of each part: the largest ratio of residual to bound so far */
-  ad_fitness *out;             /* of each part */
+  const ad_rounding *rounding; /* [count]: roundings of each part; NULL: those of ad_rounding_of */
+  double *worst;               /* [count]: each part's largest ratio of residual to bound so far */
+  ad_fitness *out;             /* [count]: how well the combination gives each part */
   ad_rows rows;
 } ad_test;
 
@@ -166,7 +166,7 @@ ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double 
   return run(&(ad_test){parts, &part, 1, part->count, counts, factor, rounding, NULL, out, {0}});
 }
 
-/* ---- first elements ---- */
+/* ---- testing the first elements only ---- */
 
 /* A wrong combination mostly fails within the first few elements, which are one cache line of each addend. As many
  * combinations are tried on the same addends, these elements are read once and kept. */

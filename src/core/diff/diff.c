@@ -34,7 +34,7 @@ typedef struct ad_diff_run {
  * parameter: one thread then. */
 static int threads_of(const ad_diff_options *options) { return options->finite ? 1 : options->threads; }
 
-/* ---- messages about several parameters ---- */
+/* ---- messages that join several parameters ---- */
 
 /* Files the parameter under its axes in `notes`, so that parameters with the same axes share one message. */
 static void note(const ad_dump *dump, const char *name, uint32_t axes, json_t *notes) {
@@ -85,7 +85,8 @@ static void say_unlike(ad_diff_run *run) {
   }
 }
 
-/* Replicas' parameter values differ before the step already, and the sum is wrong too. */
+/* Adds a message about parameters whose values differ between replicas before the step already, and whose sums are
+ * wrong too. */
 static void say_unequal(ad_diff_run *run) {
   const char *axes;
   json_t *names;

@@ -47,7 +47,7 @@ static json_t *list_of_ranks(const unsigned char *ranks, int64_t world) {
   return list;
 }
 
-/* JSON rows [rank][microbatch] of null. */
+/* Makes a JSON array [rank][microbatch] that holds null in every place. */
 static json_t *rows_of_null(const ad_dump *dump) {
   json_t *rows = json_array();
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -62,8 +62,8 @@ static void set_cell(json_t *rows, const ad_piece *piece, json_t *value) {
   json_array_set_new(json_array_get(rows, (size_t)piece->rank), (size_t)piece->microbatch, value);
 }
 
-/* JSON rows [rank][microbatch] of values. An addend that is absent, belongs to other members, or whose own count cannot
- * be known is null. */
+/* Makes a JSON array [rank][microbatch] of the values, one for each addend. It holds null for an addend that is absent,
+ * belongs to other members, or whose own count cannot be known. */
 static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const double *values) {
   const ad_members *members = ad_part_members(parts, shown->part);
   json_t *rows = rows_of_null(parts->dump);
@@ -72,8 +72,8 @@ static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const doubl
   return rows;
 }
 
-/* Counts of a right sum with equal addends, as JSON rows [rank][microbatch]: null for addends that equal another one, 1
- * for all others. */
+/* Makes a JSON array [rank][microbatch] of the counts in a right sum some of whose addends are equal: null for addends
+ * that equal another one, 1 for all others. */
 static json_t *matrix_of_alike(const ad_parts *parts, const ad_alike *alike) {
   json_t *rows = rows_of_null(parts->dump);
   for (size_t m = 0; m < parts->member_count; m++)

@@ -5,12 +5,12 @@
 #include "diff/metadata.h"
 #include "files/file.h"
 
-/* What the dump's files say of one parameter. */
+/* One parameter, as the metadata of the dump's files describe it. */
 typedef struct ad_dump_param {
   const char *name; /* owned by the first file that has it */
-  ad_shape shape;   /* of the whole parameter */
+  ad_shape shape;   /* shape of the whole parameter */
   int64_t numel;
-  int64_t sample;              /* number of elements that the files have of the parameter; numel: all */
+  int64_t sample;              /* number of the parameter's elements that the files have; all if it equals numel */
   int is_sampled;              /* 1: `sample` is smaller than numel */
   ad_type types[AD_DUMP_AXES]; /* R, I or a cut S(d), for each axis */
   uint32_t summed;             /* bit set of the axes of type R, over which addends are summed */
@@ -65,7 +65,7 @@ ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference
                        ad_dump *out) AD_CHECKED;
 /* Opens what --reference names: a file of whole gradients, or another dump, of which only the sums are kept. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, int threads, ad_dump *out) AD_CHECKED;
-/* Warns of an entry of a folder that is skipped; `what` it is: "a link", ... */
+/* Warns that the folder's entry `path` is skipped; `what`: the kind of entry, such as "a link". */
 void ad_dump_tell_passed(const char *path, const char *what);
 /* Adds a file, or the files of a folder that are named *.safetensors. AD_INVALID: the folder has none. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;

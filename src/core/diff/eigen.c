@@ -33,7 +33,7 @@ typedef struct ad_eigen_work {
 
 static double *row_of(const ad_eigen_work *work, size_t i) { return work->rows + i * work->n; }
 
-/* ---- from the matrix to a tridiagonal one ---- */
+/* ---- Householder reflections: making the matrix tridiagonal ---- */
 
 /* A vector with a smaller squared length counts as zero. The largest element of the matrix is about 1, so its square
  * still has all digits. */
@@ -114,7 +114,7 @@ static void multiply_reflections(ad_eigen_work *work) {
   }
 }
 
-/* ---- from tridiagonal to diagonal ---- */
+/* ---- rotations: making the tridiagonal matrix diagonal ---- */
 
 /* Applies the kept sweeps to columns [begin, begin + width). All sweeps go from the last row to the first, each one row
  * behind the sweep before it. */
@@ -194,7 +194,7 @@ static ad_status to_one_diagonal(ad_eigen_work *work) {
   return AD_OK;
 }
 
-/* ---- solving ---- */
+/* ---- finding and sorting the eigenvectors ---- */
 
 static void swap_rows(double *x, double *y, size_t n) {
   for (size_t i = 0; i < n; i++) {

@@ -20,7 +20,7 @@ uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
   return axes;
 }
 
-/* ---- expected counts ---- */
+/* ---- the counts that a correct sum has ---- */
 
 /* The mean divisor of all addend files; NaN if one has none. */
 static double mean_divisor(const ad_dump *dump) {
@@ -38,7 +38,7 @@ void ad_expected_counts(const ad_parts *parts, const ad_members *members, double
   }
 }
 
-/* ---- testing counts ---- */
+/* ---- testing whether counts explain a part of a sum ---- */
 
 static ad_status new_explanation(size_t n, ad_explanation *why) {
   AD_TRY(ad_new(n, &why->counts));
@@ -203,7 +203,7 @@ static ad_status check_weak(const ad_parts *parts, ad_known *known, const double
   return status;
 }
 
-/* ---- all parts of some members ---- */
+/* ---- explaining all parts that some members sum ---- */
 
 typedef struct ad_judging {
   const ad_parts *parts;
@@ -213,7 +213,7 @@ typedef struct ad_judging {
   size_t members;
   /* arrays of parts->count entries */
   const ad_part **together; /* parts of one box, which are tested at once */
-  size_t *index;            /* of each of these, its place in `list` */
+  size_t *index;            /* index in `list` of each of the parts in `together` */
   ad_fitness *fitness;
   unsigned char *tested;
   ad_judged **unknown;
@@ -313,7 +313,7 @@ static ad_status look_further(ad_parts *parts, ad_judged *list) {
   return AD_OK;
 }
 
-/* ---- copies that differ ---- */
+/* ---- comparing copies that should be equal ---- */
 
 /* By how many times the rounding of their own sum two copies may differ: the ranks may have added in another order all
  * the way through the model. */

@@ -14,25 +14,25 @@ enum { AD_OTHERS = 8 };
 typedef struct ad_explanation {
   double *counts, *errors; /* one for each addend of the part's members, relative to the expected factor; errors: of the
                               fit, infinite where only sums of counts are known */
-  int explains;            /* the counts give the part, within rounding */
+  int explains;            /* 1: the counts give the part, within rounding */
   ad_dtype rounded;        /* the counts give the part only if it was rounded to this dtype; 0: whatever the rounding */
   ad_sets groups;          /* the part is a sum over each of these sets of axes instead; empty: over none */
   int by_group;            /* nothing but `groups` explains the part, and counts are those of the first set */
   uint32_t untried;        /* cut axes over which a sum could not be tried: ranks along them sampled other elements */
   double *others;          /* `other_count` further lists of counts that give the part too, the simplest first */
   size_t other_count;      /* at most AD_OTHERS */
-  int more;                /* there are more than AD_OTHERS */
+  int more;                /* 1: more than AD_OTHERS lists of counts give the part */
   int unfitted;       /* counts were not fitted, since too many parts were before; nothing tried explains the part */
-  ad_fitness fitness; /* of the counts, or of the expected combination where there are none */
+  ad_fitness fitness; /* how well the counts give the part; without counts: how well the expected combination does */
 } ad_explanation;
 
 typedef struct ad_known ad_known; /* known.h */
 typedef struct ad_judged {
   ad_part *part;
-  int holds;          /* the part is the expected combination */
-  ad_fitness fitness; /* of the expected combination */
-  int apart;          /* the part holds, and differs by more than rounding from a copy that holds as well */
-  ad_explanation why; /* if the part does not hold */
+  int holds;          /* 1: the part is the expected combination of addends */
+  ad_fitness fitness; /* how well the expected combination gives the part */
+  int apart;          /* 1: the part holds, and differs by more than rounding from a copy that holds too */
+  ad_explanation why; /* the counts that explain the part; set if the part does not hold */
 } ad_judged;
 
 /* The counts that are expected, one for each of the members' addends: 1, or, if ranks divided by different numbers,

@@ -95,7 +95,7 @@ static void look(ad_few *few) {
   few->is_measured = 1;
 }
 
-/* By how much addend c's count is wrong if no other count is; *error: the standard error of that number. */
+/* How far addend c's count is off, if all other counts are right; *error: the standard error of that number. */
 static double change_of(const ad_few *few, size_t c, double *error) {
   double rows = (double)few->rows, length = sqrt(few->squares[c]);
   double deviation = sqrt(few->square / fmax(rows, 1));
@@ -123,7 +123,7 @@ static ad_status accept_if_holds(ad_few *few) {
   return AD_OK;
 }
 
-/* ---- one factor on all addends ---- */
+/* ---- trying one factor on all addends ---- */
 
 static void measure_all(ad_few *few) {
   const fit_kernels *kernels = ad_fit_kernels();
@@ -154,7 +154,7 @@ static ad_status try_factor(ad_few *few) {
   return AD_OK;
 }
 
-/* ---- another count for a few addends ---- */
+/* ---- trying other counts for a few addends ---- */
 
 /* Sets of addends that may share a wrong count: one addend, those of one rank, of one microbatch, of one position on an
  * axis (OF_PLACE + axis). */
@@ -173,7 +173,7 @@ static size_t key_of(const ad_few *few, int kind, size_t c) {
 typedef struct ad_set {
   int kind;
   size_t key;
-  double change; /* to be added to their counts */
+  double change; /* the number that is added to the addends' counts */
 } ad_set;
 
 /* *out = the set of this kind with the largest projection of the remainder, if it is larger than *most standard errors;

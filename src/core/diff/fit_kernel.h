@@ -24,7 +24,7 @@ typedef struct fit_kernels {
   void (*add)(double *y, double factor, const double *x, size_t n);
   /* y += factor * x and sizes += |factor * x| */
   void (*add_sized)(double *y, double *sizes, double factor, const double *x, size_t n);
-  /* The same for `count` columns of floats, at most AD_FIT_COLUMNS, added in order: y += factors[k] * x[k]. */
+  /* Like add_sized, for `count` columns of floats, at most AD_FIT_COLUMNS, added in order: y += factors[k] * x[k]. */
   void (*add_sized_floats)(double *y, double *sizes, const double *factors, const float *const *x, size_t count,
                            size_t n);
   /* x = cosine * x + sine * y and y = cosine * y - sine * x */

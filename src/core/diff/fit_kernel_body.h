@@ -4,7 +4,7 @@
 #include "diff/fit_kernel.h"
 
 enum { LANES = 8, PART = REGISTER / sizeof(double) };
-/* as many doubles as a register holds */
+/* A vector of as many doubles as a register holds. */
 typedef double part __attribute__((vector_size(REGISTER), aligned(8), may_alias));
 #define AT(x) (*(const part *)(x))
 #define TO(x) (*(part *)(x))
@@ -23,7 +23,7 @@ static double sum_rest(const double *x, const double *y, size_t begin, size_t en
   return sum;
 }
 
-/* ---- products of columns ---- */
+/* ---- products of columns, for the Gram matrix ---- */
 
 enum {
   CHUNK = 512,             /* rows at a time: SIDE columns of so many rows stay in the first-level cache */
@@ -87,7 +87,7 @@ static void gram(const double *columns, size_t stride, size_t n, size_t rows, do
   }
 }
 
-/* ---- loops over one or two rows ---- */
+/* ---- sums and products of one or two rows ---- */
 
 static double dot(const double *x, const double *y, size_t n) {
   double sums[LANES] = {0};

@@ -3,8 +3,8 @@
 #define DIFF_GROUPS_H
 #include "diff/explain.h"
 
-/* Looks among the sums over other axes for those that give the part; where there are some, the explanation has their
- * axes, and where nothing else explains it the counts of those of its addends that are the part's own, of the first. */
+/* Tries whether the part is a sum over other axes than its types say. The explanation gets the sets of axes whose sums
+ * give the part and, if nothing else explains the part, the counts of its addends in the first such sum. */
 ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) AD_CHECKED;
 
 #endif

@@ -130,7 +130,7 @@ static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double 
   return try_one(trial, any);
 }
 
-/* ---- which addends are free ---- */
+/* ---- choosing which addends' counts may be wrong ---- */
 
 static int64_t rank_of(const ad_trial *trial, size_t c) { return trial->members->columns[c].piece.rank; }
 

@@ -43,7 +43,7 @@ void ad_known_destroy(ad_known *known) {
   *known = (ad_known){0};
 }
 
-/* ---- taking turns ---- */
+/* ---- threads take turns, so that results are the same in every run ---- */
 
 static size_t index_of(const ad_known *known, const ad_dump_param *param) {
   return (size_t)(param - known->dump->params);
@@ -64,7 +64,7 @@ void ad_known_pass(ad_known *known, const ad_dump_param *param) {
   pthread_mutex_unlock(&known->lock);
 }
 
-/* ---- the limit on fits ---- */
+/* ---- limiting how many fits one diff makes ---- */
 
 int ad_known_affords(ad_known *known, const ad_dump_param *param, ad_known_fit fit, size_t n, size_t rows) {
   double work = (double)n * (double)n * ((double)rows / 2 + (double)n);

@@ -9,12 +9,12 @@
 
 /* AD_KNOWN_COUNTS: explanations that are kept. A part of at most AD_KNOWN_MANY addends is always fitted. */
 enum { AD_KNOWN_COUNTS = 16, AD_KNOWN_MANY = 64 };
-enum { AD_KNOWN_OTHERS = 16 }; /* counts that may differ from the usual one */
+enum { AD_KNOWN_OTHERS = 16 }; /* at most so many counts may differ from the usual one */
 
 /* The counts that explained one part. */
 typedef struct ad_known_counts {
   double *counts; /* [rank][microbatch]; NaN: the part has no such addend */
-  int64_t holder; /* the rank whose sum the part was */
+  int64_t holder; /* the rank whose sum these counts explained */
   /* is_plain: all counts are `usual` but those at the indices `others` of `counts`. */
   int is_plain;
   double usual;
@@ -39,7 +39,7 @@ void ad_known_destroy(ad_known *known);
 /* Ends the turn of this parameter, which asks and adds nothing any more; calling it again does nothing. Every parameter
  * must pass, or others wait forever. */
 void ad_known_pass(ad_known *known, const ad_dump_param *param);
-/* the fit of a part that fails its test, or the weaker fit of one that holds */
+/* Which fit's work is counted: the fit of a part that fails its test, or the weaker fit of a part that holds. */
 typedef enum ad_known_fit { AD_KNOWN_FIT, AD_KNOWN_WEAK_FIT } ad_known_fit;
 /* Whether the limit allows a fit of n addends over `rows` elements; if so, its work is added to what is spent. Fits of
  * at most AD_KNOWN_MANY addends are always allowed. */

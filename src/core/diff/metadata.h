@@ -12,7 +12,7 @@ typedef struct ad_dump_file {
   ad_safetensors *tensors;
   const char *path;
   ad_dump_kind kind;
-  int64_t rank;                  /* only for kinds addend and sum */
+  int64_t rank;                  /* the rank that wrote the file; only for kinds addend and sum */
   int64_t microbatch;            /* only for kind addend; -1: the addend of the whole step */
   int64_t step;                  /* -1: not given */
   int64_t sample;                /* number of samples a parameter; 0: whole tensors */
@@ -31,8 +31,8 @@ typedef struct ad_dump_file {
  * (ad_safetensors_open_like); the JSON that it parsed is then shared too. */
 ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, const ad_dump_file *like, ad_dump_file *out) AD_CHECKED;
 void ad_dump_file_close(ad_dump_file *file);
-/* What a value says of the parameter `name`: a number or text says it of all; of a map the last pattern that matches
- * holds. NULL: no pattern matches. */
+/* Returns what `value` gives for the parameter `name`. A number or text is given for all parameters; in a map the last
+ * pattern that matches the name decides. NULL: no pattern matches. */
 const json_t *ad_dump_choose(const json_t *value, const char *name);
 
 #endif

@@ -9,7 +9,7 @@
 #include "diff/document.h"
 #include "files/json.h"
 
-/* ---- the share of one parameter ---- */
+/* ---- what one parameter adds to the norm ---- */
 
 /* Whether another rank, whose position differs from `rank`'s on this axis only, holds the same box. */
 static int has_copy_along(const ad_parts *parts, const ad_part *part, int64_t rank, int axis) {

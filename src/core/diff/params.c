@@ -7,7 +7,7 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* ---- names of parameters ---- */
+/* ---- collecting the names of all parameters ---- */
 
 static int by_name(const void *a, const void *b) {
   return strcmp(((const ad_dump_param *)a)->name, ((const ad_dump_param *)b)->name);
@@ -276,7 +276,7 @@ static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
   return use(dump, &said, param);
 }
 
-/* ---- boxes of the tensors ---- */
+/* ---- boxes: which region of a parameter each tensor holds ---- */
 
 static ad_status box_wrong(const ad_dump_file *file, const ad_dump_param *param, const char *key) {
   char shape[160];

@@ -348,7 +348,7 @@ void ad_parts_destroy(ad_parts *parts) {
 
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part) { return &parts->members[part->members]; }
 
-/* ---- reading values ---- */
+/* ---- reading values of parts and addends ---- */
 
 enum {
   LINE = 64 /* bytes of a cache line */,

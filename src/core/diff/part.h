@@ -75,15 +75,16 @@ void ad_piece_expect(const ad_piece *piece, size_t elements);
 /* Reads elements [begin, end) of a part, as f64, from a tensor whose box contains the part's. */
 void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
                   double *out);
-/* The same elements in place, without a copy, if they are contiguous and aligned floats; else NULL. */
+/* Returns where the part's elements from `begin` on lie in the mapped file, if they are contiguous and aligned floats
+ * that need no copy; else NULL. */
 const float *ad_part_floats(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin);
 /* Reads elements [begin, end) of a part's sum, adding its terms. At most AD_ROWS elements. */
 void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out);
-/* flat index in the whole of a part's element */
+/* Returns the flat index, in the whole parameter, of element `element` of the part. */
 int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element);
 /* Computes the members' fields that depend on all of their addends: box, unit, smallest, inside. */
 void ad_members_measure(const ad_parts *parts, ad_members *members);
-/* The same number for all ranks that differ on axes of type R only. */
+/* A key of the rank's position on the axes that are not R: ranks that differ on axes of type R only have the same. */
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank);
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part);
 

@@ -12,7 +12,7 @@
 #include "diff/reweighed.h"
 #include "diff/whole.h"
 
-/* ---- the comparison ---- */
+/* ---- comparing sums with the reference ---- */
 
 /* Sums over the elements: products of the dump's values and the reference's, largest error and largest reference value.
  * `lacking`: elements that the reference does not have. */

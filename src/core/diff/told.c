@@ -20,7 +20,7 @@ static size_t measured_length(const char *text) {
   return memchr(text, '.', length) ? length : 0;
 }
 
-/* Copies a text with '#' for each measured number; `any`: also for each integer. */
+/* Copies a text with '#' in place of each measured number; `any` 1: also in place of each integer. */
 static void leave_out_numbers(const char *text, int any, char *out, size_t size) {
   size_t used = 0;
   while (*text && used + 1 < size) {

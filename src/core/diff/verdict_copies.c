@@ -2,7 +2,7 @@
 #include <math.h>
 #include "diff/verdict_case.h"
 
-/* ---- copies that differ ---- */
+/* ---- verdicts on copies that differ ---- */
 
 /* Whether two parts have the same elements but different bits. */
 int ad_case_copies_differ(const ad_case *c) {
@@ -96,7 +96,7 @@ void ad_case_say_replicas(ad_case *c) {
     say_wrong_copies(c, names);
 }
 
-/* ---- ranks without a copy of the sum ---- */
+/* ---- verdicts on ranks without a copy of the sum ---- */
 
 /* Whether every part is the whole parameter. */
 static int is_whole_everywhere(const ad_case *c) {

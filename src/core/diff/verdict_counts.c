@@ -11,7 +11,7 @@ static size_t axes_of_size(const ad_case *c, double size, uint32_t sets[AD_DUMP_
   return ad_dump_axes_of_size(&c->dump->mesh, size, c->parts->param->summed, sets);
 }
 
-/* ---- one factor on all addends ---- */
+/* ---- verdicts on one factor on all addends ---- */
 
 /* The count, relative to the expected one, that all addends of the part have; NaN if they differ. */
 static double uniform(const ad_case *c, const ad_judged *judged) {
@@ -89,7 +89,7 @@ static void say_factor(ad_case *c, double factor) {
              factor);
 }
 
-/* ---- counts by microbatch ---- */
+/* ---- verdicts on counts that depend on the microbatch ---- */
 
 /* Index of the first addend of this rank or a later one; addends are sorted by rank. */
 static size_t first_from(const ad_members *members, int64_t rank) {
@@ -131,7 +131,7 @@ static int split_microbatches(const ad_case *c, double *earlier, double *last) {
   return count > 1 && !isnan(*last) && !isnan(*earlier);
 }
 
-/* The last microbatch alone was summed, or the earlier ones were divided once more. */
+/* Tries the verdict that only the last microbatch was summed, or that the earlier ones were divided once too often. */
 static int try_microbatches(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4], fact[80];
   double earlier, last;
@@ -167,7 +167,7 @@ static int try_each_microbatch(ad_case *c) {
   return ad_case_settle(c, NAN, "");
 }
 
-/* ---- counts by rank ---- */
+/* ---- verdicts on counts that depend on the rank ---- */
 
 /* Marks the ranks whose addends have the count `value`; returns 0 unless all other ranks'
  * addends have the count `other`. */
@@ -247,12 +247,12 @@ static int each_rank_has_one(const ad_case *c) {
   return 1;
 }
 
-/* The counts that the first wrong part was fitted with. */
+/* A summary of the counts that explain the first wrong part: how often each addend is in its sum. */
 typedef struct count_summary {
   double least, most;
   size_t missing;      /* addends whose count is 0 */
-  size_t microbatches; /* that these are of, where they follow each other */
-  int64_t microbatch;  /* of the last of these; -1: none is missing */
+  size_t microbatches; /* number of microbatches that lack addends, if these are listed microbatch by microbatch */
+  int64_t microbatch;  /* the last microbatch that lacks an addend; -1: none lacks any */
 } count_summary;
 
 /* Marks the ranks of missing addends in the verdict, too. */
@@ -297,7 +297,7 @@ static void say_counts(ad_case *c) {
              all.most);
 }
 
-/* ---- divisors: what losses were divided by ---- */
+/* ---- verdicts on divisors, by which losses were divided ---- */
 
 static void widen(double divisor, double *least, double *most) {
   *least = fmin(*least, divisor);
@@ -367,7 +367,7 @@ static int try_others_count(ad_case *c) {
   return 1;
 }
 
-/* All addends were counted alike, although each rank had divided by a number of its own. */
+/* Tries the verdict that all addends have the same count although each rank divided its loss by a number of its own. */
 static int try_own_count(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   double least = INFINITY, most = 0, value = uniform(c, c->first);

@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "diff/verdict_case.h"
 
-/* ---- sums over the holder's own position only ---- */
+/* ---- verdicts on sums over the holder's own position only ---- */
 
 /* Which microbatches are summed correctly while the others are not: none, the first, the last, or each one whose
  * addends all count once in every wrong part. */
@@ -122,7 +122,7 @@ int ad_case_try_local(ad_case *c) {
   return ad_case_settle(c, json_array_size(c->out->causes) > 1 ? NAN : factor, "");
 }
 
-/* ---- sums over another group ---- */
+/* ---- verdicts on sums over another group of ranks ---- */
 
 /* Whether all wrong parts are sums over these axes instead. */
 static int is_group(const ad_case *c, uint32_t axes) {

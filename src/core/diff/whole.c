@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "kernels/kernels.h"
 
-/* ---- finding the tensors ---- */
+/* ---- finding a parameter's tensors in the reference ---- */
 
 /* Takes the parameter's tensor from a file of whole gradients. */
 static ad_status find_plain(const ad_dump *reference, ad_whole *whole) {
@@ -47,7 +47,7 @@ static ad_status find_sums(const ad_dump *reference, ad_whole *whole) {
   return AD_OK;
 }
 
-/* ---- reading values ---- */
+/* ---- reading values of the reference ---- */
 
 /* The index in the piece's tensor of an element, by its sample number k if the reference is
  * sampled, else by its flat index. */

@@ -148,7 +148,7 @@ int ad_file_is_older(const char *path, const char *other) {
   return own.st_mtim.tv_nsec < others.st_mtim.tv_nsec;
 }
 
-/* ---- folders ---- */
+/* ---- making and removing folders ---- */
 
 int ad_name_is_plain(const char *name) { return *name && *name != '.' && !strchr(name, '/'); }
 

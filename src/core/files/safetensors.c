@@ -48,7 +48,7 @@ ad_dtype ad_safetensors_dtype(const char *name) {
   return 0;
 }
 
-/* ---- one tensor of the header ---- */
+/* ---- reading one tensor's entry in the header ---- */
 
 static ad_status wrong(const ad_safetensors *file, const char *name, const char *what) {
   return ad_fail(AD_INVALID, "%s is not a safetensors file: tensor \"%.80s\" %s", file->path, name, what);
@@ -109,7 +109,7 @@ static ad_status read_tensor(const ad_safetensors *file, const char *name, const
   return read_offsets(file, entry, tensor);
 }
 
-/* ---- all tensors of a header ---- */
+/* ---- reading and checking a whole header ---- */
 
 static int by_name(const void *a, const void *b) {
   return strcmp(((const ad_safetensor *)a)->name, ((const ad_safetensor *)b)->name);

@@ -12,7 +12,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* ---- conversion of one element ---- */
+/* ---- converting one element's dtype ---- */
 
 INLINE uint32_t bits_of(float value) {
   uint32_t bits;
@@ -90,7 +90,7 @@ INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(valu
 
 #include "kernels/kernels_lanes.h"
 
-/* ---- conversion of arrays ---- */
+/* ---- converting arrays' dtypes ---- */
 
 /* Stands before a loop whose iterations are independent of each other, since an output is exactly one of the inputs or
  * overlaps none. */
@@ -287,7 +287,7 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
   }
 }
 
-/* ---- reducing ---- */
+/* ---- reducing: adding, or comparing, several inputs ---- */
 
 #define SUM(a, b) ((a) + (b))
 #define MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))  // if either side is NaN the result is NaN
@@ -436,7 +436,7 @@ typedef struct reducer {
   int wide;  // 1: the result forms in f64
   double factor;
   int scales, adds;
-  int streamed;    // 1: outputs that are not sources are written past the caches
+  int streamed;    // 1: outputs that are not sources are written by stores that bypass the caches
   int sum_in_out;  // 1: the sum may form in out[0] itself
 } reducer;
 

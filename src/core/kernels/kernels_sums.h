@@ -10,7 +10,7 @@ typedef size_t (*register_sum)(void *const *out, size_t out_count, const void *c
 /* Prefetches the cache lines that will be written soon, for writing. A line that another core holds then moves once;
  * otherwise it would move once to be read and again to be written. Lines from `end` on belong to another rank and are
  * not touched. Measured: saves a third of the time of 1 MiB of bf16. */
-enum { AHEAD = 1024 };  // how far ahead lines are fetched, in bytes
+enum { AHEAD = 1024 };  // how far ahead of the loop cache lines are fetched, in bytes
 INLINE void fetch_to_write(const void *at, const void *end, size_t bytes) {
   const char *line = (const char *)at + AHEAD;
   for (size_t i = 0; i < bytes && line + i < (const char *)end; i += 64) __builtin_prefetch(line + i, 1);

@@ -16,7 +16,7 @@ typedef struct ad_way {
 /* 1: the transition makes a claim that types cannot check: that the ranks' own values are addends or parts of a whole,
  * or that copies are not the same. (That parts of a whole are each rank's own values is always true.) */
 AD_INTERNAL int ad_move_states(ad_move move, ad_type from);
-/* The way by the first single table entry between the two types; count 0: there is none. */
+/* The way from one type to the other by a single entry of the table, the first that fits; count 0: none does. */
 AD_INTERNAL ad_way ad_way_direct(ad_type from, ad_type to);
 /* The shortest way in the table; earlier entries are preferred, and ways without claims (ad_move_states) come before
  * ways with claims. count is 0 if no way has at most AD_WAY_MAX transitions. */

@@ -71,7 +71,7 @@ ad_status ad_buckets_build(ad_reducer *reducer) {
   return AD_OK;
 }
 
-/* ---- memory ---- */
+/* ---- the memory of buckets ---- */
 
 /* The type of a packed bucket on an axis over which its gradients are not reduced: the type that all its parameters
  * have there, or V if their types differ or cut, since then each rank has elements of its own. */

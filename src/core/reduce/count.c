@@ -19,7 +19,7 @@ typedef struct posted_count {
 
 struct ad_count {
   ad_comm *comm;
-  ad_layout local, summed;  // before and after the sum
+  ad_layout local, summed;  // the count's layout before and after the sum
   size_t n;
   posted_count *posted;
 };

@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 
-/* ---- asking for one ---- */
+/* ---- asking for a dump ---- */
 
 static ad_status fill(ad_reducer *reducer, const char *folder, ad_dump *dump) {
   AD_TRY(ad_copy_string(folder, &dump->folder));
@@ -43,7 +43,7 @@ void ad_reducer_divided_by(ad_reducer *reducer, double divisor) {
   if (reducer && reducer->dump) reducer->dump->divisor = divisor;
 }
 
-/* ---- what is kept ---- */
+/* ---- keeping addends and sums for a dump ---- */
 
 static void forget(const ad_reducer *reducer, ad_dump *dump) {
   for (size_t i = 0; dump->params && i < reducer->param_count; i++) {
@@ -54,7 +54,7 @@ static void forget(const ad_reducer *reducer, ad_dump *dump) {
   dump->divisor = 0;
 }
 
-/* After an error that is told anyway. */
+/* 1: the step was lost through an error that is reported anyway, so that the missing dump needs no warning. */
 static int is_lost(const ad_reducer *reducer) {
   return reducer->state == AD_SUMS_LOST || ad_comm_health(reducer->comm) != AD_OK;
 }
@@ -87,7 +87,8 @@ static ad_status copy(const void *values, size_t bytes, void **out) {
   return AD_OK;
 }
 
-/* To these a backward may add: what it added is what is there then, less what is there now. */
+/* Copies the parameter's values in its bucket if a backward may add to them in place: the addend is then the values
+ * after the backward minus this copy. */
 static ad_status keep_sum(const ad_reducer *reducer, size_t i) {
   const ad_reduced_param *param = &reducer->params[i];
   const ad_array *target = ad_bucket_target(&reducer->buckets[param->bucket]);
@@ -132,7 +133,7 @@ ad_status ad_dump_addend(ad_reducer *reducer, size_t param, const ad_array *grad
   return AD_OK;
 }
 
-/* ---- what is written ---- */
+/* ---- writing the dump of a step ---- */
 
 ad_status ad_dump_end_microbatch(ad_reducer *reducer) {
   return is_under_way(reducer) ? ad_dump_write_addends(reducer) : AD_OK;

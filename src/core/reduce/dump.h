@@ -33,8 +33,8 @@ struct ad_dump {
   char *folder;
   uint64_t after; /* how many steps the reducer finishes before the dumped one */
   int64_t step;   /* the step's number in the files */
-  int under_way;  /* the step has begun */
-  int has_sums;   /* the step has ended, and its sums are written */
+  int under_way;  /* 1: the step that is dumped has begun */
+  int has_sums;   /* 1: that step has ended, and its sums are written */
   int microbatch;
   double divisor; /* what this microbatch's losses were divided by; 0: unknown */
   double norm;    /* of the step's sums, as the caller reported it; NaN: unknown */

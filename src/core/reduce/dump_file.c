@@ -11,7 +11,7 @@
 #include "layout/type.h"
 #include "reduce/dump.h"
 
-/* ---- where a rank's part lies ---- */
+/* ---- boxes: where this rank's part lies in a parameter ---- */
 
 /* The whole value of a parameter, and the box of it that a rank holds. Values that vary between ranks (V) are described
  * as the parts of one value with one dimension more. */
@@ -71,7 +71,7 @@ static ad_status check_boxes(const ad_reducer *reducer) {
   return AD_OK;
 }
 
-/* ---- metadata ---- */
+/* ---- a dump file's metadata ---- */
 
 static json_t *numbers(const int64_t *values, int count) {
   json_t *list = json_array();
@@ -126,20 +126,20 @@ static void describe(const ad_reducer *reducer, const ad_reduced_param *param, c
   if (b->is_cut) json_object_set_new(out->held, param->name, held_of(b));
 }
 
-/* ---- one file ---- */
+/* ---- writing a dump file ---- */
 
 enum { SUMS = -1, PAIRS = 12, SHORT = 40, MESH_TEXT = AD_DUMP_FACTORS * (AD_DUMP_NAME + 24) };
 
 typedef struct dump_file {
   const ad_reducer *reducer;
-  int microbatch; /* whose addends the file holds; SUMS: it holds the sums */
+  int microbatch; /* the microbatch whose addends the file holds; SUMS: the file holds the sums */
   ad_safetensor *tensors;
   size_t count;
   described told;
   const char *metadata[2 * PAIRS + 1];
   int pairs;
   char mesh[MESH_TEXT], rank[SHORT], step[SHORT], number[SHORT], divisor[SHORT], norm[SHORT];
-  char *texts[4]; /* of `told` */
+  char *texts[4]; /* memory of the texts in `told` */
   int text_count;
 } dump_file;
 

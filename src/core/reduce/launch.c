@@ -8,8 +8,8 @@
 
 /* ---- launching and completing buckets ---- */
 
-/* Parameters that had no gradient in this microbatch are sent with their pending sums of earlier ones. Afterwards no
- * parameter of the bucket has a pending sum. */
+/* For each parameter that had no gradient in this microbatch, puts its pending sum of earlier microbatches into the
+ * bucket that is sent. Afterwards no parameter of the bucket has a pending sum. */
 static void take_absent(ad_reducer *reducer, ad_bucket *bucket) {
   for (size_t i = 0; i < bucket->members.count; i++) {
     ad_reduced_param *param = &reducer->params[bucket->members.index[i]];

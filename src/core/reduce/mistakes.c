@@ -19,7 +19,7 @@ static int64_t index_in(const ad_bucket *bucket, ad_axes axes, int64_t rank) {
   return ad_group_index(&group, rank);
 }
 
-/* ---- microbatches ---- */
+/* ---- mistakes with microbatches ---- */
 
 static void note_microbatch(void *context, void *passing) {
   ((ad_mistake_scene *)context)->microbatch = (int64_t) * (const size_t *)passing;
@@ -55,7 +55,7 @@ static void divide_by_own_count(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* ---- before a bucket is sent ---- */
+/* ---- mistakes made before a bucket is sent ---- */
 
 /* Mistake: the sum of earlier microbatches, reduced over the shard axis alone, is added only after the last
  * microbatch was reduced over all axes. Law 6 refuses it. */
@@ -117,7 +117,7 @@ static void fill_again(void *context, void *passing) {
   }
 }
 
-/* ---- in place of a step ---- */
+/* ---- mistakes made in place of a collective of the step ---- */
 
 /* Mistake: the result of the collective is this rank's own addend alone, or the rank's rows of it. */
 static void take_own(const ad_transit_passing *pass) {
@@ -168,7 +168,7 @@ static void shorten(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* ---- in which order ---- */
+/* ---- mistakes in the order of collectives ---- */
 
 static int sums_over_many(const ad_bucket *bucket) {
   return bucket->key.step_count && ad_mesh_ranks_over(bucket->key.mesh, bucket->key.steps[0].axes) > 1;
@@ -222,7 +222,7 @@ static void change_order(void *context, void *passing) {
     pass->status = compare_first(pass->reducer, &group);
 }
 
-/* ---- dtypes ---- */
+/* ---- mistakes with dtypes ---- */
 
 /* Mistake: a gradient is rounded to bf16 on its way into the bucket. */
 static void bring_to_bf16(void *context, void *passing) {
@@ -256,7 +256,7 @@ static void round_reduced(void *context, void *passing) {
   ((ad_mistake_scene *)context)->fired = 1;
 }
 
-/* ---- after a step ---- */
+/* ---- mistakes made after a step ---- */
 
 static ad_path_step step_behind(const ad_bucket *bucket) { return bucket->key.steps[bucket->steps.next - 1]; }
 
@@ -289,7 +289,7 @@ static void count_padding(void *context, void *passing) {
   }
 }
 
-/* ---- the list ---- */
+/* ---- the list of a reducer's known mistakes ---- */
 
 static const ad_mistake mistakes[] = {
     {.name = "mean-of-microbatch-means",

@@ -11,7 +11,7 @@ typedef struct ad_reduction_plan {
   ad_axes axes;
   int64_t group_size;
   ad_dtype dtype;
-  size_t bytes;         /* that this rank hands in: whole gradients; after a reduce_scatter the rank's parts of them */
+  size_t bytes;         /* bytes that this rank hands in: whole gradients, or its parts after a reduce_scatter */
   const size_t *params; /* numbers of the parameters */
   size_t param_count;
 } ad_reduction_plan;
@@ -21,12 +21,12 @@ AD_INTERNAL ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t 
 typedef struct ad_bucket_plan {
   ad_move move; /* the first reduction, over `axes`; both 0: gradients are not reduced */
   ad_axes axes;
-  ad_dtype dtype;       /* of the bucket's elements */
-  size_t bytes;         /* of the bucket */
+  ad_dtype dtype;       /* dtype of the bucket's elements */
+  size_t bytes;         /* size of the bucket */
   int lasting;          /* the bucket holds parameters that are `lasting`, which share no bucket with others */
   int window;           /* buckets of one window take slots in turn; -1: memory of its own */
   size_t overtaken;     /* the most other buckets of the window that were begun, in a step so far, before it was sent */
-  const size_t *params; /* their indices */
+  const size_t *params; /* indices of its parameters */
   size_t param_count;
 } ad_bucket_plan;
 /* The contract by which this parameter's gradient got its bucket: the spec's, with defaults filled in. */

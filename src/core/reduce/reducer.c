@@ -16,7 +16,7 @@
 #include "reduce/contract.h"
 #include "reduce/dump.h"
 
-/* ---- creation ---- */
+/* ---- creating a reducer ---- */
 
 static const size_t DEFAULT_BUCKET_BYTES = (size_t)25 << 20;
 
@@ -178,7 +178,7 @@ void ad_reducer_destroy(ad_reducer *reducer) {
   ad_release(reducer);
 }
 
-/* ---- a step ---- */
+/* ---- a step: microbatches, gradients, launching buckets, ending ---- */
 
 static void begin_step(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->param_count; i++) {
@@ -520,7 +520,7 @@ ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, 
   return ad_reducer_finish_at(reducer, site);
 }
 
-/* ---- results ---- */
+/* ---- reading a step's results ---- */
 
 ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param) {
   if (!ad_has(param, reducer->param_count, __func__, "parameter")) return (ad_array){0};

@@ -11,9 +11,9 @@ typedef struct ad_reduced_param {
   ad_layout layout, storage, gradient;  // gradient: the dual of layout
   ad_contract contract;
   int lasting;
-  size_t bucket;         // in which the gradient is packed
-  size_t offset, numel;  // of this rank's part of the whole gradient in the bucket, in elements
-  ad_segment segment;    // that part in rows
+  size_t bucket;         // index of the bucket in which the gradient is packed
+  size_t offset, numel;  // this rank's part of the whole gradient: place in the bucket, size; in elements
+  ad_segment segment;    // the same part, in rows
   int filled;            // the bucket's pending memory holds a sum of the parameter's gradients
   int arrived;           // the gradient of the present microbatch came
   int expected;          // gradients that are said to come later (ad_reducer_expect)
@@ -31,17 +31,17 @@ typedef struct ad_bucket_key {
   int scatters;  // the first step is a reduce_scatter
   int lasting;   // the bucket's parameters are `lasting`, so that it has memory of its own
   ad_contract contract;
-  ad_dtype wire;  // in which gradients travel: the reduce dtype; without a step the accumulate dtype
+  ad_dtype wire;  // dtype in which gradients travel: the reduce dtype; without a step the accumulate dtype
 } ad_bucket_key;
 
 /* The parameters whose gradients a bucket packs one after another; written by bucket.c. One entry for each
  * parameter. */
 typedef struct ad_bucket_members {
-  size_t *index;         // in reducer->params
+  size_t *index;         // indices in reducer->params
   ad_segment *segments;  // rows of this rank's part of the whole gradient
   const char **names;    // borrowed from the parameters
   size_t count;
-  size_t numel;  // elements of all of them on this rank
+  size_t numel;  // elements of all these gradients on this rank
 } ad_bucket_members;
 
 /* Which addends a bucket holds; written by tally.c. */
@@ -52,23 +52,23 @@ typedef struct ad_bucket_tally {
   int64_t unsent;   // microbatches whose addends are in what is sent next
   int64_t summed;   // microbatches whose addends are in `sum`
   int has_sum;      // `sum` holds a sum of this step
-  int has_earlier;  // `earlier` does
+  int has_earlier;  // `earlier` holds a sum of this step
 } ad_bucket_tally;
 
 /* How far a bucket that was sent is on its path; written by path.c. */
 typedef struct ad_bucket_steps {
-  ad_array input;  // what the step under way reads: `sent`; in later steps `sum`, cast where the dtypes differ
+  ad_array input;  // what the posted collective reads: first `sent`, later `sum`, cast where the dtypes differ
   ad_request request;
   int next;       // steps that were posted since the bucket was sent
-  int unsettled;  // the last of them was not waited for
+  int unsettled;  // 1: the step posted last was not waited for
 } ad_bucket_steps;
 
 /* The slot that holds the memory of `sent`, where the reducer reuses memory; written by slots.c. */
 typedef struct ad_bucket_turn {
-  int window;        // of the reducer's; -1: the bucket has memory of its own
-  size_t slot;       // of the window; AD_NO_SLOT: none
-  int is_sent_off;   // what was filled into the slot was launched
-  uint64_t launch;   // the number of that launch
+  int window;        // index of the window in the reducer; -1: the bucket has memory of its own
+  size_t slot;       // index of the slot in the window; AD_NO_SLOT: the bucket holds none
+  int is_sent_off;   // 1: the gradients in the slot were launched
+  uint64_t launch;   // number of the launch that sent the slot's gradients
   uint64_t claim;    // the number of the claim, in the window, that got the bucket its slot
   size_t overtaken;  // the most buckets of its window that were begun after it and before it was sent
 } ad_bucket_turn;
@@ -82,12 +82,12 @@ typedef struct ad_bucket {
   ad_layout whole, stored;  // of the packed gradients as they arrive, and as the parameters' storage wants them
   // Accumulate dtype: sums of microbatches that were not sent. Gets memory once it is needed, or has that of `sent`.
   ad_array pending;
-  ad_array sent;      // wire dtype, scaled: what the first step reads
-  ad_array sum;       // accumulate dtype: what steps write; `sent`'s memory where both are one whole array
+  ad_array sent;      // wire dtype, scaled: what the first collective reads
+  ad_array sum;       // accumulate dtype: what collectives write; in `sent`'s memory if both are one whole array
   ad_array earlier;   // reduced sums of earlier microbatches of this step; memory only once needed
-  ad_array relayed;   // wire dtype: what later steps read, where that is not `sent`'s or `sum`'s memory
-  int past_caches;    // gradients and their sums are written past the caches
-  int keeps_pending;  // some microbatch was not sent; also on engine dry, where no memory says so
+  ad_array relayed;   // wire dtype: what later collectives read, if it has memory apart from `sent` and `sum`
+  int past_caches;    // 1: gradients and their sums are written by stores that bypass the caches
+  int keeps_pending;  // 1: some microbatch was not sent, and its sum is pending (also on engine dry)
   ad_bucket_tally tally;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
@@ -102,7 +102,7 @@ typedef struct ad_slot {
 typedef struct ad_window {
   ad_slot *slots;
   size_t count;
-  size_t usual_bytes;  // of a slot: the size of the largest bucket that is no larger than bucket_bytes
+  size_t usual_bytes;  // bytes of a slot: those of the largest bucket that is no larger than bucket_bytes
   uint64_t claims;
 } ad_window;
 
@@ -110,7 +110,7 @@ typedef struct ad_window {
  * part of a parameter a rank holds. */
 typedef struct ad_roster {
   ad_group group;
-  int64_t *words;  // what is compared, in comm memory; NULL on engine dry
+  int64_t *words;  // the numbers that ranks compare, in comm memory; NULL on engine dry
   ad_request request;
   int posted;
 } ad_roster;
@@ -127,17 +127,17 @@ typedef struct ad_dump ad_dump;
 struct ad_reducer {
   ad_comm *comm;
   ad_reducer_options options;
-  char *prefix;  // before parameters' names in messages; "": none
-  char *files;   // before the names of a dump's files
+  char *prefix;  // what messages put before parameters' names; "": nothing
+  char *files;   // prefix of the names of a dump's files
   ad_reduced_param *params;
-  const ad_array **results;  // of each parameter, and its name: what the norm is taken of
+  const ad_array **results;  // each parameter's summed gradient, for the norm; `names`: its name
   const char **names;
   size_t param_count;
   ad_bucket *buckets;  // in launch order
   size_t bucket_count;
   ad_window *windows;
   size_t window_count;
-  uint64_t launches;  // of buckets, in all steps
+  uint64_t launches;  // number of launches of buckets in all steps so far
   size_t needed;      // on engine dry: the window that fits, if options.window was too small; else 0
   ad_roster *rosters;
   size_t roster_count;
@@ -145,7 +145,7 @@ struct ad_reducer {
   ad_sync sync;
   size_t launched;  // buckets of the present microbatch
   uint64_t steps;   // finished steps
-  ad_dump *dump;    // of a step to come or under way; NULL: no dump was asked for
+  ad_dump *dump;    // the dump of a coming step or of this one; NULL: no dump was asked for
 };
 
 /* copy.c: whether a backward may write this gradient straight into the bucket. Engine dry, which has no memory to write
@@ -176,12 +176,12 @@ int64_t ad_bucket_ranks(const ad_bucket_key *key, int step);
 
 /* tally.c: what happens to a bucket in a step, in this order. */
 void ad_tally_begin_step(ad_bucket *bucket);
-void ad_tally_begin_sum(ad_bucket *bucket); /* what `sum` held was handed out or set aside */
+void ad_tally_begin_sum(ad_bucket *bucket); /* the sum in `sum` was handed out or set aside */
 void ad_tally_begin_microbatch(ad_bucket *bucket, ad_sync sync);
-void ad_tally_arrived(ad_bucket *bucket);                        /* one more gradient of this microbatch */
-void ad_tally_expect(ad_bucket *bucket, int count);              /* as ad_reducer_expect */
+void ad_tally_arrived(ad_bucket *bucket);                        /* one more gradient of this microbatch has come */
+void ad_tally_expect(ad_bucket *bucket, int count);              /* does what ad_reducer_expect does */
 int ad_tally_is_complete(const ad_bucket *bucket, ad_sync sync); /* all gradients are there, so that it can be sent */
-void ad_tally_sent(ad_bucket *bucket);                           /* its addends go into `sum` */
+void ad_tally_sent(ad_bucket *bucket);                           /* the bucket was sent, so its addends go into `sum` */
 void ad_tally_summed(ad_bucket *bucket);                         /* a step of the path wrote `sum` */
 void ad_tally_set_aside(ad_bucket *bucket);                      /* the sum is in `earlier`, too */
 void ad_tally_forget(ad_bucket *bucket); /* there is no sum, set aside or not: for planted mistakes */

@@ -13,7 +13,7 @@
  * of the complements is the complement of the minimum. */
 enum { WORDS = 4, ENTRY_TEXT = 384 };
 
-/* ---- the groups ---- */
+/* ---- groups of ranks that compare their parameters ---- */
 
 static int is_known(const ad_reducer *reducer, const ad_mesh *mesh) {
   for (size_t i = 0; i < reducer->roster_count; i++) {
@@ -47,7 +47,7 @@ void ad_rosters_release(ad_reducer *reducer) {
   ad_release(reducer->rosters);
 }
 
-/* ---- comparing numbers ---- */
+/* ---- comparing a number among the ranks of a group ---- */
 
 static ad_status post_compare(ad_reducer *reducer, ad_roster *roster, int64_t count, uint64_t hash) {
   int64_t signed_hash = (int64_t)hash;
@@ -94,7 +94,7 @@ static ad_status gather(ad_reducer *reducer, const ad_roster *roster, const void
   return AD_OK;
 }
 
-/* ---- the list of parameters ---- */
+/* ---- checking that ranks have the same list of parameters ---- */
 
 static int is_on(const ad_roster *roster, const ad_reduced_param *param) {
   return ad_mesh_equal(roster->group.mesh, param->layout.mesh);
@@ -225,7 +225,7 @@ ad_status ad_rosters_compare_lists(ad_reducer *reducer) {
   return AD_OK;
 }
 
-/* ---- which parameters had a gradient ---- */
+/* ---- checking that ranks have gradients of the same parameters ---- */
 
 /* The number that ranks compare for a parameter: in how many microbatches of the step its gradient came, and, if its
  * contract is raw, in which dtype. */

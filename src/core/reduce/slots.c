@@ -14,7 +14,7 @@ enum {
   LEAST = 2
 }; /* slots of a window: one to fill, one that is summed; further buckets that are being filled add theirs */
 
-/* ---- which buckets ---- */
+/* ---- which buckets share slots ---- */
 
 static size_t bytes_of(const ad_bucket *bucket) { return ad_array_bytes(&bucket->sent); }
 
@@ -86,7 +86,7 @@ void ad_slots_release(ad_reducer *reducer) {
   ad_release(reducer->windows);
 }
 
-/* ---- taking one ---- */
+/* ---- taking a slot for a bucket ---- */
 
 static void point_to(ad_bucket *bucket, void *memory) {
   bucket->sent.data = memory;
@@ -189,7 +189,7 @@ ad_status ad_slot_claim(ad_reducer *reducer, size_t index) {
   return AD_OK;
 }
 
-/* ---- pointers into slots ---- */
+/* ---- asking whether a pointer lies in a slot ---- */
 
 static int lies_in(const ad_slot *slot, const void *data) {
   const char *at = data, *begin = slot->memory;

@@ -13,7 +13,7 @@
 #include "reduce/contract.h"
 #include "reduce/plan.h"
 
-/* ---- one parameter ---- */
+/* ---- checking and storing one parameter ---- */
 
 static ad_status refuse_storage(const ad_param_spec *spec) {
   char layout[160], storage[160];
@@ -75,7 +75,7 @@ static ad_status take_param(ad_store *store, const ad_param_spec *spec, ad_store
   return AD_OK;
 }
 
-/* ---- units: numbered from 0 in ascending order of the caller's numbers ---- */
+/* ---- units of parameters, numbered from 0 in ascending order of the caller's numbers ---- */
 
 static int compare_numbers(const void *a, const void *b) {
   int left = *(const int *)a, right = *(const int *)b;
@@ -109,7 +109,7 @@ static ad_status list_units(ad_store *store) {
   return AD_OK;
 }
 
-/* ---- kinds of copies ---- */
+/* ---- kinds of whole copies: one for each dtype and set of axes ---- */
 
 static ad_status find_kind(ad_store *store, const ad_param_spec *spec, ad_dtype dtype, size_t *out) {
   ad_axes axes = ad_layout_same_axes(&spec->layout);
@@ -161,7 +161,7 @@ static int is_past_caches(const ad_store *store) {
   return ad_is_past_caches(bytes);
 }
 
-/* ---- creation ---- */
+/* ---- creating and destroying a store ---- */
 
 static ad_status take_options(const ad_store_options *options, ad_store *store) {
   AD_TRY(ad_options_take(&store->options, sizeof store->options, options, "ad_store_options"));
@@ -247,7 +247,7 @@ void ad_store_destroy(ad_store *store) {
   ad_release(store);
 }
 
-/* ---- use ---- */
+/* ---- reading, refreshing and acquiring parameters ---- */
 
 ad_array *ad_store_value(ad_store *store, size_t param) {
   return ad_has(param, store->param_count, __func__, "parameter") ? &store->params[param].value : NULL;
@@ -315,7 +315,7 @@ ad_status ad_store_end_pass(ad_store *store) {
   return store->options.releases ? ad_window_empty(store) : AD_OK;
 }
 
-/* ---- memory ---- */
+/* ---- the bytes that a store takes ---- */
 
 size_t ad_store_bytes(const ad_store *store) {
   size_t bytes = 0;

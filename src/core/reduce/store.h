@@ -11,7 +11,7 @@ typedef struct ad_stored {
   size_t unit, kind;
   size_t start;      // where the copy begins in the memory of its kind, in elements
   size_t own_start;  // where this rank's part begins in the copy, in elements
-  int writes;        // this rank writes that part for all that share the copy
+  int writes;        // 1: this rank writes its part for all ranks that share the copy
   ad_segment segment;
 } ad_stored;
 
@@ -22,15 +22,15 @@ typedef struct ad_copy_kind {
   ad_axes axes;
   ad_group group;
   int shared;
-  size_t *elements;  // of each unit's copies
-  size_t *own;       // elements of this rank's parts of each unit
+  size_t *elements;  // [unit]: elements of the unit's copies
+  size_t *own;       // [unit]: elements of this rank's parts
   size_t most, most_own;
 } ad_copy_kind;
 
 /* Memory for the whole copies of one unit, all kinds. */
 typedef struct ad_copy_slot {
-  int64_t unit;      // whose copies the slot holds; -1: none
-  int taken, ready;  // the unit was acquired since its gather; the gather was waited for
+  int64_t unit;      // the unit whose copies the slot holds; -1: none
+  int taken, ready;  // 1: the unit was acquired since its gather; 1: the gather is complete
   int64_t uses;
   uint64_t number;         // the number of the gather that fills the slot
   uint64_t released_at;    // how many gathers had been posted when the slot was released
@@ -44,19 +44,19 @@ struct ad_store {
   ad_stored *params;
   size_t param_count;
   size_t unit_count;
-  size_t *by_unit, *unit_starts;  // of unit u: params[by_unit[i]], i from unit_starts[u] up to unit_starts[u + 1]
+  size_t *by_unit, *unit_starts;  // unit u has params[by_unit[i]] for i from unit_starts[u] to unit_starts[u + 1]
   ad_copy_kind *kinds;
   size_t kind_count;
   ad_copy_slot *slots;
   size_t slot_count;
   uint64_t gathers, completed;  // gathers posted; the first `completed` of them are known to be done on all ranks
   ad_segment *segments;         // room for the segments of one unit's parameters
-  const char **names;           // room for their names
+  const char **names;           // room for the names of one unit's parameters
   int backward, in_pass, poisons;
-  int past_caches;  // whole copies are written past the caches
+  int past_caches;  // 1: whole copies are written by stores that bypass the caches
 };
 
-/* window.c: the whole copies. */
+/* window.c: makes the slots for whole copies. */
 ad_status ad_window_create(ad_store *store) AD_CHECKED;
 void ad_window_destroy(ad_store *store);
 ad_status ad_window_refill(ad_store *store) AD_CHECKED; /* gathers every unit, each into its own slot */

@@ -14,7 +14,7 @@
 
 enum { NO_UNIT = -1, POISON = 0xff };  // NaN in every floating dtype
 
-/* ---- memory ---- */
+/* ---- the window's slots of memory ---- */
 
 static ad_status give_slot(ad_store *store, size_t index) {
   ad_copy_slot *slot = &store->slots[index];
@@ -77,9 +77,9 @@ void ad_window_destroy(ad_store *store) {
   ad_release(store->slots);
 }
 
-/* ---- what all ranks are known to have done ---- */
+/* ---- waiting until no rank reads a slot that is refilled ---- */
 
-/* A barrier: afterwards all ranks have released what they released before it. */
+/* A barrier: after it, every rank knows that all ranks have released the copies that they released before it. */
 static ad_status fence(ad_store *store) {
   for (size_t k = 0; k < store->kind_count; k++) {
     if (store->kinds[k].shared) AD_TRY(ad_comm_barrier(store->comm, &store->kinds[k].group));
@@ -113,7 +113,7 @@ static ad_status make_free(ad_store *store, const ad_copy_slot *slot) {
   return after ? wait_for(store, after) : fence(store);
 }
 
-/* ---- gathering ---- */
+/* ---- gathering a unit's parameters ---- */
 
 static int is_of(const ad_stored *param, size_t kind) { return param->is_gathered && param->kind == kind; }
 
@@ -201,7 +201,7 @@ ad_status ad_window_refill(ad_store *store) {
   return AD_OK;
 }
 
-/* ---- releasing ---- */
+/* ---- emptying a slot ---- */
 
 /* On engine hostile, fills a released copy with NaN once no rank uses it. Each rank fills the parts that it writes, so
  * that no two ranks write the same bytes. */
@@ -248,7 +248,7 @@ ad_status ad_window_empty(ad_store *store) {
   return AD_OK;
 }
 
-/* ---- using ---- */
+/* ---- acquiring and releasing units ---- */
 
 static ad_copy_slot *slot_of(const ad_store *store, int64_t unit) {
   for (size_t i = 0; i < store->slot_count; i++) {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 
-/* ---- cells ---- */
+/* ---- trimming and printing cells ---- */
 
 static int is_space(char c) { return c == ' ' || c == '\t'; }
 
@@ -23,7 +23,7 @@ const char *ad_table_cell_print(ad_table_cell cell, char *buffer, size_t size) {
   return ad_printable(plain, buffer, size);
 }
 
-/* ---- parts of an action ---- */
+/* ---- reading the parts of an action: numbers and kind ---- */
 
 /* Takes the digits at the beginning of a cell. *out -1: there are none, or the number is too large for a table. */
 static void take_number(ad_table_cell *cell, int32_t *out, int *is_large) {
@@ -57,7 +57,7 @@ static int take_kind(ad_table_cell *cell, ad_action_kind *out) {
   return longest > 0;
 }
 
-/* ---- one action ---- */
+/* ---- reading one action ---- */
 
 static ad_status refuse(ad_table_cell cell, const char *why) {
   char text[AD_ACTION_TEXT_MAX];
@@ -109,7 +109,7 @@ ad_status ad_table_cell_read(ad_table_cell cell, ad_action *out) {
   return AD_OK;
 }
 
-/* ---- cells with one action or several ---- */
+/* ---- adding a cell's actions to a table ---- */
 
 static ad_status add_one(ad_table *table, int32_t rank, ad_table_cell cell) {
   ad_action action;

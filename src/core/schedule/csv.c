@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "schedule/cell.h"
 
-/* ---- reading ---- */
+/* ---- reading a table from CSV ---- */
 
 /* Returns the cell without the quotes around it; it has no quotes inside. */
 static ad_table_cell unquoted(ad_table_cell cell) {
@@ -80,7 +80,7 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
   return status;
 }
 
-/* ---- writing ---- */
+/* ---- writing a table as CSV ---- */
 
 /* AD_INVALID if the table has something that a CSV cannot say. */
 static ad_status check_writable(const ad_table *table) {

@@ -21,7 +21,7 @@ typedef struct layout {
   int is_coloured;
 } layout;
 
-/* ---- layout ---- */
+/* ---- how many columns a time unit takes ---- */
 
 static int digits_of(int32_t number) { return number < 10 ? 1 : 1 + digits_of(number / 10); }
 
@@ -57,7 +57,7 @@ static layout lay_out(const ad_table_judged *judged, int columns, ad_text_style 
   return to;
 }
 
-/* ---- one row ---- */
+/* ---- printing one rank's row ---- */
 
 /* Writes an action's label into its columns, then dashes, then a space. */
 static void put_label(const layout *of, const ad_action *action, char *row, int from, int to) {

@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 
-/* ---- costs ---- */
+/* ---- costs of actions ---- */
 
 static double or_else(double given, double fallback) { return given > 0 ? given : fallback; }
 
@@ -32,7 +32,7 @@ double ad_table_cost_of(const ad_table_costs *costs, const ad_action *action) {
   }
 }
 
-/* ---- waiting ---- */
+/* ---- ranks that wait for another rank's action ---- */
 
 static const ad_action *action_at(const ad_execution *run, ad_table_spot at) {
   return &run->index->table->rows[at.rank].actions[at.place];
@@ -65,7 +65,7 @@ static void wait_for(ad_execution *run, int32_t rank, ad_table_spot what) {
   run->waiter[what.rank] = rank;
 }
 
-/* ---- taking one action ---- */
+/* ---- taking one action, if what it needs is done ---- */
 
 /* Notes when the action begins and ends, and moves its rank on. */
 static void take(ad_execution *run, ad_table_spot at, double from, double cost) {

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* ---- where an action is entered ---- */
+/* ---- the place in the index where an action is entered ---- */
 
 /* How many entries `spots` has for a kind: 0 for kinds that nobody looks for. */
 static size_t cells_of(const ad_table_index *index, ad_action_kind kind) {
@@ -32,7 +32,7 @@ static ad_table_spot unpacked(uint64_t spot) {
   return (ad_table_spot){(int32_t)(spot >> 32) - 1, spot ? (int32_t)(spot & UINT32_MAX) : -1};
 }
 
-/* ---- making ---- */
+/* ---- making the index ---- */
 
 /* The law that an action of this kind breaks if it stands twice. */
 static ad_table_law law_of(ad_action_kind kind) {
@@ -143,7 +143,7 @@ void ad_table_index_destroy(ad_table_index *index) {
   *index = (ad_table_index){0};
 }
 
-/* ---- finding ---- */
+/* ---- finding actions in the index ---- */
 
 ad_table_spot ad_table_find(const ad_table_index *index, ad_action_kind kind, int32_t stage, int32_t microbatch) {
   return unpacked(index->spots[kind][(size_t)stage * (size_t)index->table->microbatches + (size_t)microbatch]);

@@ -5,7 +5,7 @@
 
 typedef struct ad_table_index {
   const ad_table *table;
-  size_t edges; /* how many pairs of stages there are of which one hands its value to the other */
+  size_t edges; /* number of edges: pairs of stages of which one hands its value to the other */
   /* Edges from stage s have the numbers out_first[s] to before out_first[s + 1]. The numbers of edges to stage s are
    * in[in_first[s]] to before in[in_first[s + 1]]. */
   size_t *out_first, *in_first, *in;
@@ -34,6 +34,6 @@ ad_table_spot ad_table_find_backward(const ad_table_index *index, int32_t stage,
 size_t ad_table_number(const ad_table_index *index, ad_table_spot at);
 /* 1: the stages of this edge lie on two ranks, and the table has transfers. */
 int ad_table_edge_travels(const ad_table_index *index, size_t edge);
-int ad_table_edge_crosses(const ad_table_index *index, size_t edge); /* 1: its stages lie on two ranks */
+int ad_table_edge_crosses(const ad_table_index *index, size_t edge); /* 1: the edge's stages lie on two ranks */
 
 #endif

@@ -8,7 +8,7 @@
 
 enum { FORMAT = 1 };
 
-/* ---- reading ---- */
+/* ---- reading a table from JSON ---- */
 
 /* Reads [from, to] or [from, to, "one_way"] and connects these stages. */
 static ad_status read_edge(ad_table *table, const json_t *edge) {
@@ -89,7 +89,7 @@ ad_status ad_table_json_parse(const char *text, size_t size, const char *name, a
   return status;
 }
 
-/* ---- writing ---- */
+/* ---- writing a table as JSON ---- */
 
 static void write_edges(const ad_table *table, FILE *file) {
   if (!table->edge_count) return;

@@ -15,9 +15,9 @@ static ad_action transfer(ad_action_kind kind, int32_t stage, int32_t peer, int3
   return (ad_action){kind, stage, m, peer - stage};
 }
 
-/* ---- each transfer has its other end ---- */
+/* ---- law: each send has its receive, and each receive has its send ---- */
 
-/* Judges that a value or gradient that must travel over edge e is sent and received. */
+/* Checks that a value, or gradient, that must travel over edge e is both sent and received. */
 static void judge_one(const ad_table_index *index, size_t e, const direction *way, int32_t m, ad_table_faults *faults) {
   ad_stage_edge edge = ad_table_edge(index->table, e);
   int is_back = way == &back;
@@ -41,7 +41,7 @@ static void judge_one(const ad_table_index *index, size_t e, const direction *wa
                       ad_action_print(&receive, text, sizeof text), index->rank_of[to]);
 }
 
-/* A fault if a transfer goes over an edge on which nothing travels, or no gradient comes back. */
+/* Adds a fault if a transfer goes over an edge on which nothing travels, or carries a gradient where none goes back. */
 static void judge_stays(const ad_table_index *index, size_t e, ad_action_kind kind, int32_t m,
                         ad_table_faults *faults) {
   ad_table_spot at = ad_table_find_transfer(index, kind, e, m);
@@ -65,9 +65,9 @@ static void judge_edge(const ad_table_index *index, size_t e, int32_t m, ad_tabl
     judge_stays(index, e, kind, m, faults);
 }
 
-/* ---- waits ---- */
+/* ---- law: if a table waits for any send, it waits for every send ---- */
 
-/* Judges that every send is waited for; asked only if the table has any WAIT_SEND. */
+/* Checks that every send is waited for. Only asked of tables that have any WAIT_SEND. */
 static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_action_kind send,
                         ad_table_faults *faults) {
   for (size_t e = 0; e < index->edges; e++) {
@@ -90,7 +90,7 @@ static int has_waits(const ad_table_index *index) {
   return 0;
 }
 
-/* ---- one order of sends and receives on each edge ---- */
+/* ---- law: on each edge, messages are received in the order of sending ---- */
 
 static int by_place(const void *a, const void *b) {
   const ad_table_spot *x = a, *y = b;
@@ -103,7 +103,7 @@ static void list_order(const ad_table_index *index, ad_action_kind kind, size_t 
   qsort(order, count, sizeof *order, by_place);
 }
 
-/* Judges that what edge e sends and receives in one direction has one order of microbatches. */
+/* Checks that edge e sends and receives its microbatches in the same order, in one direction. */
 static void judge_order(const ad_table_index *index, const direction *way, size_t e, ad_table_spot *sent,
                         ad_table_spot *received, ad_table_faults *faults) {
   list_order(index, way->send, e, sent);

@@ -4,7 +4,7 @@
 #include "base/options.h"
 #include "schedule/passes.h"
 
-/* ---- lists ---- */
+/* ---- growing lists of actions ---- */
 
 void ad_table_list_add(ad_table_list *list, const ad_action *action) {
   if (!list->status && list->count == list->capacity) {
@@ -23,7 +23,7 @@ ad_status ad_table_list_give(ad_table_list *list, ad_table *table, int32_t rank)
   return list->status;
 }
 
-/* ---- passes ---- */
+/* ---- running the passes ---- */
 
 static const struct {
   ad_table_part part;

@@ -6,7 +6,7 @@
 typedef struct ad_table_needs {
   const ad_table_index *index;
   const ad_action *action;
-  size_t at, end; /* the edges to or from its stage that are still to look at */
+  size_t at, end; /* the range of edges, to or from the action's stage, that are still to be looked at */
   int is_begun;   /* the need within its own stage was given */
 } ad_table_needs;
 

@@ -10,8 +10,8 @@ AD_CHECKED ad_status ad_table_insert_transfers(ad_table *table);
 /* Inserts GATHER before a stage's first use and RELEASE after its last one; at most `most` stages are gathered on a
  * rank at once, 0: any number. */
 AD_CHECKED ad_status ad_table_insert_gathers(ad_table *table, int32_t most);
-/* Inserts a REDUCE after a stage's last addend and the sends that follow it; with `each`, one after every other
- * addend too. */
+/* Inserts a REDUCE for each stage, after its last addend and the sends that follow that addend. If `each` is 1, inserts
+ * a REDUCE after every other addend too. */
 AD_CHECKED ad_status ad_table_insert_reductions(ad_table *table, int each);
 /* Inserts WAIT_SEND and WAIT_REDUCE for all sends and reductions, as `parts` says; the table has no such waits yet. */
 AD_CHECKED ad_status ad_table_insert_waits(ad_table *table, unsigned parts);

@@ -23,7 +23,7 @@ typedef struct picture {
 static int x_of(const picture *of, double time) { return of->left + (int)lround(time * of->scale); }
 static int y_of(const picture *of, int32_t rank) { return of->top + rank * ROW; }
 
-/* ---- names of rows ---- */
+/* ---- names of the picture's rows ---- */
 
 enum { NAME_MAX = 64 };
 
@@ -43,7 +43,7 @@ static int names_width(const picture *of) {
   return width > 90 ? width : 90;
 }
 
-/* ---- size ---- */
+/* ---- the picture's size ---- */
 
 /* The time of the shortest action whose box must have room for its number: the shortest of all, but at least an eighth
  * of the longest. */
@@ -71,7 +71,7 @@ static double scale_of(const picture *of) {
   return makespan * scale > WIDTH_MOST ? WIDTH_MOST / makespan : scale;
 }
 
-/* ---- actions ---- */
+/* ---- drawing actions ---- */
 
 /* The tone of an action: the stages of one rank take two tones of each kind in turns. */
 static const char *tone_of(const ad_table *table, const ad_action *action) {
@@ -102,7 +102,7 @@ static void draw_rows(const picture *of, FILE *file) {
   }
 }
 
-/* ---- transfers ---- */
+/* ---- drawing transfers ---- */
 
 /* Draws a line from the end of the action that computes a value to the beginning of the one that uses it. */
 static void draw_transfer(const picture *of, ad_table_spot giver, ad_table_spot taker, FILE *file) {

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "schedule/laws.h"
 
-/* ---- judging ---- */
+/* ---- judging a table: its faults and times ---- */
 
 ad_status ad_table_judged_create(const ad_table *table, const ad_table_options *given, ad_table_judged *out) {
   ad_table_costs costs;

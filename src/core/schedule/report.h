@@ -8,8 +8,8 @@ typedef struct ad_table_judged {
   ad_table_options options;
   ad_table_faults faults;
   int holds;               /* 1: the table keeps all laws */
-  ad_table_times_of times; /* if the table keeps all laws */
-  ad_table_worth worth;    /* if the table keeps all laws */
+  ad_table_times_of times; /* valid if `holds`: when actions start and end */
+  ad_table_worth worth;    /* valid if `holds`: makespan, bubble, what ranks hold */
 } ad_table_judged;
 
 /* Judges and measures a table. AD_INVALID only for options that are wrong. Release with ad_table_judged_destroy. */

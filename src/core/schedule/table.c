@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* ---- making ---- */
+/* ---- creating and destroying a table ---- */
 
 ad_status ad_table_create(int32_t ranks, ad_table **out) {
   ad_table *table;
@@ -32,7 +32,7 @@ void ad_table_destroy(ad_table *table) {
   ad_release(table);
 }
 
-/* ---- filling ---- */
+/* ---- adding actions to a table ---- */
 
 static ad_status check_kind(const ad_action *action) {
   if ((unsigned)action->kind < AD_ACTION_COUNT) return AD_OK;
@@ -171,7 +171,7 @@ ad_status ad_table_copy(const ad_table *table, ad_table **out) {
   return status;
 }
 
-/* ---- edges ---- */
+/* ---- a table's edges: which stage sends to which ---- */
 
 size_t ad_table_edge_count(const ad_table *table) {
   if (table->edge_count) return table->edge_count;
@@ -235,7 +235,7 @@ ad_status ad_table_connect(ad_table *table, int32_t from, int32_t to, ad_stage_w
   return AD_OK;
 }
 
-/* ---- reading ---- */
+/* ---- reading a table's actions ---- */
 
 int32_t ad_table_rank_count(const ad_table *table) { return table->ranks; }
 int32_t ad_table_stage_count(const ad_table *table) { return table->stages; }

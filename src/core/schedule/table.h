@@ -17,13 +17,13 @@ typedef struct ad_stage_edge {
 
 struct ad_table {
   ad_table_row *rows;
-  ad_stage_edge *edges; /* those that were given, sorted; none: the stages are a chain */
+  ad_stage_edge *edges; /* the edges that the caller gave, sorted; none: the stages are a chain */
   size_t edge_count, action_count;
   int32_t ranks, stages, microbatches;
   unsigned parts;
 };
 
-/* What is known of a kind of action. */
+/* One kind of action: its names, its part, and what it refers to. */
 typedef struct ad_action_record {
   const char *name, *torch_name; /* torch_name NULL: PyTorch has no such action */
   ad_table_part part;
@@ -37,7 +37,7 @@ int ad_action_is_receive(ad_action_kind kind);  /* 1: this transfer arrives at i
 int ad_action_is_addend(ad_action_kind kind);   /* 1: this action leaves an addend of the weights' gradient: B, W */
 int ad_action_is_backward(ad_action_kind kind); /* 1: this action gives the inputs' gradient: B, I */
 
-/* How many edges a table has, given ones or those of the chain; and the edge of a number. */
+/* The number of a table's edges, given ones or those of the chain; and edge number `edge`. */
 size_t ad_table_edge_count(const ad_table *table);
 ad_stage_edge ad_table_edge(const ad_table *table, size_t edge);
 /* The number of the edge between two stages; SIZE_MAX: there is none. */
@@ -45,7 +45,7 @@ size_t ad_table_find_edge(const ad_table *table, int32_t from, int32_t to);
 /* The edge that a transfer goes over; SIZE_MAX: there is none. */
 size_t ad_table_edge_of(const ad_table *table, const ad_action *action);
 
-/* Makes `actions`, an array of `count` that the table takes, the rank's list. */
+/* Makes `actions`, an array of `count` actions, the rank's list; the table becomes its owner. */
 void ad_table_take_row(ad_table *table, int32_t rank, ad_action *actions, size_t count);
 AD_CHECKED ad_status ad_table_copy(const ad_table *table, ad_table **out);
 /* Adds a compute action, as ad_table_add does, for generators. */

@@ -9,7 +9,7 @@
 #include "schedule/held.h"
 #include "schedule/laws.h"
 
-/* ---- costs ---- */
+/* ---- checking the costs of actions ---- */
 
 static ad_status check_cost(const char *what, double cost) {
   if (cost >= 0 && cost <= 1e12) return AD_OK;
@@ -64,7 +64,7 @@ ad_status ad_table_take_options(const ad_table *table, const ad_table_options *g
   return check_costs(table, costs);
 }
 
-/* ---- times ---- */
+/* ---- executing a table to find when its actions start and end ---- */
 
 static ad_status check_faults(const ad_table_faults *faults) {
   return faults->count ? ad_fail(AD_INVALID, "%s", faults->list[0].text) : AD_OK;

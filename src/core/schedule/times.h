@@ -5,7 +5,7 @@
 
 typedef struct ad_table_times_of {
   ad_table_index index;
-  ad_execution run; /* with transfers that overlap compute */
+  ad_execution run; /* the execution, in which transfers overlap compute */
   ad_table_costs costs;
 } ad_table_times_of;
 

@@ -15,7 +15,7 @@
 
 enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
 
-/* ---- values and refusals ---- */
+/* ---- giving a key its value, or refusing it ---- */
 
 ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) {
   if (to->count == AD_CONFIG_VALUES_MAX)
@@ -58,7 +58,7 @@ int ad_config_equal(const json_t *a, const json_t *b) {
   return json_equal(a, b);
 }
 
-/* ---- the keys of the tables ---- */
+/* ---- reading the keys that the tables have ---- */
 
 static json_t *parse_own(const char *json) { return json_loads(json, JSON_DECODE_ANY, NULL); }
 
@@ -159,7 +159,7 @@ static ad_status take_rows(const json_t *config, ad_config *to) {
   return AD_OK;
 }
 
-/* ---- what several keys say together, or none ---- */
+/* ---- reading what several keys say together; refusing unknown keys ---- */
 
 static ad_status take_facts(ad_config *to) {
   for (const ad_architecture_fact *fact = to->architecture->facts; fact->key; fact++)
@@ -214,7 +214,7 @@ static ad_status refuse_unknown(const json_t *config, ad_config *to) {
   return AD_OK;
 }
 
-/* ---- the document ---- */
+/* ---- reading a whole config.json ---- */
 
 /* Finds the architecture that config.json names, and checks that its model_type is the one of this architecture. */
 static ad_status find_architecture(const json_t *config, const char *path, const ad_architecture **out) {

@@ -88,7 +88,7 @@ ad_status ad_pretrained_weights(const char *folder, ad_weights **out) {
   return status;
 }
 
-/* ---- files beside the weights ---- */
+/* ---- copying the files beside the weights ---- */
 
 const char *const ad_pretrained_files[AD_PRETRAINED_FILES] = {"config.json",
                                                               "generation_config.json",

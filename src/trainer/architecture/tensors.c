@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* ---- finding ---- */
+/* ---- finding a parameter's tensors ---- */
 
 /* The number of the block if `param` fits the row's pattern; 0 for a pattern without a block, -1 if it does not fit. */
 static int64_t match(const char *pattern, const char *param) {
@@ -85,7 +85,7 @@ int ad_tensor_is_idle(const ad_architecture *architecture, const ad_weights *wei
          table->bytes == tensor->bytes && !memcmp(table->data, tensor->data, table->bytes);
 }
 
-/* ---- reading ---- */
+/* ---- reading a parameter's values ---- */
 
 static int64_t size_of(const ad_part *part, int dim) {
   int64_t size = 0;
@@ -176,7 +176,7 @@ ad_status ad_tensor_source_read(const ad_tensor_source *source, const ad_weights
   return read_one(source, weights, 0, mine, dtype, out);
 }
 
-/* ---- writing ---- */
+/* ---- writing a parameter's values ---- */
 
 void ad_tensor_source_write(const ad_tensor_source *source, int64_t i, const void *param, ad_dtype dtype, ad_dtype to,
                             void *out) {

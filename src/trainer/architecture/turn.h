@@ -6,7 +6,7 @@
 
 /* A block of a matrix, `rows` by `columns` elements. */
 typedef struct ad_turned_block {
-  const char *from; /* its first element, which need not be aligned for the dtype */
+  const char *from; /* address of the first element, which need not be aligned for the dtype */
   int64_t from_row; /* elements from one row to the next */
   char *to;         /* the first element of the transposed block, [columns, rows] */
   int64_t to_row;

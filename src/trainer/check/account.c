@@ -55,7 +55,7 @@ static void remove_accounts(int pid) {
     snprintf(path, sizeof path, "%s/%s", memory, entry->d_name);
     int owner = owner_of(path, entry->d_name, &status);
     if (owner < 0 || (owner != pid && !is_stale(owner, &status))) continue;
-    if (ad_folder_remove(path)) continue; /* it stays, and harms nobody */
+    if (ad_folder_remove(path)) continue; /* a folder that cannot be removed stays, and harms nobody */
   }
   if (folder) closedir(folder);
 }

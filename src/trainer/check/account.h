@@ -4,11 +4,11 @@
 #define CHECK_ACCOUNT_H
 #include "check/prover.h"
 
-/* Before a step: asks every module's reducer to dump it. Collective. Where ranks share no files, or a reducer's meshes
- * have no dump, there is no account, and that is no error. */
+/* Called before a step: asks every module's reducer to dump the step. Collective. If ranks share no files, or a dump
+ * cannot describe a reducer's meshes, there is no account; that is no error. */
 ad_status ad_account_begin(ad_prover *prover, int64_t step) AD_CHECKED;
-/* After the step: if `reads`, the first rank gives each parameter whose gradient is wrong in this step the causes that
- * the account has. Removes the account. Collective. */
+/* Called after the step: if `reads`, the first rank gives each parameter whose gradient is wrong in this step the
+ * causes that the account has. Removes the account. Collective. */
 ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) AD_CHECKED;
 
 /* Removes accounts that the ranks of this process left because they ended in the middle of a step. */

@@ -83,7 +83,7 @@ static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_
   }
 }
 
-/* ---- reading a diff's document ---- */
+/* ---- turning a diff's document into causes ---- */
 
 /* Adds the cause that one JSON object describes. */
 static void add_cause(const json_t *document, ad_causes *out) {

@@ -19,9 +19,9 @@ typedef struct ad_addends {
 
 ad_status ad_addends_create(ad_run *run, int with_sizes, ad_addends *out) AD_CHECKED;
 void ad_addends_destroy(ad_addends *addends);
-/* Measures the addends of step `step` at the run's present values and fills `whole`. report: the step's losses, or
- * NULL. `loss_scale`: the exponent that the backward pass carries, if a gradient is f16 anywhere on its way.
- * Collective. */
+/* Computes the addends of step `step` from the values that the run's parameters have now, and sums them over all ranks
+ * into `whole`. report: gets the step's losses; NULL allowed. `loss_scale`: the exponent that the backward pass
+ * carries, if a gradient is f16 anywhere on its way. Collective. */
 ad_status ad_addends_measure(ad_addends *addends, int64_t step, int loss_scale, ad_step_report *report) AD_CHECKED;
 
 #endif

@@ -18,7 +18,7 @@
 #include "reduce/plan.h"
 #include "train/run.h"
 
-/* ---- counting ---- */
+/* ---- counting the calls that this rank posts ---- */
 
 static int is_alike(const ad_calls_kind *a, const ad_calls_kind *b) {
   return a->op == b->op && a->dtype == b->dtype && a->axes == b->axes && ad_shape_same(&a->shape, &b->shape);
@@ -152,7 +152,7 @@ int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, si
   return 1;
 }
 
-/* ---- contracts ---- */
+/* ---- checking that each gradient is reduced as its contract says ---- */
 
 static void say_contract(const ad_contract *contract, char *text, size_t size) {
   snprintf(text, size, "param %s, grad %s, reduce %s, accumulate %s", ad_dtype_name(contract->param),

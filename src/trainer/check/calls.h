@@ -13,13 +13,13 @@ typedef struct ad_calls_kind {
   ad_axes axes;
   ad_group_shape shape;
   int64_t times;
-  uint64_t bytes; /* of this rank's inputs and outputs */
+  uint64_t bytes; /* bytes of this rank's inputs and outputs */
 } ad_calls_kind;
 
 typedef struct ad_calls {
   ad_calls_kind *kinds;
   size_t count, capacity;
-  const ad_comm *comm; /* whose calls are counted */
+  const ad_comm *comm; /* the comm whose calls are counted */
   ad_status status;    /* AD_MEMORY if a kind is missing */
 } ad_calls;
 
@@ -28,7 +28,7 @@ typedef struct ad_calls {
 void ad_calls_watch(ad_calls *calls, const ad_comm *comm);
 void ad_calls_stop(void);
 void ad_calls_release(ad_calls *calls);
-/* Counts the collectives that this step of such a run makes on engine dry. */
+/* Counts the collectives that step `step` of the run should make, by taking the step on engine dry. */
 ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) AD_CHECKED;
 enum { AD_CALLS_TEXT = 256 };
 /* 1 if both have the same collectives. Bytes are compared except for exchanged rows of experts, whose number the router

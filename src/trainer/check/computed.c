@@ -22,7 +22,7 @@ static int is_wrong(const ad_proof_param *param) {
          param->accounted == AD_NO_ACCOUNT;
 }
 
-/* ---- what narrows the candidates down ---- */
+/* ---- narrowing down which computation may be wrong ---- */
 
 /* The factor by which all wrong gradients differ from the reference; NaN: there is no such factor. */
 static double common_factor(const ad_proof *proof) {
@@ -66,7 +66,7 @@ static int is_candidate(const search *s, const ad_place *place, double factor) {
          (ad_place_is_count(place) || is_of_size(place, factor));
 }
 
-/* ---- wording the causes ---- */
+/* ---- writing the causes ---- */
 
 /* Transitions that are named in one cause: those of one bridge, those of the count, or those over the same axes. */
 static int is_like(const ad_place *a, const ad_place *b) {

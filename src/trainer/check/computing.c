@@ -70,7 +70,7 @@ void ad_computing_destroy(ad_computing *computing) {
   *computing = (ad_computing){0};
 }
 
-/* ---- the spread of one process's draws ---- */
+/* ---- the spread of several draws in one process ---- */
 
 enum { CONTRASTS = AD_DRAWS - 1 };
 
@@ -148,7 +148,7 @@ static tally tally_param(const ad_draws *draws, size_t param, size_t numel) {
   return all;
 }
 
-/* ---- how far ranks may be off ---- */
+/* ---- measuring how far the ranks' values may be off ---- */
 
 /* How many standard deviations of a draw the next draw may lie from the mean of all: it lies farther with probability
  * `chance`. */
@@ -243,7 +243,7 @@ void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference
   c->relative = over(sqrt(allowed), sqrt(norms));
 }
 
-/* ---- losses ---- */
+/* ---- how far the ranks' losses may be off ---- */
 
 /* A loss is one number, in which one process may be right by luck, but hardly in all its gradients: so it may also be
  * off by the relative error that all gradients may have. */

@@ -15,9 +15,9 @@ typedef struct ad_spread {
 
 /* By how much ranks may differ from one process. It depends on what their mesh cuts. */
 typedef struct ad_latitude {
-  double coarser;    /* how many times as coarsely as the draws ranks may round */
+  double coarser;    /* ranks may round this many times as coarsely as the draws */
   double shared;     /* the part of the draws' shared error by which one parameter's gradient may differ */
-  double shared_all; /* the same for all gradients together */
+  double shared_all; /* `shared` for all gradients together */
   double most_all;   /* the limit for all gradients together, in standard deviations of the draws */
 } ad_latitude;
 
@@ -26,14 +26,14 @@ typedef struct ad_computing {
   size_t count;
   ad_latitude latitude;
   double chance; /* the probability that one number of a correct proof exceeds its bound */
-  double *norm;  /* of the gradient in f64 */
-  double *wires; /* of what wires' roundings change in it */
-  double *sizes; /* of the sums of its addends' absolute values */
+  double *norm;  /* norm of the gradient in f64 */
+  double *wires; /* norm of what rounding on wires changes in the gradient */
+  double *sizes; /* norm of the sums of the addends' absolute values */
   ad_spread *spread;
-  double *distance;               /* from the mean of one process's draws to the sum of the ranks' own addends */
-  double *apart;                  /* the bound of that distance */
-  double *allowed;                /* how far the ranks' gradient may be from f64, before it is reduced */
-  double all_distance, all_apart; /* all gradients together, each divided by one process's error in it */
+  double *distance; /* distance of the sum of the ranks' own addends from the mean of one process's draws */
+  double *apart;    /* the bound of `distance` */
+  double *allowed;  /* how far the ranks' gradient may be from f64, before it is reduced */
+  double all_distance, all_apart; /* distance and bound of all gradients together, each over one process's error */
   double relative;                /* how far all gradients may be off from f64, divided by their norm */
 } ad_computing;
 
@@ -45,7 +45,7 @@ void ad_computing_destroy(ad_computing *computing);
 /* Fills the arrays for the step that the reference took last; `ranks`: the ranks' own addends of that step. */
 void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference,
                           const ad_addends *ranks);
-/* How far a loss may be from the reference's; `losses`: those of the draws. */
+/* How far a loss may be from the reference's loss; `losses`: the losses of the draws. */
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference);
 
 /* The probability that a correct proof is called wrong, at most. */

@@ -10,7 +10,7 @@
 #include "nn/experts.h"
 #include "recipe/recipe.h"
 
-/* ---- the table ---- */
+/* ---- the table: transitions, and ways to do them wrongly ---- */
 
 /* Sets of transitions, one bit a move. */
 enum {
@@ -45,7 +45,7 @@ static const struct {
     [AD_OPERATOR_ONCE_EVERYWHERE] = {ONCE, ONCE, ONCE},      /* the sum of every rank's copy */
 };
 
-/* ---- one transition and one operator ---- */
+/* ---- whether one way of doing it wrongly has a meaning for one transition ---- */
 
 /* Whether the operator applies to an exchange of rows by counts (V->V). Types do not say whose rows a rank has, so the
  * record has nothing to get wrong. */
@@ -74,7 +74,7 @@ static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
     case AD_OPERATOR_OTHER_GROUP: {
       /* Along an axis on which the value is pending, the later sum would undo the shear. */
       ad_axes along = place->ranks > 1 ? others & place->large & ~place->pending : 0;
-      return along & (~along + 1); /* one axis is enough */
+      return along & (~along + 1); /* the first of these axes: one mistake is enough */
     }
     case AD_OPERATOR_FIRST_MICROBATCH_ONLY:
       return place->times > 1 ? 1 : 0;
@@ -191,7 +191,7 @@ size_t ad_derived_list(const ad_places *places, ad_sabotage *list) {
   return count;
 }
 
-/* ---- steps on engine dry ---- */
+/* ---- listing transitions by taking a step on engine dry, which moves no values ---- */
 
 /* Takes the first step as `rank` on engine dry; lists its transitions in `watching`, plants `planting` (each may be
  * NULL). */

@@ -223,7 +223,7 @@ static json_t *own_document(const ad_proof *proof) {
   return own;
 }
 
-/* ---- the verdict ---- */
+/* ---- the verdict, and the whole document ---- */
 
 const char *ad_findings_reason(const ad_findings *findings) {
   if (!findings->proof->counted)

@@ -11,17 +11,18 @@ enum { AD_DRAWS = 8 };
 typedef struct ad_draws {
   ad_addends addends;               /* of the run that takes the draws; run NULL: no draws are taken */
   float **deviations;               /* [parameters][AD_DRAWS][numel]: each draw's gradient minus the gradient in f64 */
-  ad_step_report reports[AD_DRAWS]; /* with the draws' losses */
+  ad_step_report reports[AD_DRAWS]; /* the report of each draw, with its losses */
   int cuts_formulas;                /* the ranks' mesh cuts formulas, so products are cut even where their result is
                                      * rounded */
 } ad_draws;
 
-/* `run`: a run of one rank. */
+/* Makes memory for the draws that `run`, a run of one rank, will take. */
 ad_status ad_draws_create(ad_run *run, int cuts_formulas, ad_draws *out) AD_CHECKED;
 void ad_draws_destroy(ad_draws *draws);
-/* Takes all draws at the run's present values; `reference` has the same step's gradients in f64. */
+/* Computes the gradients of step `step` AD_DRAWS times, from the values that the run's parameters have now, each time
+ * with another order of summation. `reference` has the same step's gradients in f64. */
 ad_status ad_draws_take(ad_draws *draws, int64_t step, const ad_run *reference) AD_CHECKED;
-/* [numel]: the draw's gradient of the parameter minus the gradient in f64. */
+/* Returns [numel]: draw number `draw`'s gradient of parameter `param` minus the parameter's gradient in f64. */
 const float *ad_draws_deviation(const ad_draws *draws, size_t param, int draw);
 
 #endif

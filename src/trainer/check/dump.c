@@ -92,7 +92,7 @@ static ad_status list_arrays(const ad_run *run, array_of array_at, dumped *list)
   return AD_OK;
 }
 
-/* ---- writing one file ---- */
+/* ---- writing one safetensors file ---- */
 
 static ad_status open_file(const ad_prover *prover, const char *name, dumped *list, const char *const *metadata,
                            ad_safetensors_writer **out) {
@@ -174,7 +174,7 @@ static void tell_all(const ad_run *run, const ad_step_report *report, told *to) 
     tell(to, "norm", ad_run_norm_group_name(run, i), report->norms[i]);
 }
 
-/* ---- the files ---- */
+/* ---- the files of a dump: weights, states, constants, inputs, gradients ---- */
 
 static ad_status dump_weights(ad_prover *prover, int64_t step) {
   dumped list = {0};

@@ -5,9 +5,9 @@
 
 /* Counts a step, on every rank, when its gradients are gathered. */
 void ad_overflow_note(ad_prover *prover, const ad_step_report *report);
-/* After the last step: AD_INVALID if all steps overflowed, so that nothing was judged. The message names the scale, a
- * parameter, and a scale that works, to which the run falls step by step as in training. The run cannot be proven
- * afterwards. Collective. */
+/* Called after the last step: AD_INVALID if all steps overflowed, so that nothing was judged. The message names the
+ * scale, a parameter, and a scale that works, to which the run falls step by step as in training. The run cannot be
+ * proven afterwards. Collective. */
 ad_status ad_overflow_judge(ad_prover *prover) AD_CHECKED;
 
 #endif

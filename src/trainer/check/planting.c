@@ -32,7 +32,7 @@ const char *ad_place_print(const ad_place *place, char *buffer, size_t size) {
   return buffer;
 }
 
-/* ---- listing transitions ---- */
+/* ---- listing the transitions of a step ---- */
 
 /* The transition as a place; segment: the number of the parameter in a packed array, or -1. */
 static ad_place place_of(const ad_comm *comm, const ad_transit *transit, const ad_array *in, int segment) {
@@ -116,7 +116,7 @@ void ad_places_release(ad_places *places) {
   *places = (ad_places){0};
 }
 
-/* ---- gathering what every rank handed in ---- */
+/* ---- gathering the values that every rank handed in ---- */
 
 /* The elements of an array, or of one segment of it, on this rank. */
 typedef struct stretch {
@@ -200,14 +200,14 @@ static void release_handed_in(handed_in *all) {
   ad_release(all->values);
 }
 
-/* ---- choosing the ranks that are put together ---- */
+/* ---- choosing the ranks whose values are combined ---- */
 
 /* The ranks whose values are put together, as the operator has it. */
 typedef struct members {
   ad_group group; /* the right group */
   int64_t own;    /* this rank's index in the right group */
-  int64_t count;  /* of members that are put together */
-  double factor;  /* by which their sum is multiplied */
+  int64_t count;  /* number of members that are put together */
+  double factor;  /* the factor by which their sum is multiplied */
   const ad_planting *planting;
   ad_group instead; /* the group that is put together: of more or fewer axes than the right one */
 } members;
@@ -344,7 +344,7 @@ static ad_status compute(const ad_planting *planting, const ad_transit_passing *
   }
 }
 
-/* ---- mistakes in execution ---- */
+/* ---- executing a transition wrongly ---- */
 
 /* Runs the transition without the mistake, and waits for it. */
 static ad_status run_as_it_is(ad_transit_passing *pass) {
@@ -402,7 +402,7 @@ static ad_status execute(const ad_planting *planting, ad_transit_passing *pass, 
   return status;
 }
 
-/* ---- mistakes in the record ---- */
+/* ---- recording a wrong transition on the tape ---- */
 
 static ad_axes changed_axes(const ad_planting *planting) {
   ad_axes axis = AD_AXES(planting->axis);
@@ -434,7 +434,7 @@ static ad_status record(const ad_planting *planting, ad_transit_passing *pass) {
   return AD_OK;
 }
 
-/* ---- at the seams: each transition that passes ---- */
+/* ---- the two seams: each transition passes here, and the planted one is replaced ---- */
 
 static int find_segment(const ad_planting *planting, const ad_transit_passing *pass) {
   for (int i = 0; i < segments_of(pass->transit, pass->in); i++)

@@ -8,14 +8,14 @@
 
 /* The operators: what is done to a transition instead of doing it right. */
 #define AD_OPERATOR_LIST(X)                                                                                      \
-  X(LEFT_OUT, "left_out")       /* not done */                                                                   \
-  X(DOUBLED, "doubled")         /* done twice */                                                                 \
+  X(LEFT_OUT, "left_out")       /* is not done */                                                                \
+  X(DOUBLED, "doubled")         /* is done twice */                                                              \
   X(AVERAGED, "averaged")       /* divided by the ranks of its group */                                          \
   X(MORE_AXES, "more_axes")     /* done over one axis more */                                                    \
   X(FEWER_AXES, "fewer_axes")   /* done over one axis fewer */                                                   \
   X(OTHER_GROUP, "other_group") /* done over other ranks: groups sheared along another axis, of the same size */ \
-  X(BACKWARD_IDENTITY, "backward_identity")         /* its backward hands the gradient on as it is */            \
-  X(BACKWARD_LOCAL, "backward_local")               /* its backward takes the own part, with zeros elsewhere */  \
+  X(BACKWARD_IDENTITY, "backward_identity")         /* backward hands the gradient on unchanged */               \
+  X(BACKWARD_LOCAL, "backward_local")               /* backward takes this rank's part, zeros elsewhere */       \
   X(FIRST_MICROBATCH_ONLY, "first_microbatch_only") /* done in the first microbatch of a step only */            \
   X(ONCE_EVERYWHERE, "once_everywhere")             /* the copy of every rank counts */
 typedef enum ad_operator {
@@ -30,22 +30,22 @@ typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP
 
 /* One transition of a program: on a tape, on a parameter's path from gradient to storage, of a count, or of a norm. */
 typedef struct ad_place {
-  char what[2 * AD_PARAM_NAME_SIZE]; /* its call site on a tape; the parameter on a path; else "norm" or "count ..." */
+  char what[2 * AD_PARAM_NAME_SIZE]; /* its call site on a tape; its parameter on a path; else "norm" or "count ..." */
   ad_place_phase phase;
   ad_move move;
   ad_type from, to;
-  ad_axes axes;    /* over which the transition goes */
+  ad_axes axes;    /* the axes over which the transition goes */
   ad_axes named;   /* the axes that its mesh names; others have one rank, and no program speaks of them */
   ad_axes large;   /* the axes of its mesh that have more than one rank */
   ad_axes same;    /* the axes along which all ranks hand in the same values */
   ad_axes pending; /* other axes, on which the value is a pending sum */
-  int64_t ranks;   /* in the transition's group */
-  int ordinal;     /* its number on the tape; -1 if it is not on one */
-  int is_segment;  /* one parameter's part of a packed array */
-  int times;       /* executions in a step */
+  int64_t ranks;   /* number of ranks in the transition's group */
+  int ordinal;     /* the transition's number on its tape; -1: it is on no tape */
+  int is_segment;  /* 1: the transition is one parameter's part of a packed array */
+  int times;       /* how often it is executed in a step */
   int64_t rank;    /* a rank that executes it */
 } ad_place;
-/* "blocks.0.attn.wq: all_reduce over dp_replicate". Returns buffer. */
+/* Describes the transition: "blocks.0.attn.wq: all_reduce over dp_replicate". Returns buffer. */
 const char *ad_place_print(const ad_place *place, char *buffer, size_t size);
 
 /* A growing list of transitions. */
@@ -66,11 +66,11 @@ typedef struct ad_planting {
   ad_operator operator_;
   ad_axis axis;
   int in_record; /* 1: the types show it, as if the program had been written so; 0: the types claim what was not done */
-  int executions, fired; /* how often it was executed in this step; whether it was executed at all */
-  int of_constant;       /* the value there carries no gradient */
+  int executions, fired; /* how often the transition was executed in this step; fired 1: the mistake was made at all */
+  int of_constant;       /* 1: the value that is moved carries no gradient */
 } ad_planting;
-/* From now on the mistake is made, until the seams are lifted. Borrows `planting`. In execution all arrays must be f64
- * or i64. */
+/* Plants the mistake: it is made from now on, until the seams are lifted. Borrows `planting`. A mistake in execution
+ * needs all arrays to be f64 or i64. */
 void ad_planting_begin(ad_planting *planting);
 
 #endif

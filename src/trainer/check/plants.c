@@ -1,4 +1,4 @@
-/* Lifts all plants from their seams, and puts them back. */
+/* Takes all planted mistakes off their seams, for steps that must be right, and puts them back afterwards. */
 #include "check/plants.h"
 
 ad_plants ad_plants_lift(void) {

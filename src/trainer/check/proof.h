@@ -9,8 +9,8 @@
 typedef enum ad_accounted {
   AD_NOT_ACCOUNTED,       /* the gradient is right, or its addends were not counted */
   AD_SUM_IS_WRONG,        /* the gradient is not the sum of the addends that ranks handed in */
-  AD_ADDENDS_ARE_WRONG,   /* it is that sum, and the addends are wrong */
-  AD_ADDENDS_ARE_WEIGHED, /* it is that sum, and each microbatch's addends are wrong by one factor, as its cause says */
+  AD_ADDENDS_ARE_WRONG,   /* the gradient is that sum, and the addends are wrong */
+  AD_ADDENDS_ARE_WEIGHED, /* the gradient is that sum, and each microbatch's addends are wrong by one factor */
   AD_NO_ACCOUNT           /* the sum or the addends are wrong: the count cannot tell which */
 } ad_accounted;
 
@@ -24,13 +24,13 @@ typedef struct ad_proof_param {
   double bound;
   double one_process;   /* error of one process in the recipe's own dtypes; NaN: nothing rounds but f64 */
   double wires;         /* error of the reference from rounding values on wires between modules; NaN as above */
-  double cosine;        /* of the angle to the reference; NaN as above */
+  double cosine;        /* cosine of the angle between gradient and reference; NaN as above */
   double sum_share;     /* distance to the sum of the ranks' own addends, over what reducing may round; NaN as above */
   double process_share; /* distance of that sum to one process's gradient, over what it may be; NaN as above */
   int replicas_equal;
   int proportional; /* the gradient is ratio * reference, up to rounding */
   ad_accounted accounted;
-  int update_equal; /* one process's optimizer, fed the distributed gradient, gave the same bits */
+  int update_equal; /* 1: one process's optimizer, fed the distributed gradient, gave the same bits */
   ad_causes causes;
 } ad_proof_param;
 
@@ -38,7 +38,7 @@ typedef struct ad_proof_param {
 typedef struct ad_overflow {
   int64_t taken, skipped;
   int scale, taken_at;                /* exponents of the loss scale in the first skipped and in the last taken step */
-  char param[2 * AD_PARAM_NAME_SIZE]; /* whose gradient overflowed in the first skipped step, or what crosses a wire */
+  char param[2 * AD_PARAM_NAME_SIZE]; /* the parameter or travelling value that overflowed in the first skipped step */
 } ad_overflow;
 
 typedef struct ad_proof {
@@ -76,14 +76,14 @@ typedef struct ad_proof_job {
 } ad_proof_job;
 
 ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) AD_CHECKED; /* shared memory, zeroed */
-void ad_proof_clear(ad_proof *proof); /* before it is proven: every number is 0 */
+void ad_proof_clear(ad_proof *proof); /* sets every number to 0, before the proof begins */
 void ad_proof_destroy(ad_proof *proof);
 /* prove.c: starts the ranks, lets each prove its share, and waits. The status and *result are those of ad_launch. */
 ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHECKED;
 /* The axes larger than 1 over which the gradient of a parameter of this compute layout is a sum. */
 ad_axes ad_proof_reduced_axes(const ad_layout *layout);
 int ad_proof_passes(const ad_proof *proof, int directional); /* every judged number holds */
-int ad_proof_proves(const ad_proof *proof, int directional); /* the same, and some token counted */
+int ad_proof_proves(const ad_proof *proof, int directional); /* ad_proof_passes, and some token counted */
 /* AD_MEMORY, before any rank starts, if the largest of these proofs, which run one after another, needs more memory
  * than there is: see ad_plan_fits. `root`: "" except in tests. */
 ad_status ad_proof_fits(const ad_proof_job *jobs, size_t count, const char *root) AD_CHECKED;
@@ -107,7 +107,7 @@ void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel,
                 double *max_rel_err);
 double ad_largest(const void *values, ad_dtype dtype, size_t numel);
 double ad_norm_of(const double *values, size_t numel);
-double ad_cosine(const double *a, const double *b, size_t numel); /* of the angle between a and b; NaN: one is zero */
+double ad_cosine(const double *a, const double *b, size_t numel); /* cosine of the angle from a to b; NaN: one is 0 */
 /* |a-b| / max(|a|,|b|); 0 if both are 0, NaN if one is not finite. */
 double ad_relative_difference(double a, double b);
 

@@ -24,7 +24,7 @@
 
 static int rounds(const ad_proof_job *job) { return !ad_proof_is_wide(job->recipe, job->options); }
 
-/* ---- choices ---- */
+/* ---- sharing the ranks' choices (e.g. of experts), for the reference to make the same ---- */
 
 /* The choices that the program made in the step by numbers that rounding changes (experts by scores). *out NULL:
  * none. */
@@ -57,7 +57,7 @@ static ad_status share_decisions(ad_prover *prover) {
   return prover->reference ? ad_reference_decide(prover->reference, decisions, count) : AD_OK;
 }
 
-/* ---- making and unmaking ---- */
+/* ---- creating and destroying a prover ---- */
 
 static ad_status create_whole(ad_prover *prover, size_t param, ad_array *out) {
   const ad_array *part = ad_run_part(prover->run, param, AD_PART_GRADIENT);
@@ -204,7 +204,7 @@ static ad_status compare_replicas(ad_prover *prover) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     for (size_t i = 0; i < prover->param_count; i++) {
       const ad_array *own = ad_run_part(prover->run, i, (ad_param_part)part);
-      prover->parts[i] = own ? own : ad_run_part(prover->run, i, AD_PART_VALUE); /* a mirror's moments: nothing new */
+      prover->parts[i] = own ? own : ad_run_part(prover->run, i, AD_PART_VALUE); /* a mirror has no moments */
     }
     AD_TRY(ad_replicas_compare(prover->comm, &prover->everyone, prover->parts, prover->param_count,
                                prover->replicas[part]));
@@ -222,7 +222,7 @@ static ad_status measure_addends(ad_prover *prover, int64_t step) {
   return status;
 }
 
-/* ---- judging ---- */
+/* ---- judging the distributed step by the reference ---- */
 
 /* The first of a parameter's arrays whose copies differ, beginning with the gradient; the last one if none differs. */
 static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) {
@@ -428,7 +428,7 @@ static void judge_numbers(ad_prover *prover, const ad_step_report *dist, const a
   for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) judge_norm(prover, dist, dist->norms[i], ref->norms[i], i);
 }
 
-/* ---- copies that differ ---- */
+/* ---- judging copies that should be equal ---- */
 
 /* Sums the gradient's copies over these axes, and gathers the sum into the scratch memory. Collective. */
 static ad_status sum_copies(ad_prover *prover, const ad_array *gradient, ad_axes axes, ad_array *whole) {

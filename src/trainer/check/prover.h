@@ -24,16 +24,16 @@ typedef struct ad_prover {
   ad_replicas *replicas[AD_PART_COUNT]; /* how copies compare, for each kind of array and parameter */
   ad_array scratch;                     /* room for any whole array of the model */
   ad_addends addends;                   /* the ranks' own addends, summed in f64; only where dtypes round */
-  ad_computing computing;               /* what computing may round; on the first rank, only where dtypes round */
-  ad_reference *reference;              /* on the first rank, NULL elsewhere */
-  ad_step_report reference_report;      /* on the first rank: what the reference reported of the last judged step */
-  ad_overflow overflow;                 /* overflows in the steps since ad_prover_begin */
-  int counts_calls;                     /* 1: the collectives of the next step are compared with its plan */
-  ad_calls made, planned;               /* these collectives */
-  int accounts;                         /* 1: account.c counts the addends of a step that does not hold */
-  int has_account;                      /* the step under way dumps its addends for account.c */
-  char account[AD_ACCOUNT_PATH];        /* where its files begin */
-  ad_places places;                     /* on the first rank the program's transitions, once an account was read */
+  ad_computing computing;          /* how far rounding may move gradients; on the first rank, only if dtypes round */
+  ad_reference *reference;         /* on the first rank, NULL elsewhere */
+  ad_step_report reference_report; /* on the first rank: what the reference reported of the last judged step */
+  ad_overflow overflow;            /* overflows in the steps since ad_prover_begin */
+  int counts_calls;                /* 1: the collectives of the next step are compared with its plan */
+  ad_calls made, planned;          /* the collectives that ranks made, and those of the plan */
+  int accounts;                    /* 1: account.c counts the addends of a step that does not hold */
+  int has_account;                 /* the step under way dumps its addends for account.c */
+  char account[AD_ACCOUNT_PATH];   /* prefix of the account's folders */
+  ad_places places; /* on the first rank: the program's transitions, listed when an account is first read */
 } ad_prover;
 
 /* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */

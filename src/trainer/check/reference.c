@@ -95,7 +95,7 @@ static void widen(const ad_array *to, const ad_array *from) {
   ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(from));
 }
 
-/* ---- going back to the first step ---- */
+/* ---- restoring the reference's state of the first step ---- */
 
 /* Array `number` of all that are kept of a run: the parts of each parameter in turn; NULL: the parameter lacks that
  * part. */
@@ -146,7 +146,7 @@ void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part p
   if (part == AD_PART_VALUE) widen(ad_run_part(reference->run, index, part), whole);
 }
 
-/* State number `index`, counted over all modules. */
+/* The run's state number `index`, counted over all modules. */
 static ad_array *state_at(const ad_run *run, size_t index) {
   size_t module = 0;
   while (index >= ad_program_module(run->program, module)->state_count)
@@ -159,7 +159,8 @@ void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_
   widen(state_at(reference->fed, index), whole);
 }
 
-/* Computes gradients in the fed run's dtypes, at its present values. */
+/* Takes the draws of the fed run: computes its gradients several times, in its own dtypes, from the values that its
+ * parameters have now. */
 static ad_status compute_own(ad_reference *reference, int64_t step) {
   if (!reference->draws.addends.run) return AD_OK;
   AD_TRY(ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN));

@@ -6,10 +6,10 @@
 
 typedef struct ad_reference ad_reference;
 typedef struct ad_reference_options {
-  ad_dtype dtype;    /* in which parameters are updated; 0: as the recipe says, and then the f64 run too rounds to the
-                      * wires' dtypes where values cross */
-  int rounds;        /* that dtype is not f64: gradients are computed in it too */
-  int cuts_formulas; /* the ranks' meshes cut formulas, and not only the batch */
+  ad_dtype dtype;    /* dtype in which parameters are updated; 0: the recipe's, and then the f64 run too rounds values
+                      * that travel between modules to the wires' dtypes */
+  int rounds;        /* 1: `dtype` is not f64, and gradients are computed in it too */
+  int cuts_formulas; /* 1: the ranks' meshes cut formulas, and not only the batch */
   int several_steps; /* the proof has several steps, so that a run is kept that is never restarted (for the free-running
                       * difference) */
 } ad_reference_options;
@@ -33,11 +33,12 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scal
 /* After the step: the relative error of a state (as ad_compare) beyond what the state may be off by (check/slack.h). */
 double ad_reference_state_error(const ad_reference *reference, size_t index, const ad_array *whole);
 ad_run *ad_reference_run(const ad_reference *reference); /* the f64 run */
-/* Makes the program's next choices these, in the f64 and the fed run; does nothing if the program makes none. */
+/* Makes the f64 run and the fed run take `decisions` as their programs' next choices; does nothing if the program
+ * makes none. */
 ad_status ad_reference_decide(ad_reference *reference, const int32_t *decisions, size_t count) AD_CHECKED;
-double ad_reference_margin(const ad_reference *reference); /* of the step's choices; INFINITY: there were none */
+double ad_reference_margin(const ad_reference *reference); /* smallest margin of the step's choices; INFINITY: none */
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index);
-/* The gradient without the wires' roundings. */
+/* The parameter's gradient in f64, without rounding on wires between modules. */
 const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index);
 /* The gradients of one process in the recipe's own dtypes, if the reference was told that they round. */
 const ad_draws *ad_reference_draws(const ad_reference *reference);
@@ -49,6 +50,6 @@ ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *grad
  * same initial values; after a step, that both made the same update. */
 int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole);
 const ad_array *ad_reference_free_value(const ad_reference *reference,
-                                        size_t index); /* its master weights; NULL without several_steps */
+                                        size_t index); /* the free run's master weights; NULL without several_steps */
 
 #endif

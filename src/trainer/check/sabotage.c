@@ -43,7 +43,7 @@ size_t ad_sabotages_effective(const ad_sabotages *sabotages) {
   return effective;
 }
 
-/* ---- the list of mistakes ---- */
+/* ---- the list of mistakes that are tried ---- */
 
 /* Keeps `take` of the derived mistakes, drawn with equal chances, in their order. Returns how many it kept. */
 static size_t draw(ad_sabotage *list, size_t count, size_t take, uint64_t seed) {
@@ -100,7 +100,7 @@ void ad_sabotages_destroy(ad_sabotages *sabotages) {
   if (sabotages) munmap(sabotages, sabotages->bytes);
 }
 
-/* ---- starting worlds of ranks ---- */
+/* ---- starting new ranks for each mistake ---- */
 
 static int try_on_rank(ad_comm *comm, void *context) {
   ad_status status = ad_trials(comm, context);
@@ -143,7 +143,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
     shared->clean = -1;
     ad_status status = ad_launch(&options, &result);
     if (!status) return AD_OK;
-    if (shared->clean < 0) /* the ranks ended before anything was planted */
+    if (shared->clean < 0) /* the ranks ended before any mistake was planted */
       return ad_fail(result.status ? result.status : status, "%s",
                      result.message[0] ? result.message : ad_last_error());
     AD_TRY(caught_by_end(&result, status, &shared->list[shared->next]));

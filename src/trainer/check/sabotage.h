@@ -14,9 +14,9 @@ typedef enum ad_caught {
   AD_CAUGHT_NUMBER,
   AD_CAUGHT_PROTOCOL,
   AD_CAUGHT_PLAN,      /* contracts or collectives differ from the plan's */
-  AD_CAUGHT_NO_EFFECT, /* every judged number has the clean run's bits, or the types are the same. A known mistake is
-                        * only called so if it says what that means */
-  AD_CAUGHT_UNPLANTED, /* known mistakes only: it changes no number here; `message` says why */
+  AD_CAUGHT_NO_EFFECT, /* the mistake changed no bit of any judged number, or no type. A known mistake gets this
+                        * outcome only if its record says why it may have no effect */
+  AD_CAUGHT_UNPLANTED, /* known mistakes only: it cannot change a number in this run; `message` says why */
   AD_CAUGHT_UNTRIED    /* the proof does not hold even with nothing planted, so a failing proof would not show the
                         * mistake */
 } ad_caught;
@@ -27,8 +27,8 @@ typedef struct ad_sabotage {
   char name[256];
   const ad_mistake *known; /* NULL: a derived mistake, described by `planting` */
   ad_planting planting;
-  int catalogue;         /* its number among the published mistakes; 0: it is none of them */
-  double expected_ratio; /* of the gradient to the reference's; NaN: it is no one number */
+  int catalogue;         /* number of the published mistake that this one repeats; 0: none */
+  double expected_ratio; /* ratio of the wrong gradient to the reference; NaN: it is not one number */
   ad_caught caught;
   char param[2 * AD_PARAM_NAME_SIZE];
   double ratio;
@@ -42,12 +42,12 @@ static inline int ad_sabotage_is_of_dtype(const ad_sabotage *sabotage) {
 
 /* The mistakes of one check, in memory that the ranks and the process that starts them share. */
 typedef struct ad_sabotages {
-  size_t bytes;           /* of this mapping */
+  size_t bytes;           /* size of this mapping */
   size_t count, next;     /* length of the list; number of the first mistake that has not been tried */
   size_t places;          /* transitions from which mistakes were derived */
-  size_t derived;         /* derived mistakes in the list, where they come first */
+  size_t derived;         /* number of derived mistakes, which come first in the list */
   size_t derived_in_all;  /* derived mistakes that exist; more than `derived` if only some were drawn */
-  uint64_t seed;          /* of that draw */
+  uint64_t seed;          /* seed of the draw of mistakes */
   int clean;              /* whether the proof holds with nothing planted */
   _Atomic ad_needs facts; /* what this run has, on any of its ranks (AD_NEED_...) */
   ad_sabotage list[];
@@ -82,7 +82,7 @@ ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_r
 void ad_derived_say_no_effect(ad_sabotage *sabotage);
 
 /* known.c */
-size_t ad_known_list(ad_sabotage *list); /* as ad_derived_list */
+size_t ad_known_list(ad_sabotage *list); /* appends the known mistakes; NULL: only counts them */
 /* The facts of the clean run as AD_NEED_... bits: what it has that known mistakes need to show. */
 struct ad_run;
 ad_needs ad_known_facts(const struct ad_run *run);

@@ -26,10 +26,10 @@ typedef struct trials {
   const ad_trial_job *job;
   ad_prover prover;
   size_t state_bytes, all_bytes; /* sizes of a snapshot, without and with gradients */
-  snapshot start;                /* before the first step; without gradients */
-  snapshot after[STEPS];         /* after each step of the clean run */
-  ad_step_report reports[STEPS]; /* of the clean run */
-  ad_loss_scale loss_scale;      /* before the first step */
+  snapshot start;                /* the state before the first step, without gradients */
+  snapshot after[STEPS];         /* the state after each step of the clean run */
+  ad_step_report reports[STEPS]; /* reports of the clean run's steps */
+  ad_loss_scale loss_scale;      /* the loss scale before the first step */
   ad_mistake_scene scene;
 } trials;
 
@@ -85,7 +85,7 @@ static void keep(const trials *t, int gradients, snapshot *to) {
   visit_arrays(t->prover.run, gradients, copy_out, &at);
 }
 
-/* ---- going back to the start ---- */
+/* ---- restoring the run's state, and planting a mistake ---- */
 
 /* Restores what the ranks, their optimizers and the reference had before the first step. */
 static ad_status start_again(trials *t) {
@@ -112,7 +112,7 @@ static int has_fired(const trials *t, const ad_sabotage *sabotage) {
   return sabotage->known ? t->scene.fired : sabotage->planting.fired;
 }
 
-/* ---- the clean run ---- */
+/* ---- the clean run, to which each trial is compared ---- */
 
 static ad_status take_memory(trials *t) {
   visit_arrays(t->prover.run, 0, add_bytes, &t->state_bytes);

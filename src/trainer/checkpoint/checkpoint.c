@@ -26,14 +26,14 @@ struct ad_checkpointer {
   ad_comm *comm;
   ad_group group; /* all ranks of the mesh */
   char *folder;
-  char token[AD_TOKEN_SIZE]; /* in the names of unfinished checkpoints, the same on all ranks */
+  char token[AD_TOKEN_SIZE]; /* part of the names of unfinished checkpoints, the same on all ranks */
   int64_t keep, step;
   phase phase;
   int runs; /* 1: the thread was started and must be joined */
   pthread_t thread;
   atomic_int done;
   ad_snapshot snapshot;
-  json_t *index; /* on the first rank */
+  json_t *index; /* index.json; only on the first rank */
   // Results of the thread, read after it was joined.
   ad_status status;
   char message[AD_MESSAGE_MAX], warning[AD_MESSAGE_MAX];
@@ -42,7 +42,7 @@ struct ad_checkpointer {
 
 static int is_first(const ad_checkpointer *c) { return ad_group_index(&c->group, ad_comm_rank(c->comm)) == 0; }
 
-/* ---- in the thread ---- */
+/* ---- writing files, in the thread ---- */
 
 /* Makes the folder, and writes this rank's shard if it has any pieces. */
 static ad_status write_shard_in(ad_checkpointer *c, const char *folder) {
@@ -94,7 +94,7 @@ static void *work(void *context) {
   return NULL;
 }
 
-/* ---- from one phase to the next ---- */
+/* ---- starting and ending the phases of a save, on all ranks together ---- */
 
 static ad_status start_thread(ad_checkpointer *c) {
   c->status = AD_OK;
@@ -229,7 +229,7 @@ ad_status ad_checkpointer_finish(ad_checkpointer *c) {
   return AD_OK;
 }
 
-/* ---- saving ---- */
+/* ---- beginning to save ---- */
 
 static ad_status prepare(ad_checkpointer *c, const ad_checkpoint_state *state) {
   AD_TRY(ad_snapshot_take(&c->snapshot, c->comm, state));
@@ -254,7 +254,7 @@ ad_status ad_checkpointer_save(ad_checkpointer *c, const ad_checkpoint_state *gi
   return AD_OK;
 }
 
-/* ---- creating and destroying ---- */
+/* ---- creating and destroying a checkpointer ---- */
 
 static ad_status prepare_folder(const ad_checkpointer *c) {
   if (!is_first(c)) return AD_OK;

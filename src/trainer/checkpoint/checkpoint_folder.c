@@ -61,7 +61,7 @@ ad_status ad_checkpoint_path(const char *folder, int64_t step, const char *token
   return ad_path_in(folder, name, out);
 }
 
-/* ---- removing ---- */
+/* ---- removing checkpoints ---- */
 
 /* 1: the name of a rank's file, complete or unfinished. */
 static int is_shard(const char *name) {

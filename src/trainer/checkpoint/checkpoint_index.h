@@ -12,7 +12,7 @@ int ad_piece_is_written(const ad_array *array, int64_t rank);
 /* Prints the name of a rank's file: "rank-R.safetensors". */
 void ad_shard_name(int64_t rank, char *buffer, size_t size);
 
-/* ---- writing ---- */
+/* ---- writing index.json ---- */
 
 /* Makes the index, without the files' sizes and checksums, which are not known yet. The layouts say which rank writes
  * which piece. Release with json_decref. */
@@ -22,7 +22,7 @@ AD_CHECKED ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums);
 /* Writes the index to `path`; returns when it is on disk. */
 AD_CHECKED ad_status ad_index_write(const json_t *index, const char *path);
 
-/* ---- reading ---- */
+/* ---- reading index.json ---- */
 
 /* Reads an index. AD_IO if the file is missing, garbled or of another version. Release with json_decref. */
 AD_CHECKED ad_status ad_index_read(const char *path, json_t **out);

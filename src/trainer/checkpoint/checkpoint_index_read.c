@@ -12,7 +12,7 @@
 
 enum { INDEX_BYTES_MAX = 1 << 30 };
 
-/* ---- the file ---- */
+/* ---- reading index.json ---- */
 
 // Checks the text against the checksum in its first bytes.
 static ad_status check_text(const char *path, const char *text, int64_t size) {
@@ -55,7 +55,7 @@ ad_status ad_index_read(const char *path, json_t **out) {
   return status;
 }
 
-/* ---- files ---- */
+/* ---- the checkpoint's files, by number ---- */
 
 size_t ad_index_file_count(const json_t *index) { return json_array_size(json_object_get(index, "files")); }
 
@@ -70,7 +70,7 @@ ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_fil
   return AD_OK;
 }
 
-/* ---- what the checkpoint has, and what the state wants ---- */
+/* ---- comparing the checkpoint's values with those of the state ---- */
 
 static const json_t *value_of(const json_t *index, const char *name) {
   return json_object_get(json_object_get(index, "values"), name);
@@ -188,7 +188,7 @@ ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype d
                  said ? said : "of no dtype", ad_dtype_name(dtype));
 }
 
-/* ---- pieces ---- */
+/* ---- pieces: which region of a value a file holds ---- */
 
 const json_t *ad_index_pieces(const json_t *index, const char *name) {
   return json_object_get(value_of(index, name), "pieces");

@@ -20,9 +20,9 @@ typedef struct loading {
   ad_group group;
   ad_checkpoint_state *state;
   char *folder; /* folder of the checkpoint that is tried */
-  int64_t step; /* its step, as the folder's name says */
+  int64_t step; /* the checkpoint's step, from the folder's name */
   json_t *index;
-  ad_safetensors **files; /* by their number in the index; NULL: not opened yet */
+  ad_safetensors **files; /* the open files, by their number in the index; NULL: not opened yet */
 } loading;
 
 /* ---- whether one checkpoint is complete and undamaged ---- */
@@ -56,7 +56,7 @@ static ad_status verify_share(loading *l) {
   return AD_OK;
 }
 
-/* ---- reading pieces ---- */
+/* ---- reading this rank's elements from the checkpoint's pieces ---- */
 
 // Gives file number i of the index, and opens it if it is not open yet.
 static ad_status open_file(loading *l, size_t i, const ad_safetensors **out) {
@@ -187,7 +187,7 @@ static ad_status read_state(loading *l) {
   return status;
 }
 
-/* ---- the newest usable checkpoint ---- */
+/* ---- finding and loading the newest usable checkpoint ---- */
 
 // Checks one checkpoint and reads it; AD_IO if it is damaged. All ranks call this.
 static ad_status try_checkpoint(loading *l) {

@@ -10,7 +10,7 @@
 #include "data/font.h"
 #include "data/typeset.h"
 
-/* In 26.6 pixels. The margin keeps the ink inside the picture when coordinates are rounded to 1/64. */
+/* In FreeType's unit, 1/64 pixel. The margin keeps ink inside the picture when coordinates are rounded to that unit. */
 enum { PIXEL = 64, MARGIN = PIXEL / 2 };
 
 /* A text from which lines are cut: printable ASCII characters, with single spaces. */
@@ -25,7 +25,7 @@ typedef struct range {
 } range;
 
 struct ad_line_data {
-  /* in characters and pixels */
+  /* chars: characters in a line; height, width: of a picture, in pixels */
   int64_t chars, height, width;
   range sizes, weights;
   double rotation, noise;
@@ -39,7 +39,7 @@ struct ad_line_data {
   ad_typeset set;
 };
 
-/* ---- options ---- */
+/* ---- checking the options ---- */
 
 enum { LARGEST_SIDE = 4096 };
 static const range SIZES = {1, LARGEST_SIDE}, WEIGHTS = {-0.1, 0.2};
@@ -82,7 +82,7 @@ static ad_status take_options(const ad_line_options *options, ad_line_data *line
   return AD_OK;
 }
 
-/* ---- text ---- */
+/* ---- reading the text ---- */
 
 static int is_visible(uint8_t byte) { return byte > ' ' && byte <= AD_PRINTABLE_LAST; }
 
@@ -126,7 +126,7 @@ static ad_status take_text(const ad_line_options *options, ad_line_data *lines) 
   return status;
 }
 
-/* ---- fonts ---- */
+/* ---- opening the fonts ---- */
 
 /* How much of the picture's width the text can take, so that it fits when its line is rotated. */
 static FT_Pos room_along(const ad_line_data *lines) {
@@ -213,7 +213,7 @@ static ad_status make_set(ad_line_data *lines) {
   return ad_typeset_create((size_t)lines->chars, points, &lines->set);
 }
 
-/* ---- opening ---- */
+/* ---- opening and closing line data ---- */
 
 static ad_status fill(const ad_line_options *options, ad_line_data *lines) {
   AD_TRY(take_options(options, lines));
@@ -271,7 +271,7 @@ uint64_t ad_line_data_font_checksum(const ad_line_data *lines) {
   return checksum;
 }
 
-/* ---- a line ---- */
+/* ---- drawing a line ---- */
 
 /* The streams of random numbers of a line's own seed. */
 enum { START, LENGTH, FONT, SIZE, WEIGHT, ANGLE, LEFT, BOTTOM, NOISE };

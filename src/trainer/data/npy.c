@@ -31,7 +31,7 @@ static void skip_spaces(header *h) {
   while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t' || *h->at == '\r')) h->at++;
 }
 
-/* Takes `text` if it comes next, after spaces; 1: it did. */
+/* Skips spaces, and `text` if it comes next. Returns 1 if it did. */
 static int take(header *h, const char *text) {
   size_t length = strlen(text);
   skip_spaces(h);
@@ -104,7 +104,7 @@ static int take_all(header *h) {
   return seen == 7 && h->at == h->end;
 }
 
-/* ---- what the header says ---- */
+/* ---- checking the header's dtype, shape and size ---- */
 
 static const char *types_of(int widths) {
   return widths == 1 ? "uint8" : widths == 6 ? "uint16 or uint32" : "unsigned";
@@ -146,7 +146,7 @@ static ad_status check_size(const header *h, int width, size_t bytes) {
                  bytes / (size_t)width < (size_t)h->dims[0] ? "it is cut short" : "more bytes follow the array");
 }
 
-/* ---- files ---- */
+/* ---- opening and closing .npy files ---- */
 
 /* Finds where the header begins and how long it is. */
 static ad_status find_header(const unsigned char *bytes, size_t size, const char *path, header *out) {
@@ -223,7 +223,7 @@ void ad_npy_forget(const ad_npy *npy) {
 
 int64_t ad_npy_bytes(const ad_npy *npy) { return npy->count * npy->width; }
 
-/* ---- elements ---- */
+/* ---- reading elements ---- */
 
 static uint32_t load_1(const unsigned char *data, int64_t i) { return data[i]; }
 static uint32_t load_2(const unsigned char *data, int64_t i) {

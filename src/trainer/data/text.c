@@ -109,7 +109,7 @@ static ad_status load_files(const ad_file_list *files, double held_out, ad_text_
   return AD_OK;
 }
 
-/* ---- samples ---- */
+/* ---- drawing samples ---- */
 
 static int64_t draw(const ad_text_data *text, const ad_text_part *part, uint64_t seed, uint64_t index) {
   return ad_random_below(seed, part->stream, index, part->size - text->seq);
@@ -143,11 +143,11 @@ static void tally(const ad_text_data *text, const ad_text_part *part, int64_t *c
   for (int64_t i = 0; part->bytes && i < part->size; i++) counts[part->bytes[i]]++;
 }
 
-static void checksums(ad_text_data *text) {} /* they are made while the files are read */
+static void checksums(ad_text_data *text) {} /* does nothing: checksums are made as the files are read */
 
 static const ad_text_source source = {draw, window_at, fill, tally, checksums};
 
-/* ---- opening ---- */
+/* ---- opening text data ---- */
 
 static ad_status find_text(const char *const *paths, size_t count, double held_out, int reads, ad_text_data *text) {
   ad_file_list files = {0};

@@ -20,7 +20,7 @@ typedef struct ad_token_run {
 
 /* The part of the data that is trained on, or the part that is held out. */
 typedef struct ad_text_part {
-  int64_t size;         /* in bytes or tokens */
+  int64_t size;         /* number of bytes or tokens */
   int64_t windows;      /* how many samples lie in the part one after another */
   uint64_t stream;      /* the stream of random numbers that draws samples */
   const uint8_t *bytes; /* bytes of the part, if the data are bytes; NULL: not read */

@@ -11,13 +11,13 @@
 
 enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
 
-/* ---- checking files ---- */
+/* ---- checking token files and mask files ---- */
 
 /* A check that reads files from their first element to their last, and logs now and then how far it is. */
 typedef struct look {
   int64_t vocabulary; /* tokens must be below it; 0: the files are masks */
   const char *path;   /* path of the file that is being read */
-  double told;        /* when progress was logged last */
+  double told;        /* time when progress was logged last */
 } look;
 
 /* Logs how much of the file is read, at most every few seconds. */
@@ -98,7 +98,7 @@ ad_status ad_token_masks_check(const char *const *paths, size_t count, size_t *a
   return check_files(paths, count, 0, at);
 }
 
-/* ---- samples ---- */
+/* ---- drawing samples ---- */
 
 static int64_t draw(const ad_text_data *text, const ad_text_part *part, uint64_t seed, uint64_t index) {
   uint64_t windows = (uint64_t)part->windows;
@@ -151,7 +151,8 @@ static int64_t count_targets(const ad_token_file *file, int64_t first, int64_t v
   return counted;
 }
 
-/* Fills the targets: the token after each position, which may lie in the next window of the same file. */
+/* Fills the targets of a sample. The target of a position is the token after it, which may lie in the file's next
+ * window. */
 static ad_status fill_targets(const ad_text_data *text, const ad_token_file *file, int64_t first, int64_t valid,
                               const ad_wanted *positions, int32_t *targets) {
   AD_TRY(fill_tokens(text, file, first + 1, positions, targets));
@@ -202,7 +203,7 @@ static void checksums(ad_text_data *text) {
 
 static const ad_text_source source = {draw, window_at, fill, tally, checksums};
 
-/* ---- opening ---- */
+/* ---- opening token data ---- */
 
 /* Adds the windows that a file has in a part; a file that is too short for one adds none. */
 static void add_run(ad_text_part *part, const ad_token_file *file, ad_span tokens, int64_t seq) {

@@ -8,7 +8,7 @@ typedef struct ad_typeset {
   FT_Outline *outlines; /* outlines of the characters that are set */
   FT_Vector *points;    /* points of all outlines, `stride` for each */
   size_t stride, room;  /* room: how many characters fit */
-  size_t count;         /* how many are set */
+  size_t count;         /* number of characters that are set */
   FT_BBox box;          /* the box around all characters */
 } ad_typeset;
 

@@ -20,7 +20,7 @@ struct ad_weights {
 /* An index and its files while they are opened. */
 typedef struct opening {
   const char *path;    /* path of the index */
-  json_t *map;         /* from tensors to names of files */
+  json_t *map;         /* the index's map from tensors to names of files */
   const char **names;  /* names of the files, sorted; the map owns them */
   ad_weights *weights; /* the files, in that order */
 } opening;
@@ -112,7 +112,7 @@ static ad_status check_listed(const opening *o) {
   return text.used ? ad_fail(AD_INVALID, "%s: the index does not match its files%s", o->path, words) : AD_OK;
 }
 
-/* ---- opening ---- */
+/* ---- opening and closing files of weights ---- */
 
 static ad_status read_map(const char *path, json_t **out) {
   char *text;

@@ -25,7 +25,7 @@ static const int64_t usual_shard = 5000000000;
 typedef struct exporting {
   const char *run;
   ad_export_options options;
-  json_t *provenance; /* what run.json says */
+  json_t *provenance; /* the contents of run.json */
   ad_recipe *recipe;
   ad_paper paper;
   ad_program_params params;
@@ -36,7 +36,7 @@ typedef struct exporting {
   ad_exported done;
 } exporting;
 
-/* ---- the run ---- */
+/* ---- reading the run: recipe, architecture, states ---- */
 
 static ad_status read_recipe(exporting *e) {
   AD_TRY(ad_provenance_read(e->run, &e->provenance));
@@ -80,7 +80,7 @@ static ad_status look_at_run(exporting *e) {
   return ad_program_params_list(e->paper.program, &e->params);
 }
 
-/* ---- the tensors ---- */
+/* ---- listing the tensors to be written ---- */
 
 /* The dtype in which a tensor is written: the one asked for, the one in which it was read, or that of the run's
  * parameters. */
@@ -144,7 +144,7 @@ static ad_status fill(void *context, const ad_export_tensor *tensor, void *memor
   return AD_OK;
 }
 
-/* ---- config.json ---- */
+/* ---- writing config.json ---- */
 
 static ad_status print_config(FILE *file, void *context) {
   int failed = json_dumpf(context, file, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
@@ -190,7 +190,7 @@ static ad_status write_rest(const exporting *e, const char *folder) {
   return e->options.dtype ? change_dtype(e, folder) : AD_OK;
 }
 
-/* ---- the export ---- */
+/* ---- exporting a run ---- */
 
 static ad_status write_folder(exporting *e, const char *folder) {
   int64_t shard = e->options.shard_bytes ? e->options.shard_bytes : usual_shard;

@@ -31,7 +31,7 @@ static ad_status value_of(const asking *a, const char *key, char value[VALUE]) {
   return AD_OK;
 }
 
-/* ---- the architecture ---- */
+/* ---- finding the architecture that the recipe's keys describe ---- */
 
 static int64_t number_of(const asking *a, const char *key) {
   char value[VALUE];
@@ -91,7 +91,7 @@ ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) 
   return status;
 }
 
-/* ---- config.json ---- */
+/* ---- filling config.json ---- */
 
 const char *ad_express_dtype(ad_dtype dtype) {
   return dtype == AD_F64 ? "float64" : dtype == AD_F32 ? "float32" : dtype == AD_F16 ? "float16" : "bfloat16";

@@ -12,7 +12,7 @@
 #include "base/unfinished.h"
 #include "files/file.h"
 
-/* ---- what the folder has now ---- */
+/* ---- whether the folder's present files may be replaced ---- */
 
 static int is_exported(const char *name) {
   size_t length = strlen(name);
@@ -52,7 +52,7 @@ static ad_status check_free(const char *folder, int overwrite) {
                : AD_OK;
 }
 
-/* ---- temporary names ---- */
+/* ---- temporary names, under which the export is written ---- */
 
 static ad_status add_ending(const char *folder, const char *token, const char *ending, char **out) {
   size_t size = strlen(folder) + strlen(token) + strlen(ending) + 2;
@@ -89,7 +89,7 @@ ad_status ad_export_begin(const char *folder, int overwrite, ad_export_place *ou
   return status;
 }
 
-/* ---- giving the folder its name ---- */
+/* ---- giving the finished folder its name ---- */
 
 static ad_status rename_folder(const char *from, const char *to) {
   return rename(from, to) ? ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno)) : AD_OK;

@@ -5,7 +5,7 @@
 
 typedef struct ad_export_place {
   char *folder;  /* the name that the folder gets */
-  char *written; /* the name under which it is written */
+  char *written; /* the temporary name under which the export is written */
   char *earlier; /* the name that an earlier export has while it is replaced */
 } ad_export_place;
 

@@ -19,7 +19,7 @@
 #include "sample/sampler.h"
 #include "train/provenance.h"
 
-/* ---- the recipe ---- */
+/* ---- reading the recipe ---- */
 
 /* Prints a recipe for the model that config.json describes. Its data, mesh and train keys are there because a recipe
  * needs them; a sampler uses none. */
@@ -60,7 +60,7 @@ static ad_status create_owning(ad_recipe *recipe, const ad_sampler_options *opti
   return status;
 }
 
-/* ---- values from Transformers' files ---- */
+/* ---- reading values from Transformers' files ---- */
 
 static ad_status read_tensor(const ad_sample_model *model, const ad_architecture *architecture,
                              const ad_weights *weights, size_t i) {
@@ -100,7 +100,7 @@ static ad_status open_folder(const char *folder, const ad_sampler_options *optio
   return status;
 }
 
-/* ---- values of a run ---- */
+/* ---- reading a run's values ---- */
 
 static void take_values(const ad_sample_model *model, const ad_export_values *values) {
   for (size_t i = 0; i < model->params.count; i++) {
@@ -174,7 +174,7 @@ static ad_status open_run(const char *run, const ad_sampler_options *options, ad
   return status;
 }
 
-/* ---- a folder of either kind ---- */
+/* ---- opening a folder of either kind ---- */
 
 static int has(const char *folder, const char *name) {
   char *path;

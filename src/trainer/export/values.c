@@ -12,7 +12,7 @@
 
 enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE + sizeof "value." };
 
-/* ---- values of a checkpoint ---- */
+/* ---- loading a checkpoint's values ---- */
 
 static ad_status make_array(const ad_mesh *mesh, const ad_param_spec *param, ad_array *out) {
   *out = (ad_array){.dtype = param->contract.param,
@@ -60,7 +60,7 @@ static ad_status load(const char *folder, const ad_param_spec *params, size_t co
   return status;
 }
 
-/* ---- weights or a checkpoint ---- */
+/* ---- opening weights or a checkpoint ---- */
 
 static ad_status open_weights(const char *path, const ad_param_spec *params, size_t count, ad_export_values *out) {
   AD_TRY(ad_weights_open(path, &out->weights));

@@ -7,12 +7,13 @@
 
 typedef struct ad_export_values {
   ad_weights *weights; /* the run's weights; NULL: the values are a checkpoint's */
-  ad_array *arrays;    /* if they are a checkpoint's: the parameters */
+  ad_array *arrays;    /* the parameters, if the values come from a checkpoint */
   size_t count;
   ad_mesh *mesh;
 } ad_export_values;
 
-/* Opens the values of a run. `params`: those of the whole program, with the names that it gives them. */
+/* Opens the values of a run. `params`: the parameters of the whole program, with the names that the program gives
+ * them. */
 ad_status ad_export_values_open(const char *run, int is_finished, const ad_param_spec *params, size_t count,
                                 ad_export_values *out) AD_CHECKED;
 void ad_export_values_close(ad_export_values *values);

@@ -52,7 +52,7 @@ static ad_status copy_params(ad_module *module, const ad_module_spec *spec) {
   return AD_OK;
 }
 
-/* ---- states ---- */
+/* ---- a module's states ---- */
 
 static void fill(const ad_array *array, double value) {
   size_t size = ad_dtype_size(array->dtype);
@@ -102,7 +102,7 @@ static ad_status create_states(ad_module *module, const ad_module_spec *spec) {
   return AD_OK;
 }
 
-/* ---- store, reducer, optimizer ---- */
+/* ---- creating a module: its store, reducer and optimizer ---- */
 
 static ad_status create_store(ad_module *module) {
   ad_store_options options = {.size = sizeof options,
@@ -223,7 +223,7 @@ void ad_module_destroy(ad_module *module) {
   ad_release(module);
 }
 
-/* ---- reading ---- */
+/* ---- reading a module's arrays ---- */
 
 const ad_mesh *ad_module_mesh(const ad_module *module) { return module->mesh; }
 size_t ad_module_param_count(const ad_module *module) { return module->param_count; }
@@ -269,7 +269,7 @@ ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out) {
   return AD_OK;
 }
 
-/* ---- changing ---- */
+/* ---- changing a module's parameters ---- */
 
 ad_status ad_module_refresh(ad_module *module, ad_written written) {
   AD_NEED(module);

@@ -7,10 +7,10 @@ typedef struct ad_module ad_module;
 
 typedef struct ad_module_options {
   size_t size;      /* sizeof(ad_module_options) */
-  ad_dtype compute; /* of the whole copies; 0: f32 */
+  ad_dtype compute; /* dtype of the whole copies; 0: f32 */
   int releases;     /* 1: whole copies exist only while they are used (ZeRO-3) */
   int prefetch;     /* how many units are gathered ahead of their use */
-  uint64_t seed;    /* for initial values */
+  uint64_t seed;    /* seed of the initial values */
   ad_reducer_options reducer;
   ad_adamw_options optimizer;
 } ad_module_options;
@@ -78,7 +78,7 @@ ad_reducer *ad_module_reducer(ad_module *module);
 ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: a mirror */
 /* *out: whether some contract has f16 gradients, so that the loss should be scaled. */
 AD_CHECKED ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out);
-/* After masters or values were written: updates the other from them, and the whole copies. Collective. */
+/* Called after somebody wrote masters, or values: updates the other of the two, and the whole copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
 /* Updates with AdamW from the reduced gradients times `factor`, then refreshes; a mirror is only refreshed.
  * Collective. */

@@ -10,7 +10,7 @@
 #include "nn/experts.h"
 #include "tensor/routing.h"
 
-/* ---- parameters ---- */
+/* ---- declaring the experts' parameters ---- */
 
 /* Whether the ranks of tp split the tokens. Otherwise etp, which has the ranks of tp, cuts each expert. */
 static int splits_tokens(const ad_experts_shape *shape) { return ad_mesh_axis_size(shape->view, AD_ETP) == 1; }
@@ -129,7 +129,7 @@ typedef struct pass {
   ad_tensor *shares; /* softmax of the logits of the rows that this rank scored */
 } pass;
 
-/* ---- scores ---- */
+/* ---- the router's scores ---- */
 
 /* Scores [tokens, experts] of these rows, computed in the wide dtype, so that nearly equal scores are told apart and
  * the rows' factors are not rounded. */
@@ -155,7 +155,7 @@ static int scores_are_shared(const pass *at) {
   return ad_tp_is_named(at->x) && !at->layer->shape.gate_is_summed && !at->layer->shape.parallel.sequence;
 }
 
-/* ---- the balance loss ---- */
+/* ---- the load-balancing loss ---- */
 
 /* Moves x from type `from` to type `to`, on the axes on which it has type `from`. */
 static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad_type to) {
@@ -183,7 +183,7 @@ static ad_tensor *balance_of(pass *at) {
   return repeats ? ad_once(at->t, loss, "tp") : loss;
 }
 
-/* ---- the experts, on the view ---- */
+/* ---- the experts' forward pass, on their view of the mesh ---- */
 
 static ad_tensor *products(pass *at, ad_tensor *rows) {
   ad_tensor *const *params = at->params;
@@ -222,7 +222,7 @@ static ad_tensor *routed_on_mesh(pass *at, ad_tensor *rows, ad_tensor *scores, s
   return ad_view(at->t, routed(at, rows, scores, first), x ? x->layout.mesh : NULL);
 }
 
-/* ---- the two layouts: tokens split over tp, or experts cut over etp ---- */
+/* ---- forward, with tokens split over tp or experts cut over etp ---- */
 
 /* Splits rows [n, k] that all ranks of tp have: S0 on tp. */
 static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
@@ -286,7 +286,7 @@ static ad_tensor *cut_forward(pass *at) {
   return ad_tp_leave(t, y, parallel);
 }
 
-/* ---- checking and making a call ---- */
+/* ---- checking a call and running it ---- */
 
 static ad_status check_call(ad_tensor *const *params, const ad_experts_layer *layer, const ad_tensor *x) {
   char shape[96];

@@ -17,17 +17,17 @@ typedef struct way {
   int64_t rows;
   size_t row_bytes;
   ad_dtype dtype; /* dtype in which the value is sent */
-  ad_shape shape; /* of the whole value */
+  ad_shape shape; /* shape of the whole value */
   int alike;      /* 1: both sides have like meshes, and each part goes to the rank at the same position */
 } way;
 
 /* A value that crosses a bridge, in all microbatches in which it has the same number of rows. */
 typedef struct crossing {
   const ad_crossing_spec *spec;
-  ad_layout from, to, back; /* layouts of the value on both sides; `back`: of the gradient where it arrives */
+  ad_layout from, to, back; /* layouts of the value on both sides; `back`: layout of the gradient where it arrives */
   /* rows in a microbatch; number of such microbatches in a step */
   int64_t rows, times;
-  ad_dtype dtypes[2]; /* of the value, and of its gradient */
+  ad_dtype dtypes[2]; /* dtypes of the value and of its gradient */
 } crossing;
 
 static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
@@ -145,7 +145,7 @@ static ad_status add_ranks(const crossing *c, const ad_layout *side, const ad_pl
   return AD_OK;
 }
 
-/* ---- the document of a bridge ---- */
+/* ---- writing a bridge's document ---- */
 
 /* The index of the module whose mesh this is. */
 static size_t module_under(const ad_program *program, const ad_mesh *mesh) {

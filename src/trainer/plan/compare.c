@@ -9,7 +9,7 @@
 #include "base/options.h"
 #include "plan/plan.h"
 
-/* ---- what is compared of one plan ---- */
+/* ---- the values that are compared, taken from one plan ---- */
 
 /* The entry with the largest integer under `key`. */
 static json_t *largest_by(const json_t *entries, const char *key) {
@@ -87,8 +87,8 @@ static json_t *moves_of(const json_t *plan) {
   return moves;
 }
 
-/* What a plan says of its schedule. `activations`: bytes of the rank that holds most of them.
- * NULL: there is no pipeline. */
+/* Copies from a plan what is compared of its schedule. `activations`: the most bytes of activations on one rank.
+ * NULL: the plan has no pipeline. */
 static json_t *schedule_of(const json_t *plan) {
   static const char *const keys[] = {"kind", "stages", "microbatches", "makespan", "bubble", "in_flight", "deferred"};
   const json_t *schedule = json_object_get(plan, "schedule");
@@ -161,7 +161,7 @@ static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
   return status;
 }
 
-/* ---- the table ---- */
+/* ---- printing the table of memory and traffic ---- */
 
 enum { LABEL = 48, COLUMN = 12 };
 
@@ -222,7 +222,8 @@ static const json_t *bytes_of_move(const json_t *plan, const json_t *row) {
   return NULL;
 }
 
-/* One entry for each move of any plan, in the order in which they first occur. */
+/* Lists every collective or transfer that at least one of the plans has, once each, in the order of its first
+ * occurrence: the rows of the table. */
 static json_t *rows_of(const json_t *plans) {
   json_t *rows = json_array();
   const json_t *plan, *move;

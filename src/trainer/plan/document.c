@@ -16,7 +16,7 @@ typedef struct ad_planned {
   /* "forward", "backward", "step", "every_microbatch" or "last_microbatch" */
   const char *when;
   int64_t times;       /* how often in a step */
-  size_t first, count; /* its parameters: a range of ad_collectives' `params` */
+  size_t first, count; /* its parameters are entries [first, first + count) of ad_collectives' `params` */
   json_t *step;        /* the step's last document, made for step_bytes bytes, to be shared; owned; NULL: none yet */
   size_t step_bytes;
 } ad_planned;
@@ -149,7 +149,7 @@ static ad_status list_collectives(ad_run *run, ad_collectives *to) {
   return index_params(ad_run_param_count(run), to);
 }
 
-/* ---- documents ---- */
+/* ---- writing the document ---- */
 
 static json_t *step_document(const ad_planned *planned, size_t bytes) {
   char axes[80];

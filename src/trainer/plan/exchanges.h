@@ -8,10 +8,10 @@
 /* A module, or, in a plan with very many modules, all that have the same name. */
 typedef struct ad_party {
   const char *name, *mesh;
-  json_int_t pool, first_rank, ranks; /* `pool`: that of the first module */
+  json_int_t pool, first_rank, ranks; /* `pool`: the pool of its first module */
   /* number of modules */
   size_t modules;
-  size_t number, namesakes; /* this is number `number` of `namesakes` parties with the same name */
+  size_t number, namesakes; /* the party is number `number` of `namesakes` parties with the same name */
 } ad_party;
 
 /* All bridges between the same two parties with the same layouts and dtypes. */

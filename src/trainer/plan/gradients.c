@@ -10,7 +10,7 @@
 /* A row of the table. */
 typedef struct gradient_row {
   const ad_reducer *reducer; /* first of the row's buckets */
-  ad_bucket_plan first;      /* of its buckets */
+  ad_bucket_plan first;      /* the first of the row's buckets */
 } gradient_row;
 
 /* Whether a bucket belongs to the row. */

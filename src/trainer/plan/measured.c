@@ -99,7 +99,7 @@ static ad_status read_events(const json_t *events, measured *to) {
   return AD_OK;
 }
 
-/* ---- mean time of each action ---- */
+/* ---- the mean time of each action ---- */
 
 /* The mean seconds of a pass; at least 1 ns, because an action must take some time. */
 static double mean_of(const measured *of, int pass, const ad_action *action) {

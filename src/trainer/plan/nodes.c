@@ -110,7 +110,7 @@ static ad_node_peak all_ranks(const ad_kinds *kinds, const size_t *peaks) {
   return (ad_node_peak){0, limited(bytes), 0};
 }
 
-/* An upper bound where nodes do not fit the blocks: a node full of the largest ranks. */
+/* An upper bound of a node's memory, for nodes that end inside a block of axes: a node full of the largest ranks. */
 static ad_node_peak bound(const ad_kinds *kinds, const size_t *peaks) {
   size_t most = 0;
   for (size_t i = 1; i < kinds->count; i++)

@@ -49,7 +49,7 @@ typedef struct picture {
   int y;
 } picture;
 
-/* ---- kinds of collectives ---- */
+/* ---- kinds of collectives that the picture tells apart ---- */
 
 /* Whether a kind of collective runs on the mesh of this entry. */
 static int is_on(const kind *k, const json_t *entry) {

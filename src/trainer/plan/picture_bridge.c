@@ -36,7 +36,7 @@ static size_t cell_of(const side *s, json_int_t rank) {
   return i;
 }
 
-/* ---- arranging the cells ---- */
+/* ---- arranging the cells of both sides ---- */
 
 static ad_status make_side(const json_t *plan, const json_t *document, size_t most, side *out) {
   out->colour = ad_picture_colour(document);
@@ -127,7 +127,7 @@ static void arrange(map *m) {
   place(&m->to);
 }
 
-/* ---- drawing ---- */
+/* ---- drawing cells and arrows ---- */
 
 static void draw_cells(FILE *file, const side *s, int x, int y) {
   ad_axis axes[AD_AXIS_COUNT];

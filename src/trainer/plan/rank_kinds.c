@@ -11,7 +11,7 @@
 #include "layout/type.h"
 #include "plan/regions.h"
 
-/* ---- the kind of one rank ---- */
+/* ---- the key of one rank: ranks with equal keys are of one kind ---- */
 
 /* Distance in ranks between the first and the last rank that hold the same part of a value. */
 static int64_t span_of(const ad_held *value) {
@@ -124,7 +124,7 @@ static int has_boundary(const ad_mesh *mesh, int64_t ranks) {
   return ranks == 1;
 }
 
-/* Whether that holds for all meshes of the region. */
+/* Whether every mesh of the region has such a boundary at `ranks` ranks. */
 static int is_common(const region *r, int64_t ranks) {
   for (size_t i = 0; i < r->mesh_count; i++)
     if (!has_boundary(r->meshes[i], ranks)) return 0;
@@ -187,7 +187,8 @@ static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *
   return AD_OK;
 }
 
-/* Adds the cuts of all values on the mesh along an axis. *apart: position 0 differs, since it writes checkpoints. */
+/* Adds the cuts along an axis of all values on the mesh. *apart 1: position 0 is a class of its own, since its rank
+ * writes the checkpoint. */
 static ad_status find_cuts(const ad_kinds *kinds, const ad_mesh *mesh, ad_axis axis, cuts *to, int *apart) {
   for (size_t i = 0; i < kinds->value_count; i++) {
     const ad_held *value = &kinds->values[i];
@@ -254,7 +255,7 @@ static ad_status block_positions(const ad_kinds *kinds, const region *r, int64_t
   return AD_OK;
 }
 
-/* Finds the first position of each class and the number of its positions. */
+/* Finds, for each class of positions, its first position and how many positions it has. */
 static ad_status count_classes(block *b) {
   const ad_positions *positions = &b->positions;
   AD_TRY(ad_new((size_t)positions->classes, &b->first));
@@ -417,7 +418,7 @@ static ad_status check_shared(const ad_kinds *kinds) {
   return AD_OK;
 }
 
-/* ---- finding the kinds ---- */
+/* ---- finding the kinds of ranks ---- */
 
 static ad_status find(ad_kinds *kinds) {
   AD_TRY(check_shared(kinds));

@@ -12,7 +12,7 @@
 
 static int is_pipeline(const ad_run *run) { return ad_program_stage_count(ad_run_program(run)) > 1; }
 
-/* ---- costs of the actions ---- */
+/* ---- costs of actions, by matrix products or by a trace ---- */
 
 /* The least cost of a stage, in mean stages: one without matrix products takes a little time too. */
 static const double least_share = 0.01;
@@ -72,7 +72,7 @@ void ad_plan_costs_release(ad_plan_costs *costs) {
   ad_release(costs->of_action);
 }
 
-/* ---- the document ---- */
+/* ---- writing the schedule's document ---- */
 
 static int has_kind(const ad_table *table, ad_action_kind kind) {
   for (size_t i = 0; i < ad_table_action_count(table, 0); i++)
@@ -154,7 +154,7 @@ ad_status ad_plan_add_schedule(const ad_plan_pools *pools, const char *trace, js
   return status;
 }
 
-/* ---- the picture ---- */
+/* ---- drawing the schedule ---- */
 
 static ad_status draw(const ad_run *run, const char *trace, const ad_table_drawing *drawing, char **out) {
   ad_plan_costs costs;

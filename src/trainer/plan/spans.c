@@ -26,7 +26,7 @@ static ad_status too_many(void) {
                  (long long)RUNS_MAX);
 }
 
-/* ---- places where sizes may change ---- */
+/* ---- positions at which a part's size may change ---- */
 
 /* A list of positions. */
 typedef struct places {

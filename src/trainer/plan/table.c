@@ -8,7 +8,7 @@
 #include "plan/exchanges.h"
 #include "plan/schedule.h"
 
-enum { RANKS_SHOWN = 8 /* of each pool */, NODES_SHOWN = 8 };
+enum { RANKS_SHOWN = 8 /* at most so many ranks of each pool */, NODES_SHOWN = 8 };
 
 static double mib(const json_t *object, const char *key) { return (double)ad_integer_of(object, key) / (1 << 20); }
 
@@ -100,7 +100,7 @@ static ad_status print_params(FILE *file, const json_t *plan) {
   return AD_OK;
 }
 
-/* ---- pools and stages ---- */
+/* ---- printing pools and stages ---- */
 
 static int has_pools(const json_t *plan) { return json_array_size(json_object_get(plan, "pools")) > 1; }
 static int starts_pool(const json_t *before, const json_t *entry) {
@@ -140,7 +140,7 @@ static const char *module_text(const json_t *entry, char buffer[MODULE_MAX]) {
   return buffer;
 }
 
-/* ---- launches: the table of collectives ---- */
+/* ---- printing the table of collectives ---- */
 
 /* A row of the table: a reduction, or everything that a unit gathers, forward and backward. */
 typedef struct launch {
@@ -229,7 +229,7 @@ static ad_status print_collectives(FILE *file, const json_t *plan) {
   return AD_OK;
 }
 
-/* ---- bridges and exchanges ---- */
+/* ---- printing bridges and exchanges ---- */
 
 static long long way_bytes(const json_t *rank, const char *way, const char *what) {
   return ad_integer_of(json_object_get(rank, way), what);
@@ -284,7 +284,7 @@ static ad_status print_bridges(FILE *file, const json_t *plan) {
   return AD_OK;
 }
 
-/* ---- memory of ranks ---- */
+/* ---- printing the memory of ranks ---- */
 
 static int has_column(const json_t *ranks, int k) {
   return json_object_get(json_array_get(ranks, 0), ad_plan_parts[k]) != NULL;
@@ -320,7 +320,7 @@ static void print_memory(FILE *file, const json_t *plan) {
   if (left_out) fprintf(file, "  ... and %zu more (--json lists them)\n", left_out);
 }
 
-/* ---- memory that gradients share ---- */
+/* ---- printing the memory that gradients share ---- */
 
 /* Prints a bucket that needs a slot of its own. */
 static void print_open(FILE *file, const json_t *bucket) {

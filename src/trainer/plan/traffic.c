@@ -9,13 +9,13 @@
 #include "base/memory.h"
 #include "tensor/ring.h"
 
-/* ---- listing what passes the seams ---- */
+/* ---- listing collectives and transfers as they are executed ---- */
 
 /* Whether a transition belongs to a tape; those of reducers and gathers have names. */
 static int is_on_tape(const ad_transit *transit) { return !transit->what && !transit->names; }
 
-/* Bytes that a group brings together; the mean over all groups where these have parts of the value,
- * since rank 0's may be empty. */
+/* Bytes of the values that the ranks of a group hold together. If each group has another part of the value, the mean
+ * over all groups, since the part of rank 0's group may be empty. */
 static size_t group_bytes(const ad_array *in, ad_axes axes) {
   const ad_mesh *mesh = in->layout.mesh;
   ad_axes cut = ad_layout_cut_axes(&in->layout), own = ad_layout_axes_of(&in->layout, AD_V);
@@ -94,7 +94,7 @@ void ad_traffic_end(ad_traffic *traffic) {
 
 void ad_traffic_release(ad_traffic *traffic) { ad_release(traffic->moved); }
 
-/* ---- the document ---- */
+/* ---- writing the document of the traffic ---- */
 
 static json_t *moved_document(const ad_moved *moved, size_t pool) {
   char axes[80];

@@ -24,10 +24,10 @@ typedef struct ad_traffic {
   ad_moved *moved;
   size_t moved_count, moved_capacity;
   ad_status status;           /* AD_MEMORY: the list is incomplete */
-  ad_seam_slot transit, ring; /* what was planted at the seams before */
+  ad_seam_slot transit, ring; /* the functions that were at the seams before */
 } ad_traffic;
 
-/* Lists everything that passes on engine dry, until ad_traffic_end. Borrows the meshes. */
+/* Lists every collective and transfer of tapes that is made on engine dry, until ad_traffic_end. Borrows the meshes. */
 void ad_traffic_begin(ad_traffic *traffic);
 void ad_traffic_end(ad_traffic *traffic);
 void ad_traffic_release(ad_traffic *traffic);

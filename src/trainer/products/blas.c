@@ -30,7 +30,7 @@ ad_status ad_blas_prepare(int threads) {
   return AD_OK;
 }
 
-/* ---- threads ---- */
+/* ---- starting OpenBLAS's threads ---- */
 
 static ad_status cannot_start(int threads, int reason) {
   return ad_fail(AD_SYSTEM, "cannot start %d threads for matrix products (ADDEND_BLAS_THREADS): %s (see ulimit -u)",

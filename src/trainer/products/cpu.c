@@ -7,7 +7,7 @@
 #include <cpuid.h>
 #endif
 
-/* ---- which instructions there are ---- */
+/* ---- which instructions the processor has ---- */
 
 #if defined(__x86_64__)
 /* Whether there are bf16 tiles (AMX), and an operating system that saves them. */
@@ -46,7 +46,7 @@ ad_cpu ad_cpu_own(void) {
 ad_cpu ad_cpu_own(void) { return (ad_cpu){.vendor = ""}; }
 #endif
 
-/* ---- how fast bf16 is ---- */
+/* ---- how fast bf16 products are, by the processor's model ---- */
 
 enum { ANY_MODEL = -1 };
 

@@ -10,7 +10,7 @@
 #include "base/seams.h"
 #include "products/gemm_ways.h"
 
-/* ---- OpenBLAS ---- */
+/* ---- calling OpenBLAS ---- */
 
 static blasint stride_of(int64_t stride) { return stride > 0 ? (blasint)stride : 1; }
 
@@ -44,7 +44,7 @@ ad_status ad_gemm_prepare(void) {
   return status;
 }
 
-/* ---- choosing ---- */
+/* ---- choosing a library for each product ---- */
 
 static void keep_failure(gemm_kept *kept, ad_status status) {
   if (!status || kept->status) return;

@@ -20,7 +20,7 @@ static const table_row table[] = {
     {AD_UNITS_AVX512, AD_F32, GEMM_SMALL, GEMM_BLAS},         {AD_UNITS_AVX512, AD_F32, GEMM_LARGE, GEMM_ONEDNN},
 };
 
-enum { SMALL_PRODUCTS = 1 << 18 }; /* in multiplications: 64 x 64 x 64 */
+enum { SMALL_PRODUCTS = 1 << 18 }; /* a product of at most so many multiplications is small: 64 x 64 x 64 */
 
 static int is_shape(gemm_shape shape, const gemm_product *of) {
   int is_vector = of->m == 1 || of->n == 1;

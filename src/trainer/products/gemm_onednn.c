@@ -82,7 +82,7 @@ static dnnl_status_t append_sum(dnnl_post_ops_t after) {
 }
 #endif
 
-/* ---- threads ---- */
+/* ---- setting the number of oneDNN's threads ---- */
 
 /* The number of oneDNN's threads is a setting of OpenMP in the calling thread. It is set for each call and put back,
  * since the program may use OpenMP itself. */
@@ -115,7 +115,7 @@ static void give_threads(int before) {}
 #error "this oneDNN cannot be held to one thread: it must be built for OpenMP, a thread pool or no threads"
 #endif
 
-/* ---- instructions ---- */
+/* ---- which instructions oneDNN uses ---- */
 
 static dnnl_cpu_isa_t instructions_of(ad_units units) {
   switch (units) {
@@ -138,7 +138,7 @@ enum { KERNEL_MIB = 32 };
 
 static ad_status try_kernel(void) { return ad_memory_try("matrix products by oneDNN", KERNEL_MIB); }
 
-static ad_status no_room; /* whether kernels of f32, all compiled with the first product, have no memory */
+static ad_status no_room; /* AD_MEMORY: no memory for the kernels of f32, all compiled at the first product */
 static dnnl_status_t limited;
 
 /* Once in a process; limits oneDNN to the instructions that all ranks have. */
@@ -175,7 +175,7 @@ const char *ad_gemm_onednn_instructions(void) {
   return "sse41";
 }
 
-/* ---- f32 ---- */
+/* ---- products of f32 ---- */
 
 static ad_status fail(const gemm_product *of, dnnl_status_t status, const char *step) {
   return ad_fail(status == dnnl_out_of_memory ? AD_MEMORY : AD_SYSTEM,
@@ -213,7 +213,7 @@ static ad_status multiply_f32(const gemm_product *of) {
   return status ? fail(of, status, "make") : AD_OK;
 }
 
-/* ---- primitives and their table ---- */
+/* ---- primitives (compiled products) and the table that keeps them ---- */
 
 /* What a primitive is compiled for. All bytes are compared, so there must be no padding. */
 typedef struct shape_key {

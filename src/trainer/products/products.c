@@ -96,7 +96,7 @@ ad_products ad_products_in_use(void) {
 
 void ad_products_choose(ad_products agreed) { atomic_store(&chosen, ad_products_packed(agreed)); }
 
-/* ---- in words ---- */
+/* ---- printing the choice as text ---- */
 
 static void print_choice(ad_text *text, ad_products in_use) {
   static const char *const words[] = {"by table", "OpenBLAS", "oneDNN", "by file: "};

@@ -31,7 +31,7 @@ static const struct way_names {
      {{"onednn", GEMM_ONEDNN}, {"widened_openblas", GEMM_WIDEN_BLAS}, {"widened_onednn", GEMM_WIDEN_ONEDNN}}}};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-/* ---- the table as bits ---- */
+/* ---- packing the table into bits ---- */
 
 static int place_of(const struct way_names *names, gemm_shape shape) {
   return names->first_bit + names->bits * (int)shape;
@@ -73,7 +73,7 @@ const char *ad_ways_print(uint32_t ways, char *buffer, size_t size) {
   return buffer;
 }
 
-/* ---- reading ---- */
+/* ---- reading a table from a file ---- */
 
 static ad_status no_such_way(const char *path, const struct way_names *names, int shape, const char *word) {
   char words[128];
@@ -133,7 +133,7 @@ ad_status ad_ways_read(const char *path, ad_units units, uint32_t *out) {
   return status;
 }
 
-/* ---- writing ---- */
+/* ---- writing a table to a file ---- */
 
 static json_t *ways_document(const struct way_names *names, uint32_t ways) {
   json_t *document = json_object();

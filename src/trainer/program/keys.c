@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
-/* ---- complaints ---- */
+/* ---- adding complaints ---- */
 
 void ad_complain(const ad_complaints *to, const char *key, const char *format, ...) {
   char message[AD_MESSAGE_MAX];
@@ -23,7 +23,7 @@ void ad_complain_of(const ad_complaints *to, const char *key, ad_status status) 
   to->add(to->context, key, status, ad_last_error());
 }
 
-/* ---- single values ---- */
+/* ---- checking single values ---- */
 
 int ad_key_refuses(const ad_key *key, double value, const char *written, char words[AD_KEY_WORDS_SIZE]) {
   int above = key->open_least ? value > key->least : value >= key->least;

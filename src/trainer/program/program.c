@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "program/keys.h"
 
-/* ---- reading a program ---- */
+/* ---- asking what a program has ---- */
 
 const ad_program_kind *ad_program_kind_of(const ad_program *program) { return program->kind; }
 const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
@@ -176,7 +176,7 @@ size_t ad_program_find_value(const ad_program *program, const char *name) {
   return value;
 }
 
-/* ---- phases and the values between them ---- */
+/* ---- adding phases, and the values that pass between them ---- */
 
 const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t value, size_t module) {
   for (size_t i = 0; i < program->crossing_count; i++) {

@@ -20,7 +20,7 @@ struct ad_program {
   ad_mesh **meshes; /* one for each module: each block or stage of a pool has one */
   size_t *pool_of;  /* for each mesh, the number of its pool */
   size_t mesh_count;
-  void *own;       /* what the kind's `create` made */
+  void *own;       /* the object that the kind's `create` made */
   ad_batch *batch; /* NULL: the kind reads its batch by its own function */
   ad_planned_module *modules;
   size_t module_count;
@@ -88,7 +88,7 @@ void ad_batch_destroy(ad_batch *batch);
 /* Array number `index` of the program's batch, and its name; NULL after the last. */
 const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size);
 const ad_array *ad_program_constant_array(const ad_program *program, size_t index, char *name, size_t size);
-size_t ad_program_data_bytes(const ad_program *program); /* of data and batch on this rank */
+size_t ad_program_data_bytes(const ad_program *program); /* memory of data and batch on this rank */
 /* Array number `index` of a batch, and its name; NULL after the last, or if `batch` is NULL. */
 const ad_array *ad_batch_list(const ad_batch *batch, size_t index, char *name, size_t size);
 size_t ad_batch_bytes(const ad_batch *batch);

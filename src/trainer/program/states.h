@@ -1,15 +1,15 @@
-/* What passes the seams at which a program's states change. */
+/* What the seams hand to a planted mistake where a program's states change (base/seams.h). */
 #ifndef PROGRAM_STATES_H
 #define PROGRAM_STATES_H
 #include "addend/program.h"
 
-/* What passes the seam AD_SEAM_STATE: the gradient of one state. */
+/* Argument of functions at the seam AD_SEAM_STATE: the gradient by which one state is about to change. */
 typedef struct ad_state_passing {
   ad_comm *comm;
   const ad_array *gradient;
 } ad_state_passing;
 
-/* What passes the seam AD_SEAM_STATES: the changes of all states of a phase. */
+/* Argument of functions at the seam AD_SEAM_STATES: the changes of all states of a phase. */
 typedef struct ad_states_passing {
   ad_phase_run *at;
   const ad_state_rule *rule;

@@ -22,16 +22,16 @@ typedef struct wanted {
 
 /* The tensors that the files must have, and how long the message's lists are. */
 typedef struct judging {
-  const ad_architecture *architecture; /* whose names the tensors have; NULL: addend's own */
-  wanted *wanted;                      /* in the order of the parameters */
-  wanted *sorted;                      /* by name */
+  const ad_architecture *architecture; /* whose names the tensors have; NULL: addend's own names */
+  wanted *wanted;                      /* the needed tensors, in the order of the parameters */
+  wanted *sorted;                      /* the same tensors, sorted by name */
   size_t count;
   const ad_weights *weights;
   ad_text text;
   size_t foreign, missing, other_dtypes, other_shapes, extra;
 } judging;
 
-/* ---- the tensors that must be there ---- */
+/* ---- listing the tensors that a model needs ---- */
 
 static size_t count_tensors(const ad_architecture *architecture, const ad_param_spec *params, size_t count) {
   ad_tensor_source source;
@@ -68,7 +68,7 @@ static ad_status want_all(judging *j, const ad_param_spec *params, size_t count)
   return AD_OK;
 }
 
-/* ---- comparing them with the files ---- */
+/* ---- comparing the needed tensors with those of the files ---- */
 
 typedef void judge(judging *j, const wanted *one);
 
@@ -145,7 +145,7 @@ ad_status ad_params_check_weights(const ad_param_spec *params, size_t count, con
   return status;
 }
 
-/* ---- all parameters of a program ---- */
+/* ---- checking all parameters of a program ---- */
 
 static size_t count_params(const ad_program *program) {
   size_t count = 0;

@@ -4,8 +4,8 @@
 #define RECIPE_ALONE_H
 #include "addend/recipe.h"
 
-/* Makes that recipe, without ZeRO whatever `recipe` says. It borrows the texts and lists of `recipe`, except meshes,
- * placement, options and views; release it also after an error. */
+/* *out: `recipe` for one process, without ZeRO. *out borrows the texts and lists of `recipe`, except meshes, placement,
+ * options and views; release it also after an error. */
 ad_status ad_alone_create(const ad_recipe *recipe, ad_recipe *out) AD_CHECKED;
 void ad_alone_release(ad_recipe *alone);
 

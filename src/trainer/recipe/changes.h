@@ -4,9 +4,9 @@
 #include "addend/recipe.h"
 
 typedef struct ad_recipe_change {
-  char *key;            /* its path, as "train.lr" */
-  char *value;          /* its value as YAML in one line */
-  const char *fallback; /* its default; NULL: it has none */
+  char *key;            /* the key's path, such as "train.lr" */
+  char *value;          /* the key's value as YAML in one line */
+  const char *fallback; /* the key's default; NULL: it has none */
 } ad_recipe_change;
 
 typedef struct ad_recipe_changes {

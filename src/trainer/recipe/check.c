@@ -121,7 +121,7 @@ static void check_compute(ad_reading *r) {
           ad_dtype_name(residual));
 }
 
-/* ---- what the program complains of ---- */
+/* ---- the program's own checks and complaints ---- */
 
 /* The place of an element of a list, which may stand on a line of its own. */
 static ad_recipe_place place_of(const ad_reading *r, const char *path, size_t index) {
@@ -276,7 +276,7 @@ static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   return status;
 }
 
-/* ---- meshes of the modules ---- */
+/* ---- checking the modules' meshes ---- */
 
 /* Makes a module's mesh. A mesh that cannot be made gets an error and is replaced by a single rank, so that checks can
  * go on. */
@@ -321,7 +321,7 @@ static ad_status check_meshes(ad_reading *r) {
   return status;
 }
 
-/* ---- all checks ---- */
+/* ---- running all checks ---- */
 
 ad_status ad_reading_check(ad_reading *r) {
   check_name(r);

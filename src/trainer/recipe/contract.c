@@ -49,7 +49,7 @@ ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec) 
   return storage;
 }
 
-/* ---- meshes ---- */
+/* ---- the recipe's meshes and how many ranks they need ---- */
 
 int ad_recipe_is_disjoint(const ad_recipe *recipe) {
   return recipe->placement && !strcmp(recipe->placement, AD_DISJOINT);
@@ -116,7 +116,7 @@ ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out) {
   return status;
 }
 
-/* ---- the program ---- */
+/* ---- creating the recipe's program ---- */
 
 ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype) {
   if (dtype) return dtype;

@@ -212,7 +212,7 @@ static size_t byte_order_mark(const char *text, size_t size) {
   return size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
 
-/* ---- making the tree ---- */
+/* ---- making the tree of nodes ---- */
 
 static const char *hint_for(const char *problem) {
   if (strstr(problem, "UTF-8")) return " (a recipe is text in UTF-8)";

@@ -8,7 +8,7 @@
 
 typedef struct key_list {
   FILE *file;
-  char *text; /* what was flushed to `file` */
+  char *text; /* the text written to `file` so far */
   size_t size;
 } key_list;
 

@@ -215,7 +215,7 @@ static int build(printer *p) {
   return root;
 }
 
-/* ---- writing ---- */
+/* ---- writing a YAML document as text ---- */
 
 typedef struct output {
   char *text;

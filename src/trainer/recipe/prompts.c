@@ -34,7 +34,7 @@ int ad_prompts_are_bytes(const ad_recipe *recipe, const char *tokenizer) {
   return text_of(recipe)->text_count || (!tokenizer && vocabulary_of(recipe) == AD_BYTE_TOKENS);
 }
 
-/* ---- tokens ---- */
+/* ---- reading a prompt's tokens ---- */
 
 ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) {
   int64_t vocabulary = vocabulary_of(recipe);
@@ -74,7 +74,7 @@ ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) 
   return ad_prompt_check(recipe, out);
 }
 
-/* ---- the tokenizer ---- */
+/* ---- finding the tokenizer ---- */
 
 /* Releases *path and sets it to NULL if there is no such file. */
 static ad_status keep_if_there(ad_status status, char **path) {
@@ -96,7 +96,7 @@ ad_status ad_prompts_tokenizer(const ad_recipe *recipe, const char *folder, char
   return find_in(folder, out);
 }
 
-/* ---- checking ---- */
+/* ---- checking prompts ---- */
 
 static void check_prompt(const ad_recipe *recipe, size_t index, const ad_complaints *to) {
   char key[48];

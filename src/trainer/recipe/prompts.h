@@ -4,7 +4,7 @@
 #include "addend/recipe.h"
 #include "program/keys.h"
 
-enum { AD_PROMPTS_MAX = 64, AD_PROMPT_TOKENS_MAX = 4096 /* of a prompt, or its continuation */ };
+enum { AD_PROMPTS_MAX = 64, AD_PROMPT_TOKENS_MAX = 4096 /* most tokens of a prompt, and of its continuation */ };
 enum { AD_BYTE_TOKENS = 256 }; /* the vocabulary of a model whose tokens are bytes */
 
 typedef struct ad_prompt {
@@ -20,7 +20,7 @@ int ad_prompts_are_bytes(const ad_recipe *recipe, const char *tokenizer);
 /* Reads a prompt without a tokenizer: the numbers that it names, or else its bytes. AD_INVALID, in words that follow its
  * key: it has no token, too many, or one beyond the vocabulary. */
 ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) AD_CHECKED;
-/* Does the same checks on a prompt whose tokens the caller made. */
+/* Checks a prompt whose tokens the caller made, as ad_prompt_read checks the prompts that it reads. */
 ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) AD_CHECKED;
 /* Finds the tokenizer.json that belongs to the run: that of model.from, else the one beside the tokens, else the one in
  * `folder`. *out NULL: there is none. Release it with ad_release. */

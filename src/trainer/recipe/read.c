@@ -208,7 +208,7 @@ static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, con
   }
 }
 
-/* ---- lists ---- */
+/* ---- reading lists ---- */
 
 /* Reads the elements of a list in place, so that a text that was copied before an error belongs to the list already. */
 static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, char *elements, size_t count) {
@@ -243,7 +243,7 @@ static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node
   return AD_OK;
 }
 
-/* ---- unknown keys ---- */
+/* ---- reporting unknown keys ---- */
 
 static int some_kind_has(const char *path) {
   for (const ad_program_kind *const *kind = ad_program_kinds(); *kind; kind++)
@@ -306,7 +306,7 @@ static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *secti
   for (const ad_node *node = map->children; node; node = node->next) judge_key(r, node, section);
 }
 
-/* ---- overrides ---- */
+/* ---- reading overrides from the command line ---- */
 
 static void override_path(const char *pattern, const char *name, char *buffer) {
   ad_text text = ad_text_on(buffer, PATH_SIZE);
@@ -372,7 +372,7 @@ static ad_status read_overrides(ad_reading *r, const ad_node *node, int *good) {
   return AD_OK;
 }
 
-/* ---- lists of maps ---- */
+/* ---- reading lists of maps ---- */
 
 static int read_from_map(ad_reading *r, const ad_key *key, const ad_node *map, void *out) {
   const ad_node *node = ad_node_find(map, ad_key_name(key));
@@ -398,7 +398,7 @@ static ad_status read_column(ad_reading *r, const ad_key *key, const ad_node *li
   return AD_OK;
 }
 
-/* ---- all keys ---- */
+/* ---- reading all keys ---- */
 
 static const ad_node *find_node(const ad_node *root, const char *path) {
   const char *dot = strchr(path, '.');

@@ -1,9 +1,9 @@
-/* What later folders read from a recipe. */
+/* Questions about a recipe, asked by the code that plans, trains and exports. */
 #ifndef RECIPE_RECIPE_H
 #define RECIPE_RECIPE_H
 #include "addend/recipe.h"
 
-int ad_recipe_gives(const ad_recipe *recipe, const char *key); /* 1: it gives the key: "train.seed" */
+int ad_recipe_gives(const ad_recipe *recipe, const char *key); /* 1: the recipe gives the key, such as "train.seed" */
 int ad_recipe_is_disjoint(const ad_recipe *recipe);
 /* Makes the program that the recipe names, every parameter with its contract and storage. dtype: 0, or AD_F64 for
  * proofs, which replaces every dtype of every contract. The program borrows recipe and comm. */

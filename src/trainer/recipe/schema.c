@@ -134,7 +134,7 @@ static const ad_key common[] = {
 };
 enum { COMMON_COUNT = sizeof common / sizeof *common };
 
-/* ---- merging ---- */
+/* ---- merging all recipes' keys with a program's own ---- */
 
 /* The length of the path's section; 0: the path is a name alone. */
 static size_t section_length(const char *path) { return strchr(path, '.') ? strcspn(path, ".") : 0; }
@@ -234,7 +234,7 @@ void ad_schema_release(ad_schema *schema) {
   *schema = (ad_schema){0};
 }
 
-/* ---- finding ---- */
+/* ---- finding a key by its name ---- */
 
 const ad_schema_entry *ad_schema_find(const ad_schema *schema, const char *path) {
   for (size_t i = 0; i < schema->count; i++)
@@ -338,7 +338,7 @@ void ad_path_add(ad_text *path, const char *name) {
   ad_text_add(path, "%s%s%s%s", path->used ? "." : "", quote, name, quote);
 }
 
-/* ---- wrong names ---- */
+/* ---- suggesting the key that a wrong name meant ---- */
 
 enum { NAME_MAX_COMPARED = AD_NAME_COMPARED_MAX };
 

@@ -13,7 +13,7 @@ static const int64_t metrics_bytes_max = (int64_t)1 << 34;  // enough for about 
 
 static ad_status no_memory(const char *folder) { return ad_fail(AD_MEMORY, "no memory for the report of %s", folder); }
 
-/* ---- metrics.jsonl ---- */
+/* ---- reading metrics.jsonl ---- */
 
 static size_t count_lines(const char *text) {
   size_t count = 0;
@@ -70,7 +70,7 @@ static ad_status read_metrics(const char *folder, json_t *run) {
   return status;
 }
 
-/* ---- samples.jsonl ---- */
+/* ---- reading samples.jsonl ---- */
 
 /* Takes the newest LINES_MAX lines. */
 static ad_status take_samples(const char *text, json_t *lines) {
@@ -106,7 +106,7 @@ static ad_status read_samples(const char *folder, json_t *run) {
   return status;
 }
 
-/* ---- the other files ---- */
+/* ---- reading the other files ---- */
 
 /* Turns a file's document into what the report shows; takes it over. */
 typedef ad_status file_taker(json_t *document, json_t **out);
@@ -160,7 +160,7 @@ static ad_status read_parts(const char *folder, json_t *run) {
   return AD_OK;
 }
 
-/* ---- the document ---- */
+/* ---- joining all files in one document ---- */
 
 static ad_status fill(const char *folder, json_t *run) {
   if (json_object_set_new(run, "folder", ad_json_text(folder))) return no_memory(folder);

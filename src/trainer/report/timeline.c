@@ -20,7 +20,7 @@ static json_int_t integer_at(const json_t *object, const char *key) {
 
 static json_int_t step_of(const json_t *event) { return integer_at(json_object_get(event, "args"), "step"); }
 
-/* ---- which steps are shown ---- */
+/* ---- choosing the steps that are shown ---- */
 
 /* Numbers of steps that ended on the first rank; -1: there is none. */
 typedef struct shown {
@@ -51,7 +51,7 @@ static int is_shown(const shown *steps, const json_t *event) {
   return step_of(event) == early(steps) || step_of(event) == steps->last;
 }
 
-/* ---- the spans of these steps ---- */
+/* ---- taking the shown steps' spans from the trace ---- */
 
 static json_t *span_of(const json_t *event, double end) {
   const json_t *of = json_object_get(event, "args");
@@ -84,7 +84,7 @@ static json_t *spans_of(const json_t *events, const shown *steps, json_int_t *ra
   return spans;
 }
 
-/* ---- waiting for other ranks ---- */
+/* ---- the share of time in which ranks wait for each other ---- */
 
 /* Microseconds that a rank spent in steps, and idle in them. */
 typedef struct rank_time {
@@ -125,7 +125,7 @@ static json_t *idle_of(const json_t *events, json_int_t ranks) {
   return shares;
 }
 
-/* ---- the timeline ---- */
+/* ---- writing the timeline ---- */
 
 static json_t *steps_of(const shown *steps) {
   return early(steps) == steps->last ? json_pack("[I]", steps->last) : json_pack("[II]", early(steps), steps->last);

@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "recipe/recipe.h"
 
-/* ---- the program ---- */
+/* ---- creating the program for one process ---- */
 
 static ad_status find_decoder(ad_sample_model *model) {
   const ad_program_kind *kind = ad_program_kind_of(model->program);
@@ -48,7 +48,7 @@ static ad_status create_program(const ad_recipe *recipe, ad_sample_model *model)
   return ad_program_params_list(model->program, &model->params);
 }
 
-/* ---- memory ---- */
+/* ---- allocating the program's arrays ---- */
 
 static ad_status describe(const ad_shape *shape, const ad_layout *layout, ad_dtype dtype, ad_array *out) {
   *out = (ad_array){.dtype = dtype, .shape = *shape, .local = *shape, .layout = *layout};
@@ -74,7 +74,7 @@ static ad_status make_arrays(ad_sample_model *model, ad_dtype dtype) {
   return AD_OK;
 }
 
-/* ---- creating and releasing ---- */
+/* ---- creating and releasing a model ---- */
 
 ad_status ad_sample_model_create(const ad_recipe *recipe, ad_dtype dtype, ad_sample_model *out) {
   *out = (ad_sample_model){0};

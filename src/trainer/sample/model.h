@@ -8,12 +8,12 @@
 
 typedef struct ad_sample_model {
   ad_comm *comm;
-  ad_recipe alone; /* the recipe for one process */
+  ad_recipe alone; /* the recipe, changed to run in one process */
   ad_program *program;
   ad_text_decoder *text;
   ad_program_params params;
   ad_array *arrays; /* one for each parameter, in the dtype that it is computed with */
-  ad_array *states; /* of the module */
+  ad_array *states; /* the states of the program's module */
   size_t state_count;
 } ad_sample_model;
 

@@ -27,7 +27,7 @@ int ad_sampler_ends(const ad_sampler *sampler, int32_t token) {
 
 const double *ad_sampler_logits(const ad_sampler *sampler) { return sampler && sampler->read ? sampler->logits : NULL; }
 
-/* ---- creating ---- */
+/* ---- creating a sampler ---- */
 
 static ad_status check_options(const ad_sampler_options *options) {
   if (options->dtype != AD_F32 && options->dtype != AD_F64 && options->dtype != AD_BF16)
@@ -85,7 +85,7 @@ void ad_sampler_close(ad_sampler *sampler) {
   ad_release(sampler);
 }
 
-/* ---- reading ---- */
+/* ---- reading tokens: a forward pass ---- */
 
 static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, int64_t count) {
   int64_t vocabulary = ad_sampler_vocabulary(sampler);
@@ -130,7 +130,7 @@ ad_status ad_sampler_read(ad_sampler *sampler, const int32_t *tokens, int64_t co
   return run(sampler, tokens, count);
 }
 
-/* ---- choosing ---- */
+/* ---- choosing the next token ---- */
 
 static int32_t largest(const double *logits, int64_t count) {
   int64_t best = 0;

@@ -84,7 +84,7 @@ static void add_product(const block *at, size_t rows, size_t inner, gemm_operand
 
 static double score_factor(const block *at) { return 1 / sqrt((double)at->head_dim); }
 
-/* ---- iterating over blocks ---- */
+/* ---- iterating over blocks of rows, head by head ---- */
 
 typedef void (*block_function)(const block *at, void *context);
 

@@ -16,8 +16,8 @@
 /* The sizes of an attention on this rank. */
 typedef struct attention_sizes {
   size_t batch, head_dim;
-  size_t heads, width;              /* of q and the result: heads, and elements of a row */
-  size_t kv_heads, kv_width;        /* of k and v: heads, and elements of a row */
+  size_t heads, width;              /* heads, and elements of a row, of q and the result */
+  size_t kv_heads, kv_width;        /* heads, and elements of a row, of k and v */
   size_t first_head, first_kv_head; /* index of this rank's first head among those of all ranks: of q, and of k and v */
   size_t sharing;                   /* heads of q that share one head of k and v */
   positions rows;                   /* positions of q's rows */

@@ -273,7 +273,7 @@ static ad_status walk_inputs(ad_tape *tape, const start *from) {
   return ad_tape_drop(tape);
 }
 
-/* The second of two walks: the remaining gradients. */
+/* Walks the tape for the second time (WALK_WEIGHTS): computes the gradients that the first walk left out. */
 static ad_status walk_weights(ad_tape *tape) {
   AD_TRY(hand_over_unreached(tape));
   for (ad_tensor *each = tape->last; each; each = each->previous) {
@@ -283,7 +283,7 @@ static ad_status walk_weights(ad_tape *tape) {
   return ad_tape_drop(tape);
 }
 
-/* ---- checks before a start ---- */
+/* ---- checks before backward starts ---- */
 
 /* What to do about a loss of this type. */
 static const char *repair_of(ad_type type) {
@@ -412,7 +412,7 @@ ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad
   return end(tape, status);
 }
 
-/* ---- the pass of weights ---- */
+/* ---- the later pass that computes the gradients of weights ---- */
 
 static ad_status check_weights(const ad_tape *tape, const char *site) {
   AD_TRY(ad_tape_status(tape));

@@ -177,7 +177,7 @@ void ad_tape_give_all(ad_tape *tape) {
   leave(tape);  // without memory for a record, what could not be given back stays taken until the pool is empty
 }
 
-/* ---- pools of memory that tapes share ---- */
+/* ---- pools of memory that several tapes share ---- */
 
 struct ad_tape_pool {
   tape_memory memory;

@@ -10,7 +10,7 @@ static ad_status take(ad_tape *tape, size_t count, int64_t **out) {
   return *out ? AD_OK : AD_MEMORY;
 }
 
-/* ---- numbering the tokens ---- */
+/* ---- numbering the tokens over all ranks ---- */
 
 enum { SPANS = 16 };
 

@@ -23,7 +23,7 @@ typedef struct positions {
 } positions;
 /* Finds the positions. AD_INVALID: they are more than POSITION_SPANS spans. */
 ad_status ad_find_positions(const ad_tensor *out, const ad_array *array, int64_t rank, positions *to) AD_CHECKED;
-/* The same, with the tape's starting position (ad_tape_continue) added. */
+/* Like ad_find_positions, for this rank, with the tape's starting position (ad_tape_continue) added. */
 ad_status ad_find_positions_on(const ad_tape *tape, const ad_tensor *out, const ad_array *array,
                                positions *to) AD_CHECKED;
 

@@ -222,7 +222,7 @@ static void round_sums(const ad_tensor *out, const ad_array *array, void *to, co
   ad_attention_round(to, array->dtype, sums, of, adds);
 }
 
-/* ---- the parts of keys and values ---- */
+/* ---- the parts of keys and values, which a ring passes on ---- */
 
 static key_ring ring_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
@@ -281,7 +281,7 @@ static void tell_of_ring(const ad_tape *tape, const ad_tensor *out, int backward
   ad_seam_pass(AD_SEAM_RING, &passing);
 }
 
-/* ---- forward ---- */
+/* ---- attention's forward ---- */
 
 static ad_status forward_on_ring(ad_tape *tape, ad_tensor *out, const attention_forward *work) {
   key_ring ring = ring_of(tape, out);
@@ -339,7 +339,7 @@ static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* ---- backward ---- */
+/* ---- attention's backward ---- */
 
 /* Where the gradient of an operand is formed: in its own memory, or in sums that are rounded into it
  * afterwards; NULL: it is not wanted. */

@@ -39,7 +39,7 @@ static void put_stretch(ad_dtype dtype, stretch to, stretch from, size_t count, 
     ad_rows(dtype)->put(row_of(dtype, to, i), row_of(dtype, from, i), 1, count, adds);
 }
 
-/* ---- concat ---- */
+/* ---- concat: values one after the other along a dimension ---- */
 
 typedef struct concat_numbers {
   int dim; /* the dimension, or LAST */
@@ -172,7 +172,7 @@ ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, 
   return concat_along(tape, parts, n, dim == LAST ? INT32_MIN : dim, site);
 }
 
-/* ---- slice ---- */
+/* ---- slice: a stretch of a value along a dimension ---- */
 
 typedef struct slice_numbers {
   int64_t first, count;

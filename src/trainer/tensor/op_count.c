@@ -49,7 +49,7 @@ static const ad_operation share = {.name = "share",
                                    .forward = count_forward,
                                    .backward = count_backward};
 
-/* ---- checks of the count ---- */
+/* ---- checking the count, and dividing by it ---- */
 
 // A count over fewer ranks than the tape's would be another number on the tape's other ranks.
 static ad_status check_ranks(const ad_tape *tape, const ad_mesh *counted, const char *what, const char *site) {

@@ -85,7 +85,7 @@ ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site
   return ad_tape_apply(tape, &add, (ad_tensor *[]){a, b}, 2, NULL, site);
 }
 
-/* ---- add_row ---- */
+/* ---- add_row: adds a vector to each row ---- */
 
 /* The row has the wide dtype. */
 static ad_status add_row_forward(ad_tape *tape, ad_tensor *out) {

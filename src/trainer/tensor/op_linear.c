@@ -14,7 +14,7 @@ static linear_sizes sizes_of(const ad_tensor *out) {
 static gemm_operand plain(const void *data, int64_t stride) { return (gemm_operand){data, stride, 0}; }
 static gemm_operand transposed(const void *data, int64_t stride) { return (gemm_operand){data, stride, 1}; }
 
-/* ---- linear ---- */
+/* ---- linear: y = x w ---- */
 
 static ad_status linear_forward(ad_tape *tape, ad_tensor *out) {
   linear_sizes size = sizes_of(out);
@@ -49,7 +49,7 @@ ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *s
   return ad_tape_apply(tape, &linear, (ad_tensor *[]){x, w}, 2, NULL, site);
 }
 
-/* ---- linear_transposed ---- */
+/* ---- linear_transposed: y = x w' ---- */
 
 static ad_status linear_transposed_forward(ad_tape *tape, ad_tensor *out) {
   linear_sizes size = sizes_of(out);

@@ -72,7 +72,7 @@ static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
   return describe_gathered(tape, out, &gathered);
 }
 
-/* ---- this rank's part of the vocabulary ---- */
+/* ---- which part of the vocabulary this rank holds ---- */
 
 /* The columns of the logits that this rank has. */
 static ad_span own_columns(const ad_tape *tape, const ad_tensor *out, int *span_count) {
@@ -125,7 +125,7 @@ static size_t loss_scratch(const ad_tensor *out) {
   return row_bytes(out) + (size_t)(parts + 1) * statistics_bytes(out);
 }
 
-/* ---- forward ---- */
+/* ---- cross-entropy's forward ---- */
 
 /* Computes this rank's statistics of each row. */
 static ad_status fill_statistics(ad_tape *tape, const ad_tensor *out, void *statistics) {
@@ -230,7 +230,7 @@ static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* ---- backward ---- */
+/* ---- cross-entropy's backward ---- */
 
 /* The gradient at a row's target, unrounded: for narrow dtypes, a softmax rounded before 1 is subtracted would leave
  * nothing of a nearly right prediction. */

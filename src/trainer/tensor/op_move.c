@@ -133,7 +133,7 @@ static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad
   return out & axes & ~named;
 }
 
-/* Records a transition as often as a seam says: once, unless a mistake is planted. */
+/* Records the transition on the tape: once, or as often as a mistake says that is planted at the seam. */
 static ad_tensor *record(ad_tape *tape, ad_tensor *x, move_numbers at, const char *site) {
   ad_record_passing passing = {site, at.move, at.ordinal, at.axes, 1, x && x->carries};
   ad_seam_pass(AD_SEAM_RECORD, &passing);

@@ -82,7 +82,7 @@ ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double
   return ad_tape_apply(tape, &rms_norm, (ad_tensor *[]){x, weight}, 2, &(norm_numbers){epsilon}, site);
 }
 
-/* ---- without a weight ---- */
+/* ---- RMS norm without a weight ---- */
 
 static ad_status unweighted_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = width_of(out), count = count_of(out);
@@ -132,7 +132,7 @@ ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon
   return ad_tape_apply(tape, &rms_norm_unweighted, &x, 1, &(norm_numbers){epsilon}, site);
 }
 
-/* ---- over each head ---- */
+/* ---- RMS norm over each head ---- */
 
 static ad_status head_norm_check(const ad_tape *tape, const ad_tensor *out) {
   return ad_check_heads(tape, out, out->operand[1]->array.shape.dim[0]);

@@ -24,7 +24,7 @@ static ad_status describe(ad_tape *tape, ad_tensor *out, int must_be_whole) {
   return ad_operation_describe_as(tape, out, dims, whole);
 }
 
-/* ---- sum and mean ---- */
+/* ---- sum and mean over a dimension ---- */
 
 static ad_status sum_describe(ad_tape *tape, ad_tensor *out) { return describe(tape, out, 0); }
 
@@ -114,7 +114,7 @@ ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *sit
   return ad_tape_apply(tape, &mean_over, &x, 1, &(reduce_numbers){dim, 1}, site);
 }
 
-/* ---- the largest element ---- */
+/* ---- the largest element along a dimension ---- */
 
 static ad_status max_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(describe(tape, out, 1));

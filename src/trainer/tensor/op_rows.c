@@ -117,7 +117,7 @@ ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const c
   return ad_tape_apply(tape, &from_rows, &x, 1, &(rows_numbers){like}, site);
 }
 
-/* ---- rows of tokens and rows of slots ---- */
+/* ---- from a row for each token to a row for each slot, and back ---- */
 
 /* Row i of the slots belongs to row index[i] of the tokens. */
 typedef struct slot_numbers {
@@ -241,7 +241,7 @@ ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routi
   return apply_slots(tape, &from_slots, x, token_slots(routing), site);
 }
 
-/* ---- the chosen scores, slot by slot ---- */
+/* ---- the weight of each slot: the score that chose it ---- */
 
 static ad_status weights_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
@@ -274,7 +274,7 @@ ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing
   return apply_slots(tape, &slot_weights, chosen, numbers, site);
 }
 
-/* ---- a factor for each row ---- */
+/* ---- multiplying each row by its own factor ---- */
 
 static double factor_of(const ad_tensor *out, size_t i) {
   return ad_element(out->operand[1]->array.dtype, out->operand[1]->array.data, i);

@@ -99,7 +99,7 @@ typedef struct choice_numbers {
   const ad_array *bias;
   ad_routing *routing;
   ad_decisions decisions;
-  const ad_tensor *batch; /* with `decisions`: the batch whose rows from `first` on the tokens are */
+  const ad_tensor *batch; /* if `decisions` are given: the batch; the tokens are its rows from row `first` on */
   size_t first;
 } choice_numbers;
 

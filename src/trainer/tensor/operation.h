@@ -20,27 +20,27 @@ struct ad_tensor {
   ad_array grad; /* has the dual layout; valid while has_grad */
   ad_dtype grad_dtype;
   unsigned char has_grad;
-  /* In shared memory (blocks.c): whether `array` and `saved` have blocks of their own. is_in_reducer: `grad` is formed
-   * in the reducer's bucket. */
+  /* has_value, has_saved: `array`, or `saved`, has a block of the shared memory of its own (blocks.c). is_in_reducer:
+   * `grad` is formed in the reducer's bucket. */
   unsigned char has_value, has_saved, is_in_reducer;
   int carries;           /* whether it has a gradient: it is a parameter or an input, or computed from one */
   unsigned char is_kept; /* the caller wants the gradient to stay (ad_keep) */
   unsigned char is_lent; /* another tape or rank reads the value until this tape's reset */
-  unsigned char is_needed, needs_saved; /* by calls of backward that are still to come */
+  unsigned char is_needed, needs_saved; /* calls of backward that are to come read the value; or `saved` */
   const ad_parameters *from; /* for a parameter: the set that it belongs to, as number `param`; NULL: not a parameter */
   size_t param;
   /* During a start of backward: `uses` counts the operations and seeds that still have to add their share to
    * the gradient; `takes_shares`: they add to `grad`. A kept tensor's `grad` belongs to an earlier start until
    * this start's first share. */
   int uses, takes_shares;
-  /* `earlier` is valid */
+  /* 1: `earlier` is valid */
   int has_earlier;
-  /* an input reaches it: its gradient belongs to the pass of inputs, else to the pass of weights */
+  /* 1: computed from an input, so that its gradient belongs to the pass of inputs; 0: to the pass of weights */
   unsigned char reached;
-  unsigned char shares_value; /* its memory is operand 0's */
-  unsigned char waits;        /* its gradient went to the operands that inputs reach, and not yet to the others */
-  /* For a kept tensor: the gradient of earlier starts, while `grad` collects this start's; while `waits`, the gradient
-   * of this start, and `grad` is the sum of both. */
+  unsigned char shares_value; /* the value lies in operand 0's memory */
+  unsigned char waits;        /* the gradient went to the operands that inputs reach, and not yet to the others */
+  /* Only for a tensor whose gradient is kept (ad_keep): the gradient of earlier starts, while `grad` collects this
+   * start's. While `waits` is 1: the gradient of this start, and `grad` is the sum of both. */
   void *earlier;
   void *saved, *scratch;
 };
@@ -55,8 +55,8 @@ int ad_tape_failed(const ad_tape *tape);
 ad_status ad_check_loss(const ad_tensor *loss, const char *site);
 /* Tells the other ranks of this tape's error, once, because they may wait for this rank in a collective. */
 void ad_tape_tell(ad_tape *tape);
-int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* whether it is a live tensor of this tape */
-const char *ad_tape_foreigner(const ad_tensor *tensor); /* what a tensor is that the tape does not own, in words */
+int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* 1: the tensor is a live one of this tape */
+const char *ad_tape_foreigner(const ad_tensor *tensor); /* describes, in words, a tensor that the tape does not own */
 /* ad_operation_describe with layouts that a fused operation states in place of its operands' own. */
 ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts);
 

@@ -13,7 +13,7 @@
 
 enum { TYPES_MAX = 4 + 2 * AD_DIMS_MAX };
 
-/* ---- repairs and their words ---- */
+/* ---- listing repairs and printing them ---- */
 
 /* Lists all types of a value with `ndim` dimensions; returns how many. */
 static int all_types(int ndim, ad_type out[TYPES_MAX]) {

@@ -44,7 +44,7 @@ typedef struct ad_mending {
   ad_tensor *after;
   /* number of transitions on the tape at the conversion; a smaller number later means that the tape was reset */
   int transitions;
-  size_t calls; /* number of calls that were recorded meanwhile */
+  size_t calls; /* number of calls that were recorded since the conversion */
   ad_tensor *operands[AD_OPERANDS_MAX];
   /* fired: the repair was applied at least once */
   int fired, is_inside;

@@ -15,7 +15,7 @@ typedef struct ring_pair {
 typedef struct key_ring {
   ad_comm *comm;
   ad_group group;
-  ad_dtype dtype; /* of k and v */
+  ad_dtype dtype; /* dtype of k and v */
   /* this rank's index, and the number of ranks */
   int64_t index, members;
   const size_t *counts; /* [members]: elements of k, which are as many as those of v */
@@ -31,7 +31,7 @@ size_t ad_ring_bytes(const key_ring *ring);
 int64_t ad_ring_source(const key_ring *ring, int64_t turn);
 /* The keys and values of this turn; valid after the turn before was waited for. */
 ring_pair ad_ring_pair(const key_ring *ring, int64_t turn);
-/* The dtype of the gradients. */
+/* The dtype in which the gradients of k and v travel. */
 ad_dtype ad_ring_wide(const key_ring *ring);
 /* The buffers for this rank's addends of the gradients of this turn's k and v. */
 void *ad_ring_d_k(const key_ring *ring, int64_t turn);
@@ -47,14 +47,14 @@ ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_requ
  * until the memory is freed. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
 
-/* What passes the seam AD_SEAM_RING: a ring that is about to run. */
+/* Argument of functions at the seam AD_SEAM_RING: a pass of ring attention that is about to run. */
 typedef struct ring_passing {
   const key_ring *ring;
   const ad_array *k; /* keys; values have the same shape and layout */
   int backward;
 } ring_passing;
 
-/* What passes the seam AD_SEAM_RING_TURN: one turn, whose positions may be changed. */
+/* Argument of functions at the seam AD_SEAM_RING_TURN: one turn of the ring, whose positions they may change. */
 typedef struct ring_turn_passing {
   const key_ring *ring;
   int64_t turn;

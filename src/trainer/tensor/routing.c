@@ -28,7 +28,7 @@ void ad_routing_sort(ad_routing *routing) {
   }
 }
 
-/* ---- what callers may read ---- */
+/* ---- reading a routing: dropped tokens and choices ---- */
 
 static size_t choices_of(const ad_routing *routing) {
   return routing && routing->expert ? routing->tokens * routing->top_k : 0;

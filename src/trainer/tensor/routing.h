@@ -39,14 +39,15 @@ void ad_routing_sort(ad_routing *routing);
 ad_tensor *ad_top_k_kept(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, const ad_tensor *batch,
                          size_t first, ad_decisions decisions, ad_routing **routing, const char *site);
 
-/* Sets routing->number, for this rank's rows of such a batch. */
+/* Sets routing->number: numbers this rank's tokens, which are the rows of `batch` from row `first` on, among those of
+ * all ranks. */
 ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing,
                             const char *site) AD_CHECKED;
 
-/* What passes the seam AD_SEAM_SLOT_SCORES: the gradient of the slots' scores. */
+/* Argument of functions at the seam AD_SEAM_SLOT_SCORES: the gradient of the slots' scores. */
 typedef struct slot_scores_passing {
   const ad_routing *routing;
-  const ad_array *grad; /* [slots] */
+  const ad_array *grad; /* [slots]: the gradient of each slot's score */
 } slot_scores_passing;
 
 #endif

@@ -37,7 +37,7 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
 
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to) { tape->samples = to; }
 
-/* ---- creating, resetting and asking a tape ---- */
+/* ---- creating, resetting and querying a tape ---- */
 
 static ad_status complete_options(const ad_tape_options *options, ad_tape_options *out) {
   ad_tape_options filled;

@@ -18,7 +18,7 @@ typedef struct tape_memory {
   spare *spares;  /* blocks to use again */
   spare *records; /* unused records for `spares` */
   int is_shared;
-  size_t tapes; /* if it is shared: number of tapes that have something of it */
+  size_t tapes; /* if is_shared: number of tapes that hold some of this memory */
 } tape_memory;
 
 /* Which gradients a walk of backward computes: all, those that inputs reach, or the remaining ones. */
@@ -27,7 +27,7 @@ typedef enum tape_walk { WALK_WHOLE, WALK_INPUTS, WALK_WEIGHTS } tape_walk;
 /* Losses of single samples. cross_entropy adds what this rank has of each sample (a row of the targets' first
  * dimension). Summed over all ranks, a sample counts as often as its parts have replicas. */
 typedef struct ad_sample_losses {
-  double *sums, *counts; /* [size]: by sample */
+  double *sums, *counts; /* [size]: for each sample, its summed loss and the positions that count */
   size_t size;           /* number of samples */
   size_t batch, first;   /* index of the first sample of the present batch; within it, of the present microbatch */
 } ad_sample_losses;
@@ -56,7 +56,8 @@ struct ad_tape {
   char message[AD_MESSAGE_MAX];
 };
 
-/* What passes the seam AD_SEAM_RECORD: a transition that is about to be recorded. A planted mistake may change it. */
+/* Argument of functions at the seam AD_SEAM_RECORD: a transition that is about to be recorded. A planted mistake may
+ * change it. */
 typedef struct ad_record_passing {
   const char *site;
   ad_move move;
@@ -66,8 +67,8 @@ typedef struct ad_record_passing {
   int carries;  /* 1: what is moved carries a gradient */
 } ad_record_passing;
 
-/* What passes the seams AD_SEAM_OPERANDS (a call that is about to be recorded, whose operands may be replaced) and
- * AD_SEAM_REFUSED (a call that failed). */
+/* Argument of functions at two seams: at AD_SEAM_OPERANDS an operation that is about to be recorded, whose operands
+ * they may replace; at AD_SEAM_REFUSED an operation that was refused. */
 typedef struct ad_operation_passing {
   ad_tape *tape;
   const ad_operation *op;
@@ -99,10 +100,10 @@ ad_status ad_block_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 ad_status ad_block_give(ad_tape *tape, size_t bytes, void *data) AD_CHECKED;
 /* Takes the memory of a value, or of what forward saves: as a block in shared memory, else new. */
 ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
-/* After a pass, in shared memory: gives back values and saved memory that no further call of backward and nobody else
- * reads. A tensor without its value has an array without data. */
+/* Only for tapes that share a pool: after a pass, gives back the memory of values, and what operations saved, that
+ * neither backward nor another tape reads any more. A tensor whose value was given back has an array without data. */
 ad_status ad_tape_drop(ad_tape *tape) AD_CHECKED;
-void ad_tape_give_all(ad_tape *tape); /* in shared memory: gives back everything that the tape has */
+void ad_tape_give_all(ad_tape *tape); /* only for tapes that share a pool: gives all back */
 /* The operands of `out` whose gradients this walk computes, a bit for each. */
 uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out);
 /* Marks a value as read by others until the tape's reset. */

@@ -29,7 +29,7 @@ ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) {
   return ad_tape_create(trial->alone, trial->mesh, &options, out);
 }
 
-/* ---- operands on one rank ---- */
+/* ---- laying operands out on one rank ---- */
 
 /* Which addend of a P value this rank has; *count: how many there are. */
 static size_t addend_of(const ad_layout *layout, int64_t rank, size_t *count) {
@@ -134,7 +134,7 @@ static void make_representable(ad_trial *trial) {
       trial->value[k][i] = representable(trial, trial->value[k][i]);
 }
 
-/* ---- the result of one process ---- */
+/* ---- computing the result in one process ---- */
 
 /* Records the operation once, to learn its record and the shape of its result, and draws the gradient that arrives. */
 static ad_status meet(ad_trial *trial, ad_tape *tape) {
@@ -190,7 +190,7 @@ static ad_status run(ad_trial *trial) {
   return ad_trial_linear(trial);
 }
 
-/* ---- the public call ---- */
+/* ---- the public functions ---- */
 
 static ad_status check_shapes(const ad_operation_trial *given) {
   if (!given->shapes || !given->count || given->count > AD_OPERANDS_MAX)

@@ -23,7 +23,7 @@ typedef struct ad_trial {
   ad_layout same;
   /* whole operands; their numbers are representable in the narrowest dtype of the operation */
   double *value[AD_OPERANDS_MAX];
-  ad_shape shape; /* shape of the result; the fields behind it are one process's results */
+  ad_shape shape; /* shape of the result; the fields below hold the results of one process */
   double *result, *arriving, *gradient[AD_OPERANDS_MAX];
 } ad_trial;
 

@@ -6,7 +6,7 @@ static const char site[] = "ad_check_operation";
 
 static size_t numel_of_result(const ad_trial *trial) { return (size_t)ad_shape_numel(&trial->shape); }
 
-/* ---- backward against differences of forward ---- */
+/* ---- comparing backward with differences of forward ---- */
 
 /* The scalar that is differentiated: the sum of the result's elements times those of the arriving gradient. */
 static ad_status loss(const ad_trial *trial, ad_tape *tape, double *out) {
@@ -72,7 +72,7 @@ ad_status ad_trial_differences(const ad_trial *trial) {
   return status;
 }
 
-/* ---- narrow dtypes against f64 ---- */
+/* ---- comparing narrow dtypes with f64 ---- */
 
 static ad_status near_f64(const ad_trial *trial, const ad_array *array, const double *wanted, double bound,
                           const char *what, size_t number) {

@@ -80,7 +80,7 @@ static ad_status all_stayed(const scene *s, const char *call) {
   return AD_OK;
 }
 
-/* ---- forward may be called again ---- */
+/* ---- promise: forward called again gives the same result ---- */
 
 static ad_status call_forward(const scene *s) {
   tape_mark mark = ad_tape_mark(s->tape);
@@ -116,7 +116,7 @@ static ad_status forward_is_repeatable(scene *s) {
   return AD_OK;
 }
 
-/* ---- backward fills what it promises ---- */
+/* ---- promise: backward fills every gradient ---- */
 
 /* Takes scratch memory, followed by a guard that nobody may write to. */
 static ad_status take_guarded(const scene *s, unsigned char **guard) {
@@ -195,7 +195,7 @@ static ad_status called_again(scene *s) {
   return all_are_same(s, "must be repeatable, but a second call");
 }
 
-/* ---- backward adds where it must ---- */
+/* ---- promise: backward adds to what an operand's gradient has already ---- */
 
 /* The number that an element of a gradient holds before backward adds to it. */
 static double base_of(const scene *s, size_t i, size_t k) {
@@ -226,7 +226,7 @@ static ad_status adds(scene *s) {
   return AD_OK;
 }
 
-/* ---- the record's fields `unread` and hands_over ---- */
+/* ---- promises: the record's fields `unread` and `hands_over` ---- */
 
 /* Overwrites the operands that backward promises not to read; the gradients must stay the same. */
 static ad_status unread_are_unread(scene *s) {
@@ -258,7 +258,7 @@ static ad_status hands_over(scene *s) {
   return all_are_same(s, "may write over the incoming gradient, as `hands_over` says, but then");
 }
 
-/* ---- backward for some operands only ---- */
+/* ---- promise: backward computes the gradients of some operands only ---- */
 
 enum { BROKE_PROMISE = 2 };
 

@@ -18,11 +18,11 @@ enum {
   WAYS_MAX = 600, /* ways that are tried on one axis: all, or as many drawn at random */
   PAIRS = 64,     /* ways that are drawn on two axes */
   TYPES = 3 + 2 * AD_DIMS_MAX,
-  DRAWS = 4000, /* streams of random numbers */
+  DRAWS = 4000, /* number of the first stream of random numbers that draws come from */
   TEXT = 400
 };
 
-/* A rank that is played. */
+/* One rank of the mesh, which this process plays. */
 typedef struct player {
   ad_comm *comm; /* engine dry; yet its tape computes */
   ad_tape *tape;
@@ -31,7 +31,7 @@ typedef struct player {
   uint64_t bytes; /* bytes that went through comm before the present way was tried */
 } player;
 
-/* A mesh with all its ranks. */
+/* A mesh with all its ranks, which this process plays one after another. */
 typedef struct stage {
   const ad_trial *trial;
   ad_mesh *mesh;
@@ -43,7 +43,7 @@ typedef struct stage {
   ad_layout layout[AD_OPERANDS_MAX];
 } stage;
 
-/* ---- the ranks that are played ---- */
+/* ---- ranks played by this one process ---- */
 
 static void close_player(player *of) {
   ad_tape_destroy(of->tape);

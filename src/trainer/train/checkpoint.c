@@ -26,7 +26,8 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
   s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
-/* Lists a parameter's parts. A master that is the value itself is listed once; a mirror has no moments. */
+/* Lists a parameter's arrays for the checkpoint: value, master and moments, as far as it has them. If the master is the
+ * value itself, the array is listed once. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
   char name[NAME_SIZE / 2];

@@ -12,7 +12,7 @@
 #include "program/program.h"
 #include "train/run.h"
 
-/* ---- phases at the ends of a crossing ---- */
+/* ---- which phases give a crossing's value and which need it ---- */
 
 static const ad_phase *phase_at(const ad_run *run, size_t p) { return ad_program_phase(run->program, p); }
 
@@ -25,7 +25,7 @@ static int needs(const ad_run *run, size_t p, const ad_crossing *c) {
 }
 
 /* Whether the crossing joins these phases: `from` gives the value, and `to` is the first phase of its module that
- * needs it (later phases of the module use what came then). */
+ * needs it (later phases of the module use the value that came for `to`). */
 static int joins(const ad_run *run, const ad_crossing *c, size_t from, size_t to) {
   return gives(run, from, c) && to == ad_order_first_to_need(run->program, c->value, c->spec->module);
 }
@@ -33,13 +33,13 @@ static int joins(const ad_run *run, const ad_crossing *c, size_t from, size_t to
 static int is_source(const ad_crossing *c) { return ad_bridge_has_source(c->spec->bridge); }
 static size_t place_of(const ad_crossing_way *way, size_t m) { return m % way->count; }
 
-/* ---- wires ---- */
+/* ---- wires: a value, or its gradient, in the dtype in which it travels ---- */
 
 void ad_run_round_wires(ad_run *run, int rounds) { run->crossings.rounds = rounds; }
 int ad_run_rounds_wires(const ad_run *run) { return run->crossings.rounds; }
 void ad_run_scale_wires(ad_run *run, int exponent) { run->crossings.scale = exponent; }
 
-/* ---- buffers ---- */
+/* ---- buffers of a crossing ---- */
 
 static ad_shape shape_of(const ad_run *run, const ad_crossing *c, int64_t m) {
   ad_shape shape = c->spec->shape;
@@ -188,7 +188,7 @@ void ad_crossings_destroy(ad_run *run) {
   ad_wire_overflow_destroy(run);
 }
 
-/* ---- every microbatch is sent once ---- */
+/* ---- checking that every microbatch is sent once ---- */
 
 void ad_crossings_begin_pass(ad_run *run) {
   for (size_t i = 0; i < run->crossings.count; i++)
@@ -216,7 +216,7 @@ static ad_status check_posted(const ad_crossing *c, size_t m, int backward) {
                  ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
 }
 
-/* ---- casts for the wire ---- */
+/* ---- casting to and from the dtype in which values travel ---- */
 
 /* The array that travels: `value` itself, or, if the wire has another dtype, `travels` described like it. */
 static ad_array on_wire(const ad_array *value, ad_array *travels, ad_dtype wire) {
@@ -232,7 +232,7 @@ static void cast(const ad_array *to, const ad_array *from) {
   if (to->data && to->data != from->data) ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
 }
 
-/* ---- seams ---- */
+/* ---- the seam that every travelling value passes ---- */
 
 static void pass_seam(ad_seam seam, const ad_run *run, const ad_crossing *c, size_t m) {
   const ad_crossing_way *way = &c->ways[is_source(c)];
@@ -242,7 +242,7 @@ static void pass_seam(ad_seam seam, const ad_run *run, const ad_crossing *c, siz
   ad_seam_pass(seam, &passing);
 }
 
-/* ---- waiting ---- */
+/* ---- waiting for transfers ---- */
 
 static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size_t m) {
   if (!request->id) return AD_OK;
@@ -307,7 +307,7 @@ ad_status ad_crossings_settle(ad_run *run) {
   return AD_OK;
 }
 
-/* ---- posting ---- */
+/* ---- posting transfers ---- */
 
 static ad_status check_given(const ad_crossing *c, const ad_passed_value *passed, size_t m) {
   if (!is_source(c) || passed->output) return AD_OK;

@@ -11,10 +11,10 @@ typedef struct ad_run ad_run;
  * place m % count. */
 typedef struct ad_crossing_way {
   size_t count;
-  ad_array *arrived;    /* what arrives on this rank; NULL on the sending side */
-  ad_array *travels;    /* what travels, on either side; data NULL: the sent or arriving array itself travels, uncast */
-  ad_request *requests; /* the transfer that was posted last */
-  int64_t *posted;      /* the microbatch of that transfer; -1: none in this pass */
+  ad_array *arrived;    /* [count]: the arrays that arrive on this rank; NULL on the sending side */
+  ad_array *travels;    /* [count]: copies in the wire's dtype; data NULL: the value itself travels, without a cast */
+  ad_request *requests; /* [count]: the transfer that was posted last for this place */
+  int64_t *posted;      /* [count]: the microbatch of that transfer; -1: none in this pass */
 } ad_crossing_way;
 
 /* A crossing of the program between disjoint ranks, one of which is this rank. */
@@ -22,43 +22,43 @@ typedef struct ad_crossing {
   const ad_crossing_spec *spec;
   size_t value;            /* the value's number in the program */
   ad_crossing_way ways[2]; /* forward, backward */
-  size_t bytes;            /* of all its buffers on this rank */
+  size_t bytes;            /* bytes of all its buffers on this rank */
 } ad_crossing;
 
-/* Passed to the seam AD_SEAM_WIRE. */
+/* Argument of functions at the seam AD_SEAM_WIRE: the dtype in which a value is about to travel. */
 typedef struct ad_wire_passing {
-  ad_dtype dtype; /* in which the value travels */
-  int backward;   /* 1: it is a gradient on its way back */
+  ad_dtype dtype; /* dtype in which the value travels */
+  int backward;   /* 1: a gradient on its way back; 0: a value */
 } ad_wire_passing;
 
 ad_status ad_crossings_create(ad_run *run) AD_CHECKED;
 void ad_crossings_destroy(ad_run *run);
 void ad_crossings_begin_pass(ad_run *run);    /* forgets which microbatches were posted */
-size_t ad_crossings_bytes(const ad_run *run); /* of all buffers on this rank */
-/* Before phase `p` runs microbatch m on this rank: waits until what it sent from the tape that it takes has been
- * sent. */
+size_t ad_crossings_bytes(const ad_run *run); /* bytes of all crossings' buffers on this rank */
+/* Called before phase `p` runs microbatch m on this rank: waits until the values are sent that an earlier microbatch
+ * left on the tape that m takes over. */
 ad_status ad_crossings_wait_room(ad_run *run, size_t p, size_t m) AD_CHECKED;
 /* Called when a phase asks for a value: waits until that of microbatch m has arrived. What the phase computed before
  * hides the wait. AD_INVALID, here and below: the transfer was not posted, or is posted a second time. */
 ad_status ad_crossings_wait_value(ad_run *run, size_t value, size_t m) AD_CHECKED;
 /* Posts the values that phase `from` gives and phase `to` is the first of its module to need, on either side. */
 ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m) AD_CHECKED;
-/* Before phase `p` goes back on this rank: waits for the gradients of the values that it gave. */
+/* Called before the backward of phase `p` on this rank: waits for the gradients of the values that the phase gave. */
 ad_status ad_crossings_wait_gradients(ad_run *run, size_t p, size_t m) AD_CHECKED;
-/* Posts the gradients of these values, after phase `to` has gone back. Backward runs phases in reverse order, so the
- * first phase that needs a value is the last to add to its gradient. */
+/* Posts the gradients of the values that phase `from` gave to phase `to`, after the backward of `to`. Backward runs
+ * phases in reverse order, so the first phase that needs a value is the last to add to its gradient. */
 ad_status ad_crossings_post_gradients(ad_run *run, size_t from, size_t to, size_t m) AD_CHECKED;
 /* Adds the gradient that came back for a value of microbatch m to the sum of those that phases of this rank left. */
 ad_status ad_crossings_add_returned(const ad_run *run, size_t value, size_t m, ad_array *sum, int *arrived) AD_CHECKED;
-/* Waits for all transfers. */
+/* Waits until all posted transfers are complete. */
 ad_status ad_crossings_settle(ad_run *run) AD_CHECKED;
 
-/* Passed to the seams AD_SEAM_ARRIVED (a value came) and AD_SEAM_RETURNED (a gradient came). */
+/* Argument of functions at the seams AD_SEAM_ARRIVED (a value came) and AD_SEAM_RETURNED (a gradient came). */
 typedef struct ad_crossing_passing {
   const ad_run *run;
   const ad_crossing *crossing;
   size_t microbatch;
-  const ad_array *array;  /* what came */
+  const ad_array *array;  /* the value or gradient that came */
   const ad_tensor *given; /* if a gradient came: the value whose gradient it is */
 } ad_crossing_passing;
 

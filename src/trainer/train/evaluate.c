@@ -18,7 +18,7 @@ static int64_t batches_of(const ad_run *run, int64_t samples) {
   return (samples + batch - 1) / batch;
 }
 
-/* ---- the loss ---- */
+/* ---- the mean loss on the held-out set ---- */
 
 /* Adds a batch's loss times its count: the batch was divided by its own count, but batches weigh by theirs. */
 static ad_status add_batch(ad_run *run, int64_t batch, double *sum, double *count) {
@@ -79,7 +79,7 @@ static double standard_error(const ad_sample_losses *of, double loss) {
   return n > 1 ? sqrt(n / (n - 1) * squares) / counts : NAN;
 }
 
-/* ---- the evaluation ---- */
+/* ---- evaluating a run ---- */
 
 static ad_status evaluate(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) {
   double *memory;

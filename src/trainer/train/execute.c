@@ -5,7 +5,7 @@
 #include "module/module.h"
 #include "program/program.h"
 
-/* ---- actions ---- */
+/* ---- executing one action: a function for each kind ---- */
 
 static ad_status forward(ad_run *run, ad_step_state *state, const ad_action *action) {
   return ad_phase_forward(run, state, (size_t)action->stage, (size_t)action->microbatch);
@@ -73,7 +73,7 @@ static ad_status (*const acts[AD_ACTION_COUNT])(ad_run *run, ad_step_state *stat
     [AD_ACTION_RECV_B] = receive_gradient,
     [AD_ACTION_REDUCE] = reduce};
 
-/* ---- the list ---- */
+/* ---- executing a rank's list of actions ---- */
 
 /* Forgets what is left of the last pass, also the memory that tapes have of the pool. */
 static void begin_pass(ad_run *run) {

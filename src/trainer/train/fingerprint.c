@@ -72,7 +72,7 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
   *fingerprint = (ad_fingerprint){0};
 }
 
-/* ---- comparing with a checkpoint's ---- */
+/* ---- comparing a run's fingerprint with a checkpoint's ---- */
 
 /* Whether the key may change when a run goes on: where it is computed, what it writes, how long it trains, values that
  * the checkpoint has, and where weights come from (they are known by their content). A key that is not listed changes

@@ -23,12 +23,12 @@ enum { RESULTS = sizeof results / sizeof *results };
 /* What the folder has of an earlier run. */
 typedef struct earlier {
   int64_t steps;      /* lines of its metrics.jsonl */
-  int64_t total;      /* the steps that it was to take */
+  int64_t total;      /* the steps that the run was to take */
   int64_t checkpoint; /* steps of its newest checkpoint; -1: it has none */
   int has_weights;
-  int takes_weights; /* the recipe may begin with model.weights, since it has no model.from */
-  int is_finished;   /* its run.json says that it is finished */
-  int is_same;       /* it was made from this recipe, or from one that gives the same numbers */
+  int takes_weights; /* 1: weights can be named as model.weights, since the recipe has no model.from */
+  int is_finished;   /* 1: run.json says that the run is finished */
+  int is_same;       /* 1: the run was made from this recipe, or from one that gives the same numbers */
 } earlier;
 
 /* *out: whether run.json's recipe gives the same numbers as `recipe`. A recipe that can no longer be read counts as
@@ -94,7 +94,7 @@ static void describe(const earlier *found, char *words, size_t size) {
              plural(found->total));
 }
 
-/* Says what --resume would do; the conditions are those of train.c. */
+/* Writes what --resume would do with the folder's earlier run; train.c decides by the same conditions. */
 static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
   if (found->checkpoint >= 0)
     snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
@@ -160,8 +160,8 @@ static int ends_as_dumped(const char *rest) {
   return rank >= 5 && (!strcmp(rest, file) || ad_is_unfinished(rest, file));
 }
 
-/* Whether the reducer names a dump's file so: "rank00003.sum.safetensors", or with a module's name and a dot before
- * it. */
+/* Whether the name is one that the reducer gives to files of a dump: "rank00003.sum.safetensors", or the same after a
+ * module's name and a dot. */
 static int is_dumped(const char *name) {
   static const char before[] = "rank";
   for (const char *at = strstr(name, before); at; at = strstr(at + 1, before))

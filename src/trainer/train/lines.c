@@ -16,12 +16,12 @@ ad_status ad_cannot_write(const char *path, int reason) {
   return ad_fail(AD_IO, "%s: cannot be written: %s", path, strerror(reason));
 }
 
-/* ---- what an earlier training wrote ---- */
+/* ---- reading the lines that an earlier training wrote ---- */
 
 typedef struct earlier_lines {
-  const char *path; /* of the file that will be written */
+  const char *path; /* path of the file that will be written */
   char *text;
-  size_t bytes; /* of the lines that are kept */
+  size_t bytes; /* size of the lines that are kept */
   int64_t lines;
 } earlier_lines;
 
@@ -59,7 +59,7 @@ ad_status ad_lines_count(const char *path, int64_t *out) {
   return status;
 }
 
-/* ---- the file ---- */
+/* ---- opening the file ---- */
 
 // Writes this much and rewinds, so that a full disk is reported before training and not after it.
 ad_status ad_lines_probe(FILE *file, const char *path) {

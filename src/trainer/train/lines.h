@@ -13,7 +13,7 @@ ad_status ad_lines_count(const char *path, int64_t *out) AD_CHECKED;
 /* Writes as much as a first minute of training will, then rewinds: a full disk is reported before training and not
  * after it. */
 ad_status ad_lines_probe(FILE *file, const char *path) AD_CHECKED;
-/* Fails with AD_IO, the path and errno's words. */
+/* Fails with AD_IO and a message that `path` cannot be written; `reason` is the errno. */
 ad_status ad_cannot_write(const char *path, int reason) AD_CHECKED;
 
 #endif

@@ -75,7 +75,7 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   return fflush(file) || ferror(file) ? ad_cannot_write(metrics->path, errno) : AD_OK;
 }
 
-/* ---- the file ---- */
+/* ---- opening, writing and closing metrics.jsonl ---- */
 
 ad_status ad_metrics_count(const char *folder, int64_t *out) {
   char *path;

@@ -9,7 +9,7 @@ typedef struct ad_metric {
   ad_step_report report;
   ad_evaluation held_out;    /* samples 0: not measured at this step */
   ad_run_memory memory;      /* all 0: not measured at this step */
-  const ad_program *program; /* its losses, if it has several, and its measured numbers are written too */
+  const ad_program *program; /* the program, whose measured numbers are written too, and its losses if it has several */
 } ad_metric;
 
 typedef struct ad_metrics {
@@ -28,7 +28,7 @@ ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *ou
 ad_status ad_metrics_try(const char *folder) AD_CHECKED;
 /* Counts the steps that an earlier training wrote; the file does not change. */
 ad_status ad_metrics_count(const char *folder, int64_t *out) AD_CHECKED;
-/* Writes one step. */
+/* Writes the line of one step. */
 ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) AD_CHECKED;
 ad_status ad_metrics_close(ad_metrics *metrics) AD_CHECKED; /* AD_IO if lines were lost */
 void ad_metrics_destroy(ad_metrics *metrics);

@@ -6,7 +6,7 @@
 #include "recipe/contract.h"
 #include "train/run.h"
 
-/* ---- how many are under way ---- */
+/* ---- counting the microbatches that are under way at once ---- */
 
 /* A phase of the program by its number. */
 typedef struct numbered_phase {
@@ -59,7 +59,7 @@ static ad_status count_under_way(ad_run *run) {
   return ad_order_most_at_once(&run->order, (ad_order_use){uses_microbatch, NULL}, &run->under_way.count);
 }
 
-/* ---- making ---- */
+/* ---- creating microbatches and their tapes ---- */
 
 static ad_status create_phase_tapes(ad_run *run, size_t p, const ad_tape_options *options) {
   ad_phase_share *phase = &run->under_way.phases[p];
@@ -132,7 +132,7 @@ void ad_microbatches_destroy(ad_run *run) {
   run->under_way = (ad_under_way){0};
 }
 
-/* ---- a pass ---- */
+/* ---- beginning a microbatch, and a pass over all microbatches ---- */
 
 void ad_microbatch_begin(const ad_run *run, int32_t m) {
   ad_microbatch_run *at = ad_run_microbatch(run, (size_t)m);
@@ -154,7 +154,7 @@ void ad_microbatches_begin_pass(ad_run *run) {
       if (run->under_way.phases[p].tapes[i]) ad_tape_reset(run->under_way.phases[p].tapes[i]);
 }
 
-/* ---- reading ---- */
+/* ---- finding a microbatch and its tape ---- */
 
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m) {
   return run->under_way.phases[p].tapes[m % run->under_way.phases[p].tape_count];

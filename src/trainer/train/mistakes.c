@@ -55,7 +55,7 @@ static void divide_by_own_group(void *context, void *passing) {
   }
 }
 
-/* ---- a module's norm, counted on another module's mesh ---- */
+/* ---- mistake: counting a module's norm on another module's mesh ---- */
 
 /* Another module's mesh on the same ranks as `own`; NULL: there is none, or `own` is only a view of a module's mesh. */
 static const ad_mesh *other_mesh(const ad_run *run, const ad_mesh *own) {

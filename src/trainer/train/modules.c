@@ -9,7 +9,7 @@
 #include "recipe/recipe.h"
 #include "train/run.h"
 
-/* ---- making ---- */
+/* ---- creating a run's modules ---- */
 
 /* Whether buckets share memory in turn: from ZeRO 2 on, unless some microbatch's gradients are kept instead of sent. */
 static int reuses_buckets(const ad_recipe *recipe) {
@@ -81,7 +81,7 @@ void ad_run_modules_destroy(ad_run *run) {
   ad_release(run->modules.here);
 }
 
-/* ---- reading ---- */
+/* ---- finding a run's modules and parameters ---- */
 
 ad_module *ad_run_module(const ad_run *run, size_t module) {
   return ad_has(module, ad_program_module_count(run->program), __func__, "module") ? run->modules.here[module] : NULL;

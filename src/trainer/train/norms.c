@@ -8,7 +8,7 @@
 #include "program/program.h"
 #include "train/run.h"
 
-/* ---- making ---- */
+/* ---- creating the norm groups ---- */
 
 static int same_name(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
 
@@ -66,7 +66,7 @@ void ad_norms_destroy(ad_run *run) {
   ad_release(run->norms.group_of);
 }
 
-/* ---- the norms of a step ---- */
+/* ---- computing the norms of a step ---- */
 
 size_t ad_run_norm_group_count(const ad_run *run) { return run->norms.count; }
 size_t ad_run_norm_group_of(const ad_run *run, size_t module) { return run->norms.group_of[module]; }

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* ---- which phase gives values to which ---- */
+/* ---- edges: which phase gives values to which ---- */
 
 typedef struct edge {
   int32_t from, to;
@@ -128,7 +128,7 @@ static ad_status find_place(const ad_program *program, const int32_t *sets, int6
   return AD_OK;
 }
 
-/* ---- the table ---- */
+/* ---- creating the run's table of actions ---- */
 
 static ad_status lower(ad_table *table) {
   ad_table_lowering lowering = {
@@ -193,7 +193,7 @@ void ad_order_release(ad_order *order) {
   *order = (ad_order){.place = -1};
 }
 
-/* ---- this rank's list ---- */
+/* ---- reading this rank's list of actions ---- */
 
 size_t ad_order_count(const ad_order *order) {
   return order->place < 0 ? 0 : ad_table_action_count(order->table, order->place);

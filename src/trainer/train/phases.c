@@ -10,7 +10,7 @@
 static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
 static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }
 
-/* ---- forward ---- */
+/* ---- one phase forward ---- */
 
 /* The losses that phase `p` of this rank hands in for microbatch m; one entry for each loss of the program. */
 static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
@@ -160,7 +160,7 @@ ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m
   return p + 1 == phases(run) ? check_losses(run, m) : AD_OK;
 }
 
-/* ---- backward ---- */
+/* ---- one phase backward ---- */
 
 /* The tensors that a phase's backward starts from, with their gradients. */
 typedef struct starts {
@@ -202,8 +202,8 @@ static ad_status find_starts(const ad_run *run, size_t p, size_t m, starts *from
   return AD_OK;
 }
 
-/* Runs one backward pass of a phase's tape: from these starts, or, if `from` is NULL, the gradients of weights that are
- * left. */
+/* Runs a backward pass of a phase's tape from the starts in `from`; if `from` is NULL, computes the gradients of
+ * weights that an earlier pass left for later. */
 static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, ad_start start) {
   ad_tape *t = ad_run_tape(run, p, m);
   ad_store *store = ad_module_store(ad_run_module(run, ad_program_phase(run->program, p)->module));

@@ -26,14 +26,14 @@ static void note_microbatch(void *context, void *passing) {
 
 static int is_pipeline(const ad_run *run) { return ad_program_stage_count(run->program) > 1; }
 
-/* The mesh of this rank's stages. */
+/* The mesh on which this rank's stages lie. */
 static const ad_mesh *own_mesh(const ad_run *run) {
   size_t m = 0;
   while (!ad_run_module(run, m)) m++;
   return ad_program_module(run->program, m)->mesh;
 }
 
-/* ---- the embedding, of which the last stage has another copy ---- */
+/* ---- mistakes with the embedding that the first and last stages share ---- */
 
 /* Leaves out the head's gradient of the embedding, where it comes back to the first stage. */
 static void leave_head_out(void *context, void *passing) {
@@ -85,7 +85,7 @@ static void count_twice(void *context, void *passing) {
   fire(context);
 }
 
-/* ---- norms and divisors ---- */
+/* ---- mistakes with norms and divisors ---- */
 
 /* Sums squares over the ranks of one stage only, so that each stage has a norm of its own. */
 static void sum_over_stage(void *context, void *passing) {
@@ -185,7 +185,7 @@ static void multiply_by_count(void *context, void *passing) {
   }
 }
 
-/* ---- where the mistakes show ---- */
+/* ---- which runs can show the mistakes, and their list ---- */
 
 /* Whether some microbatch's gradients are added to an earlier one's before a reduction. */
 static int adds_before_reductions(const ad_recipe *recipe) {

@@ -21,7 +21,7 @@ static ad_axes cut_by(const ad_bridge *bridge) {
   return ad_layout_cut_axes(&from);
 }
 
-/* ---- values of the step before ---- */
+/* ---- mistakes with values that are a step old ---- */
 
 /* One crossing's value in this step and in the one before. Kept until the process ends. */
 typedef struct earlier_value {
@@ -62,7 +62,7 @@ static void keep_those_before(void *context, void *passing) {
   fire(context);
 }
 
-/* ---- a gradient that comes back ---- */
+/* ---- mistakes with a gradient that comes back ---- */
 
 /* The axes along which several ranks have a copy, of which one gets the gradient that comes back. */
 static ad_axes copies_of(const ad_array *gradient) {
@@ -124,7 +124,7 @@ ad_needs ad_pool_mistakes_show(const ad_crossing_passing *at) {
   return is_clamped_alone(at) ? shown | AD_NEED_SHARED_CLAMP : shown;
 }
 
-/* ---- a factor for another module's average ---- */
+/* ---- mistake: scaling by another module's average ---- */
 
 /* The data parallel size of the module from which this module gets its values, over this module's own. */
 static double ratio_of_averages(const ad_run *run, size_t module) {
@@ -154,7 +154,7 @@ static void scale_for_other_average(void *context, void *passing) {
   }
 }
 
-/* ---- a narrower wire than the recipe promises ---- */
+/* ---- mistakes: values travel in a narrower dtype than the recipe promises ---- */
 
 static void narrow(void *context, ad_wire_passing *at) {
   if (at->dtype != AD_F16) return;
@@ -172,7 +172,7 @@ static void narrow_gradients(void *context, void *passing) {
   if (at->backward) narrow(context, at);
 }
 
-/* ---- where the mistakes show ---- */
+/* ---- which runs can show the mistakes, and their list ---- */
 
 static int has_gradient(const ad_run *run, size_t param) {
   const ad_array *gradient = ad_run_part(run, param, AD_PART_GRADIENT);

@@ -9,7 +9,7 @@
 static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }
 static size_t modules(const ad_run *run) { return ad_program_module_count(run->program); }
 
-/* ---- making ---- */
+/* ---- creating a step's progress ---- */
 
 static ad_status create_owed(ad_run *run, size_t p) {
   return ad_new(ad_run_phase(run, p)->tape_count, &run->progress.phases[p].owed);
@@ -118,7 +118,7 @@ ad_status ad_progress_end_addend(ad_run *run, size_t p, int updates) {
   return updates ? close_microbatch(run, p) : AD_OK;
 }
 
-/* ---- gradients of weights that are still to come ---- */
+/* ---- counting gradients of weights that are computed later ---- */
 
 static int64_t *owed_at(const ad_run *run, size_t p, size_t m) {
   return &run->progress.phases[p].owed[m % ad_run_phase(run, p)->tape_count];

@@ -62,7 +62,7 @@ ad_status ad_prompts_try(const ad_recipe *recipe, const ad_train_options *option
   return status;
 }
 
-/* ---- the file ---- */
+/* ---- opening and closing the file of samples ---- */
 
 static ad_status open_file(const char *folder, int64_t first_step, ad_prompts *out) {
   AD_TRY(ad_path_in(folder, "samples.jsonl", &out->path));
@@ -159,7 +159,7 @@ static ad_status gather(ad_run *run, const ad_sampler *sampler) {
   return AD_OK;
 }
 
-/* ---- the memory that prompts take ---- */
+/* ---- counting the memory that prompts take ---- */
 
 /* Adds the module's values to the bytes of all, and returns the largest one's. */
 static size_t add_module(const ad_module_spec *module, size_t *all) {
@@ -185,7 +185,7 @@ size_t ad_prompts_bytes(const ad_run *run) {
   return all + largest;
 }
 
-/* ---- lines of the file ---- */
+/* ---- writing a sample as a line of the file ---- */
 
 static json_t *list(const int32_t *tokens, int64_t count) {
   json_t *out = json_array();

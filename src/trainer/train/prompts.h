@@ -11,7 +11,7 @@ typedef struct ad_prompts {
   ad_prompt *list; /* the recipe's prompts; NULL: this rank does not sample */
   size_t count;
   const ad_train_options *options;
-  char *tokenizer; /* its path; NULL: there is none, or tokens are bytes */
+  char *tokenizer; /* path of the tokenizer; NULL: there is none, or tokens are bytes */
   ad_sampler *sampler;
   FILE *file;
   char *path;

@@ -33,7 +33,7 @@ static int put(json_t *object, const char *key, json_t *value) { return json_obj
 static int put_text(json_t *object, const char *key, const char *text) { return put(object, key, ad_json_text(text)); }
 static int put_integer(json_t *object, const char *key, int64_t value) { return put(object, key, json_integer(value)); }
 
-/* ---- process and machine ---- */
+/* ---- writing the process and machine ---- */
 
 static json_t *date_now(void) {
   char text[32];
@@ -62,7 +62,7 @@ static int put_machine(json_t *document) {
          put_text(document, "products", ad_products_print(products));
 }
 
-/* ---- the run ---- */
+/* ---- writing the run ---- */
 
 static int64_t element_count(const ad_run *run) {
   int64_t numel = 0;
@@ -134,7 +134,7 @@ static int put_run(json_t *document, const ad_run *run) {
          put_uniform_loss(document, run) | put(document, "facts", facts_of(run));
 }
 
-/* ---- the model that the run starts from ---- */
+/* ---- writing the model that the run starts from ---- */
 
 /* The dtype of most tensors, and the names of tensors with other dtypes, so that an export can write what was read. */
 static int put_dtypes(json_t *document, const ad_weights *weights) {
@@ -166,7 +166,7 @@ static ad_status put_from(json_t *document, const ad_recipe *recipe) {
   return failed ? no_memory() : AD_OK;
 }
 
-/* ---- the recipe ---- */
+/* ---- writing the recipe ---- */
 
 static json_t *change_document(const ad_recipe_change *change) {
   json_t *document = json_object();
@@ -194,7 +194,7 @@ static ad_status put_recipe(json_t *document, const ad_recipe *recipe) {
   return failed ? no_memory() : put_changes(document, recipe);
 }
 
-/* ---- the document ---- */
+/* ---- creating and updating run.json ---- */
 
 ad_status ad_provenance_read(const char *folder, json_t **out) {
   char *path;

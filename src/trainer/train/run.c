@@ -7,7 +7,7 @@
 #include "program/program.h"
 #include "recipe/recipe.h"
 
-/* ---- the world ---- */
+/* ---- checking that the recipe fits the number of ranks ---- */
 
 ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) {
   int64_t ranks = 0, world = ad_comm_size(comm);
@@ -21,7 +21,7 @@ ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) {
       (long long)world);
 }
 
-/* ---- making ---- */
+/* ---- creating a run ---- */
 
 static ad_status read_initial(ad_run *run) {
   if (run->recipe->from) return ad_run_read_pretrained(run, run->recipe->from);
@@ -37,7 +37,7 @@ static ad_status create_order(ad_run *run) {
                          &run->order);
 }
 
-/* All that follows from the order of a step's actions. */
+/* Makes all parts of the run that depend on the order of a step's actions. */
 static ad_status create_by_order(ad_run *run, int shares_memory) {
   AD_TRY(ad_microbatches_create(run, shares_memory));
   AD_TRY(ad_progress_create(run));
@@ -58,7 +58,7 @@ static ad_status create_program(ad_run *run) {
   return kind->open ? kind->open(ad_program_own(run->program)) : AD_OK;
 }
 
-// What was made before a failure is given back by ad_run_destroy.
+// Makes all parts of a run. After a failure ad_run_destroy frees the parts that were made.
 static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(ad_options_take(&run->options, sizeof run->options, options, "ad_run_options"));
   AD_TRY(create_program(run));
@@ -88,7 +88,7 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   return AD_OK;
 }
 
-/* The order of the step's actions was replaced. */
+/* Makes anew what depends on the order of a step's actions, after another table of actions was put in its place. */
 static ad_status renew_by_order(ad_run *run) {
   destroy_by_order(run);
   return create_by_order(run, 1);

@@ -16,34 +16,34 @@
 typedef struct ad_norm_group {
   const char *name;        /* NULL: the group of modules that name none */
   const ad_array **arrays; /* gradients of the group that this rank holds */
-  char **names;            /* of these gradients' parameters, in the whole program */
-  size_t *places;          /* of these gradients, in `sums` */
-  size_t count;            /* of these gradients */
+  char **names;            /* names of these gradients' parameters */
+  size_t *places;          /* index of each of these gradients in `sums` */
+  size_t count;            /* number of these gradients */
   double *sums;            /* sum of squares of each parameter of the group on any rank, in the program's order */
   size_t sum_count;
 } ad_norm_group;
 
 /* What phases handed in for one microbatch under way. */
 typedef struct ad_microbatch_run {
-  int32_t number;          /* of the microbatch; -1: none since the pass began */
-  ad_handed_loss *losses;  /* for each phase of this rank, each loss of the program */
+  int32_t number;          /* number of the microbatch; -1: none since the pass began */
+  ad_handed_loss *losses;  /* [phases of this rank][losses of the program] */
   ad_passed_value *values; /* each value of the program */
   ad_tensor **taken;       /* memory of the values' `inputs` and `needed` */
 } ad_microbatch_run;
 
 /* The tapes of a phase on this rank. */
 typedef struct ad_phase_share {
-  size_t place;      /* the phase's number among those of this rank; SIZE_MAX: its module is on other ranks */
-  ad_tape **tapes;   /* of microbatches under way: number m has tapes[m % tape_count]; NULL where its module is on other
-                        ranks */
+  size_t place;    /* the phase's number among those of this rank; SIZE_MAX: its module is on other ranks */
+  ad_tape **tapes; /* microbatch m has tapes[m % tape_count]; a tape is NULL if the phase's module is on other ranks */
   size_t tape_count; /* at least 1; a microbatch needs its tape from its forward pass until all its gradients came */
 } ad_phase_share;
 
-/* The microbatches between their first action on this rank and their last at once; written by microbatches.c. */
+/* The microbatches that are under way on this rank: begun by their first action, and not ended by their last one.
+ * Written by microbatches.c. */
 typedef struct ad_under_way {
-  size_t count; /* of them; microbatch m has list[m % count] */
+  size_t count; /* length of `list`; microbatch m has list[m % count] */
   ad_microbatch_run *list;
-  ad_phase_share *phases; /* of each phase of the program */
+  ad_phase_share *phases; /* one for each phase of the program */
   size_t own_phases;      /* phases of the program that run on this rank */
   ad_tape_pool *pool;     /* the memory of all tapes; NULL: each has its own */
 } ad_under_way;
@@ -63,48 +63,48 @@ typedef struct ad_phase_progress {
   int64_t *owed;
 } ad_phase_progress;
 
-/* How far a pass is on this rank; written by progress.c. */
+/* How far this rank is in the present pass; written by progress.c. */
 typedef struct ad_progress {
-  ad_module_run *modules;    /* of each module of the program */
-  ad_phase_progress *phases; /* of each phase of the program */
+  ad_module_run *modules;    /* one for each module of the program */
+  ad_phase_progress *phases; /* one for each phase of the program */
 } ad_progress;
 
 /* The modules of the program as this rank has them, one entry each; written by modules.c. */
 typedef struct ad_run_modules {
   ad_module **here;                 /* NULL: the module lies on other ranks */
-  ad_absent_module *absent;         /* what this rank knows of those */
-  const ad_parameters **parameters; /* as the module's tapes see them now */
-  size_t param_count;               /* of all modules together */
+  ad_absent_module *absent;         /* what this rank knows of modules on other ranks */
+  const ad_parameters **parameters; /* for each module, the parameters that its tapes use now */
+  size_t param_count;               /* number of parameters of all modules together */
 } ad_run_modules;
 
 /* The norm groups of the program; written by norms.c. */
 typedef struct ad_norms {
   ad_norm_group groups[AD_NORM_GROUPS_MAX];
   size_t count;
-  size_t *group_of; /* of each module */
+  size_t *group_of; /* for each module, the index of its norm group */
 } ad_norms;
 
 /* The counts of the program, one entry each; written by counts.c. */
 typedef struct ad_run_counts {
-  ad_count **sums; /* over the ranks; NULL: this rank has no share of the count */
+  ad_count **sums; /* each count's sum over the ranks; NULL: this rank has no share of the count */
   int64_t **own;   /* this rank's number in each microbatch */
 } ad_run_counts;
 
-/* What crosses between modules on ranks of their own; written by crossing.c. */
+/* Values and gradients that travel between modules on different ranks; written by crossing.c. */
 typedef struct ad_crossings {
-  ad_crossing *list; /* those that this rank sends or receives */
+  ad_crossing *list; /* the crossings that this rank sends or receives */
   size_t count;
-  int rounds; /* what crosses is rounded to the dtypes of its wire; in a forced dtype it is not */
-  int scale;  /* exponent that gradients carry on their wires beyond the loss scale: a reference has none itself */
+  int rounds; /* 1: values that cross are rounded to the dtype of their wire; 0 if a dtype is forced on all */
+  int scale;  /* exponent that gradients carry on wires in addition: the reference has no loss scale itself */
 } ad_crossings;
 
 /* Overflows of wires in the present step; written by wire_overflow.c. */
 typedef struct ad_wire_overflows {
-  double *noted;          /* on this rank, of each crossing of the program and its gradient */
-  ad_wire_overflow found; /* of all ranks, where the step's numbers are not finite */
+  double *noted;          /* two for each crossing: this rank's largest overflow of its value, and of its gradient */
+  ad_wire_overflow found; /* the overflow that all ranks agreed on; set if a step's numbers are not finite */
 } ad_wire_overflows;
 
-/* Who hears how far long work is; as ad_train_options.works. `tell` NULL: nobody. */
+/* The function that is told how far long work is, as ad_train_options.works; `tell` NULL: nobody is told. */
 typedef struct ad_listener {
   void (*tell)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
@@ -115,24 +115,25 @@ struct ad_run {
   const ad_recipe *recipe;
   ad_run_options options;
   ad_program *program;
-  ad_mesh *world;    /* of all ranks, where no module has them all; NULL: the first module's mesh does */
+  ad_mesh *world;    /* mesh of all ranks, if no module has all; NULL: the first module's mesh has them */
   ad_group everyone; /* all ranks */
   ad_run_modules modules;
   ad_norms norms;
   ad_run_counts counts;
-  ad_order order; /* what a step does on this rank */
+  ad_order order; /* the actions of a step on this rank */
   ad_under_way under_way;
   ad_progress progress;
   ad_crossings crossings;
   ad_wire_overflows overflows;
-  int trains; /* the present pass is a step's */
+  int trains; /* 1: the present pass belongs to a training step */
   ad_loss_scale loss_scale;
   int64_t uncounted;         /* steps in which no token counted */
   ad_sample_losses *samples; /* where tapes note losses of samples; NULL: nobody wants them */
   ad_listener listener;
   ad_trace trace;
   double *sums; /* ad_comm_alloc memory for AD_RUN_SUMS doubles */
-  /* Some rank was asked to stop; to write a checkpoint. The same on all ranks after a step. */
+  /* interrupted: some rank was asked to stop; asked_to_save: some rank was asked to write a checkpoint. After a step
+   * all ranks have the same. */
   int interrupted, asked_to_save;
 };
 enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a count */
@@ -144,20 +145,22 @@ ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) AD_CH
  * Tapes then share memory. Sums are those of the own order, bit for bit. After an error the run can only be
  * destroyed. */
 ad_status ad_run_take_table(ad_run *run, ad_table *table) AD_CHECKED;
-/* The same with a table that has its transfers and reductions, without any check: for tests of wrong tables. */
+/* Like ad_run_take_table, but takes a table that has its transfers and reductions already, and checks nothing: for
+ * tests of wrong tables. */
 ad_status ad_run_take_unchecked(ad_run *run, ad_table *table) AD_CHECKED;
 
 /* group.c: the group of all ranks, and memory for sums over it. */
 ad_status ad_run_group_create(ad_run *run) AD_CHECKED;
 void ad_run_group_destroy(ad_run *run);
 
-/* modules.c: makes the modules with values as they are drawn. After an error, too, the run can be destroyed; so
- * below. */
+/* modules.c: makes the modules, with initial values as they are drawn. After an error the run can still be destroyed;
+ * that holds for the functions below too. */
 ad_status ad_run_modules_create(ad_run *run) AD_CHECKED;
 void ad_run_modules_destroy(ad_run *run);
 /* The parameters of a module of this rank as its tapes see them now. */
 const ad_parameters *ad_run_parameters(const ad_run *run, size_t module);
-/* From now on tapes see these; NULL: the module's own. Nothing happens where the module is on other ranks. */
+/* From now on the module's tapes use these parameters; NULL: the module's own. Does nothing if the module is on other
+ * ranks. */
 void ad_run_show_parameters(ad_run *run, size_t module, const ad_parameters *parameters);
 
 /* norms.c. */
@@ -178,12 +181,13 @@ const ad_count *ad_run_count(const ad_run *run, size_t count); /* NULL: this ran
 int64_t *const *ad_run_counted(const ad_run *run);             /* where the program's `read` leaves its numbers */
 ad_status ad_run_counts_post(ad_run *run) AD_CHECKED;          /* starts to sum them */
 
-/* microbatches.c: for the order of the run. shares_memory: 1: tapes take their memory from one pool. */
+/* microbatches.c: makes room for the microbatches that the run's order of actions has under way at once. If
+ * shares_memory is 1, all tapes take their memory from one pool. */
 ad_status ad_microbatches_create(ad_run *run, int shares_memory) AD_CHECKED;
 void ad_microbatches_destroy(ad_run *run);
-/* Before a pass: forgets the last one, and gives back the memory that its tapes have of the pool. */
+/* Called before a pass: forgets the microbatches of the pass before, and gives their tapes' memory back to the pool. */
 void ad_microbatches_begin_pass(ad_run *run);
-/* Before an action of microbatch m: forgets the microbatch whose place it takes. */
+/* Called before an action of microbatch m: if m is new, forgets the earlier microbatch whose place m takes. */
 void ad_microbatch_begin(const ad_run *run, int32_t m);
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m);
 size_t ad_run_own_phases(const ad_run *run);
@@ -194,13 +198,16 @@ ad_status ad_progress_create(ad_run *run) AD_CHECKED;
 void ad_progress_destroy(ad_run *run);
 void ad_progress_begin_pass(ad_run *run);
 int ad_progress_has_phases(const ad_run *run, size_t module); /* some phase of the program runs on the module */
-/* Before and after the addends that phase `p` leaves in microbatch m: the module's reducer begins the microbatch with
- * the first phase's, and ends it with the last one's. AD_INVALID: an earlier microbatch was not reduced. */
+/* Called before and after phase `p` leaves its addends of microbatch m: the module's reducer begins the microbatch
+ * before the addends of the first phase, and ends it after those of the last. AD_INVALID: an earlier microbatch was not
+ * reduced. */
 ad_status ad_progress_begin_addend(ad_run *run, size_t p, size_t m, int updates) AD_CHECKED;
 ad_status ad_progress_end_addend(ad_run *run, size_t p, int updates) AD_CHECKED;
-/* The microbatch that a REDUCE of phase `p` is for; m: which it names, or -1. AD_INVALID: its addend did not come. */
+/* *out: the microbatch whose addend a REDUCE of phase `p` reduces; m: the microbatch that the REDUCE names, or -1.
+ * AD_INVALID: that addend has not come. */
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) AD_CHECKED;
-/* Gradients of inputs came and those of weights are still to come; these come. AD_INVALID: they were not owed. */
+/* ad_progress_owe notes that phase `p` has computed the gradients of inputs of microbatch m and is still to compute
+ * those of weights; ad_progress_pay notes that it computes them now. AD_INVALID: none were still to be computed. */
 void ad_progress_owe(ad_run *run, size_t p, int32_t m);
 ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) AD_CHECKED;
 
@@ -250,7 +257,7 @@ ad_run_param ad_run_param_at(const ad_run *run, size_t index);
  * this rank; NULL where it has none, and in plans where it is not here. Gradients are times 2^report.loss_scale.
  */
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
-ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the same for a module's state */
+ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* this rank's part of a module's state */
 /* Gathers such an array on all ranks of the run: out->data has room for the whole of it. Collective. */
 #define ad_run_whole(run, in, out) ad_run_whole_at((run), (in), (out), AD_HERE)
 AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
@@ -258,8 +265,8 @@ AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *
  * sees each of them whole, in memory that the next one overwrites. Collective. */
 typedef void (*ad_whole_visitor)(void *context, size_t index, const ad_array *whole);
 AD_CHECKED ad_status ad_run_visit_whole(ad_run *run, ad_whole_visitor visit, void *context);
-/* After values or masters were written between steps: updates the other of the two, and the copies that are computed
- * with. Collective. */
+/* Called after somebody wrote parameters' values, or their masters, between steps: updates the other of the two, and
+ * the whole copies with which ranks compute. Collective. */
 AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
 /* For proofs: computes the gradients of step `step` without reducing them. `visit` sees every microbatch's gradient of
  * every parameter on this rank, unreduced and times 2^loss_scale. report: gets the step's losses and count alone; NULL

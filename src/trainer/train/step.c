@@ -21,7 +21,7 @@ static size_t microbatches(const ad_run *run) { return (size_t)run->recipe->trai
 static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
 static size_t modules(const ad_run *run) { return ad_program_module_count(run->program); }
 
-/* ---- the batch and its counts (law 5) ---- */
+/* ---- reading the batch, and its counts (law 5) ---- */
 
 static ad_status read_batch(ad_run *run, ad_step_state *state, ad_held_out held_out) {
   int64_t of = state->step;
@@ -33,7 +33,7 @@ static ad_status read_batch(ad_run *run, ad_step_state *state, ad_held_out held_
   return ad_run_counts_post(run);
 }
 
-/* ---- sums of the losses ---- */
+/* ---- summing the losses over ranks ---- */
 
 static int is_finite_here(const ad_run *run, const ad_step_state *state) {
   for (size_t i = 0; i < losses(run); i++)
@@ -129,9 +129,9 @@ static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_rep
   return AD_OK;
 }
 
-/* Decides whether the step is skipped. All ranks have the same norm, so they skip together, all modules or none. A
- * value that overflows on a wire is an error, since no loss scale makes it smaller. */
-// smaller that overflows on a wire.
+/* Decides whether the step is skipped, because a gradient overflowed. All ranks have the same norm, so they skip
+ * together, all modules or none. A value (not a gradient) that overflows on a wire is an error, since no loss scale
+ * makes it smaller. */
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   double norm = report->norm;
   if (!isfinite(norm)) AD_TRY(ad_wire_overflow_agree(run));
@@ -166,7 +166,7 @@ static ad_status update(ad_run *run, const ad_step_report *report) {
   return AD_OK;
 }
 
-/* ---- the step ---- */
+/* ---- taking a step ---- */
 
 static double learning_rate(const ad_run *run, int64_t step) {
   ad_schedule schedule = {.size = sizeof schedule,
@@ -233,7 +233,7 @@ ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *o
   return AD_OK;
 }
 
-/* ---- showing what was learned ---- */
+/* ---- showing the program's own results ---- */
 
 static ad_status forward_alone(void *context, size_t m) { return ad_run_execute_forward(context, m); }
 
@@ -249,7 +249,7 @@ ad_status ad_run_show(ad_run *run, char **out) {
   return kind->account.show ? ad_run_tell(run, kind->account.show(ad_program_own(run->program), &forward, out)) : AD_OK;
 }
 
-/* ---- gradients before any reduction ---- */
+/* ---- visiting gradients before any reduction ---- */
 
 /* One module's parameters, for a tape that hands each gradient to the visitor instead of a reducer. */
 typedef struct visited_module {

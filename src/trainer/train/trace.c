@@ -33,7 +33,7 @@ void ad_trace_destroy(ad_trace *trace) {
   *trace = (ad_trace){0};
 }
 
-/* ---- the clock ---- */
+/* ---- the common time 0 of all ranks' clocks ---- */
 
 /* CLOCK_MONOTONIC counts from the machine's start, so another machine cannot use it; the wall clock is the same
  * everywhere. */
@@ -46,7 +46,7 @@ ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) 
 
 static int64_t time_of(const ad_trace *trace) { return ad_now() - trace->origin; }
 
-/* ---- recording ---- */
+/* ---- recording spans ---- */
 
 void ad_trace_begin_step(ad_trace *trace, int64_t step) {
   trace->recording = 1;
@@ -151,7 +151,7 @@ void ad_trace_bucket(void *context, ad_bucket_event event, const ad_bucket_step 
   }
 }
 
-/* ---- the last steps ---- */
+/* ---- keeping the events of the last steps ---- */
 
 /* The number of the first event to keep of the ring: the begin of the earliest of the last steps. */
 static size_t first_late(const ad_trace *trace) {

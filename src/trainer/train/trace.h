@@ -28,21 +28,21 @@ typedef enum ad_trace_kind {
       AD_TRACE_COUNT
 } ad_trace_kind;
 
-/* Only 64-bit integers, since events are sent between ranks as such. */
+/* An event of a trace. All fields are 64-bit integers, because ranks send events to each other as such. */
 typedef struct ad_trace_event {
   int64_t kind, index; /* number of the microbatch or bucket */
   int64_t step;
   int64_t begin, end; /* nanoseconds since the trace's origin; end 0: the span did not end */
   int64_t bytes;
-  int64_t move, axes; /* of a reduction: ad_move and ad_axes */
-  int64_t stage;      /* of a phase's pass over a microbatch: the phase's number */
+  int64_t move, axes; /* only in events of reductions: ad_move and ad_axes */
+  int64_t stage;      /* only in events of a phase's pass over a microbatch: the phase's number */
 } ad_trace_event;
 
-/* of the first steps, and of the last */
+/* A trace keeps the events of so many of the first steps and of the last steps, and at most AD_TRACE_EVENTS_MAX. */
 enum { AD_TRACE_FIRST_STEPS = 20, AD_TRACE_LAST_STEPS = 4, AD_TRACE_EVENTS_MAX = 1 << 14 };
 
 typedef struct ad_trace {
-  ad_trace_event *events; /* those of the first steps; ad_trace_settle appends those of the last steps */
+  ad_trace_event *events; /* events of the first steps; ad_trace_settle appends those of the last steps */
   size_t count;
   ad_trace_event *late; /* a ring: event number i is at i % AD_TRACE_EVENTS_MAX */
   size_t late_count;    /* events put into the ring so far */
@@ -66,7 +66,8 @@ ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) 
 /* Records until ad_trace_end_step. */
 void ad_trace_begin_step(ad_trace *trace, int64_t step);
 void ad_trace_end_step(ad_trace *trace);
-/* After the last step: appends the last steps to `events`, as far as the ring has them from their begin. */
+/* Called after the last step: appends the events of the last steps to `events`, without steps whose begin the ring has
+ * lost. */
 ad_status ad_trace_settle(ad_trace *trace) AD_CHECKED;
 void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes);
 /* Begins a phase's pass over a microbatch; ad_trace_end ends it. */
@@ -77,8 +78,8 @@ void ad_trace_bucket(void *context, ad_bucket_event event, const ad_bucket_step 
 
 /* The events of all ranks of a group, on its first member; empty on the others. */
 typedef struct ad_timeline {
-  ad_trace_event *events; /* one rank's after another's */
-  int64_t *counts;        /* events of each rank */
+  ad_trace_event *events; /* the events of the first rank, then of the next, and so on */
+  int64_t *counts;        /* number of events of each rank */
   int64_t ranks;
 } ad_timeline;
 /* Gathers the events on the group's first rank. Collective over the group. */

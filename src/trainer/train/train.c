@@ -36,15 +36,15 @@ typedef struct training {
   ad_train_options options;
   ad_pretrain pretrain;
   ad_run *run;
-  ad_metrics metrics;            /* on the first rank */
-  ad_prompts prompts;            /* on the first rank */
-  json_t *provenance;            /* on the first rank */
+  ad_metrics metrics;            /* only on the first rank */
+  ad_prompts prompts;            /* only on the first rank */
+  json_t *provenance;            /* only on the first rank: the contents of run.json */
   char *checkpoints;             /* the folder of checkpoints */
   ad_checkpointer *checkpointer; /* NULL: no checkpoint was due yet, and the recipe asks for none */
   int64_t first_step;            /* steps that earlier trainings have taken */
-  int keeps_weights;             /* the folder has the weights of the last step, which this run did not compute */
+  int keeps_weights;             /* 1: the folder has the last step's weights already, from an earlier run */
   int lock;                      /* the first rank's lock on the folder */
-  int has_folder;                /* the folder was taken already */
+  int has_folder;                /* 1: the run has taken its folder already */
 } training;
 
 static ad_status agree(ad_run *run, ad_status own, const char *site) {

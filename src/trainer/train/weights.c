@@ -12,7 +12,7 @@
 #include "program/weights.h"
 #include "train/run.h"
 
-/* ---- writing ---- */
+/* ---- writing all parameters ---- */
 
 enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
 
@@ -105,7 +105,7 @@ ad_status ad_run_write_weights(ad_run *run, const char *path) {
   return ad_agree(run->comm, &run->everyone, write_weights(run, path), AD_HERE);
 }
 
-/* ---- reading ---- */
+/* ---- reading all parameters ---- */
 
 static const char *name_of(const ad_run *run, size_t index, char *buffer) {
   ad_run_param at = ad_run_param_at(run, index);

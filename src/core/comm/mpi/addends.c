@@ -157,7 +157,7 @@ void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c) {
   c->members[index].addends = ad_mpi_addends_for(c->call, index).at;
 }
 
-/* ---- adding up ---- */
+/* ---- adding addends up ---- */
 
 /* Adds up a partial sum and sends it to the member whose slice it is part of. */
 static void add_up_partial(mpi_world *world, mpi_call *c, const mpi_partial *partial) {

@@ -8,7 +8,7 @@
 #include "comm/shm/memory.h"
 #include "mesh/group.h"
 
-/* ---- channels ---- */
+/* ---- channels: one for each group that spans nodes ---- */
 
 // Prepares the channel of a group that spans nodes: its routes, and room for calls that members tell early.
 static ad_status prepare_spanning(mpi_world *world, mpi_channel *channel) {
@@ -121,7 +121,7 @@ int ad_mpi_has_made(mpi_world *world, const ad_group_shape *shape, uint64_t sequ
   return ad_shm_channel(world->shm, &call, &local) || local->next_sequence > sequence;
 }
 
-/* ---- matching ---- */
+/* ---- checking that all members post the same call ---- */
 
 static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   char words[AD_MESSAGE_MAX];
@@ -224,7 +224,7 @@ static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *to
   }
 }
 
-/* ---- telling ---- */
+/* ---- telling this rank's calls to the other members ---- */
 
 // Fills in what a call's mail says to every member.
 static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
@@ -321,7 +321,7 @@ ad_status ad_mpi_tell(mpi_world *world, mpi_call *c) {
   return AD_OK;
 }
 
-/* ---- calls that other members tell ---- */
+/* ---- taking calls that other members have told ---- */
 
 mpi_call *ad_mpi_find_call(mpi_world *world, uint32_t tag) {
   mpi_call *c = world->first;

@@ -18,7 +18,7 @@
 
 enum {
   EXIT_OF_THE_STUCK = 1,         // exit status of ranks that do not notice an error
-  MPI_GRACE_MILLISECONDS = 2000  // from an error to the end of ranks that do not notice it
+  MPI_GRACE_MILLISECONDS = 2000  // time from an error until ranks that do not notice it are ended
 };
 
 // Gives up all calls after an error: callers use their buffers again, so MPI must not touch them any more.
@@ -138,7 +138,7 @@ static ad_status mpi_attach(void *world, size_t bytes, const ad_shared_token *to
   return ad_shm_attach(((mpi_world *)world)->shm, bytes, token, out);
 }
 
-/* ---- leaving ---- */
+/* ---- leaving the world ---- */
 
 // Tells all ranks that this one leaves.
 static void tell_leaving(mpi_world *world) {

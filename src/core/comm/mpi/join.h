@@ -8,7 +8,7 @@
 /* Opens the world of the launcher that started this process. */
 ad_status ad_mpi_open(ad_comm **out) AD_CHECKED;
 
-/* ---- launcher.c ---- */
+/* ---- in launcher.c: which launcher started the process, and its MPI ---- */
 
 /* Loads the module for the launcher that started this process. */
 ad_status ad_mpi_load(const ad_mpi_transport **out) AD_CHECKED;

@@ -49,7 +49,7 @@ ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) 
                  started_by ? started_by->words : "srun", started, transport->name);
 }
 
-/* ---- where modules are ---- */
+/* ---- finding and loading the module for the launcher's MPI ---- */
 
 typedef struct places {
   char text[8][PATH_MAX];

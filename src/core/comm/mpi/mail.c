@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "comm/mpi/world.h"
 
-/* ---- sending ---- */
+/* ---- sending mail (small messages between ranks) ---- */
 
 static void keep(mpi_world *world, mpi_outgoing *outgoing) {
   outgoing->next = world->outbox;

@@ -72,7 +72,7 @@ typedef struct mail_message_to {
   int64_t tag;
   uint64_t bytes;
   uint64_t number;              // counts the sender's large messages; 0: the bytes are in this mail
-  uint32_t message_tag, dtype;  // the tag under which the bytes move when they are asked for
+  uint32_t message_tag, dtype;  // message_tag: the tag under which the bytes are sent when the receiver asks for them
   char site[AD_SITE_MAX];
 } mail_message_to;
 
@@ -82,7 +82,7 @@ typedef struct mail_request {
   uint64_t number;
 } mail_request;
 
-/* The error of the world, for ranks of other nodes. */
+/* Tells ranks of other nodes the error of the world. */
 typedef struct mail_error {
   mail head;
   int32_t rank;
@@ -116,7 +116,7 @@ typedef struct mail_query {
   mail head;
   uint32_t origin, is_answer;
   uint64_t number;            // counts the origin's queries
-  char text[AD_MESSAGE_MAX];  // in an answer: the waits that it stands for
+  char text[AD_MESSAGE_MAX];  // in an answer: the waits, in words, because of which the sender cannot go on
 } mail_query;
 
 /* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, that becomes the world's

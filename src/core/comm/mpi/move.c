@@ -34,7 +34,7 @@ ad_status ad_mpi_reserve(mpi_call *c) {
   return ad_mpi_reserve_addends(c);
 }
 
-/* ---- exchange ---- */
+/* ---- the messages of an exchange ---- */
 
 // Finds number n of the messages that this rank sends to itself.
 static const ad_message *own_send(const ad_call *call, uint32_t n) {

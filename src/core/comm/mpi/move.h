@@ -11,7 +11,7 @@ int ad_mpi_move(mpi_world *world, mpi_call *c);
 /* Gives up all requests of the call. */
 void ad_mpi_abandon(mpi_world *world, mpi_call *c);
 
-/* ---- addends.c: collecting addends; a broadcast is a sum with the addends of one member ---- */
+/* ---- in addends.c: collecting addends (a broadcast is a sum of one member's addends) ---- */
 
 ad_status ad_mpi_reserve_addends(mpi_call *c) AD_CHECKED;
 /* Starts to send this rank's addends to the members that sum them, and to receive what this rank sums. */
@@ -25,7 +25,7 @@ void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes);
 /* Tells the members whose addends this rank has read in the file that it has. */
 void ad_mpi_say_what_is_read(mpi_world *world, const mpi_call *c);
 
-/* ---- results.c ---- */
+/* ---- in results.c: distributing results to the members that need them ---- */
 
 /* Starts to send this rank's slice, or its blocks, to the members that need them. */
 void ad_mpi_begin_distributing(mpi_world *world, mpi_call *c);
@@ -34,7 +34,7 @@ void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c);
 /* 1: this rank has all that it needs, and nobody needs anything of it. */
 int ad_mpi_has_distributed(mpi_world *world, mpi_call *c);
 
-/* ---- pack.c ---- */
+/* ---- in pack.c: copying blocks into slices and out of them ---- */
 
 /* A call with segments is moved as another one, whose blocks lie one after another in memory of the engine: ad_mpi_pack
  * makes it and copies the inputs there, before ad_mpi_reserve; ad_mpi_unpack copies the outputs back when it is

@@ -7,7 +7,7 @@
 #include "comm/mpi/wait.h"
 #include "comm/shm/engine.h"
 
-/* ---- mail ---- */
+/* ---- receiving mail and acting on it ---- */
 
 static void take_receipt(mpi_world *world, const mail_receipt *receipt) {
   mpi_call *c = ad_mpi_find_call(world, receipt->tag);
@@ -81,7 +81,7 @@ static void progress_mail(mpi_world *world) {
   if (world->outbox) ad_mpi_forget_sent(world);
 }
 
-/* ---- calls ---- */
+/* ---- moving this rank's calls on ---- */
 
 // Moves the values of all calls that span nodes, and takes out those that are complete.
 static void advance(mpi_world *world) {

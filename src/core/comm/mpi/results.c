@@ -20,7 +20,7 @@ static void copy(void *to, const void *from, size_t bytes) {
   if (bytes && to != from) memcpy(to, from, bytes);
 }
 
-/* ---- sending and passing on ---- */
+/* ---- sending results, and passing received ones on ---- */
 
 /* The place in the file where member i, of this node, gets what member k gives to it; NULL: it is not in the file. */
 static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
@@ -82,7 +82,7 @@ static int has_passed_on(mpi_world *world, mpi_call *c) {
   return 1;
 }
 
-/* ---- receiving ---- */
+/* ---- asking for results and receiving them ---- */
 
 static const char *values_of(const mail_call *told) {
   return (const char *)(told + 1) + told->entries * sizeof(mail_message);
@@ -124,7 +124,7 @@ void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c) {
   for (uint32_t i = 1; i < members && c->unasked; i++) ask(world, c, after(c, c->channel->index, i));
 }
 
-/* ---- distributing ---- */
+/* ---- distributing a call's results ---- */
 
 /* Copies this rank's own block to its place in the output. */
 static void keep_own(const ad_call *call) {

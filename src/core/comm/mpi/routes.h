@@ -35,7 +35,8 @@ int ad_mpi_sums_first(const mpi_routes *routes, const ad_call *call, uint32_t i)
 /* The member that reads member i's addends of slice k: k itself, or the member of i's node that sums i's part of the
  * tree for k. */
 uint32_t ad_mpi_reader(const mpi_routes *routes, const ad_call *call, uint32_t i, uint32_t k);
-/* The member that sends member i what member k has for all: k itself, or the member of i's node that passes it on. */
+/* The member from which member i gets what member k gives to all members: k itself, or a member of i's node that passes
+ * it on. */
 uint32_t ad_mpi_giver(const mpi_routes *routes, const ad_call *call, uint32_t k, uint32_t i);
 
 #endif

@@ -5,7 +5,7 @@
 #include "comm/mpi/transfer.h"
 #include "comm/mpi/wait.h"
 
-/* ---- who is missing ---- */
+/* ---- which members a call waits for ---- */
 
 mpi_waited ad_mpi_waited_call(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
@@ -24,7 +24,7 @@ int ad_mpi_is_missing(const mpi_world *world, uint32_t member) {
   return c->mode == SHM_UNMATCHED && ad_shm_lacking(c, member) == member;
 }
 
-/* ---- circles ---- */
+/* ---- searching for circles of waits ---- */
 
 static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w, uint32_t peer) {
   const ad_call *call = world->waiting.call;

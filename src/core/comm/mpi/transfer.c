@@ -21,7 +21,7 @@ typedef struct bringing {
   int64_t since;
 } bringing;
 
-/* ---- sending ---- */
+/* ---- sending a message to another node ---- */
 
 static void fill(const mpi_world *world, const ad_call *call, mail_message_to *out) {
   *out = (mail_message_to){.head = {MAIL_MESSAGE, world->rank}, .group = call->shape.list, .tag = call->tag};
@@ -140,7 +140,7 @@ int ad_mpi_transfer_done(mpi_world *world, ad_call *call) {
   return ad_shm_transfer_done(world->shm, call);
 }
 
-/* ---- receiving ---- */
+/* ---- receiving a message from another node ---- */
 
 static mail_message_to *mail_of(const shm_envelope *envelope) {
   return (mail_message_to *)(uintptr_t)envelope->at;  // NOLINT(performance-no-int-to-ptr)
@@ -206,7 +206,7 @@ void ad_mpi_take_message(mpi_world *world, mail_message_to *message) {
   ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message from another node");
 }
 
-/* ---- beginning and end ---- */
+/* ---- starting and abandoning transfers ---- */
 
 void ad_mpi_transfers_begin(mpi_world *world) {
   world->outside = (shm_outside){.context = world, .bring = bring, .left = world->left};

@@ -6,7 +6,7 @@
 
 /* A large message on its way to another node. */
 typedef struct mpi_send {
-  shm_transfer side;  // what a wait looks at
+  shm_transfer side;  // the transfer, as a wait sees it
   struct mpi_send *next;
   ad_call *call;    // NULL: the bytes were copied, and the call is complete
   uint64_t number;  // counts this rank's large messages

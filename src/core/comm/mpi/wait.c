@@ -19,7 +19,7 @@ static const int64_t look_interval = 200000000, data_patience = 1000000000, mail
 
 static ad_told_call own_call(const mpi_call *c) { return ad_mpi_told_call(c->members[c->channel->index].told); }
 
-/* ---- ranks that left ---- */
+/* ---- looking for ranks that left ---- */
 
 // Makes it the world's error that a member which the call needs has left.
 static void look_for_left(mpi_world *world, const mpi_call *c) {
@@ -38,7 +38,7 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
   }
 }
 
-/* ---- what other processes of the node see ---- */
+/* ---- showing this rank's wait to other processes of the node ---- */
 
 // Adds "ranks 2,3": members that have not told their call. If all have, their values are on their way, and it says so.
 static void add_missing(ad_text *text, const mpi_world *world, const mpi_waited *w) {
@@ -72,7 +72,7 @@ static void hide_wait(mpi_world *world) {
   if (atomic_load(epoch) & 1) atomic_fetch_add(epoch, 1);
 }
 
-/* ---- waiting ---- */
+/* ---- the loops that wait ---- */
 
 // In a long wait, finds out from time to time why it does not end.
 static void look(mpi_world *world) {

@@ -7,7 +7,7 @@
 /* Waits until the call is complete or the world has an error. */
 ad_status ad_mpi_wait(mpi_world *world, ad_call *call) AD_CHECKED;
 
-/* ---- search.c ---- */
+/* ---- in search.c: searching for circles of waits ---- */
 
 /* The group and number of the call that this rank waits in. */
 typedef struct mpi_waited {
@@ -24,13 +24,13 @@ void ad_mpi_search(mpi_world *world);
 /* Acts on a search of another rank: sends it on if this rank waits too; if it began here, there is a circle. */
 void ad_mpi_follow_search(mpi_world *world, const mail_search *search);
 
-/* ---- query.c ---- */
+/* ---- in query.c: asking other ranks what they wait for ---- */
 
 /* For a rank that waits to receive from any source: asks all ranks that could send whether they can go on. */
 void ad_mpi_ask_all(mpi_world *world);
 void ad_mpi_take_query(mpi_world *world, const mail_query *query);
 
-/* ---- progress.c ---- */
+/* ---- in progress.c: moving calls on while a rank waits ---- */
 
 /* Carries all calls under way as far as is possible now, on the node and between nodes. */
 void ad_mpi_progress(mpi_world *world);

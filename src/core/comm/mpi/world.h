@@ -41,7 +41,7 @@ typedef struct mpi_channel {
   int64_t *ranks;  // owned: the ranks of a list
   uint32_t members, index;
   int is_local;            // 1: all members are on one node, and engine shm carries out its calls
-  mpi_routes routes;       // if the group spans nodes
+  mpi_routes routes;       // who sends what to whom, if the group spans nodes
   uint64_t next_sequence;  // sequence number of this rank's next call, if the group spans nodes
   mail_call **early;       // [MPI_CALLS][members]: calls that members told before this rank made its own
 } mpi_channel;
@@ -54,40 +54,40 @@ typedef struct mpi_member {
   void *sending;                                   // request: this rank's addends of the member's slice, sent to the
                                                    // member that reads them
   void *receiving, *arriving;                      // requests: the member's addends; its block or slice
-  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts from the member: that are waited for; that have come
-  uint8_t receives_result;                         // 1: its block or slice is asked for, or there is none to ask for
+  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts from the member: awaited ones; those that have come
+  uint8_t receives_result;                         // 1: the member's block or slice is asked for, or none is needed
 } mpi_member;
 
 /* A sum that this rank forms for a member of another node: its part of the tree, of that member's slice. */
 typedef struct mpi_partial {
   uint32_t slice;
-  char *sum, *received;  // the latter: room for the addends of every member of the part, one after another
+  char *sum, *received;  // received: room for the addends of every member of the part, one after another
 } mpi_partial;
 
 typedef enum mpi_stage { STAGE_TOLD, STAGE_PARTIALS, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
 
 /* A call of a spanning group under way. */
 typedef struct mpi_call {
-  ad_call *call;   // what is moved: the caller's, or `packed`
-  ad_call *asked;  // the caller's
+  ad_call *call;   // the call whose values are moved: the caller's, or `packed`
+  ad_call *asked;  // the caller's call
   ad_call packed;  // the caller's call as one without segments, whose blocks lie one after another in `pack`
-  char *pack;      // kept for later calls; only grows, as do the other arrays
+  char *pack;      // memory of `packed`; kept for later calls and only grows, as do the other arrays
   size_t pack_bytes;
   mpi_channel *channel;
   struct mpi_call *next;
   uint64_t sequence;
-  uint32_t tag, arrived;  // the first of its two message tags; how many members have told the call
+  uint32_t tag, arrived;  // tag: the first of its two message tags; arrived: how many members have told the call
   int mismatched;
   mpi_stage stage;
   mpi_member *members;
   uint32_t member_places;
-  char *space;  // received addends and partial sums
+  char *space;  // memory for received addends and partial sums
   size_t space_bytes, space_used;
   mpi_partial *partials;
   uint32_t partial_count, partial_places;
   uint32_t passed_on;  // members, from this rank's own number on, whose blocks or slices are passed on to this node
   uint32_t unasked;    // members whose block or slice is not asked for
-  void **requests;     // under way: of addends for partial sums; then of partial sums, blocks, slices, messages
+  void **requests;     // requests under way: addends for partial sums, then partial sums, blocks, slices, messages
   size_t request_count, request_places;
 } mpi_call;
 
@@ -102,8 +102,8 @@ typedef struct mpi_outgoing {
 typedef struct mpi_waiting {
   uint64_t serial;           // counts this rank's waits
   const ad_call *call;       // the call that is waited for; NULL: none
-  uint64_t first_search;     // the first of its searches that was begun in this wait
-  int64_t since, next_look;  // by ad_now(); 0: no long wait yet
+  uint64_t first_search;     // number of the first search that this rank began in this wait
+  int64_t since, next_look;  // by ad_now(): begin of the wait; the next look at why it lasts. 0: no long wait yet
 } mpi_waiting;
 
 struct mpi_world {
@@ -121,7 +121,7 @@ struct mpi_world {
   unsigned char *incoming;  // owned: the mail that is being received; NULL: none
   void *incoming_request;
   uint64_t calls_made, sends_made;
-  struct mpi_send *sends, *spent;  // large messages for other nodes; those that are complete
+  struct mpi_send *sends, *spent;  // sends: large messages for other nodes; spent: the complete ones of these
   shm_outside outside;
   mail_call **unknown;  // owned: calls that members told of lists on which this rank has made no call yet
   size_t unknown_count;
@@ -129,10 +129,10 @@ struct mpi_world {
   int told_error, gave_up, has_stray_requests;  // 1: other nodes know the error; calls were given up; MPI may still
                                                 // hold requests that were given up
   mpi_waiting waiting;
-  uint64_t waits;             // begun by this rank
-  struct mpi_query *queries;  // owned: for each origin its last query; NULL: none has come yet
-  uint64_t searches;          // begun by this rank
-  uint64_t *followed;         // for each rank: number of its last search that was followed
+  uint64_t waits;             // number of waits that this rank has begun
+  struct mpi_query *queries;  // owned: the last query of each rank; NULL: none has come yet
+  uint64_t searches;          // number of searches that this rank has begun
+  uint64_t *followed;         // for each rank: number of its last search that this rank sent on
 };
 
 /* Sets the error of the world, unless there is one already. */

@@ -17,7 +17,7 @@ enum {
   SHM_PULL_MIN = 16 * 1024   // bytes of a piece of memory that are worth reading from a peer; see is_worth_pulling
 };
 
-/* ---- publishing ---- */
+/* ---- publishing this rank's call in its slot ---- */
 
 // Bytes that this member sends to others.
 static size_t sent_bytes(const ad_call *call) {
@@ -200,7 +200,7 @@ void ad_shm_consume(shm_call *c) {
   atomic_store_explicit(own, calls, memory_order_release);
 }
 
-/* ---- matching ---- */
+/* ---- checking that all members published the same call ---- */
 
 static int has_published(const shm_call *c, uint32_t member) {
   return atomic_load_explicit(&ad_shm_slot(c, member)->published, memory_order_acquire) == c->sequence + 1;

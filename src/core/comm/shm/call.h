@@ -26,14 +26,14 @@ typedef struct shm_call {
   // 1: for some member, the input is staged; the input is pulled; the output is not in the file; the input is not
   // inline; there is a table.
   uint8_t any_staged, any_pulled, any_elsewhere, any_not_inline, any_table;
-  uint8_t past;       // outputs are written past the caches
+  uint8_t past;       // 1: outputs are written by stores that bypass the caches
   uint32_t patience;  // how often this rank still looks whether the others are done before it takes their chunks
   void *staging;
-  // In rounds: how many the call has, how many of them this member stages, and in how many it fetches results from
-  // others; then the next round of staging, of reducing, and of fetching or copying.
+  // Only in a call in rounds: the number of its rounds, of those in which this member stages its input, and of those in
+  // which it fetches results; then the next round of staging, of reducing, and of fetching or copying.
   uint32_t rounds, own_rounds, out_rounds;
   uint32_t next_in, next_reduce, next_out;
-  uint8_t started, finished;  // in rounds: whether this member's part is
+  uint8_t started, finished;  // in a call in rounds: whether this member's part is started, is finished
   uint32_t next_segment;      // the next segment to copy among those that need no staging
   size_t reduced;             // elements of the own part that are reduced, where inputs are pulled
   int64_t gone_since;         // by ad_now(): when a source's process was first found to be gone; 0: it was not

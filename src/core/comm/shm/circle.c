@@ -53,7 +53,7 @@ typedef struct circle {
   long_wait *waits;                      // owned: for each rank in `seen` that waits, its wait
 } circle;
 
-/* ---- one wait ---- */
+/* ---- whom one waiting rank waits for ---- */
 
 static const shm_slot *slot_in(const long_wait *wait, uint32_t member) {
   return &wait->slots[(size_t)member * SHM_RING + wait->sequence % SHM_RING];
@@ -117,7 +117,7 @@ static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   return atomic_load(&record->epoch) == out->epoch;
 }
 
-/* ---- all ranks that wait ---- */
+/* ---- whether waiting ranks can go on, and the circle if not ---- */
 
 // Looks at this rank and at all ranks that are waited for from it on, and notes which of them wait.
 static void look_around(const shm_world *world, circle *found) {
@@ -183,7 +183,7 @@ static int still_waiting(const shm_world *world, const circle *found) {
   return 1;
 }
 
-/* ---- words ---- */
+/* ---- the error about a circle of waits ---- */
 
 // Adds a sentence on the wait of number i of the circle's ranks.
 static void add_wait(const shm_world *world, ad_text *text, const circle *found, uint32_t i) {

@@ -40,7 +40,7 @@ enum {
   // Bytes between fields that different ranks write, or one rank at different times: the processor fetches cache lines
   // in pairs, so that writing to one disturbs readers of its neighbour.
   SHM_PAIR = 128,
-  SHM_CHANNELS = 4096,  // different groups, a power of two
+  SHM_CHANNELS = 4096,  // most groups that a world's ranks make calls on; a power of two
   SHM_RANKS_MAX = 512,
   SHM_WORDS = 384,  // bytes of a sentence in a record
   SHM_CORES_MAX = 1024

@@ -7,7 +7,7 @@
 #include "comm/words.h"
 #include "mesh/group.h"
 
-/* ---- tables ---- */
+/* ---- tables in which members publish their counts and messages ---- */
 
 size_t ad_shm_table_bytes(const ad_call *call) {
   if (call->op == AD_EXCHANGE) return call->message_count * sizeof(shm_message);
@@ -79,7 +79,7 @@ static int64_t find_message(const shm_world *world, const shm_call *c, uint32_t 
   return at < entries && table[at].sends == sends && table[at].peer == peer ? (int64_t)at : -1;
 }
 
-/* ---- do they match? ---- */
+/* ---- whether two members' tables match ---- */
 
 static ad_told_block told_block(const shm_call *c, uint32_t member, uint64_t elements) {
   const ad_group_shape *shape = &c->channel->shape;
@@ -140,7 +140,7 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *word
   return c->call->op == AD_EXCHANGE ? messages_match(world, c, words) : starts_match(world, c, words);
 }
 
-/* ---- segments ---- */
+/* ---- the segments that one member reads ---- */
 
 // Turns `at`, from a member's offer or table, into an address; NULL: the bytes pass through staging. An address in the
 // member's process is passed on as it is and must not be followed here.
@@ -236,7 +236,7 @@ shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t d
   return segment;
 }
 
-/* ---- this member's stream, as it goes through staging ---- */
+/* ---- copying this member's blocks through the staging buffer ---- */
 
 // Copies what one buffer, `from_start` bytes into the stream, has of bytes [start, start + bytes) of the stream.
 static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes, uint64_t start, size_t bytes,

@@ -26,7 +26,7 @@ shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t d
 void ad_shm_copy_stream(const shm_call *c, uint64_t start, size_t bytes, char *to);
 /* Bytes of the table that this member publishes with its call: counts of an all_to_all, messages of an exchange. */
 size_t ad_shm_table_bytes(const ad_call *call);
-/* Fills that table. */
+/* Fills the table that this member publishes with its call. */
 void ad_shm_fill_table(const shm_world *world, const shm_call *c, const shm_offer *offer, void *table);
 /* Returns 1 if what members send is what the others receive; else 0, and adds words that say what differs. */
 int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *words);

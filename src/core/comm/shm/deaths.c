@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "comm/shm/error.h"
 
-enum { UNWATCHED = -1, ENDED = -2 };  // in place of a descriptor
+enum { UNWATCHED = -1, ENDED = -2 };  // what stands in place of a descriptor
 
 static int watch(int32_t pid) {
   int fd = (int)syscall(SYS_pidfd_open, pid, 0);

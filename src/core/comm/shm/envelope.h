@@ -29,7 +29,7 @@
 
 enum {
   SHM_CELLS = 256,           // envelopes in a queue, a power of two
-  SHM_INLINE_MESSAGE = 120,  // bytes
+  SHM_INLINE_MESSAGE = 120,  // bytes of a message that fit into its envelope
   SHM_ROOM = 8192 - SHM_PAIR
 };
 
@@ -38,7 +38,7 @@ typedef enum shm_whereabouts {
   SHM_IN_ENVELOPE,
   SHM_IN_FILE,     // `at` is an offset
   SHM_IN_PROCESS,  // `at` is an address of the sender's
-  SHM_ELSEWHERE    // from another node: `at` is memory of this process, to be freed, of who brings the message
+  SHM_ELSEWHERE    // from another node: `at` is engine mpi's record in this process, to be freed
 } shm_whereabouts;
 
 /* What a sender puts into the receiver's queue for each message. */
@@ -55,7 +55,7 @@ typedef struct shm_envelope {
 
 /* A place for one envelope in a queue. */
 typedef struct shm_cell {
-  _Alignas(SHM_LINE) _Atomic uint64_t published;  // number of the envelope it holds, + 1
+  _Alignas(SHM_LINE) _Atomic uint64_t published;  // number of the envelope in this cell, + 1
   shm_envelope envelope;
 } shm_cell;
 
@@ -78,8 +78,8 @@ typedef enum shm_parcel_state {
 /* A piece of the sender's memory in the file, by whose state both sides of a message agree on who copies its bytes. */
 typedef struct shm_parcel {
   _Alignas(SHM_PAIR) _Atomic uint32_t state;  // shm_parcel_state
-  uint64_t copy;                              // where the bytes were copied to; holds in state COPIED
-  // The sender's own: the next in its list, and memory of the file to free with the parcel.
+  uint64_t copy;                              // offset to which the bytes were copied; valid in state COPIED
+  // Used by the sender alone: the next parcel in its list, and memory of the file that is freed with this one.
   struct shm_parcel *next;
   void *memory;
   _Alignas(SHM_PAIR) unsigned char room[SHM_ROOM];

@@ -150,7 +150,7 @@ ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t
   return AD_OK;
 }
 
-/* ---- opening ---- */
+/* ---- opening a world ---- */
 
 static ad_status read_number(const char *name, int64_t *out) {
   const char *text = getenv(name);

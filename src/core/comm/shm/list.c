@@ -9,7 +9,7 @@
 #include <string.h>
 #include "comm/shm/error.h"
 
-/* ---- the lock ---- */
+/* ---- the lock on the table of channels ---- */
 
 static ad_status lock(const shm_world *world) {
   uint32_t open = 0;
@@ -26,7 +26,7 @@ static void unlock(const shm_world *world) {
   atomic_store_explicit(&world->control->lists_locked, 0, memory_order_release);
 }
 
-/* ---- entries ---- */
+/* ---- finding and making channels in the table ---- */
 
 ad_status ad_shm_take_channel(const shm_world *world, uint64_t bytes, uint64_t *out) {
   uint64_t used = atomic_fetch_add(&world->control->channels_used, bytes);
@@ -93,7 +93,7 @@ ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, 
   return status;
 }
 
-/* ---- leaving ---- */
+/* ---- leaving a channel ---- */
 
 // Clears a channel that nobody looks at any more: every member has released the list, and none has a call under way.
 // All members have made the same calls, so they used the first slots of the ring or all of them.

@@ -12,7 +12,7 @@ ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, 
  * the channel. */
 ad_status ad_shm_leave_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) AD_CHECKED;
 
-/* ---- release.c ---- */
+/* ---- in release.c: releasing a list's channel ---- */
 
 /* The engine's `release`: this rank makes no more calls on the list. */
 void ad_shm_release_list(shm_world *world, const ad_group_shape *shape);

@@ -47,7 +47,7 @@ static ad_status first_block(shm_world *world) {
   return AD_OK;
 }
 
-/* ---- pages ---- */
+/* ---- making pages of this rank's region ---- */
 
 static ad_status no_room(size_t bytes, const char *why) {
   return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
@@ -103,7 +103,7 @@ static ad_status make_pages(shm_world *world, const shm_block *block) {
   return make_piece(world, start, bytes) ? AD_OK : no_room(block->bytes, strerror(errno));
 }
 
-/* ---- blocks ---- */
+/* ---- allocating and freeing blocks ---- */
 
 // Cuts `block` in two at `start`; *out is the part that starts there.
 static ad_status cut(shm_block *block, uint64_t start, shm_block **out) {
@@ -260,7 +260,7 @@ ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *t
   return AD_OK;
 }
 
-/* ---- staging ---- */
+/* ---- staging buffers ---- */
 
 ad_status ad_shm_take_staging(shm_world *world, void **out) {
   if (!world->staging_count) return ad_shm_alloc(world, SHM_STAGING, out);

@@ -29,7 +29,7 @@ void ad_shm_look_at_kept(shm_world *world);
 /* Frees what this rank notes of its memory, and lets go of memory that it holds with others. */
 void ad_shm_free_all(shm_world *world);
 
-/* ---- map.c ---- */
+/* ---- in map.c: mapping the world's file ---- */
 
 ad_status ad_shm_map_begin(shm_world *world) AD_CHECKED;
 void ad_shm_map_end(shm_world *world);

@@ -70,7 +70,7 @@ int ad_shm_work_alone(shm_world *world, shm_call *c) {
   return 1;
 }
 
-/* ---- rounds ---- */
+/* ---- rounds: when this member may start the next one ---- */
 
 // The value of a member's counter once the member has finished: nobody waits for it any more.
 static const uint32_t all_rounds = UINT32_MAX;
@@ -329,7 +329,7 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
   return AD_OK;
 }
 
-/* ---- all calls in rounds ---- */
+/* ---- carrying out any call in rounds ---- */
 
 // Prepares this member's part. Returns 0 if there is no memory for it, which becomes the world's error.
 static int start(shm_world *world, shm_call *c) {

@@ -74,7 +74,7 @@ void ad_shm_pull_decide(shm_world *world) {
   if (!world->pulls) name_reader(world, 0);
 }
 
-/* ---- reading ---- */
+/* ---- reading a peer's memory ---- */
 
 static void add_call(ad_text *text, const shm_call *c) {
   ad_signature signature;

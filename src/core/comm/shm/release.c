@@ -36,8 +36,7 @@ static shm_channel *take_channel(shm_world *world, uint64_t id) {
 // Keeps the channel of a list that this rank has released until all members have released it.
 static void put_away(shm_world *world, shm_channel *channel, const shm_list *list, uint64_t id) {
   if (!channel && ad_new(1, &channel))
-    return;  // no memory: messages that nobody receives then stay until the world's
-             // end
+    return;  // without memory, messages that nobody receives stay until the world ends
   channel->shape.list = id;
   channel->list = list;
   channel->next = world->released;

@@ -13,9 +13,9 @@ enum {
 /* Where the other members find a member's input. */
 typedef enum shm_place {
   SHM_INLINE,  // copied into the member's slot, or as a whole into a staging buffer
-  SHM_SHARED,  // read where it is, since it lies in the file
-  SHM_STAGED,  // in the member's staging buffer, piece after piece, in rounds
-  SHM_PULLED   // read by the others from the memory of the member's process
+  SHM_SHARED,  // read in place, since it lies in the shared file
+  SHM_STAGED,  // put into the member's staging buffer piece after piece, in rounds
+  SHM_PULLED   // read by the other members from the memory of the member's process
 } shm_place;
 
 /* What a member tells the others about its call. Together with `published` it fills one cache line, the only one that
@@ -32,7 +32,7 @@ typedef struct shm_offer {
 /* One call of one member. The member fills the slot and sets `published` last. The slot stays as it is until all
  * members have consumed the call, which means that they need nothing of it any more. */
 typedef struct shm_slot {
-  _Alignas(SHM_PAIR) _Atomic uint64_t published;  // sequence + 1 of the call it holds
+  _Alignas(SHM_PAIR) _Atomic uint64_t published;  // sequence + 1 of the call in this slot
   shm_offer offer;
   _Alignas(SHM_LINE) uint64_t number;  // the rank's own number of the call
   ad_axes axes;

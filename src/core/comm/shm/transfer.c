@@ -14,7 +14,7 @@
 // tries again to copy a message for which it had no memory.
 static const int64_t patience = 50000, retry_interval = 10000000;
 
-/* ---- lists ---- */
+/* ---- lists of this rank's transfers ---- */
 
 ad_status ad_shm_transfers_begin(shm_world *world) {
   shm_transfers *all;
@@ -122,7 +122,7 @@ void ad_shm_transfers_end(shm_world *world) {
   world->transfers = NULL;
 }
 
-/* ---- putting an envelope ---- */
+/* ---- sending: publishing a message's envelope in shared memory ---- */
 
 static shm_parcel_state state_of(const shm_parcel *parcel) {
   return (shm_parcel_state)atomic_load_explicit(&parcel->state, memory_order_acquire);
@@ -165,7 +165,7 @@ static void empty_outbox(shm_world *world) {
   atomic_store(&world->records[world->rank].backlog, all->outbox != NULL);
 }
 
-/* ---- posting a send ---- */
+/* ---- sending: choosing where the message's bytes lie ---- */
 
 // Decides where the receiver finds the bytes of a message, and copies them there if they are few.
 static ad_status choose_place(shm_world *world, shm_transfer *t) {
@@ -209,7 +209,7 @@ static ad_status post_send(shm_world *world, shm_transfer *t) {
   return AD_OK;
 }
 
-/* ---- a message and its receive ---- */
+/* ---- receiving: matching messages with receives, and reading them ---- */
 
 // 1: the message is one that the receive waits for.
 static int wants(const shm_transfer *receive, const shm_envelope *envelope) {
@@ -252,7 +252,7 @@ static void say_done(shm_world *world, const shm_transfer *t, shm_parcel *parcel
   ad_shm_wake_rank(world, t->envelope.sender);
 }
 
-// Reads the bytes of a message with a parcel. Returns 0 if they cannot be read yet, or at all.
+// Reads the bytes of a message that is too long for its envelope. Returns 0 if they cannot be read yet, or at all.
 static int read_parcel(shm_world *world, shm_transfer *t, shm_parcel *parcel) {
   uint32_t posted = SHM_POSTED;
   if (!t->is_mine) t->is_mine = (uint8_t)atomic_compare_exchange_strong(&parcel->state, &posted, SHM_TAKEN);
@@ -368,7 +368,7 @@ void ad_shm_drop_messages(shm_world *world, uint64_t group) {
     }
 }
 
-/* ---- moving transfers on ---- */
+/* ---- moving all posted transfers on ---- */
 
 // An envelope leaves the queue when it is dealt with, so that a rank whose queue is empty has nothing to look at.
 static void empty_queue(shm_world *world) {
@@ -431,7 +431,7 @@ ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) {
   return status;
 }
 
-/* ---- the end of a send ---- */
+/* ---- sending: when a send is complete, and ending it ---- */
 
 // Copies a message that nobody has taken for a while, if there is memory for it, so that its sender can go on.
 static void copy_away(shm_world *world, shm_transfer *t) {

@@ -8,23 +8,23 @@ enum { SHM_BUCKETS = 64 };
 
 /* One side of a transfer. */
 typedef struct shm_transfer {
-  shm_call under;                       // what a wait looks at: must come first, its mode is SHM_TRANSFER
+  shm_call under;                       // the call, as a wait sees it: must come first, its mode is SHM_TRANSFER
   struct shm_transfer *next;            // the next transfer in the list that has this one
-  shm_envelope envelope;                // a send's own envelope; a matched receive's: that of its message
+  shm_envelope envelope;                // of a send: its own; of a matched receive: that of its message
   shm_parcel *parcel;                   // a send's parcel; NULL: the envelope has all bytes
   int64_t since, retry;                 // for a send, by ad_now(): when its envelope was put; when copying is retried
-  uint8_t is_put, is_matched, is_mine;  // is_mine: the receiver has taken the message
+  uint8_t is_put, is_matched, is_mine;  // its envelope is in the queue; a message was found; the receiver took it
   void *bringing;                       // engine mpi's record of a message that comes from another node
 } shm_transfer;
 
-/* A message that has come, and that no receive has wanted yet. */
+/* A message that came to this rank before a receive for it was posted. */
 typedef struct shm_message_kept {
   struct shm_message_kept *next;
   shm_envelope envelope;
 } shm_message_kept;
 
-/* This rank's transfers, and messages that wait. Receives and messages are in lists by hash of group and tag, each in
- * order of time. */
+/* This rank's transfers, and the messages that wait for a receive. Receives and messages are in lists by the hash of
+ * group and tag, oldest first. */
 typedef struct shm_transfers {
   shm_transfer *receives[SHM_BUCKETS], **receives_end[SHM_BUCKETS];
   shm_message_kept *messages[SHM_BUCKETS], **messages_end[SHM_BUCKETS];
@@ -33,12 +33,12 @@ typedef struct shm_transfers {
   shm_transfer *matched;               // receives whose messages could not be read yet
   shm_transfer *free;
   shm_message_kept *free_messages;
-  shm_parcel *parcels, *on_the_way;  // free ones; those whose messages were not received when last looked at
+  shm_parcel *parcels, *on_the_way;  // free parcels; parcels whose messages are not known to be received
   uint64_t *sent, *got;              // for each rank: messages put into its queue; messages that came from it
 } shm_transfers;
 
 ad_status ad_shm_transfers_begin(shm_world *world) AD_CHECKED;
-/* Gives up what is under way, and frees everything. */
+/* Gives up all transfers that are not complete, and frees everything. */
 void ad_shm_transfers_end(shm_world *world);
 /* The engine's `post` for one side of a transfer. */
 ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) AD_CHECKED;
@@ -53,7 +53,7 @@ ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) AD_CHEC
 /* Drops the messages of a list on which this rank receives nothing more. */
 void ad_shm_drop_messages(shm_world *world, uint64_t group);
 
-/* ---- transfer_wait.c ---- */
+/* ---- in transfer_wait.c: waiting for a transfer's other end ---- */
 
 /* Whether the other side of the transfer has done nothing yet, as far as this rank sees. */
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t);
@@ -68,7 +68,7 @@ static inline ad_told_call ad_shm_told_transfer(const shm_transfer *t, ad_signat
   return (ad_told_call){signature, call->axes, &call->shape, call->site, call->number};
 }
 
-/* ---- parcel.c ---- */
+/* ---- in parcel.c: parcels, which describe messages too long for an envelope ---- */
 
 /* Takes a free parcel, in state POSTED. */
 ad_status ad_shm_take_parcel(shm_world *world, shm_parcel **out) AD_CHECKED;

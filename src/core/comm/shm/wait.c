@@ -23,7 +23,7 @@
 static const uint32_t yields = 200;
 static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
 
-/* ---- why a wait does not end ---- */
+/* ---- finding out why a long wait does not end ---- */
 
 // Makes it the world's error that a member which the call needs has left.
 static void look_for_left(shm_world *world, const shm_call *c) {
@@ -74,7 +74,7 @@ static void diagnose(shm_world *world, const shm_call *blocking) {
   if (blocking->mode == SHM_UNMATCHED || blocking->mode == SHM_TRANSFER) ad_shm_look_for_circle(world);
 }
 
-/* ---- waiting ---- */
+/* ---- the loop that waits ---- */
 
 typedef struct waiting {
   uint32_t turns;

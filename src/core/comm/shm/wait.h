@@ -17,18 +17,18 @@ static inline void ad_shm_pause_long(const shm_world *world) {
   if (atomic_load_explicit(epoch, memory_order_relaxed) & 1) atomic_fetch_add(epoch, 1);
 }
 
-/* ---- left.c ---- */
+/* ---- in left.c: ranks that left the world ---- */
 
 /* Makes it the world's error that rank `rank`, without which the call cannot be completed, has left. */
 void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank);
 int ad_shm_has_left(const shm_world *world, uint32_t rank);
 
-/* ---- circle.c ---- */
+/* ---- in circle.c: ranks that wait for each other ---- */
 
 /* Makes it the world's error that ranks, this one among them, wait for each other. */
 void ad_shm_look_for_circle(shm_world *world);
 
-/* ---- wake.c ---- */
+/* ---- in wake.c: waking ranks that sleep ---- */
 
 /* Wakes members of the channel that sleep, since something happened that they may wait for; ad_shm_wake_rank that
  * rank, if it sleeps; ad_shm_wake_all all ranks. */

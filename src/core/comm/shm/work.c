@@ -96,7 +96,7 @@ uint32_t ad_shm_chunks(const ad_call *call) {
   return ad_op_reduces(call->op) ? reduce_chunks(call) : copy_chunks(call);
 }
 
-/* ---- taking chunks ---- */
+/* ---- working on chunks until none is left ---- */
 
 // Takes chunks of member k's part, and does their work, until none is left.
 static void work_on(shm_world *world, shm_call *c, uint32_t k) {

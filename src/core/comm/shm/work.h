@@ -4,13 +4,13 @@
 #define COMM_SHM_WORK_H
 #include "comm/shm/world.h"
 
-/* ---- work.c ---- */
+/* ---- in work.c: calls that all members work on chunk by chunk ---- */
 
 int ad_shm_work_chunks(shm_world *world, shm_call *c);
 /* The number of chunks in this member's part. */
 uint32_t ad_shm_chunks(const ad_call *call);
 
-/* ---- own.c ---- */
+/* ---- in own.c: calls of which each member does its own part ---- */
 
 int ad_shm_work_rounds(shm_world *world, shm_call *c);
 int ad_shm_work_alone(shm_world *world, shm_call *c);

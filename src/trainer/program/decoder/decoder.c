@@ -84,7 +84,7 @@ void ad_decoder_end(const ad_decoder *d, ad_phase_run *at) {
   if (d->branch->end) d->branch->end(d->branch_own, d, at);
 }
 
-/* ---- parameters ---- */
+/* ---- declaring the decoder's parameters ---- */
 
 static ad_norm_layer declare_norm(const ad_decoder *d, ad_declarations *to, const char *path, const char *name) {
   ad_norm_layer norm = ad_norm_declare(to, path, name, d->options->d_model, d->parallel);
@@ -158,7 +158,7 @@ static double attention_elements(const ad_decoder *d, int64_t seq) {
   return (double)(d->options->heads * ad_decoder_head_dim(d->options) * seq);
 }
 
-/* ---- stages of a pipeline ---- */
+/* ---- cutting the decoder into stages of a pipeline ---- */
 
 /* Cuts the layers into stages by their cost. Blocks are all alike, so one is declared to find what each costs. */
 static ad_status cut_layers(ad_decoder *d, const ad_mesh *mesh, int64_t *out) {
@@ -220,7 +220,7 @@ static ad_status make_lists(ad_decoder *d) {
   return ad_new(last->first_state + last->state_count, &d->states);
 }
 
-/* ---- creating and releasing ---- */
+/* ---- creating and releasing a decoder ---- */
 
 static ad_status begin(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch, void *branch_own,
                        double expert_share) {

@@ -43,13 +43,13 @@ struct ad_decoder {
   ad_embedding_layer embedding;
   ad_decoder_block *blocks;
   ad_norm_layer final_norm;
-  ad_linear_layer head; /* not used if tied */
+  ad_linear_layer head; /* not used if the embedding is also the head (tied) */
   ad_layout table;      /* compute layout of the embedding, on its stage's mesh */
   ad_decoder_stage *stages;
   size_t stage_count;
   const ad_decoder_stage *stage; /* the stage whose phase runs */
   ad_tensor **leaves;            /* one for each parameter of the stage, in the present microbatch */
-  ad_array **states;             /* of all stages, each set by its first phase; NULL: the stage is on other ranks */
+  ad_array **states; /* the states of each stage, set by its first phase; NULL: the stage is on other ranks */
 };
 
 /* Adds module `name` on mesh number `module` of the program; if the program has stages, one module for each stage, from

@@ -8,7 +8,7 @@
 
 static const ad_parallel plain = {0};
 
-/* ---- parameters ---- */
+/* ---- declaring the encoder's parameters ---- */
 
 /* Declares a matrix that every rank of tp has and uses alike. */
 static size_t declare_matrix(ad_declarations *to, const char *name, int64_t in, int64_t out) {

@@ -12,11 +12,11 @@ typedef struct ad_encoder_block {
 } ad_encoder_block;
 
 typedef struct ad_encoder_shape {
-  const char *name;           /* of the encoder's module */
+  const char *name;           /* name of the encoder's module */
   const char *input, *output; /* names of the two matrices: [in, d_model], [d_model, out] */
   int64_t in, out, layers, d_model, d_hidden, heads;
   double rotary_base;
-  const char *norm_group; /* of the encoder's module */
+  const char *norm_group; /* norm group of the encoder's module */
 } ad_encoder_shape;
 
 typedef struct ad_encoder {

@@ -38,7 +38,7 @@ static void describe_all(const ad_program_setting *setting, const ad_text_layout
     batch->microbatches[m] = describe(setting, layouts, batch->text->seq, (int64_t)m);
 }
 
-/* Whether this rank reads the array: tokens, or targets. */
+/* Whether this rank reads the array (the tokens or the targets) from the data. */
 static int reads(const ad_text_batch *batch, const ad_array *array) {
   return ad_mesh_has_rank(array->layout.mesh, ad_comm_rank(batch->comm));
 }

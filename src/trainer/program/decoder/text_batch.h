@@ -8,7 +8,7 @@
 #include "addend/program.h"
 
 typedef struct ad_text_microbatch {
-  ad_span rows;             /* of the step's global batch */
+  ad_span rows;             /* the rows of the step's global batch */
   ad_array tokens, targets; /* i32 [batch, seq]; a rank's part may be empty; without elements on ranks that do not read
                              * the array */
 } ad_text_microbatch;

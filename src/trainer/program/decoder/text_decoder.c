@@ -8,7 +8,7 @@
 
 static const char table_name[] = "embedding";
 
-/* ---- a phase ---- */
+/* ---- running a phase: one stage of the decoder, for one microbatch ---- */
 
 /* The stream with which the stage begins: from the embedding, or from the stage before. */
 static ad_tensor *enter(ad_text_decoder *text, ad_phase_run *at, size_t stage) {
@@ -43,7 +43,7 @@ static ad_status forward(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- what the program has ---- */
+/* ---- what the program adds: batch, stages, values that travel, phases ---- */
 
 static ad_status create_batch(ad_text_decoder *text, const ad_program *program) {
   size_t last = text->decoder.stage_count - 1;

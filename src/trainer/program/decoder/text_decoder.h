@@ -40,7 +40,8 @@ const char *ad_text_decoder_content(const void *own, size_t index, char *buffer,
 const char *ad_text_decoder_companion(const void *own, size_t index);
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
 extern const char *const ad_text_decoder_modules[];
-/* These functions in a record, by their members' names; a program adds what it has of its own. */
+/* Initialises the members of an ad_program_kind that all text decoders share, with the functions above; a program adds
+ * what it has of its own. */
 #define AD_TEXT_DECODER_MEMBERS                                                                                       \
   .modules = ad_text_decoder_modules, .open = ad_text_decoder_open, .rules.check_files = ad_text_decoder_check_files, \
   .data.has_held_out = ad_text_decoder_has_held_out, .data.held_out_samples = ad_text_decoder_held_out_samples,       \
@@ -51,7 +52,7 @@ extern const char *const ad_text_decoder_modules[];
 /* Whether programs of this kind are decoders of text: gpt and moe. The options of such a kind begin with an
  * ad_decoder_options. */
 int ad_is_text_decoder(const ad_program_kind *kind);
-/* From the options of such a kind: what its tokens are, and how many different ones there are. */
+/* Returns the text options within the `options` of a text decoder; *vocabulary: how many different tokens there are. */
 const ad_text_options *ad_text_decoder_text(const void *options, int64_t *vocabulary);
 
 #endif

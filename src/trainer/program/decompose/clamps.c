@@ -5,7 +5,7 @@
 
 static const double slow = 0.01; /* the slope outside [0, 1] */
 
-/* ---- applying functions element by element ---- */
+/* ---- applying a function to each element ---- */
 
 typedef double function_of_two(double x, double other);
 
@@ -37,7 +37,7 @@ static void put_shares(const ad_tensor *out, const ad_array *x, function_of_two 
 /* A NaN stays NaN. */
 static double clamped(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 
-/* ---- lower ---- */
+/* ---- operation lower: clamps to [0, 1], and lets gradients pass that raise x < 0 ---- */
 
 static double lower_of(double x, double unused) { return clamped(x); }
 
@@ -84,7 +84,7 @@ ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, ad_slope slope, const char *
   return ad_operation_apply_at(tape, record, &x, 1, NULL, site);
 }
 
-/* ---- upper ---- */
+/* ---- operation upper: clamps below 0, and grows only slowly above 1 ---- */
 
 static double upper_of(double x, double unused) { return x > 1 ? 1 + slow * (x - 1) : clamped(x); }
 
@@ -112,7 +112,7 @@ ad_tensor *ad_upper_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_operation_apply_at(tape, &ad_upper_record, &x, 1, NULL, site);
 }
 
-/* ---- mix ---- */
+/* ---- operation mix: x + (1 - x) u ---- */
 
 static double mix_of(double x, double u) { return x + (1 - x) * u; }
 

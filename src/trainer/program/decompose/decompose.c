@@ -13,7 +13,7 @@
 size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }
 size_t ad_block_of(size_t module) { return module - 1; }
 
-/* ---- sites and their components ---- */
+/* ---- sites (matrices that are decomposed) and their components ---- */
 
 ad_span ad_sites_of_block(const ad_decomposition *d, size_t block) {
   return ad_cut((int64_t)d->site_count, (int64_t)block, (int64_t)d->block_count);
@@ -31,7 +31,7 @@ static int64_t weights_of(const ad_decomposition *d) {
   return weights;
 }
 
-/* ---- modules ---- */
+/* ---- adding the modules ---- */
 
 static ad_status add_ci(ad_decomposition *d, ad_program *to) {
   const ad_decompose_options *options = d->options;
@@ -90,7 +90,7 @@ static ad_status add_modules(ad_decomposition *d, ad_program *to) {
   return add_adv(d, to);
 }
 
-/* ---- parts ---- */
+/* ---- the parts of a program on one rank ---- */
 
 static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *mesh) {
   ad_decompose_part *own = &d->parts[module];
@@ -116,7 +116,7 @@ static void release_part(ad_decompose_part *own) {
   ad_text_batch_destroy(&own->batch);
 }
 
-/* ---- counts and losses ---- */
+/* ---- adding counts and losses ---- */
 
 enum { POSITIONS, SITE_POSITIONS, WEIGHTS, ADV_POSITIONS };
 
@@ -160,7 +160,7 @@ static ad_status add_losses(const ad_decomposition *d, ad_program *to) {
   return AD_OK;
 }
 
-/* ---- phases and crossings ---- */
+/* ---- adding phases, and values that travel between modules ---- */
 
 static ad_status name_values(ad_decomposition *d) {
   AD_TRY(ad_new(d->block_count, &d->importances));
@@ -305,7 +305,7 @@ static ad_status add_phases(ad_decomposition *d, ad_program *to) {
   return add_adversary(d, &lists, to);
 }
 
-/* ---- the record ---- */
+/* ---- functions of the program's record ---- */
 
 static ad_status check_sizes(const ad_decomposition *d) {
   if (d->site_count > AD_SITES_MAX)

@@ -40,10 +40,10 @@ typedef struct ad_decomposition {
   ad_decompose_part *parts; /* one for each module */
   ad_encoder importance;
   ad_sources sources;
-  ad_adversary adversary;             /* of the last microbatch, until its tape is reset */
+  ad_adversary adversary;             /* its values in the last microbatch, until its tape is reset */
   ad_tape *ascent;                    /* the tape of the adversary's ascent steps; NULL: there were none yet */
   ad_value_name *importances, *v, *u; /* names of values: importances of each block, V and U of each site */
-  const char **lists;                 /* what phases need and give, one list after another */
+  const char **lists;                 /* the lists of values that phases need and give, one after another */
   ad_bridge **bridges;
   size_t bridge_count;
 } ad_decomposition;

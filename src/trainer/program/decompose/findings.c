@@ -30,7 +30,7 @@ typedef struct place {
 
 static size_t seq_of(const ad_decomposition *d) { return (size_t)d->options->target.decoder.data.seq; }
 
-/* ---- going through the text ---- */
+/* ---- running a function over all held-out text ---- */
 
 typedef ad_status looking(search *s, const place *at);
 
@@ -69,7 +69,7 @@ static ad_status sum_over_ranks(const search *s, double *at, size_t count) {
   return ad_comm_run(s->comm, &reduce);
 }
 
-/* ---- importances ---- */
+/* ---- reading importances ---- */
 
 static size_t rows_of(const ad_array *importances) {
   return (size_t)(importances->local.dim[0] * importances->local.dim[1]);
@@ -86,7 +86,7 @@ static size_t active_at(const ad_array *importances, size_t row, size_t first, s
   return active;
 }
 
-/* ---- masks ---- */
+/* ---- making the kinds of masks ---- */
 
 static void put_everywhere(double value, ad_array *array) {
   for (size_t k = 0; k < ad_array_numel(array); k++) ad_array_set(array, k, value);
@@ -146,7 +146,7 @@ static ad_status masked_logits(search *s, int pass, const ad_adversary *with, co
   return AD_OK;
 }
 
-/* ---- random components ---- */
+/* ---- running the target with random components ---- */
 
 typedef struct random_pass {
   search *s;
@@ -181,7 +181,7 @@ static ad_tensor *random_logits(search *s, int pass, const ad_adversary *with, c
   return ad_target_logits(&s->part->target, s->tape, with->tokens, replace, &own);
 }
 
-/* ---- passes of the target ---- */
+/* ---- running the target with each kind of mask ---- */
 
 static ad_status find_logits(search *s, int pass, const ad_adversary *with, const place *at, ad_tensor **out) {
   *out = with->wanted;
@@ -205,7 +205,7 @@ static ad_status run_pass(search *s, int pass, const place *at) {
   return AD_OK;
 }
 
-/* ---- counting ---- */
+/* ---- counting how often components are needed ---- */
 
 static void count_text(search *s, const place *at) {
   const ad_array *targets = &s->part->batch.microbatches[at->microbatch].targets;
@@ -369,7 +369,7 @@ static ad_status keep_shown(search *s) {
                         (s->found->shown_count + 1) * (size_t)s->found->samples * seq_of(s->d));
 }
 
-/* ---- creating and releasing ---- */
+/* ---- collecting and releasing findings ---- */
 
 static double *piece(double **at, size_t count) {
   double *begin = *at;

@@ -79,7 +79,7 @@ const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
     {"wire.weights", AD_KEY_DTYPE, .offset = AT(wire_weights), .word = "compute", .fallback = "compute",
      .help = "in which components travel to the adversary"}};
 
-/* ---- sites ---- */
+/* ---- reading and checking the sites ---- */
 
 static int64_t components_of(const ad_decompose_options *options, const char *name) {
   int64_t components = 0;
@@ -129,7 +129,7 @@ static void check_pattern(const ad_decompose_options *options, size_t pattern, c
   }
 }
 
-/* ---- meshes ---- */
+/* ---- checking meshes and values together ---- */
 
 static void check_axes(const char *key, const ad_mesh *mesh, int may_have_blocks, const ad_complaints *to) {
   ad_axes others = ad_mesh_named(mesh) & ~(AD_AXES_DP | (may_have_blocks ? AD_AXES(AD_BLOCK) : 0u));

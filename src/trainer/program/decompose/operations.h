@@ -23,12 +23,12 @@ ad_tensor *ad_mix_at(ad_tape *tape, ad_tensor *x, ad_tensor *u, const char *site
 typedef struct ad_power_numbers {
   double epsilon, p;
 } ad_power_numbers;
-extern const ad_operation ad_power_sums_record; /* its `own` is an ad_power_numbers */
+extern const ad_operation ad_power_sums_record; /* the operation's `own` is an ad_power_numbers */
 /* x [..., c] -> [c]: the sum over all rows of (x + epsilon)^p, for each column. P on axes that cut rows. */
 ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double p, const char *site);
 #define ad_power_sums(t, x, epsilon, p) ad_power_sums_at((t), (x), (epsilon), (p), AD_HERE)
 
-extern const ad_operation ad_sparsity_record; /* its `own` is beta, a double */
+extern const ad_operation ad_sparsity_record; /* the operation's `own` is beta, a double */
 /* sums [c], each over all rows -> the sum over c of s (1 + beta log2(1 + s)): a numerator, whose count is the number of
  * rows. AD_TYPE if the sums are P, since they are inside the logarithm. */
 ad_tensor *ad_sparsity_at(ad_tape *tape, ad_tensor *sums, double beta, const char *site);

@@ -9,7 +9,7 @@
 #include "program/decompose/model.h"
 #include "program/decompose/operations.h"
 
-/* ---- random masks ---- */
+/* ---- random masks: drawing, per microbatch ---- */
 
 static ad_decompose_part *part_of(ad_decomposition *d, const ad_phase_run *at) {
   return &d->parts[ad_phase_module(at)];
@@ -46,7 +46,7 @@ static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, in
   return status ? ad_tape_fail(t, status) : ad_constant(t, &array);
 }
 
-/* ---- the target with masks ---- */
+/* ---- running the target with masked components ---- */
 
 /* A forward pass in which some sites are replaced by masked components. */
 typedef struct masked_pass {

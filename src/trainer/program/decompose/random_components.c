@@ -66,7 +66,7 @@ static ad_status fit(const ad_site *site, const double *v, const double *w, doub
   return put_product(c, out, in, turned, solved, u);
 }
 
-/* ---- creating and releasing ---- */
+/* ---- drawing and releasing random components ---- */
 
 static void draw(const ad_site *site, uint64_t seed, double *v) {
   char name[AD_PARAM_NAME_SIZE + 16];

@@ -6,7 +6,7 @@
 
 typedef struct ad_random_components {
   ad_array *v, *u; /* one for each site, replicated, in the tape's dtype */
-  double **sizes;  /* for each site: ||U_c|| of its components */
+  double **sizes;  /* [site][component c]: ||U_c|| */
   size_t site_count;
   uint64_t seed;
   double *order; /* scratch memory for one site's components */

@@ -22,7 +22,7 @@ static size_t components_of(const ad_findings *found, size_t site) {
 
 static int64_t seq_of(const ad_findings *found) { return found->decomposition->options->target.decoder.data.seq; }
 
-/* ---- cross-entropies ---- */
+/* ---- writing cross-entropies ---- */
 
 static double ratio(double sum, double count) { return count > 0 ? sum / count : 0; }
 static double entropy_of(const ad_findings *found, int pass) { return ratio(found->entropy[pass], *found->counted); }
@@ -61,7 +61,7 @@ static json_t *divergences(const ad_findings *found) {
   return document;
 }
 
-/* ---- components ---- */
+/* ---- writing what is known of each component ---- */
 
 /* Active components per position among a set of components, and how many of the set are active anywhere. */
 typedef struct activity {
@@ -105,7 +105,7 @@ static json_t *used(const ad_findings *found, size_t site) {
   return list;
 }
 
-/* ---- sites ---- */
+/* ---- writing the sites ---- */
 
 /* ||W - V U|| / ||W|| over these sites; NAN (null in the document) if W is 0 and the error is not. */
 static double relative_error(const ad_findings *found, size_t first, size_t count) {
@@ -138,7 +138,7 @@ static json_t *sites(const ad_findings *found) {
   return list;
 }
 
-/* ---- importances by position ---- */
+/* ---- writing importances by position ---- */
 
 static json_t *integers(const double *from, int64_t count, double factor) {
   json_t *list = json_array();
@@ -175,7 +175,7 @@ static json_t *shown(const ad_findings *found) {
   return list;
 }
 
-/* ---- the document ---- */
+/* ---- writing the whole document ---- */
 
 AD_PRINTF(2, 3) static void add_line(json_t *to, const char *format, ...) {
   char text[256];

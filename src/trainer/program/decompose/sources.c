@@ -15,7 +15,7 @@ static int uses_adam(const ad_decompose_options *options) { return !strcmp(optio
 static int is_sigmoid(const ad_decompose_options *options) { return !strcmp(options->ascent_bounds, "sigmoid"); }
 static int is_shared(const ad_decompose_options *options) { return !strcmp(options->ascent_scope, "batch"); }
 
-/* ---- states ---- */
+/* ---- creating the sources, which are states ---- */
 
 static size_t declare(ad_declarations *to, const char *path, const char *name, const ad_shape *shape,
                       const ad_layout *layout, double value) {
@@ -124,7 +124,7 @@ ad_tensor **ad_sources_leaves(const ad_sources *sources, const ad_phase_run *at)
   return &sources->leaves[ad_phase_microbatch(at) * sources->per_microbatch];
 }
 
-/* ---- the ascent ---- */
+/* ---- gradient ascent of the sources ---- */
 
 static void take_signs(double *gradient, size_t n) {
   for (size_t k = 0; k < n; k++) gradient[k] = gradient[k] > 0 ? 1 : gradient[k] < 0 ? -1 : 0;

@@ -4,7 +4,7 @@
 #include "program/decompose/operations.h"
 #include "program/decompose/pieces.h"
 
-/* ---- sums of powers ---- */
+/* ---- operation: sums of powers over rows ---- */
 
 static size_t width_of(const ad_tensor *out) { return ad_array_numel(ad_tensor_array(out)); }
 
@@ -60,7 +60,7 @@ ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double 
   return ad_operation_apply_at(tape, &ad_power_sums_record, &x, 1, &(ad_power_numbers){epsilon, p}, site);
 }
 
-/* ---- the loss ---- */
+/* ---- operation: the sparsity loss ---- */
 
 static double beta_of(const ad_tensor *out) { return *(const double *)ad_operation_own(out); }
 

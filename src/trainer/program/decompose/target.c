@@ -8,7 +8,7 @@
 #include "program/gpt/keys.h"
 #include "program/gpt/gpt.h"
 
-/* ---- sites ---- */
+/* ---- listing the target's sites (matrices that are decomposed) ---- */
 
 enum { LINEARS = 7 }; /* matrices of a block */
 
@@ -52,7 +52,7 @@ ad_status ad_target_list(const ad_gpt_options *options, const ad_mesh *mesh, ad_
   return status;
 }
 
-/* ---- creating and releasing ---- */
+/* ---- creating and releasing the target ---- */
 
 static size_t site_of(const ad_target *target, size_t weight) {
   size_t site = 0;
@@ -105,7 +105,7 @@ void ad_target_release(ad_target *target) {
   ad_release(target->wide);
 }
 
-/* ---- weights ---- */
+/* ---- reading the target's weights ---- */
 
 static size_t numel_of(const ad_target *target, size_t param) {
   return (size_t)ad_shape_numel(&target->params.list[param].shape);

@@ -69,7 +69,7 @@ void ad_moe_load_add(ad_moe_load *load, int64_t block, const ad_routing *routing
   row[load->experts] += (double)ad_routing_dropped(routing);
 }
 
-/* ---- after a step ---- */
+/* ---- summing and using the counts after a step ---- */
 
 static double choices_of(const ad_moe_load *load, const double *row) {
   double sum = 0;

@@ -12,9 +12,9 @@ typedef struct moe {
   ad_text_decoder text; /* first, so that the functions of AD_TEXT_DECODER_MEMBERS take a moe as their `own` */
   const ad_moe_options *options;
   int64_t microbatches;
-  ad_mesh **views; /* of each stage's mesh: the view on which its experts lie */
+  ad_mesh **views; /* [stage]: the view of the stage's mesh on which its experts lie */
   size_t view_count;
-  ad_experts_layer *layers; /* of each block; the bias of block i is state i */
+  ad_experts_layer *layers; /* [block]: its layer of experts; the bias of block i is state i */
   ad_tensor *balance; /* balancing losses of the stage's blocks that ran in this microbatch, summed; NULL: none ran */
   ad_moe_load load;   /* how often each expert was chosen in the present step */
   int32_t *decisions; /* chosen experts [blocks, tokens of the step, top_k]; NULL: nobody asked for them */
@@ -61,7 +61,7 @@ static void declare_experts(void *own, const ad_decoder *decoder, ad_declaration
   if (has_bias(options)) declare_bias(to, path, options);
 }
 
-/* ---- which experts were chosen ---- */
+/* ---- reading and setting which experts were chosen ---- */
 
 static size_t decisions_of_sample(const moe *model) {
   return (size_t)(model->options->decoder.data.seq * model->options->top_k);
@@ -97,7 +97,7 @@ static void forget_decisions(moe *model) {
     model->decisions[i] = -1;
 }
 
-/* ---- computing the experts ---- */
+/* ---- the experts' forward pass ---- */
 
 static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape *t, int64_t block, ad_tensor *x) {
   moe *model = own;
@@ -122,7 +122,7 @@ static void end_microbatch(void *own, const ad_decoder *decoder, ad_phase_run *a
 
 static const ad_branch experts = {.declare = declare_experts, .forward = experts_forward, .end = end_microbatch};
 
-/* ---- the record ---- */
+/* ---- functions of the program's record ---- */
 
 static ad_status add_balance_loss(const ad_moe_options *options, ad_program *to) {
   ad_loss_spec balance = {.size = sizeof balance,

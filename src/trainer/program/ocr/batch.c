@@ -10,7 +10,7 @@
 
 enum { NEWLINE = '\n', IMAGE = 0 };
 
-/* ---- layouts ---- */
+/* ---- layouts of the batch's arrays ---- */
 
 static ad_layout patches_layout(const ad_mesh *encoder) {
   ad_layout layout = ad_ocr_images_layout(encoder);
@@ -66,7 +66,7 @@ void ad_ocr_batch_destroy(ad_ocr_batch *batch) {
   ad_release(batch->picture);
 }
 
-/* ---- memory ---- */
+/* ---- memory of the batch ---- */
 
 static const size_t arrays_of_microbatch = 4;
 
@@ -115,7 +115,7 @@ ad_status ad_ocr_batch_open(ad_ocr_batch *batch) {
   return AD_OK;
 }
 
-/* ---- reading ---- */
+/* ---- reading a batch ---- */
 
 /* Writes this rank's patches of the last drawn picture into row `row` of its part. */
 static void put_patches(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t row) {

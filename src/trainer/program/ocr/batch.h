@@ -20,7 +20,7 @@ typedef struct ad_ocr_batch {
   ad_ocr_microbatch *microbatches;
   size_t count;
   void *memory;
-  uint8_t *characters; /* of the line that was drawn last */
+  uint8_t *characters; /* characters of the line that was drawn last */
   float *picture;
 } ad_ocr_batch;
 

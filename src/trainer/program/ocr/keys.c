@@ -83,7 +83,7 @@ ad_layout ad_ocr_placed_layout(const ad_mesh *model) {
   return layout;
 }
 
-/* ---- checks ---- */
+/* ---- checking values together ---- */
 
 static void check_encoder(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
   long long d = ocr->encoder_d_model, heads = ocr->encoder_heads, tp = ad_mesh_axis_size(mesh, AD_TP);

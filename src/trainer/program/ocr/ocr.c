@@ -21,12 +21,12 @@ typedef struct ocr {
   ad_mlp_branch mlp;
   ad_bridge *bridge;
   ad_ocr_batch batch;
-  const ad_array *logits; /* of the last microbatch's forward pass */
+  const ad_array *logits; /* logits of the last microbatch's forward pass */
 } ocr;
 
 static const char *const images[] = {"images", NULL};
 
-/* ---- the phases ---- */
+/* ---- running the phases: encoder and decoder ---- */
 
 static ad_status encode(void *own, ad_phase_run *at) {
   ocr *model = own;
@@ -59,7 +59,7 @@ static ad_status read_line(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- the record ---- */
+/* ---- functions of the program's record ---- */
 
 static ad_status join(ocr *model, const ad_program *program) {
   ad_layout from = ad_ocr_images_layout(ad_program_mesh(program, ENCODER));

@@ -24,7 +24,7 @@
  * Names are module.name: encoder.patch.weight and model.embedding.weight. encoder.patch.weight and
  * encoder.projection.weight are normal with deviation 1 / sqrt(rows), I on tp, and decay. */
 typedef struct ad_ocr_options {
-  ad_decoder_options decoder; /* of its data only seq is used, which follows from other options */
+  ad_decoder_options decoder; /* its data.seq follows from other options; the rest of its data is not used */
   int64_t d_hidden;           /* width inside the decoder's MLP; 0: as in gpt */
   int64_t encoder_layers, encoder_d_model, encoder_heads;
   int64_t patch; /* width of a patch in pixels, a divisor of the picture's width */

@@ -18,10 +18,10 @@ typedef struct reading {
   int64_t wanted;        /* how many lines of this batch are read: the first ones */
   int64_t passes, all;   /* forward passes so far; forward passes of the whole reading */
   uint8_t *truth, *read; /* [lines, chars]: the true characters, and those that were read */
-  int64_t *length;       /* of each line's true text */
+  int64_t *length;       /* [lines]: length of each line's true text */
   size_t *font;
   float *pictures; /* [lines, pixels] */
-  ad_array logits; /* of one microbatch, gathered whole */
+  ad_array logits; /* logits of one microbatch, gathered whole */
 } reading;
 
 /* Edits and true characters of the lines read so far. */
@@ -31,7 +31,7 @@ typedef struct tally {
 
 static double rate_of(tally t) { return t.characters > 0 ? t.edits / t.characters : 0; }
 
-/* ---- edits ---- */
+/* ---- counting edits between two texts ---- */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -62,7 +62,7 @@ static void count_line(const reading *r, int64_t line, tally *to) {
   to->characters += (double)r->length[line];
 }
 
-/* ---- one batch ---- */
+/* ---- reading one batch of lines ---- */
 
 static int64_t largest_microbatch(const ad_ocr_batch *batch) {
   int64_t most = 0;
@@ -167,7 +167,7 @@ static void blank_pictures(ad_ocr_batch *batch) {
   }
 }
 
-/* ---- the document ---- */
+/* ---- writing the result's document ---- */
 
 static char *base64_of(const float *picture, int64_t pixels) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -9,7 +9,7 @@ typedef struct ad_ocr_reader {
   /* The logits [batch, seq, 256] of the microbatch whose forward pass ran last. */
   const ad_array *(*logits)(void *own);
   void *own;
-  const ad_mesh *mesh; /* of the logits */
+  const ad_mesh *mesh; /* mesh of the logits */
   const ad_forward *forward;
   ad_comm *comm;
 } ad_ocr_reader;
