@@ -173,7 +173,7 @@ static void dtypes_of_collectives_alone_are_not_written(void **state) {
   for (ad_dtype dtype = AD_U8; dtype <= AD_BOOL; dtype++) {
     ad_safetensor tensor = tensors[0];
     ad_safetensors_writer *writer = NULL;
-    char words[64];
+    char words[128];
     tensor.dtype = dtype;
     snprintf(words, sizeof words, "has dtype %s; only F64, F32, BF16, F16, I32 and I64 can be written",
              ad_dtype_name(dtype));

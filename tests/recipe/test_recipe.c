@@ -680,7 +680,8 @@ static void a_raw_gradient_has_the_dtype_of_the_tape(void **state) {
 
 static void overrides_that_contradict_each_other_are_refused(void **state) {
   SET_SAYS(
-      "--set precision.overrides: r.yaml: precision of parameter `blocks.1.norm.attn`: contract: accumulate f32 is narrower than "
+      "--set precision.overrides: r.yaml: precision of parameter `blocks.1.norm.attn`: contract: accumulate f32 is "
+      "narrower than "
       "reduce f64, so sums would lose precision; accumulate must be at least f64",
       GOOD, "precision.overrides={\"blocks.*\": {reduce: f64, accumulate: f64}, \"*.1.norm.*\": {accumulate: f32}}");
 }
