@@ -510,7 +510,7 @@ static int wait_in_a_circle(ad_comm *comm, void *context) {
   CHECK_STATUS(receive_from(comm, (own + 1) % size, 7, &value, 1), AD_CYCLE);
   int next = size > 1;
   char words[128];
-  snprintf(words, sizeof words, "rank 0 waits for a message of rank %d under tag 7, which rank %d has not sent", next,
+  snprintf(words, sizeof words, "rank 0 waits for a message from rank %d under tag 7, which rank %d has not sent", next,
            next);
   CHECK_MESSAGE(words);
   CHECK_MESSAGE("tests/comm/test_transfer.c:");
@@ -522,7 +522,7 @@ static int wait_for_anybody(ad_comm *comm, void *context) {
   float value = 0;
   int64_t peer = ad_comm_rank(comm) == 1 ? 0 : AD_ANY_SOURCE;
   CHECK_STATUS(receive_from(comm, peer, 7, &value, 1), AD_CYCLE);
-  CHECK_MESSAGE("rank 0 waits for a message of any rank under tag 7, which none has sent");
+  CHECK_MESSAGE("rank 0 waits for a message from any rank under tag 7, which no rank has sent");
   return 0;
 }
 
@@ -689,7 +689,7 @@ static int all_left(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 1) CHECK_OK(send_to(comm, 0, 8, &value, 1));
   if (ad_comm_rank(comm)) return 0;
   CHECK_STATUS(receive_from(comm, AD_ANY_SOURCE, 7, &value, 1), AD_RANK_LEFT);
-  CHECK_MESSAGE("rank 0 waits for a message of any rank under tag 7");
+  CHECK_MESSAGE("rank 0 waits for a message from any rank under tag 7");
   return 0;
 }
 

@@ -93,11 +93,11 @@ static void a_damaged_mesh_is_found_and_the_numbers_are_named(void **state) {
   ad_mesh whole = *mesh;
   mesh->size = 7;
   assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "has 6 ranks, the mesh says 7"));
+  assert_non_null(strstr(ad_last_error(), "has 6 ranks, but its fields say 7"));
   *mesh = whole, mesh->stride[AD_TP] = 3;
   assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
-  assert_non_null(
-      strstr(ad_last_error(), "`tp` of \"dp_shard=3 tp=2\" has size 2 and stride 1, the mesh says 2 and 3"));
+  assert_non_null(strstr(
+      ad_last_error(), "`tp` of \"dp_shard=3 tp=2\" has size 2 and stride 1, but the fields of the mesh say 2 and 3"));
   *mesh = whole, mesh->order[0] = AD_TP;
   assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
   *mesh = whole, mesh->named = 0;

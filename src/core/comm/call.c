@@ -75,7 +75,7 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
   }
   if (!mesh) return REFUSE(call, "%s", "the group has no mesh; make it with ad_mesh_group");
   if (ad_mesh_last_rank(mesh) >= size)
-    return REFUSE(call, "the mesh \"%s\" needs ranks %" PRId64 " to %" PRId64 ", the world has %" PRId64,
+    return REFUSE(call, "the mesh \"%s\" needs ranks %" PRId64 " to %" PRId64 ", but the world has size %" PRId64,
                   ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_last_rank(mesh), size);
   call->axes = collective->group.axes;
   call->shape = ad_group_canonical(&collective->group);

@@ -98,9 +98,9 @@ void ad_transfer_wait_words(ad_text *text, const ad_told_call *call) {
   if ((int)ad_signature_op(call->signature) == AD_OP_SEND)
     ad_text_add(text, "rank %d to receive its message under tag %" PRId64 ": ", peer, tag);
   else if (peer == AD_ANY_SOURCE)
-    ad_text_add(text, "a message of any rank under tag %" PRId64 ", which none has sent: ", tag);
+    ad_text_add(text, "a message from any rank under tag %" PRId64 ", which no rank has sent: ", tag);
   else
-    ad_text_add(text, "a message of rank %d under tag %" PRId64 ", which rank %d has not sent: ", peer, tag, peer);
+    ad_text_add(text, "a message from rank %d under tag %" PRId64 ", which rank %d has not sent: ", peer, tag, peer);
   ad_call_words(text, call);
 }
 

@@ -78,19 +78,21 @@ ad_status ad_mesh_check(const ad_mesh *mesh) {
     return ad_fail(AD_INVALID, "mesh check: the mesh's text is not terminated");
   AD_TRY(ad_mesh_parse(mesh->text, mesh->first_rank, &again));
   if (again.size != mesh->size)
-    return ad_fail(AD_INVALID, "mesh check: \"%s\" has %" PRId64 " ranks, the mesh says %" PRId64, mesh->text,
-                   again.size, mesh->size);
+    return ad_fail(AD_INVALID,
+                   "mesh check: by its text the mesh \"%s\" has %" PRId64 " ranks, but its fields say %" PRId64,
+                   mesh->text, again.size, mesh->size);
   if (again.named != mesh->named || again.named_count != mesh->named_count)
-    return ad_fail(AD_INVALID, "mesh check: \"%s\" names %d axes (set 0x%x), the mesh says %d (set 0x%x)", mesh->text,
-                   again.named_count, again.named, mesh->named_count, mesh->named);
+    return ad_fail(AD_INVALID,
+                   "mesh check: the text \"%s\" names %d axes (set 0x%x), but the fields of the mesh say %d (set 0x%x)",
+                   mesh->text, again.named_count, again.named, mesh->named_count, mesh->named);
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
     if (again.order[i] != mesh->order[i])
-      return ad_fail(AD_INVALID, "mesh check: axis %d of \"%s\" is `%s`, the mesh says `%s`", i, mesh->text,
-                     ad_axis_name(again.order[i]), ad_axis_name(mesh->order[i]));
+      return ad_fail(AD_INVALID, "mesh check: axis %d of \"%s\" is `%s` by its text, but `%s` by its fields", i,
+                     mesh->text, ad_axis_name(again.order[i]), ad_axis_name(mesh->order[i]));
     if (again.axis_size[i] != mesh->axis_size[i] || again.stride[i] != mesh->stride[i])
       return ad_fail(AD_INVALID,
-                     "mesh check: `%s` of \"%s\" has size %" PRId64 " and stride %" PRId64 ", the mesh says %" PRId64
-                     " and %" PRId64,
+                     "mesh check: by the text, `%s` of \"%s\" has size %" PRId64 " and stride %" PRId64
+                     ", but the fields of the mesh say %" PRId64 " and %" PRId64,
                      ad_axis_name((ad_axis)i), mesh->text, again.axis_size[i], again.stride[i], mesh->axis_size[i],
                      mesh->stride[i]);
   }

@@ -42,11 +42,12 @@ ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) 
   const launcher *started_by = find_launcher();
   const char *started = getenv(started_by ? started_by->ranks : "SLURM_STEP_NUM_TASKS");
   if (joined > 1 || !started || atol(started) <= 1) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s started %s ranks, but %s could not join them and made a world of each: Open MPI understands its "
-                 "own mpirun and srun --mpi=pmix, MPICH its own mpirun and srun --mpi=pmi2; start the ranks in the way "
-                 "of this MPI, or leave out ADDEND_MPI_MODULE",
-                 started_by ? started_by->words : "srun", started, transport->name);
+  return ad_fail(
+      AD_INVALID,
+      "%s started %s ranks, but %s could not join them and made each rank a world of its own: Open MPI understands its "
+      "own mpirun and srun --mpi=pmix, MPICH its own mpirun and srun --mpi=pmi2; start the ranks in the way "
+      "of this MPI, or leave out ADDEND_MPI_MODULE",
+      started_by ? started_by->words : "srun", started, transport->name);
 }
 
 /* ---- finding and loading the module for the launcher's MPI ---- */

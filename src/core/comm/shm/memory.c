@@ -61,7 +61,7 @@ static ad_status promise(shm_world *world, uint64_t bytes) {
   uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = room.left;
   if (others <= available && bytes <= available - others) return AD_OK;
   atomic_fetch_sub(&world->control->promised, bytes);
-  char why[160];
+  char why[224];
   snprintf(why, sizeof why,
            "the machine, or the limit on this process's control group, has %" PRIu64
            " bytes left, and other ranks were promised %" PRIu64 " bytes of them",
