@@ -125,7 +125,7 @@ static void draw_edge(const picture *of, size_t e, FILE *file) {
   }
 }
 
-/* ---- the picture ---- */
+/* ---- drawing the whole picture, with head and legend ---- */
 
 static int has_kind(const ad_table *table, ad_action_kind kind) {
   for (int32_t r = 0; r < table->ranks; r++)

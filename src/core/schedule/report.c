@@ -27,7 +27,7 @@ void ad_table_judged_destroy(ad_table_judged *judged) {
   if (judged->holds) ad_table_times_destroy(&judged->times);
 }
 
-/* ---- the document ---- */
+/* ---- making the report's document ---- */
 
 static json_t *parts_of(unsigned parts) {
   static const char *const names[] = {"compute", "transfers", "gathers", "reductions", "end"};

@@ -8,7 +8,7 @@ static const void *values(const ad_tensor *out, int i, size_t at) {
   return ad_at(out->operand[i], out->operand[i]->array.data, at);
 }
 
-/* ---- squared error ---- */
+/* ---- operation squared_error: the sum of squared differences ---- */
 
 enum { PIECE = 256 }; /* elements at a time, so that their differences stay in the first-level cache */
 
@@ -67,7 +67,7 @@ ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const 
   return ad_tape_apply(tape, &squared_error, (ad_tensor *[]){a, b}, 2, NULL, site);
 }
 
-/* ---- Kullback-Leibler divergence ---- */
+/* ---- operation kl_divergence: Kullback-Leibler divergence of softmaxes ---- */
 
 enum { LOGITS, TARGET };
 

@@ -6,7 +6,7 @@
 static const row_kernels *rows_of(const ad_tensor *out) { return ad_rows(out->array.dtype); }
 static const void *value(const ad_tensor *out, int i) { return out->operand[i]->array.data; }
 
-/* ---- to_dtype ---- */
+/* ---- operation to_dtype: converts the dtype ---- */
 
 typedef struct dtype_numbers {
   ad_dtype dtype;
@@ -49,7 +49,7 @@ ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const cha
   return ad_tape_apply(tape, &to_dtype, &x, 1, &(dtype_numbers){dtype}, site);
 }
 
-/* ---- add ---- */
+/* ---- operation add: the sum of two values ---- */
 
 /* The operands may have two dtypes, as a branch and the residual stream do: the result has the wider one. */
 static ad_status add_forward(ad_tape *tape, ad_tensor *out) {
@@ -85,7 +85,7 @@ ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site
   return ad_tape_apply(tape, &add, (ad_tensor *[]){a, b}, 2, NULL, site);
 }
 
-/* ---- add_row: adds a vector to each row ---- */
+/* ---- operation add_row: adds a vector to each row ---- */
 
 /* The row has the wide dtype. */
 static ad_status add_row_forward(ad_tape *tape, ad_tensor *out) {
@@ -120,7 +120,7 @@ ad_tensor *ad_add_row_at(ad_tape *tape, ad_tensor *x, ad_tensor *row, const char
   return ad_tape_apply(tape, &add_row, (ad_tensor *[]){x, row}, 2, NULL, site);
 }
 
-/* ---- multiply ---- */
+/* ---- operation multiply: the product of two values, element by element ---- */
 
 static ad_status multiply_forward(ad_tape *tape, ad_tensor *out) {
   rows_of(out)->put_product(out->array.data, value(out, 0), value(out, 1), ad_numel(out), 0);
@@ -146,7 +146,7 @@ ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char 
   return ad_tape_apply(tape, &multiply, (ad_tensor *[]){a, b}, 2, NULL, site);
 }
 
-/* ---- scale ---- */
+/* ---- operation scale: multiplies by a number ---- */
 
 typedef struct scale_numbers {
   double factor;
@@ -177,7 +177,7 @@ ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *s
   return ad_tape_apply(tape, &scale, &a, 1, &(scale_numbers){factor}, site);
 }
 
-/* ---- sum ---- */
+/* ---- operation sum: the sum of all elements ---- */
 
 static ad_status sum_forward(ad_tape *tape, ad_tensor *out) {
   double total = rows_of(out->operand[0])->sum(value(out, 0), ad_numel(out->operand[0]));
@@ -204,7 +204,7 @@ ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site) {
   return ad_tape_apply(tape, &sum, &a, 1, NULL, site);
 }
 
-/* ---- swiglu ---- */
+/* ---- operation swiglu: silu(a) * b ---- */
 
 static ad_status swiglu_forward(ad_tape *tape, ad_tensor *out) {
   rows_of(out)->swiglu(out->array.data, value(out, 0), value(out, 1), ad_numel(out));
@@ -243,7 +243,7 @@ ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const cha
   return ad_tape_apply(tape, &swiglu, (ad_tensor *[]){gate, up}, 2, NULL, site);
 }
 
-/* ---- gelu ---- */
+/* ---- operation gelu: the GELU function of each element ---- */
 
 static ad_status gelu_forward(ad_tape *tape, ad_tensor *out) {
   rows_of(out)->gelu(out->array.data, value(out, 0), ad_numel(out));

@@ -7,7 +7,7 @@
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 
-/* ---- softmax ---- */
+/* ---- operation softmax, over the last dimension ---- */
 
 static ad_status softmax_forward(ad_tape *tape, ad_tensor *out) {
   const row_kernels *rows = ad_rows(out->array.dtype);

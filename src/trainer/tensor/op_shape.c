@@ -7,7 +7,7 @@
 #include "tensor/along.h"
 #include "tensor/tape.h"
 
-/* ---- transpose ---- */
+/* ---- operation transpose: swaps two dimensions ---- */
 
 typedef struct transpose_numbers {
   int a, b; /* a <= b */
@@ -98,7 +98,7 @@ ad_tensor *ad_transpose_at(ad_tape *tape, ad_tensor *x, int dim, int other_dim, 
   return ad_tape_apply(tape, &transpose, &x, 1, &(transpose_numbers){a, b}, site);
 }
 
-/* ---- reshape ---- */
+/* ---- operation reshape: the same elements with other sizes of dimensions ---- */
 
 typedef struct reshape_numbers {
   ad_shape shape;
