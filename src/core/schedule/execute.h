@@ -5,8 +5,8 @@
 
 /* How transfers take time and make ranks wait. */
 typedef enum ad_sends {
-  /* A SEND and a RECV end at once; the action that needs a value waits for it. In a report of times a RECV ends when its
-   * value arrived. */
+  /* A SEND and a RECV end at once; the action that needs a value waits for it. In a report of times a RECV ends when
+   * its value arrived. */
   AD_SENDS_OVERLAPPED,
   AD_SENDS_BUFFERED, /* a SEND ends at once, a RECV when it was sent */
   AD_SENDS_BLOCKING  /* both end together; where a table has WAIT_SEND, that one ends as the RECV does */

@@ -1,8 +1,8 @@
 /* How far the states of the ranks and of the reference may differ after a step whose gradients are right, if a program
  * changes states by a rule of its own (ad_phase_change_states). An example is Adam, which divides by the root of the
  * squares that it has seen: where a gradient is zero but for rounding (queries of a token that sees only itself), its
- * step is as large as epsilon permits, and two orders of the same sum give different steps. A rule says with each change
- * how large such a difference may be. */
+ * step is as large as epsilon permits, and two orders of the same sum give different steps. A rule says with each
+ * change how large such a difference may be. */
 #ifndef CHECK_SLACK_H
 #define CHECK_SLACK_H
 #include <stddef.h>

@@ -17,8 +17,8 @@ typedef struct ad_prompt {
 int ad_prompt_needs_tokenizer(const ad_recipe *recipe, size_t index);
 /* Whether the model's tokens are bytes: it reads text files, or has 256 tokens and there is no tokenizer (NULL). */
 int ad_prompts_are_bytes(const ad_recipe *recipe, const char *tokenizer);
-/* Reads a prompt without a tokenizer: the numbers that it names, or else its bytes. AD_INVALID, in words that follow its
- * key: it has no token, too many, or one beyond the vocabulary. */
+/* Reads a prompt without a tokenizer: the numbers that it names, or else its bytes. AD_INVALID, in words that follow
+ * its key: it has no token, too many, or one beyond the vocabulary. */
 ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) AD_CHECKED;
 /* Checks a prompt whose tokens the caller made, as ad_prompt_read checks the prompts that it reads. */
 ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) AD_CHECKED;

@@ -27,8 +27,8 @@ ad_status ad_prompts_open(const ad_recipe *recipe, const ad_train_options *optio
 /* Continues each prompt with the present parameters and writes a line for each. Does not change the run. Collective if
  * the recipe has prompts. */
 ad_status ad_prompts_sample(ad_prompts *prompts, ad_run *run, int64_t step) AD_CHECKED;
-/* What this rank keeps for the prompts beside its share of the training: on rank 0 all parameters and states, and one of
- * them whole on its way; 0 on other ranks and without prompts. Bytes. Local. */
+/* The bytes that this rank keeps for prompts beside its share of the training: on rank 0 a copy of all parameters and
+ * states, and of the largest one more while it is gathered; 0 on other ranks and without prompts. Local. */
 size_t ad_prompts_bytes(const ad_run *run);
 ad_status ad_prompts_close(ad_prompts *prompts) AD_CHECKED; /* AD_IO if lines were lost */
 void ad_prompts_destroy(ad_prompts *prompts);

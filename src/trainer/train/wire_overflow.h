@@ -19,8 +19,8 @@ void ad_wire_overflow_clear(ad_run *run);
 /* Notes the largest overflow in `to`, the f16 cast of `from`, which is the value of `spec` or its gradient. */
 void ad_wire_overflow_note(ad_run *run, const ad_crossing_spec *spec, int backward, const ad_array *to,
                            const ad_array *from);
-/* Sets what ad_run_wire_overflow returns, the same on all ranks: the first value that any rank noted, or else the first gradient.
- * Collective; for when all ranks know that a number is not finite. */
+/* Sets what ad_run_wire_overflow returns, the same on all ranks: the first value that any rank noted, or else the first
+ * gradient. Collective; for when all ranks know that a number is not finite. */
 ad_status ad_wire_overflow_agree(ad_run *run) AD_CHECKED;
 /* Fails with AD_NUMBER and a message made of ad_run_wire_overflow. */
 ad_status ad_wire_overflow_fail(const ad_run *run, int64_t step) AD_CHECKED;
