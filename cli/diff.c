@@ -56,7 +56,7 @@ typedef struct diff_input {
 
 static error_t add_file(diff_input *input, const char *path, struct argp_state *state) {
   const char **files = realloc(input->files, (input->count + 1) * sizeof *files);
-  if (!files) argp_failure(state, CLI_UNFINISHED, 0, "no memory for %s", path);
+  if (!files) argp_failure(state, CLI_UNFINISHED, 0, "not enough memory to list the files of %s", path);
   if (!files) return ENOMEM;
   input->files = files;
   input->files[input->count++] = path;

@@ -20,7 +20,7 @@ typedef struct report_input {
 
 static error_t add_run(report_input *input, char *folder, struct argp_state *state) {
   const char **runs = realloc(input->runs, (input->count + 1) * sizeof *runs);
-  if (!runs) argp_failure(state, CLI_UNFINISHED, 0, "no memory for %s", folder);
+  if (!runs) argp_failure(state, CLI_UNFINISHED, 0, "not enough memory to list the run %s", folder);
   if (!runs) return ENOMEM;
   for (size_t end = strlen(folder); end > 1 && folder[end - 1] == '/'; end--) folder[end - 1] = 0;
   input->runs = runs;

@@ -160,7 +160,7 @@ grep -qF "Qwen3ForCausalLM has no model.bias all" err || fail "no message that Q
 own "kind: moe, layers: 1, d_model: 6, heads: 3, experts: 3, expert_hidden: 4, normalised_scores: true, sigmoid: true"
 exits 2 "MixtralForCausalLM has no model.sigmoid true" export runs/tiny own
 own "kind: moe, layers: 1, d_model: 6, heads: 3, experts: 3, expert_hidden: 4, balance_rate: 0.1, qk_norm: true"
-exits 2 "which Qwen3MoeForCausalLM has no place for" export runs/tiny own
+exits 2 ", for which Qwen3MoeForCausalLM has no tensor" export runs/tiny own
 own "kind: gpt, layers: 1, d_model: 6, heads: 3"
 cp runs/tiny/weights.safetensors own.safetensors
 "$addend" export runs/tiny model >out 2>err || fail "export fails"

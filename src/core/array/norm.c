@@ -108,9 +108,11 @@ static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, 
   ad_axes pending = ad_layout_axes_of(&total.layout, AD_P) & group->axes;
   char axes[96];
   if (!pending) return AD_OK;
-  return ad_fail(AD_TYPE,
-                 "%s: square sum: the sum is still P over %s: each rank has a part; all-reduce it over the whole group",
-                 site, ad_axes_print(pending, axes, sizeof axes));
+  return ad_fail(
+      AD_TYPE,
+      "%s: square sum: the sum is still pending (P) over %s, so each rank has only a part of it; the all-reduce "
+      "must be over these axes too",
+      site, ad_axes_print(pending, axes, sizeof axes));
 }
 
 /* Sums over the ranks of `mesh`, which is a part of a larger group, and keeps the result on the mesh's first rank only,

@@ -34,7 +34,7 @@ static ad_status write_page(FILE *file, void *context) {
   int failed =
       json_dump_callback(filled->data, write_data, file, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
   fwrite(filled->page->tail, 1, filled->page->tail_size, file);
-  return failed && !ferror(file) ? ad_fail(AD_MEMORY, "no memory to write a page") : AD_OK;
+  return failed && !ferror(file) ? ad_fail(AD_MEMORY, "not enough memory to write the HTML page") : AD_OK;
 }
 
 ad_status ad_page_write(const ad_page *page, const json_t *data, const char *path) {

@@ -85,7 +85,8 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
 /* AD_INVALID if the table has something that a CSV cannot say. */
 static ad_status check_writable(const ad_table *table) {
   if (table->edge_count)
-    return ad_fail(AD_INVALID, "the stages of this table do not form a chain, which CSV cannot express; write JSON");
+    return ad_fail(AD_INVALID,
+                   "the stages of this table do not form a chain, and CSV can express only a chain; write JSON");
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++)
       if (table->rows[r].actions[i].kind == AD_ACTION_REDUCE && table->rows[r].actions[i].microbatch >= 0)

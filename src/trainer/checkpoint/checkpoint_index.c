@@ -147,7 +147,7 @@ ad_status ad_index_write(const json_t *index, const char *path) {
   char *body = json_dumps(index, JSON_COMPACT), *text = NULL;
   if (!body || asprintf(&text, "%s}\n", body) < 0) {
     free(body);
-    return ad_fail(AD_MEMORY, "no memory for %s", path);
+    return ad_fail(AD_MEMORY, "not enough memory to write %s", path);
   }
   ad_status status = ad_output_open(path, &output);
   if (!status) {

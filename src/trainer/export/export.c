@@ -65,8 +65,8 @@ static ad_status check_states(const exporting *e) {
   for (size_t m = 0; m < ad_program_module_count(e->paper.program); m++) {
     const ad_module_spec *module = ad_program_module(e->paper.program, m);
     if (module->state_count)
-      return ad_fail(AD_INVALID, "%s: the model has %s, which %s has no place for", e->run, module->states[0].name,
-                     e->architecture->name);
+      return ad_fail(AD_INVALID, "%s: cannot be exported: the model has the state `%s`, for which %s has no tensor",
+                     e->run, module->states[0].name, e->architecture->name);
   }
   return AD_OK;
 }
@@ -105,7 +105,8 @@ static void add_tensors(exporting *e, size_t param, const ad_tensor_source *sour
 static ad_status find_source(const exporting *e, size_t param, ad_tensor_source *out) {
   const ad_param_spec *spec = &e->params.list[param];
   if (ad_tensor_source_find(e->architecture, spec->name, &spec->shape, out)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: %s has no place for %s", e->run, e->architecture->name, spec->name);
+  return ad_fail(AD_INVALID, "%s: cannot be exported: %s has no tensor for the parameter `%s`", e->run,
+                 e->architecture->name, spec->name);
 }
 
 /* Sorts by dtype, wider ones first, so that every tensor is aligned; then in the order of the model. */

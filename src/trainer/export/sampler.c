@@ -68,7 +68,8 @@ static ad_status read_tensor(const ad_sample_model *model, const ad_architecture
   ad_array *array = &model->arrays[i];
   ad_part whole;
   if (!ad_tensor_source_find(architecture, model->params.list[i].name, &array->shape, &source))
-    return ad_fail(AD_INVALID, "%s has no place for %s", architecture->name, model->params.list[i].name);
+    return ad_fail(AD_INVALID, "%s has no tensor for the parameter `%s`", architecture->name,
+                   model->params.list[i].name);
   ad_part_of(&array->layout, &array->shape, 0, &whole);
   return ad_tensor_source_read(&source, weights, &whole, array->dtype, array->data);
 }
