@@ -156,7 +156,7 @@ mkdir own later joined
 ADDEND_DUMP=own exits_with 0 "$(dirname "$addend")/example_plain_buffers"
 adds_up own/*
 ADDEND_DUMP=own exits_with 1 "$(dirname "$addend")/example_plain_buffers"
-says "ADDEND_DUMP: own/rank0000[0-3].addend.m0.safetensors is there already"
+says "ADDEND_DUMP: own/rank0000[0-3].addend.m0.safetensors already exists"
 ADDEND_DUMP=later ADDEND_DUMP_STEP=30 exits_with 0 "$(dirname "$addend")/example_plain_buffers"
 adds_up later/*
 ! cmp -s own/rank00000.sum.safetensors later/rank00000.sum.safetensors || fail "the dumps of two steps are equal"

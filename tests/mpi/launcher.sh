@@ -100,7 +100,7 @@ grep -q "norm: reported .*, which is the norm of the sums" "$work/out" || fail "
 mkdir "$work/own"
 must env ADDEND_DUMP="$work/own" "${launch[@]}" -n 4 "$build/example_own_sum" --own-count
 refused 1 "each rank divided its loss by its own count" "$build/addend" diff "$work/own"
-refused 1 "rank00000.addend.m0.safetensors is there already" env ADDEND_DUMP="$work/own" "${launch[@]}" -n 4 "$build/example_own_sum"
+refused 1 "rank00000.addend.m0.safetensors already exists" env ADDEND_DUMP="$work/own" "${launch[@]}" -n 4 "$build/example_own_sum"
 refused 2 "ADDEND_DUMP_STEP must be a number" env ADDEND_DUMP_STEP=x "${launch[@]}" -n 3 "$build/addend" train "$recipe" --out "$work/nothing"
 [ ! -e "$work/nothing" ] || fail "a folder is made for what does not begin"
 echo "dumps: as on shm"

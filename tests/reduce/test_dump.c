@@ -251,7 +251,7 @@ static int refuses(ad_comm *comm, void *context) {
   CHECK_OK(ad_reducer_dump(reducer, folder, 0, 0));
   CHECK_OK(ad_reducer_step(reducer, absent));
   CHECK_STATUS(ad_reducer_dump(reducer, folder, 0, 0), AD_INVALID);
-  CHECK_MESSAGE("addend.m0.safetensors is there already");
+  CHECK_MESSAGE("addend.m0.safetensors already exists");
   ad_reducer_destroy(reducer);
   ad_mesh_destroy(view);
   ad_mesh_destroy(mesh);
