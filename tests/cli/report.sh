@@ -340,7 +340,7 @@ rm other/check.json
 draw broken/report.html
 shows 8 '<canvas'
 shows 1 'check\.json: is not JSON'
-shows 1 'trace\.json: is not JSON'
+shows 1 'trace\.json: is not a JSON object'
 shows 1 'run\.json is missing'
 # Valid JSON with unexpected contents is told, and the rest is drawn without a script error.
 cp -r experts mixed
