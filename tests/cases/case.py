@@ -22,8 +22,7 @@ import ranks  # noqa: E402
 
 
 def is_wrong():
-    """Return whether the job runs with its mistake, for cases whose job has a flag; in the others the releases differ.
-    """
+    """Return whether the job runs with its mistake, for cases whose job has a flag; in others releases differ."""
     return "wrong" in sys.argv[1:]
 
 

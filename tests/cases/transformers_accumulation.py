@@ -30,8 +30,7 @@ def microbatches():
 
 
 def labels_of(words):
-    """Mark the first label as not counted: nothing predicts it, and the Trainer counts every label that is not marked.
-    """
+    """Mark the first label as not counted: nothing predicts it, but the Trainer counts labels without a mark."""
     labels = words.clone()
     labels[:, 0] = -100
     return labels

@@ -1,5 +1,4 @@
-"""Transformers, expert parallelism with `batched_mm`: slots of experts on other ranks add to the router's gradient.
-"""
+"""Transformers, expert parallelism with `batched_mm`: slots of experts on other ranks add to the router's gradient."""
 
 import case
 import transformers_jobs as jobs

@@ -315,7 +315,12 @@ class Refused(unittest.TestCase):
         one = "the process with the whole batch: "
         self.refuses(addend.InvalidError, one, "make_model returned a int", make_model=lambda: 3)
         self.refuses(addend.InvalidError, one, "batches returned None for the whole", batches=lambda rank, mesh: None)
-        self.refuses(addend.InvalidError, one, "loss returned a Tensor; it must return a tensor of one", loss=lambda m, b: m(b[0]))
+        self.refuses(
+            addend.InvalidError,
+            one,
+            "loss returned a Tensor; it must return a tensor",
+            loss=lambda m, b: m(b[0]),
+        )
         self.refuses(addend.InvalidError, one, "loss returned 3 values", loss=lambda m, b: (1, 2, 3))
         self.refuses(addend.InvalidError, "rank ", "parallelize returned a int", parallelize=lambda m, mesh: 3)
 

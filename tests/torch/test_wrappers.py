@@ -414,7 +414,12 @@ class Wrappers(unittest.TestCase):
 
     def test_what_is_said_of_some_of_the_ranks(self):
         self.hold(
-            "half", "cannot_tell", "not_judged", NET, "sums 2 of 4 ranks", "give mesh= with all ranks if they do, group="
+            "half",
+            "cannot_tell",
+            "not_judged",
+            NET,
+            "sums 2 of 4 ranks",
+            "give mesh= with all ranks if they do, group=",
         )
         self.assertEqual(ranks.run(4, run_half_twice), [[{"not_judged"}] * 2] * 4)
         self.hold("half_of_a_mesh", "wrong", "partial", NET, "2 of 4 ranks are summed")
