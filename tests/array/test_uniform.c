@@ -139,7 +139,7 @@ static void what_has_no_whole_or_no_samples_is_refused(void **state) {
   scaled.scale = 2;
   refused(&p, ad_array_describe(p.comm, AD_F32, &shape, &p.layout), AD_TYPE, "mask is P on `tp`");
   refused(&v, ad_array_describe(v.comm, AD_F32, &shape, &v.layout), AD_TYPE, "mask is V on `dp_shard`");
-  refused(&i, ad_array_describe(i.comm, AD_BF16, &shape, &i.layout), AD_INVALID, "mask is bf16");
+  refused(&i, ad_array_describe(i.comm, AD_BF16, &shape, &i.layout), AD_INVALID, "mask has dtype bf16");
   refused(&i, scaled, AD_INVALID, "scale 2");
   ad_layout whole_layout = ad_layout_all(i.mesh, AD_R);
   refused(&i, ad_array_describe(i.comm, AD_F32, &scalar, &whole_layout), AD_INVALID, "is a scalar or a packed array");

@@ -741,7 +741,8 @@ static void what_cannot_be_joined_is_refused_with_its_numbers(void **state) {
   refused("dp=4 tp=2", "dp=S0 tp=I", "dp=2 cp=2", "dp=S0 cp=R", 0, 8, AD_INVALID,
           "the source \"dp_shard=4 tp=2\" has 8 ranks (0 to 7), the destination \"dp_shard=2 cp=2\" has 4 (0 to 3); "
           "both must have the same ranks, or no rank in common");
-  refused("dp=4", "dp=S0", "dp=4", "dp=S0", 2, 8, AD_INVALID, "(0 to 3), the destination \"dp_shard=4\" 4 (2 to 5)");
+  refused("dp=4", "dp=S0", "dp=4", "dp=S0", 2, 8, AD_INVALID,
+          "(0 to 3), the destination \"dp_shard=4\" has 4 (2 to 5)");
   refused("pp=2 dp=2", "pp=I dp=S0", "dp=4", "dp=S0", 0, 8, AD_INVALID, "the source has pp=2");
   refused("dp=2 cp=2", "dp=S0 cp=R", "dp=4", "dp=S0", 0, 8, AD_TYPE,
           "the source is R on `cp`; the value's gradient would be counted once for each copy");

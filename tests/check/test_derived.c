@@ -226,7 +226,7 @@ static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void 
   must(ad_sabotages_try(recipe, &options, scratch, tried));
   assert_int_equal(ad_sabotages_survivors(tried), 1);
   assert_int_equal(first->caught, AD_CAUGHT_NONE);
-  assert_non_null(strstr(first->message, "a defect of the list"));
+  assert_non_null(strstr(first->message, "addend's list of mistakes is wrong"));
   ad_sabotages_destroy(tried);
   ad_proof_destroy(scratch);
   ad_recipe_destroy(recipe);

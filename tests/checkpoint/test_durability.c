@@ -297,7 +297,7 @@ static void a_value_of_which_a_part_is_missing_does_not_load(void **state) {
   if (ad_checkpoint_load(a.comm, a.mesh, folder, &a.state)) fail_msg("%s", ad_last_error());
   lose_a_piece(0);
   assert_int_equal(ad_checkpoint_load(a.comm, a.mesh, folder, &a.state), AD_IO);
-  assert_non_null(strstr(ad_last_error(), "of matrix, only 4 of the 8 elements of rank 0"));
+  assert_non_null(strstr(ad_last_error(), "matrix is incomplete: it has only 4 of the 8 elements of rank 0"));
   close_alone(&a);
 }
 

@@ -679,7 +679,7 @@ static int wait_for_who_left(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 0) rest(50);
   ad_status status = receive_from(comm, ad_comm_rank(comm) ? 0 : *peer, 7, &value, 1);
   CHECK(status == AD_RANK_LEFT);
-  CHECK_MESSAGE("rank 1 left the world while rank 0 waits for a message of ");
+  CHECK_MESSAGE("rank 1 left the world while rank 0 waits for a message from ");
   return 0;
 }
 

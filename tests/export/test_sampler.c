@@ -243,7 +243,8 @@ static void what_does_not_fit_is_refused(void **state) {
   refuses("tests/oracle/fixtures", NULL, "has no config.json");
   refuses("no/such/folder", NULL, "no/such/folder");
   refuses(model, &(ad_sampler_options){.size = sizeof(ad_sampler_options), .temperature = -1}, "temperature");
-  refuses(model, &(ad_sampler_options){.size = sizeof(ad_sampler_options), .dtype = AD_F16}, "not in f16");
+  refuses(model, &(ad_sampler_options){.size = sizeof(ad_sampler_options), .dtype = AD_F16},
+          "cannot compute in dtype f16");
 }
 
 int main(void) {

@@ -295,13 +295,20 @@ static void views_refuse_cuts_and_mixtures_and_name_the_repair(void **state) {
   static const char *const cases[][4] = {
       {"dp=4 tp=2", "dp=V tp=S0", "efsdp=4 etp=2",
        "moe.c:88: change of view: `tp` becomes `etp` and needs one type among R, I, V, P, but the value is S(0) on "
-       "`tp`; this may repair it: declare S(0)->V there"},
+       "`tp`; this may repair it: declare S(0)->V on that axis, so "
+       "that the value is V on all of them"},
       {"dp=2 tp=3", "dp=V tp=I", "efsdp=3 etp=2",
        "`dp_shard,tp` becomes `efsdp,etp` and needs one type among R, I, V, P, but the value is I on `tp`; this may "
        "repair it: convert I->S(0), then declare S(0)->V on that axis, so that the value is V on all of them"},
-      {"dp=2 tp=3", "dp=P tp=R", "efsdp=3 etp=2", "is R on `tp`; this may repair it: once R->P there"},
-      {"dp=2 tp=3", "dp=R tp=I", "efsdp=3 etp=2", "is I on `tp`; this may repair it: convert I->R there"},
-      {"dp=2 cp=1", "dp=R cp=S1", "efsdp=2", "is S(1) on `cp`; this may repair it: declare S(1)->V there"},
+      {"dp=2 tp=3", "dp=P tp=R", "efsdp=3 etp=2",
+       "is R on `tp`; this may repair it: once R->P on that axis, so that the value is P on all of "
+       "them"},
+      {"dp=2 tp=3", "dp=R tp=I", "efsdp=3 etp=2",
+       "is I on `tp`; this may repair it: convert I->R on that axis, so that the value is R on all of "
+       "them"},
+      {"dp=2 cp=1", "dp=R cp=S1", "efsdp=2",
+       "is S(1) on `cp`; this may repair it: declare S(1)->V on that axis, so that the value is V on all "
+       "of them"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     ad_mesh *dense = NULL, *sparse = NULL;

@@ -169,7 +169,7 @@ static void a_kind_that_cannot_be_told_apart_is_not_registered(void **state) {
   static const char *const none[] = {NULL};
   ad_program_kind other = pair;
   assert_int_equal(ad_program_register(&pair), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "a program `pair` is registered already"));
+  assert_non_null(strstr(ad_last_error(), "a program named `pair` is already registered"));
   other.name = "gpt";
   assert_int_equal(ad_program_register(&other), AD_INVALID);
   other.name = "empty";

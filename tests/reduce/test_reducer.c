@@ -435,11 +435,11 @@ static int shape_wrongly(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=1", AD_F32);
   m.params[2].shape.dim[1] = -2;
-  refuse_create(&m, m.params, "`query`: dimension 1 is -2");
+  refuse_create(&m, m.params, "`query`: dimension 1 has size -2");
   m.params[2].shape.ndim = AD_DIMS_MAX + 1;
-  refuse_create(&m, m.params, "`query`: 7 dimensions");
+  refuse_create(&m, m.params, "`query`: the shape has 7 dimensions");
   m.params[2].shape.ndim = -1;
-  refuse_create(&m, m.params, "`query`: -1 dimensions");
+  refuse_create(&m, m.params, "`query`: the shape has -1 dimensions");
   ad_mesh_destroy(m.mesh);
   return 0;
 }

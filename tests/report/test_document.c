@@ -81,7 +81,7 @@ static void a_folder_without_metrics_holds_no_run(void **state) {
   assert_non_null(strstr(ad_last_error(), folder));
   assert_non_null(strstr(ad_last_error(), "metrics.jsonl"));
   assert_int_equal(ad_report_document("/nowhere", &run), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "/nowhere holds no run"));
+  assert_non_null(strstr(ad_last_error(), "/nowhere is not the folder of a run"));
 }
 
 static void a_line_that_is_being_written_ends_the_metrics(void **state) {

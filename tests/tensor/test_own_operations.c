@@ -145,8 +145,8 @@ static void a_record_that_lacks_what_it_must_have_is_refused(void **state) {
   WITHOUT(size, "the field `size` is 0; set it to sizeof(ad_operation)");
   refused(NULL, 2, &half, AD_INVALID, "the record is NULL");
   refused(&bend, 2, NULL, AD_INVALID, "`own`");
-  refused(&bend, 0, &half, AD_INVALID, "of 0 operands; 1 to 64");
-  refused(&bend, 65, &half, AD_INVALID, "of 65 operands; 1 to 64");
+  refused(&bend, 0, &half, AD_INVALID, "0 operands were given; 1 to 64");
+  refused(&bend, 65, &half, AD_INVALID, "65 operands were given; 1 to 64");
 }
 
 static void with_dims(const char *dims, const char *words) {

@@ -160,12 +160,12 @@ static ad_status uses_up_what_it_saved(ad_tape *tape, ad_tensor *out, const ad_g
   } while (0)
 
 static void what_backward_must_leave_as_it_is(void **state) {
-  WITH_BACKWARD(scales_its_gradient, "bend: backward changes the gradient that arrived");
-  WITH_BACKWARD(uses_up_what_was_saved, "bend: backward changes what was saved");
+  WITH_BACKWARD(scales_its_gradient, "bend: backward must not change the gradient that arrived");
+  WITH_BACKWARD(uses_up_what_was_saved, "bend: backward must not change what was saved");
   WITH_BACKWARD(changes_an_operand, "bend: backward must not change operand 2");
-  WITH_BACKWARD(changes_the_result, "bend: backward changes the result");
-  WITH_BACKWARD(uses_up_its_gradient, "bend: backward changes the gradient that arrived");
-  WITH_BACKWARD(uses_up_what_it_saved, "bend: backward changes what was saved");
+  WITH_BACKWARD(changes_the_result, "bend: backward must not change the result");
+  WITH_BACKWARD(uses_up_its_gradient, "bend: backward must not change the gradient that arrived");
+  WITH_BACKWARD(uses_up_what_it_saved, "bend: backward must not change what was saved");
 }
 
 static void what_a_slot_says(void **state) {

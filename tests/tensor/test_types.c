@@ -494,7 +494,7 @@ static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
   refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over: operand 1 is P on `tp`", "all_reduce");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 0));
-  refused(d, ad_max_over(d->tape, x, 2), AD_INVALID, "max_over: dimension 2 has no elements", "none");
+  refused(d, ad_max_over(d->tape, x, 2), AD_INVALID, "max_over: dimension 2 has no elements", "no maximum");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   refused(d, ad_sum_over(d->tape, x, 3), AD_INVALID, "sum_over: there is no dimension 3", "[6, 4, 8]");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));

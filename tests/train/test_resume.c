@@ -326,10 +326,10 @@ static void resuming_a_finished_run_writes_what_is_missing(void **state) {
 
 static void numbers_that_no_run_has_are_refused(void **state) {
   static const char *const forgeries[][3] = {
-      {"\"optimizer_steps\":6", "\"optimizer_steps\":-1", "optimizer_steps is -1, but after 6 steps"},
-      {"\"optimizer_steps\":-1", "\"optimizer_steps\":7", "optimizer_steps is 7, but after 6 steps"},
+      {"\"optimizer_steps\":6", "\"optimizer_steps\":-1", "`optimizer_steps` is -1, but after 6 steps"},
+      {"\"optimizer_steps\":-1", "\"optimizer_steps\":7", "`optimizer_steps` is 7, but after 6 steps"},
       {"\"optimizer_steps\":7", "\"optimizer_steps\":6", ""},
-      {"\"loss_scale\":0", "\"loss_scale\":4000000000", "loss_scale is 4000000000"},
+      {"\"loss_scale\":0", "\"loss_scale\":4000000000", "`loss_scale` is 4000000000"},
       {"\"loss_scale\":4000000000", "\"loss_scale\":0", ""},
       {"\"seed\":4", "\"seed\":\"4\"", "lacks the number `seed`"}};
   assert_string_equal(train((job){0}), "");
