@@ -218,7 +218,7 @@ says 'ADDEND_DUMP_STEP must be a number from 0 to 4294967295, is "first"'
 ADDEND_DUMP_STEP=2 exits_with 2 "$addend" train "$recipe" --set train.steps=2 -o nothing
 says "step 2 cannot be dumped: the recipe takes steps 0 to 1"
 exits_with 2 "$addend" train "$recipe" --dump-step 1 -o nothing
-says 'by --dump-step 1, or by ADDEND_DUMP, which is "untouched"'
+says 'two dumps are asked for, by --dump-step 1 and by ADDEND_DUMP="untouched": leave one out'
 exits_with 2 "$addend" check "$recipe"
 says "ADDEND_DUMP is set, but a proof takes each step several times"
 ADDEND_DUMP_STEP=5 exits_with 0 "$(dirname "$addend")/example_own_sum"
