@@ -46,7 +46,7 @@ refused 'steps' check good.yaml --steps none
 refused '--set views.sparse: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, evaluate, checkpoint' plan good.yaml --set views.sparse=x
 refused 'takes the name of a folder' train good.yaml --out ''
 refused 'recipe' check
-refused 'no command' frobnicate
+refused "'frobnicate' is not a command" frobnicate
 refused '-n' run -- true
 printf 'model: {kind: gpt\nname: [' >broken.yaml
 refused 'broken.yaml:' plan broken.yaml

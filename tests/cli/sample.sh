@@ -18,7 +18,7 @@ model=$source/tests/oracle/fixtures/hf-mistral/model
 # ---- prompts of token numbers ----
 "$addend" sample "$model" "3 4 5" --tokens 12 >out 2>err
 [ "$(cat out)" = "3 4 5 9 22 30 9 22 6 7 12 30 30 9 6" ] || { cat out >&2; fail "numbers"; }
-grep -q '^12 tokens, [0-9.]* a second$' err || fail "the rate"
+grep -q '^12 tokens, [0-9.]* tokens per second$' err || fail "the rate"
 "$addend" sample "$model" "3,4 5" --tokens 3 --json >out 2>err
 python3 -c 'import json; d = json.load(open("out")); assert d["prompt"] == [3, 4, 5] and d["tokens"] == [9, 22, 30] and d["text"] is None and d["ended"] is False and d["tokens_per_second"] > 0, d'
 [ ! -s err ] || fail "--json says nothing else"
