@@ -22,6 +22,6 @@ refuses() { # arguments: schedule, words of the message
   if "$example" "$1" >out 2>err; then fail "$1 is not refused"; fi
   grep -q "^pipeline: $2" err && [ ! -s out ] || { cat out err >&2; fail "how $1 is refused"; }
 }
-refuses accumulate 'accumulate has all stages on one rank'
+refuses accumulate 'schedule accumulate has all stages on one rank'
 refuses nothing "there is no schedule 'nothing'"
 echo "pipeline_example: all hold"

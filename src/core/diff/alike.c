@@ -68,8 +68,8 @@ static size_t keep_repeated(ad_mark *marks, size_t count) {
   return kept;
 }
 
-/* Makes a mark for each addend that another addend may equal. Two passes: an addend whose first bytes are unique is not
- * read to its end. */
+/* Hashes the addends that may be equal to another one, in two passes: only an addend whose first bytes another addend
+ * has too is read to its end. */
 static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   *count = 0;
   for (size_t i = 0; i < members->count; i++)

@@ -150,8 +150,8 @@ static tally tally_param(const ad_draws *draws, size_t param, size_t numel) {
 
 /* ---- measuring how far the ranks' values may be off ---- */
 
-/* How many standard deviations of a draw the next draw may lie from the mean of all: it lies farther with probability
- * `chance`. */
+/* The t for which one more random sample lies more than t standard deviations from the mean of the samples so far with
+ * probability `chance`. */
 static double deviations(double chance, double freedom) {
   return sqrt(ad_ratio_of_chance(chance, freedom, CONTRASTS * freedom) * (1 + 1.0 / AD_DRAWS));
 }

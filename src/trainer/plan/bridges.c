@@ -93,8 +93,9 @@ static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
   return (json_int_t)count - (json_int_t)listed;
 }
 
-/* The bytes of all routes. Every replica on the receiving side gets all rows. Along axes where the value is P (an
- * addend) there, one rank gets them for all, unless the bridge is alike. */
+/* The bytes of all routes. Every replica on the receiving side gets all rows. Along axes where the received value is P
+ * (a pending sum), one rank gets the rows and the others hold zeros, unless the bridge is alike: then every rank gets
+ * its own. */
 static json_int_t bytes_of(const way *w) {
   ad_axes once = ad_layout_cut_axes(w->to) | (w->alike ? 0 : ad_layout_axes_of(w->to, AD_P));
   return w->rows * (json_int_t)w->row_bytes * ad_mesh_size(w->to->mesh) / ad_mesh_ranks_over(w->to->mesh, once);

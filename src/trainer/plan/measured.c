@@ -128,7 +128,7 @@ static int can_tell(const measured *of, const ad_action *action) {
   return is_there(of, BACKWARD, action) && is_there(of, WEIGHTS, action);
 }
 
-/* Stores the seconds of one action; communication has no times of its own. */
+/* Stores the measured seconds of one action that computes; actions that communicate are left out. */
 static ad_status take_action(const measured *of, const ad_action *action, double *of_action) {
   char text[AD_ACTION_TEXT_MAX];
   if (action->kind > AD_ACTION_W) return AD_OK;

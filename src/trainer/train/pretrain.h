@@ -5,7 +5,7 @@
 
 typedef struct ad_pretrain {
   ad_recipe *first; /* the recipe that is trained first; NULL: there is none, and the other members are empty */
-  char *folder;     /* where the first training writes */
+  char *folder;     /* the folder in which the training before the recipe's own writes */
   ad_recipe own;    /* the run's recipe with the path of the weights that are trained first; borrows from the original
                      * recipe */
   /* the path of these weights */
