@@ -3,7 +3,7 @@
 #define DIFF_FIT_H
 #include "diff/part.h"
 
-/* The scalar product of each pair of addends of one parameter, summed over all elements of the parts that are fitted. */
+/* The scalar product of each pair of addends of one parameter, over all elements of the parts that are fitted. */
 typedef struct ad_products {
   size_t n;          /* number of addends */
   double *gram;      /* n x n: products of the addends with each other */

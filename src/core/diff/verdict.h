@@ -49,8 +49,8 @@ typedef struct ad_verdict {
   json_t *causes;
 } ad_verdict;
 
-/* Finds the verdict. `list`: the judged parts; `ranks`: one byte for each rank of the world, to which the verdict points
- * and which stays the caller's. ad_verdict_clear releases what else the verdict has. */
+/* Finds the verdict. `list`: the judged parts; `ranks`: one byte for each rank of the world, to which the verdict
+ * points and which stays the caller's. ad_verdict_clear releases what else the verdict has. */
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
 void ad_verdict_clear(ad_verdict *verdict);
 /* Changes the verdict `right` to `replicas_differ` if replicas' parameter values differ before the step

@@ -370,8 +370,8 @@ void ad_shm_drop_messages(shm_world *world, uint64_t group) {
 
 /* ---- making progress on all posted transfers ---- */
 
-// Takes the envelopes that arrived out of this rank's queue, matched or kept for later, so that an empty queue means that
-// there is nothing new.
+// Takes the envelopes that arrived out of this rank's queue, matched or kept for later, so that an empty queue means
+// that there is nothing new.
 static void empty_queue(shm_world *world) {
   shm_queue *queue = &ad_shm_queues(world->control)[world->rank];
   uint64_t number = atomic_load_explicit(&queue->drained, memory_order_relaxed);
