@@ -324,7 +324,7 @@ class Fsdp1(unittest.TestCase):
 
     def test_what_is_refused(self):
         for what, said in {
-            "a DTensor": "up.weight: a DTensor in FullyShardedDataParallel is not watched",
+            "a DTensor": "up.weight: a DTensor in FullyShardedDataParallel cannot be watched",
             "a gradient": "parameters hold gradients already",
             "a gradient of an original": "parameters hold gradients already",
         }.items():

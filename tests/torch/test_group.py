@@ -441,7 +441,7 @@ class Operations(unittest.TestCase):
             "one tensor, not 2",
             "does not fit",
             "different dtypes",  # refused by PyTorch
-            "splits",
+            "split sizes",
         )
         for word, sentence in zip(words, said):
             self.assertIn(word, sentence)
