@@ -119,13 +119,16 @@ P
 # Rank 0 alone keeps every parameter in f32, and one whole parameter while it arrives; a node's peak includes both.
 "$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.held_out=0.1 "${prompts[@]}" --json >planned
 "$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.held_out=0.1 --json >planned-without
+alike=("$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=3 --set train.global_batch=6 --set evaluate.every=1 --set data.held_out=0.1 --json)
+"$addend" plan "${alike[@]}" "${prompts[@]}" >planned-alike
+"$addend" plan "${alike[@]}" >planned-alike-without
 "$addend" plan "$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=8192 --set train.global_batch=8192 --set evaluate.every=1 --set data.held_out=0.1 "${prompts[@]}" --json \
   --ranks-per-node 8 >planned-large
 "$addend" plan "$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=8192 --set train.global_batch=8192 --json --ranks-per-node 8 >planned-large-without
 python3 - <<'P' || fail "the plan of prompts"
 import json
 def plans(name): return json.load(open(name)), json.load(open(name + "-without"))
-for name in ("planned", "planned-large"):
+for name in ("planned", "planned-alike", "planned-large"):
     plan, without = plans(name)
     sizes = [param["numel"] * 4 for param in plan["params"]]
     for rank, before in zip(plan["memory_per_rank"], without["memory_per_rank"]):
