@@ -183,7 +183,9 @@ class Frameworks(unittest.TestCase):
         for sizes in ({"pipeline_model": 2}, {"expert_model": 2}):
             name = "megatron.core.parallel_state"
             with self.subTest(sizes), patch.dict("sys.modules", {name: fake_mpu(**sizes)}):
-                with self.assertRaisesRegex(ValueError, "pipeline stages or expert parallelism, which addend.torch.megatron"):
+                with self.assertRaisesRegex(
+                    ValueError, "pipeline stages or expert parallelism, which addend.torch.megatron"
+                ):
                     addend.torch.megatron(model)
                 model.config.gradient_accumulation_fusion = True
                 with self.assertRaisesRegex(ValueError, "hides every gradient from hooks"):
