@@ -26,7 +26,7 @@ typedef enum bench_duty {
   BENCH_PIPELINE = 65536
 } bench_duty;
 
-/* With how many ranks, which model and on which hosts a program is started. */
+/* How a program is started: the number of ranks, the model and the hosts. */
 typedef struct bench_scene {
   int ranks;
   const bench_model *model;

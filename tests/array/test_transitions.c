@@ -282,7 +282,7 @@ static int cut_numbers(ad_comm *comm, void *context) {
 
 static void a_part_holds_the_elements_that_its_spans_name(void **state) { run_ranks(3, cut_numbers, NULL); }
 
-/* Of three members, 0 sends 2 rows to 1 and 1 row to 2; 1 sends nothing; 2 sends 1 row to each. */
+/* Three members exchange rows: 0 sends 2 rows to 1 and 1 row to 2; 1 sends nothing; 2 sends 1 row to each. */
 static int send_numbered_rows(ad_comm *comm, void *context) {
   static const size_t sent[3][3] = {{0, 2, 1}, {0, 0, 0}, {1, 1, 1}};
   static const double expected[3][6] = {{20, 20}, {0, 0, 1, 1, 21, 21}, {2, 2, 22, 22}};

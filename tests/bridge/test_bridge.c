@@ -654,7 +654,7 @@ static int shows_what_is_said(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* With the mistake, either some rank receives something else or the exchange does not match. */
+/* Under the planted mistake, either some rank receives something else or the exchange does not match. */
 static int changes_what_arrives(ad_comm *comm, void *context) {
   const planted *p = context;
   joined j = join(comm, &p->sides);

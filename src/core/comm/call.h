@@ -29,7 +29,7 @@ typedef struct ad_call {
   uint64_t number;  // counts this rank's calls from 1
   // With counts: the start of each block in elements, members + 1 of them. NULL: block i starts at i * count.
   size_t *in_starts, *out_starts;
-  // With segments: segment_starts says where each segment starts in the whole value (segment_count + 1 numbers).
+  // segment_starts says where each segment starts in the whole value (segment_count + 1 numbers).
   // part_starts says, for one member after the other, where the member's part of each segment starts in its block
   // (segment_count + 1 numbers for each member).
   size_t *segment_starts, *part_starts;

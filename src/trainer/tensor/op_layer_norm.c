@@ -60,7 +60,7 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* With the normalized row n and g = weight * d_out: dx = inverse (g - mean(g) - n mean(g n)), written over n. */
+/* Writes dx = inverse (g - mean(g) - n mean(g n)) over n, the normalized row, where g = weight * d_out. */
 static void gradient_of_row(double *normed, const double *d_out, const double *weight, double inverse, size_t width) {
   double sum = 0, along = 0;
   for (size_t i = 0; i < width; i++) sum += weight[i] * d_out[i];

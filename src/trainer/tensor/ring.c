@@ -7,7 +7,7 @@
 
 enum { ARRIVING_PAIRS = 2, GRADIENT_PAIRS = 3, MESSAGES_MAX = 8 };
 
-/* With two ranks only one pair ever arrives. */
+/* How many buffers for arriving keys and values a ring needs: in a ring of two ranks only one pair ever arrives. */
 static size_t arriving_pairs(const key_ring *ring) { return ring->members > 2 ? ARRIVING_PAIRS : 1; }
 
 static int64_t wrapped(const key_ring *ring, int64_t index) {

@@ -188,7 +188,7 @@ static void mpi_close(void *engine_world) {
   ad_mpi_free_mail(world);
   ad_mpi_channels_free(world);
   ad_engine_shm.close(world->shm);
-  // With requests that were given up, MPI_Finalize would wait for ever.
+  // MPI_Finalize would wait for ever if requests were given up.
   if (!world->has_stray_requests) world->transport->close();
   ad_release(world->node_of);
   ad_release(world->left);
