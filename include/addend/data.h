@@ -21,7 +21,7 @@ typedef struct ad_text_options {
   size_t text_count;
   char **tokens; /* .npy files of token ids; none: training reads `text`, whose tokens are its bytes */
   size_t token_count;
-  char **mask; /* .npy files of uint8, one for each file of tokens (ad_token_options); or none */
+  char **mask; /* .npy files of uint8 or bool, one for each file of tokens (ad_token_options); or none */
   size_t mask_count;
   int64_t seq; /* number of tokens in a sample */
   /* Fractions of a sample's tokens that count: with fraction f the first floor(f * seq + 0.5) of them do. Sample i of a
@@ -52,8 +52,10 @@ AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, s
 /* Files of tokens, as ad_text_data_open_tokens takes them. */
 typedef struct ad_token_options {
   size_t size;               /* sizeof(ad_token_options) */
-  const char *const *tokens; /* [count] .npy files of uint16 or uint32, of one dimension, little endian */
-  /* [count] .npy files of uint8, each as long as its file of tokens. A token with 1 counts as a target, a token with 0
+  /* [count] .npy files of uint32 or, where the vocabulary has at most 65536 tokens, of uint16; of one dimension, little
+   * endian */
+  const char *const *tokens;
+  /* [count] .npy files of uint8 or bool, each as long as its file of tokens. A token with 1 counts as a target, a token with 0
    * does not. NULL: all tokens count */
   const char *const *masks;
   size_t count;

@@ -283,11 +283,21 @@ class _Writing:
                 counted.append(counts)
         if self.mask is None and not all(counted):
             raise ValueError("some pieces do not count in the loss: name a file that says which tokens do, mask=FILE")
-        self.tokens.add(numpy.array(tokens, dtype=numpy.int64))
+        self.tokens.add(self._checked(numpy.array(tokens, dtype=numpy.int64)))
         if self.mask:
             self.mask.add(numpy.array(counted, dtype=numpy.uint8))
         self.texts += len(batch)
         self.told.show(self.texts, self.tokens.count)
+
+    def _checked(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The ids, if the vocabulary has them all. The dtype of the file follows from it and would cut larger ones."""
+        outside = ids[(ids < 0) | (ids >= self.encoder.vocabulary)]
+        if len(outside):
+            raise ValueError(
+                f"{self.file} is not written: the tokenizer encodes a text with id {outside[0]}, but the largest id of "
+                f"its vocabulary is {self.encoder.vocabulary - 1}"
+            )
+        return ids
 
     def _finish(self) -> None:
         if not self.tokens.count:

@@ -29,7 +29,7 @@ npy("big.npy", "<u2", [1] * 100, descr=">u2"), npy("huge.npy", "<u2", [1] * 100,
 npy("cut.npy", "<u2", [1] * 99, "(100,)"), npy("none.npy", "<u2", []), npy("short.npy", "<u2", [1] * 24)
 npy("list.npy", "<u2", [1] * 100, "[100]"), npy("mask3.npy", "|u1", [0, 1, 3] * 10)
 npy("mostly.npy", "<u2", [1 if i % 10 else i // 10 for i in range(2000)]) # nine in ten: -0.9 log 0.9 - 0.1 log(0.1 / 200), about 0.86
-npy("other.npy", "<u2", one[:-1] + [9])
+npy("other.npy", "<u2", one[:-1] + [9]), npy("labels.npy", "<u2", [1] * 100 + [65536 - 100])
 open("text.npy", "w").write("one two three"), open("empty.npy", "w")
 P
 tokens=(--set 'data.text=[]' --set 'data.tokens=[one.npy, two.npy]')
@@ -51,20 +51,22 @@ wrong empty 'is not a .npy file: it is empty'
 wrong list 'is not a .npy file: its header is not a dictionary of descr, fortran_order and shape'
 wrong huge 'is not a .npy file: the length of its header is given as 2147483648 bytes; at most 10000 are allowed'
 wrong cut 'its header says 100 elements of 2 bytes, but 198 bytes follow: it is cut short'
-wrong float "its elements are '<f8', where uint16 or uint32 is needed: write array.astype(numpy.uint16)"
+wrong float "its elements are '<f8', where uint16 or uint32 is needed; an id that was kept as a float may have been rounded"
 wrong bytes "its elements are '|u1', where uint16 or uint32 is needed"
 wrong big "its elements are big endian ('>u2'): write array.astype('<u2')"
 wrong square 'has 2 dimensions, where one is needed: write array.reshape(-1)'
 wrong fortran 'is in Fortran order: write numpy.ascontiguousarray(array)'
 wrong none 'the array has no elements'
+wrong labels "the token at index 100 is 65436, but the model's vocabulary is 256: tokens are 0 to 255; -100 in unsigned bits is this number"
 wrong beyond "the token at index 1001 is 256, but the model's vocabulary is 256: tokens are 0 to 255"
+refused 'one.npy: is uint16, which has no id above 65535, but the model'"'"'s vocabulary is 65537' --set 'data.text=[]' --set 'data.tokens=[one.npy]' --set model.vocabulary=65537
 refused 'the tokens do not hold a single sample: seq 24 needs 25 tokens in a row in one file' --set 'data.text=[]' --set 'data.tokens=[short.npy]'
 refused 'data.text: no training data is given: give files or folders of text, or data.tokens' --set 'data.text=[]'
 refused '--set data.tokens: data.text is given too, but a run is trained on one of the two: leave one out' --set 'data.tokens=[one.npy]'
 refused '--set data.mask: needs data.tokens, which is not given' --set 'data.mask=[one.mask.npy]'
 refused '--set data.mask: must have one file for each file of data.tokens, but has 1 for 2' "${tokens[@]}" --set 'data.mask=[one.mask.npy]'
 refused 'two.mask.npy: has 400 elements, but one.npy has 1001 tokens' "${tokens[@]}" --set 'data.mask=[two.mask.npy, one.mask.npy]'
-refused "--set data.mask: one.npy: its elements are '<u2', where uint8 is needed" "${tokens[@]}" --set 'data.mask=[one.npy, two.mask.npy]'
+refused "--set data.mask: one.npy: its elements are '<u2', where uint8 or bool is needed" "${tokens[@]}" --set 'data.mask=[one.npy, two.mask.npy]'
 refused '--set data.mask: mask3.npy: the element at index 2 is 3, but an element of a mask must be 1' "${tokens[@]}" --set 'data.mask=[mask3.npy, two.mask.npy]'
 for kind in moe-tp decompose-gpt; do
   "$addend" plan "$source/recipes/$kind.yaml" --set 'data.text=[]' --set 'data.tokens=[beyond.npy]' >out 2>err && fail "$kind takes a token of no vocabulary"

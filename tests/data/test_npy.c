@@ -67,13 +67,15 @@ static void what_numpy_writes_is_read(void **state) {
   READS(HEADER("<u2", "(3,)") "       \n", 6, 3, 2);
   READS(HEADER("<u4", "(2,)") "\n", 8, 2, 4);
   READS(HEADER("|u1", "(5,)") "\n", 5, 5, 1);
+  READS(HEADER("|b1", "(5,)") "\n", 5, 5, 1);
   READS("{'shape': (3,), \"fortran_order\": False, \"descr\": \"<u2\"}", 6, 3, 2);
   READS("{ 'descr' : '=u2' ,'shape':( 3L , ),'fortran_order':False}\n", 6, 3, 2);
 }
 
 static void other_arrays_are_refused_with_what_to_write(void **state) {
-  REFUSES(HEADER("<i8", "(3,)"), 24, "its elements are '<i8', where uint16 or uint32 is needed: write array.astype(");
+  REFUSES(HEADER("<i8", "(3,)"), 24, "its elements are '<i8', where uint16 or uint32 is needed; write array.astype(");
   REFUSES(HEADER("|u1", "(3,)"), 3, "its elements are '|u1', where uint16 or uint32 is needed");
+  REFUSES(HEADER("|b1", "(3,)"), 3, "its elements are '|b1', where uint16 or uint32 is needed");
   REFUSES(HEADER("", "(3,)"), 6, "its elements are ''");
   REFUSES(HEADER("u2u2", "(3,)"), 6, "its elements are 'u2u2'");
   REFUSES(HEADER(">u2", "(3,)"), 6, "its elements are big endian ('>u2'): write array.astype('<u2')");
@@ -82,7 +84,29 @@ static void other_arrays_are_refused_with_what_to_write(void **state) {
   REFUSES(HEADER("<u2", "(0,)"), 0, "the array has no elements");
   REFUSES("{'descr': '<u2', 'fortran_order': True, 'shape': (3,), }", 6, "is in Fortran order: write numpy.asc");
   bytes mask = file_of(1, HEADER("<u2", "(3,)"), -1, 6);
-  refuses(&mask, 1, "where uint8 is needed: write array.astype(numpy.uint8)");
+  refuses(&mask, 1, "where uint8 or bool is needed");
+}
+
+/* No array is to be cast to bits that cut its numbers: labels of -100 are no 156, and an id of 70000 is no 4464. */
+static void no_advice_cuts_a_number(void **state) {
+  static const struct {
+    const char *descr;
+    size_t bytes;
+    int may_be_narrow;
+  } arrays[] = {{"<i4", 12, 0}, {">i4", 12, 0}, {"<i8", 24, 0}, {"<u8", 24, 0}, {"<f4", 12, 0},
+                {"<f8", 24, 0}, {"<f2", 6, 0},  {"<c8", 24, 0}, {"<U5", 60, 0}, {"|O", 24, 0},
+                {"<i2", 6, 1},  {"|i1", 3, 1},  {"|u1", 3, 1},  {"|b1", 3, 1}};
+  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+    char header[96];
+    snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': (3,), }", arrays[i].descr);
+    bytes file = file_of(1, header, -1, arrays[i].bytes);
+    refuses(&file, TOKENS, "numpy.uint32");
+    assert_int_equal(strstr(ad_last_error(), "astype(numpy.uint16)") != NULL, arrays[i].may_be_narrow);
+    file = file_of(1, header, -1, arrays[i].bytes);
+    if (strcmp(arrays[i].descr, "|u1") == 0 || strcmp(arrays[i].descr, "|b1") == 0) continue;
+    refuses(&file, 1, "array != -100");
+    assert_null(strstr(ad_last_error(), "astype"));
+  }
 }
 
 static void a_size_that_does_not_fit_is_refused(void **state) {
@@ -200,6 +224,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_numpy_writes_is_read),
       cmocka_unit_test(other_arrays_are_refused_with_what_to_write),
+      cmocka_unit_test(no_advice_cuts_a_number),
       cmocka_unit_test(a_size_that_does_not_fit_is_refused),
       cmocka_unit_test(a_header_that_is_no_dictionary_is_refused),
       cmocka_unit_test(a_file_of_another_form_is_refused),

@@ -19,7 +19,7 @@
     if ((call) != AD_OK) fail_msg("%s", ad_last_error()); \
   } while (0)
 
-enum { FILES_MAX = 4, SEQ = 5, VOCABULARY = 70000 };
+enum { FILES_MAX = 4, SEQ = 5, VOCABULARY = 65536 };
 static char folder[64], path_of[2 * FILES_MAX][96];
 
 static void write_npy(const char *path, const char *descr, const void *data, size_t width, int64_t count) {
@@ -36,8 +36,8 @@ static void write_npy(const char *path, const char *descr, const void *data, siz
   fclose(file);
 }
 
-/* Token i of file f is 1000 f + i: u16 in even files, u32 (above 65535) in odd files. */
-static uint32_t token(int f, int64_t i) { return (uint32_t)(1000 * f + i + (f % 2 ? 65536 : 0)); }
+/* Token i of file f is 1000 f + i in the even files, which are u16, and 60000 more in the odd ones, which are u32. */
+static uint32_t token(int f, int64_t i) { return (uint32_t)(1000 * f + i + (f % 2 ? 60000 : 0)); }
 static int is_masked(int f, int64_t i) { return (i * 7 + f) % 3 == 0; }
 
 static const int64_t counts[FILES_MAX] = {23, 5, 41, 6}; /* windows of 5 tokens: 4, none, 8, 1 */
@@ -289,22 +289,88 @@ static void element_is_wrong(const char *path, int64_t vocabulary, const char *w
   }
 }
 
+/* Writes other.npy, and returns its path. */
+static const char *other_file(const char *descr, const void *data, size_t width, int64_t count) {
+  static char other[96];
+  snprintf(other, sizeof other, "%s/other.npy", folder);
+  write_npy(other, descr, data, width, count);
+  return other;
+}
+
 static void every_token_is_held_against_the_vocabulary(void **state) {
   size_t at = 0;
-  must(ad_token_files_check(tokens_paths, FILES_MAX, 68542, &at));
+  must(ad_token_files_check(tokens_paths, FILES_MAX, 63006, &at));
   assert_int_equal(at, FILES_MAX);
-  element_is_wrong(path_of[3], 68541, "3.npy: the token at index 5 is 68541, but the model's vocabulary is 68541");
-  element_is_wrong(path_of[3], 65536, "3.npy: the token at index 0 is 68536, but the model's vocabulary is 65536");
+  element_is_wrong(path_of[3], 63005, "3.npy: the token at index 5 is 63005, but the model's vocabulary is 63005");
+  element_is_wrong(path_of[3], 60000, "3.npy: the token at index 0 is 63000, but the model's vocabulary is 60000");
   at = 0;
-  must(ad_token_files_check(tokens_paths, FILES_MAX, INT64_MAX, &at));
   assert_int_equal(ad_token_files_check(tokens_paths, FILES_MAX, 0, &at), AD_INVALID);
   at = 0;
   must(ad_token_masks_check(mask_paths, FILES_MAX, &at));
-  element_is_wrong(path_of[0], 0, "0.npy: its elements are '<u2', where uint8 is needed");
-  char other[96];
-  snprintf(other, sizeof other, "%s/other.npy", folder);
-  write_npy(other, "|u1", "\0\1\1\2\1", 1, 5);
-  element_is_wrong(other, 0, "other.npy: the element at index 3 is 2, but an element of a mask must be 1");
+  element_is_wrong(path_of[0], 0, "0.npy: its elements are '<u2', where uint8 or bool is needed");
+  element_is_wrong(other_file("|u1", "\0\1\1\2\1", 1, 5), 0, "other.npy: the element at index 3 is 2, but an element");
+}
+
+/* What was cut to 16 bits is in a larger vocabulary all the same; in 32 bits each id has its place. */
+static void sixteen_bits_hold_no_larger_vocabulary(void **state) {
+  const uint16_t narrow[] = {0, 1, 65535, 2, 3, 4};
+  const uint32_t wide[] = {65536, 65537, 99999, 65539, 65540, 65541};
+  size_t at = 0;
+  const char *path = other_file("<u2", narrow, 2, 6);
+  must(ad_token_files_check(&path, 1, 65536, &at));
+  ad_token_options options = {.size = sizeof options, .tokens = &path, .count = 1, .seq = SEQ, .vocabulary = 65537};
+  at = 0;
+  refuses(options, "other.npy: is uint16, which has no id above 65535, but the model's vocabulary is 65537");
+  assert_int_equal(ad_token_files_check(&path, 1, 65537, &at), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "numpy.uint32"));
+  assert_null(strstr(ad_last_error(), "numpy.uint16"));
+  other_file("<u4", wide, 4, 6);
+  must(ad_token_files_check(&path, 1, 100000, &at));
+  at = 0;
+  must(ad_token_files_check(&path, 1, INT64_MAX, &at));
+  ad_text_data *text;
+  int32_t tokens[SEQ], targets[SEQ];
+  int64_t counted;
+  ad_batch_options batch = {.size = sizeof batch, .global_batch = 1};
+  options.vocabulary = 100000;
+  must(ad_text_data_open_tokens(&options, &text));
+  must(ad_text_data_rows(text, &batch, 0, 0, 1, tokens, targets, &counted));
+  for (int i = 0; i < SEQ; i++) assert_true(tokens[i] == (int32_t)wide[i] && targets[i] == (int32_t)wide[i + 1]);
+  ad_text_data_close(text);
+}
+
+/* A label of -100 or -1 in unsigned bits: in 32 bits it can be nothing else, in 16 bits it may be an id as well. */
+static void a_negative_number_in_unsigned_bits_is_named(void **state) {
+  const uint32_t wide[] = {5, (uint32_t)-100, 7}, beyond[] = {5, (uint32_t)-101, 7};
+  const uint16_t narrow[] = {5, (uint16_t)-1, 7};
+  element_is_wrong(other_file("<u4", wide, 4, 3), 3000, "the token at index 1 is 4294967196, but the model's");
+  element_is_wrong(other_file("<u4", wide, 4, 3), 3000, "-100 in unsigned bits");
+  size_t at = 0;
+  const char *path = other_file("<u4", wide, 4, 3);
+  assert_int_equal(ad_token_files_check(&path, 1, 3000, &at), AD_INVALID);
+  assert_null(strstr(ad_last_error(), "raise model.vocabulary"));
+  element_is_wrong(other_file("<u2", narrow, 2, 3), 3000, "-1 in unsigned bits");
+  element_is_wrong(other_file("<u2", narrow, 2, 3), 3000, "raise model.vocabulary");
+  other_file("<u4", beyond, 4, 3);
+  assert_int_equal(ad_token_files_check(&path, 1, 3000, &at), AD_INVALID);
+  assert_null(strstr(ad_last_error(), "unsigned bits"));
+}
+
+static void a_mask_of_bools_counts_as_one_of_bytes(void **state) {
+  size_t at = 0;
+  const char *path = other_file("|b1", "\0\1\1\0\1\1", 1, 6), *tokens = path_of[3];
+  must(ad_token_masks_check(&path, 1, &at));
+  ad_token_options options = {
+      .size = sizeof options, .tokens = &tokens, .masks = &path, .count = 1, .seq = SEQ, .vocabulary = VOCABULARY};
+  ad_batch_options batch = {.size = sizeof batch, .global_batch = 1};
+  ad_text_data *text;
+  int32_t targets[SEQ];
+  int64_t counted;
+  must(ad_text_data_open_tokens(&options, &text));
+  must(ad_text_data_rows(text, &batch, 0, 0, 1, NULL, targets, &counted));
+  for (int i = 0; i < SEQ; i++) assert_int_equal(targets[i], i == 2 ? -1 : (int32_t)token(3, i + 1));
+  assert_int_equal(counted, 4);
+  ad_text_data_close(text);
 }
 
 /* The wrong token is far into a file that is read in several pieces; holes in the file stand for zeros. */
@@ -383,6 +449,9 @@ int main(void) {
       cmocka_unit_test(sizes_and_tallies_are_those_of_the_files),
       cmocka_unit_test(what_is_wrong_with_tokens_is_said),
       cmocka_unit_test(every_token_is_held_against_the_vocabulary),
+      cmocka_unit_test(sixteen_bits_hold_no_larger_vocabulary),
+      cmocka_unit_test(a_negative_number_in_unsigned_bits_is_named),
+      cmocka_unit_test(a_mask_of_bools_counts_as_one_of_bytes),
       cmocka_unit_test(a_token_far_behind_is_found),
       cmocka_unit_test(a_token_that_no_vocabulary_has_is_an_error_of_its_step),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),

@@ -98,6 +98,26 @@ class Tokens(unittest.TestCase):
             array = numpy.load(folder / "corpus.npy")
             self.assertEqual((array.tolist(), array.dtype.str), ([words - 1] * 2, dtype))
 
+    def test_an_id_outside_the_vocabulary_is_refused(self):
+        class Tokenizer:
+            """A tokenizer whose added token is missing from its vocabulary."""
+
+            def __init__(self, largest):
+                self.largest = largest
+
+            def encode(self, text, add_special_tokens):
+                return [7, self.largest]
+
+            def get_vocab(self):
+                return {f"w{i}": i for i in range(1000)}
+
+        tokens.write(["a"], Tokenizer(999), self.file)
+        self.assertEqual(numpy.load(self.file).tolist(), [7, 999])
+        for largest in 1000, 65536 + 5, -1:  # the second would be 5 in 16 bits
+            with self.assertRaisesRegex(ValueError, f"id {largest}, but the largest id of its vocabulary is 999"):
+                tokens.write(["a"], Tokenizer(largest), self.folder / "other.npy")
+        self.assertEqual(self.left(), ["corpus.npy"])
+
     def test_pieces_that_do_not_count_are_masked(self):
         dialogue = [("ask ", False), ("answer", True)]
         prompt = [("answer ", True), ("ask", False)]

@@ -107,19 +107,38 @@ static int take_all(header *h) {
 /* ---- checking the header's dtype, shape and size ---- */
 
 static const char *types_of(int widths) {
-  return widths == 1 ? "uint8" : widths == 6 ? "uint16 or uint32" : "unsigned";
+  return widths == 1 ? "uint8 or bool" : widths == 6 ? "uint16 or uint32" : "unsigned";
 }
 
-/* Checks that the elements are unsigned, of a permitted width, and little endian. */
+/* What to write in place of elements of another type, such as "i8". No advice cuts a number: a cast to 32 unsigned bits
+ * leaves ids as they are and turns a negative number into one that no vocabulary has. */
+static const char *advice(const char *type, int widths) {
+  int is_whole = *type && strchr("iub", *type), bytes = is_whole ? type[1] - '0' : 0;
+  if (widths == 1)
+    return "a mask has 1 where a token counts and 0 where not: write array == 1, or, if these are labels, "
+           "array != -100";
+  if (bytes >= 4) return "write array.astype(numpy.uint32)";
+  if (bytes > 0)
+    return "write array.astype(numpy.uint16) if no id was too large for the present type, else the tokenizer's ids "
+           "again, as numpy.uint32";
+  return *type == 'f' ? "an id that was kept as a float may have been rounded: write the tokenizer's ids again, as "
+                        "numpy.uint32"
+                      : "write the tokenizer's ids, as numpy.uint32";
+}
+
+/* Checks that the elements are unsigned, of a permitted width, and little endian. A bool is a byte of 0 or 1. */
 static ad_status check_type(const header *h, int widths, int *width) {
-  static const char *const types[] = {"u1", "u2", "u4"};
+  static const struct {
+    const char *type;
+    int width;
+  } types[] = {{"u1", 1}, {"b1", 1}, {"u2", 2}, {"u4", 4}};
   const char *order = strchr("<|=>", h->descr[0]) && h->descr[0] ? h->descr : "<",
              *type = h->descr + (order == h->descr);
-  for (int i = 0; i < 3; i++)
-    if (!strcmp(type, types[i]) && widths >> i & 1) *width = 1 << i;
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (!strcmp(type, types[i].type) && widths & types[i].width) *width = types[i].width;
   if (!*width)
-    return ad_fail(AD_INVALID, "%s: its elements are '%s', where %s is needed: write array.astype(numpy.%s)", h->path,
-                   h->descr, types_of(widths), widths == 1 ? "uint8" : "uint16");
+    return ad_fail(AD_INVALID, "%s: its elements are '%s', where %s is needed; %s", h->path, h->descr, types_of(widths),
+                   advice(type, widths));
   if (*order == '>' && *width > 1)
     return ad_fail(AD_INVALID, "%s: its elements are big endian ('%s'): write array.astype('<u%d')", h->path, h->descr,
                    *width);

@@ -1,4 +1,4 @@
-/* Files of numpy.save with one array of unsigned integers, mapped into memory. */
+/* Files of numpy.save with one array of unsigned integers or of bools, mapped into memory. */
 #ifndef DATA_NPY_H
 #define DATA_NPY_H
 #include <stddef.h>
@@ -14,9 +14,9 @@ typedef struct ad_npy {
   size_t mapped;
 } ad_npy;
 
-/* Maps the file, whose elements must have one of the `widths` (1 | 2 | 4, added up) in bytes. AD_IO: the file cannot be
- * read; AD_INVALID: it is no .npy file of one dimension of unsigned integers, in C order and little endian, or is cut
- * short. *out is unchanged on failure. */
+/* Maps the file, whose elements must have one of the `widths` (1 | 2 | 4, added up) in bytes; bools are bytes. AD_IO: the
+ * file cannot be read; AD_INVALID: it is no .npy file of one dimension of unsigned integers or bools, in C order and
+ * little endian, or is cut short. *out is unchanged on failure. */
 ad_status ad_npy_open(const char *path, int widths, ad_npy *out) AD_CHECKED;
 /* Reads a file whose bytes are in memory; they are borrowed. */
 ad_status ad_npy_parse(const void *bytes, size_t size, const char *path, int widths, ad_npy *out) AD_CHECKED;

@@ -1,5 +1,6 @@
 /* Training data of tokens: files of token ids stay where they are, mapped, and their windows are read in an order that
  * a permutation gives. */
+#include <stdio.h>
 #include <string.h>
 #include "addend/random.h"
 #include "base/clock.h"
@@ -43,15 +44,47 @@ static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
   return npy->count;
 }
 
+/* Refuses 16 bits under a vocabulary that does not fit into them: ids that were cut to 16 bits are in the vocabulary
+ * again, so no check of the elements finds them. */
+static ad_status check_width(const char *path, const ad_npy *npy, int64_t vocabulary) {
+  if (npy->width > 2 || vocabulary <= UINT16_MAX + 1) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: is uint16, which has no id above 65535, but the model's vocabulary is %lld: ids that were cut to "
+                 "16 bits begin again at 0 and cannot be told from right ones; write the tokenizer's ids as "
+                 "numpy.uint32, or, if none was ever above 65535, array.astype(numpy.uint32)",
+                 path, (long long)vocabulary);
+}
+
+/* The small negative number that the token is in unsigned bits, such as the -100 of labels; 0: it is none. */
+static int64_t negative_of(const ad_npy *npy, uint32_t token) {
+  enum { LEAST = -100 };
+  int64_t negative = (int64_t)token - ((int64_t)1 << 8 * npy->width);
+  return negative < LEAST ? 0 : negative;
+}
+
+/* A token that no vocabulary has. In 16 bits an id may look like a negative number, in 32 bits none does. */
+static ad_status refuse_token(const look *l, const ad_npy *npy, int64_t index) {
+  uint32_t token = ad_npy_at(npy, index);
+  int64_t negative = negative_of(npy, token);
+  char raise[160], sign[200] = "";
+  snprintf(raise, sizeof raise, "encode the text with a tokenizer of at most %lld tokens, or raise model.vocabulary",
+           (long long)l->vocabulary);
+  if (negative)
+    snprintf(sign, sizeof sign,
+             "%lld in unsigned bits is this number: a token that does not count keeps its id, and data.mask has 0 "
+             "for it%s",
+             (long long)negative, npy->width == 2 ? "; if it is an id, " : "");
+  return ad_fail(AD_INVALID,
+                 "%s: the token at index %lld is %u, but the model's vocabulary is %lld: tokens are 0 to %lld; %s%s",
+                 l->path, (long long)index, token, (long long)l->vocabulary, (long long)l->vocabulary - 1, sign,
+                 negative && npy->width > 2 ? "" : raise);
+}
+
 static ad_status check_tokens(look *l, const ad_npy *npy) {
+  AD_TRY(check_width(l->path, npy, l->vocabulary));
   if (l->vocabulary > UINT32_MAX) return AD_OK;
   int64_t first = first_from(l, npy, (uint32_t)l->vocabulary);
-  if (first == npy->count) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: the token at index %lld is %u, but the model's vocabulary is %lld: tokens are 0 to %lld; encode "
-                 "the text with a tokenizer of at most %lld tokens, or raise model.vocabulary",
-                 l->path, (long long)first, ad_npy_at(npy, first), (long long)l->vocabulary,
-                 (long long)l->vocabulary - 1, (long long)l->vocabulary);
+  return first == npy->count ? AD_OK : refuse_token(l, npy, first);
 }
 
 static ad_status check_mask(look *l, const ad_npy *npy) {
@@ -259,6 +292,7 @@ static ad_status open_files(const ad_token_options *options, ad_text_data *text)
     ad_token_file *file = &text->files[i];
     AD_TRY(ad_copy_string(options->tokens[i], &file->path));
     AD_TRY(ad_npy_open(file->path, TOKEN_WIDTHS, &file->tokens));
+    AD_TRY(check_width(file->path, &file->tokens, options->vocabulary));
     if (options->masks) AD_TRY(open_mask(options->masks[i], file));
     text->byte_count += ad_npy_bytes(&file->tokens);
   }
