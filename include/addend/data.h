@@ -51,7 +51,7 @@ AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, s
 
 /* Files of tokens, as ad_text_data_open_tokens takes them. */
 typedef struct ad_token_options {
-  size_t size;               /* sizeof(ad_token_options) */
+  size_t size; /* sizeof(ad_token_options) */
   /* [count] .npy files of uint32 or, where the vocabulary has at most 65536 tokens, of uint16; of one dimension, little
    * endian */
   const char *const *tokens;

@@ -16,7 +16,7 @@
                   .help = "token ids in place of data.text: .npy files of uint16 or uint32"),                     \
       AD_TEXT_KEY("mask", AD_KEY_TEXT, .list = 1, .offset = offsetof(options, member.mask),                       \
                   .second = offsetof(options, member.mask_count), .fallback = "",                                 \
-                  .help = "a .npy file of uint8 or bool for each of data.tokens: 0 where a token is no target"),          \
+                  .help = "a .npy file of uint8 or bool for each of data.tokens: 0 where a token is no target"),  \
       AD_TEXT_KEY("seq", AD_KEY_INTEGER, .offset = offsetof(options, member.seq), .least = 1, .most = 1 << 24,    \
                   .help = "tokens of a sample"),                                                                  \
       AD_TEXT_KEY("valid", AD_KEY_NUMBER, .list = 1, .offset = offsetof(options, member.valid),                   \
