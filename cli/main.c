@@ -7,7 +7,7 @@ static const ad_cli_command commands[] = {
     {"explain", ad_cli_explain, "what a named cause means, and where to look", &ad_cli_explain_argp, NULL},
     {"schedule", ad_cli_schedule,
      "whether a pipeline's table of actions is right, its bubble and its activations in flight", &ad_cli_schedule_argp,
-     NULL},
+     ad_cli_schedule_word},
     {"bench", ad_cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers",
      &ad_cli_bench_argp, ad_cli_bench_word},
     {"torch-check", ad_cli_torch_check, "whether the ranks of a PyTorch job compute what one process does",

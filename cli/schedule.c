@@ -22,6 +22,7 @@ enum {
   KEY_WAITS,
   KEY_LIMIT,
   KEY_BUFFERED,
+  KEY_PAIRS,
   KEY_COST,
   KEY_STAGE_COST
 };
@@ -42,6 +43,10 @@ static const struct argp_option options[] = {
     {"limit", KEY_LIMIT, "N", 0, "At most so many activations may be in flight on a rank", 0},
     {"buffered", KEY_BUFFERED, NULL, 0,
      "Assume that a send never waits for its receive; without this option the table must also hold if it does", 0},
+    {"pairs", KEY_PAIRS, "HOW", 0,
+     "How a receive finds its send: in order on each edge between stages (edge), or among all that one rank sends to "
+     "another (ranks), as in PyTorch, which has no tags; left out: ranks for a CSV, edge for all else",
+     0},
     {"cost", KEY_COST, "KIND=TIME,...", 0,
      "How long actions take, in any unit: F, B, I, W or transfer (default F=1,B=2,I=1,W=1,transfer=0)", 0},
     {"stage-cost", KEY_STAGE_COST, "FACTOR,...", 0, "For each stage, a factor of how long its F, B, I and W take", 0},
@@ -148,6 +153,19 @@ static error_t check_call(const schedule_input *input, struct argp_state *state)
   return 0;
 }
 
+static const char *const pairs_words[] = {[AD_TABLE_PAIRS_EDGE] = "edge", [AD_TABLE_PAIRS_RANKS] = "ranks", NULL};
+
+const char *ad_cli_schedule_word(int key, int index) {
+  return key == KEY_PAIRS ? pairs_words[index + AD_TABLE_PAIRS_EDGE] : NULL;
+}
+
+static ad_table_pairs parse_pairs(const char *argument, struct argp_state *state) {
+  for (ad_table_pairs pairs = AD_TABLE_PAIRS_EDGE; pairs_words[pairs]; pairs++)
+    if (!strcmp(pairs_words[pairs], argument)) return pairs;
+  ad_cli_wrong(state, "--pairs takes edge or ranks, not '%s'", argument);
+  return AD_TABLE_PAIRS_OF_SOURCE;
+}
+
 /* The options that are counts. */
 static error_t parse_counted(schedule_input *input, int key, const char *argument, struct argp_state *state) {
   switch (key) {
@@ -191,6 +209,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   switch (key) {
     case KEY_COST:
       return parse_costs(input, argument, state), 0;
+    case KEY_PAIRS:
+      return input->options.pairs = parse_pairs(argument, state), 0;
     case KEY_STAGE_COST:
       return parse_stage_costs(input, argument, state), 0;
     case KEY_PICTURE:

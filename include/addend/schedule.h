@@ -162,11 +162,19 @@ typedef struct ad_table_costs {
   size_t microbatch_count; /* length of of_action; the number of the table's microbatches */
 } ad_table_costs;
 
+/* How a backend finds the send that a receive takes: law `pairs`. */
+typedef enum ad_table_pairs {
+  AD_TABLE_PAIRS_OF_SOURCE, /* by ranks if the table was read from a CSV, which PyTorch executes; else by edge */
+  AD_TABLE_PAIRS_EDGE,      /* in order on each edge and direction: each has a tag of its own */
+  AD_TABLE_PAIRS_RANKS      /* in order of all that one rank sends to another, whatever its stages: there are no tags */
+} ad_table_pairs;
+
 typedef struct ad_table_options {
   size_t size;                 /* sizeof(ad_table_options) */
   int32_t in_flight;           /* most activations in flight on a rank; 0: any number */
   int buffered;                /* 1: a SEND never waits for its RECV; 0: the table must hold even if it waits */
   const ad_table_costs *costs; /* NULL: the defaults */
+  ad_table_pairs pairs;        /* how transfers are matched */
 } ad_table_options;
 
 /* The laws: X(code, name). */

@@ -22,6 +22,13 @@ static void require_same(const ad_table *table) {
   free(text);
 }
 
+/* What keeps its order between two ranks keeps it on each edge. */
+static void judge_pairs(const ad_table *table) {
+  ad_table_options ranks = {.size = sizeof ranks, .pairs = AD_TABLE_PAIRS_RANKS},
+                   edge = {.size = sizeof edge, .pairs = AD_TABLE_PAIRS_EDGE};
+  require(ad_table_check(table, &ranks) || !ad_table_check(table, &edge));
+}
+
 static void judge(ad_table *table) {
   int right, drawn_right;
   char *report, *again, *text;
@@ -31,6 +38,7 @@ static void judge(ad_table *table) {
   require(right == drawn_right && !strcmp(report, again));
   require(right == !ad_table_check(table, NULL) && right == !ad_table_measure(table, NULL, &worth));
   require(!ad_table_text(table, NULL, AD_COLOURED_TEXT, 0, &drawn_right, &text) && right == drawn_right);
+  judge_pairs(table);
   free(report);
   free(again);
   free(text);

@@ -48,19 +48,81 @@ static void transfers_pair_off_in_one_order(void **state) {
       "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
       "pairs",
-      "rank 1, place 0 (1RECV_F1): it is receive number 0 between the two stages, but send number 0, by rank 0, is "
-      "0SEND_F0 "
-      "(place 2): it would take the value of another microbatch");
+      "rank 1, place 0 (1RECV_F1): it is receive number 0 from rank 0 to rank 1, but send number 0 is 0SEND_F0 (rank "
+      "0, place 2), so it takes the value of stage 0, microbatch 0; put the sends (line 1) and the receives (line 2) "
+      "into one order");
 }
 
 static void gradients_have_one_order_too(void **state) {
   breaks(
-      "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1\n"
-      "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n",
+      "{\"schedule\": 1, \"ranks\": [[\"0F0\", \"0F1\", \"0SEND_F0\", \"0SEND_F1\", \"0RECV_B1\", \"0RECV_B0\", "
+      "\"0B0\", \"0B1\"], [\"1RECV_F0\", \"1RECV_F1\", \"1F0\", \"1F1\", \"1B0\", \"1SEND_B0\", \"1B1\", "
+      "\"1SEND_B1\"]]}",
       "pairs",
-      "rank 0, place 4 (0RECV_B1): it is receive number 0 between the two stages, but send number 0, by rank 1, is "
-      "1SEND_B0 "
-      "(place 5): it would take the gradient of another microbatch");
+      "rank 0, place 4 (0RECV_B1): it is receive number 0 between the two stages, but send number 0 is 1SEND_B0 (rank "
+      "1, place 5), so it takes the gradient of stage 1, microbatch 0; put the sends and the receives into one order");
+}
+
+/* Two ranks with two stages each. Rank 1 takes the gradient of stage 3 before the value of stage 1, microbatch 1, and
+ * rank 0 sends them the other way round: on each edge the order is right, between the two ranks it is not. */
+static const char *const two_stages_a_rank[] = {
+    "0F0,0SEND_F0,2RECV_F0,2F0,2SEND_F0,2RECV_B0,2B0,",
+    ",0RECV_B0,0B0,2RECV_F1,2F1,2SEND_F1,2RECV_B1,2B1,2SEND_B1,0RECV_B1,0B1\n"
+    "1RECV_F0,1F0,1SEND_F0,3RECV_F0,3F0,3B0,3SEND_B0,1RECV_B0,1B0,1SEND_B0,1RECV_F1,1F1,1SEND_F1,3RECV_F1,3F1,3B1,"
+    "3SEND_B1,1RECV_B1,1B1,1SEND_B1\n"};
+
+/* Checks `broken` of the report: both transfers with their ranks, places and lines. */
+static void reports_both_transfers(const char *csv) {
+  ad_table *table = table_of(csv);
+  char *json;
+  int right, rank, line, place, other_rank, other_line, other_place;
+  const char *pairs, *law, *action;
+  assert_int_equal(ad_table_report(table, NULL, &right, &json), AD_OK);
+  json_t *document = json_loads(json, 0, NULL);
+  assert_int_equal(json_unpack(document, "{s:s, s:[{s:s, s:i, s:i, s:i, s:{s:i, s:i, s:i, s:s}}]}", "pairs", &pairs,
+                               "broken", "law", &law, "rank", &rank, "line", &line, "place", &place, "other", "rank",
+                               &other_rank, "line", &other_line, "place", &other_place, "action", &action),
+                   0);
+  assert_string_equal(pairs, "ranks");
+  assert_string_equal(law, "pairs");
+  assert_string_equal(action, "0SEND_F1");
+  const int found[] = {right, rank, line, place, other_rank, other_line, other_place},
+            expected[] = {0, 1, 2, 7, 0, 1, 8};
+  assert_memory_equal(found, expected, sizeof found);
+  json_decref(document);
+  free(json);
+  ad_table_destroy(table);
+}
+
+static void transfers_between_two_ranks_have_one_order(void **state) {
+  ad_table_options edge = {.size = sizeof edge, .buffered = 1, .pairs = AD_TABLE_PAIRS_EDGE},
+                   ranks = {.size = sizeof ranks, .buffered = 1, .pairs = AD_TABLE_PAIRS_RANKS},
+                   none = {.size = sizeof none, .pairs = (ad_table_pairs)3}, buffered = edge;
+  char right[1024], wrong[1024];
+  snprintf(right, sizeof right, "%s2SEND_B0,0F1,0SEND_F1%s", two_stages_a_rank[0], two_stages_a_rank[1]);
+  snprintf(wrong, sizeof wrong, "%s0F1,0SEND_F1,2SEND_B0%s", two_stages_a_rank[0], two_stages_a_rank[1]);
+  buffered.pairs = AD_TABLE_PAIRS_OF_SOURCE;
+  holds_with(right, &ranks);
+  holds_with(right, &edge);
+  holds_with(wrong, &edge);
+  const char *sentence =
+      "rank 1, place 7 (1RECV_B0): it is receive number 2 from rank 0 to rank 1, but send number 2 is 0SEND_F1 (rank "
+      "0, place 8), so it takes the value of stage 0, microbatch 1; put the sends (line 1) and the receives (line 2) "
+      "into one order";
+  breaks_with(wrong, &ranks, "pairs", sentence);
+  breaks_with(wrong, &buffered, "pairs", sentence);
+  reports_both_transfers(wrong);
+  /* The same table as JSON is no table of PyTorch, so each edge is asked alone, unless the caller says otherwise. */
+  ad_table *table = table_of(wrong), *copy;
+  char *json;
+  assert_int_equal(ad_table_json(table, &json), AD_OK);
+  assert_int_equal(ad_table_parse(json, strlen(json), "test", &copy, NULL), AD_OK);
+  table_holds(copy, &buffered);
+  breaks_with(json, &ranks, "pairs", "put the sends and the receives into one order");
+  assert_int_equal(ad_table_check(table, &none), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "3 is not a way to match transfers"));
+  free(json);
+  ad_table_destroy(table);
 }
 
 static void what_is_needed_stands_before(void **state) {
@@ -199,6 +261,7 @@ int main(void) {
       cmocka_unit_test(every_microbatch_goes_forward_and_back_once),
       cmocka_unit_test(transfers_pair_off_in_one_order),
       cmocka_unit_test(gradients_have_one_order_too),
+      cmocka_unit_test(transfers_between_two_ranks_have_one_order),
       cmocka_unit_test(what_is_needed_stands_before),
       cmocka_unit_test(one_way_edges_take_no_gradient_back),
       cmocka_unit_test(parameters_are_gathered_where_they_are_used),

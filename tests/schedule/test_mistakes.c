@@ -18,14 +18,16 @@ enum { RANKS_MAX = 4, STAGES_MAX = 6, MICROBATCHES_MAX = 9, LIST_MAX = 256 };
 
 typedef struct lists {
   int ranks, stages, microbatches;
+  ad_table_pairs pairs; /* whether the wires of the world are edges or pairs of ranks */
   int home[STAGES_MAX];
   int count[RANKS_MAX];
   ad_action actions[RANKS_MAX][LIST_MAX];
 } lists;
 
-static lists lists_of(const ad_table *table) {
+static lists lists_of(const ad_table *table, ad_table_pairs pairs) {
   static lists all;
   memset(&all, 0, sizeof all);
+  all.pairs = pairs;
   all.ranks = ad_table_rank_count(table);
   all.stages = ad_table_stage_count(table);
   all.microbatches = ad_table_microbatch_count(table);
@@ -46,13 +48,16 @@ static int is_refused(const lists *all) {
   assert_int_equal(ad_table_create(all->ranks, &table), AD_OK);
   for (int r = 0; r < all->ranks; r++)
     for (int i = 0; i < all->count[r]; i++) assert_int_equal(ad_table_add(table, r, &all->actions[r][i]), AD_OK);
-  ad_status status = ad_table_check(table, NULL);
+  ad_table_options options = {.size = sizeof options, .pairs = all->pairs};
+  ad_status status = ad_table_check(table, &options);
   assert_true(status == AD_OK || status == AD_INVALID);
   ad_table_destroy(table);
   return status == AD_INVALID;
 }
 
 /* ---- a world that executes a table with values ---- */
+
+enum { WIRES_MAX = 16 }; /* RANKS_MAX squared, and more than twice STAGES_MAX */
 
 typedef struct world {
   const lists *all;
@@ -64,9 +69,9 @@ typedef struct world {
   int reduced[STAGES_MAX][MICROBATCHES_MAX];
   int is_reduced[STAGES_MAX], is_updated[STAGES_MAX], is_gathered[STAGES_MAX];
   int summed[RANKS_MAX], normed[RANKS_MAX];
-  /* Transfers by sending stage and direction: messages on the wire in their order, and which were sent, arrived, waited
-   * for. */
-  int wire[STAGES_MAX][2][LIST_MAX], sent[STAGES_MAX][2], received[STAGES_MAX][2];
+  /* Messages on each wire in their order (see wire_of), and how many were sent and received. */
+  int wire[WIRES_MAX][LIST_MAX], sent[WIRES_MAX], received[WIRES_MAX];
+  /* Transfers by sending stage and direction: which were sent, arrived, waited for. */
   int is_sent[STAGES_MAX][2][MICROBATCHES_MAX], has_arrived[STAGES_MAX][2][MICROBATCHES_MAX];
   int is_waited[STAGES_MAX][2][MICROBATCHES_MAX], reduction_is_waited[STAGES_MAX];
 } world;
@@ -166,21 +171,32 @@ static int move(world *w, int r, const ad_action *send) {
   return 1;
 }
 
+/* The wire on which stage `from` sends to stage `to`. */
+static int wire_of(const world *w, int from, int to, int back) {
+  const int *home = w->all->home;
+  return w->all->pairs == AD_TABLE_PAIRS_RANKS ? home[from] * RANKS_MAX + home[to] : 2 * from + back;
+}
+
+/* The number by which a message is known on its wire. */
+static int message_of(int from, int back, int m) { return (2 * from + back) * MICROBATCHES_MAX + m; }
+
 /* If sends have a separate wait they end at once, and messages are received in the order in which they were sent. */
 static int send(world *w, int r, const ad_action *a) {
   int back = a->kind == AD_ACTION_SEND_B, s = a->stage, m = a->microbatch, to = s + (back ? -1 : 1);
   if (to < 0 || to >= w->all->stages || w->all->home[s] != r || w->all->home[to] == r) return w->wrong = 1, 0;
   demand(w, back ? w->back[s][m] : w->forward[s][m]);
   set_once(w, &w->is_sent[s][back][m]);
-  w->wire[s][back][w->sent[s][back]++] = m;
+  int wire = wire_of(w, s, to, back);
+  w->wire[wire][w->sent[wire]++] = message_of(s, back, m);
   return 1;
 }
 
 static int receive(world *w, int r, const ad_action *a) {
   int back = a->kind == AD_ACTION_RECV_B, to = a->stage, m = a->microbatch, from = to + (back ? 1 : -1);
   if (from < 0 || from >= w->all->stages || w->all->home[to] != r) return w->wrong = 1, 0;
-  if (w->received[from][back] == w->sent[from][back]) return 0;
-  demand(w, w->wire[from][back][w->received[from][back]++] == m);
+  int wire = wire_of(w, from, to, back);
+  if (w->received[wire] == w->sent[wire]) return 0;
+  demand(w, w->wire[wire][w->received[wire]++] == message_of(from, back, m));
   set_once(w, &w->has_arrived[from][back][m]);
   set_once(w, back ? &w->gradient[to][m] : &w->input[to][m]);
   return 1;
@@ -351,7 +367,7 @@ static void try_all(const char *name, int stages, int ranks, int microbatches, i
   if (gathered) lowering.parts |= AD_TABLE_GATHERS;
   assert_int_equal(ad_table_make(name, &shape, &table), AD_OK);
   assert_int_equal(ad_table_lower(table, &lowering), AD_OK);
-  lists all = lists_of(table);
+  lists all = lists_of(table, AD_TABLE_PAIRS_EDGE);
   ad_table_destroy(table);
   assert_true(comes_to_a_right_end(&all) && !is_refused(&all));
   for (int r = 0; r < all.ranks; r++)
@@ -359,12 +375,12 @@ static void try_all(const char *name, int stages, int ranks, int microbatches, i
 }
 
 /* Plants mistakes in a table that PyTorch lowered, in which sends and reductions are waited for. */
-static void try_file(const char *name) {
+static void try_file(const char *name, ad_table_pairs pairs) {
   char path[512];
   ad_table *table;
   snprintf(path, sizeof path, "%s/tests/schedule/pytorch/%s.comms.csv", AD_TEST_SOURCE, name);
   if (ad_table_read(path, &table, NULL)) fail_msg("%s", ad_last_error());
-  lists all = lists_of(table);
+  lists all = lists_of(table, pairs);
   ad_table_destroy(table);
   assert_true(comes_to_a_right_end(&all) && !is_refused(&all));
   for (int r = 0; r < all.ranks; r++)
@@ -374,14 +390,23 @@ static void try_file(const char *name) {
 static void every_mistake_in_a_table_of_pytorch_is_too(void **state) {
   static const char *const names[] = {"interleaved", "interleaved-deferred", "interleaved-zb", "looped-bfs", "zbv",
                                       "dualpipev"};
+  long by_edge = 0, by_ranks = 0; /* neighbours that may be swapped */
   memset(&left_out, 0, sizeof left_out);
   memset(&twice, 0, sizeof twice);
   memset(&other_microbatch, 0, sizeof other_microbatch);
   memset(&swapped, 0, sizeof swapped);
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) try_file(names[i]);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    counts before = swapped;
+    try_file(names[i], AD_TABLE_PAIRS_EDGE);
+    by_edge += swapped.right - before.right;
+    before = swapped;
+    try_file(names[i], AD_TABLE_PAIRS_RANKS);
+    by_ranks += swapped.right - before.right;
+  }
   printf("left out %ld, twice %ld, another microbatch %ld: all refused; neighbours swapped: %ld refused, %ld right\n",
          left_out.refused, twice.refused, other_microbatch.refused, swapped.refused, swapped.right);
   assert_int_equal(left_out.right + twice.right + other_microbatch.right, 0);
+  assert_true(by_ranks < by_edge);
   assert_true(left_out.refused > 800 && swapped.refused > 300 && swapped.right > 100);
 }
 

@@ -120,6 +120,20 @@ static void one_f_one_b_that_sends_on_both_sides(void **state) {
       "circle", "rank 1 at place 3 (1SEND_B0) for 0RECV_B0 of rank 0");
 }
 
+/* NVIDIA/Megatron-LM#1450: with two ranks of two stages each the next rank is the previous one too. A rank sends the
+ * value first and then the gradient, and the other receives the gradient first: it takes the value for it. */
+static void a_value_is_taken_for_a_gradient(void **state) {
+  ad_table_options buffered = {.size = sizeof buffered, .buffered = 1};
+  breaks_with(
+      "0F0,0SEND_F0,0F1,0SEND_F1,2RECV_F0,2F0,2SEND_F0,2RECV_F1,2F1,2SEND_F1,2RECV_B0,2B0,0F2,0SEND_F2,2SEND_B0,"
+      "2RECV_B1,2B1,2SEND_B1,0RECV_B0,0B0,2RECV_F2,2F2,2SEND_F2,0RECV_B1,0B1,2RECV_B2,2B2,2SEND_B2,0RECV_B2,0B2\n"
+      "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,3RECV_F0,3F0,3B0,3SEND_B0,3RECV_F1,3F1,3B1,3SEND_B1,1RECV_B0,1B0,"
+      "1SEND_B0,1RECV_F2,1F2,1SEND_F2,1RECV_B1,1B1,1SEND_B1,3RECV_F2,3F2,3B2,3SEND_B2,1RECV_B2,1B2,1SEND_B2\n",
+      &buffered, "pairs",
+      "rank 1, place 14 (1RECV_B0): it is receive number 4 from rank 0 to rank 1, but send number 4 is 0SEND_F2 (rank "
+      "0, place 13), so it takes the value of stage 0, microbatch 2");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(zero_bubble_passes_the_hooks_of_ddp_by),
@@ -129,6 +143,7 @@ int main(void) {
       cmocka_unit_test(a_stage_without_experts_takes_no_part_in_the_sums),
       cmocka_unit_test(both_ranks_send_before_they_receive),
       cmocka_unit_test(one_f_one_b_that_sends_on_both_sides),
+      cmocka_unit_test(a_value_is_taken_for_a_gradient),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,6 +72,7 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
     return ad_fail(AD_INVALID, "%s: has %lld rows, one for each rank; at most %d ranks are allowed", name,
                    (long long)rows, AD_TABLE_RANKS_MAX);
   AD_TRY(ad_table_create((int32_t)rows, &table));
+  table->is_csv = 1;
   ad_status status = read_rows(table, text, end, name, overlapped);
   if (status)
     ad_table_destroy(table);

@@ -1,5 +1,7 @@
 /* The laws of transfers: what is sent is received, and in the order in which it was sent. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "schedule/laws.h"
@@ -90,53 +92,98 @@ static int has_waits(const ad_table_index *index) {
   return 0;
 }
 
-/* ---- law: on each edge, messages are received in the order of sending ---- */
+/* ---- law: in each channel, messages are received in the order of sending ---- */
 
-static int by_place(const void *a, const void *b) {
-  const ad_table_spot *x = a, *y = b;
-  return (x->place > y->place) - (x->place < y->place);
+/* A value, or gradient, that goes from one rank to another. A backend that has no tag for each edge, as PyTorch's have
+ * none, has one channel for all that a rank sends to another; else each edge has a channel for each direction. */
+typedef struct message {
+  size_t channel;
+  ad_table_spot sent, received;
+} message;
+
+static int by_channel(const message *x, const message *y, int32_t x_place, int32_t y_place) {
+  if (x->channel != y->channel) return x->channel < y->channel ? -1 : 1;
+  return (x_place > y_place) - (x_place < y_place);
 }
 
-static void list_order(const ad_table_index *index, ad_action_kind kind, size_t e, ad_table_spot *order) {
-  size_t count = (size_t)index->table->microbatches;
-  for (size_t m = 0; m < count; m++) order[m] = ad_table_find_transfer(index, kind, e, (int32_t)m);
-  qsort(order, count, sizeof *order, by_place);
+static int in_order_of_sending(const void *a, const void *b) {
+  const message *x = a, *y = b;
+  return by_channel(x, y, x->sent.place, y->sent.place);
 }
 
-/* Checks that edge e sends and receives its microbatches in the same order, in one direction. */
-static void judge_order(const ad_table_index *index, const direction *way, size_t e, ad_table_spot *sent,
-                        ad_table_spot *received, ad_table_faults *faults) {
-  list_order(index, way->send, e, sent);
-  list_order(index, way->receive, e, received);
-  for (int32_t i = 0; i < index->table->microbatches; i++) {
-    const ad_table *table = index->table;
-    const ad_action *send = &table->rows[sent[i].rank].actions[sent[i].place],
-                    *receive = &table->rows[received[i].rank].actions[received[i].place];
-    char text[AD_ACTION_TEXT_MAX];
-    if (send->microbatch == receive->microbatch) continue;
-    ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, table, received[i],
-                      "it is receive number %d between the two stages, but send number %d, by rank %d, is %s (place "
-                      "%d): it would take the %s of another microbatch; put both lists into the same order",
-                      i, i, sent[i].rank, ad_action_print(send, text, sizeof text), sent[i].place, way->what);
-    return;
-  }
+static int in_order_of_receiving(const void *a, const void *b) {
+  const message *x = a, *y = b;
+  return by_channel(x, y, x->received.place, y->received.place);
 }
 
-static ad_status judge_orders(const ad_table_index *index, ad_table_faults *faults) {
-  ad_table_spot *spots;
-  size_t count = (size_t)index->table->microbatches;
-  AD_TRY(ad_new(2 * count, &spots));
+static size_t list_messages(const ad_table_index *index, ad_table_pairs pairs, message *out) {
+  size_t count = 0, ranks = (size_t)index->table->ranks;
   for (size_t e = 0; e < index->edges; e++) {
+    int ways = ad_table_edge(index->table, e).way == AD_STAGE_BOTH_WAYS ? 2 : 1;
     if (!ad_table_edge_travels(index, e)) continue;
-    judge_order(index, &forward, e, spots, spots + count, faults);
-    if (ad_table_edge(index->table, e).way == AD_STAGE_BOTH_WAYS)
-      judge_order(index, &back, e, spots, spots + count, faults);
+    for (int way = 0; way < ways; way++)
+      for (int32_t m = 0; m < index->table->microbatches; m++) {
+        ad_table_spot sent = ad_table_find_transfer(index, way ? back.send : forward.send, e, m),
+                      received = ad_table_find_transfer(index, way ? back.receive : forward.receive, e, m);
+        size_t channel =
+            pairs == AD_TABLE_PAIRS_EDGE ? 2 * e + (size_t)way : (size_t)sent.rank * ranks + (size_t)received.rank;
+        out[count++] = (message){channel, sent, received};
+      }
   }
-  ad_release(spots);
+  return count;
+}
+
+/* Prints " (line 2)" for a rank of a table that was read from CSV, else nothing. */
+static const char *print_line(const ad_table *table, int32_t rank, char *buffer, size_t size) {
+  int line = ad_table_line(table, rank);
+  snprintf(buffer, size, line ? " (line %d)" : "", line);
+  return buffer;
+}
+
+/* Adds the fault of a receive that takes what another send sends; `number` counts both within their channel. */
+static void add_misplaced(const ad_table *table, ad_table_pairs pairs, size_t number, ad_table_spot sent,
+                          ad_table_spot received, ad_table_faults *faults) {
+  const ad_action *send = &table->rows[sent.rank].actions[sent.place];
+  char channel[64] = "between the two stages", text[AD_ACTION_TEXT_MAX], from[24], to[24];
+  if (pairs == AD_TABLE_PAIRS_RANKS)
+    snprintf(channel, sizeof channel, "from rank %d to rank %d", sent.rank, received.rank);
+  ad_table_fault *fault = ad_table_fault_at(
+      faults, AD_TABLE_LAW_PAIRS, table, received,
+      "it is receive number %zu %s, but send number %zu is %s (rank %d, place %d), so it takes the %s of stage %d, "
+      "microbatch %d; put the sends%s and the receives%s into one order",
+      number, channel, number, ad_action_print(send, text, sizeof text), sent.rank, sent.place,
+      ad_action_goes_back(send->kind) ? back.what : forward.what, send->stage, send->microbatch,
+      print_line(table, sent.rank, from, sizeof from), print_line(table, received.rank, to, sizeof to));
+  if (fault) fault->other = sent;
+}
+
+/* Compares the order of receiving with that of sending; adds the first fault of each channel. */
+static void compare_orders(const ad_table *table, ad_table_pairs pairs, const message *sent, const message *received,
+                           size_t count, ad_table_faults *faults) {
+  size_t first = 0, wrong = SIZE_MAX; /* the first message of this channel; the last channel that has a fault */
+  for (size_t i = 0; i < count; i++) {
+    if (sent[i].channel != sent[first].channel) first = i;
+    if (sent[i].channel == wrong || sent[i].sent.place == received[i].sent.place) continue;
+    add_misplaced(table, pairs, i - first, sent[i].sent, received[i].received, faults);
+    wrong = sent[i].channel;
+  }
+}
+
+static ad_status judge_orders(const ad_table_index *index, ad_table_pairs pairs, ad_table_faults *faults) {
+  size_t most = 2 * index->edges * (size_t)index->table->microbatches;
+  message *sent;
+  AD_TRY(ad_new(2 * most, &sent));
+  message *received = sent + most;
+  size_t count = list_messages(index, pairs, sent);
+  memcpy(received, sent, count * sizeof *sent);
+  qsort(sent, count, sizeof *sent, in_order_of_sending);
+  qsort(received, count, sizeof *received, in_order_of_receiving);
+  compare_orders(index->table, pairs, sent, received, count, faults);
+  ad_release(sent);
   return AD_OK;
 }
 
-ad_status ad_table_law_pairs(const ad_table_index *index, ad_table_faults *faults) {
+ad_status ad_table_law_pairs(const ad_table_index *index, ad_table_pairs pairs, ad_table_faults *faults) {
   size_t before = faults->count;
   if (!(index->table->parts & AD_TABLE_TRANSFERS)) return AD_OK;
   for (size_t e = 0; e < index->edges; e++)
@@ -145,5 +192,5 @@ ad_status ad_table_law_pairs(const ad_table_index *index, ad_table_faults *fault
     judge_waits(index, AD_ACTION_WAIT_SEND_F, AD_ACTION_SEND_F, faults);
     judge_waits(index, AD_ACTION_WAIT_SEND_B, AD_ACTION_SEND_B, faults);
   }
-  return faults->count == before ? judge_orders(index, faults) : AD_OK;
+  return faults->count == before ? judge_orders(index, pairs, faults) : AD_OK;
 }

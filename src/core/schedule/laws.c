@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "schedule/times.h"
 
-static ad_status judge_order(const ad_table_index *index, ad_table_faults *faults) {
-  AD_TRY(ad_table_law_pairs(index, faults));
+static ad_status judge_order(const ad_table_index *index, const ad_table_options *options, ad_table_faults *faults) {
+  AD_TRY(ad_table_law_pairs(index, options->pairs, faults));
   ad_table_law_given(index, faults);
   AD_TRY(ad_table_law_gathered(index, faults));
   AD_TRY(ad_table_law_reduced(index, faults));
@@ -25,7 +25,7 @@ ad_status ad_table_judge(const ad_table_index *index, const ad_table_options *op
   if (faults->count) return AD_OK;
   ad_table_law_stages(index, faults);
   ad_table_law_once(index, faults);
-  if (!faults->count) AD_TRY(judge_order(index, faults));
+  if (!faults->count) AD_TRY(judge_order(index, options, faults));
   if (!faults->count) AD_TRY(judge_waits(index, options, faults));
   if (!faults->count) ad_table_law_in_flight(index->table, options->in_flight, faults);
   return AD_OK;

@@ -8,8 +8,9 @@
 void ad_table_law_once(const ad_table_index *index, ad_table_faults *faults);
 /* Every action that names a stage stands on the stage's rank. */
 void ad_table_law_stages(const ad_table_index *index, ad_table_faults *faults);
-/* Transfers: each SEND has its RECV, on the right ranks, and sends and receives of an edge have one order. */
-AD_CHECKED ad_status ad_table_law_pairs(const ad_table_index *index, ad_table_faults *faults);
+/* Transfers: each SEND has its RECV, on the right ranks, and what is matched in order (`pairs`: not
+ * AD_TABLE_PAIRS_OF_SOURCE) is sent and received in one order. */
+AD_CHECKED ad_status ad_table_law_pairs(const ad_table_index *index, ad_table_pairs pairs, ad_table_faults *faults);
 /* What an action needs of its own rank stands before it in the rank's list. */
 void ad_table_law_given(const ad_table_index *index, ad_table_faults *faults);
 /* Parameters are gathered where F, B, I and W use them, and released in the end. */

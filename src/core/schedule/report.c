@@ -38,16 +38,28 @@ static json_t *parts_of(unsigned parts) {
 }
 
 static json_t *or_null(int32_t number) { return number < 0 ? json_null() : json_integer(number); }
+static json_t *line_or_null(int line) { return line ? json_integer(line) : json_null(); }
+
+/* The other action that a fault is about; JSON's null: there is none. */
+static json_t *other_of(const ad_table *table, ad_table_spot at) {
+  char text[AD_ACTION_TEXT_MAX];
+  if (at.rank < 0) return json_null();
+  const ad_action *action = &table->rows[at.rank].actions[at.place];
+  return json_pack("{s:i, s:i, s:o, s:s}", "rank", at.rank, "place", at.place, "line",
+                   line_or_null(ad_table_line(table, at.rank)), "action", ad_action_print(action, text, sizeof text));
+}
 
 /* The faults as a JSON list. */
-static json_t *faults_of(const ad_table_faults *faults) {
+static json_t *faults_of(const ad_table *table, const ad_table_faults *faults) {
   json_t *list = json_array();
   for (size_t i = 0; i < faults->count && i < AD_TABLE_FAULTS_MAX; i++) {
     const ad_table_fault *fault = &faults->list[i];
     json_array_append_new(
-        list, json_pack("{s:s, s:o, s:o, s:o, s:o, s:s}", "law", ad_table_law_name(fault->law), "rank",
-                        or_null(fault->rank), "place", or_null(fault->place), "stage", or_null(fault->stage),
-                        "microbatch", or_null(fault->microbatch), "message", fault->text));
+        list,
+        json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s}", "law", ad_table_law_name(fault->law), "rank",
+                  or_null(fault->rank), "line", line_or_null(fault->rank < 0 ? 0 : ad_table_line(table, fault->rank)),
+                  "place", or_null(fault->place), "stage", or_null(fault->stage), "microbatch",
+                  or_null(fault->microbatch), "other", other_of(table, fault->other), "message", fault->text));
   }
   return list;
 }
@@ -75,10 +87,11 @@ static int add_worth(json_t *document, const ad_table_judged *judged) {
 /* The report as JSON: sizes, parts, faults and, if the table keeps all laws, what it is worth. */
 static json_t *document_of(const ad_table_judged *judged) {
   const ad_table *table = judged->table;
-  json_t *document = json_pack("{s:i, s:i, s:i, s:I, s:o, s:b, s:I, s:o}", "ranks", table->ranks, "stages",
+  json_t *document = json_pack("{s:i, s:i, s:i, s:I, s:o, s:s, s:b, s:I, s:o}", "ranks", table->ranks, "stages",
                                table->stages, "microbatches", table->microbatches, "actions",
-                               (json_int_t)table->action_count, "parts", parts_of(table->parts), "right", judged->holds,
-                               "faults", (json_int_t)judged->faults.count, "broken", faults_of(&judged->faults));
+                               (json_int_t)table->action_count, "parts", parts_of(table->parts), "pairs",
+                               judged->options.pairs == AD_TABLE_PAIRS_RANKS ? "ranks" : "edge", "right", judged->holds,
+                               "faults", (json_int_t)judged->faults.count, "broken", faults_of(table, &judged->faults));
   if (document && judged->holds && add_worth(document, judged)) {
     json_decref(document);
     return NULL;

@@ -144,6 +144,8 @@ void ad_table_take_row(ad_table *table, int32_t rank, ad_action *actions, size_t
   for (size_t i = 0; i < count; i++) table->parts |= ad_action_record_of(actions[i].kind)->part;
 }
 
+int ad_table_line(const ad_table *table, int32_t rank) { return table->is_csv ? rank + 1 : 0; }
+
 static ad_status copy_rows(const ad_table *table, ad_table *to) {
   for (int32_t r = 0; r < table->ranks; r++) {
     const ad_table_row *row = &table->rows[r];
@@ -157,6 +159,7 @@ static ad_status copy_rows(const ad_table *table, ad_table *to) {
   to->edge_count = table->edge_count;
   to->stages = table->stages;
   to->microbatches = table->microbatches;
+  to->is_csv = table->is_csv;
   return AD_OK;
 }
 

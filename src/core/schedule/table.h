@@ -21,6 +21,7 @@ struct ad_table {
   size_t edge_count, action_count;
   int32_t ranks, stages, microbatches;
   unsigned parts;
+  int is_csv; /* 1: read from a CSV, in which each rank has a line, as PyTorch dumps tables */
 };
 
 /* One kind of action: its names, its part, and what it refers to. */
@@ -44,6 +45,9 @@ ad_stage_edge ad_table_edge(const ad_table *table, size_t edge);
 size_t ad_table_find_edge(const ad_table *table, int32_t from, int32_t to);
 /* The edge that a transfer goes over; SIZE_MAX: there is none. */
 size_t ad_table_edge_of(const ad_table *table, const ad_action *action);
+
+/* The line of the rank in the CSV that the table was read from, from 1; 0: it was read from none. */
+int ad_table_line(const ad_table *table, int32_t rank);
 
 /* Makes `actions`, an array of `count` actions, the rank's list; the table becomes its owner. */
 void ad_table_take_row(ad_table *table, int32_t rank, ad_action *actions, size_t count);

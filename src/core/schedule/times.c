@@ -61,6 +61,11 @@ ad_status ad_table_take_options(const ad_table *table, const ad_table_options *g
   AD_TRY(ad_options_take(costs, sizeof *costs, options->costs, "ad_table_costs"));
   if (options->in_flight < 0)
     return ad_fail(AD_INVALID, "the limit of activations in flight must be 1 or more, not %d", options->in_flight);
+  if ((unsigned)options->pairs > AD_TABLE_PAIRS_RANKS)
+    return ad_fail(AD_INVALID, "%d is not a way to match transfers; AD_TABLE_PAIRS_EDGE and AD_TABLE_PAIRS_RANKS are",
+                   (int)options->pairs);
+  if (options->pairs == AD_TABLE_PAIRS_OF_SOURCE)
+    options->pairs = table->is_csv ? AD_TABLE_PAIRS_RANKS : AD_TABLE_PAIRS_EDGE;
   return check_costs(table, costs);
 }
 

@@ -32,6 +32,11 @@ def stages_of(ranks, each):
     return [Stage(i * ranks, 0, ranks, ranks * each) for i in range(each)]
 
 
+def stages_of_v(ranks):
+    """The stages of rank 0 where each rank has two and the second ones come back from the last rank to the first."""
+    return [Stage(i, 0, ranks, 2 * ranks) for i in (0, 2 * ranks - 1)]
+
+
 def dump(folder, name, schedule):
     for form, word in (("compute_only", "compute"), ("compute_comms", "comms")):
         schedule._dump_csv(folder / f"{name}.{word}.csv", format=form)
@@ -57,6 +62,10 @@ def main():
     dump(folder, "dualpipev", schedules.ScheduleDualPipeV(stages_of(2, 2), 4, loss_fn=loss))
     deferred = schedules.ScheduleInterleaved1F1B(stages_of(2, 2), 4, loss_fn=loss, defer_pp_recv=True)
     deferred._dump_csv(folder / "interleaved-deferred.comms.csv", format="compute_comms")
+    # Wrong: a rank receives from another in another order than that one sends.
+    deferred = schedules.ScheduleInterleavedZeroBubble(stages_of(2, 2), 4, loss_fn=loss, defer_pp_recv=True)
+    deferred._dump_csv(folder / "interleaved-zb-deferred.comms.csv", format="compute_comms")
 
 
-main()
+if __name__ == "__main__":
+    main()
