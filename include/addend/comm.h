@@ -23,13 +23,14 @@ AD_API AD_CHECKED ad_status ad_comm_open(ad_comm **out);
  * torchrun), and ad_comm_open will join that world. */
 AD_API int ad_comm_launched(void);
 /* A key-value store through which processes that something else started find each other to join one world: PyTorch's
- * store, a folder, sockets. Keys consist of letters, digits and '/'. Each key is put once and may be read by any
- * process. `context` is handed to each callback. A callback that fails says why with ad_fail. */
+ * store, a folder, sockets. Keys consist of letters, digits and '/', and may be read by any process. Each key is put
+ * once; where one store serves several worlds, a later one puts one of the keys again, and replaces its value.
+ * `context` is handed to each callback. A callback that fails says why with ad_fail. */
 typedef struct ad_rendezvous {
   size_t size; /* sizeof(ad_rendezvous) */
   void *context;
   ad_status (*put)(void *context, const char *key, const void *value, size_t bytes);
-  /* Returns once `key` was put; fails after `seconds`. */
+  /* Returns once `key` was put; fails after `seconds`. One key may be waited for several times. */
   ad_status (*wait)(void *context, const char *key, int64_t seconds);
   /* Copies the value of a key that was put, which must have exactly `bytes` bytes; fails otherwise. */
   ad_status (*get)(void *context, const char *key, void *value, size_t bytes);
@@ -40,7 +41,8 @@ typedef struct ad_rendezvous {
  * nothing is left behind. If a process ends without ad_comm_close, every waiting rank gets AD_RANK_DIED within 2 s, and
  * the others at their next call. Other processes of the world read this one's memory where the kernel allows it.
  * AD_INVALID, on all ranks, if a process is on another host or in another container; AD_PEER_FAILED if another process
- * could not join. A rendezvous serves one world, because its keys are put once. */
+ * could not join. A rendezvous may serve one world after another (of a job that was restarted, or that closes a comm and
+ * joins again), never two at once. */
 AD_API AD_CHECKED ad_status ad_comm_join(int64_t rank, int64_t size, const ad_rendezvous *rendezvous, ad_comm **out);
 /* Opens engine dry: this process acts as rank `rank` of a world of `size`. Collectives check their arguments and
  * succeed at once; values are left as they are. */

@@ -50,7 +50,7 @@ def _copy(store: Any, key: str, to: int, size: int) -> None:
     value = bytes(store.get(key))
     if len(value) != size:
         raise ValueError(
-            f"the store's `{key}` has {len(value)} bytes, not {size}: another world used this store; give each its own"
+            f"the store's `{key}` has {len(value)} bytes, not {size}: something else used this store; give it its own"
         )
     ctypes.memmove(to, value, size)
 

@@ -233,10 +233,11 @@ static void who_tests_is_told_too(void **state) {
   }
 }
 
-/* A rank dies after the second meeting, which opens the shared memory, and before it maps it: its third get belongs to
- * the last meeting. */
+/* A rank dies after the second meeting, which opens the shared memory, and before it maps it. With two gets it finds the
+ * world, and its fifth belongs to the last meeting. */
+enum { GETS = 5 };
 static int loses_one_that_has_not_joined(world *w, int64_t rank) {
-  w->folder.dies_at = rank == 2 ? 3 : 0;
+  w->folder.dies_at = rank == 2 ? GETS : 0;
   ad_rendezvous by = in_folder(&w->folder);
   ad_comm *comm;
   HOLDS(ad_comm_join(rank, w->ranks, &by, &comm) == AD_RANK_DIED);
@@ -251,6 +252,67 @@ static void one_that_dies_before_it_joined_is_told(void **state) {
   assert_int_equal(status[0], 0);
   assert_int_equal(status[1], 0);
   assert_true(WIFSIGNALED(status[2]));
+  end(&w);
+}
+
+/* ---- worlds one after another in one store ---- */
+
+/* Rank 0 comes last, so that the others first see what the world before has left. */
+static int joins_after_an_older_world(world *w, int64_t rank) {
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_comm *comm;
+  if (!rank) usleep(150000);
+  HOLDS(!ad_comm_join(rank, w->ranks, &by, &comm));
+  HOLDS(ad_comm_size(comm) == w->ranks);
+  HOLDS(!sums(comm, w->ranks));
+  ad_comm_close(comm);
+  return 0;
+}
+
+/* The last rank kills itself at one of its gets, and the others give up or are told of it. */
+static int dies_while_it_joins(world *w, int64_t rank) {
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_comm *comm;
+  by.seconds = 1;
+  if (rank < w->ranks - 1) w->folder.dies_at = 0;
+  ((folder *)by.context)->gets = 0;
+  HOLDS(ad_comm_join(rank, w->ranks, &by, &comm));
+  return 0;
+}
+
+static void a_store_serves_one_world_after_another(void **state) {
+  const int64_t sizes[] = {3, 3, 2, 4, 3};
+  world w = begin(3);
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    w.ranks = sizes[i];
+    all_hold(&w, joins_after_an_older_world);
+  }
+  end(&w);
+}
+
+static void what_a_world_that_died_left_is_not_taken(void **state) {
+  world w = begin(3);
+  int status[RANKS_MAX];
+  for (int dies_at = 1; dies_at <= GETS; dies_at++) {
+    w.folder.dies_at = dies_at;
+    run(&w, dies_while_it_joins, status);
+    assert_true(WIFSIGNALED(status[2]));
+    w.folder.dies_at = 0;
+    all_hold(&w, joins_after_an_older_world);
+  }
+  end(&w);
+}
+
+/* One process leaves its world and joins again through the same store. */
+static int joins_again_and_again(world *w, int64_t rank) {
+  for (int i = 0; i < 4; i++)
+    if (joins_after_an_older_world(w, (rank + i) % w->ranks)) return WRONG;
+  return 0;
+}
+
+static void who_left_joins_again_under_any_rank(void **state) {
+  world w = begin(3);
+  all_hold(&w, joins_again_and_again);
   end(&w);
 }
 
@@ -378,12 +440,15 @@ static void who_does_not_come_is_named(void **state) {
   ad_rendezvous by = in_folder(&w.folder);
   by.seconds = 1;
   assert_int_equal(ad_comm_join(0, 2, &by, &comm), AD_SYSTEM);
-  assert_non_null(strstr(ad_last_error(), "waiting for rank 1 (`addend/0/1`)"));
+  assert_non_null(strstr(ad_last_error(), "waiting for rank 1 (`addend/"));
   assert_int_equal(ad_comm_join(1, 2, &by, &comm), AD_SYSTEM);
-  assert_non_null(strstr(ad_last_error(), "waiting for rank 0 (`addend/0/all`)"));
+  assert_non_null(strstr(ad_last_error(), "waiting for rank 0"));
+  assert_int_equal(ad_comm_join(1, 3, &by, &comm), AD_SYSTEM);
+  assert_non_null(strstr(ad_last_error(), "waiting for rank 0"));
+  assert_non_null(strstr(ad_last_error(), "a world of 2 ranks, this is one of 3"));
   end(&w);
-  assert_int_equal(ad_comm_join(1, 2, &by, &comm), AD_IO);
-  assert_non_null(strstr(ad_last_error(), "the rendezvous could not put `addend/0/1`"));
+  assert_int_equal(ad_comm_join(0, 2, &by, &comm), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "the rendezvous could not put `addend/world`"));
 }
 
 /* ---- torchrun ---- */
@@ -467,6 +532,9 @@ int main(void) {
       cmocka_unit_test(who_waits_for_a_dead_rank_is_told),
       cmocka_unit_test(who_tests_is_told_too),
       cmocka_unit_test(one_that_dies_before_it_joined_is_told),
+      cmocka_unit_test(a_store_serves_one_world_after_another),
+      cmocka_unit_test(what_a_world_that_died_left_is_not_taken),
+      cmocka_unit_test(who_left_joins_again_under_any_rank),
       cmocka_unit_test(no_death_hangs_or_goes_unnoticed),
       cmocka_unit_test(leaving_is_no_death),
       cmocka_unit_test(a_rank_on_another_host_is_named_on_all),

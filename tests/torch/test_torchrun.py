@@ -52,8 +52,33 @@ with addend.Comm("dp=2", store=store, rank=dist.get_rank(), size=dist.get_world_
         say(error)
 """
 
+# The first two attempts end at other places: before the group is made, and in its second life. Rank 0 comes last, so
+# that the others see what the attempt before has left in torchrun's store.
+RESTARTS = f"""{SAY}
+import sys
+import time
+import torch
+import torch.distributed as dist
+import addend.torch.group
 
-def torchrun(world, *command, **options):
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+rank = int(os.environ["RANK"])
+for life in range(3):
+    if (attempt, life, rank) == (0, 0, 1):
+        os._exit(3)
+    if rank == 0 and attempt:
+        time.sleep(0.3)
+    dist.init_process_group("addend")
+    tensor = torch.tensor([10.0 * attempt + life])
+    dist.all_reduce(tensor)
+    say(f"attempt {{attempt}} life {{life}} sum {{tensor.item()}}")
+    if (attempt, life, rank) == (1, 1, 2):
+        os.kill(os.getpid(), 9)
+    dist.destroy_process_group()
+"""
+
+
+def torchrun(world, *command, more=(), **options):
     launcher = [
         sys.executable,
         "-m",
@@ -61,6 +86,7 @@ def torchrun(world, *command, **options):
         "--standalone",
         "--nproc-per-node",
         str(world),
+        *more,
     ]
     return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=HANGS, **options)
 
@@ -105,6 +131,17 @@ class Torchrun(unittest.TestCase):
         done = torchrun(2, "--no-python", str(PROGRAM), "check", str(RECIPE))
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("the launcher started 2 rank(s), the mesh", done.stderr)
+
+    def test_restarted_ranks_and_groups_made_again_take_nothing_from_the_ones_before(self):
+        with tempfile.TemporaryDirectory() as folder:
+            job = pathlib.Path(folder, "job.py")
+            job.write_text(RESTARTS)
+            done = torchrun(3, str(job), cwd=folder, more=["--max-restarts", "2"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for life in range(3):
+            self.assertEqual(done.stdout.count(f"attempt 2 life {life} sum {3.0 * (20 + life)}\n"), 3, done.stdout)
+        self.assertEqual(done.stdout.count("attempt 1 life 1 sum 33.0\n"), 3, done.stdout)
+        self.assertNotIn("attempt 0", done.stdout)
 
     def test_a_watched_job_runs(self):
         done = torchrun(2, str(ROOT / "examples" / "torch" / "ddp.py"))

@@ -60,7 +60,7 @@ ad_status ad_comm_join(int64_t rank, int64_t size, const ad_rendezvous *rendezvo
   AD_TRY(check_place("ad_comm_join", rank, size));
   if (!by.seconds) by.seconds = SECONDS;
   if (size == 1) return ad_shm_open_alone(out);
-  ad_rendezvous_begin(&by, (uint32_t)rank, (uint32_t)size, &meeting);
+  AD_TRY(ad_rendezvous_begin(&by, (uint32_t)rank, (uint32_t)size, &meeting));
   return share(&meeting.meeting, out);
 }
 

@@ -14,15 +14,20 @@ typedef struct ad_meeting {
 
 /* ---- rendezvous.c: a meeting over the caller's callbacks ---- */
 
-/* A meeting over the caller's callbacks; `round` counts its all-gathers so far. */
+/* A meeting over the caller's callbacks; `round` counts its all-gathers so far. `token` is part of its keys: 0 until
+ * the rank knows it. */
 typedef struct ad_rendezvous_meeting {
   ad_meeting meeting;
   ad_rendezvous by;
+  int64_t token;
   uint32_t round;
 } ad_rendezvous_meeting;
 
-/* Fills *out, which must not be moved or copied: its meeting points into it. */
-void ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks, ad_rendezvous_meeting *out);
+/* Waits until all ranks have come, and fills *out, which must not be moved or copied: its meeting points into it. What
+ * earlier worlds left in the store is not read. AD_SYSTEM names a rank that has not come in time; other errors are the
+ * callbacks'. */
+ad_status ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks,
+                              ad_rendezvous_meeting *out) AD_CHECKED;
 
 /* ---- sockets.c: a meeting between processes of one machine ---- */
 

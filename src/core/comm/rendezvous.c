@@ -1,23 +1,49 @@
 /* A meeting over the callbacks that ad_comm_join is given: every rank puts its note, rank 0 puts all notes together as
- * one value, so that a world of n ranks reads 2 n values and not n * n. */
+ * one value, so that a world of n ranks reads 2 n values and not n * n. What an earlier world left in the same store (an
+ * attempt that torchrun restarted, a process group that was destroyed) is never taken for a note of this one: rank 0
+ * draws a token for its world, which is a part of all its keys, and every rank draws one by which it knows that rank 0
+ * has read its own note and not an old one. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/unfinished.h"
 #include "comm/meet.h"
 
 enum { KEY_BYTES = 64 };
+static const char world_key[] = "addend/world";
+static const int64_t second = 1000000000, look_again = 20000000;  // nanoseconds
+
+// What rank 0 puts under `world_key`: the token and the size of the world that it begins.
+typedef struct beginning {
+  int64_t token, ranks;
+} beginning;
 
 static ad_status put(const ad_rendezvous *by, const char *key, const void *value, size_t bytes) {
   ad_status status = by->put(by->context, key, value, bytes);
   return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not put `%s`", key) : AD_OK;
 }
 
+static ad_status get(const ad_rendezvous *by, const char *key, void *value, size_t bytes) {
+  ad_status status = by->get(by->context, key, value, bytes);
+  return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not get `%s`", key) : AD_OK;
+}
+
 // Waits until rank `from` has put `key`, and gets its value.
 static ad_status take(const ad_rendezvous *by, const char *key, uint32_t from, void *value, size_t bytes) {
   ad_status status = by->wait(by->context, key, by->seconds);
   if (status) return ad_fail_in(status, "ad_comm_join: waiting for rank %" PRIu32 " (`%s`)", from, key);
-  status = by->get(by->context, key, value, bytes);
-  return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not get `%s`", key) : AD_OK;
+  return get(by, key, value, bytes);
+}
+
+static void key_of_rank(const ad_rendezvous_meeting *m, uint32_t rank, char key[KEY_BYTES]) {
+  snprintf(key, KEY_BYTES, "addend/%016" PRIx64 "/%" PRIu32 "/%" PRIu32, (uint64_t)m->token, m->round, rank);
+}
+
+static void key_of_all(const ad_rendezvous_meeting *m, char key[KEY_BYTES]) {
+  snprintf(key, KEY_BYTES, "addend/%016" PRIx64 "/%" PRIu32 "/all", (uint64_t)m->token, m->round);
 }
 
 // Rank 0: gets the notes of all other ranks and puts them together.
@@ -25,19 +51,19 @@ static ad_status collect(const ad_rendezvous_meeting *m, const void *own, size_t
   char key[KEY_BYTES];
   memcpy(all, own, bytes);
   for (uint32_t rank = 1; rank < m->meeting.ranks; rank++) {
-    snprintf(key, sizeof key, "addend/%" PRIu32 "/%" PRIu32, m->round, rank);
+    key_of_rank(m, rank, key);
     AD_TRY(take(&m->by, key, rank, all + rank * bytes, bytes));
   }
-  snprintf(key, sizeof key, "addend/%" PRIu32 "/all", m->round);
+  key_of_all(m, key);
   return put(&m->by, key, all, m->meeting.ranks * bytes);
 }
 
 // Every other rank: puts its own note and gets all of them from rank 0.
 static ad_status give(const ad_rendezvous_meeting *m, const void *own, size_t bytes, char *all) {
   char key[KEY_BYTES];
-  snprintf(key, sizeof key, "addend/%" PRIu32 "/%" PRIu32, m->round, m->meeting.rank);
+  key_of_rank(m, m->meeting.rank, key);
   AD_TRY(put(&m->by, key, own, bytes));
-  snprintf(key, sizeof key, "addend/%" PRIu32 "/all", m->round);
+  key_of_all(m, key);
   return take(&m->by, key, 0, all, m->meeting.ranks * bytes);
 }
 
@@ -48,6 +74,69 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
   return status;
 }
 
-void ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks, ad_rendezvous_meeting *out) {
+/* ---- the world that this rank is in, among others that the store may have had ---- */
+
+static ad_status begin_world(ad_rendezvous_meeting *m, int64_t *tokens) {
+  const beginning begun = {ad_token_bits(), m->meeting.ranks};
+  m->token = begun.token;
+  AD_TRY(put(&m->by, world_key, &begun, sizeof begun));
+  return collect(m, &begun.token, sizeof begun.token, (char *)tokens);
+}
+
+// Answers the world that the store names, unless that was done before (m->token is then its token).
+static ad_status answer(ad_rendezvous_meeting *m, const beginning *begun, int64_t own) {
+  char key[KEY_BYTES];
+  if (begun->ranks != m->meeting.ranks || begun->token == m->token) return AD_OK;
+  m->token = begun->token;
+  key_of_rank(m, m->meeting.rank, key);
+  return put(&m->by, key, &own, sizeof own);
+}
+
+// Waits for at most a second for rank 0's answer. *is_in = 1: rank 0 has read `own`. An answer that an older world left
+// is there at once and has another token.
+static ad_status look(const ad_rendezvous_meeting *m, int64_t own, int64_t *tokens, int *is_in) {
+  char key[KEY_BYTES];
+  int64_t began = ad_now();
+  key_of_all(m, key);
+  ad_status status = m->by.wait(m->by.context, key, 1);
+  if (status && ad_now() - began < second / 2)  // no wait that took its time: the rendezvous itself fails
+    return ad_fail_in(status, "ad_comm_join: waiting for rank 0 (`%s`)", key);
+  if (status) return AD_OK;
+  AD_TRY(get(&m->by, key, tokens, m->meeting.ranks * sizeof *tokens));
+  *is_in = tokens[m->meeting.rank] == own;
+  return AD_OK;
+}
+
+static ad_status fail_late(const ad_rendezvous_meeting *m, const beginning *begun) {
+  char words[64] = "";
+  if (begun->ranks != m->meeting.ranks)
+    snprintf(words, sizeof words, ": it began a world of %" PRId64 " ranks, this is one of %" PRIu32, begun->ranks,
+             m->meeting.ranks);
+  return ad_fail(AD_SYSTEM, "ad_comm_join: waiting for rank 0, which has not answered within %" PRId64 " s%s",
+                 m->by.seconds, words);
+}
+
+static ad_status find_world(ad_rendezvous_meeting *m, int64_t *tokens) {
+  const struct timespec pause = {.tv_nsec = look_again};
+  const int64_t own = ad_token_bits(), end = ad_now() + m->by.seconds * second;
+  beginning begun;
+  int is_in = 0;
+  while (1) {
+    AD_TRY(take(&m->by, world_key, 0, &begun, sizeof begun));
+    AD_TRY(answer(m, &begun, own));
+    if (m->token) AD_TRY(look(m, own, tokens, &is_in));
+    if (is_in) return AD_OK;
+    if (ad_now() > end) return fail_late(m, &begun);
+    nanosleep(&pause, NULL);
+  }
+}
+
+ad_status ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks, ad_rendezvous_meeting *out) {
+  int64_t *tokens;
   *out = (ad_rendezvous_meeting){.meeting = {rank, ranks, out, all_gather}, .by = *by};
+  AD_TRY(ad_new(ranks, &tokens));
+  ad_status status = rank ? find_world(out, tokens) : begin_world(out, tokens);
+  ad_release(tokens);
+  out->round++;
+  return status;
 }
