@@ -136,7 +136,8 @@ static size_t list_messages(const ad_table_index *index, ad_table_pairs pairs, m
 /* Prints " (line 2)" for a rank of a table that was read from CSV, else nothing. */
 static const char *print_line(const ad_table *table, int32_t rank, char *buffer, size_t size) {
   int line = ad_table_line(table, rank);
-  snprintf(buffer, size, line ? " (line %d)" : "", line);
+  *buffer = 0;
+  if (line) snprintf(buffer, size, " (line %d)", line);
   return buffer;
 }
 
