@@ -56,6 +56,9 @@ done
 prove gpt-pp && is_below
 prove gpt-pp schedule.stages=6 train.microbatches=2 && is_below
 prove moe-pp --steps 3 && is_below
+# Weights' gradients that come later are addends of a later microbatch, also where each microbatch is summed over all ranks.
+prove gpt-pp schedule.kind=zb 'train.sync=[all, all, all]' && is_below
+prove gpt-pp schedule.kind=zb 'train.sync=[all, shard, all]' shard.zero=3 mesh=pp=2+dp_replicate=2+dp_shard=2 model.sequence_parallel=false && is_below
 # The embedding table that the last stage receives has as many rows as the recipe's vocabulary.
 prove gpt-pp model.tied=true model.vocabulary=259 model.head_dim=6 model.bias=qkv && is_below
 prove moe-pp model.vocabulary=257 model.normalised_scores=true model.top_k=2 model.bias=attention && is_below
