@@ -286,13 +286,10 @@ static ad_status make_answer(const schedule_input *input, const ad_table *table,
 }
 
 static int draw(const schedule_input *input, const ad_table *table) {
-  char title[256];
-  if (makes(input))
-    snprintf(title, sizeof title, "%s, %d stages, %d microbatches", input->name, input->shape.stages,
-             input->shape.microbatches);
-  else
-    snprintf(title, sizeof title, "%s", input->name);
-  ad_status status = ad_table_picture(table, &input->options, title, input->picture);
+  char made[256];
+  snprintf(made, sizeof made, "%s, %d stages, %d microbatches", input->name, input->shape.stages,
+           input->shape.microbatches);
+  ad_status status = ad_table_picture(table, &input->options, makes(input) ? made : input->name, input->picture);
   return status ? ad_cli_failed(status) : CLI_HOLDS;
 }
 

@@ -138,7 +138,16 @@ P
 run 0 check "$fixtures/interleaved.comms.csv" --pairs edge --json; grep -q '"pairs": "edge"' out || fail "the document says how it judged"
 run 0 check table.json --json; grep -q '"pairs": "edge"' out || fail "JSON is judged by edge"
 
-# Tables are drawn as pictures.
+# Tables are drawn as pictures. A title is in the picture, however long: 13 pixels are more than its mean letter takes.
+long=$(printf 'a-table-with-a-long-name-%.0s' 1 2 3 4)
+run 0 make zb -s 2 -m 1 --csv; cp out "$long.csv"
+run 0 check "$long.csv" --picture long.svg
+python3 - "$long.csv" <<'P' || fail "a long title is cut"
+import sys, xml.etree.ElementTree as tree
+root = tree.parse("long.svg").getroot()
+title = next(text for text in root.iter("{http://www.w3.org/2000/svg}text") if text.text == sys.argv[1])
+assert int(title.get("x")) + 13 * len(title.text) <= int(root.get("width")), root.get("width")
+P
 run 0 make zb -s 4 -m 8 --lower --picture zb.svg
 run 0 check "$fixtures/interleaved.comms.csv" --picture interleaved.svg
 python3 - <<'P' || fail "the picture"

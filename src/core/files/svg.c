@@ -83,6 +83,12 @@ void ad_svg_text(FILE *file, int x, int y, const char *class, const char *format
   fprintf(file, "</text>\n");
 }
 
+int ad_svg_text_width(const char *class, const char *text) {
+  int letter = !strcmp(class, "title") ? 14 : !strcmp(class, "small") ? 7 : 8, letters = 0;
+  for (; *text; text++) letters += (*text & 0xc0) != 0x80; /* bytes that begin a character of UTF-8 */
+  return letter * letters;
+}
+
 void ad_svg_box(FILE *file, int x, int y, int width, int height, const char *class) {
   fprintf(file, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" class=\"%s\"/>\n", x, y, width, height,
           class);

@@ -13,6 +13,8 @@ AD_INTERNAL void ad_svg_end(FILE *file);
 /* Writes a text. `class`: "title", "head", "quiet", "code", ...; with "end" or "middle" beside it the text ends at x or
  * is centred there. */
 AD_INTERNAL void ad_svg_text(FILE *file, int x, int y, const char *class, const char *format, ...) AD_PRINTF(5, 6);
+/* At least the width of a text in pixels, for a class of one word. */
+AD_INTERNAL int ad_svg_text_width(const char *class, const char *text);
 AD_INTERNAL void ad_svg_box(FILE *file, int x, int y, int width, int height, const char *class);
 /* Draws a thin straight line. */
 void ad_svg_line(FILE *file, int x, int y, int to_x, int to_y, const char *class);

@@ -127,6 +127,8 @@ static void draw_edge(const picture *of, size_t e, FILE *file) {
 
 /* ---- drawing the whole picture, with head and legend ---- */
 
+enum { SUMMARY_MAX = 256 };
+
 static int has_kind(const ad_table *table, ad_action_kind kind) {
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++)
@@ -134,49 +136,63 @@ static int has_kind(const ad_table *table, ad_action_kind kind) {
   return 0;
 }
 
-/* Draws a box and a name for each kind of action that the table has. */
-static void draw_legend(const picture *of, FILE *file) {
+/* Draws a box and a name for each kind of action that the table has; `file` NULL: only measures. Returns where the
+ * legend ends. */
+static int draw_legend(const picture *of, FILE *file) {
   static const struct {
     ad_action_kind kind;
     const char *name;
-    int width;
-  } kinds[] = {{AD_ACTION_F, "forward", 80},
-               {AD_ACTION_B, "backward", 90},
-               {AD_ACTION_I, "gradients of inputs", 140},
-               {AD_ACTION_W, "gradients of weights", 150}};
+  } kinds[] = {{AD_ACTION_F, "forward"},
+               {AD_ACTION_B, "backward"},
+               {AD_ACTION_I, "gradients of inputs"},
+               {AD_ACTION_W, "gradients of weights"}};
+  static const char next_stage[] = "another tone: a rank's next stage";
   const ad_table *table = of->judged->table;
   int x = of->left, y = of->top - 36;
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     ad_action action = {.kind = kinds[i].kind};
     if (!has_kind(table, kinds[i].kind)) continue;
-    ad_svg_box(file, x, y, 14, 14, tone_of(table, &action));
-    ad_svg_text(file, x + 20, y + 12, "small", "%s", kinds[i].name);
-    x += kinds[i].width;
+    if (file) ad_svg_box(file, x, y, 14, 14, tone_of(table, &action));
+    if (file) ad_svg_text(file, x + 20, y + 12, "small", "%s", kinds[i].name);
+    x += 30 + ad_svg_text_width("small", kinds[i].name);
   }
-  if (table->stages > table->ranks) ad_svg_text(file, x, y + 12, "small quiet", "another tone: a rank's next stage");
+  if (table->stages <= table->ranks) return x;
+  if (file) ad_svg_text(file, x, y + 12, "small quiet", next_stage);
+  return x + ad_svg_text_width("small", next_stage);
+}
+
+static void print_summary(const picture *of, char *buffer, size_t size) {
+  const ad_table_worth *worth = &of->judged->worth;
+  int used = snprintf(buffer, size, "bubble %.1f %% of %g; activations in flight: %d at most", 100 * worth->bubble,
+                      worth->makespan, worth->in_flight);
+  if (worth->deferred) snprintf(buffer + used, size - (size_t)used, "; operands held for W: %d", worth->deferred);
 }
 
 static void draw_head(const picture *of, FILE *file) {
-  const ad_table_worth *worth = &of->judged->worth;
-  char deferred[64] = "";
-  if (worth->deferred) snprintf(deferred, sizeof deferred, "; operands held for W: %d", worth->deferred);
   const char *subtitle = of->drawing.subtitle;
+  char summary[SUMMARY_MAX];
+  print_summary(of, summary, sizeof summary);
   ad_svg_text(file, of->left, 34, "title", "%s", of->drawing.title);
   if (subtitle) ad_svg_text(file, of->left, 34 + LINE, "code quiet", "%s", subtitle);
-  ad_svg_text(file, of->left, of->top - 50, "quiet", "bubble %.1f %% of %g; activations in flight: %d at most%s",
-              100 * worth->bubble, worth->makespan, worth->in_flight, deferred);
+  ad_svg_text(file, of->left, of->top - 50, "quiet", "%s", summary);
   draw_legend(of, file);
 }
 
-static int words_width(const picture *of) {
-  return of->drawing.subtitle ? of->left + 8 * (int)strlen(of->drawing.subtitle) : 0;
+static int larger(int a, int b) { return a > b ? a : b; }
+
+/* How wide the picture is, with all its rows and each line above them. */
+static int width_of(const picture *of) {
+  const char *subtitle = of->drawing.subtitle;
+  char summary[SUMMARY_MAX];
+  print_summary(of, summary, sizeof summary);
+  int words = larger(ad_svg_text_width("title", of->drawing.title), ad_svg_text_width("quiet", summary));
+  if (subtitle) words = larger(words, ad_svg_text_width("code", subtitle));
+  int lines = larger(of->left + words, draw_legend(of, NULL));
+  return larger(WIDTH_LEAST, larger(lines, x_of(of, of->judged->worth.makespan)) + RIGHT);
 }
 
 static void draw(const picture *of, FILE *file) {
-  int width = x_of(of, of->judged->worth.makespan) + RIGHT, words = words_width(of) + RIGHT;
-  int height = y_of(of, of->judged->table->ranks) + BOTTOM;
-  if (width < words) width = words;
-  ad_svg_begin(file, width < WIDTH_LEAST ? WIDTH_LEAST : width, height, of->drawing.title);
+  ad_svg_begin(file, width_of(of), y_of(of, of->judged->table->ranks) + BOTTOM, of->drawing.title);
   draw_head(of, file);
   for (size_t e = 0; e < of->judged->times.index.edges; e++) draw_edge(of, e, file);
   draw_rows(of, file);

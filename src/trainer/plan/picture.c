@@ -45,6 +45,7 @@ typedef struct picture {
   ad_exchanges exchanges;
   kind *kinds;
   size_t kind_count;
+  int width; /* of the whole picture, in pixels */
   /* where the next part begins */
   int y;
 } picture;
@@ -525,12 +526,17 @@ static void draw_command(picture *to, const char *command) {
 }
 
 static ad_status draw_head(picture *to, const ad_recipe *recipe, const char *command) {
-  char mesh[1024], ranks[AD_GROUPED_MAX];
+  char mesh[1024], text[1100], ranks[AD_GROUPED_MAX];
   json_t *typed = ad_json_text(command ? command : "");
   if (!typed) return ad_fail(AD_MEMORY, "no memory for the command line that a picture shows");
+  snprintf(text, sizeof text, "%s ranks, mesh %s", ad_grouped(ad_integer_of(to->plan, "world"), ranks),
+           ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
   ad_svg_text(to->file, PICTURE_MARGIN, 40, "title", "%s", recipe->name);
-  ad_svg_text(to->file, PICTURE_MARGIN, 64, "text", "%s ranks, mesh %s",
-              ad_grouped(ad_integer_of(to->plan, "world"), ranks), ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
+  ad_svg_text(to->file, PICTURE_MARGIN, 64, "text", "%s", text);
+  to->width = 2 * PICTURE_MARGIN + ad_svg_text_width("title", recipe->name);
+  int line = 2 * PICTURE_MARGIN + ad_svg_text_width("text", text);
+  if (to->width < line) to->width = line;
+  if (to->width < PICTURE_WIDTH) to->width = PICTURE_WIDTH;
   to->y = 84;
   draw_command(to, json_string_value(typed));
   json_decref(typed);
@@ -565,7 +571,7 @@ static ad_status draw(const ad_recipe *recipe, const char *command, const json_t
   ad_release(all.kinds);
   ad_exchanges_release(&all.exchanges);
   if (!status) {
-    ad_svg_begin(file, PICTURE_WIDTH, all.y, recipe->name);
+    ad_svg_begin(file, all.width, all.y, recipe->name);
     fputs(body, file);
     ad_svg_end(file);
   }
