@@ -33,6 +33,7 @@ class CheckParam:
     cause: Optional[Cause] = None
     mesh: str = ""
     possible_causes: Tuple[Cause, ...] = ()  # all causes that fit, if more than one does; `cause` is None then
+    reached: bool = True  # whether some step had a gradient that is not zero; False: nothing is known of the parameter
 
 
 @dataclass(frozen=True)

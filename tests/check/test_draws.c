@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "check/chance.h"
 #include "check/computing.h"
+#include "check/formulas.h"
 #include "module/module.h"
 #include "train/run.h"
 
@@ -102,7 +103,7 @@ static judged judge_recipe(ad_recipe *recipe) {
   must(ad_run_create(world.comm, world.recipe, &options, &world.run));
   must(ad_addends_create(world.run, 1, &world.ranks));
   must(ad_addends_measure(&world.ranks, 0, 0, NULL));
-  must(ad_computing_create(world.run, 2, &world.computing));
+  must(ad_computing_create(world.run, 0, 2, &world.computing));
   return world;
 }
 
@@ -188,7 +189,7 @@ static void a_longer_proof_has_wider_bounds_and_no_more_false_alarms(void **stat
   double bound = world.computing.apart[0], chance = world.computing.chance;
   assert_true(chance * 2 * (double)world.computing.count < AD_FALSE_ALARMS);
   ad_computing longer;
-  must(ad_computing_create(world.run, 2000, &longer));
+  must(ad_computing_create(world.run, 0, 2000, &longer));
   ad_computing_measure(&longer, world.run, world.reference, &world.ranks);
   assert_true(fabs(longer.chance * 1000 / chance - 1) < 1e-12);
   assert_true(longer.apart[0] > bound && longer.apart[0] < 100 * bound);
@@ -324,7 +325,7 @@ static void what_gradients_may_be_off_by_is_what_the_documents_say(void **state)
   release(&wires);
 }
 
-/* Tests ad_cuts_formulas: ranks that only cut the batch round at the same places as one process. On engine dry. */
+/* Tests ad_formulas_cut: ranks that only cut the batch round at the same places as one process. On engine dry. */
 static void what_a_mesh_cuts_decides_how_ranks_may_round(void **state) {
   static const struct {
     const char *recipe, *mesh, *view; /* NULL: the recipe's own */
@@ -334,6 +335,9 @@ static void what_a_mesh_cuts_decides_how_ranks_may_round(void **state) {
                {"gpt-tp", NULL, NULL, 1},
                {"gpt-cp", NULL, NULL, 1},
                {"pools-10", NULL, NULL, 0}, /* its mesh has block=2 */
+               {"pools-ragged", NULL, NULL, 0},
+               {"ocr-disjoint", "mesh={encoder: \"dp=2\", model: \"dp_replicate=2 dp_shard=2\"}", NULL, 0},
+               {"moe-balance", "mesh=dp_shard=4", "views.sparse=efsdp=4 ep=1 etp=1", 0},
                {"moe-16", "mesh=dp_shard=4", "views.sparse=efsdp=2 ep=2 etp=1", 1},
                {"moe-16", "mesh=dp_shard=4", "views.sparse=efsdp=4 ep=1 etp=1", 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -347,12 +351,14 @@ static void what_a_mesh_cuts_decides_how_ranks_may_round(void **state) {
       ad_computing computing;
       int64_t world;
       snprintf(path, sizeof path, AD_TEST_SOURCE "/recipes/%s.yaml", cases[i].recipe);
-      must(ad_recipe_read(path, sets, cases[i].mesh ? 3 : 1, &recipe));
+      must(ad_recipe_read(path, sets, cases[i].view ? 3 : cases[i].mesh ? 2 : 1, &recipe));
       must(ad_recipe_world(recipe, &world));
-      must(ad_comm_open_dry(0, world, &comm));
+      must(ad_comm_open_dry(brain ? world - 1 : 0, world, &comm));
       must(ad_run_create(comm, recipe, &options, &run));
-      must(ad_computing_create(run, 1, &computing));
-      assert_int_equal(ad_cuts_formulas(run), cases[i].cuts);
+      int cuts = -1;
+      must(ad_formulas_cut(run, &cuts));
+      assert_int_equal(cuts, cases[i].cuts);
+      must(ad_computing_create(run, cuts, 1, &computing));
       int alike = brain && !cases[i].cuts;
       assert_true(computing.latitude.coarser == (alike ? 1 : 2) && computing.latitude.shared == 1);
       assert_true(computing.latitude.shared_all == (alike ? 0.3 : 1));

@@ -304,10 +304,13 @@ static void experts_that_are_divided_by_too_few_ranks_are_ep_times_right_and_all
 
 static void where_nothing_can_be_planted_the_answer_is_no_with_its_reason(void **state) {
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
-  ad_proof proof = {.complete = 1, .initial_equal = 1, .updates_equal = 1, .counted = 8};
+  ad_proof *proof = calloc(1, sizeof *proof + sizeof *proof->params);
+  assert_non_null(proof);
+  *proof = (ad_proof){.complete = 1, .initial_equal = 1, .updates_equal = 1, .counted = 8, .param_count = 1};
+  proof->params[0] = (ad_proof_param){.ratio = 1, .reached = 1, .replicas_equal = 1};
   ad_sabotages *nothing = list("dp_replicate=1", ", valid: [0]", ", microbatches: 1");
   ad_sabotages *something = list("dp_replicate=1", "", ", microbatches: 1");
-  ad_findings findings = {.options = &options, .proof = &proof};
+  ad_findings findings = {.options = &options, .proof = proof};
   assert_true(ad_findings_hold(&findings));
   findings.sabotages = something;
   assert_true(ad_findings_hold(&findings));
@@ -315,8 +318,9 @@ static void where_nothing_can_be_planted_the_answer_is_no_with_its_reason(void *
   assert_int_equal(ad_sabotages_survivors(nothing), 0);
   assert_false(ad_findings_hold(&findings));
   assert_non_null(strstr(ad_findings_reason(&findings), "no mistake could be planted"));
-  proof.counted = 0;
+  proof->counted = 0;
   assert_non_null(strstr(ad_findings_reason(&findings), "nothing was counted"));
+  free(proof);
   ad_sabotages_destroy(something);
   ad_sabotages_destroy(nothing);
 }

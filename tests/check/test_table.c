@@ -133,7 +133,7 @@ static char *table_of_param(double cosine, double error, double *kept) {
   proof->param_count = 1;
   proof->counted = 1;
   proof->params[0] = (ad_proof_param){
-      .name = "w", .ratio = 1, .max_rel_err = error, .bound = 1, .cosine = cosine, .replicas_equal = 1};
+      .name = "w", .ratio = 1, .max_rel_err = error, .bound = 1, .cosine = cosine, .reached = 1, .replicas_equal = 1};
   ad_findings findings = {.recipe = recipe, .options = &options, .proof = proof, .own = proof, .world = 2};
   findings.engine = "shm";
   json_t *document = ad_findings_document(&findings);

@@ -46,6 +46,7 @@ static ad_proof *sound_proof(void) {
   ad_proof *proof = calloc(1, sizeof *proof + PARAMS * sizeof *proof->params);
   proof->complete = proof->initial_equal = proof->updates_equal = proof->judges_states = 1;
   proof->counted = 7;
+  proof->derivative = 0.5;
   proof->param_count = PARAMS;
   proof->loss_bound = 1e-12;
   proof->norm_bound = 3e-6;
@@ -58,7 +59,7 @@ static ad_proof *sound_proof(void) {
     snprintf(param->name, sizeof param->name, "p%d", i);
     param->ratio = 1;
     param->bound = (i + 1) * 5e-5;
-    param->replicas_equal = param->update_equal = 1;
+    param->reached = param->replicas_equal = param->update_equal = 1;
     param->one_process = param->wires = 0;
     param->cosine = 1;
     halve(of_param, COUNT(of_param), param);
@@ -142,6 +143,21 @@ static void each_fact_decides(void **state) {
   expect("nothing counted", proof, 0, 0);
   proof->counted = 1;
   expect("one token", proof, 0, 1);
+  free(proof);
+}
+
+/* A parameter that no gradient reached says nothing, and does no harm beside one that a gradient reached. */
+static void where_no_gradient_reached_a_parameter_nothing_is_checked(void **state) {
+  ad_proof *proof = sound_proof();
+  for (int p = 0; p < PARAMS; p++) {
+    expect("some are reached", proof, 0, 1);
+    proof->params[p].reached = 0;
+  }
+  expect("none is reached", proof, 0, 0);
+  assert_true(ad_proof_passes(proof, 0));
+  expect("a slope", proof, 1, 1);
+  proof->derivative = 0;
+  expect("no slope", proof, 1, 0);
   free(proof);
 }
 
@@ -354,6 +370,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_number_decides_at_its_bound),
       cmocka_unit_test(each_fact_decides),
+      cmocka_unit_test(where_no_gradient_reached_a_parameter_nothing_is_checked),
       cmocka_unit_test(a_slope_is_judged_alone),
       cmocka_unit_test(a_document_sums_up_by_the_worst_parameter),
       cmocka_unit_test(one_mistake_that_survives_decides_and_so_do_none_that_show),

@@ -10,44 +10,45 @@
 
 /* What a run must have for a mistake to change its numbers; the sentence says why a run without it does not show the
  * mistake. */
-#define AD_NEED_LIST(X)                                                                     \
-  X(TOKENS, "no token of the step counts")                                                  \
-  X(RANKS, "there is one rank")                                                             \
-  X(MICROBATCHES, "a step has one microbatch")                                              \
-  X(UNEQUAL_MICROBATCHES, "every microbatch counts the same number of tokens")              \
-  X(REDUCED, "no gradient is reduced")                                                      \
-  X(SUMMED, "no gradient is summed over several ranks")                                     \
-  X(FIRST_OVER_MANY, "no bucket's first reduction is over several ranks")                   \
-  X(OVER_ONE, "no reduction is over a group of one rank")                                   \
-  X(UNEVEN, "no gradient is cut into shards of unequal size")                               \
-  X(SCATTERED_FIRST, "no gradient is reduce-scattered and then all-reduced (shard.zero)")   \
-  X(OVER_REPLICAS, "no gradient is reduce-scattered and then summed over several replicas") \
-  X(SHARDS_KEPT, "no microbatch leaves a shard of its sum to be added to (train.sync)")     \
-  X(TURNS, "no buckets take memory in turn (shard.zero, train.sync)")                       \
-  X(F16, "no gradient is f16 on its way (precision)")                                       \
-  X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")               \
-  X(NARROW_GRADIENTS, "no contract brings a gradient to 16 bits before its bucket")         \
-  X(RING, "no keys go around a ring of several ranks")                                      \
-  X(MASKED_RING, "no ring's attention has a mask")                                          \
-  X(CUT_SEQUENCE, "no rank's positions begin after 0")                                      \
-  X(SPREAD_EXPERTS, "no experts are spread over several ranks (ep)")                        \
-  X(SLICES_ON_CP, "no bridge cuts a batch for several levels of cp")                        \
-  X(SLICES_OUT_OF_ORDER, "no bridge cuts a batch where dp is not the fastest axis")         \
-  X(SLICES_GATHERED, "no bridge brings slices of a gradient together")                      \
-  X(SLICES_GATHERED_ON_CP, "no bridge brings slices together on several levels of cp")      \
-  X(OTHER_COPIES, "no gradient would count otherwise on another module's mesh")             \
-  X(OTHER_AVERAGE, "no module's values go to one that cuts the batch otherwise")            \
-  X(VALUES_AWAY, "no parameter that learns goes to other ranks")                            \
-  X(COPIES_RETURN, "no gradient comes back from other ranks to several copies")             \
-  X(SHARED_CLAMP, "no clamp's gradient comes back from several modules")                    \
-  X(OWN_SOURCES, "no sources climb that belong to one rank's samples, as many on each")     \
-  X(F16_VALUES, "no value goes to other ranks as f16 (wire)")                               \
-  X(F16_GRADIENTS, "no gradient comes back from other ranks as f16 (wire)")                 \
-  X(STAGES, "no stages lie on ranks of their own (pp)")                                     \
-  X(ADDED_FIRST, "no gradient is added to an earlier microbatch's before its reduction")    \
-  X(TIED_STAGES, "no stage computes with the embedding of another")                         \
-  X(NARROW_PRODUCTS, "no product reads bf16 (precision.compute)")                           \
-  X(WIDE_STREAM, "no residual stream is wider than the products (precision.residual)")      \
+#define AD_NEED_LIST(X)                                                                                   \
+  X(TOKENS, "no token of the step counts")                                                                \
+  X(RANKS, "there is one rank")                                                                           \
+  X(MICROBATCHES, "a step has one microbatch")                                                            \
+  X(DIVIDED, "no loss is divided by its count: each takes its microbatch's share of it (per_microbatch)") \
+  X(UNEQUAL_MICROBATCHES, "every microbatch counts the same number of tokens")                            \
+  X(REDUCED, "no gradient is reduced")                                                                    \
+  X(SUMMED, "no gradient is summed over several ranks")                                                   \
+  X(FIRST_OVER_MANY, "no bucket's first reduction is over several ranks")                                 \
+  X(OVER_ONE, "no reduction is over a group of one rank")                                                 \
+  X(UNEVEN, "no gradient is cut into shards of unequal size")                                             \
+  X(SCATTERED_FIRST, "no gradient is reduce-scattered and then all-reduced (shard.zero)")                 \
+  X(OVER_REPLICAS, "no gradient is reduce-scattered and then summed over several replicas")               \
+  X(SHARDS_KEPT, "no microbatch leaves a shard of its sum to be added to (train.sync)")                   \
+  X(TURNS, "no buckets take memory in turn (shard.zero, train.sync)")                                     \
+  X(F16, "no gradient is f16 on its way (precision)")                                                     \
+  X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")                             \
+  X(NARROW_GRADIENTS, "no contract brings a gradient to 16 bits before its bucket")                       \
+  X(RING, "no keys go around a ring of several ranks")                                                    \
+  X(MASKED_RING, "no ring's attention has a mask")                                                        \
+  X(CUT_SEQUENCE, "no rank's positions begin after 0")                                                    \
+  X(SPREAD_EXPERTS, "no experts are spread over several ranks (ep)")                                      \
+  X(SLICES_ON_CP, "no bridge cuts a batch for several levels of cp")                                      \
+  X(SLICES_OUT_OF_ORDER, "no bridge cuts a batch where dp is not the fastest axis")                       \
+  X(SLICES_GATHERED, "no bridge brings slices of a gradient together")                                    \
+  X(SLICES_GATHERED_ON_CP, "no bridge brings slices together on several levels of cp")                    \
+  X(OTHER_COPIES, "no gradient would count otherwise on another module's mesh")                           \
+  X(OTHER_AVERAGE, "no module's values go to one that cuts the batch otherwise")                          \
+  X(VALUES_AWAY, "no parameter that learns goes to other ranks")                                          \
+  X(COPIES_RETURN, "no gradient comes back from other ranks to several copies")                           \
+  X(SHARED_CLAMP, "no clamp's gradient comes back from several modules")                                  \
+  X(OWN_SOURCES, "no sources climb that belong to one rank's samples, as many on each")                   \
+  X(F16_VALUES, "no value goes to other ranks as f16 (wire)")                                             \
+  X(F16_GRADIENTS, "no gradient comes back from other ranks as f16 (wire)")                               \
+  X(STAGES, "no stages lie on ranks of their own (pp)")                                                   \
+  X(ADDED_FIRST, "no gradient is added to an earlier microbatch's before its reduction")                  \
+  X(TIED_STAGES, "no stage computes with the embedding of another")                                       \
+  X(NARROW_PRODUCTS, "no product reads bf16 (precision.compute)")                                         \
+  X(WIDE_STREAM, "no residual stream is wider than the products (precision.residual)")                    \
   X(WHOLE_FORMULAS, "formulas are cut (tp, cp, ep), and each cut rounds in its own way")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,

@@ -10,20 +10,12 @@
 #include "base/roundoff.h"
 #include "train/run.h"
 
-int ad_cuts_formulas(const ad_run *run) {
-  ad_axes cut = 0;
-  for (size_t i = 0; i < ad_run_param_count(run); i++)
-    cut |= ad_mesh_large(ad_run_param_at(run, i).spec->layout.mesh) &
-           ~(AD_AXES_DP | AD_AXES(AD_BLOCK) | AD_AXES(AD_EFSDP));
-  return cut != 0;
-}
-
-/* If the mesh cuts formulas (tp, cp, ep), or if sums themselves round, ranks round at places of their own, so that
- * everything may be another draw. If the mesh cuts the batch alone and sums are wider than the dtype that they are
+/* If ranks compute formulas in pieces, or if sums themselves round, ranks round at places of their own, so that
+ * everything may be another draw. If ranks share the batch alone and sums are wider than the dtype that they are
  * rounded to, ranks round the same values at the same places; only the few values that another order of a sum rounds
  * the other way differ. docs/dtypes.md has measurements. */
-static ad_latitude latitude_of(const ad_run *run) {
-  int rounds_alike = ad_run_compute_dtype(run) == AD_BF16 && !ad_cuts_formulas(run);
+static ad_latitude latitude_of(const ad_run *run, int cuts_formulas) {
+  int rounds_alike = ad_run_compute_dtype(run) == AD_BF16 && !cuts_formulas;
   return rounds_alike ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
 }
 
@@ -48,8 +40,8 @@ static ad_status create_arrays(ad_computing *computing) {
   return ad_new(computing->count, &computing->allowed);
 }
 
-ad_status ad_computing_create(const ad_run *run, int64_t steps, ad_computing *out) {
-  ad_computing computing = {.count = ad_run_param_count(run), .latitude = latitude_of(run)};
+ad_status ad_computing_create(const ad_run *run, int cuts_formulas, int64_t steps, ad_computing *out) {
+  ad_computing computing = {.count = ad_run_param_count(run), .latitude = latitude_of(run, cuts_formulas)};
   computing.chance = AD_FALSE_ALARMS / ((double)steps * numbers_in_a_step(run));
   ad_status status = create_arrays(&computing);
   if (status)

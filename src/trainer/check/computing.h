@@ -37,10 +37,9 @@ typedef struct ad_computing {
   double relative;                /* how far all gradients may be off from f64, divided by their norm */
 } ad_computing;
 
-/* Whether axes (tp, cp, ep) cut what each rank computes, and not only the batch. */
-int ad_cuts_formulas(const ad_run *run);
-/* `run`: the distributed run; `steps`: the steps of the proof, all whose numbers share the chance of a false alarm. */
-ad_status ad_computing_create(const ad_run *run, int64_t steps, ad_computing *out) AD_CHECKED;
+/* `run`: the distributed run; `cuts_formulas`: as ad_formulas_cut found; `steps`: the steps of the check, all whose
+ * numbers share the chance of a false alarm. */
+ad_status ad_computing_create(const ad_run *run, int cuts_formulas, int64_t steps, ad_computing *out) AD_CHECKED;
 void ad_computing_destroy(ad_computing *computing);
 /* Fills the arrays for the step that the reference took last; `ranks`: the ranks' own addends of that step. */
 void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "addend/train.h"
+#include "check/computed.h"
 #include "check/plants.h"
 #include "check/sabotage.h"
 #include "nn/experts.h"
@@ -332,6 +333,10 @@ void ad_derived_say_no_effect(ad_sabotage *sabotage) {
     snprintf(sabotage->message, sizeof sabotage->message, "`%s` has one rank", axis);
   else if (planting->operator_ == AD_OPERATOR_OTHER_GROUP && (planting->place.same & AD_AXES(planting->axis)))
     snprintf(sabotage->message, sizeof sabotage->message, "all ranks along `%s` hand in the same values", axis);
+  else if (ad_place_is_count(&planting->place))
+    snprintf(sabotage->message, sizeof sabotage->message,
+             "every judged number has the clean run's bits in two steps: each loss of this count takes its "
+             "microbatch's share of it (per_microbatch), in which the mistake cancels, or it is the count of no loss");
   else
     snprintf(sabotage->message, sizeof sabotage->message,
              "every judged number has the clean run's bits in two steps: the values that the mistake adds or leaves "

@@ -29,6 +29,7 @@ static json_t *param_document(const ad_proof_param *param) {
                 (json_int_t)param->step, "ratio", number(param->ratio), "max_rel_err", number(param->max_rel_err),
                 "bound", number(param->bound), "replicas_equal", param->replicas_equal);
   ad_cause_set(document, causes_document(&param->causes));
+  json_object_set_new(document, "reached", json_boolean(param->reached));
   if (isnan(param->one_process)) return document;
   json_object_set_new(document, "one_process_err", number(param->one_process));
   json_object_set_new(document, "wires_err", number(param->wires));
@@ -97,6 +98,7 @@ static json_t *summary_document(const ad_findings *findings) {
                 "worst_rel_err", number(error), "replicas_equal", 1, "pass", ad_proof_proves(proof, directional));
   json_object_set_new(summary, "counted", json_integer((json_int_t)proof->counted));
   if (directional) return summary;
+  json_object_set_new(summary, "reached", json_integer((json_int_t)ad_proof_reached(proof, 0)));
   add_facts(proof, summary);
   if (count && !isnan(proof->params[0].one_process)) {
     json_object_set_new(summary, "process_share", number(proof->process_share));
@@ -229,6 +231,10 @@ const char *ad_findings_reason(const ad_findings *findings) {
   if (!findings->proof->counted)
     return "nothing was counted: every gradient is zero in both, which proves nothing about sums; "
            "data.valid or the text leaves no token";
+  if (findings->proof->complete && ad_proof_passes(findings->proof, findings->options->directional) &&
+      !ad_proof_reached(findings->proof, findings->options->directional))
+    return "no gradient reached any parameter: every gradient is zero in both, which proves nothing about sums; the "
+           "loss depends on no parameter, is multiplied by 0, or has no label that counts";
   const ad_sabotages *sabotages = findings->sabotages;
   if (sabotages && !ad_sabotages_effective(sabotages) && !ad_sabotages_untried(sabotages, 0))
     return "no mistake could be planted that changes a number, which proves nothing about the check";

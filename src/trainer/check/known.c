@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "bridge/mistakes.h"
-#include "check/computing.h"
 #include "base/roundoff.h"
 #include "check/sabotage.h"
 #include "module/module.h"
@@ -72,9 +71,9 @@ static ad_needs facts_of_reducer(const ad_reducer *reducer) {
   return taking_turns ? AD_NEED_TURNS : 0;
 }
 
-static ad_needs facts_of_computing(const ad_run *run) {
+static ad_needs facts_of_computing(const ad_run *run, int cuts_formulas) {
   ad_dtype compute = run->recipe->precision.compute, residual = run->recipe->precision.residual;
-  ad_needs facts = ad_cuts_formulas(run) ? 0 : AD_NEED_WHOLE_FORMULAS;
+  ad_needs facts = cuts_formulas ? 0 : AD_NEED_WHOLE_FORMULAS;
   if (compute != AD_BF16) return facts;
   return facts | AD_NEED_NARROW_PRODUCTS | (residual == AD_BF16 ? 0 : AD_NEED_WIDE_STREAM);
 }
@@ -91,8 +90,15 @@ static ad_needs facts_of_contract(const ad_recipe *recipe, const char *name) {
   return facts;
 }
 
-static int64_t counted_in(const ad_run *run, size_t m) {
-  return ad_run_count(run, 0) ? ad_count_of(ad_run_count(run, 0), m) : 0;
+/* What count number `count` is in microbatch m; 0: this rank does not know it. */
+static int64_t counted_in(const ad_run *run, size_t count, size_t m) {
+  return ad_run_count(run, count) ? ad_count_of(ad_run_count(run, count), m) : 0;
+}
+
+static int some_are_counted(const ad_run *run, size_t m) {
+  int some = 0;
+  for (size_t i = 0; i < ad_program_count_count(run->program); i++) some |= counted_in(run, i, m) > 0;
+  return some;
 }
 
 /* Whether the shard that an earlier microbatch reduce-scattered is still pending when the last microbatch comes. */
@@ -101,24 +107,36 @@ static int keeps_shards(const ad_run *run) {
   int kept = 0;
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) {
     if (recipe->train.sync[m] == AD_SYNC_ALL) kept = 0;
-    kept |= recipe->train.sync[m] == AD_SYNC_SHARD && counted_in(run, m);
+    kept |= recipe->train.sync[m] == AD_SYNC_SHARD && some_are_counted(run, m);
   }
   return kept;
 }
 
-static ad_needs facts_of_batch(const ad_run *run) {
+/* What the losses that are trained on do with their counts. */
+static ad_needs facts_of_losses(const ad_run *run) {
   ad_needs facts = 0;
+  for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {
+    const ad_loss_spec *spec = ad_program_loss(run->program, i);
+    if (spec->is_metric || spec->per_microbatch) continue;
+    facts |= AD_NEED_DIVIDED;
+    for (size_t m = 1; m < (size_t)run->recipe->train.microbatches; m++)
+      if (counted_in(run, spec->count, m) != counted_in(run, spec->count, 0)) facts |= AD_NEED_UNEQUAL_MICROBATCHES;
+  }
+  return facts;
+}
+
+static ad_needs facts_of_batch(const ad_run *run) {
+  ad_needs facts = facts_of_losses(run);
   int64_t microbatches = run->recipe->train.microbatches;
   if (microbatches > 1) facts |= AD_NEED_MICROBATCHES;
-  for (int64_t m = 0; m < microbatches; m++) {
-    if (counted_in(run, (size_t)m)) facts |= AD_NEED_TOKENS;
-    if (counted_in(run, (size_t)m) != counted_in(run, 0)) facts |= AD_NEED_UNEQUAL_MICROBATCHES;
-  }
+  for (int64_t m = 0; m < microbatches; m++)
+    if (some_are_counted(run, (size_t)m)) facts |= AD_NEED_TOKENS;
   return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
 }
 
-ad_needs ad_known_facts(const ad_run *run) {
-  ad_needs facts = facts_of_batch(run) | facts_of_computing(run) | ad_pool_facts(run) | ad_pipeline_facts(run);
+ad_needs ad_known_facts(const ad_run *run, int cuts_formulas) {
+  ad_needs facts =
+      facts_of_batch(run) | facts_of_computing(run, cuts_formulas) | ad_pool_facts(run) | ad_pipeline_facts(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
   for (size_t m = 0; m < ad_program_module_count(run->program); m++)

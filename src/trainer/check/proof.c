@@ -84,6 +84,13 @@ int ad_proof_passes(const ad_proof *proof, int directional) {
   return passes;
 }
 
+size_t ad_proof_reached(const ad_proof *proof, int directional) {
+  size_t reached = 0;
+  if (directional) return proof->derivative != 0;
+  for (size_t i = 0; i < proof->param_count; i++) reached += proof->params[i].reached != 0;
+  return reached;
+}
+
 int ad_proof_proves(const ad_proof *proof, int directional) {
-  return ad_proof_passes(proof, directional) && proof->counted > 0;
+  return ad_proof_passes(proof, directional) && proof->counted > 0 && ad_proof_reached(proof, directional) > 0;
 }

@@ -27,6 +27,7 @@ typedef struct ad_proof_param {
   double cosine;        /* cosine of the angle between gradient and reference; NaN as above */
   double sum_share;     /* distance to the sum of the ranks' own addends, over what reducing may round; NaN as above */
   double process_share; /* distance of that sum to one process's gradient, over what it may be; NaN as above */
+  int reached; /* 1: the reference's gradient is not zero in some step; 0: agreement says nothing of this parameter */
   int replicas_equal;
   int proportional; /* the gradient is ratio * reference, up to rounding */
   ad_accounted accounted;
@@ -83,7 +84,10 @@ ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHE
 /* The axes larger than 1 over which the gradient of a parameter of this compute layout is a sum. */
 ad_axes ad_proof_reduced_axes(const ad_layout *layout);
 int ad_proof_passes(const ad_proof *proof, int directional); /* every judged number holds */
-int ad_proof_proves(const ad_proof *proof, int directional); /* ad_proof_passes, and some token counted */
+/* How many parameters a gradient reached; in a directional check, whether the loss has a slope (0 or 1). */
+size_t ad_proof_reached(const ad_proof *proof, int directional);
+/* ad_proof_passes, some token counted, and some gradient is not zero. */
+int ad_proof_proves(const ad_proof *proof, int directional);
 /* AD_MEMORY, before any rank starts, if the largest of these proofs, which run one after another, needs more memory
  * than there is: see ad_plan_fits. `root`: "" except in tests. */
 ad_status ad_proof_fits(const ad_proof_job *jobs, size_t count, const char *root) AD_CHECKED;

@@ -10,6 +10,7 @@
 #include "check/account.h"
 #include "check/directional.h"
 #include "check/dump.h"
+#include "check/formulas.h"
 #include "check/overflow.h"
 #include "check/plants.h"
 #include "check/prover.h"
@@ -109,11 +110,12 @@ static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_j
   size_t decision_count;
   AD_TRY(own_decisions(prover, &decisions, &decision_count));
   if (rounds(job)) AD_TRY(ad_addends_create(prover->run, 1, &prover->addends));
+  if (!options->directional) AD_TRY(ad_formulas_cut(prover->run, &prover->cuts_formulas));
   if (options->directional || ad_group_index(&prover->everyone, ad_comm_rank(comm)) != 0) return AD_OK;
-  if (rounds(job)) AD_TRY(ad_computing_create(prover->run, job->steps, &prover->computing));
+  if (rounds(job)) AD_TRY(ad_computing_create(prover->run, prover->cuts_formulas, job->steps, &prover->computing));
   ad_reference_options reference = {.dtype = run.dtype,
                                     .rounds = rounds(job),
-                                    .cuts_formulas = ad_cuts_formulas(prover->run),
+                                    .cuts_formulas = prover->cuts_formulas,
                                     .several_steps = job->steps > 1};
   return ad_reference_create(job->recipe, &reference, &prover->reference);
 }
@@ -336,6 +338,7 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   ad_proof_param *kept = &prover->job->proof->params[i], now = *kept;
   now.step = report->step;
   now.replicas_equal = replicas->equal;
+  now.reached = kept->reached |= ad_largest(ref->data, AD_F64, ad_array_numel(ref)) != 0;
   ad_compare(dist, ref->data, AD_F64, ad_array_numel(ref), largest, &now.ratio, &now.max_rel_err);
   if (rounds(prover->job)) judge_rounded(prover, i, dist, report, largest, &now);
   now.proportional = is_proportional(dist, ref, now.ratio);

@@ -23,6 +23,7 @@ typedef struct ad_prover {
   const ad_array **parts;               /* this rank's array of each parameter, for the comparison of replicas */
   ad_replicas *replicas[AD_PART_COUNT]; /* how copies compare, for each kind of array and parameter */
   ad_array scratch;                     /* room for any whole array of the model */
+  int cuts_formulas;                    /* 1: ranks compute formulas in pieces (check/formulas.h) */
   ad_addends addends;                   /* the ranks' own addends, summed in f64; only where dtypes round */
   ad_computing computing;          /* how far rounding may move gradients; on the first rank, only if dtypes round */
   ad_reference *reference;         /* on the first rank, NULL elsewhere */

@@ -83,9 +83,10 @@ void ad_derived_say_no_effect(ad_sabotage *sabotage);
 
 /* known.c */
 size_t ad_known_list(ad_sabotage *list); /* appends the known mistakes; NULL: only counts them */
-/* The facts of the clean run as AD_NEED_... bits: what it has that known mistakes need to show. */
+/* The facts of the clean run as AD_NEED_... bits: what it has that known mistakes need to show. `cuts_formulas`: as
+ * ad_formulas_cut found. */
 struct ad_run;
-ad_needs ad_known_facts(const struct ad_run *run);
+ad_needs ad_known_facts(const struct ad_run *run, int cuts_formulas);
 /* From now on adds the facts that only show while a step runs (AD_NEED_RING, AD_NEED_MASKED_RING, AD_NEED_CUT_SEQUENCE,
  * and those of bridges, pools and states) to *facts, until the seams are lifted. */
 void ad_known_watch(ad_needs *facts);

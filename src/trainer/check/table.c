@@ -52,10 +52,15 @@ static int param_holds(const json_t *param) {
          !ad_cause_is_told(param);
 }
 
-/* Whether no token counted: then every gradient is zero, and numbers that agree prove nothing. */
-static int counts_nothing(const json_t *document) {
-  return ad_number_of(json_object_get(document, "summary"), "counted") == 0;
+/* Whether no token counted, or no gradient reached a parameter: then every gradient is zero, and numbers that agree
+ * prove nothing. */
+static int measures_nothing(const json_t *document) {
+  const json_t *summary = json_object_get(document, "summary");
+  return ad_number_of(summary, "counted") == 0 || ad_number_of(summary, "reached") == 0;
 }
+
+/* Whether some step had a gradient of the parameter that is not zero. */
+static int is_reached(const json_t *param) { return !json_is_false(json_object_get(param, "reached")); }
 
 /* Prints the word before a row: BAD, ok, or - where nothing is proven. */
 static void print_word(FILE *file, int holds, int proves, const ad_paint *paint) {
@@ -68,7 +73,7 @@ static int is_rounded(const json_t *param) { return json_object_get(param, "one_
 
 static void print_param(FILE *file, const json_t *param, int proves, const ad_paint *paint) {
   const char *over = ad_text_of(param, "reduced_over");
-  print_word(file, param_holds(param), proves, paint);
+  print_word(file, param_holds(param), proves && is_reached(param), paint);
   fprintf(file, "%-24s %-26s %-11.9g %-10.2g %-8s", ad_text_of(param, "name"), *over ? over : "-",
           ad_number_of(param, "ratio"), ad_number_of(param, "max_rel_err"),
           is_true(param, "replicas_equal") ? "equal" : "DIFFER");
@@ -76,6 +81,8 @@ static void print_param(FILE *file, const json_t *param, int proves, const ad_pa
   char causes[CAUSES];
   if (ad_cause_is_told(param))
     fprintf(file, " %s%s%s", paint->bad, ad_cause_print(param, causes, sizeof causes), paint->off);
+  else if (!is_reached(param))
+    fprintf(file, " no gradient reached it");
   fprintf(file, "\n");
 }
 
@@ -129,7 +136,7 @@ static void print_params(FILE *file, const json_t *document, const ad_paint *pai
   int rounded = is_rounded(json_array_get(params, 0));
   fprintf(file, "\n  %s%-4s %-24s %-26s %-11s %-10s %-8s%s%s\n", paint->dim, "", "parameter", "summed over", "ratio",
           rounded ? "error" : "worst err", "replicas", rounded ? " one process" : "", paint->off);
-  json_array_foreach(params, i, param) print_param(file, param, !counts_nothing(document), paint);
+  json_array_foreach(params, i, param) print_param(file, param, !measures_nothing(document), paint);
   if (rounded) print_cosine(file, params);
   print_overflow(file, document, json_object_get(document, "summary"));
 }
@@ -314,7 +321,7 @@ static int digits_of(double share) { return fabs(share - 1) < 0.1 ? 4 : 2; }
 static void print_own(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *own = json_object_get(document, "own_dtypes");
   if (!own) return;
-  if (counts_nothing(document)) {
+  if (measures_nothing(document)) {
     fprintf(file, "\n  in the recipe's own dtypes nothing is proven either\n");
     return;
   }
@@ -353,12 +360,24 @@ static void print_survival(FILE *file, const json_t *document, long long params,
   if (survivors > 1) fprintf(file, " and %lld more", survivors - 1);
 }
 
+/* Names the parameters that no gradient reached: nothing is known of them. */
+static void print_unreached(FILE *file, const json_t *document) {
+  enum { NAMED = 3 };
+  const json_t *param;
+  size_t i, found = 0;
+  json_array_foreach(json_object_get(document, "params"), i, param) {
+    if (is_reached(param) || ++found > NAMED) continue;
+    fprintf(file, "%s`%s`", found == 1 ? "; no gradient reached " : ", ", ad_text_of(param, "name"));
+  }
+  if (found > NAMED) fprintf(file, " and %zu more", found - NAMED);
+}
+
 /* Prints the last line: the verdict, proven or not. */
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *summary = json_object_get(document, "summary"), *own = json_object_get(document, "own_dtypes");
   const char *reason = ad_text_of(document, "reason");
   int holds = is_true(document, "holds"), numbers = is_true(summary, "pass") && (!own || is_true(own, "pass"));
-  long long params = ad_integer_of(summary, "params");
+  long long params = ad_integer_of(summary, json_object_get(summary, "reached") ? "reached" : "params");
   long long survivors = ad_integer_of(document, "survivors");
   fprintf(file, "\n%s%s%s", holds ? paint->good : paint->bad,
           *reason ? "NOTHING PROVEN"
@@ -375,6 +394,7 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
   else if (params)
     fprintf(file, ": %lld parameter%s, worst error %.2g", params, ad_plural(params),
             ad_number_of(summary, "worst_rel_err"));
+  if (!*reason) print_unreached(file, document);
   fprintf(file, " (%.1f s)\n", ad_number_of(document, "seconds"));
 }
 

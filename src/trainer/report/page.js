@@ -1111,8 +1111,8 @@ function provenHow({directional}) {
   return `along one random direction, against the loss's difference quotient (${numbers})`;
 }
 
-/* Without a counted token every gradient is zero: what then holds says nothing. */
-const countsNothing = (check) => check.summary.counted === 0;
+/* Without a counted token, or where no gradient reached a parameter, every gradient is zero: what then holds says nothing. */
+const countsNothing = (check) => check.summary.counted === 0 || check.summary.reached === 0;
 
 function ownDtypes(check) {
   const own = check.own_dtypes;
