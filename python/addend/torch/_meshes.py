@@ -139,8 +139,22 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
     """This rank's part of a tensor, detached, and the box that it is of the global tensor."""
     if not is_dtensor(tensor):
         return tensor.detach(), Box((0,) * tensor.ndim, tuple(tensor.shape))
+    return local_of(tensor), _box(tensor, tensor.placements)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's local tensor, detached. A vocabulary-parallel embedding returns a DTensor whose placement has a mask
+    of the rows that are other ranks'; these are zero here. `detach()` of such a DTensor would sum it and clear the
+    mask, which the job still needs, so only the local tensor is detached."""
+    if not is_dtensor(tensor):
+        return tensor.detach()
     with torch.no_grad():  # much faster than detaching the DTensor
-        return tensor.to_local().detach(), _box(tensor, tensor.placements)
+        local = tensor.to_local().detach()
+        for mask in (getattr(placement, "mask_buffer", None) for placement in tensor.placements):
+            if mask is not None and mask.data is not None:
+                local = local.clone()
+                mask.apply_mask(local)
+        return local
 
 
 _ranks: WeakKeyDictionary[DeviceMesh, frozenset[int]] = WeakKeyDictionary()  # a cache

@@ -20,7 +20,7 @@ GradientOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 
 
 def _is_zero(gradient: torch.Tensor) -> bool:
-    return not bool((gradient.to_local() if is_dtensor(gradient) else gradient).any())
+    return not bool(_meshes.local_of(gradient).any())
 
 
 def _some(names: list[str]) -> str:

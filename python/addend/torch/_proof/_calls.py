@@ -138,10 +138,10 @@ def _name(function: str) -> str:
 
 def _waited(name: str, given: Any) -> List[torch.Tensor]:
     """The output tensors of a call; waits for those of a functional collective."""
-    found = [tensor.detach() for tensor in tensors(given)]
+    found = tensors(given)
     if name.endswith(".apply") or name.startswith("DTensor."):
         return found
-    return [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in found]
+    return [torch.ops._c10d_functional.wait_tensor(tensor.detach()) for tensor in found]
 
 
 def _arrays(value: Any) -> List[NDArray[numpy.float64]]:

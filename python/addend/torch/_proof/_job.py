@@ -279,14 +279,16 @@ def _steps_alone(
     after: List[Dict[str, Any]] = []
     if not task.steps or task.optimizer is None:
         return after
-    optimizer = task.optimizer(model)
+    with mode:
+        optimizer = task.optimizer(model)
     for step in range(task.steps):
         if step:
             model.zero_grad()
             held.restore()
             with mode:
                 _whole_loss(task, model, batches)[0].backward()
-        optimizer.step()
+        with mode:
+            optimizer.step()
         after.append({name: array(parameter) for name, parameter in model.named_parameters()})
     return after
 
@@ -457,12 +459,14 @@ class Rank:
     def _update(self, params: Dict[str, Held]) -> None:
         if not self.task.steps or self.task.optimizer is None:
             return
-        optimizer = self.task.optimizer(self.model)
+        with self.mode:
+            optimizer = self.task.optimizer(self.model)
         for step in range(self.task.steps):
             if step:
                 self.clear()
                 self.step()
-            optimizer.step()
+            with self.mode:
+                optimizer.step()
             with self._whole_parameters():
                 for name, parameter in self.named():
                     params[name].after.append(array(parameter))

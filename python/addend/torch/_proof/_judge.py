@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 
 import addend
-from addend.torch._proof import _match
+from addend.torch._proof import _match, _words
 from addend.torch._proof._addends import Dump
 from addend.torch._proof._axes import Axes
+from addend.torch._proof._factors import Factors
 from addend.torch._proof._job import STEPS, Held, Part, Task, Whole
 from addend.torch._proof._places import Places
 from addend.torch._proof._report import Begins, MatchReport, Param, Planted
@@ -30,11 +32,15 @@ class Found:
     error: float = 0.0
     text: str = ""
     unknown: bool = False
+    step: int = 0  # the optimizer step after which the parameter is wrong, if its gradients are right; 0: none
 
     def worse(self, error: float, text: str) -> None:
         """Notes an error; the report shows the text of the first."""
         self.error = max(self.error, error)
         self.text = self.text or text
+
+
+_NOISE = 1e-10  # of a gradient's largest element: smaller elements may be rounding alone
 
 
 class Judge:
@@ -43,6 +49,7 @@ class Judge:
     def __init__(self, task: Task, axes: Axes, whole: Whole, parts: Sequence[Part], folder: str):
         self.task, self.axes, self.whole, self.parts, self.folder = task, axes, whole, parts, folder
         self.modules: Optional[Modules] = None
+        self.factors = Factors(axes, [count for part in parts for count in (part.batches, len(part.losses))])
         self._unseen = False  # no addends were dumped
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
 
@@ -58,7 +65,8 @@ class Judge:
             )
             return None
         averaged = {part.rank: part.averaged for part in self.parts}
-        return Modules(self.whole.record, records, self.axes, averaged, max(self.task.bound, 1e-9), self.whole.batches)
+        bound = max(self.task.bound, 1e-9)
+        return Modules(self.whole.record, records, self.axes, averaged, bound, self.factors, self.whole.batches)
 
     def report(self) -> MatchReport:
         self.modules = self._find_modules()
@@ -66,8 +74,12 @@ class Judge:
         self._extra()
         loss, loss_ok = self._loss()
         wrong = [name for name, param in found.items() if param.text and not param.unknown]
+        updates = {name: found[name].step for name in wrong if found[name].step}
+        wrong = [name for name in wrong if name not in updates]
         telling = [name for name in wrong if self._is_more_than_rounding(name)]
         begins, diff = self._begins(telling or wrong, loss_ok) if wrong or not loss_ok else (None, None)
+        if updates and begins is None:
+            begins = self._update(updates)
         params = tuple(self._told(param, diff) for param in found.values() if param.name in self._compared)
         norm_ok = self._norm()
         modules = self.modules.tensors() if self.modules is not None else {}
@@ -175,17 +187,32 @@ class Judge:
                 found.worse(0.0, f"copies on ranks {other} and {rank} are not the same bits{late}")
 
     def _after(self, found: Found, name: str, held: Dict[int, Held]) -> None:
+        """Notes an error if the parameter is wrong after a step of the optimizer. Elements whose gradient is only
+        rounding are left out: an optimizer that divides by the gradient's size makes any number of it."""
         for step, wanted in enumerate(self.whole.after):
             for rank, one in held.items():
                 if one.index is None or step >= len(one.after) or name not in wanted:
                     continue
-                right = wanted[name]
-                error = _error(one.after[step], _match.take(right, one.index)) / (_match.largest(right) or 1.0)
+                right = _match.take(wanted[name], one.index)
+                told = self._is_told(name, one)
+                scale = _match.largest(wanted[name]) or 1.0
+                error = _error(numpy.where(told, one.after[step], right), right) / scale
                 if error > self.task.bound:
+                    found.step = found.step or (0 if found.text else step + 1)
                     found.worse(
                         error,
                         f"its gradient is right, and it is off by {error:.2g} on rank {rank} after step {step + 1}",
                     )
+
+    def _is_told(self, name: str, one: Held) -> NDArray[numpy.bool_]:
+        """Whether an element's gradient, of one process and of the rank, is more than rounding, or exactly zero."""
+        assert one.index is not None
+        right = _match.take(self.whole.gradients[name], one.index)
+        own = next((gradient for gradient in one.gradients if gradient is not None), None)
+        zero = (right == 0) if own is None or own.shape != right.shape else (right == 0) & (own == 0)
+        noise = _NOISE * max(_match.largest(self.whole.gradients[name]), self.whole.floor)
+        told: NDArray[numpy.bool_] = zero | (numpy.abs(right) > noise)
+        return told
 
     def _extra(self) -> None:
         self._others = False
@@ -207,26 +234,36 @@ class Judge:
     # -- losses and norms
 
     def _loss(self) -> Tuple[Optional[float], bool]:
-        """(the ranks' loss, whether it is right). It is right if there are axes over which the ranks' losses, summed or
-        averaged, all give the loss of one process."""
+        """(the ranks' loss, whether it is right). A job may average its losses over some axes and sum them over others,
+        and do either over microbatches; the loss is right if one of these gives that of one process on all ranks.
+        Else the nearest of them is returned."""
         losses = {
-            part.rank: sum(part.losses) / (part.averaged if self.whole.count is not None else 1.0)
+            part.rank: [loss / (part.averaged if self.whole.count is not None else 1.0) for loss in part.losses]
             for part in self.parts
             if part.losses
         }
         if not losses:
             return None, True
         alone = self.whole.loss
-        for some in (frozenset(), *self.axes.subsets()):
-            for mean in (False, True):
-                told = []
-                for fibre in self.axes.fibres(some, sorted(losses)):
-                    total = sum(losses[rank] for rank in fibre)
-                    count = sum(len(self.parts[rank].losses) for rank in fibre)
-                    told.append(total / (count if mean else 1))
-                if all(abs(value - alone) <= self.task.bound * max(abs(alone), 1e-300) for value in told):
-                    return told[0], True
-        return sum(losses.values()) / len(losses), False
+        readings = list(self._readings(losses))
+        off = [max(abs(value - alone) for value in told) for told in readings]
+        best = min(range(len(off)), key=lambda i: off[i] if math.isfinite(off[i]) else math.inf)
+        return readings[best][0], off[best] <= self.task.bound * max(abs(alone), 1e-300)
+
+    def _readings(self, losses: Mapping[int, Sequence[float]]) -> Iterator[List[float]]:
+        """What the ranks' losses, losses[rank][microbatch], may stand for: each list has one number for every group of
+        ranks over which they were summed or averaged."""
+        choices = [frozenset(), *self.axes.subsets()]
+        for some, mean in itertools.product(choices, choices):
+            fibres = self.axes.fibres(some, sorted(losses))
+            if not mean <= some:
+                continue
+            sums = [sum(sum(losses[rank]) for rank in fibre) for fibre in fibres]
+            each = [sum(sum(losses[rank]) / len(losses[rank]) for rank in fibre) for fibre in fibres]
+            sizes = [len({tuple(self.axes.coordinate(rank)[axis] for axis in mean) for rank in f}) for f in fibres]
+            yield [value / size for value, size in zip(sums, sizes)]
+            yield [value / size for value, size in zip(each, sizes)]
+            yield [value / sum(len(losses[rank]) for rank in fibre) for value, fibre in zip(sums, fibres)]
 
     def _norm(self) -> bool:
         norms = {norm for part in self.parts for norm in part.norms}
@@ -235,12 +272,23 @@ class Judge:
         right = math.sqrt(sum(float((gradient**2).sum()) for gradient in self.whole.gradients.values()))
         off = [norm for norm in norms if abs(norm - right) > self.task.bound * right]
         if off:
-            self.messages.append(
-                f"the norm of the gradients is {off[0]:.9g}, in one process {right:.9g}: {off[0] / right:.6g} times"
-            )
+            ours, alone = _words.apart(off[0], right)
+            times = f": {_words.times(off[0] / right)}" if right else ""
+            self.messages.append(f"the norm of the gradients is {ours}, in one process {alone}{times}")
         return not off
 
     # -- where the first error arises
+
+    def _update(self, updates: Mapping[str, int]) -> Begins:
+        """The error, if all gradients are right and parameters are not after a step of the optimizer."""
+        first = min(updates.values())
+        names = [name for name, step in updates.items() if step == first]
+        count = f"{len(names)} of {len(self._compared)} parameters"
+        text = f"the gradients are those of one process, {count} after it are not, first `{names[0]}`"
+        if first > 1:
+            text = f"after step {first - 1} all parameters are those of one process, after it {count} are not, first "
+            text += f"`{names[0]}`: the gradients of this step, or the update"
+        return Begins("", "optimizer", text, step=first)
 
     def _begins(self, wrong: Sequence[str], loss_ok: bool) -> Tuple[Optional[Begins], Optional[addend.DiffReport]]:
         late, early, diff = self._addends(wrong)
@@ -250,8 +298,8 @@ class Judge:
         if begins is None and late:
             begins = self._reduction(late, diff)
         if begins is None and not loss_ok:
-            text = f"the ranks' is {self._loss()[0]:.9g}, that of one process {self.whole.loss:.9g}"
-            begins = Begins("", "loss", text)
+            ours, alone = _words.apart(self._loss()[0] or 0.0, self.whole.loss)
+            begins = Begins("", "loss", f"the ranks' is {ours}, that of one process {alone}")
         return begins, diff
 
     def _addends(

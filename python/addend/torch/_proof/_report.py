@@ -27,13 +27,14 @@ class Begins:
     """Where the first error arises."""
 
     module: str  # the module's name without wrappers; "": the whole model
-    place: str  # forward, loss, backward or reduction
+    place: str  # forward, loss, backward, reduction or optimizer
     text: str
     axes: Tuple[str, ...] = ()
     factor: Optional[float] = None
     where: str = ""  # file:line of the module's forward
     collectives: Tuple[str, ...] = ()  # collectives inside the module: phase, operation, axes, file:line
     calls: Tuple[str, ...] = ()  # calls (autograd Functions, conversions, collectives) one of which is wrong
+    step: Optional[int] = None  # of the optimizer, counted from 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +129,8 @@ def _begins(begins: Begins) -> str:
     lines = [f"begins at {what}, in its {begins.place}: {begins.text}"]
     if begins.place == "loss":
         lines = [f"begins at the loss: {begins.text}"]
+    if begins.place == "optimizer":
+        lines = [f"begins: the optimizer, step {begins.step}: {begins.text}"]
     if begins.place == "reduction":
         lines = [f"begins where the gradient of {what} is summed: {begins.text}"]
     if begins.where:

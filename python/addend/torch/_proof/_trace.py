@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from addend.torch._loaded import is_dtensor
+from addend.torch import _meshes
 from addend.torch._proof import _names
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def replaced(value: Any, new: Dict[int, torch.Tensor]) -> Any:
 def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
     """This rank's local part of the tensor as a NumPy array."""
     with torch.no_grad():
-        local = tensor.detach()
-        if is_dtensor(local):
-            local = local.to_local()
+        local = _meshes.local_of(tensor)
         if hasattr(local, "wait"):
             local = local.wait()
         if local.is_sparse:

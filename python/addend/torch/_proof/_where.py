@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from addend.torch._proof import _match
+from addend.torch._proof import _match, _words
 from addend.torch._proof._axes import Axes
+from addend.torch._proof._factors import Factors
 from addend.torch._proof._report import Begins
 from addend.torch._proof._trace import Key, Record
 
@@ -59,6 +60,7 @@ class Modules:
         axes: Axes,
         averaged: Mapping[int, float],
         bound: float,
+        factors: Factors,
         batches: int = 1,
     ):
         self._batches = batches  # of one process; if there are several, a rank's batch i is part of batch i
@@ -67,7 +69,7 @@ class Modules:
         self._calls = {rank: _calls(record) for rank, record in ranks.items()}
         self._whole_calls = _calls(whole)
         self.scales: Dict[Tuple[int, int], float] = {}
-        self._averaged = averaged
+        self._averaged, self._factors = averaged, factors
         self._values: Dict[Tuple[Key, int], Optional[_match.Value]] = {}
         self.loss_text = ""
         self._find_values()
@@ -268,8 +270,8 @@ class Modules:
             return self.begins(
                 "forward",
                 first.name,
-                f"its output is {first.factor:.6g} times that of one process{self._sizes(first.factor)}",
-                self._fitting(first.factor),
+                f"its output is {_words.times(first.factor)} that of one process{self._factors.text(first.factor)}",
+                self._factors.axes(first.factor),
                 first.factor,
             )
         text = "its inputs are those of one process, and its output is neither that, nor a part of it, nor an addend"
@@ -277,21 +279,6 @@ class Modules:
 
     def _own_part(self, axes: FrozenSet[str]) -> str:
         return f"on {self.axes.text(axes)} each rank has its own addend where the whole is wanted"
-
-    def _fitting(self, factor: float) -> FrozenSet[str]:
-        found = [some for some in self.axes.subsets() if _is_size(factor, _size(self.axes, some))]
-        return found[0] if len(found) == 1 else Nothing
-
-    def _sizes(self, factor: float) -> str:
-        """Words on the axes whose size explains a wrong factor."""
-        words = []
-        for some in self.axes.subsets():
-            size = _size(self.axes, some)
-            if abs(factor - size) < 1e-6 * size:
-                words.append(f"summed once more, or not divided, over {self.axes.text(some)}")
-            elif abs(factor * size - 1) < 1e-6:
-                words.append(f"averaged over {self.axes.text(some)}")
-        return f": {'; or '.join(words)}" if words else ""
 
     def _unsummed(
         self, ordered: Sequence[Module], phase: str, kind: str, other: str, end: int, first: str
@@ -321,11 +308,11 @@ class Modules:
             return self.begins(
                 "loss",
                 "",
-                f"every rank's addends are {factor:.6g} times what is wanted{self._sizes(factor)}",
-                self._fitting(factor),
+                f"every rank's addends are {_words.times(factor)} what is wanted{self._factors.text(factor)}",
+                self._factors.axes(factor),
                 factor,
             )
-        words = [f"rank {rank}'s microbatch {m}: {factor:.4g}" for (rank, m), factor in sorted(off.items())]
+        words = [f"rank {rank}'s microbatch {m}: {factor:.6g}" for (rank, m), factor in sorted(off.items())]
         text = "ranks and microbatches do not count alike, each is divided by a count of its own: "
         return self.begins("loss", "", text + ", ".join(words[:6]) + (", ..." if len(words) > 6 else ""), Nothing, None)
 
@@ -367,8 +354,8 @@ class Modules:
             factors = {gradient.factor for gradient in module.gradients["gout"]}
             factor = factors.pop() if len(factors) == 1 else None
             text = f"the gradient of its output is right, what it hands back to `{module.name}` is "
-            text += "not" if factor is None else f"{factor:.6g} times what it should be{self._sizes(factor)}"
-            return self.begins("backward", around, text, self._fitting(factor) if factor else Nothing, factor)
+            text += "not" if factor is None else f"{_words.times(factor)} what it should be{self._factors.text(factor)}"
+            return self.begins("backward", around, text, self._factors.axes(factor), factor)
         return None
 
     def _given_addend(self, module: Module) -> Optional[Begins]:
@@ -402,9 +389,11 @@ class Modules:
         if len(factors) == 1 and None not in factors:
             factor = factors.pop()
             assert factor is not None
-            text = f"the gradient of its output is right, what it hands back is {factor:.6g} times what it should be"
-            text += self._sizes(factor)
-            return self.begins("backward", first.name, text, self._fitting(factor), factor)
+            text = (
+                f"the gradient of its output is right, what it hands back is {_words.times(factor)} what it should be"
+            )
+            text += self._factors.text(factor)
+            return self.begins("backward", first.name, text, self._factors.axes(factor), factor)
         if first.wrong("gin"):
             text = "the gradient of its output is right, what it hands back is not: "
             text += "neither the whole's, nor a part, nor an addend"
@@ -431,17 +420,6 @@ def _calls(record: Record) -> Dict[str, int]:
     for name, call, _, _ in record.values:
         found[name] = max(found.get(name, 0), call + 1)
     return found
-
-
-def _size(axes: Axes, some: FrozenSet[str]) -> int:
-    size = 1
-    for name in some:
-        size *= axes.sizes[name]
-    return size
-
-
-def _is_size(factor: float, size: int) -> bool:
-    return abs(factor - size) < 1e-6 * size or abs(factor * size - 1) < 1e-6
 
 
 def _rounded(factors: Sequence[Optional[float]]) -> List[Optional[float]]:
