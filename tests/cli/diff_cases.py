@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
-from dumps import Job, Param, expect_of, indices, rounded, write  # noqa: E402
+from dumps import Job, Param, expect_of, indices, rounded, sample, write  # noqa: E402
 
 program, work = sys.argv[1:3]
 done = 0
@@ -40,7 +40,7 @@ def param(document, name="w"):
 
 
 # every other kind of verdict is "wrong"
-WORDS = {"right": "right", "identical_addends": "cannot_tell", "not_judged": "cannot_tell"}
+WORDS = {"right": "right", **dict.fromkeys(("identical_addends", "not_judged", "not_observed"), "cannot_tell")}
 
 
 def verdict(document, kind, axis=None, ranks=(), factor=None, name="w", words=""):
@@ -513,13 +513,57 @@ document = judged(twice)
 found = verdict(document, "identical_addends", None, [1], words="microbatches of rank 1 hold the same addend")
 assert found["counts"] == [[1, 1], [None, None]], found["counts"]
 assert verdict(document, "identical_addends", None, [0, 1], name="v")["counts"] == [[None, 1], [1, None]]
-# On an axis on which all ranks do the same, addends have to be equal; and zeros do not show who was counted.
+# On an axis on which all ranks do the same, addends have to be equal.
 judged(Job("dp=2 tp=2", [Param("w", [20], "tp=I")]), status=0)
+# The sum of zeros is zero however it is made: a parameter whose addends are all zero is not called right. One element
+# of one addend that is not zero is enough for a judgement.
 for zero in 0.0, -0.0:
     unused = Job("dp=3", [Param("w", [20]), Param("v", [9])])
     for r in range(3):
         unused.addends[r, 0, "w"] = [zero] * 20
+    document = judged(unused)
+    assert document["verdict"] == "cannot_tell", document["verdict"]
+    found = verdict(document, "not_observed", words="a later step")
+    assert found["counts"] is None and param(document, "v")["pass"], found
+    # The sum of what no hook saw, or nothing but zeros in the sample.
+    verdict(judged(unused, after=lambda p, rank, values: [1 + v for v in values] if p.name == "w" else values), "not_observed",
+            words="its sum is not")
+    verdict(judged(unused, skip=lambda kind, rank, m, name: kind == "addend" and name == "w"), "not_observed")
+    unused.addends[1, 0, "w"] = [zero] * 19 + [1e-30]
     judged(unused, status=0)
+    # A mistake that shows although the addends are zero stays one.
+    verdict(judged(unused, counts=lambda p, rank: {(0, 0): 1.0, (2, 0): 1.0} if p.name == "w" else None), "missing")
+wide = Job("dp=3", [Param("w", [50, 20]), Param("v", [9])], sample=16)
+for r in range(3):
+    wide.addends[r, 0, "w"] = [float(i not in sample("w", 1000, 16)) for i in range(1000)]
+verdict(judged(wide), "not_observed", words="16 elements that were sampled")
+wide.sample = None
+judged(wide, "--allow-identical", status=0)
+# One shard without a gradient is no parameter without one; and a reference that is zero too shows that zero is right.
+halves = Job("dp=2 ep=2", [Param("w", [8, 5], "ep=S0"), Param("v", [9])])
+for r in (0, 2):
+    halves.addends[r, 0, "w"] = [0.0] * 40
+judged(halves, status=0)
+for r in (1, 3):
+    halves.addends[r, 0, "w"] = [0.0] * 40
+verdict(judged(halves), "not_observed")
+zeros = os.path.join(work, "zeros.safetensors")
+write(zeros, {}, {p.name: ("F32", p.shape, halves.sum_of(p, 0, halves.right(p, 0))) for p in halves.params})
+judged(halves, "--reference", zeros, status=0)
+# Ranks that ran different numbers of backwards: an addend file without tensors is no addend.
+uneven = Job("dp=3", [Param("w", [20]), Param("v", [9])], microbatches=3)
+ran = {0: 3, 1: 3, 2: 2}
+less = lambda kind, rank, m, name: kind == "addend" and m >= ran[rank]
+run_only = lambda p, rank: {(r, m): 1.0 for r in range(3) for m in range(ran[r])}
+document = judged(uneven, status=0, skip=less, counts=run_only)
+assert document["dumped"] == {"addends": 8, "sums": 3, "reference": False}, document["dumped"]
+assert document["messages"] == ["ranks ran different numbers of backwards: 3 on ranks 0 and 1, 2 on rank 2"], document["messages"]
+assert judged(uneven, status=0)["messages"] == []
+# Divisors of the backwards that ran still say what each rank divided by.
+divided = lambda kind, rank, m: {"addend.divisor": str(4 + rank)} if kind == "addend" and m < ran[rank] else {}
+verdict(judged(uneven, skip=less, counts=run_only, extra=divided), "divided_by_own_count", words="4 to 6")
+alike_divided = lambda kind, rank, m: {"addend.divisor": "4"} if kind == "addend" and m < ran[rank] else {}
+judged(uneven, status=0, skip=less, counts=run_only, extra=alike_divided)
 # Two bf16 numbers are equal by chance in one of some hundred cases; three, or one f32 number, are not.
 for dtype, numel, status in ("BF16", 1, 0), ("BF16", 2, 0), ("BF16", 3, 1), ("F16", 2, 0), ("F16", 3, 1), ("F32", 1, 1), ("F64", 1, 1):
     few = Job("dp=3", [Param("w", [numel], dtype=dtype)])

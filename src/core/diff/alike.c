@@ -34,6 +34,20 @@ static int is_zero(const unsigned char *element, size_t size) {
   return !(element[size - 1] & 0x7f);
 }
 
+static int is_zero_tensor(const ad_safetensor *tensor) {
+  size_t size = ad_dtype_size(tensor->dtype), numel = tensor->bytes / size;
+  for (size_t i = 0; i < numel; i++)
+    if (!is_zero((const unsigned char *)tensor->data + i * size, size)) return 0;
+  return 1;
+}
+
+int ad_addends_are_zero(const ad_parts *parts) {
+  for (size_t m = 0; m < parts->member_count; m++)
+    for (size_t i = 0; i < parts->members[m].count; i++)
+      if (!is_zero_tensor(parts->members[m].columns[i].piece.tensor)) return 0;
+  return 1;
+}
+
 /* Whether the addend has enough significant bits that an equal addend is no coincidence. Zero addends do not: all zeros
  * are equal, and how often a zero was counted does not matter. */
 static int says_something(const ad_safetensor *tensor) {

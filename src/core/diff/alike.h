@@ -23,5 +23,7 @@ void ad_alike_count(const json_t *who, json_t *all);
 /* Appends a message for each key of `all`. `params`: the number of parameters in the dump. `allowed`: the user said
  * that equal addends are meant (--allow-identical), so that no advice is added. */
 void ad_alike_say(const json_t *all, size_t params, int allowed, json_t *messages);
+/* Whether every element of every addend is 0; 1 also if there is no addend. */
+int ad_addends_are_zero(const ad_parts *parts);
 
 #endif

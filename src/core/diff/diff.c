@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "diff/backwards.h"
 #include "diff/judge.h"
 #include "diff/modules.h"
 #include "diff/threads.h"
@@ -270,6 +271,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   say_unlike(run);
   say_unequal(run);
   say_unfitted(run);
+  AD_TRY(ad_backwards_say(&run->dump, run->messages));
   say_factors(run);
   say_clipped(run);
   finish(run);

@@ -9,9 +9,11 @@ json_t *ad_diff_number(double value) { return isfinite(value) ? json_real(value)
 
 static json_t *integer_or_null(int64_t value) { return value >= 0 ? json_integer((json_int_t)value) : json_null(); }
 
+/* The number of files of a kind that hold a tensor: a rank that ran fewer backwards than others has files without. */
 static json_int_t count_files(const ad_dump *dump, ad_dump_kind kind) {
   json_int_t count = 0;
-  for (size_t i = 0; i < dump->count; i++) count += dump->files[i].kind == kind;
+  for (size_t i = 0; i < dump->count; i++)
+    count += dump->files[i].kind == kind && ad_safetensors_count(dump->files[i].tensors) > 0;
   return count;
 }
 
@@ -112,8 +114,16 @@ const char *ad_answer_name(ad_answer answer) {
 
 ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared) {
   if (compared->there && !compared->holds) return AD_ANSWER_WRONG;
-  if (verdict->kind == AD_VERDICT_IDENTICAL || verdict->kind == AD_VERDICT_NOT_JUDGED) return AD_ANSWER_CANNOT_TELL;
-  return verdict->kind == AD_VERDICT_RIGHT ? AD_ANSWER_RIGHT : AD_ANSWER_WRONG;
+  switch (verdict->kind) {
+    case AD_VERDICT_RIGHT:
+      return AD_ANSWER_RIGHT;
+    case AD_VERDICT_IDENTICAL:
+    case AD_VERDICT_NOT_OBSERVED:
+    case AD_VERDICT_NOT_JUDGED:
+      return AD_ANSWER_CANNOT_TELL;
+    default:
+      return AD_ANSWER_WRONG;
+  }
 }
 
 static json_t *list_or_none(json_t *causes) { return causes ? json_incref(causes) : json_array(); }

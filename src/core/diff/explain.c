@@ -22,11 +22,15 @@ uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
 
 /* ---- the counts that a correct sum has ---- */
 
-/* The mean divisor of all addend files; NaN if one has none. */
+/* The mean divisor of all addend files that hold a tensor; NaN if one of them has none. */
 static double mean_divisor(const ad_dump *dump) {
   double sum = 0;
-  int64_t count = dump->mesh.world * dump->microbatches;
-  for (int64_t i = 0; i < count; i++) sum += dump->addends[i]->divisor;
+  int64_t count = 0;
+  for (int64_t i = 0; i < dump->mesh.world * dump->microbatches; i++) {
+    if (!ad_safetensors_count(dump->addends[i]->tensors)) continue;
+    sum += dump->addends[i]->divisor;
+    count++;
+  }
   return sum / (double)count;
 }
 

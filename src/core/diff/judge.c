@@ -1,6 +1,7 @@
 /* Judges one parameter: reads its tensors, finds what its sum holds, and makes its document. */
 #include "diff/judge.h"
 
+#include <math.h>
 #include <string.h>
 #include "base/memory.h"
 
@@ -45,11 +46,39 @@ static void doubt(const ad_judge *judge, const ad_alike *alike, const ad_compare
            who);
 }
 
+/* Turns a verdict on addends that are all zero into `not_observed`: a sum that was left out, or made twice, looks like
+ * the right one. A sum that is not zero was then formed from something that was not dumped. */
+static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_verdict *verdict) {
+  const ad_dump_param *param = parts->param;
+  int is_right = verdict->kind == AD_VERDICT_RIGHT;
+  int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_FITTED;
+  if (compared->there || !(is_right || is_open) || !parts->count || !ad_addends_are_zero(parts)) return;
+  char sampled[80] = "";
+  if (param->is_sampled)
+    snprintf(sampled, sizeof sampled, " in the %lld elements that were sampled", (long long)param->sample);
+  verdict->kind = AD_VERDICT_NOT_OBSERVED;
+  verdict->axes = 0;
+  verdict->shown = NULL;
+  verdict->factor = NAN;
+  memset(verdict->ranks, 0, (size_t)parts->dump->mesh.world);
+  json_array_clear(verdict->causes);
+  if (is_right)
+    snprintf(verdict->text, sizeof verdict->text,
+             "nothing observed: all its gradients are zero%s, and the sum of zeros is zero however it is made: %s",
+             sampled, param->is_sampled ? "watch a later step, or sample more elements" : "watch a later step");
+  else
+    snprintf(verdict->text, sizeof verdict->text,
+             "nothing observed: all its addends are zero%s, and its sum is not: a fused kernel writes the gradient "
+             "elsewhere, or something was added to the sum",
+             sampled);
+}
+
 /* Completes the verdict with what equal addends and parameter values say, and makes the finding's document from it. */
 static ad_status say_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list, const ad_alike *alike,
                              const ad_compared *compared, ad_verdict *verdict, ad_finding *out) {
   ad_status status = ad_values_hold(parts, verdict, &out->unequal);
   doubt(judge, alike, compared, verdict);
+  doubt_zeros(parts, compared, verdict);
   out->answer = ad_diff_answer(verdict, compared);
   out->document = ad_diff_param(parts, list, verdict, compared, alike);
   say_few(parts, verdict, out);

@@ -18,6 +18,7 @@ const KINDS = {
   not_distinguishable: 'cannot be told apart',
   not_fitted: 'not fitted',
   identical_addends: 'cannot tell',
+  not_observed: 'nothing observed',
   not_judged: 'cannot tell',
   no_sum: 'no sum',
   rounding: 'rounding',

@@ -5,7 +5,7 @@
 #include "diff/explain.h"
 
 /* The kinds of verdict: X(code, name). All are wrong but `right`; `identical_addends`, of which only the sum of counts
- * is known and right; and `not_judged`. */
+ * is known and right; `not_observed`, whose addends are all zero; and `not_judged`. */
 #define AD_VERDICT_LIST(X)                                      \
   X(AD_VERDICT_RIGHT, "right")                                  \
   X(AD_VERDICT_AVERAGED, "averaged")                            \
@@ -22,6 +22,7 @@
   X(AD_VERDICT_FACTOR, "factor")                                \
   X(AD_VERDICT_NOT_DISTINGUISHABLE, "not_distinguishable")      \
   X(AD_VERDICT_IDENTICAL, "identical_addends")                  \
+  X(AD_VERDICT_NOT_OBSERVED, "not_observed")                    \
   X(AD_VERDICT_NO_SUM, "no_sum")                                \
   X(AD_VERDICT_NOT_JUDGED, "not_judged")                        \
   X(AD_VERDICT_UNEXPLAINED, "unexplained")                      \

@@ -304,11 +304,14 @@ static void widen(double divisor, double *least, double *most) {
   *most = fmax(*most, divisor);
 }
 
+/* Whether both numbers are given and differ. */
+static int are_unequal(double a, double b) { return a < b || a > b; }
+
 /* Whether ranks divided the same microbatch by different numbers, and not only different microbatches. */
 static int ranks_divide_differently(const ad_dump *dump) {
   for (int64_t rank = 1; rank < dump->mesh.world; rank++)
     for (int64_t m = 0; m < dump->microbatches; m++)
-      if (dump->addends[rank * dump->microbatches + m]->divisor != dump->addends[m]->divisor) return 1;
+      if (are_unequal(dump->addends[rank * dump->microbatches + m]->divisor, dump->addends[m]->divisor)) return 1;
   return 0;
 }
 
@@ -326,7 +329,8 @@ static void say_own_count(ad_case *c, double least, double most, double factor) 
 /* Whether two ranks divided some microbatch by different numbers. */
 static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
   for (int64_t m = 0; m < dump->microbatches; m++)
-    if (dump->addends[a * dump->microbatches + m]->divisor != dump->addends[b * dump->microbatches + m]->divisor)
+    if (are_unequal(dump->addends[a * dump->microbatches + m]->divisor,
+                    dump->addends[b * dump->microbatches + m]->divisor))
       return 1;
   return 0;
 }
