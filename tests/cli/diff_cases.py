@@ -288,6 +288,15 @@ for odd in range(6):
 # The optimizers of some ranks get no gradients, those of the other ranks do.
 used = judged(pairs, skip=lambda kind, rank, m, name: rank % 2, counts=only(pairs, lambda a, s, m: a["dp"] % 2 == 0))
 verdict(used, "replicas_differ", "dp", [1, 3, 5], words="ranks 1, 3 and 5 have no sum")
+# A rank of which no file says that it has the parameter, where other files do, is no replica: ranks 1, 3 and 5 of pp.
+pairs_of = Job("dp=3 pp=2", [Param("w", [20]), Param("v", [9])])
+odd_has_none = lambda kind, rank, m, name: rank % 2 and name == "w"
+of_those_that_have_it = only(pairs_of, lambda a, s, m: a["pp"] == 0)
+types = lambda of: lambda kind, rank, m: {"addend.types": json.dumps({name: "dp=R pp=R" for name in of(rank)})}
+some = lambda p, rank: of_those_that_have_it(p, rank) if p.name == "w" else None
+judged(pairs_of, status=0, skip=odd_has_none, counts=some, extra=types(lambda rank: "v" if rank % 2 else "wv"))
+for of in (lambda rank: "wv"), (lambda rank: ""):
+    verdict(judged(pairs_of, skip=odd_has_none, counts=some, extra=types(of)), "replicas_differ", "dp,pp", [1, 3, 5], words="have no sum")
 stages = Job("pp=2 dp=3", [Param("w", [20], "pp=I")])
 judged(stages, status=0, skip=lambda kind, rank, m, name: rank > 2)
 

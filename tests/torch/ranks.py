@@ -30,7 +30,7 @@ class RankError(Exception):
     """A rank raised, died or did not end; the text has what it printed."""
 
 
-def _be_rank(rank, world, backend, store, pipe, function, arguments):
+def _be_rank(rank, world, backend, store, all_live, pipe, function, arguments):
     try:
         torch.set_num_threads(1)
         # silences its remarks on which way would be fastest
@@ -39,7 +39,7 @@ def _be_rank(rank, world, backend, store, pipe, function, arguments):
         if store:
             dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
         answer = (True, function(*arguments))
-        if dist.is_initialized() and backend == "gloo":
+        if dist.is_initialized() and backend == "gloo" and all_live:
             dist.barrier()
     except BaseException:
         answer = (False, traceback.format_exc())
@@ -76,7 +76,16 @@ def run(world, function, *arguments, joined=True, backend="gloo", dead=()):
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(world):
             here, there = context.Pipe(duplex=False)
-            arguments_of_rank = (rank, world, backend, joined and f"{folder}/store", there, function, arguments)
+            arguments_of_rank = (
+                rank,
+                world,
+                backend,
+                joined and f"{folder}/store",
+                not dead,
+                there,
+                function,
+                arguments,
+            )
             process = context.Process(target=_be_rank, args=arguments_of_rank)
             process.start()
             there.close()

@@ -374,7 +374,7 @@ class Exceptions(unittest.TestCase):
 
     def test_every_leaves_steps_out(self):
         for rank, (told, norm) in enumerate(ranks.run(2, run_every)):
-            expected = [(step % 3 == 0, step % 3 == 0 and rank == 0, 4 if step % 3 == 0 else 0) for step in range(6)]
+            expected = [(step % 3 == 1, step % 3 == 1 and rank == 0, 4 if step % 3 == 1 else 0) for step in range(6)]
             self.assertEqual(told, expected)
             self.assertEqual(norm, 1.0)
 

@@ -16,7 +16,7 @@ def run_gathered(lengths, at_once):
 
     def send(piece, *arguments, **options):
         sent.append(piece.numel())
-        gather(piece, *arguments, **options)
+        return gather(piece, *arguments, **options)
 
     def write(of, piece):
         received[of] = received.get(of, b"") + piece

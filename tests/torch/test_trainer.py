@@ -97,7 +97,7 @@ class Trainer(unittest.TestCase):
         for more in {}, {"max_grad_norm": 0.0}:
             with self.subTest(more):
                 first, second = run(2, **more)
-                self.assertEqual(first[0].count("\nright\n"), 2, first[0])  # for steps 0 and 2 of four
+                self.assertEqual(first[0].count("\nright\n"), 2, first[0])  # for steps 1 and 3 of four
                 self.assertIn("2 ranks, mesh dp=2, 2 microbatches", first[0])
                 self.assertEqual((second[1], second[2], second[3], second[4]), (True, False, 4, []))
                 self.assertEqual(second[6], "DistributedDataParallel")

@@ -594,7 +594,7 @@ class Watch(unittest.TestCase):
             print(watch.report)
 
     def test_a_parameter_that_no_rank_uses_is_said(self):
-        said = "no rank used idle.weight, idle.bias: no gradient, and none expected"
+        said = "no rank used idle.weight, idle.bias: no gradient but zeros, and none expected"
         for told in ranks.run(2, run_watched, ["ddp, two backwards"]):
             report = told[0][1]
             self.assertIn(said, report.messages)

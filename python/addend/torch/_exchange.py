@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from addend.torch import _alive
+
 _AT_FIRST = 8192  # bytes of the first collective, which begin with the value's length
 _LENGTH = struct.Struct("<Q")
 
@@ -17,7 +19,7 @@ def _rows(data: bytes, size: int, world: int, device: torch.device, group: Any) 
     """All-gathers `data`, padded with zeros to `size` bytes."""
     own = torch.frombuffer(bytearray(data) + bytearray(size - len(data)), dtype=torch.uint8).to(device)
     rows = torch.empty((world, size), dtype=torch.uint8, device=device)
-    dist.all_gather(list(rows.unbind()), own, group=group)
+    _alive.complete(dist.all_gather(list(rows.unbind()), own, group=group, async_op=True))
     return [row.tobytes() for row in rows.cpu().numpy()]
 
 
@@ -44,7 +46,7 @@ def to_all(value: Any, device: torch.device, group: Any) -> list[Any]:
 
 def _broadcast(data: bytes, size: int, source: int, device: torch.device, group: Any) -> bytes:
     sent = torch.frombuffer(bytearray(data) + bytearray(size - len(data)), dtype=torch.uint8).to(device)
-    dist.broadcast(sent, src=source, group=group)
+    _alive.complete(dist.broadcast(sent, src=source, group=group, async_op=True))
     received: bytes = sent.cpu().numpy().tobytes()
     return received
 

@@ -154,18 +154,21 @@ def unsaid(
     mesh: _meshes.Mesh,
     types: Mapping[str, str] | None,
     expect: float | Mapping[str, float] | None,
+    ties: Iterable[Sequence[str]],
     report: addend.DiffReport,
 ) -> list[str]:
-    """If something is wrong, notes on assumptions that the caller may correct by further arguments."""
+    """If something is wrong, notes on assumptions that the caller may correct by further arguments. `ties`: names of
+    tied parameters, whose sums over the ranks that have them are wanted whatever holds for the others."""
     wrong = {param.name: param for param in report.params if param.verdict == "wrong"}
     notes = []
-    for axis in (
-        [axis for axis in mesh.names if axis not in said_axes(watched, mesh, types)] if len(mesh.names) > 1 else []
-    ):
+    large = [name for name, size in zip(mesh.names, mesh.sizes) if size > 1]
+    for axis in [axis for axis in large if axis not in said_axes(watched, mesh, types)] if len(large) > 1 else []:
         if any(axis in (param.axis or axis).split(",") for param in wrong.values()):
+            summed = "".join(f', "{name}": "{axis}=R"' for names in ties for name in names)
             notes.append(
                 f'nothing says what ranks along {axis} have, so sums over {axis} are expected; say types={{"*": '
-                f'"{axis}=S0"}} if each has its own shard of dimension 0, "{axis}=I" if all do the same work'
+                f'"{axis}=S0"{summed}}} if each has its own shard of dimension 0, {{"*": "{axis}=I"{summed}}} if all '
+                "do the same work"
             )
     alone = [entry.name for entry in watched if not entry.data and entry.name in wrong and expect is None]
     if alone and any(entry.data for entry in watched):

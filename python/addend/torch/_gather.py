@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Optional, Tuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from addend.torch import _exchange
+from addend.torch import _alive, _exchange
 
 Group = Optional[dist.ProcessGroup]  # None: all ranks
 T = TypeVar("T")
@@ -75,6 +75,21 @@ def _device(group: Group) -> torch.device:
     return torch.device(devices[0], torch.get_device_module(devices[0]).current_device())
 
 
+def timeout(group: Group) -> float:
+    """The seconds after which the group's own collectives give up."""
+    whole: Any = dist.group.WORLD
+    try:
+        seconds: float = (group or whole)._get_backend(_device(group)).options._timeout.total_seconds()
+    except (AttributeError, RuntimeError):  # a backend without options
+        seconds = dist.distributed_c10d.default_pg_timeout.total_seconds()
+    return seconds
+
+
+def sees_deaths(group: Group) -> bool:
+    """Whether the group's own collectives raise an error as soon as a rank ends."""
+    return dist.is_initialized() and "addend" in dist.get_backend_config(group)
+
+
 def to_first(data: bytes, lengths: list[int], group: Group, write: Callable[[int, bytes], None]) -> None:
     """Gathers every rank's `data`, of lengths[rank] bytes, on the first rank, which calls write(rank, bytes) for one
     piece after another."""
@@ -91,6 +106,6 @@ def to_first(data: bytes, lengths: list[int], group: Group, write: Callable[[int
     for at in range(0, rounds * size, max(size, 1)):
         piece = padded[at : at + size].to(device)
         pieces = [torch.empty_like(piece) for _ in range(world)] if first else None
-        dist.gather(piece, pieces, dst=group_ranks(group)[0], group=group)
+        _alive.complete(dist.gather(piece, pieces, dst=group_ranks(group)[0], group=group, async_op=True))
         for rank, received in enumerate(pieces or []):
             write(rank, received[: max(0, lengths[rank] - at)].cpu().numpy().tobytes())

@@ -4,15 +4,14 @@ used, so that a rank that enters a watch alone gets an error instead of waiting 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch.distributed as dist
 
-from addend.torch import _gather
+from addend.torch import _alive, _gather
 from addend.torch._gather import Group
 
 TOGETHER = "together"  # the decision if all ranks came; otherwise the decision says which ranks are missing
-_AT_END = 600.0  # seconds to wait at a watch's end; after that, the next collective waits
 _SOONEST, _LATEST = 0.0005, 0.05  # shortest and longest pause in seconds between two looks at the store
 
 
@@ -38,31 +37,57 @@ class Meeting:
             "addend/" + ",".join(map(str, self._all)) if len(self._all) < 32 else f"addend/{hash(tuple(self._all))}"
         )
         self._key = ""
+        self._identities: Optional[Dict[int, str]] = None
+        self._at_end = _gather.timeout(group) if self._store is not None else 0.0
 
     def begin(self, seconds: float) -> Optional[str]:
         """Waits until all ranks have entered the watch: None. If they have not within `seconds`: words that say which
         ranks are missing."""
-        if self._store is None:
-            return None
+        return self._unless_lost(lambda: self._begin(seconds))
+
+    def _begin(self, seconds: float) -> Optional[str]:
         number = self._store.add(f"{self._prefix}/number", 0)
         self._key = f"{self._prefix}/{number}"
-        self._store.set(f"{self._key}/rank{self._me}", "here")
-        decided = self._decided("begun", seconds, lambda: self._missing(seconds))
+        self._store.set(f"{self._key}/rank{self._me}", _alive.identity())
+        decided = self._decided("begun", seconds, lambda: self._missing(seconds), lambda: None)
         if decided == TOGETHER and self._me == self._all[0]:
             self._forget(f"{self._prefix}/{number - 1}")
         return None if decided == TOGETHER else decided
 
     def end(self) -> Optional[str]:
-        """Waits until all ranks have ended the watch: None. If one called left(): that rank's words."""
+        """Waits until all ranks have ended the watch: None. Else words on a rank that called left(), that ended, or
+        that did not come within the group's timeout."""
+        return self._unless_lost(self._end)
+
+    def _end(self) -> Optional[str]:
+        self._store.set(f"{self._key}/end{self._me}", "")
+        decided = self._decided("ended", self._at_end, self._late, self.ended)
+        return None if decided == TOGETHER else decided
+
+    def _unless_lost(self, meet: Callable[[], Optional[str]]) -> Optional[str]:
+        """What meet() returns, or words on the store if its process has ended."""
         if self._store is None:
             return None
-        decided = self._decided("ended", _AT_END, lambda: TOGETHER)
-        return None if decided == TOGETHER else decided
+        try:
+            return meet()
+        except RuntimeError as error:  # DistNetworkError is one
+            return f"the ranks' store cannot be reached, as if its process had ended: {str(error).splitlines()[0]}"
+
+    def ended(self) -> Optional[str]:
+        """Words on a rank of the watch whose process has ended; None: none is seen to have."""
+        return self._unless_lost(self._ended)
+
+    def _ended(self) -> Optional[str]:
+        if self._identities is None:
+            self._identities = {rank: self._store.get(f"{self._key}/rank{rank}").decode() for rank in self._all}
+        gone = [rank for rank, identity in self._identities.items() if _alive.has_ended(identity)]
+        return f"the process of {_gather.ranks_text(gone)} ended before the watch did" if gone else None
 
     def left(self, error: str) -> None:
         """This rank leaves the watch with an error of the job; end() on the other ranks returns it."""
         if self._store is not None and self._key:
-            self._decide("ended", f"rank {self._me} left the watch with {error}")
+            words = f"rank {self._me} left the watch with {error}"
+            self._unless_lost(lambda: self._decide("ended", words))
 
     def _decide(self, what: str, words: str) -> str:
         decided: str = self._store.compare_set(f"{self._key}/{what}", "", words).decode()
@@ -70,13 +95,19 @@ class Meeting:
             self._store.add(f"{self._prefix}/number", 1)  # a rank that comes later begins the next watch
         return decided
 
-    def _decided(self, what: str, seconds: float, otherwise: Callable[[], str]) -> str:
+    def _decided(self, what: str, seconds: float, late: Callable[[], str], lost: Callable[[], Optional[str]]) -> str:
+        """What the ranks decide: TOGETHER, or the words of late() after `seconds`, or those of lost() as soon as it has
+        some."""
         if self._store.add(f"{self._key}/{what}/count", 1) == len(self._all):
             return self._decide(what, TOGETHER)
-        until, pause = time.monotonic() + seconds, _SOONEST
+        now = time.monotonic()
+        until, look, pause = now + seconds, now + _alive.LOOKS, _SOONEST
         while not self._store.check([f"{self._key}/{what}"]):
-            if time.monotonic() > until:
-                return self._decide(what, otherwise())
+            now = time.monotonic()
+            words = lost() if now > look else None
+            look = now + _alive.LOOKS if now > look else look
+            if words or now > until:
+                return self._decide(what, words or late())
             time.sleep(pause)
             pause = min(2 * pause, _LATEST)
         decided: str = self._store.get(f"{self._key}/{what}").decode()
@@ -90,9 +121,14 @@ class Meeting:
             "all ranks of the job (or of group=) must enter and leave a watch together"
         )
 
+    def _late(self) -> str:
+        late = [rank for rank in self._all if not self._store.check([f"{self._key}/end{rank}"])]
+        return f"{_gather.ranks_text(late)} did not end the watch within the group's timeout of {self._at_end:g} s"
+
     def _forget(self, key: str) -> None:
         """Deletes the store's keys of the previous watch, which every rank has left."""
         for rank in self._all:
             self._store.delete_key(f"{key}/rank{rank}")
+            self._store.delete_key(f"{key}/end{rank}")
         for what in ("begun", "begun/count", "closed", "ended", "ended/count"):
             self._store.delete_key(f"{key}/{what}")

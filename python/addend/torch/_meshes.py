@@ -92,6 +92,15 @@ def _of_pipelines(lines: Iterable[list[int]], ranks: list[int]) -> Mesh | None:
     return Mesh(("dp", "pp"), (len(distinct), len(distinct[0])), coords)
 
 
+def need_device_mesh(mesh: object) -> None:
+    """Raises TypeError unless the argument mesh= is a DeviceMesh or None."""
+    if mesh is not None and not isinstance(mesh, DeviceMesh):
+        raise TypeError(
+            f"mesh={mesh!r} is a {type(mesh).__name__}, and a DeviceMesh of PyTorch is needed, such as "
+            'torch.distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))'
+        )
+
+
 def find(given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable[list[int]], ranks: list[int]) -> Mesh:
     """The job's mesh: the given one; else a parameter's mesh, or its root mesh, if it has all ranks; else (dp, pp) from
     the pipelines, whose ranks `lines` has; else one axis dp."""

@@ -22,6 +22,7 @@ class Seen(NamedTuple):
     numbers: list[int]  # numbers of the microbatches
     used: set[str]  # parameters with an addend or a sum
     idle: list[str]  # the other parameters
+    zero: set[str]  # parameters in `used` of which every addend and the sum are zero
     sums: int  # number of sums
     hooked: set[str]  # parameters whose gradient a hook of the job changed
     tied: dict[str, Checked]  # box and checksum of the sum of parameters that were taken for tied

@@ -7,7 +7,7 @@ import contextlib
 import math
 import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Collection, List, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Collection, Iterator, List, Mapping, NamedTuple, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from addend.torch import (
     _addends,
+    _alive,
     _collect,
     _doubts,
     _expected,
@@ -78,6 +79,7 @@ class Step:
         wait: float = 10.0,
         every: int = 1,
     ):
+        _meshes.need_device_mesh(mesh)
         self._model, self._given_norm, self._divisor, self._given_group = model, norm, divisor, group
         self._expect, self._types, self._given_mesh = expect, types, mesh
         self._gradient, self._reduce = gradient, reduce
@@ -119,7 +121,7 @@ class Step:
             return True
         before = _entered.get(self._model, 0)
         _entered[self._model] = before + 1
-        return before % self._every == 0
+        return before % self._every == 1  # in the first step of LoRA, and of much else, gradients are zero
 
     def __enter__(self) -> Self:
         self._watches = self._is_due()
@@ -143,9 +145,28 @@ class Step:
         self._meeting = _meeting.Meeting(self._group)
         alone = self._meeting.begin(self._wait)
         if alone:
-            warnings.warn(f"addend.torch: {alone}", RuntimeWarning, stacklevel=3)
-            self._unjudged = Unjudged("cannot_tell", alone)
+            self._give_up(alone)
             return
+        try:
+            with self._exchanging():
+                self._begin_together(stages)
+        except _alive.Lost as error:
+            self._give_up(f"{error}: this step is not watched")
+
+    @contextlib.contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """A context in which exchanges between ranks raise Lost if one of them ends."""
+        _alive.look_by(None if _gather.sees_deaths(self._group) else self._meeting.ended)
+        try:
+            yield
+        finally:
+            _alive.look_by(None)
+
+    def _give_up(self, words: str) -> None:
+        warnings.warn(f"addend.torch: {words}", RuntimeWarning, stacklevel=4)
+        self._unjudged = Unjudged("cannot_tell", words)
+
+    def _begin_together(self, stages: Sequence[_pipeline.Stage]) -> None:
         openings = self._together(lambda: self._open(stages))
         without = {rank: opening.without for rank, opening in openings.items() if opening.without}
         if without:
@@ -238,6 +259,13 @@ class Step:
         if self._unjudged:
             self._deliver_none(self._unjudged)
             return
+        try:
+            with self._exchanging():
+                self._finish_together()
+        except _alive.Lost as error:
+            self._deliver_none(Unjudged("cannot_tell", f"{error}: this step is not judged"))
+
+    def _finish_together(self) -> None:
         everyones = self._together(self._look)
         self._unify(everyones)
         unjudged = self._overflow(everyones) or _seen.nothing(everyones)
@@ -281,6 +309,7 @@ class Step:
             numbers=sorted(self._addends.taken),
             used=used,
             idle=[entry.name for entry in self._watched if entry.name not in used],
+            zero={name for name in used if _expected.is_meant(name, self._meant_unused) and self._is_zero(name, sums)},
             sums=len(sums),
             hooked=self._addends.changed(),
             tied={name: (sums[name][0].box, _names.checksum(sums[name][0].values)) for name in firsts},
@@ -289,6 +318,12 @@ class Step:
             infinite_norm=self._global_norm is not None and not math.isfinite(self._global_norm),
         )
 
+    def _is_zero(self, name: str, sums: _sums.Sums) -> bool:
+        """Whether every addend and the sum of the parameter on this rank are zero."""
+        pieces = [taken[name] for taken in self._addends.taken.values() if name in taken]
+        pieces += [sums[name][0]] if name in sums else []
+        return not any(bool(piece.values.any()) for piece in pieces)
+
     def _unify(self, everyones: Mapping[int, Seen]) -> None:
         """Combines what the ranks saw: types that one rank saw hold on ranks that did not use the parameter, and all
         ranks number the microbatches in the same way."""
@@ -296,9 +331,10 @@ class Step:
         for seen in told:
             self._kinds.update((name, kind) for name, kind in seen.kinds.items() if name in self._kinds)
         self._numbers = sorted({number for seen in told for number in seen.numbers})
-        used = {name for seen in told for name in seen.used}
+        used = {name for seen in told for name in seen.used - seen.zero}
         self._used = sorted(used, key=str.encode)
-        self._unused = [name for name in dict.fromkeys(name for seen in told for name in seen.idle) if name not in used]
+        idle = dict.fromkeys(name for seen in told for name in [*seen.idle, *sorted(seen.zero)])
+        self._unused = [name for name in idle if name not in used]
         self._lost = _expected.lost(self._unused, used, self._meant_unused)
         self._hooked = {name for seen in told for name in seen.hooked}
         _doubts.ties(self._watched, self._ties, [seen.tied for seen in told])
@@ -336,6 +372,7 @@ class Step:
         pieces = {
             name: behind.get(name, piece) if name in changed else piece
             for name, piece in self._addends.taken.get(number, {}).items()
+            if name not in self._unused
         }
         metadata = {**self._metadata("addend"), "addend.microbatch": at}
         divisor = self._divisors.get(number, self._divisor)
@@ -346,6 +383,7 @@ class Step:
         return _files.encode(pieces, metadata)
 
     def _sum_file(self, sums: _sums.Sums) -> _files.Encoded:
+        sums = {name: found for name, found in sums.items() if name not in self._unused}
         metadata = self._metadata("sum")
         if self._global_norm is not None:
             metadata["addend.norm"] = self._global_norm

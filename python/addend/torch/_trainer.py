@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
+from addend.torch import _meshes
 from addend.torch._watch import watch
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class _Steps:
         self._replaced: List[Tuple[Any, str]] = []
 
     def begin(self, step: int) -> None:
-        if step % self._every:
+        if self._every > 1 and step % self._every != 1:
             return
         self._running = watch(self._trainer.model_wrapped, **self._arguments)
         self._running.__enter__()
@@ -52,8 +53,8 @@ class _Steps:
 
 
 def watch_trainer(trainer: Any, every: int = 1000, **arguments: Any) -> Any:
-    """Watches the first step of a transformers.Trainer and every `every`th after it, from its first forward to
-    synchronised gradients, before they are clipped.
+    """Watches the second step of a transformers.Trainer and every `every`th after it, from its first forward to
+    synchronised gradients, before they are clipped. In the first step of LoRA half of the gradients are zero.
 
         trainer = transformers.Trainer(...)
         addend.torch.watch_trainer(trainer, every=1000)
@@ -65,6 +66,7 @@ def watch_trainer(trainer: Any, every: int = 1000, **arguments: Any) -> Any:
 
     if every < 1:
         raise ValueError(f"every={every} must be 1 or more: one step in `every` is watched")
+    _meshes.need_device_mesh(arguments.get("mesh"))
     steps = _Steps(trainer, every, arguments)
 
     class Watch(TrainerCallback):

@@ -46,14 +46,16 @@ class watch(Step):
     reduce: the dtype in which the job sums, if it is narrower than the gradients' (a compressing comm hook)
     tied: sets of names that are one tied parameter on different pipeline stages. Default: those with equal values;
         (): none
-    unused: patterns of names of parameters that may have no gradient on any rank. Default: a parameter without a
-        gradient is not judged if similar ones (other layers' of that name) have one
+    unused: patterns of names of parameters that may have no gradient, or a gradient of zeros, on all ranks. Default: a
+        parameter whose gradients are all zero is not judged, nor is one without a gradient if similar ones (other
+        layers' of that name) have one
     allow_identical: say that ranks, or microbatches, are meant to have equal gradients. Otherwise addends that are
         equal before any sum cannot be told apart, and `report.ok` is None
     wait: seconds within which all ranks must enter the watch; if one does not, the others warn, and the step runs
         unwatched
-    every: watch the first step, and then one step in `every`; the others are only counted. `w.watches` says whether
-        this step is watched; `w.report` is the last watched step's
+    every: watch the second step, in which fewer gradients are zero than in the first, and then one step in `every`;
+        the others are only counted. `w.watches` says whether this step is watched; `w.report` is the last watched
+        step's
     """
 
     def __init__(
@@ -85,7 +87,10 @@ class watch(Step):
     def report(self) -> addend.DiffReport:
         """The report on the last watched step: how often each addend was counted."""
         if self._report is None:
-            raise RuntimeError("there is no report yet: it is made at the end of the `with` block")
+            raise RuntimeError(
+                "there is no report yet: it is made at the end of the `with` block of a watched step (with every= the "
+                "second one is the first)"
+            )
         return self._report
 
     def _finish(self) -> None:
@@ -113,11 +118,11 @@ class watch(Step):
         idle = [name for name in self._unused if name not in self._lost]
         if idle:
             some = f"{', '.join(idle[:3])}{' ...' if len(idle) > 3 else ''}"
-            notes.append(f"no rank used {some}: no gradient, and none expected")
+            notes.append(f"no rank used {some}: no gradient but zeros, and none expected")
         for first, *others in self._ties:
             notes.append(f"`{first}` stands for {', '.join(f'`{name}`' for name in others)} too: they are tied")
         notes += _expected.smaller_groups(self._watched, self._mesh)
-        return notes + _expected.unsaid(self._watched, self._mesh, self._types, self._expect, report)
+        return notes + _expected.unsaid(self._watched, self._mesh, self._types, self._expect, self._ties, report)
 
     def _keep(self, report: addend.DiffReport) -> None:
         self._report = report

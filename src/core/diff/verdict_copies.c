@@ -113,6 +113,21 @@ static int has_members_with_sum(const ad_case *c, int64_t rank) {
   return 0;
 }
 
+/* Whether the dump's files say that the rank has the parameter: by a tensor, or by a type where files give types of it.
+ * A rank without the parameter is no replica. */
+static int has_parameter(const ad_case *c, int64_t rank) {
+  const ad_dump *dump = c->dump;
+  const char *name = c->parts->param->name;
+  int is_typed = 0;
+  for (size_t i = 0; i < dump->count; i++) {
+    const ad_dump_file *file = &dump->files[i];
+    int own = json_object_get(file->types, name) != NULL;
+    if (file->rank == rank && (own || ad_safetensors_find(file->tensors, name))) return 1;
+    is_typed |= own;
+  }
+  return !is_typed;
+}
+
 /* Finds ranks that lack their copy of a replicated sum. */
 int ad_case_try_lacking(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4];
@@ -120,7 +135,7 @@ int ad_case_try_lacking(ad_case *c) {
   if (!is_whole_everywhere(c)) return 0;
   for (int64_t rank = 0; rank < c->dump->mesh.world; rank++) {
     int there = ad_safetensors_find(c->dump->sums[rank]->tensors, c->parts->param->name) != NULL;
-    c->out->ranks[rank] = !there && has_members_with_sum(c, rank);
+    c->out->ranks[rank] = !there && has_members_with_sum(c, rank) && has_parameter(c, rank);
     lacking |= c->out->ranks[rank];
   }
   if (!lacking) return 0;

@@ -1,0 +1,245 @@
+"""Test that a watch calls nothing right that it did not see (gradients of zeros, backwards that some ranks did not
+run), and takes no rank for a replica of what it does not have.
+"""
+
+import contextlib
+import io
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import addend
+import addend.torch
+import ranks
+
+
+class Adapted(nn.Module):
+    """A residual layer of two factors, the second of which begins at zero: so the first one's gradient is zero."""
+
+    def __init__(self, second=0.0):
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.second = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.full((8, 4), second))
+
+    def forward(self, x):
+        return x + x @ self.first.T @ self.second.T
+
+
+def batch(width=8, microbatch=0):
+    return torch.randn(5, width, generator=torch.Generator().manual_seed(10 * dist.get_rank() + microbatch))
+
+
+def sum_of(*parameters):
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def watched(step, model, **arguments):
+    with contextlib.redirect_stdout(io.StringIO()), addend.torch.watch(model, **arguments) as watch:
+        step()
+    return watch.report
+
+
+def run_factors(second, summed, **arguments):
+    """The first factor's gradient is summed by hand, or not."""
+    model = Adapted(second)
+
+    def step():
+        model(batch()).square().mean().backward()
+        sum_of(*([model.first] if summed else []), model.second)
+
+    return watched(step, model, expect=0.5, **arguments)
+
+
+class Fused(torch.autograd.Function):
+    """A product whose backward writes the weight's gradient elsewhere, and gives autograd zeros."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        weight.elsewhere += gradient.T @ x
+        return gradient @ weight, torch.zeros_like(weight)
+
+
+def run_fused(summed, read):
+    model = nn.Linear(8, 4, bias=False)
+    model.weight.elsewhere = torch.zeros(4, 8)
+
+    def step():
+        Fused.apply(batch(), model.weight).square().mean().backward()
+        if summed:
+            dist.all_reduce(model.weight.elsewhere)
+
+    return watched(step, model, **({"gradient": lambda parameter: parameter.elsewhere} if read else {}))
+
+
+def run_every():
+    """Steps of a training whose first factor is summed in none of them."""
+    model, told = Adapted(), []
+    watch, optimizer = addend.torch.watch(model, expect=0.5, every=2), torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with contextlib.redirect_stdout(io.StringIO()), watch:
+            model(batch()).square().mean().backward()
+            sum_of(model.second)
+        optimizer.step()
+        told.append(watch.watches)
+    return told, watch.report["first"].kind
+
+
+def run_backwards(counts):
+    """A rank runs counts[rank] backwards; the last one is synchronised."""
+    model = DistributedDataParallel(nn.Linear(8, 4))
+    count = counts[dist.get_rank()]
+
+    def step():
+        for m in range(count):
+            with model.no_sync() if m < count - 1 else contextlib.nullcontext():
+                model(batch(microbatch=m)).square().mean().backward()
+
+    return watched(step, model)
+
+
+class Stage(nn.Module):
+    """One half of a model whose halves are on two ranks; both have `shared`."""
+
+    def __init__(self, half):
+        super().__init__()
+        self.shared = nn.Parameter(torch.ones(6, 6))
+        self.add_module(f"half{half}", nn.Linear(6, 6))
+
+    def forward(self, x):
+        return getattr(self, f"half{dist.get_rank()}")(x @ self.shared)
+
+
+def run_stages(doubled):
+    """A pipeline by hand: each rank has parameters of its own, and one that is tied."""
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "pp"))
+    model = Stage(dist.get_rank())
+
+    def step():
+        model(batch(6)).square().mean().backward()
+        dist.all_reduce(model.shared.grad)
+        if doubled:
+            dist.all_reduce(model.shared.grad)
+
+    return watched(step, model, mesh=mesh)
+
+
+class End(nn.Module):
+    """One end of a pipeline by hand; the ends' weights, `embed` and `head`, are tied."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.register_parameter("head" if at else "embed", nn.Parameter(torch.ones(6, 6)))
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.inner(x @ (self.head if hasattr(self, "head") else self.embed))
+
+
+def run_ends(sizes, tied):
+    """Nothing says what the axes are, and no sum is made."""
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "pp", "cp"))
+    model = End(mesh.get_local_rank("pp"))
+    return watched(lambda: model(batch(6)).square().mean().backward(), model, mesh=mesh, tied=tied)
+
+
+class Unseen(unittest.TestCase):
+    def test_gradients_of_zeros_are_not_called_right(self):
+        for summed in True, False:
+            for report in ranks.run(2, run_factors, 0.0, summed):
+                self.assertEqual((report.ok, report.verdict), (None, "cannot_tell"))
+                self.assertEqual((report["first"].kind, report["second"].kind), ("not_observed", "right"))
+                self.assertIn("nothing observed", str(report))
+            for report in ranks.run(2, run_factors, 0.1, summed):
+                self.assertEqual((report.ok, report["first"].kind), (summed, "right" if summed else "own_only"))
+
+    def test_zeros_that_are_meant_are_left_out(self):
+        for report in ranks.run(2, run_named):
+            self.assertTrue(report.ok, str(report))
+            self.assertEqual([param.name for param in report.params], ["second"])
+            self.assertIn("no rank used first", str(report))
+        for report in ranks.run(2, run_named, 0.1):
+            self.assertEqual((report.ok, report["first"].kind), (False, "own_only"))
+
+    def test_a_gradient_that_is_written_elsewhere_is_not_seen(self):
+        for summed in True, False:
+            for read in True, False:
+                for report in ranks.run(2, run_fused, summed, read):
+                    if summed or not read:
+                        self.assertIsNone(report.ok, str(report))
+                        self.assertEqual(report["weight"].kind, "not_observed")
+                    else:  # replicas have other sums
+                        self.assertIsNot(report.ok, True)
+
+    def test_every_begins_with_the_second_step(self):
+        for told in ranks.run(2, run_every):
+            self.assertEqual(told, ([False, True], "own_only"))
+
+    def test_ranks_that_ran_other_numbers_of_backwards_are_named(self):
+        for report in ranks.run(3, run_backwards, (3, 3, 2)):
+            self.assertTrue(report.ok, str(report))
+            self.assertEqual(report.document["dumped"]["addends"], 8)
+            self.assertIn("ranks ran different numbers of backwards: 3 on ranks 0 and 1, 2 on rank 2", report.messages)
+        for report in ranks.run(2, run_backwards, (2, 2)):
+            self.assertEqual((report.ok, report.messages), (True, ()))
+
+
+class Replicas(unittest.TestCase):
+    def test_a_rank_without_the_parameter_is_no_replica(self):
+        for report in ranks.run(2, run_stages, False):
+            self.assertTrue(report.ok, str(report))
+        for report in ranks.run(2, run_stages, True):
+            self.assertEqual({param.name for param in report.params if param.ok is False}, {"shared"}, str(report))
+
+    def test_advice_keeps_the_sums_of_tied_names(self):
+        for report in ranks.run(4, run_ends, (2, 2, 1), [("embed", "head")]):
+            self.assertIs(report.ok, False)
+            (advice,) = [text for text in report.messages if "along pp" in text]
+            self.assertEqual(advice.count('"embed": "pp=R"'), 2, advice)
+            self.assertEqual(advice.count('"head": "pp=R"'), 2, advice)
+
+    def test_an_axis_of_one_rank_is_not_mentioned(self):
+        for report in ranks.run(4, run_ends, (2, 2, 1), ()):
+            self.assertNotIn("along cp", str(report))
+            self.assertIn("along dp", str(report))
+        for report in ranks.run(2, run_ends, (1, 2, 1), ()):
+            self.assertIs(report.ok, False)
+            self.assertNotIn("along ", " ".join(report.messages))
+
+
+class Meshes(unittest.TestCase):
+    def test_a_mesh_that_is_none_is_refused_where_it_is_given(self):
+        model = nn.Linear(2, 2)
+        with tempfile.TemporaryDirectory() as folder:
+            for call in (
+                lambda mesh: addend.torch.watch(model, mesh=mesh),
+                lambda mesh: addend.torch.dump(model, folder, mesh=mesh),
+                lambda mesh: addend.torch.assert_summed(lambda: None, model, mesh=mesh),
+                lambda mesh: addend.torch.watch_trainer(None, mesh=mesh),
+            ):
+                for mesh in "dp=2 tp=2", {"dp": 2}, 4:
+                    with self.subTest(mesh=mesh), self.assertRaises(TypeError) as caught:
+                        call(mesh)
+                    self.assertIn(f"mesh={mesh!r}", str(caught.exception))
+                    self.assertIn("init_device_mesh", str(caught.exception))
+
+
+def run_named(second=0.0):
+    return run_factors(second, False, unused=["first"])
+
+
+if __name__ == "__main__":
+    unittest.main()
