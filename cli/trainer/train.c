@@ -1,5 +1,6 @@
 /* `addend train`: its options and its call. */
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@ enum {
   KEY_OVERWRITE,
   KEY_DUMP_STEP,
   FOLDER_SHOWN = 768,
-  PATIENCE_SECONDS = 600 /* time to finish a step and write a checkpoint of any size */
+  RECENT = 10,            /* the newest steps over which progress shows the mean loss */
+  PATIENCE_SECONDS = 600, /* time to finish a step and write a checkpoint of any size */
 };
 
 static const struct argp_option options[] = {
@@ -77,15 +79,26 @@ const struct argp ad_cli_train_argp = {
     .children = ad_cli_recipe_children,
 };
 
+/* The mean loss over some steps. A batch in which no token counts has no loss and is left out. */
+typedef struct mean_loss {
+  double sum;
+  int64_t steps;
+} mean_loss;
+
 /* What the first rank's process tells the process that started it, in shared memory. */
 typedef struct train_story {
   char what[32], folder[512]; /* the training under way: "train", or the name of one that comes before it */
   int64_t all_steps;          /* steps of that training */
-  double first_loss, last_loss, tokens_per_second;
-  int64_t first_step, steps; /* steps before this training; steps taken in all */
-  int stopped;               /* 1: the training stopped on request, with everything written */
-  ad_evaluation held_out;    /* the last evaluation; samples 0: there was none */
+  char counted[48];           /* what a step counts: "tokens" */
+  double first_loss, last_loss, counted_per_second;
+  mean_loss first_tenth, last_tenth; /* over the first and the last tenth of the steps of this training */
+  double recent[RECENT];             /* losses of the newest steps, step i in place i % RECENT; NaN: nothing counted */
+  int64_t first_step, steps;         /* steps before this training; steps taken in all */
+  int stopped;                       /* 1: the training stopped on request, with everything written */
+  ad_evaluation before, held_out;    /* before the first step, and the last evaluation; samples 0: there was none */
   int64_t held_out_step;
+  int is_compared; /* 1: the last evaluation is compared with earlier ones */
+  ad_validation_change since_first, since_best;
 } train_story;
 
 typedef struct train_job {
@@ -101,32 +114,80 @@ static void turn_to(void *context, const char *what, const char *folder, int64_t
   snprintf(story->folder, sizeof story->folder, "%s", folder);
 }
 
-static void progress(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
+static void counts(void *context, const char *what) {
+  train_story *story = context;
+  snprintf(story->counted, sizeof story->counted, "%s", what);
+}
+
+static void begin(train_story *story, const ad_step_report *report) {
+  story->first_step = report->step;
+  story->first_loss = report->loss;
+  if (report->step)
+    fprintf(stderr, "addend: the run continues after %lld step%s\n", (long long)report->step,
+            report->step == 1 ? "" : "s");
+}
+
+/* The steps of a tenth of this training, at least one. */
+static int64_t tenth_of(const train_story *story) { return (story->all_steps - story->first_step + 9) / 10; }
+
+static void add_loss(mean_loss *mean, double loss) {
+  mean->sum += loss;
+  mean->steps++;
+}
+
+/* Adds the step's loss to the means. One batch tells little: its loss differs from the next one's by chance. */
+static void note_loss(train_story *story, const ad_step_report *report) {
+  int64_t tenth = tenth_of(story);
+  story->last_loss = report->loss;
+  story->recent[report->step % RECENT] = report->count ? report->loss : NAN;
+  if (report->count && report->step < story->first_step + tenth) add_loss(&story->first_tenth, report->loss);
+  if (report->count && report->step >= story->all_steps - tenth) add_loss(&story->last_tenth, report->loss);
+}
+
+static mean_loss recent_loss(const train_story *story) {
+  mean_loss mean = {0};
+  for (int64_t step = story->steps - 1; step >= story->first_step && step >= story->steps - RECENT; step--)
+    if (!isnan(story->recent[step % RECENT])) add_loss(&mean, story->recent[step % RECENT]);
+  return mean;
+}
+
+static double value_of(mean_loss mean, double otherwise) {
+  return mean.steps ? mean.sum / (double)mean.steps : otherwise;
+}
+
+static void progress(void *context, const ad_step_report *report, int64_t steps, double counted_per_second,
                      double seconds_left) {
   train_story *story = context;
-  char text[96];
-  if (!story->steps) {
-    story->first_step = report->step;
-    story->first_loss = report->loss;
-    if (report->step)
-      fprintf(stderr, "addend: the run continues after %lld step%s\n", (long long)report->step,
-              report->step == 1 ? "" : "s");
-  }
-  story->last_loss = report->loss;
-  story->tokens_per_second = tokens_per_second;
+  char text[160];
+  if (!story->steps) begin(story, report);
+  story->counted_per_second = counted_per_second;
   story->steps = report->step + 1;
-  int used = snprintf(text, sizeof text, "loss %.4f  ", report->loss);
+  note_loss(story, report);
+  mean_loss mean = recent_loss(story);
+  int used = snprintf(text, sizeof text, "loss %.4f", value_of(mean, report->loss));
+  if (mean.steps > 1)
+    used += snprintf(text + used, sizeof text - (size_t)used, " (mean of %lld)", (long long)mean.steps);
   if (story->held_out.samples)
-    used += snprintf(text + used, sizeof text - (size_t)used, "held out %.4f  ", story->held_out.loss);
-  snprintf(text + used, sizeof text - (size_t)used, "%.0f tokens/s  %d:%02d left", tokens_per_second,
+    used += snprintf(text + used, sizeof text - (size_t)used, "  held out %.4f", story->held_out.loss);
+  snprintf(text + used, sizeof text - (size_t)used, "  %.0f %s/s  %d:%02d left", counted_per_second, story->counted,
            (int)seconds_left / 60, (int)seconds_left % 60);
   ad_cli_progress(story->what, report->step + 1, steps, text);
 }
 
 static void evaluated(void *context, int64_t step, const ad_evaluation *evaluation) {
   train_story *story = context;
+  if (step < 0) story->before = *evaluation;
   story->held_out = *evaluation;
   story->held_out_step = step;
+  story->is_compared = 0;
+}
+
+static void compared(void *context, int64_t step, const ad_validation_change *since_first,
+                     const ad_validation_change *since_best) {
+  train_story *story = context;
+  story->since_first = *since_first;
+  story->since_best = *since_best;
+  story->is_compared = 1;
 }
 
 static void works(void *context, const char *what, int64_t done, int64_t of) { ad_cli_progress(what, done, of, ""); }
@@ -197,15 +258,36 @@ static json_t *held_out_of(const train_story *story) {
                    "standard_error", error, "samples", (json_int_t)held_out->samples);
 }
 
+static json_t *change_of(const train_story *story, const ad_validation_change *change) {
+  static const char *const verdicts[] = {"lower", "noise", "higher"};
+  if (!story->is_compared) return json_null();
+  return json_pack("{s:I, s:f, s:f, s:s}", "step", (json_int_t)change->since, "change", change->change,
+                   "standard_error", change->standard_error, "verdict", verdicts[change->verdict + 1]);
+}
+
+/* The loss before the first step, and what became of it, sample by sample. */
+static json_t *validation_of(const train_story *story) {
+  json_t *before = story->before.samples ? json_real(story->before.loss) : json_null();
+  return json_pack("{s:o, s:o, s:o}", "before", before, "since_first", change_of(story, &story->since_first),
+                   "since_best", change_of(story, &story->since_best));
+}
+
+static json_t *loss_document(const train_story *story) {
+  return json_pack("{s:o, s:o, s:o, s:o, s:I}", "first", loss_or_null(story, story->first_loss), "last",
+                   loss_or_null(story, story->last_loss), "first_tenth",
+                   loss_or_null(story, value_of(story->first_tenth, story->first_loss)), "last_tenth",
+                   loss_or_null(story, value_of(story->last_tenth, story->last_loss)), "tenth_steps",
+                   (json_int_t)(steps_taken(story) ? tenth_of(story) : 0));
+}
+
 static int print_document(const train_job *job) {
   const train_story *story = job->story;
   int64_t all = story->steps ? story->steps : job->recipe->train.steps;
-  json_t *document =
-      json_pack("{s:s, s:I, s:I, s:I, s:{s:o, s:o}, s:o, s:f, s:s, s:o*}", "recipe", job->recipe->name, "steps",
-                (json_int_t)all, "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken",
-                (json_int_t)steps_taken(story), "loss", "first", loss_or_null(story, story->first_loss), "last",
-                loss_or_null(story, story->last_loss), "held_out", held_out_of(story), "tokens_per_second",
-                story->tokens_per_second, "folder", job->options.folder, "summary", summary_of(job));
+  json_t *document = json_pack(
+      "{s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:f, s:s, s:s, s:o*}", "recipe", job->recipe->name, "steps", (json_int_t)all,
+      "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken", (json_int_t)steps_taken(story), "loss",
+      loss_document(story), "held_out", held_out_of(story), "validation", validation_of(story), "tokens_per_second",
+      story->counted_per_second, "counted", story->counted, "folder", job->options.folder, "summary", summary_of(job));
   char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(document);
   if (!text)
@@ -228,24 +310,62 @@ static int print_nothing_left(const train_job *job) {
   return ad_cli_print(text);
 }
 
+/* How the held-out loss changed since an earlier evaluation. */
+static int print_change(const ad_validation_change *change, const char *kind) {
+  char text[200], when[48] = "before the first step";
+  int64_t taken = change->since + 1;
+  if (taken) snprintf(when, sizeof when, "after %lld step%s", (long long)taken, taken == 1 ? "" : "s");
+  snprintf(text, sizeof text, "it is %.4f +- %.4f %s than %s%s (sample by sample)\n", fabs(change->change),
+           change->standard_error, change->change < 0 ? "lower" : "higher", when,
+           change->verdict ? kind : ": no change beyond noise");
+  return ad_cli_print(text);
+}
+
+static int print_changes(const train_story *story) {
+  const ad_validation_change *first = &story->since_first, *best = &story->since_best;
+  int printed = print_change(first, "");
+  return printed || best->since == first->since || best->verdict <= 0 ? printed : print_change(best, ", the best");
+}
+
+/* Where samples cannot be told apart nothing is judged: the loss before the first step is all that can be said. */
+static int print_before(const train_story *story) {
+  char text[80];
+  snprintf(text, sizeof text, "before the first step it was %.4f\n", story->before.loss);
+  return story->before.samples ? ad_cli_print(text) : CLI_HOLDS;
+}
+
 static int print_held_out(const train_story *story) {
   char text[160], words[64];
   snprintf(text, sizeof text, "held-out loss %s over %lld sample%s, after %lld step%s\n",
            held_out_words(&story->held_out, words, sizeof words), (long long)story->held_out.samples,
            story->held_out.samples == 1 ? "" : "s", (long long)story->held_out_step + 1,
            story->held_out_step ? "s" : "");
-  return ad_cli_print(text);
+  int printed = ad_cli_print(text);
+  if (printed || !story->is_compared) return printed ? printed : print_before(story);
+  return print_changes(story);
+}
+
+/* Over which steps the two losses of the summary are means. */
+static const char *tenth_words(const train_story *story, char *buffer, size_t size) {
+  int64_t tenth = tenth_of(story);
+  *buffer = 0;
+  if (tenth > 1)
+    snprintf(buffer, size, " (means of the first and the last %lld)", (long long)tenth);
+  else if (steps_taken(story) > 1)
+    snprintf(buffer, size, " (the first and the last)");
+  return buffer;
 }
 
 static int print_story(const train_job *job, int json) {
   const train_story *story = job->story;
   if (json) return print_document(job);
-  char text[1024], folder[FOLDER_SHOWN], before[48] = "";
+  char text[1200], folder[FOLDER_SHOWN], tenth[64], before[48] = "";
   if (!steps_taken(story)) return print_nothing_left(job);
   if (story->first_step) snprintf(before, sizeof before, " (after %lld before)", (long long)story->first_step);
-  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s, %.0f tokens/s; see %s/report.html\n",
-           story->first_loss, story->last_loss, (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
-           before, story->tokens_per_second, folder_shown(job, folder));
+  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s%s, %.0f %s/s; see %s/report.html\n",
+           value_of(story->first_tenth, story->first_loss), value_of(story->last_tenth, story->last_loss),
+           (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s", tenth_words(story, tenth, sizeof tenth),
+           before, story->counted_per_second, story->counted, folder_shown(job, folder));
   int printed = ad_cli_print(text);
   if (!printed && story->held_out.samples) printed = print_held_out(story);
   return printed ? printed : print_summary(job);
@@ -312,7 +432,9 @@ static int train(const ad_recipe *recipe, const train_input *input) {
                                .folder = input->folder ? input->folder : folder,
                                .progress = progress,
                                .turns_to = turn_to,
+                               .counts = counts,
                                .evaluated = evaluated,
+                               .compared = compared,
                                .works = works,
                                .encode = ad_cli_encode,
                                .decode = ad_cli_decode,

@@ -75,6 +75,16 @@ typedef struct ad_evaluation {
   /* number of samples in the held-out set */
   int64_t samples;
 } ad_evaluation;
+/* How the held-out loss changed since an earlier evaluation. All evaluations read the same samples, so the change is
+ * judged by the differences of single samples, whose noise is far smaller than that of either loss. */
+typedef struct ad_validation_change {
+  int64_t since;         /* the step after which the earlier evaluation was; -1: before the first step */
+  double change;         /* this loss less the earlier one; NaN: there is none, or samples cannot be told apart */
+  double standard_error; /* of `change`, from the samples' differences */
+  /* -1: the loss is lower, 1: it is higher, by more than 95 of 100 samples of unchanged loss would show (Student's t);
+   * 0: neither, or fewer than five samples count */
+  int verdict;
+} ad_validation_change;
 /* Evaluates the held-out set. Collective. */
 AD_API AD_CHECKED ad_status ad_run_evaluate(ad_run *run, ad_evaluation *out);
 
@@ -109,6 +119,7 @@ AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
  *   weights.safetensors   the trained weights
  *   checkpoints/          checkpoints, if the recipe or a request asks for them
  *   samples.jsonl         continuations of evaluate.prompts, if there are any
+ *   validation.jsonl      the summed loss and the counted positions of each held-out sample, a line an evaluation
  * While it runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO. A training
  * that the recipe runs before its own (ad_recipe_pretraining) is a run of its own with the same options, in a folder
  * inside FOLDER; an error in it, or a request to stop, ends the whole training. */
@@ -132,7 +143,8 @@ typedef struct ad_train_options {
    * `overwrite`, and if the training does not take that step. */
   int dumps;
   int64_t dump_step;
-  /* Called on rank 0. evaluated: after each evaluation of the held-out set, which follows the `progress` of its step.
+  /* Called on rank 0. evaluated: after each evaluation of the held-out set, which follows the `progress` of its step;
+   * step -1: before the first step.
    * works: now and then during long work other than steps ("evaluate", "read lines"), of which `done` of `of` parts are
    * done. */
   void (*evaluated)(void *context, int64_t step, const ad_evaluation *evaluation);
@@ -143,6 +155,12 @@ typedef struct ad_train_options {
    * if it cannot; it may be NULL: samples then have no text. */
   ad_status (*encode)(void *context, const char *tokenizer, const char *text, int32_t **tokens, int64_t *count);
   char *(*decode)(void *context, const char *tokenizer, const int32_t *tokens, int64_t count);
+  /* Called on rank 0. counts: before the first step, what the `count` of step reports counts, such as "tokens".
+   * compared: after `evaluated`, how the loss changed since the run's first evaluation and since its best before this
+   * one, where that can be told; what they point to is borrowed. */
+  void (*counts)(void *context, const char *what);
+  void (*compared)(void *context, int64_t step, const ad_validation_change *since_first,
+                   const ad_validation_change *since_best);
 } ad_train_options;
 /* Makes the folder as ad_train does, before any rank starts, so that problems are known early: the folder is wrong,
  * another run is writing there, or an earlier run would be overwritten. AD_IO, AD_INVALID. Local. */

@@ -29,6 +29,8 @@ class TrainResult:
     folder: Path
     summary: Tuple[str, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend train --json`
+    first_tenth_loss: Optional[float] = None  # mean over the first tenth of the steps; first_loss is that of one batch
+    last_tenth_loss: Optional[float] = None
 
     def metrics(self) -> List[Mapping[str, Any]]:
         """The lines of metrics.jsonl: a dictionary for each step."""
@@ -74,6 +76,8 @@ def train(
         document,
         first_loss=loss["first"],
         last_loss=loss["last"],
+        first_tenth_loss=loss["first_tenth"],
+        last_tenth_loss=loss["last_tenth"],
         folder=Path(document["folder"]),
         document=document,
     )

@@ -38,9 +38,12 @@ hits = [s["losses"]["accuracy"] for s in steps[-50:]]
 assert len(steps) == 300 and sum(hits) / 50 >= 0.95, sum(hits) / 50
 assert steps[-1]["held_out_samples"] == 30 and steps[-1]["held_out_loss"] < 0.4, steps[-1]
 run = json.load(open(sys.argv[1] + "/run.json"))
-assert "flops_per_step" not in run and run["kind"] == "classifier", run
+assert "flops_per_step" not in run and run["kind"] == "classifier" and run["counted"] == "rows", run
 P
 grep -q "held-out loss" "$work/trained" || fail "held-out loss"
+grep -q "^before the first step it was [0-9.]*$" "$work/trained" || fail "how far it fell: $(cat "$work/trained")"
+grep -q " rows/s; see " "$work/trained" || fail "this program counts rows: $(cat "$work/trained")"
+! grep -q tokens "$work/trained" || fail "it has no tokens"
 [ -s "$work/run/report.html" ] || fail "report.html"
 
 # A resumed run continues from half way, bit for bit.

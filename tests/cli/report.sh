@@ -198,6 +198,7 @@ draw() { # argument: page; `drawn` gets what chromium makes of it; a script's co
 shows() { # arguments: least number, pattern
   [ "$({ grep -o -e "$2" drawn || true; } | wc -l)" -ge "$1" ] || fail "fewer than $1 of $2"
 }
+hides() { ! grep -e "$1" drawn >err || fail "$1 is there"; } # argument: pattern
 cp "$odd/report.html" odd.html
 draw odd.html
 shows 5 'class="tile"'
@@ -295,26 +296,48 @@ shows 1 'aria-pressed="true"><b>#4<'
 shows 1 'style="--need: 28%;"[^>]*>&lt;<'
 shows 1 '#4 of &lt;i&gt;\.wq: 0\.36 at “x”, text 1, position 8'
 
-# The last held-out loss counts as the best only if the difference exceeds the noise; without a standard error nothing
-# is said.
-rank() { # arguments: last loss, its standard error; makes the page of a run whose other evaluation had 2.5 +- 0.1
-  mkdir -p ranked && python3 - "$@" >ranked/metrics.jsonl <<'Y'
+# The last held-out loss is compared by the differences of samples, as train judged them; standard errors of the losses
+# themselves decide nothing, and without differences nothing is said.
+rank() { # arguments: JSON of the last line's changes; makes the page of a run whose evaluations are 2.5 +- 0.1 and 2.4 +- 0.1
+  mkdir -p ranked && python3 - "$1" >ranked/metrics.jsonl <<'Y'
 import json, sys
-losses = [(2.5, 0.1)] + [tuple(float(part) for part in sys.argv[1:])]
-for step, (value, *error) in enumerate(losses):
-    print(json.dumps({"step": step, "loss": 2, "held_out_loss": value, "held_out_samples": 64, **({"held_out_standard_error": error[0]} if error else {})}))
+for step, value in (0, 2.5), (1, 2.4):
+    more = json.loads(sys.argv[1]) if step else {"validation_before": {"loss": 5, "samples": 64}}
+    print(json.dumps({"step": step, "loss": 2, "held_out_loss": value, "held_out_samples": 64, "held_out_standard_error": 0.1, **more}))
 Y
   exits_with 0 "$addend" report ranked && draw ranked/report.html
 }
-rank 2 0.1
-shows 1 '>2.0000 ± 0.1000<'
-shows 1 '>at step 1, 64 samples; the best<'
-rank 2.4 0.1
-shows 1 '>at step 1, 64 samples; no other is better beyond noise<'
-rank 3 0.1
-shows 1 '>at step 1, 64 samples; best 2.5000 ± 0.1000 at step 0<'
-rank 2
-shows 1 '>at step 1, 64 samples<'
+change() { echo "\"validation_since_$1\": {\"step\": $2, \"change\": $3, \"standard_error\": 0.009, \"verdict\": \"$4\"}"; }
+rank "{$(change first -1 -0.5 lower), $(change best 0 -0.034 lower)}"
+shows 1 '>2.4000 ± 0.1000<'
+shows 1 '>at step 1, 64 samples; 0.5000 ± 0.0090 lower than before the first step; the best<'
+rank "{$(change first -1 -0.5 lower), $(change best 0 0.01 noise)}"
+shows 1 '>at step 1, 64 samples; 0.5000 ± 0.0090 lower than before the first step; no other is better beyond noise<'
+rank "{$(change first -1 -0.5 lower), $(change best 0 0.034 higher)}"
+shows 1 '>at step 1, 64 samples; 0.5000 ± 0.0090 lower than before the first step; 0.0340 ± 0.0090 higher than at step 0, the best<'
+rank "{$(change first -1 0.01 noise), $(change best -1 0.01 noise)}"
+shows 1 '>at step 1, 64 samples; 0.0100 ± 0.0090 higher than before the first step: no change beyond noise<'
+rank '{}'
+shows 1 '>at step 1, 64 samples; 5.0000 before the first step<'
+hides 'cannot be drawn'
+rank '{"validation_since_first": {"step": "x"}}'
+shows 1 'cannot be drawn'
+
+# The loss of a run is the mean over a tenth of its steps, without those in which nothing counted; a page says what steps count.
+mkdir -p means && python3 - >means/metrics.jsonl <<'Y'
+import json
+for step in range(41):
+    value = {0: 9.0, 1: 7.0, 37: 1.0, 40: 3.0}.get(step, 5.0)
+    print(json.dumps({"step": step, "loss": 0.0 if step == 38 else value, "tokens": 0 if step == 38 else 8, "tokens_per_second": 8}))
+Y
+exits_with 0 "$addend" report means && draw means/report.html
+shows 1 '>3.5000<'                                            # of steps 36, 37, 39 and 40: 5, 1, 5, 3
+shows 1 '>mean of the last tenth; of the first: 6.5000<' # 9, 7, 5, 5
+shows 1 '>Tokens per second<'
+echo '{"counted": "rows", "steps": 41}' >means/run.json
+exits_with 0 "$addend" report means && draw means/report.html
+shows 1 '>Rows per second<'
+hides '[Tt]okens per second'
 
 # On a narrow screen nothing but a map is wider than the page, not even a failing parameter's cause.
 python3 - "$odd/check.json" other/check.json <<'Y'
@@ -391,5 +414,5 @@ shows 1 'own dtypes nothing is proven either'
 draw killed/report.html
 shows 1 'trace\.json is missing'
 shows 1 '>Loss so far<'
-shows 1 '>after [0-9,]* of 1,000,000 steps<'
+shows 1 '>after [0-9,]* of 1,000,000 steps; mean of the last tenth; of the first: [0-9.]*<'
 echo "report: all hold"

@@ -23,6 +23,22 @@ assert all(line["held_out_samples"] == held_out[0]["held_out_samples"] > 50 and 
 last = held_out[-1]
 assert story["held_out"] == {"step": 24, "loss": last["held_out_loss"], "standard_error": story["held_out"]["standard_error"], "samples": last["held_out_samples"]}, story
 assert abs(story["held_out"]["standard_error"] - last["held_out_standard_error"]) < 1e-6, story
+# A mean over three batches each, and what became of each held-out sample since before the first step.
+tenths = [sum(line["loss"] for line in part) / 3 for part in (lines[:3], lines[-3:])]
+assert story["loss"]["tenth_steps"] == 3 and abs(story["loss"]["first_tenth"] - tenths[0]) < 1e-6 > abs(story["loss"]["last_tenth"] - tenths[1]), (story["loss"], tenths)
+assert (story["loss"]["first"], story["loss"]["last"]) == (lines[0]["loss"], lines[-1]["loss"]) and story["counted"] == "tokens", story
+points = [json.loads(line) for line in open("runs/gpt-text/validation.jsonl")]
+assert [point["step"] for point in points] == [-1, *range(0, 25, 3)], points
+means = [sum(point["sums"]) / sum(point["counts"]) for point in points]
+before = lines[0]["validation_before"]
+assert abs(means[0] - before["loss"]) < 1e-6 > abs(means[-1] - last["held_out_loss"]) and before["loss"] > lines[0]["held_out_loss"], before
+moved = [(b - a, c) for a, b, c in zip(points[0]["sums"], points[-1]["sums"], points[0]["counts"])]
+change = sum(d for d, _ in moved) / sum(c for _, c in moved)
+error = (len(moved) / (len(moved) - 1) * sum((d - change * c) ** 2 for d, c in moved)) ** 0.5 / sum(c for _, c in moved)
+since = story["validation"]["since_first"]
+assert since["step"] == -1 and since["verdict"] == "lower" and abs(since["change"] - change) < 1e-6 > abs(since["standard_error"] - error), since
+assert story["validation"]["before"] and abs(last["validation_since_first"]["change"] - change) < 1e-6, story["validation"]
+assert story["validation"]["since_best"]["step"] == 21, story["validation"]
 trace = json.load(open("runs/gpt-text/trace.json"))
 events = trace["traceEvents"] if isinstance(trace, dict) else trace
 names = {event["name"] for event in events}
@@ -56,6 +72,19 @@ tiny -o three --set evaluate.every=3 --set evaluate.samples=10
 [ "$(held_out three)" = "[(2, 10), (5, 10), (7, 10)]" ] || fail "when and how much: $(held_out three)"
 grep -q "^held-out loss [0-9.]* +- [0-9.]* (standard error) over 10 samples, after 8 steps$" out || { cat out >&2; fail "it is said at the end"; }
 [ ! -s err ] || { cat err >&2; fail "nothing else is told"; }
+grep -q "^loss [0-9.]* -> [0-9.]* in 8 steps (the first and the last), [0-9]* tokens/s; see three/report.html$" out || { cat out >&2; fail "which steps the losses are of"; }
+grep -q "^it is [0-9.]* +- [0-9.]* [a-z]* than before the first step.* (sample by sample)$" out || { cat out >&2; fail "how far it came"; }
+tiny -o twelve --set train.steps=12
+grep -q "^loss [0-9.]* -> [0-9.]* in 12 steps (means of the first and the last 2), " out || { cat out >&2; fail "means"; }
+python3 - <<'P' || fail "the losses are means"
+import json
+lines = [json.loads(line)["loss"] for line in open("twelve/metrics.jsonl")]
+said = open("out").read().split()
+assert said[1] == f"{sum(lines[:2]) / 2:.4f}" and said[3] == f"{sum(lines[-2:]) / 2:.4f}", (said, lines)
+P
+# What does not train does not change, by any sample.
+tiny -o still --set train.lr=0 --set train.steps=3
+grep -q "^it is 0.0000 +- 0.0000 [a-z]* than before the first step: no change beyond noise (sample by sample)$" out || { cat out >&2; fail "no change"; }
 tiny -o more --set evaluate.samples=1000 --set evaluate.every=8
 [ "$(held_out more)" = "[(7, 24)]" ] || fail "all that there are: $(held_out more)"
 grep -q "^addend: evaluate.samples is 1000, but only 24 samples are held out: each evaluation reads all of these$" err || { cat err >&2; fail "it says that there are fewer"; }

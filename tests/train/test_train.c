@@ -69,8 +69,9 @@ static int make_folder(void **state) {
 
 static int remove_folder(void **state) {
   static const char *const names[] = {
-      "deep er/metrics.jsonl", "deep er/trace.json",          "deep er/run.json", "deep er/report.html",
-      "deep er/check.json",    "deep er/weights.safetensors", "deep er/.lock",    "blocked"};
+      "deep er/metrics.jsonl", "deep er/trace.json",       "deep er/run.json",
+      "deep er/report.html",   "deep er/check.json",       "deep er/weights.safetensors",
+      "deep er/.lock",         "deep er/validation.jsonl", "blocked"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(in_folder(names[i]));
   rmdir(in_folder("deep er"));
   return rmdir(folder);
@@ -117,7 +118,7 @@ static char *whole_file(const char *name) {
 
 static int metrics_lines(void) {
   FILE *in = fopen(in_folder("deep er/metrics.jsonl"), "r");
-  char line[512];
+  char line[2048];
   int count = 0;
   assert_non_null(in);
   for (; fgets(line, sizeof line, in); count++) {
@@ -127,6 +128,7 @@ static int metrics_lines(void) {
     assert_true(json_real_value(json_object_get(object, "loss")) > 1);
     assert_int_equal(json_integer_value(json_object_get(object, "tokens")), 4 * 12);
     assert_true(json_number_value(json_object_get(object, "tokens_per_second")) > 0);
+    assert_int_equal(json_object_get(object, "validation_before") != NULL, count == 0);
     double waited = json_number_value(json_object_get(object, "wait_seconds"));
     double reducing = json_number_value(json_object_get(object, "reduction_seconds"));
     assert_true(waited >= 0 && reducing > 0 && waited <= reducing + 1e-6);  // written times are rounded to microseconds

@@ -135,9 +135,9 @@ function verdictContext(check, holds) {
   return `${plural(check.summary.params, 'parameter')}, worst ${error(check.summary.worst_rel_err).replace('-', '\u2011')}`;
 }
 
-/* The tiles of a run: {title, value, context, tone}. */
-function tilesOf(run) {
-  return [proofTile(run), lossTile(run), heldOutTile(run), speedTile(run), ranksTile(run)];
+/* The tiles of a run: {title, value, context, tone}. Titles are true of all `runs`. */
+function tilesOf(run, runs = [run]) {
+  return [proofTile(run), lossTile(run), heldOutTile(run), speedTile(run, runs), ranksTile(run)];
 }
 
 function proofTile(run) {
@@ -145,46 +145,57 @@ function proofTile(run) {
   return {title: 'Proof', value: words, context, tone: holds === null ? 'quiet' : holds ? 'good' : 'bad'};
 }
 
+/* Lines whose loss is that of a batch: where no token counted there is none. */
+const linesWithLoss = (run) => run.metrics.filter((line) => isNumber(line.loss) && line.tokens !== 0);
+
+/* The mean loss of the first or the last tenth of the lines: that of one batch differs from the next one's by chance. */
+function tenthOf(lines, isLast) {
+  const width = Math.ceil(lines.length / 10), part = isLast ? lines.slice(-width) : lines.slice(0, width);
+  return part.length ? sum(part.map((line) => line.loss)) / part.length : null;
+}
+
 function lossTile(run) {
-  const last = lastLineWith(run, 'loss'), guess = run.run && run.run.uniform_loss, value = loss(last && last.loss);
-  if (isUnfinished(run)) return {title: 'Loss so far', value, context: `after ${partWords(run)}`};
-  const context = isNumber(guess) ? `a uniform guess: ${loss(guess)}` : last && `at step ${count(last.step)}`;
-  return {title: 'Final loss', value, context};
+  const lines = linesWithLoss(run), guess = run.run && run.run.uniform_loss, value = loss(tenthOf(lines, true));
+  const means = lines.length > 10 ? `mean of the last tenth; of the first: ${loss(tenthOf(lines, false))}` : lines.length > 1 ? `the last step; the first: ${loss(lines[0].loss)}` : null;
+  if (isUnfinished(run)) return {title: 'Loss so far', value, context: [`after ${partWords(run)}`, means].filter(Boolean).join('; ')};
+  return {title: 'Final loss', value, context: [means, isNumber(guess) && `a uniform guess: ${loss(guess)}`].filter(Boolean).join('; ')};
 }
 
 function heldOutTile(run) {
   const last = lastLineWith(run, 'held_out_loss');
   if (!last) return {title: 'Held-out loss', value: NONE, context: 'not measured', tone: 'quiet'};
   const where = isNumber(last.held_out_samples) ? `, ${plural(last.held_out_samples, 'sample')}` : '';
-  const context = [`at step ${count(last.step)}${where}`, heldOutRank(run, last)].filter(Boolean).join('; ');
+  const context = [`at step ${count(last.step)}${where}`, ...changeWords(last, run.metrics[0].validation_before)].join('; ');
   return {title: 'Held-out loss', value: heldOutWords(last), context};
 }
 
 const heldOutWords = (line) => loss(line.held_out_loss) + (isNumber(line.held_out_standard_error) ? ` ± ${loss(line.held_out_standard_error)}` : '');
 
-/* Whether one evaluation is lower than another by more than their samples explain: twice the standard error of a difference. Both
- * read the same samples, so that error is smaller than this one, which takes them for independent. */
-function isLower(line, than) {
-  const noise = 2 * Math.hypot(line.held_out_standard_error, than.held_out_standard_error);
-  return line.held_out_loss < than.held_out_loss - noise;
+/* One change of the held-out loss. It was judged where the losses of single samples are known, in train. */
+function changeText(change, name) {
+  const when = change.step < 0 ? 'before the first step' : `at step ${count(change.step)}`;
+  const size = `${loss(Math.abs(change.change))} ± ${loss(change.standard_error)}`;
+  return `${size} ${change.change < 0 ? 'lower' : 'higher'} than ${when}${name}${change.verdict === 'noise' ? ': no change beyond noise' : ''}`;
 }
 
-/* What is to be said of the last evaluation beside the others of the run. Without standard errors nothing is. */
-function heldOutRank(run, last) {
-  const lines = run.metrics.filter((line) => isNumber(line.held_out_loss) && isNumber(line.held_out_standard_error));
-  const others = lines.filter((line) => line !== last);
-  if (!others.length || !lines.includes(last)) return null;
-  const best = others.reduce((a, b) => (b.held_out_loss < a.held_out_loss ? b : a));
-  if (isLower(last, best)) return 'the best';
-  if (isLower(best, last)) return `best ${heldOutWords(best)} at step ${count(best.step)}`;
-  return 'no other is better beyond noise';
+/* How the last evaluation compares with the first one and with the best before it. Without losses of samples nothing is judged. */
+function changeWords(last, before) {
+  const first = last.validation_since_first, best = last.validation_since_best;
+  if (!first) return before ? [`${loss(before.loss)} before the first step`] : [];
+  const words = [changeText(first, '')];
+  if (!best || best.step === first.step) return words;
+  return words.concat({lower: 'the best', noise: 'no other is better beyond noise'}[best.verdict] || changeText(best, ', the best'));
 }
 
-function speedTile(run) {
-  const sorted = sortedNumbers(column(run, 'tokens_per_second'));
+/* What a step counts, "tokens" where the run does not say. */
+const countedIn = (run) => (run.run && run.run.counted) || 'tokens';
+const countedInAll = (runs) => [...new Set(runs.map(countedIn))].join(' or ');
+
+function speedTile(run, runs) {
+  const sorted = sortedNumbers(column(run, 'tokens_per_second')), counted = countedInAll(runs);
   const [low, middle, high] = SPREAD.map((share) => quantile(sorted, share));
   const context = sorted.length ? `10–90 %: ${count(low)} to ${count(high)}` : null;
-  return {title: 'Tokens per second', value: count(middle), context};
+  return {title: `${counted[0].toUpperCase()}${counted.slice(1)} per second`, value: count(middle), context};
 }
 
 function ranksTile(run) {
@@ -203,7 +214,7 @@ function tilesForOne(run) {
 
 /* One row a run; the boxes switch its curves. What is true of an unfinished run's tiles is true of the others'. */
 function tilesForMany(runs, switches) {
-  const titles = tilesOf(runs.find(isUnfinished) || runs[0]).map((tile) => tile.title);
+  const titles = tilesOf(runs.find(isUnfinished) || runs[0], runs).map((tile) => tile.title);
   const first = {title: 'Run', cell: (i) => make('label', {class: 'value'}, switches[i], swatch(i, false), runs[i].name)};
   const others = titles.map((title, k) => ({title, cell: (i) => tileValue(tilesOf(runs[i])[k])}));
   return make('div', {class: 'box'}, table([first, ...others], runs.map((_, i) => i), 'runs'));
@@ -242,7 +253,7 @@ function lossSpec(runs) {
   const note = smoothedNote(runs, calmWindowOf);
   const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare((line) => line.loss)};
   const heldOut = {label: 'held out', of: bare((line) => line.held_out_loss), other: bare((line) => line.held_out_loss), points: true};
-  const unit = runs.every((run) => run.run && isNumber(run.run.uniform_loss)) ? 'nats per token' : undefined;
+  const unit = runs.every((run) => run.run && isNumber(run.run.uniform_loss)) ? `nats per ${countedInAll(runs).replace(/s\b/g, '')}` : undefined;
   return {
     title: 'Loss', unit, size: 'large', log: true, bands: true, note, otherwise: note && 'every step',
     curves: [training, heldOut],
@@ -259,9 +270,10 @@ function normSpec(runs) {
 }
 
 function throughputSpec(runs) {
-  const rate = {label: 'tokens per second', of: smooth((line) => line.tokens_per_second, windowOf)};
+  const unit = `${countedInAll(runs)} per second`;
+  const rate = {label: unit, of: smooth((line) => line.tokens_per_second, windowOf)};
   const note = smoothedNote(runs, windowOf);
-  return {title: 'Throughput', unit: 'tokens per second', bands: true, fromZero: true, note, curves: [rate]};
+  return {title: 'Throughput', unit, bands: true, fromZero: true, note, curves: [rate]};
 }
 
 function reductionsSpec(runs) {

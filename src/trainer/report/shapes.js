@@ -47,7 +47,7 @@ const checkShape = objectOf({
 const commandShape = maybe(listOf(aText));
 
 const runShape = objectOf({
-  name: maybe(aText), kind: maybe(aText), recipe: maybe(aText), mesh: maybe(meshShape), steps: maybe(aNumber), ranks: maybe(aNumber),
+  name: maybe(aText), kind: maybe(aText), counted: maybe(aText), recipe: maybe(aText), mesh: maybe(meshShape), steps: maybe(aNumber), ranks: maybe(aNumber),
   command: commandShape, date: maybe(aText), facts: maybe(listOf(listOf(aText))),
   changed: maybe(listOf(objectOf({key: aText, value: maybe(aText), default: maybe(aText)}))),
   starts: maybe(listOf(objectOf({command: commandShape, date: maybe(aText)}))),
@@ -57,6 +57,8 @@ const runShape = objectOf({
 /* ---- metrics.jsonl ---- */
 
 const measureShape = either(aNumber, listOf(aNumber));
+const changeShape = objectOf({step: aNumber, change: aNumber, standard_error: aNumber, verdict: aText});
+const objectShapes = {validation_before: objectOf({loss: aNumber}), validation_since_first: changeShape, validation_since_best: changeShape};
 
 /* Of a line of metrics.jsonl what can be drawn; `tell` is told of the rest. */
 function soundLine(line, tell) {
@@ -73,6 +75,8 @@ function soundLine(line, tell) {
       for (const [name, own] of Object.entries(value)) keep(sound[key], name, own, parts, `${key}.${name}`);
     } else if (parts) {
       keep(sound, key, value, objectOf({}), key);
+    } else if (objectShapes[key]) {
+      keep(sound, key, value, objectShapes[key], key);
     } else if (typeof value !== 'boolean') {
       keep(sound, key, value, aNumber, key);
     } else {

@@ -82,24 +82,33 @@ static double standard_error(const ad_sample_losses *of, double loss) {
 /* ---- evaluating a run ---- */
 
 static ad_status evaluate(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) {
-  double *memory;
-  AD_TRY(ad_run_tell(run, ad_new(2 * samples->size, &memory)));
-  samples->sums = memory;
-  samples->counts = memory + samples->size;
   run->samples = samples;
   ad_status status = find_loss(run, batches_of(run, out->samples), &out->loss);
   run->samples = NULL;
-  if (!status) status = sum_over_ranks(run, memory, 2 * samples->size);
+  if (!status) status = sum_over_ranks(run, samples->sums, 2 * samples->size);
   if (!status) out->standard_error = standard_error(samples, out->loss);
-  ad_release(memory);
   return status;
+}
+
+ad_status ad_run_evaluate_samples(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) {
+  ad_evaluation evaluation = {.loss = NAN, .standard_error = NAN, .samples = ad_run_evaluated(run)};
+  ad_sample_losses noted = {.size = (size_t)evaluation.samples};
+  ad_status status = AD_OK;
+  if (noted.size) {
+    AD_TRY(ad_run_tell(run, ad_new(2 * noted.size, &noted.sums)));
+    noted.counts = noted.sums + noted.size;
+    status = evaluate(run, &noted, &evaluation);
+  }
+  if (status) return ad_release(noted.sums), status;
+  *samples = noted;
+  *out = evaluation;
+  return AD_OK;
 }
 
 ad_status ad_run_evaluate(ad_run *run, ad_evaluation *out) {
   AD_NEED(run, out);
-  ad_evaluation evaluation = {.loss = NAN, .standard_error = NAN, .samples = ad_run_evaluated(run)};
-  ad_sample_losses samples = {.size = (size_t)evaluation.samples};
-  if (evaluation.samples) AD_TRY(evaluate(run, &samples, &evaluation));
-  *out = evaluation;
+  ad_sample_losses samples;
+  AD_TRY(ad_run_evaluate_samples(run, &samples, out));
+  ad_release(samples.sums);
   return AD_OK;
 }

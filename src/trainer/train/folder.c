@@ -16,8 +16,8 @@
 #include "train/metrics.h"
 #include "train/provenance.h"
 
-static const char *const results[] = {"weights.safetensors", "report.html",   "trace.json",   "run.json",
-                                      "result.json",         "metrics.jsonl", "samples.jsonl"};
+static const char *const results[] = {"weights.safetensors", "report.html",   "trace.json",    "run.json",
+                                      "result.json",         "metrics.jsonl", "samples.jsonl", "validation.jsonl"};
 enum { RESULTS = sizeof results / sizeof *results };
 
 /* What the folder has of an earlier run. */

@@ -53,6 +53,21 @@ static void write_held_out(FILE *file, const ad_evaluation *held_out) {
   if (!isnan(held_out->standard_error)) fprintf(file, ",\"held_out_standard_error\":%.6g", held_out->standard_error);
 }
 
+static void write_change(FILE *file, const char *name, const ad_validation_change *change) {
+  static const char *const verdicts[] = {"lower", "noise", "higher"};
+  if (isnan(change->change)) return;
+  fprintf(file, ",\"%s\":{\"step\":%lld,\"change\":%.9g,\"standard_error\":%.6g,\"verdict\":\"%s\"}", name,
+          (long long)change->since, change->change, change->standard_error, verdicts[change->verdict + 1]);
+}
+
+/* The evaluation before the first step, which has no line of its own. */
+static void write_before(FILE *file, const ad_evaluation *before) {
+  if (!before->samples || isnan(before->loss)) return;
+  fprintf(file, ",\"validation_before\":{\"loss\":%.9g,\"samples\":%lld", before->loss, (long long)before->samples);
+  if (!isnan(before->standard_error)) fprintf(file, ",\"standard_error\":%.6g", before->standard_error);
+  fputs("}", file);
+}
+
 static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   const ad_step_report *report = &metric->report;
   FILE *file = metrics->file;
@@ -66,7 +81,10 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
           tokens_per_second(report), report->wait_seconds, report->reduction_seconds);
   write_losses(file, metric);
   write_measured(file, metric->program);
+  write_before(file, &metric->before);
   write_held_out(file, &metric->held_out);
+  write_change(file, "validation_since_first", &metric->changes.since_first);
+  write_change(file, "validation_since_best", &metric->changes.since_best);
   if (metric->memory.rank_bytes)
     fprintf(file, ",\"pss_rank_bytes\":%lld,\"pss_all_bytes\":%lld", (long long)metric->memory.rank_bytes,
             (long long)metric->memory.all_bytes);

@@ -235,6 +235,9 @@ ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, 
 ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_held_out held_out, ad_step_report *out) AD_CHECKED;
 /* The reported loss without auxiliary losses: the one that says how good the model is. */
 double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
+/* ad_run_evaluate that also gives what each sample lost, on all ranks: one block of memory, which the caller releases
+ * by its `sums`; NULL: nothing is held out. Unless the standard error is NaN, the samples give the loss. Collective. */
+ad_status ad_run_evaluate_samples(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) AD_CHECKED;
 int64_t ad_run_evaluated(const ad_run *run); /* samples of the held-out set; 0: there is none */
 /* The JSON document in which the program shows what it learned; see `show` of ad_program_kind. Collective. */
 ad_status ad_run_show(ad_run *run, char **out) AD_CHECKED;

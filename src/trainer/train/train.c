@@ -29,6 +29,7 @@
 #include "train/prompts.h"
 #include "train/provenance.h"
 #include "train/run.h"
+#include "train/validation.h"
 
 enum { MEASUREMENTS = 10 };
 
@@ -38,6 +39,8 @@ typedef struct training {
   ad_run *run;
   ad_metrics metrics;            /* only on the first rank */
   ad_prompts prompts;            /* only on the first rank */
+  ad_validation validation;      /* only on the first rank */
+  ad_evaluation before;          /* the held-out set before the first step; samples 0: not measured */
   json_t *provenance;            /* only on the first rank: the contents of run.json */
   char *checkpoints;             /* the folder of checkpoints */
   ad_checkpointer *checkpointer; /* NULL: no checkpoint was due yet, and the recipe asks for none */
@@ -64,10 +67,39 @@ static int evaluates(const ad_recipe *recipe, int64_t step) {
   return step + 1 == recipe->train.steps || (step + 1) % every == 0;
 }
 
+/* Evaluates the held-out set, and on the first rank compares each sample's loss with that of earlier evaluations. */
+static ad_status evaluate(training *t, int64_t step, ad_evaluation *out, ad_validation_changes *changes) {
+  ad_sample_losses samples;
+  AD_TRY(ad_run_evaluate_samples(t->run, &samples, out));
+  int can_compare = ad_run_is_first(t->run) && !isnan(out->standard_error);
+  ad_status status = can_compare ? ad_validation_add(&t->validation, step, &samples, changes) : AD_OK;
+  ad_release(samples.sums);
+  return ad_run_tell(t->run, status);
+}
+
+static void tell_evaluated(const training *t, int64_t step, const ad_evaluation *evaluation,
+                           const ad_validation_changes *changes) {
+  if (!ad_run_is_first(t->run) || !evaluation->samples || isnan(evaluation->loss)) return;
+  if (t->options.evaluated) t->options.evaluated(t->options.context, step, evaluation);
+  if (t->options.compared && !isnan(changes->since_first.change))
+    t->options.compared(t->options.context, step, &changes->since_first, &changes->since_best);
+}
+
+static const ad_validation_changes no_changes = {.since_first.change = NAN, .since_best.change = NAN};
+
+/* Before the first step the held-out set is evaluated too: only then can it be said how far it fell. */
+static ad_status evaluate_before(training *t) {
+  ad_validation_changes changes = no_changes;
+  if (t->first_step || !t->run->recipe->train.steps || !ad_run_evaluated(t->run)) return AD_OK;
+  AD_TRY(evaluate(t, AD_BEFORE_FIRST_STEP, &t->before, &changes));
+  tell_evaluated(t, AD_BEFORE_FIRST_STEP, &t->before, &changes);
+  return AD_OK;
+}
+
 static ad_status measure(training *t, int64_t step, ad_metric *metric) {
   ad_run *run = t->run;
   int is_due = evaluates(run->recipe, step);
-  if (is_due) AD_TRY(ad_run_evaluate(run, &metric->held_out));
+  if (is_due) AD_TRY(evaluate(t, step, &metric->held_out, &metric->changes));
   if (is_due && run->recipe->evaluate.prompt_count) AD_TRY(ad_prompts_sample(&t->prompts, run, step));
   return measures(run->recipe, step) ? ad_run_measure_memory(run, &metric->memory) : AD_OK;
 }
@@ -85,8 +117,7 @@ static ad_status keep(training *t, const ad_metric *metric) {
   if (!ad_run_is_first(t->run)) return AD_OK;
   AD_TRY(ad_run_tell(t->run, ad_metrics_add(&t->metrics, metric)));
   report_progress(t, &metric->report);
-  if (t->options.evaluated && metric->held_out.samples && !isnan(metric->held_out.loss))
-    t->options.evaluated(t->options.context, metric->report.step, &metric->held_out);
+  tell_evaluated(t, metric->report.step, &metric->held_out, &metric->changes);
   return AD_OK;
 }
 
@@ -110,8 +141,10 @@ static ad_status save_when_due(training *t, int64_t taken) {
 }
 
 static ad_status train_steps(training *t) {
+  AD_TRY(evaluate_before(t));
   for (int64_t step = t->first_step; step < t->run->recipe->train.steps; step++) {
-    ad_metric metric = {.program = t->run->program};
+    ad_metric metric = {.program = t->run->program, .changes = no_changes};
+    if (!step) metric.before = t->before;
     AD_TRY(ad_run_step(t->run, step, &metric.report));
     AD_TRY(measure(t, step, &metric));
     AD_TRY(keep(t, &metric));
@@ -199,6 +232,7 @@ static ad_status write_results(training *t, ad_timeline *timeline, int finished)
   if (!ad_run_is_first(t->run)) return AD_OK;
   AD_TRY(ad_metrics_close(&t->metrics));
   AD_TRY(ad_prompts_close(&t->prompts));
+  AD_TRY(ad_validation_close(&t->validation));
   if (lacks(t, "trace.json")) AD_TRY(write_trace(t, timeline));
   if (lacks(t, "run.json")) AD_TRY(write_provenance(t, finished));
   return lacks(t, "report.html") ? write_report(t) : AD_OK;
@@ -277,6 +311,8 @@ static ad_status begin_files(training *t) {
   if (!is_complete(t)) AD_TRY(ad_metrics_open(t->options.folder, t->first_step, &t->metrics));
   AD_TRY(ad_companions_copy(t->run, t->options.folder));
   if (!is_complete(t)) AD_TRY(ad_prompts_open(t->run->recipe, &t->options, t->first_step, &t->prompts));
+  if (!is_complete(t) && ad_run_evaluated(t->run))
+    AD_TRY(ad_validation_open(t->options.folder, t->first_step, &t->validation));
   return begin_provenance(t);
 }
 
@@ -436,6 +472,12 @@ static void say_what_is_evaluated(const training *t) {
          (long long)wanted, (long long)there, there == 1 ? "sample is" : "samples are");
 }
 
+/* Says what the `count` of a step report counts. */
+static void tell_what_counts(const training *t) {
+  if (t->options.counts && ad_run_is_first(t->run))
+    t->options.counts(t->options.context, ad_program_count(t->run->program, 0)->name);
+}
+
 static void turn_to(const training *t, const ad_comm *comm, const char *what, const char *folder,
                     const ad_recipe *recipe) {
   if (t->options.turns_to && ad_comm_rank(comm) == 0)
@@ -468,6 +510,7 @@ static ad_status train_all(training *t, ad_comm *comm, const ad_recipe *recipe) 
   AD_TRY(ad_run_create(comm, t->pretrain.first ? &t->pretrain.own : recipe, &of_run, &t->run));
   t->run->listener.tell = t->options.works;
   t->run->listener.context = t->options.context;
+  tell_what_counts(t);
   say_what_bf16_is_worth(t);
   say_what_is_evaluated(t);
   return run_training(t);
@@ -483,6 +526,7 @@ ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_option
   ad_release(t.checkpoints);
   ad_metrics_destroy(&t.metrics);
   ad_prompts_destroy(&t.prompts);
+  ad_validation_destroy(&t.validation);
   json_decref(t.provenance);
   ad_run_destroy(t.run);
   ad_pretrain_release(&t.pretrain);
