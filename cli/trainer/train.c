@@ -350,9 +350,9 @@ static const char *tenth_words(const train_story *story, char *buffer, size_t si
   int64_t tenth = tenth_of(story);
   *buffer = 0;
   if (tenth > 1)
-    snprintf(buffer, size, " (means of the first and the last %lld)", (long long)tenth);
+    snprintf(buffer, size, " (means of the first and the last %lld steps)", (long long)tenth);
   else if (steps_taken(story) > 1)
-    snprintf(buffer, size, " (the first and the last)");
+    snprintf(buffer, size, " (the first and the last step)");
   return buffer;
 }
 
@@ -362,9 +362,9 @@ static int print_story(const train_job *job, int json) {
   char text[1200], folder[FOLDER_SHOWN], tenth[64], before[48] = "";
   if (!steps_taken(story)) return print_nothing_left(job);
   if (story->first_step) snprintf(before, sizeof before, " (after %lld before)", (long long)story->first_step);
-  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s%s, %.0f %s/s; see %s/report.html\n",
+  snprintf(text, sizeof text, "loss %.4f -> %.4f%s in %lld step%s%s, %.0f %s/s; see %s/report.html\n",
            value_of(story->first_tenth, story->first_loss), value_of(story->last_tenth, story->last_loss),
-           (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s", tenth_words(story, tenth, sizeof tenth),
+           tenth_words(story, tenth, sizeof tenth), (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
            before, story->counted_per_second, story->counted, folder_shown(job, folder));
   int printed = ad_cli_print(text);
   if (!printed && story->held_out.samples) printed = print_held_out(story);

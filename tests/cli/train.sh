@@ -72,10 +72,10 @@ tiny -o three --set evaluate.every=3 --set evaluate.samples=10
 [ "$(held_out three)" = "[(2, 10), (5, 10), (7, 10)]" ] || fail "when and how much: $(held_out three)"
 grep -q "^held-out loss [0-9.]* +- [0-9.]* (standard error) over 10 samples, after 8 steps$" out || { cat out >&2; fail "it is said at the end"; }
 [ ! -s err ] || { cat err >&2; fail "nothing else is told"; }
-grep -q "^loss [0-9.]* -> [0-9.]* in 8 steps (the first and the last), [0-9]* tokens/s; see three/report.html$" out || { cat out >&2; fail "which steps the losses are of"; }
+grep -q "^loss [0-9.]* -> [0-9.]* (the first and the last step) in 8 steps, [0-9]* tokens/s; see three/report.html$" out || { cat out >&2; fail "which steps the losses are of"; }
 grep -q "^it is [0-9.]* +- [0-9.]* [a-z]* than before the first step.* (sample by sample)$" out || { cat out >&2; fail "how far it came"; }
 tiny -o twelve --set train.steps=12
-grep -q "^loss [0-9.]* -> [0-9.]* in 12 steps (means of the first and the last 2), " out || { cat out >&2; fail "means"; }
+grep -q "^loss [0-9.]* -> [0-9.]* (means of the first and the last 2 steps) in 12 steps, " out || { cat out >&2; fail "means"; }
 python3 - <<'P' || fail "the losses are means"
 import json
 lines = [json.loads(line)["loss"] for line in open("twelve/metrics.jsonl")]

@@ -131,7 +131,8 @@ static int put_run(json_t *document, const ad_run *run) {
          put_placement(document, run) | put_integer(document, "steps", recipe->train.steps) |
          put_integer(document, "parameters", (int64_t)ad_run_param_count(run)) |
          put_integer(document, "elements", element_count(run)) | put_flops(document, run) |
-         put_uniform_loss(document, run) | put_text(document, "counted", ad_program_count(run->program, 0)->name) | put(document, "facts", facts_of(run));
+         put_uniform_loss(document, run) | put_text(document, "counted", ad_program_count(run->program, 0)->name) |
+         put(document, "facts", facts_of(run));
 }
 
 /* ---- writing the model that the run starts from ---- */
