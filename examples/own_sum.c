@@ -68,7 +68,7 @@ static ad_status step(ad_comm *comm, ad_reducer *reducer, const program *p) {
   backward(samples, count, grad);
   if (p->sums_by_hand) AD_TRY(sum_by_hand(comm, grad));
   AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
-  ad_reducer_divided_by(reducer, count);
+  AD_TRY(ad_reducer_divided_by(reducer, count));
   AD_TRY(ad_reducer_add(reducer, 0, &addend));
   AD_TRY(ad_reducer_end_microbatch(reducer));
   AD_TRY(ad_reducer_finish(reducer));

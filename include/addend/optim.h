@@ -17,8 +17,9 @@ typedef struct ad_schedule {
   int64_t warmup, steps;
   double final_fraction;
 } ad_schedule;
-/* The learning rate of a step; `step` is 0 or more. NaN, with a message in ad_last_error(), if `size` is wrong. */
-AD_API double ad_schedule_at(const ad_schedule *schedule, int64_t step);
+/* *out: the learning rate of a step; `step` is 0 or more. AD_INVALID, with *out unchanged, if `size` is wrong, the step
+ * or a number of the schedule is below 0, or one is not finite. */
+AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t step, double *out);
 
 /* AdamW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019. Zero fields mean the defaults: beta1
  * 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0. */
@@ -38,13 +39,15 @@ AD_API void ad_adamw_destroy(ad_adamw *optimizer);
  *   params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i])
  * m and v are the bias-corrected moments of factor * grads[i]; `factor` is the clip's. Layouts, scales and shapes must
  * agree (law 6). A gradient of another floating dtype is first converted to the parameter's. A NULL gradient counts as
- * zero. AD_TYPE and AD_INVALID name the first parameter that is wrong; nothing was updated then. */
+ * zero. AD_TYPE and AD_INVALID name the first parameter that is wrong, and AD_INVALID a rate or a factor that is not
+ * finite; nothing was updated then. */
 #define ad_adamw_step(...) ad_adamw_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                                              double lr, double factor, const char *site);
 AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);
-/* Sets the number of steps taken, on which the bias correction depends: for state that was loaded. */
-AD_API void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps);
+/* Sets the number of steps taken, on which the bias correction depends: for state that was loaded. AD_INVALID, with
+ * nothing changed, if it is below 0. */
+AD_API AD_CHECKED ad_status ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps);
 typedef enum ad_moment { AD_FIRST_MOMENT, AD_SECOND_MOMENT } ad_moment;
 /* One moment of one parameter. Owned by the optimizer. */
 AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment);
@@ -65,9 +68,11 @@ typedef struct ad_loss_scale {
 AD_API int ad_loss_scale_update(ad_loss_scale *scale, double norm);
 /* The factor that undoes the scale in a gradient: 2^-exponent, exact; 1 if the scale is not enabled. */
 AD_API double ad_loss_scale_factor(const ad_loss_scale *scale);
-/* The factor that reduces a gradient of this norm to at most `clip`: clip / norm, or 1 if the norm is not larger or
- * clip is 0. (PyTorch's clip_grad_norm_ divides by norm + 1e-6 instead.) */
-AD_API double ad_clip_factor(double norm, double clip);
+/* *out: the factor that reduces a gradient of this norm to at most `clip`: clip / norm, or 1 if the norm is not larger
+ * or clip is 0. (PyTorch's clip_grad_norm_ divides by norm + 1e-6 instead.) With *out unchanged: AD_INVALID if clip is
+ * not finite or below 0, AD_NUMBER if the norm is not finite or below 0; a step of such a norm is to be skipped
+ * (ad_loss_scale_update). */
+AD_API AD_CHECKED ad_status ad_clip_factor(double norm, double clip, double *out);
 
 #if defined(__cplusplus)
 }

@@ -109,9 +109,9 @@ AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_gro
  * call and with nothing changed: such files exist already, no single mesh has the axes of all parameters' views, or a
  * parameter is cut zigzag. Local. */
 AD_API AD_CHECKED ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t after, int64_t step);
-/* Only for a dump: tells by what this rank divided this microbatch's loss. Call it in every microbatch, before its end.
- */
-AD_API void ad_reducer_divided_by(ad_reducer *reducer, double divisor);
+/* Only for a dump: tells by what this rank divided this microbatch's loss; 0: by no one number. Call it in every
+ * microbatch, before its end. AD_INVALID, with nothing changed, if the divisor is not finite or below 0. */
+AD_API AD_CHECKED ad_status ad_reducer_divided_by(ad_reducer *reducer, double divisor);
 /* Only for a dump: tells the global norm of this step's sums as they are in the reducer, before clipping. Call it
  * between `finish` and the next microbatch: the dumped step's file of sums is written again, with the norm. A norm that
  * is not finite is left out. AD_IO. Local. */

@@ -148,7 +148,7 @@ AD_API ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
                                  const char *site); /* same shapes, elementwise */
 /* x [..., n] with each row multiplied by its own factor; factors is [...]. */
 AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *factors, const char *site);
-/* a times a number, which must be the same on all ranks. To divide by a count use ad_divide, which knows whether the
+/* a times a finite number, which must be the same on all ranks. To divide by a count use ad_divide, which knows whether the
  * count was summed. */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
 /* a divided by the count's total over microbatches and ranks (law 5); waits for the count's sum if it is under way.

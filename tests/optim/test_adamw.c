@@ -268,39 +268,50 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   ad_mesh_destroy(w.mesh);
 }
 
+static double rate_at(const ad_schedule *schedule, int64_t step) {
+  double rate = NAN;
+  assert_int_equal(ad_schedule_at(schedule, step, &rate), AD_OK);
+  return rate;
+}
+
+static double clip_of(double norm, double clip) {
+  double factor = NAN;
+  assert_int_equal(ad_clip_factor(norm, clip, &factor), AD_OK);
+  return factor;
+}
+
 static void the_schedule_rises_and_falls(void **state) {
   ad_schedule schedule = {.size = sizeof schedule, .lr = 2, .warmup = 3, .steps = 14, .final_fraction = 0.1};
-  assert_true(ad_schedule_at(&schedule, 0) == 0.5);
-  assert_true(ad_schedule_at(&schedule, 2) == 1.5);
-  assert_true(ad_schedule_at(&schedule, 3) == 2);
-  assert_true(fabs(ad_schedule_at(&schedule, 8) - 1.1) < 1e-15);  // halfway down
-  assert_true(ad_schedule_at(&schedule, 12) > 0.2);
-  assert_true(ad_schedule_at(&schedule, 13) == 0.2);  // the last step
-  assert_true(ad_schedule_at(&schedule, 14) == 0.2);
-  assert_true(ad_schedule_at(&schedule, 1000) == 0.2);
-  for (int64_t step = 3; step < 13; step++)
-    assert_true(ad_schedule_at(&schedule, step + 1) < ad_schedule_at(&schedule, step));
+  assert_true(rate_at(&schedule, 0) == 0.5);
+  assert_true(rate_at(&schedule, 2) == 1.5);
+  assert_true(rate_at(&schedule, 3) == 2);
+  assert_true(fabs(rate_at(&schedule, 8) - 1.1) < 1e-15);  // halfway down
+  assert_true(rate_at(&schedule, 12) > 0.2);
+  assert_true(rate_at(&schedule, 13) == 0.2);  // the last step
+  assert_true(rate_at(&schedule, 14) == 0.2);
+  assert_true(rate_at(&schedule, 1000) == 0.2);
+  for (int64_t step = 3; step < 13; step++) assert_true(rate_at(&schedule, step + 1) < rate_at(&schedule, step));
 }
 
 static void a_schedule_without_warm_up_or_without_an_end_to_it(void **state) {
   ad_schedule none = {.size = sizeof none, .lr = 1, .warmup = 0, .steps = 3, .final_fraction = 0};
-  assert_true(ad_schedule_at(&none, 0) == 1);
-  assert_true(fabs(ad_schedule_at(&none, 1) - 0.5) < 1e-15);
-  assert_true(ad_schedule_at(&none, 2) == 0);
+  assert_true(rate_at(&none, 0) == 1);
+  assert_true(fabs(rate_at(&none, 1) - 0.5) < 1e-15);
+  assert_true(rate_at(&none, 2) == 0);
   ad_schedule single = {.size = sizeof single, .lr = 1, .warmup = 2, .steps = 3, .final_fraction = 0.5};
-  assert_true(ad_schedule_at(&single, 2) == 1);
-  assert_true(ad_schedule_at(&single, 3) == 0.5);
+  assert_true(rate_at(&single, 2) == 1);
+  assert_true(rate_at(&single, 3) == 0.5);
   ad_schedule longer = {.size = sizeof longer, .lr = 1, .warmup = 10, .steps = 4, .final_fraction = 0.5};
-  assert_true(ad_schedule_at(&longer, 3) < 1);
-  assert_true(ad_schedule_at(&longer, 10) == 0.5);
+  assert_true(rate_at(&longer, 3) < 1);
+  assert_true(rate_at(&longer, 10) == 0.5);
 }
 
 static void clipping_only_shrinks(void **state) {
-  assert_true(ad_clip_factor(4, 1) == 0.25);
-  assert_true(ad_clip_factor(0.5, 1) == 1);
-  assert_true(ad_clip_factor(1, 1) == 1);
-  assert_true(ad_clip_factor(0, 1) == 1);
-  assert_true(ad_clip_factor(1e9, 0) == 1);
+  assert_true(clip_of(4, 1) == 0.25);
+  assert_true(clip_of(0.5, 1) == 1);
+  assert_true(clip_of(1, 1) == 1);
+  assert_true(clip_of(0, 1) == 1);
+  assert_true(clip_of(1e9, 0) == 1);
 }
 
 static void a_loss_scale_falls_on_overflow_and_rises_after_good_steps(void **state) {
@@ -360,6 +371,67 @@ static void a_parameter_without_data_has_state_without_data(void **state) {
   ad_mesh_destroy(w.mesh);
 }
 
+/* ---- numbers that are not finite change nothing ---- */
+
+static void a_schedule_of_a_number_that_is_not_finite_gives_no_rate(void **state) {
+  const ad_schedule right = {.size = sizeof right, .lr = 2, .warmup = 3, .steps = 14, .final_fraction = 0.1};
+  static const double wrong[] = {NAN, INFINITY, -INFINITY, -1e-300};
+  double rate = 7;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    ad_schedule lr = right, fraction = right;
+    lr.lr = fraction.final_fraction = wrong[i];
+    assert_int_equal(ad_schedule_at(&lr, 0, &rate), AD_INVALID);
+    assert_int_equal(ad_schedule_at(&fraction, 0, &rate), AD_INVALID);
+  }
+  ad_schedule unsized = right, warmup = right, steps = right;
+  unsized.size = 0;
+  warmup.warmup = steps.steps = -1;
+  assert_int_equal(ad_schedule_at(&unsized, 0, &rate), AD_INVALID);
+  assert_int_equal(ad_schedule_at(&warmup, 0, &rate), AD_INVALID);
+  assert_int_equal(ad_schedule_at(&steps, 0, &rate), AD_INVALID);
+  assert_int_equal(ad_schedule_at(&right, -1, &rate), AD_INVALID);
+  assert_int_equal(ad_schedule_at(NULL, 0, &rate), AD_INVALID);
+  assert_true(rate == 7);
+  assert_int_equal(ad_schedule_at(&right, 0, &rate), AD_OK);
+  assert_true(rate == 0.5);
+}
+
+static void a_norm_or_a_clip_that_is_not_finite_gives_no_factor(void **state) {
+  static const double wrong[] = {NAN, INFINITY, -1e-300};
+  double factor = 7;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    assert_int_equal(ad_clip_factor(1, wrong[i], &factor), AD_INVALID);
+    assert_int_equal(ad_clip_factor(wrong[i], 1, &factor), AD_NUMBER);
+  }
+  assert_true(factor == 7);
+  assert_int_equal(ad_clip_factor(1, 1, NULL), AD_INVALID);
+}
+
+static void a_step_by_a_number_that_is_not_finite_updates_nothing(void **state) {
+  static const double wrong[] = {NAN, INFINITY, -INFINITY};
+  world w = open_world("dp_shard=1", AD_R);
+  float value[2] = {1, 2}, gradient[2] = {3, 4};
+  ad_array param = array_of(&w, AD_F32, value, 2), grad = array_of(&w, AD_F32, gradient, 2), *params[] = {&param};
+  const ad_array *read[] = {&param}, *grads[] = {&grad};
+  ad_adamw *optimizer;
+  assert_int_equal(ad_adamw_create(read, NULL, 1, NULL, &optimizer), AD_OK);
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    assert_int_equal(ad_adamw_step(optimizer, params, grads, wrong[i], 1), AD_INVALID);
+    assert_int_equal(ad_adamw_step(optimizer, params, grads, 1, wrong[i]), AD_INVALID);
+    const ad_adamw_options options[] = {{.size = sizeof *options, .beta1 = wrong[i]},
+                                        {.size = sizeof *options, .beta2 = wrong[i]},
+                                        {.size = sizeof *options, .epsilon = wrong[i]},
+                                        {.size = sizeof *options, .weight_decay = wrong[i]}};
+    ad_adamw *none = NULL;
+    for (size_t k = 0; k < sizeof options / sizeof *options; k++)
+      assert_int_equal(ad_adamw_create(read, NULL, 1, &options[k], &none), AD_INVALID);
+    assert_null(none);
+  }
+  assert_true(value[0] == 1 && value[1] == 2 && ad_adamw_steps(optimizer) == 0);
+  ad_adamw_destroy(optimizer);
+  ad_mesh_destroy(w.mesh);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_update_follows_the_formula),
@@ -376,6 +448,9 @@ int main(void) {
       cmocka_unit_test(the_schedule_rises_and_falls),
       cmocka_unit_test(a_schedule_without_warm_up_or_without_an_end_to_it),
       cmocka_unit_test(clipping_only_shrinks),
+      cmocka_unit_test(a_schedule_of_a_number_that_is_not_finite_gives_no_rate),
+      cmocka_unit_test(a_norm_or_a_clip_that_is_not_finite_gives_no_factor),
+      cmocka_unit_test(a_step_by_a_number_that_is_not_finite_updates_nothing),
       cmocka_unit_test(a_loss_scale_falls_on_overflow_and_rises_after_good_steps),
       cmocka_unit_test(a_loss_scale_that_rose_waits_as_long_again),
       cmocka_unit_test(a_loss_scale_that_is_not_enabled_only_judges),

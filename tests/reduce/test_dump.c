@@ -1,5 +1,6 @@
 /* Tests a reducer's dump: each addend as it was handed in, however it was written; the sums; and what is refused before
  * anything is written. That sums match their addends is tested on whole runs by tests/cli/dump.sh. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -135,7 +136,8 @@ static int divides(ad_comm *comm, void *context) {
   CHECK_OK(ad_reducer_dump(m.reducer, folder, 0, 0));
   for (int k = 0; k < 3; k++) {
     CHECK_OK(ad_reducer_begin_microbatch(m.reducer, k < 2 ? AD_SYNC_NONE : AD_SYNC_ALL));
-    if (divisors[k]) ad_reducer_divided_by(m.reducer, divisors[k]);
+    assert_int_equal(ad_reducer_divided_by(m.reducer, NAN), AD_INVALID);
+    if (divisors[k]) assert_int_equal(ad_reducer_divided_by(m.reducer, divisors[k]), AD_OK);
     CHECK_OK(ad_reducer_end_microbatch(m.reducer));
   }
   CHECK_OK(ad_reducer_finish(m.reducer));

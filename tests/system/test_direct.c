@@ -159,7 +159,8 @@ static void loaded_steps_count_in_the_bias_correction(void **state) {
   ad_adamw *optimizer;
   param.data = &value, grad.data = &gradient;
   must(ad_adamw_create(read, NULL, 1, NULL, &optimizer));
-  ad_adamw_set_steps(optimizer, 9);
+  must(ad_adamw_set_steps(optimizer, 9));
+  assert_int_equal(ad_adamw_set_steps(optimizer, -1), AD_INVALID);
   assert_int_equal(ad_adamw_steps(optimizer), 9);
   must(ad_adamw_step(optimizer, params, grads, 1, 1));
   double first = 0.1 / (1 - pow(0.9, 10)), second = 0.05 / (1 - pow(0.95, 10));

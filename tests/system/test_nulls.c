@@ -263,7 +263,7 @@ static void reducers_and_counts(void **state) {
   refused(ad_reducer_step(NULL, NULL), "a reducer that is NULL");
   refused(ad_reducer_norm(NULL, &group, &norm), "a reducer that is NULL");
   refused(ad_reducer_dump(NULL, ".", 0, 0), "`reducer` is NULL");
-  ad_reducer_divided_by(NULL, 1);
+  refused(ad_reducer_divided_by(NULL, 1), "`reducer` is NULL");
   refused(ad_reducer_reported(NULL, 1), "`reducer` is NULL");
   must(ad_reducer_create(comm, &spec, 1, NULL, &reducer));
   refused(ad_reducer_dump(reducer, NULL, 0, 0), "`folder` is NULL");
@@ -390,6 +390,10 @@ static void optimizers_and_parameters(void **state) {
   refused(ad_adamw_create(none, NULL, 1, NULL, &optimizer), "`params[i]` is NULL");
   must(ad_adamw_create(params, NULL, 1, NULL, &optimizer));
   refused(ad_adamw_step_at(NULL, updated, grads, 1, 1, NULL), "`optimizer` is NULL");
+  refused(ad_adamw_set_steps(NULL, 1), "`optimizer` is NULL");
+  refused(ad_schedule_at(NULL, 0, &(double){0}), "`schedule` is NULL");
+  refused(ad_schedule_at(&(ad_schedule){.size = sizeof(ad_schedule)}, 0, NULL), "`out` is NULL");
+  refused(ad_clip_factor(1, 1, NULL), "`out` is NULL");
   refused(ad_adamw_step_at(optimizer, NULL, grads, 1, 1, NULL), "`params` is NULL");
   refused(ad_adamw_step_at(optimizer, missing, grads, 1, 1, NULL), "`params[i]` is NULL");
   refused(ad_adamw_step_at(optimizer, updated, NULL, 1, 1, NULL), "`grads` is NULL");

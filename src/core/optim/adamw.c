@@ -156,6 +156,15 @@ static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t i
                  site, index, ad_dtype_name(grad->dtype));
 }
 
+static ad_status check_factors(double lr, double factor, const char *site) {
+  if (!isfinite(lr))
+    return ad_fail(AD_INVALID, "%s: AdamW: the learning rate must be finite, but is %g; nothing was updated", site, lr);
+  if (!isfinite(factor))
+    return ad_fail(AD_INVALID, "%s: AdamW: the factor of the gradients must be finite, but is %g; nothing was updated",
+                   site, factor);
+  return AD_OK;
+}
+
 static ad_status check_step(const ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                             const char *site) {
   for (size_t i = 0; i < optimizer->count; i++) {
@@ -217,6 +226,7 @@ ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const a
   AD_NEED(optimizer);
   if (optimizer->count) AD_NEED(params, grads);
   for (size_t i = 0; i < optimizer->count; i++) AD_NEED(params[i]);
+  AD_TRY(check_factors(lr, factor, site));
   AD_TRY(check_step(optimizer, params, grads, site));
   optimizer->steps++;
   adamw_step step = numbers_of(optimizer, lr, factor);
@@ -230,7 +240,15 @@ ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const a
 }
 
 int64_t ad_adamw_steps(const ad_adamw *optimizer) { return optimizer->steps; }
-void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps) { optimizer->steps = steps; }
+
+ad_status ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps) {
+  AD_NEED(optimizer);
+  if (steps < 0)
+    return ad_fail(AD_INVALID, "AdamW: the number of steps taken must be at least 0, but is %lld; nothing was changed",
+                   (long long)steps);
+  optimizer->steps = steps;
+  return AD_OK;
+}
 
 ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment) {
   if (!ad_has(param, optimizer->count, __func__, "parameter") || !ad_has(moment, 2, __func__, "moment")) return NULL;

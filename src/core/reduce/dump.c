@@ -39,8 +39,15 @@ ad_status ad_dump_from_environment(ad_reducer *reducer) {
   return status ? ad_fail_in(status, "ADDEND_DUMP") : AD_OK;
 }
 
-void ad_reducer_divided_by(ad_reducer *reducer, double divisor) {
-  if (reducer && reducer->dump) reducer->dump->divisor = divisor;
+ad_status ad_reducer_divided_by(ad_reducer *reducer, double divisor) {
+  AD_NEED(reducer);
+  if (!isfinite(divisor) || divisor < 0)
+    return ad_fail(AD_INVALID,
+                   "reducer: the number by which a loss is divided must be finite and at least 0, but is %g; nothing "
+                   "was changed",
+                   divisor);
+  if (reducer->dump) reducer->dump->divisor = divisor;
+  return AD_OK;
 }
 
 /* ---- keeping addends and sums for a dump ---- */

@@ -1,5 +1,6 @@
 /* Initial values of parameters. An element's value depends on the seed, the parameter's name and the element's index in
  * the whole value, never on which rank holds it. */
+#include <math.h>
 #include "addend/parameter.h"
 #include "array/part.h"
 #include "base/error.h"
@@ -53,6 +54,11 @@ ad_status ad_param_initialise(const ad_param_spec *spec, uint64_t seed, int64_t 
                    "dtype and scale 0",
                    spec->name, ad_dtype_name(value->dtype), value->scale);
   }
+  if (!isfinite(spec->mean) || !isfinite(spec->deviation) || spec->deviation < 0)
+    return ad_fail(AD_INVALID,
+                   "parameter %s: the mean and the deviation of its initial values must be finite and the deviation at "
+                   "least 0, but they are %g and %g",
+                   spec->name, spec->mean, spec->deviation);
   if (!value->data || !ad_array_numel(value)) return AD_OK;
   filling to = {spec, seed, ad_random_stream(spec->name), value, 0};
   ad_part part;

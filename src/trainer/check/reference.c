@@ -135,7 +135,7 @@ ad_status ad_reference_start_again(ad_reference *reference) {
   }
   for (size_t m = 0; m < ad_program_module_count(ad_run_program(reference->fed)); m++) {
     ad_adamw *optimizer = ad_module_optimizer(ad_run_module(reference->fed, m));
-    if (optimizer) ad_adamw_set_steps(optimizer, 0);
+    if (optimizer) AD_TRY(ad_adamw_set_steps(optimizer, 0));
   }
   return ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN);
 }
@@ -236,7 +236,8 @@ const ad_draws *ad_reference_draws(const ad_reference *reference) { return &refe
 
 static ad_status feed_module(ad_reference *reference, size_t m, size_t first, const ad_step_report *report) {
   const ad_run *fed = reference->fed;
-  double clip = ad_clip_factor(report->norms[ad_run_norm_group_of(fed, m)], reference->recipe.train.clip);
+  double clip;
+  AD_TRY(ad_clip_factor(report->norms[ad_run_norm_group_of(fed, m)], reference->recipe.train.clip, &clip));
   return ad_module_update_from(ad_run_module(fed, m), reference->fed_list + first, report->lr,
                                clip * ldexp(1, -report->loss_scale), AD_HERE);
 }

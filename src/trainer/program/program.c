@@ -2,6 +2,7 @@
  * phases fit together. phase.c runs a phase; kinds.c has the kinds. */
 #include "program/program.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,9 @@ ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
                    "count first",
                    spec->name, spec->count, to->count_count);
   }
+  if (!isfinite(spec->coefficient) || !isfinite(spec->uniform))
+    return ad_fail(AD_INVALID, "loss `%s`: its coefficient and its uniform value must be finite, but are %g and %g",
+                   spec->name, spec->coefficient, spec->uniform);
   AD_TRY(ad_grow(&to->losses, to->loss_count, to->loss_count + 1));
   to->losses[to->loss_count++] = *spec;
   return AD_OK;

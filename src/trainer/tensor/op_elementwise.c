@@ -1,5 +1,6 @@
 /* Operations on each element by itself, and the sum of all elements: to_dtype, add, add_row, multiply, scale, sum,
  * swiglu, gelu. Division by a count is in op_count.c. */
+#include <math.h>
 #include <string.h>
 #include "tensor/tape.h"
 
@@ -174,6 +175,10 @@ static const ad_operation scale = {.name = "scale",
                                    .backward = scale_backward};
 
 ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, scale.name);
+  if (!isfinite(factor))
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: scale: the factor must be finite, but is %g", site, factor));
   return ad_tape_apply(tape, &scale, &a, 1, &(scale_numbers){factor}, site);
 }
 

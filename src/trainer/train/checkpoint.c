@@ -140,13 +140,14 @@ static ad_status check_numbers(const run_state *s) {
   return AD_OK;
 }
 
-static void take_numbers(ad_run *run, const run_state *s) {
+static ad_status take_numbers(ad_run *run, const run_state *s) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     if (ad_run_module(run, i) && ad_module_optimizer(ad_run_module(run, i)))
-      ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, i)), s->numbers[0].value);
+      AD_TRY(ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, i)), s->numbers[0].value));
   }
   run->loss_scale.exponent = (int)s->numbers[2].value;
   run->loss_scale.good_steps = s->numbers[3].value;
+  return AD_OK;
 }
 
 ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
@@ -155,8 +156,8 @@ ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
   ad_status status = ad_run_tell(run, describe_state(run, &s));
   if (!status) status = ad_checkpoint_load(run->comm, run->everyone.mesh, folder, &s.state);
   if (!status) status = check_numbers(&s);
+  if (!status) status = take_numbers(run, &s);
   if (!status) {
-    take_numbers(run, &s);
     *steps = s.state.step;
     status = ad_run_refresh(run, AD_MASTERS_WRITTEN);
   }

@@ -100,7 +100,7 @@ static ad_status close_microbatch(ad_run *run, size_t p) {
   if (--module->phases_left) return AD_OK;
   module->open = -1;
   module->ended++;
-  ad_reducer_divided_by(reducer_of(run, p), divisor_of(run));
+  AD_TRY(ad_reducer_divided_by(reducer_of(run, p), divisor_of(run)));
   return ad_reducer_end_microbatch(reducer_of(run, p));
 }
 

@@ -154,7 +154,8 @@ static ad_status judge_norm(ad_run *run, ad_step_report *report) {
 
 static ad_status update_module(ad_run *run, size_t i, const ad_step_report *report) {
   if (report->skipped) return ad_module_refresh(ad_run_module(run, i), AD_MASTERS_WRITTEN);
-  double clip = ad_clip_factor(report->norms[ad_run_norm_group_of(run, i)], run->recipe->train.clip);
+  double clip;
+  AD_TRY(ad_clip_factor(report->norms[ad_run_norm_group_of(run, i)], run->recipe->train.clip, &clip));
   return ad_module_update(ad_run_module(run, i), report->lr, clip * ldexp(1, -report->loss_scale));
 }
 
@@ -168,13 +169,13 @@ static ad_status update(ad_run *run, const ad_step_report *report) {
 
 /* ---- taking a step ---- */
 
-static double learning_rate(const ad_run *run, int64_t step) {
+static ad_status learning_rate(const ad_run *run, int64_t step, double *out) {
   ad_schedule schedule = {.size = sizeof schedule,
                           .lr = run->recipe->train.lr,
                           .warmup = run->recipe->train.warmup,
                           .steps = run->recipe->train.steps,
                           .final_fraction = run->recipe->train.final_lr_fraction};
-  return ad_schedule_at(&schedule, step);
+  return ad_schedule_at(&schedule, step, out);
 }
 
 static ad_status take_step(ad_run *run, ad_step_report *report) {
@@ -194,7 +195,8 @@ static ad_status take_step(ad_run *run, ad_step_report *report) {
 ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out) {
   AD_NEED(run, out);
   int64_t begin = ad_now();
-  ad_step_report report = {.step = step, .lr = learning_rate(run, step)};
+  ad_step_report report = {.step = step};
+  AD_TRY(ad_run_tell(run, learning_rate(run, step, &report.lr)));
   ad_trace_begin_step(&run->trace, step);
   ad_status status = ad_run_tell(run, take_step(run, &report));
   ad_trace_end_step(&run->trace);
