@@ -83,6 +83,9 @@ typedef struct ad_recipe {
   } schedule;
   char **given; /* paths of the keys that the file or --set gives, in the order of ad_recipe_print */
   size_t given_count;
+  /* How many tokens a sequence of the model of model.from may have before its sliding window, which is not computed,
+   * would matter; 0: any number, or the recipe was read from a text (ad_recipe_parse) */
+  int64_t window;
 } ad_recipe;
 
 /* Reads the recipe at `path`, applies `sets` ("PATH=VALUE", as --set) in order, and checks everything. This includes

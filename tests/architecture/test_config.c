@@ -113,7 +113,6 @@ static const edit refused[] = {
     {"llama", "num_attention_heads", "\"4\"", "num_attention_heads: must be a number or true or false, is \"4\""},
     {"llama", "quantization_config", "{\"bits\": 4}", "quantization_config: is {\"bits\":4}" UNKNOWN},
     {"llama", "auto_map", "{\"AutoModel\": \"m.M\"}", "auto_map: is {\"AutoModel\":\"m.M\"}" UNKNOWN},
-    {"llama", "sliding_window", "64", "sliding_window: is 64" UNKNOWN},
     {"llama", "logit_scale", "0.5", "logit_scale: is 0.5" UNKNOWN},
     {"llama", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2}",
      "rope_parameters: rope_type must be \"default\" or \"llama3\", is \"yarn\"" NOTHING_ELSE},
@@ -131,15 +130,21 @@ static const edit refused[] = {
      "rope_scaling.low_freq_factor: must be a number"},
     {"llama_v4", "rope_scaling", "{\"rope_type\": \"dynamic\", \"factor\": 8}",
      "rope_scaling: rope_type must be \"default\" or \"llama3\", is \"dynamic\"" NOTHING_ELSE},
-    {"qwen2", "use_sliding_window", "true", "use_sliding_window: must be false, is true" NOTHING_ELSE},
     {"qwen2", "layer_types", "[\"sliding_attention\"]", "layer_types: each of its elements must be \"full_attention\""},
     {"qwen2", "layer_types", "\"full_attention\"", "layer_types: each of its elements must be \"full_attention\""},
+    {"qwen2", "use_sliding_window", "1", "use_sliding_window: must be true or false, is 1" NOTHING_ELSE},
+    {"mistral", "sliding_window", "0", "sliding_window: must be null or a number of tokens, is 0"},
+    {"mistral", "sliding_window", "\"wide\"", "sliding_window: must be null or a number of tokens, is \"wide\""},
+    {"mixtral", "layer_types", "[\"chunked_attention\"]",
+     "layer_types: each of its elements must be \"full_attention\""},
+    {"llama", "loss_type", "\"ForMaskedLM\"", "loss_type: is \"ForMaskedLM\"" UNKNOWN},
+    {"llama", "is_encoder_decoder", "true", "is_encoder_decoder: is true" UNKNOWN},
+    {"llama", "per_layer_config", "{\"0\": {\"head_dim\": 8}}",
+     "per_layer_config: is {\"0\":{\"head_dim\":8}}" UNKNOWN},
+    {"llama", "logits_soft_cap", "30.0", "logits_soft_cap: is 30.0" UNKNOWN},
+    {"llama", "neftune_noise_alpha", "5", "neftune_noise_alpha: is 5" UNKNOWN},
     {"qwen2", "num_key_value_heads", NULL, "num_key_value_heads: is missing"},
     {"qwen2", "attention_bias", "true", "attention_bias: is true" UNKNOWN},
-    {"qwen3", "use_sliding_window", "true", "use_sliding_window: must be false, is true" NOTHING_ELSE},
-    {"mistral", "sliding_window", "4096", "sliding_window: must be null, is 4096" NOTHING_ELSE},
-    {"mistral", "sliding_window", NULL, "sliding_window: is missing, which means 4096: it must be null"},
-    {"mixtral", "sliding_window", "4096", "sliding_window: must be null, is 4096" NOTHING_ELSE},
     {"mixtral", "router_jitter_noise", "0.1", "router_jitter_noise: must be 0.0, is 0.1" NOTHING_ELSE},
     {"mixtral", "output_router_logits", "true", "output_router_logits: must be false, is true" NOTHING_ELSE},
     {"qwen3_moe", "decoder_sparse_step", "2", "decoder_sparse_step: must be 1, is 2" NOTHING_ELSE},
@@ -154,6 +159,80 @@ static void what_is_not_computed_is_refused_by_its_name(void **state) {
     assert_string_equal(config.refused[0], refused[i].sentence);
     ad_config_release(&config);
   }
+}
+
+/* A window changes attention from so many tokens on; `value` as above. Transformers' Mistral has one of 4096 where its
+ * config.json does not say, Qwen's models only where use_sliding_window is true. */
+static const struct {
+  edit edit;
+  int64_t window;
+} windows[] = {{{"mistral", "sliding_window", "null", NULL}, 0},
+               {{"mistral", "sliding_window", "64", NULL}, 64},
+               {{"mistral", "sliding_window", NULL, NULL}, 4096},
+               {{"mistral", "use_sliding_window", "false", NULL}, 0},
+               {{"mistral", "layer_types", "[\"full_attention\"]", NULL}, 0},
+               {{"mixtral", "sliding_window", NULL, NULL}, 0},
+               {{"mixtral", "sliding_window", "128", NULL}, 128},
+               {{"llama", "sliding_window", "64", NULL}, 64},
+               {{"llama", "use_sliding_window", "false", NULL}, 0},
+               {{"llama", "layer_types", "[\"full_attention\"]", NULL}, 0},
+               {{"qwen2", "sliding_window", "512", NULL}, 0},
+               {{"qwen2", "use_sliding_window", "true", NULL}, 0}, /* its sliding_window is null */
+               {{"qwen3", "use_sliding_window", NULL, NULL}, 0},
+               {{"qwen3_moe", "sliding_window", "512", NULL}, 0}};
+
+static void a_window_is_as_wide_as_transformers_has_it(void **state) {
+  for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+    ad_config config = {0};
+    parse_edited(&windows[i].edit, AD_OK, &config);
+    if (config.refused_count) fail_msg("%s", config.refused[0]);
+    if (config.window != windows[i].window) fail_msg("%s: %lld", windows[i].edit.folder, (long long)config.window);
+    ad_config_release(&config);
+  }
+}
+
+/* Both keys of Qwen's models, of which each alone means nothing. */
+static void a_window_that_is_switched_on_counts(void **state) {
+  static const char *const folders[] = {"qwen2", "qwen3", "qwen3_moe"};
+  for (size_t i = 0; i < 3; i++) {
+    ad_config config = {0};
+    json_t *document = json_load_file(path_of(folders[i]), 0, NULL);
+    json_object_set_new(document, "use_sliding_window", json_true());
+    json_object_set_new(document, "sliding_window", json_integer(512));
+    json_object_set_new(document, "layer_types", json_pack("[s, s]", "full_attention", "sliding_attention"));
+    char *text = json_dumps(document, 0);
+    assert_int_equal(ad_config_parse(text, strlen(text), "config.json", &config), AD_OK);
+    if (config.refused_count) fail_msg("%s", config.refused[0]);
+    assert_int_equal(config.window, 512);
+    ad_config_release(&config);
+    free(text);
+    json_decref(document);
+  }
+}
+
+/* What generation, fine-tuners and other tasks leave in a config.json; null, false and empty values ask for nothing. */
+static void keys_that_change_no_number_are_named_and_not_refused(void **state) {
+  static const edit harmless[] = {{"llama", "temperature", "0.6", NULL},
+                                  {"llama", "top_p", "0.95", NULL},
+                                  {"llama", "num_beams", "4", NULL},
+                                  {"llama", "loss_type", "\"ForCausalLM\"", NULL},
+                                  {"qwen2", "unsloth_fixed", "true", NULL},
+                                  {"qwen2", "unsloth_version", "\"2025.9\"", NULL},
+                                  {"mistral", "chunk_size_feed_forward", "0", NULL},
+                                  {"mistral", "task_specific_params", "{\"a\": {\"max_length\": 5}}", NULL},
+                                  {"qwen3_moe", "output_hidden_states", "true", NULL}};
+  for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
+    ad_config config = {0};
+    parse_edited(&harmless[i], AD_OK, &config);
+    if (config.refused_count) fail_msg("%s", config.refused[0]);
+    assert_int_equal(config.unread_count, 1);
+    assert_string_equal(config.unread[0], harmless[i].key);
+    ad_config_release(&config);
+  }
+  ad_config config = {0};
+  parse_edited(&(edit){"llama", "do_sample", "false", NULL}, AD_OK, &config);
+  assert_int_equal(config.unread_count, 0);
+  ad_config_release(&config);
 }
 
 static const edit unusable[] = {
@@ -279,6 +358,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_architecture_gives_every_key_of_its_recipe),
       cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
+      cmocka_unit_test(a_window_is_as_wide_as_transformers_has_it),
+      cmocka_unit_test(a_window_that_is_switched_on_counts),
+      cmocka_unit_test(keys_that_change_no_number_are_named_and_not_refused),
       cmocka_unit_test(another_architecture_is_refused_at_once),
       cmocka_unit_test(what_is_left_out_is_as_transformers_has_it),
       cmocka_unit_test(what_is_no_object_is_refused),

@@ -23,6 +23,15 @@ grep -q '^12 tokens, [0-9.]* tokens per second$' err || fail "the rate"
 python3 -c 'import json; d = json.load(open("out")); assert d["prompt"] == [3, 4, 5] and d["tokens"] == [9, 22, 30] and d["text"] is None and d["ended"] is False and d["tokens_per_second"] > 0, d'
 [ ! -s err ] || fail "--json says nothing else"
 
+# ---- a sliding window: within it nothing changes, beyond it nothing is computed ----
+mkdir window && cp "$model"/* window
+wide() { python3 -c 'import json, sys; c = json.load(open(sys.argv[1])); c["sliding_window"] = 8; json.dump(c, open("window/config.json", "w"))' "$model/config.json"; }
+wide
+"$addend" sample window "3 4 5" --tokens 6 >out 2>err # the last token is not read: 3 + 5
+[ "$(cat out)" = "3 4 5 9 22 30 9 22 6" ] || { cat out err >&2; fail "within the window"; }
+exits 2 'the model has a sliding window of 8 tokens' window "3 4 5" --tokens 7
+exits 2 'the model has a sliding window of 8 tokens' window "1 2 3 4 5 6 7 8 9" --tokens 1
+
 # ---- random draws: a seed gives the same tokens again, another seed others ----
 for seed in 1 1 2; do "$addend" sample "$model" 3 --tokens 30 --temperature 1.5 --seed $seed 2>err; done >out
 [ "$(sed -n 1p out)" = "$(sed -n 2p out)" ] && [ "$(sed -n 1p out)" != "$(sed -n 3p out)" ] || { cat out >&2; fail "seeds"; }

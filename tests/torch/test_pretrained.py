@@ -45,6 +45,13 @@ MODELS = {
     "qwen3": tf.Qwen3Config(**WIDE, tie_word_embeddings=True),
     "qwen3_biased": tf.Qwen3Config(**WIDE, attention_bias=True),
     "mistral": tf.MistralConfig(**WIDE, sliding_window=None),
+    "mistral_window": tf.MistralConfig(**WIDE, sliding_window=8),  # as many tokens as a sample has
+    "qwen2_window": tf.Qwen2Config(
+        **dict(SIZES, hidden_size=24), use_sliding_window=True, sliding_window=8, max_window_layers=1
+    ),
+    "qwen3_moe_window": tf.Qwen3MoeConfig(
+        **SPARSE, num_experts=3, moe_intermediate_size=10, use_sliding_window=True, sliding_window=8
+    ),
     "mixtral": tf.MixtralConfig(**SPARSE, num_local_experts=3),
     "qwen3_moe": tf.Qwen3MoeConfig(**SPARSE, num_experts=3, moe_intermediate_size=10, norm_topk_prob=True),
     "qwen3_moe_raw": tf.Qwen3MoeConfig(**SPARSE, num_experts=5, moe_intermediate_size=10, norm_topk_prob=False),
@@ -135,6 +142,34 @@ class Pretrained(unittest.TestCase):
                 self.assertGreater(max(three) - min(three), 1e-3)
                 self.assertLess(min(abs(mean.item() - loss) for mean in means), 2e-6)
                 shutil.rmtree("model")
+
+    def test_a_narrower_window_is_refused(self):
+        for name in MODELS:
+            if name.endswith("_window"):
+                with self.subTest(name=name):
+                    new_model(MODELS[name]).save_pretrained("model")
+                    self.assertIn("sliding_window is 8, which changes nothing in samples of 8", self.train("model"))
+                    file = pathlib.Path("model/config.json")
+                    file.write_text(json.dumps({**json.loads(file.read_text()), "sliding_window": 7}))
+                    told = self.addend("train", "recipe.yaml", "--overwrite", status=2)
+                    self.assertIn("model/config.json: sliding_window: is 7, but data.seq is 8: ", told)
+                    shutil.rmtree("model")
+
+    def test_what_generation_and_fine_tuners_leave_is_named_and_ignored(self):
+        config = tf.LlamaConfig(**WIDE, unsloth_fixed=True, loss_type="ForCausalLM")
+        model = new_model(config)
+        model.save_pretrained("model")
+        file = pathlib.Path("model/config.json")
+        kept = json.loads(file.read_text())
+        self.assertLessEqual({"unsloth_fixed", "loss_type"}, set(kept))
+        file.write_text(json.dumps({**kept, "temperature": 0.6, "top_p": 0.9, "num_beams": 4, "do_sample": False}))
+        told = [line for line in self.train("model").splitlines() if "not read" in line]
+        self.assertEqual(len(told), 1, told)
+        for key in "unsloth_fixed", "loss_type", "temperature", "top_p", "num_beams":
+            self.assertIn(key, told[0])
+        self.assertNotIn("do_sample", told[0])
+        self.export()
+        self.same(model, "out")
 
     def test_shards_experts_on_ranks_and_half_precision(self):
         model = new_model(MODELS["mixtral"], torch.float16)

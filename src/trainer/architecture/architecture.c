@@ -31,6 +31,9 @@ const ad_config_row ad_config_of_decoders[] = {{"num_hidden_layers", AD_CONFIG_G
                                                {"rope_scaling", AD_CONFIG_ROTARY, NULL, NULL, NULL},
                                                {"rope_parameters", AD_CONFIG_ROTARY, NULL, NULL, NULL},
                                                {"partial_rotary_factor", AD_CONFIG_MUST, NULL, "1.0", NULL},
+                                               {"sliding_window", AD_CONFIG_WINDOW, NULL, NULL, NULL},
+                                               {"use_sliding_window", AD_CONFIG_WINDOW, NULL, NULL, NULL},
+                                               {"layer_types", AD_CONFIG_WINDOW, NULL, NULL, NULL},
                                                {"hidden_act", AD_CONFIG_MUST, NULL, "\"silu\"", NULL},
                                                {"attention_dropout", AD_CONFIG_MUST, NULL, "0.0", NULL},
                                                {0}};

@@ -4,14 +4,15 @@
 #ifndef ARCHITECTURE_ARCHITECTURE_H
 #define ARCHITECTURE_ARCHITECTURE_H
 #include <stddef.h>
+#include <stdint.h>
 
 /* What addend does with a key of config.json. */
 typedef enum ad_config_use {
   AD_CONFIG_GIVES,  /* the key's value becomes that of a recipe's key */
   AD_CONFIG_MUST,   /* the key must have the one value that addend computes */
-  AD_CONFIG_EACH,   /* each element of the key's list must have that one value */
   AD_CONFIG_PASSED, /* the key is ignored, since it changes no number */
   AD_CONFIG_ROTARY, /* the key is a part of model.rotary_base and model.rotary_scaling; see rotary.c */
+  AD_CONFIG_WINDOW, /* the key is a part of a sliding window; see window.c */
   AD_CONFIG_BIAS    /* the key is a part of model.bias */
 } ad_config_use;
 
@@ -20,7 +21,7 @@ typedef struct ad_config_row {
   const char *key; /* "num_experts|num_local_experts": either name is read, the first is written */
   ad_config_use use;
   const char *gives; /* the recipe's key (AD_CONFIG_GIVES) */
-  const char *must;  /* the only value (AD_CONFIG_MUST, AD_CONFIG_EACH) */
+  const char *must;  /* the only value (AD_CONFIG_MUST), or the one that an export writes (AD_CONFIG_WINDOW) */
   /* The value that Transformers takes where the key is missing or null. NULL: the key must be there (AD_CONFIG_GIVES),
    * or its lack makes no difference (other uses). */
   const char *absent;
@@ -42,10 +43,12 @@ typedef struct ad_tensor_row {
 enum { AD_ARCHITECTURE_PARTS = 4 };
 /* One architecture. Lists end with an element of zeros; `config` and `tensors` have several lists each. */
 typedef struct ad_architecture {
-  const char *name;                     /* "LlamaForCausalLM", as in `architectures` of config.json */
-  const char *model_type;               /* "llama" */
-  const char *kind;                     /* the model.kind of addend's program */
-  const char *rotary_base;              /* the base of the rotary frequencies where config.json has none, as JSON */
+  const char *name;        /* "LlamaForCausalLM", as in `architectures` of config.json */
+  const char *model_type;  /* "llama" */
+  const char *kind;        /* the model.kind of addend's program */
+  const char *rotary_base; /* the base of the rotary frequencies where config.json has none, as JSON */
+  int64_t window;          /* the width of the sliding window where config.json has no sliding_window; 0: none */
+  int has_window_switch;   /* 1: there is a window only where use_sliding_window is true */
   int has_attention_bias, has_mlp_bias; /* 1: config.json says whether there are biases */
   const ad_architecture_fact *facts;
   const ad_config_row *config[AD_ARCHITECTURE_PARTS];

@@ -127,27 +127,12 @@ static ad_status judge(const json_t *config, const ad_config_row *row, ad_config
   return status;
 }
 
-/* Refuses a list with an element other than the only one. */
-static ad_status judge_each(const json_t *config, const ad_config_row *row, ad_config *to) {
-  const json_t *value;
-  json_t *must = parse_own(row->must), *element;
-  size_t i;
-  int differs;
-  find_key(config, row, &value);
-  differs = value && !json_is_null(value) && !json_is_array(value);
-  json_array_foreach((json_t *)value, i, element) differs |= !json_equal(element, must);
-  json_decref(must);
-  return differs ? ad_config_refuse(to, row->key, "each of its elements must be %s", row->must) : AD_OK;
-}
-
 static ad_status take_row(const json_t *config, const ad_config_row *row, ad_config *to) {
   switch (row->use) {
     case AD_CONFIG_GIVES:
       return give(config, row, to);
     case AD_CONFIG_MUST:
       return judge(config, row, to);
-    case AD_CONFIG_EACH:
-      return judge_each(config, row, to);
     default:
       return AD_OK;
   }
@@ -200,13 +185,22 @@ static int is_off(const json_t *value) {
   return json_is_null(value) || json_is_false(value) || is_empty;
 }
 
-/* Refuses every key that no table has, unless its value asks for nothing. */
+static ad_status note_unread(ad_config *to, const char *key) {
+  AD_TRY(ad_grow(&to->unread, to->unread_count, to->unread_count + 1));
+  return ad_copy_string(key, &to->unread[to->unread_count++]);
+}
+
+/* Refuses every key that no table has, unless its value asks for nothing or changes no number. */
 static ad_status refuse_unknown(const json_t *config, ad_config *to) {
   const char *key;
   json_t *value;
   char shown[SHOWN];
   json_object_foreach((json_t *)config, key, value) {
     if (is_known(to->architecture, key) || is_off(value)) continue;
+    if (ad_config_is_harmless(key, value)) {
+      AD_TRY(note_unread(to, key));
+      continue;
+    }
     AD_TRY(ad_config_refuse(to, key,
                             "is %s, and addend does not know what that changes; remove it if it changes no number",
                             ad_config_print(value, shown, sizeof shown)));
@@ -236,6 +230,7 @@ static ad_status take_all(const json_t *config, ad_config *to) {
   AD_TRY(take_facts(to));
   AD_TRY(take_bias(config, to));
   AD_TRY(ad_config_take_rotary(config, to));
+  AD_TRY(ad_config_take_window(config, to));
   to->positions = json_integer_value(json_object_get(config, "max_position_embeddings"));
   return refuse_unknown(config, to);
 }
@@ -270,9 +265,19 @@ ad_status ad_config_read(const char *path, ad_config *out) {
   return status;
 }
 
+void ad_config_tell_unread(const ad_config *config, const char *path) {
+  char names[WORDS];
+  ad_text text = ad_text_on(names, sizeof names);
+  for (size_t i = 0; i < config->unread_count; i++) ad_text_add(&text, "%s%s", i ? ", " : "", config->unread[i]);
+  if (config->unread_count)
+    ad_log(AD_LOG_INFO, "%s: not read, since no number of the model depends on it: %s", path, names);
+}
+
 void ad_config_release(ad_config *config) {
   for (size_t i = 0; i < config->count; i++) ad_release(config->values[i].text);
   for (size_t i = 0; i < config->refused_count; i++) ad_release(config->refused[i]);
+  for (size_t i = 0; i < config->unread_count; i++) ad_release(config->unread[i]);
   ad_release(config->refused);
+  ad_release(config->unread);
   *config = (ad_config){0};
 }

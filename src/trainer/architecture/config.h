@@ -21,6 +21,10 @@ typedef struct ad_config {
   char **refused; /* what config.json asks for and addend does not compute, a sentence each: "hidden_act: must be
                    * ..." */
   size_t refused_count;
+  char **unread; /* keys that ask for something, and change no number */
+  size_t unread_count;
+  int64_t window;    /* from how many tokens on a sliding window changes attention, which addend does not compute; 0:
+                      * there is no window */
   int64_t positions; /* max_position_embeddings: how long sequences were in training; 0: it does not say */
 } ad_config;
 
@@ -30,6 +34,8 @@ typedef struct ad_config {
 ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_config *out) AD_CHECKED;
 /* Reads a config.json from a file; AD_IO where that cannot be read. */
 ad_status ad_config_read(const char *path, ad_config *out) AD_CHECKED;
+/* Logs in one line which keys were not read, though they ask for something, since they change no number. */
+void ad_config_tell_unread(const ad_config *config, const char *path);
 void ad_config_release(ad_config *config);
 
 #endif

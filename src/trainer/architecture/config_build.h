@@ -17,6 +17,10 @@ const char *ad_config_print(const json_t *value, char *buffer, size_t size);
 enum { AD_CONFIG_NUMBER = 40 };
 const char *ad_config_number(double value, char buffer[AD_CONFIG_NUMBER]);
 
+/* In window.c: takes sliding_window, use_sliding_window and layer_types. */
+ad_status ad_config_take_window(const json_t *config, ad_config *to) AD_CHECKED;
+/* In harmless.c: whether the key with this value changes no number of a causal language model. */
+int ad_config_is_harmless(const char *key, const json_t *value);
 /* In rotary.c: takes rope_theta with rope_scaling, or rope_parameters. */
 ad_status ad_config_take_rotary(const json_t *config, ad_config *to) AD_CHECKED;
 

@@ -1,4 +1,4 @@
-/* Llama, and Mistral without a sliding window. */
+/* Llama, and Mistral. */
 #include "architecture/architecture.h"
 
 static const ad_architecture_fact facts[] = {{"model.qk_norm", "false"}, {0}};
@@ -28,13 +28,14 @@ static const ad_config_row mistral[] = {{"num_key_value_heads", AD_CONFIG_GIVES,
                                         {"head_dim", AD_CONFIG_GIVES, "model.head_dim", NULL, "0"},
                                         {"intermediate_size", AD_CONFIG_GIVES, "model.d_hidden", NULL, NULL},
                                         {"rms_norm_eps", AD_CONFIG_GIVES, "model.norm_epsilon", NULL, "1e-6"},
-                                        {"sliding_window", AD_CONFIG_MUST, NULL, "null", "4096"},
+                                        {"sliding_window", AD_CONFIG_WINDOW, NULL, "null", NULL},
                                         {0}};
 
 const ad_architecture ad_mistral = {.name = "MistralForCausalLM",
                                     .model_type = "mistral",
                                     .kind = "gpt",
                                     .rotary_base = "10000.0",
+                                    .window = 4096,
                                     .facts = mistral_facts,
                                     .config = {ad_config_of_decoders, mistral, ad_config_passed},
                                     .tensors = {ad_tensors_of_decoders, ad_tensors_of_mlp}};

@@ -1,11 +1,9 @@
 /* The dense Qwen models: Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys. */
 #include "architecture/architecture.h"
 
-/* Keys of both. Sliding windows must be off; then their width and first layer change nothing. */
-static const ad_config_row qwen[] = {{"use_sliding_window", AD_CONFIG_MUST, NULL, "false", NULL},
-                                     {"sliding_window", AD_CONFIG_PASSED, NULL, NULL, NULL},
+/* Keys of both. */
+static const ad_config_row qwen[] = {{"use_sliding_window", AD_CONFIG_WINDOW, NULL, "false", NULL},
                                      {"max_window_layers", AD_CONFIG_PASSED, NULL, NULL, NULL},
-                                     {"layer_types", AD_CONFIG_EACH, NULL, "\"full_attention\"", NULL},
                                      {"num_key_value_heads", AD_CONFIG_GIVES, "model.kv_heads", NULL, NULL},
                                      {"intermediate_size", AD_CONFIG_GIVES, "model.d_hidden", NULL, NULL},
                                      {"rms_norm_eps", AD_CONFIG_GIVES, "model.norm_epsilon", NULL, "1e-6"},
@@ -18,6 +16,8 @@ const ad_architecture ad_qwen2 = {.name = "Qwen2ForCausalLM",
                                   .model_type = "qwen2",
                                   .kind = "gpt",
                                   .rotary_base = "10000.0",
+                                  .window = 4096,
+                                  .has_window_switch = 1,
                                   .facts = qwen2_facts,
                                   .config = {ad_config_of_decoders, qwen, qwen2, ad_config_passed},
                                   .tensors = {ad_tensors_of_decoders, ad_tensors_of_mlp}};
@@ -31,6 +31,8 @@ const ad_architecture ad_qwen3 = {.name = "Qwen3ForCausalLM",
                                   .model_type = "qwen3",
                                   .kind = "gpt",
                                   .rotary_base = "10000.0",
+                                  .window = 4096,
+                                  .has_window_switch = 1,
                                   .has_attention_bias = 1,
                                   .facts = qwen3_facts,
                                   .config = {ad_config_of_decoders, qwen, qwen3, ad_config_passed},

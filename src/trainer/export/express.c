@@ -148,7 +148,7 @@ static ad_status add_bias(const asking *a, const ad_architecture *architecture, 
 
 static ad_status add_row(const asking *a, const ad_config_row *row, json_t *config) {
   if (row->use == AD_CONFIG_GIVES) return add_given(a, row, config);
-  if (row->use == AD_CONFIG_MUST) json_object_set_new(config, row->key, json_loads(row->must, JSON_DECODE_ANY, NULL));
+  if (row->must) json_object_set_new(config, row->key, json_loads(row->must, JSON_DECODE_ANY, NULL));
   return AD_OK;
 }
 

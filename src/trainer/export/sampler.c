@@ -41,13 +41,32 @@ static ad_status parse_config(const ad_config *config, const char *path, ad_reci
   ad_status status =
       fclose(file) ? ad_fail(AD_MEMORY, "no memory to read %s", path) : ad_recipe_parse(text, path, NULL, 0, out);
   free(text);
+  if (!status) {
+    (*out)->window = config->window;
+    ad_config_tell_unread(config, path);
+  }
   return status;
+}
+
+/* The window of the model that a run began with: the run's folder keeps its config.json. */
+static int64_t window_of(const char *run) {
+  ad_config config;
+  char *path = NULL;
+  int64_t window = 0;
+  if (!ad_pretrained_config(run, &path, &config)) {
+    window = config.window;
+    ad_config_release(&config);
+  }
+  ad_release(path);
+  return window;
 }
 
 static ad_status recipe_of_run(const char *run, const json_t *provenance, ad_recipe **out) {
   const char *text = json_string_value(json_object_get(provenance, "recipe"));
   if (!text) return ad_fail(AD_INVALID, "%s: its run.json has no recipe", run);
-  return ad_recipe_parse(text, "run.json", NULL, 0, out);
+  AD_TRY(ad_recipe_parse(text, "run.json", NULL, 0, out));
+  (*out)->window = window_of(run);
+  return AD_OK;
 }
 
 /* Makes a sampler that owns the recipe; if that fails, the recipe is released. */

@@ -95,6 +95,28 @@ static void warn_of_length(const ad_reading *r) {
       seq->place.origin, length, r->config_path, (long long)r->config.positions);
 }
 
+/* data.seq: the recipe's, or the default; 0: it is no number, which is an error of its own. */
+static long long length_of_samples(const ad_reading *r) {
+  const ad_node *seq = ad_node_find(ad_node_find(r->root, "data"), "seq");
+  const ad_schema_entry *entry = ad_schema_find(&r->schema, "data.seq");
+  if (seq) return seq->kind == AD_NODE_SCALAR ? strtoll(seq->text, NULL, 10) : 0;
+  return entry && entry->key.fallback ? strtoll(entry->key.fallback, NULL, 10) : 0;
+}
+
+/* A window of at least as many tokens as a sample has changes nothing. */
+static void judge_window(ad_reading *r) {
+  long long window = r->config.window, length = length_of_samples(r);
+  if (!window) return;
+  if (length > window)
+    ad_recipe_errors_add(&r->errors, place_of_config(r), "",
+                         "sliding_window: is %lld, but data.seq is %lld: addend computes attention to all tokens "
+                         "before, which is the same only for samples of at most %lld tokens",
+                         window, length, window);
+  else
+    ad_log(AD_LOG_INFO, "%s: sliding_window is %lld, which changes nothing in samples of %lld tokens", r->config_path,
+           window, length);
+}
+
 /* ---- reading model.from ---- */
 
 ad_status ad_reading_open_pretrained(ad_reading *r) {
@@ -114,5 +136,8 @@ ad_status ad_reading_fill_pretrained(ad_reading *r) {
   if (!ad_node_find(model, "kind")) AD_TRY(put(r, model, "kind", architecture->kind));  // a --set replaced `model`
   for (size_t i = 0; i < r->config.count; i++) AD_TRY(take(r, model, &r->config.values[i]));
   warn_of_length(r);
+  judge_window(r);
+  ad_config_tell_unread(&r->config, r->config_path);
+  r->recipe->window = r->config.window;
   return AD_OK;
 }

@@ -60,6 +60,7 @@ ad_status ad_sampler_create(const ad_recipe *recipe, const ad_sampler_options *o
   AD_TRY(check_options(&taken));
   AD_TRY(ad_new(1, &sampler));
   sampler->options = taken;
+  sampler->window = recipe->window;
   ad_status status = create_parts(recipe, sampler);
   if (status)
     ad_sampler_close(sampler);
@@ -127,6 +128,12 @@ static ad_status run(ad_sampler *sampler, const int32_t *tokens, int64_t count) 
 ad_status ad_sampler_read(ad_sampler *sampler, const int32_t *tokens, int64_t count) {
   AD_NEED(sampler, tokens);
   AD_TRY(check_tokens(sampler, tokens, count));
+  if (sampler->window && count > sampler->window - sampler->read)
+    return ad_fail(
+        AD_INVALID,
+        "the model has a sliding window of %lld tokens (sliding_window in its config.json), which addend does "
+        "not compute: prompt and continuation may have at most %lld tokens together",
+        (long long)sampler->window, (long long)sampler->window);
   return run(sampler, tokens, count);
 }
 

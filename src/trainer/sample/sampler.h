@@ -16,6 +16,7 @@ struct ad_sampler {
   ad_tape *tape;
   ad_kept_keys **kept; /* one for each block */
   int64_t read;        /* tokens of the sequence read so far */
+  int64_t window;      /* the most tokens that may be read, as in ad_recipe; 0: any number */
   double *logits;
 };
 

@@ -41,12 +41,23 @@ static ad_status read_prompt(const ad_recipe *recipe, const ad_train_options *op
   return encode(recipe, options, tokenizer, recipe->evaluate.prompts[index], out);
 }
 
+/* What follows a prompt must end before a sliding window would matter. */
+static ad_status check_window(const ad_recipe *recipe, const ad_prompt *prompt) {
+  int64_t tokens = prompt->count + recipe->evaluate.prompt_tokens;
+  if (!recipe->window || tokens <= recipe->window) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "has %lld tokens, and evaluate.prompt_tokens is %lld, but the model has a sliding window of %lld "
+                 "tokens, which addend does not compute: both together may have at most as many",
+                 (long long)prompt->count, (long long)recipe->evaluate.prompt_tokens, (long long)recipe->window);
+}
+
 static ad_status read_prompts(const ad_recipe *recipe, const ad_train_options *options, ad_prompts *out) {
   AD_TRY(ad_prompts_tokenizer(recipe, options->folder, &out->tokenizer));
   AD_TRY(ad_new(recipe->evaluate.prompt_count, &out->list));
   while (out->count < recipe->evaluate.prompt_count) {
     size_t i = out->count++;
     ad_status status = read_prompt(recipe, options, out->tokenizer, i, &out->list[i]);
+    if (!status) status = check_window(recipe, &out->list[i]);
     if (status == AD_INVALID)
       return ad_fail_in(status, "%s: evaluate.prompts[%zu]", recipe->path ? recipe->path : "recipe", i);
     if (status) return status;

@@ -1,0 +1,41 @@
+/* Sliding windows. addend computes attention to all tokens before; a window of at least as many tokens as a sequence has
+ * is the same. Which layers have one is the same question, since such a window changes none. */
+#include <string.h>
+#include "architecture/config_build.h"
+
+enum { SHOWN = 120 };
+
+/* Refuses layers of another kind than those that have a window and those that have none. */
+static ad_status judge_layers(const json_t *list, int windows, ad_config *to) {
+  const json_t *element;
+  size_t i;
+  int others = list && !json_is_null(list) && !json_is_array(list);
+  json_array_foreach((json_t *)list, i, element) {
+    const char *kind = json_is_string(element) ? json_string_value(element) : "";
+    others |= strcmp(kind, "full_attention") != 0 && !(windows && !strcmp(kind, "sliding_attention"));
+  }
+  if (!others) return AD_OK;
+  return ad_config_refuse(to, "layer_types", "each of its elements must be \"full_attention\"%s",
+                          windows ? " or \"sliding_attention\"" : "");
+}
+
+/* The width of the window; 0: there is none. Refuses what is no width. */
+static ad_status take_width(const json_t *value, int64_t absent, int64_t *out, ad_config *to) {
+  char shown[SHOWN];
+  *out = value ? (json_is_integer(value) ? json_integer_value(value) : 0) : absent;
+  if (!value || json_is_null(value) || (json_is_integer(value) && *out > 0)) return AD_OK;
+  return ad_config_refuse(to, "sliding_window", "must be null or a number of tokens, is %s",
+                          ad_config_print(value, shown, sizeof shown));
+}
+
+/* Qwen's models have a window only if use_sliding_window is true; others do not look at that key. */
+ad_status ad_config_take_window(const json_t *config, ad_config *to) {
+  const json_t *use = json_object_get(config, "use_sliding_window");
+  int is_on = !to->architecture->has_window_switch || json_is_true(use);
+  int64_t width;
+  if (use && !json_is_boolean(use) && !json_is_null(use))
+    AD_TRY(ad_config_refuse_value(to, "use_sliding_window", "true or false", use));
+  AD_TRY(take_width(json_object_get(config, "sliding_window"), to->architecture->window, &width, to));
+  to->window = is_on ? width : 0;
+  return judge_layers(json_object_get(config, "layer_types"), to->window > 0, to);
+}
