@@ -203,9 +203,9 @@ static ad_status remove_folders(ad_prover *prover) {
 }
 
 ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) {
-  ad_status status = AD_OK;
+  ad_status status = prover->has_account ? ad_account_compare_counts(prover) : AD_OK;
   if (prover->reference && *prover->account) {
-    if (reads && prover->has_account) status = read_modules(prover, step);
+    if (reads && prover->has_account && !status) status = read_modules(prover, step);
     ad_status removed = remove_folders(prover);
     if (!status) status = removed;
   }

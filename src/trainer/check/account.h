@@ -14,6 +14,9 @@ ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) AD_CHECKED;
 /* Removes accounts that the ranks of this process left because they ended in the middle of a step. */
 void ad_account_remove_left(void);
 
+/* account_counts.c: compares the ranks' counts of the step. Collective. */
+ad_status ad_account_compare_counts(ad_prover *prover) AD_CHECKED;
+
 /* account_causes.c: judges one parameter by the document of `addend diff`: gives it the document's causes, or notes in
  * `accounted` that its sum is right and its addends are wrong. document NULL: its module has no account. */
 void ad_account_judge(const ad_prover *prover, const json_t *document, size_t index, ad_proof_param *param);

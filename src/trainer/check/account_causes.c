@@ -100,19 +100,22 @@ static void add_cause(const json_t *document, ad_causes *out) {
   snprintf(cause->place, sizeof cause->place, "%s", place ? place : "");
 }
 
-/* Replaces the causes by one: the sum of the counts was left out, so that each rank divided by its own count. */
-static void say_own_count(const ad_prover *prover, ad_causes *causes) {
-  for (size_t i = 0; i < prover->places.count; i++) {
-    const ad_place *place = &prover->places.list[i];
-    char names[80];
-    if (!ad_place_is_count(place)) continue;
-    causes->count = 0;
-    ad_causes_add(causes, AD_CAUSE_AVERAGED, place->axes & place->large, NAN,
+/* Replaces the causes by one, if ranks divided their losses by different counts. The axes are those of the counts,
+ * whatever the parameter's view. */
+static void say_own_count(const ad_told_counts *counts, ad_causes *causes) {
+  char names[80];
+  if (!counts->within && !counts->beside) return;
+  causes->count = 0;
+  if (counts->within)
+    ad_causes_add(causes, AD_CAUSE_AVERAGED, counts->within, NAN,
                   "each rank divided its loss by its own count: the sum of counts over %s was left out, or made over "
                   "fewer ranks",
-                  ad_axes_print(place->axes & place->large, names, sizeof names));
-    return;
-  }
+                  ad_axes_print(counts->within, names, sizeof names));
+  else
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, counts->beside, NAN,
+                  "ranks along %s have the same rows to count, and divided their losses by different counts: they read "
+                  "other rows, or counted them otherwise",
+                  ad_axes_print(counts->beside, names, sizeof names));
 }
 
 /* Takes the causes of a wrong sum from the diff's judgement of a parameter. There are none if the sum is as its types
@@ -179,8 +182,12 @@ void ad_account_judge(const ad_prover *prover, const json_t *document, size_t in
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);
   if (is_kind(judged, "divided_by_own_count"))
-    say_own_count(prover, &causes); /* names the losses' axes, whatever the parameter's view */
+    say_own_count(&prover->told_counts, &causes);
   else
     for (int i = 0; i < causes.count; i++) say_in_own_view(prover, &at, &causes.list[i]);
+  /* The dump of a module does not know the other modules, by whose ranks the sum may be off as well. */
+  if (param->proportional)
+    ad_diagnose_averages(ad_run_program(prover->run), at.module, at.spec->layout.mesh,
+                         ad_proof_reduced_axes(&at.spec->layout), &causes);
   if (causes.count) ad_causes_copy(&param->causes, &causes);
 }

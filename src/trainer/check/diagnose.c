@@ -77,22 +77,31 @@ static int is_of_factor(const ad_causes *causes) {
   return causes->count && isfinite(first->factor) && first->kind != AD_CAUSE_MISSING;
 }
 
-void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
-                          ad_causes *causes) {
-  int64_t averaged = ad_mesh_ranks_over(mesh, reduced);
-  double factor = causes->list[0].factor;
-  if (!reduced || !is_of_factor(causes)) return;
+/* Adds the cause that the gradient was averaged over these axes of its own ranks, and multiplied by the data parallel
+ * ranks of another module, for each module by which that gives the factor. */
+static void add_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes axes, double factor,
+                         ad_causes *causes) {
+  int64_t averaged = ad_mesh_ranks_over(mesh, axes);
   for (size_t m = 0; m < ad_program_module_count(program); m++) {
     const ad_module_spec *other = ad_program_module(program, m);
     int64_t times = ad_mesh_ranks_over(other->mesh, AD_AXES_DP);
     if (m == module || times == 1 || times == averaged || !is_factor(factor, (double)times / (double)averaged))
       continue;
     if (causes->list[0].kind == AD_CAUSE_UNKNOWN) causes->count = 0;
-    ad_cause *cause = ad_causes_add(causes, AD_CAUSE_AVERAGED, reduced, factor,
+    ad_cause *cause = ad_causes_add(causes, AD_CAUSE_AVERAGED, axes, factor,
                                     "averaged over %s (%lld), and multiplied by the ranks of `%s` (%lld)",
-                                    print_axes(reduced), (long long)averaged, other->name, (long long)times);
+                                    print_axes(axes), (long long)averaged, other->name, (long long)times);
     snprintf(cause->place, sizeof cause->place, "%s", other->name);
   }
+}
+
+void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
+                          ad_causes *causes) {
+  double factor = causes->list[0].factor;
+  ad_axes data = reduced & AD_AXES_DP; /* a job may average over the axes that cut the batch alone */
+  if (!reduced || !is_of_factor(causes)) return;
+  add_averages(program, module, mesh, reduced, factor, causes);
+  if (data && data != reduced) add_averages(program, module, mesh, data, factor, causes);
 }
 
 void ad_diagnose_update(ad_causes *causes) {

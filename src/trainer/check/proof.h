@@ -126,7 +126,8 @@ void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *par
 /* Copies differ along these axes, are wrong, and add up to the reference. */
 void ad_diagnose_parts(ad_axes differs, ad_causes *causes);
 /* The gradient was averaged over its own ranks and multiplied by the ranks of another module, if its factor says so.
- * `module`, `mesh`: the parameter's. Adds the cause to the others, unless none was known. */
+ * `module`, `mesh`: the parameter's. Adds the cause to the others, or replaces one that only says that the factor is none of a
+ * group. */
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
                           ad_causes *causes);
 /* Shards along these axes, which hold different elements, were summed with each other. */

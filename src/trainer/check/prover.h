@@ -11,6 +11,12 @@
 
 enum { AD_ACCOUNT_PATH = 256 };
 
+/* The axes along which ranks have different counts of what losses are divided by, although they should have one. */
+typedef struct ad_told_counts {
+  ad_axes within; /* axes that a count is summed over: its ranks do not have one sum */
+  ad_axes beside; /* other axes: ranks that count the same rows do not count the same */
+} ad_told_counts;
+
 /* One rank's share of one proof. Parameters are numbered over all modules, as in ad_run_param_at. */
 typedef struct ad_prover {
   ad_comm *comm;
@@ -33,6 +39,7 @@ typedef struct ad_prover {
   ad_calls made, planned;          /* the collectives that ranks made, and those of the plan */
   int accounts;                    /* 1: account.c counts the addends of a step that does not hold */
   int has_account;                 /* the step under way dumps its addends for account.c */
+  ad_told_counts told_counts;      /* how the counts of that step differ */
   char account[AD_ACCOUNT_PATH];   /* prefix of the account's folders */
   ad_places places; /* on the first rank: the program's transitions, listed when an account is first read */
 } ad_prover;
