@@ -2,102 +2,200 @@
 """Compares the causes that `addend check --sabotage` reports for planted mistakes with what was planted.
 
     python3 bench/causes.py build/addend recipes/*.yaml >table.md
+    python3 bench/causes.py build/addend recipes/pools-*.yaml --set train.microbatches=3
 
-Counts for each recipe, over all mistakes that are caught by numbers: whether axis and place are named, by `cause` or among
-`possible_causes`, and whether a `cause` is false. Lists the mistakes that are not named, and the false causes.
+A cause is right if its kind, its axes, its place (parameter, pass and transition, bridge, pool, count, update) and its
+factor are those of the mistake. Counts for each recipe, over all mistakes that are caught by numbers: whether the right
+cause is named, by `cause` or among `possible_causes`, and whether a `cause` is false. A `cause` that names none of these
+is vague, and any other that is not right is false. Lists the mistakes that are not named, and the false causes.
 """
 
 import argparse
 import collections
 import json
+import math
 import re
 import subprocess
 import sys
 
 PLACE = re.compile(r'^(?P<what>.*): (?P<move>\w+) over (?P<axes>[a-z_,]+)( \(number \d+\))?$')
-NOT_OVER = {'more_axes', 'fewer_axes', 'other_group'}
+OF_AN_AXIS = {'more_axes', 'fewer_axes', 'other_group'}
 
-# Words that a right cause of these mistakes contains (mistakes that are not in a transition; the parameter is always named).
+# Causes that say no more than that a gradient is wrong: they name no kind, axis, place or pass.
+VAGUE = re.compile(
+    r'[\d.e+-]+ times (what is expected|the reference): a factor that is no group'
+    r'|microbatch .* times what is expected$'
+    r'|all copies agree and are wrong: addends are missing, counted with other weights, or of other data$'
+    r'|addends count differently|the addends of each rank carry a factor of their own|a value is not a finite number'
+)
+
+# The kinds of causes that say what an operator does to the sum of a parameter's gradient, and to a value on a tape.
+# `unknown` on a tape: the place is named, and every way in which it may be wrong.
+KINDS = {
+    'left_out': ({'partial', 'missing'}, {'unknown', 'averaged'}),
+    'doubled': ({'doubled'}, {'unknown', 'doubled'}),
+    'averaged': ({'averaged'}, {'unknown', 'averaged'}),
+    'more_axes': ({'wrong_group', 'doubled'}, {'unknown', 'doubled'}),
+    'fewer_axes': ({'partial', 'missing'}, {'unknown', 'averaged'}),
+    'other_group': ({'wrong_group', 'replicas_differ'}, {'unknown'}),
+    'backward_identity': (set(), {'unknown', 'averaged'}),
+    'backward_local': (set(), {'unknown', 'averaged'}),
+    'first_microbatch_only': ({'partial', 'missing'}, {'unknown', 'averaged'}),
+    'once_everywhere': ({'doubled'}, {'unknown', 'doubled'}),
+}
+
+# What a cause says of the count by which losses are divided, for each operator: a count that is too small makes the
+# gradient too large.
+OF_COUNT = {
+    'left_out': r'left out|local count',
+    'averaged': r'averaged, (made twice, )?or made|local count',
+    'doubled': r'made twice|count that was summed twice',
+    'more_axes': r'over more ranks|over other ranks|count that was summed twice',
+    'fewer_axes': r'over fewer ranks|over other ranks|local count',
+    'other_group': r'over other ranks',
+    'first_microbatch_only': r'over other ranks|left out',
+}
+
+BACKWARD = r'formula of the backward pass|in the backward pass: a transition|on the way back over the bridge'
+FORWARD = r'formula or the data of the forward pass'
+UPDATE = r'update'
+NARROW = r'differs by rounding only: .*(narrower dtype|other order)|rounded to 16 bits'
+
+# Mistakes that are not in a transition: the kinds and the words of right causes, and which axes they are over ("sum":
+# those that the parameter's gradient is summed over; "": none, or any).
 KNOWN = {
-    'mean-of-microbatch-means': r'microbatch',
-    'last-microbatch-only': r'last microbatch',
-    'first-step-unsynchronised': r'not (summed|reduced) over|differ along',
-    'both-factors-when-one-runs': r'accumulated was divided|microbatch',  # accumulated: all microbatches but the last
-    'factor-wrong-width': r'missing: the sum is zero|factor|not finite',
-    'bucket-by-raw-dtype': r'rounding|rounded',
-    'bucket-by-wide-gradient': r'rounding|rounded',
-    'narrow-accumulate': r'rounding|rounded',
-    'bucket-reused-early': r'other data|microbatch|copies differ|addend',
-    'slot-filled-again': r'microbatch|other data',
-    'perturbed-replica': r"cop(y|ies) differs?|wrong on rank",
-    'master-in-bf16': r'update',
-    'one-seed-for-two-averages': r'averaged|divided',
+    'accumulated-divided-again': ({'averaged', 'unknown'}, r'accumulated was divided|microbatch \d+ counts', ''),
+    'add-to-itself-in-group-of-one': ({'doubled'}, r'^doubled|^summed twice', ''),
+    'averaged-over-stages': ({'averaged', 'unknown'}, r'averaged', ''),
+    'bf16-for-f16-gradients': ({'rounding'}, NARROW, ''),
+    'bf16-for-f16-values': ({'rounding'}, NARROW, ''),
+    'both-factors-when-one-runs': ({'averaged'}, r'accumulated was divided by the ranks of', ''),
+    'bucket-by-raw-dtype': ({'rounding'}, NARROW, ''),
+    'bucket-by-wide-gradient': ({'rounding'}, NARROW, ''),
+    'bucket-reused-early': (
+        {'missing', 'partial', 'replicas_differ'},
+        r'sum is zero, and no rank|addends are missing|only the last microbatch|or of other gradients|'
+        r'not summed over',
+        '',
+    ),
+    'divided-at-each-stage': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}', ''),
+    'divided-behind-backward': ({'unknown', 'doubled'}, rf'{BACKWARD}|not divided|loss scale', ''),
+    'divided-by-microbatches-too': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}|{FORWARD}', ''),
+    'divided-by-one-microbatch': ({'averaged', 'unknown'}, rf'divided by counts of their own|{FORWARD}|count that', ''),
+    'embedding-twice-in-norm': ({'unknown', 'replicas_differ'}, UPDATE, ''),
+    'experts-averaged-over-copies': ({'doubled'}, r'not divided|too few ranks', ''),
+    'experts-divided-by-own-group': ({'doubled'}, r'not divided|too few ranks', ''),
+    'factor-wrong-width': ({'missing', 'unknown'}, r'sum is zero, and no rank|factor|not finite', ''),
+    'first-step-unsynchronised': ({'partial'}, r'own addend only: not summed over|not reduced over', 'sum'),
+    'last-microbatch-only': ({'missing'}, r'only the last microbatch', ''),
+    'master-in-bf16': ({'unknown', 'replicas_differ'}, UPDATE, ''),
+    'mean-of-microbatch-means': ({'averaged'}, r'divided by counts of their own', ''),
+    'narrow-accumulate': ({'rounding'}, NARROW, ''),
+    'norm-of-each-stage': ({'unknown', 'replicas_differ'}, UPDATE, ''),
+    'norm-over-other-mesh': ({'unknown', 'replicas_differ'}, UPDATE, ''),
+    'one-seed-for-two-averages': ({'averaged'}, r'averaged over [a-z_,]+ \(\d+\), and multiplied by the ranks of', ''),
+    'overflow-per-rank': ({'unknown', 'replicas_differ'}, UPDATE, ''),
+    'perturbed-replica': (
+        {'replicas_differ'},
+        r'copy differs from all others|is wrong on rank \d+ and right|although the first is right|changed afterwards',
+        '',
+    ),
+    'product-sums-in-bf16': ({'rounding'}, NARROW, ''),
+    'residual-in-bf16': ({'rounding'}, NARROW, ''),
+    'shifted-slice': ({'unknown'}, rf'{FORWARD}|read other rows', ''),
+    'slot-filled-again': ({'missing'}, r'only the last microbatch|or of other data', ''),
+    'sources-summed-over-samples': ({'unknown'}, rf'{FORWARD}|{BACKWARD}', ''),
+    'statistics-in-bf16': ({'rounding'}, NARROW, ''),
 }
+COMPUTED = ({'unknown', 'doubled', 'averaged'}, rf'{FORWARD}|{BACKWARD}', '')  # all others change what is computed
 
 
-# Kinds of causes that contradict an operator, which says how the sum is wrong. `missing` for a pass or a count only says
-# that another transition is meant ("left out, or done over other ranks").
-OTHER_KINDS = {
-    'averaged': {'doubled', 'partial', 'wrong_group'},
-    'doubled': {'averaged', 'partial', 'wrong_group'},
-    'left_out': {'doubled', 'wrong_group'},
-    'first_microbatch_only': {'doubled', 'wrong_group'},
-}
+def set_of(axes):
+    return set(axes.split(',')) - {''}
 
 
-def truth(sabotage):
-    """The axes over which the mistake was planted, and its phase and place."""
-    derived = sabotage['derived']
-    place = PLACE.match(derived['place'])
-    axes = set(place['axes'].split(','))
-    named = sabotage['name'].split(':')[1].split(' ')[0] if derived['operator'] in NOT_OVER else None
-    if derived['operator'] in ('more_axes', 'fewer_axes'):
-        axes = {named}
-    if derived['operator'] == 'other_group':
-        axes |= {named}
-    if derived['phase'] != 'step':  # for a transition on a tape, the answer is which one
-        axes |= set(place['axes'].split(','))
-    return axes, derived['phase'], place['what']
+def sizes_of(param):
+    return {axis: int(size) for axis, size in (word.split('=') for word in param['mesh'].split())}
 
 
-def names_place(cause, sabotage, phase, what):
-    if what == 'count':
-        return 'count' in cause['text']
-    if what == 'norm':
-        return 'update' in cause['text'] or 'norm' in cause['text']
-    if phase == 'step':
-        return sabotage['param'] == what and not re.search('forward|backward', cause['text'])
-    return phase in cause['text'] or 'bridge' in cause['text']
+class Planted:
+    """A mistake, and the parameter that shows it."""
+
+    def __init__(self, sabotage, param):
+        self.name, self.param, self.expected = sabotage['name'], param, sabotage['expected_ratio']
+        self.sizes, derived = sizes_of(param), sabotage['derived']
+        self.operator = derived and derived['operator']
+        if not derived:
+            return
+        place = PLACE.match(derived['place'])
+        self.phase, self.what = derived['phase'], place['what']
+        self.axes = {axis for axis in set_of(place['axes']) if self.sizes.get(axis) != 1}
+        self.named = {self.name.split(':')[1].split(' ')[0]} if self.operator in OF_AN_AXIS else set()
+
+    def has_axes(self, over):
+        """Whether a cause over these axes is over those of the mistake."""
+        if self.operator == 'other_group':
+            return over and over <= self.axes | self.named
+        if self.operator == 'more_axes' or self.phase != 'step':
+            return over in (self.named, self.axes, self.axes | self.named)
+        if self.operator == 'fewer_axes':
+            return over == self.named or (self.what == 'count' and over == self.axes)
+        return over == self.axes
+
+    def has_factor(self, cause):
+        """Whether the cause's factor is the mistake's, and the ranks that the cause names give it."""
+        factor, text = cause['factor'], cause['text']
+        if factor is None:
+            return True
+        product = re.search(r'over [a-z_,]+ \((\d+)\), and multiplied by the ranks of `[^`]+` \((\d+)\)', text)
+        if product and not math.isclose(factor, int(product[2]) / int(product[1]), rel_tol=1e-6):
+            return False
+        if self.expected is not None and not math.isclose(factor, self.expected, rel_tol=1e-4):
+            return False
+        over = set_of(cause['axes'])
+        if product or not over or not over <= set(self.sizes) or cause['kind'] not in ('averaged', 'doubled'):
+            return True
+        ranks = math.prod(self.sizes[axis] for axis in over)
+        return 'count that losses' in text or math.isclose(max(factor, 1 / factor), ranks, rel_tol=1e-4)
+
+    def is_told_by(self, cause):
+        """Whether kind, axes, place and factor of the cause are those of the mistake."""
+        over, text, kind = set_of(cause['axes']), cause['text'], cause['kind']
+        if not self.operator:
+            kinds, words, axes = KNOWN.get(self.name, COMPUTED)
+            has_axes = axes != 'sum' or over == {a for a in set_of(self.param['reduced_over']) if self.sizes.get(a) != 1}
+            return kind in kinds and bool(re.search(words, text)) and has_axes and self.has_factor(cause)
+        if self.what == 'norm':
+            return 'update' in text
+        if not self.has_axes(over) or not self.has_factor(cause):
+            return False
+        if self.what == 'count':
+            return 'count' in text and bool(re.search(OF_COUNT[self.operator], text))
+        if self.phase == 'step':
+            own = self.param['name'] == self.what and not re.search('forward|backward|bridge', text)
+            return own and kind in KINDS[self.operator][0]
+        return kind in KINDS[self.operator][1] and self.is_placed(cause)
+
+    def is_placed(self, cause):
+        """Whether the cause names the pass and the transition, or the bridge, of a mistake on a tape."""
+        if not re.search(r'\.c:\d+$', self.what):
+            return cause['place'] == self.what and 'bridge' in cause['text']
+        listed = self.what in cause['text'] or re.search(r' or \d+ more\)$', cause['text'])
+        return f'in the {self.phase} pass: a transition' in cause['text'] and bool(listed)
 
 
-def is_of_other_kind(cause, sabotage):
-    return cause['kind'] in OTHER_KINDS.get(sabotage['derived']['operator'], ())
+def verdict_on(planted, alone, causes):
+    told = any(planted.is_told_by(cause) for cause in causes)
+    if alone and not told and not VAGUE.match(alone['text']):
+        return 'false'
+    return 'vague' if not told else 'alone' if alone else 'listed'
 
 
-def fits(cause, sabotage):
-    if not sabotage['derived']:
-        return bool(re.search(KNOWN.get(sabotage['name'], 'forward|backward'), cause['text']))
-    axes, phase, what = truth(sabotage)
-    over = set(cause['axes'].split(',')) - {''}
-    if what == 'norm':
-        return names_place(cause, sabotage, phase, what)
-    return bool(over & axes) and names_place(cause, sabotage, phase, what) and not is_of_other_kind(cause, sabotage)
-
-
-def is_false(cause, sabotage):
-    """Whether a certain cause names another axis or place; one that names neither is vague, not false."""
-    if fits(cause, sabotage) or cause['kind'] == 'unknown':
-        return False
-    if not sabotage['derived']:
-        return bool(cause['axes']) and sabotage['name'] in KNOWN
-    axes, phase, what = truth(sabotage)
-    over = set(cause['axes'].split(',')) - {''}
-    wrong = not over & axes or not names_place(cause, sabotage, phase, what) or is_of_other_kind(cause, sabotage)
-    return bool(over) and wrong
-
-
-def look_at(addend, recipe):
-    run = subprocess.run([addend, 'check', recipe, '--sabotage', '--json'], capture_output=True, text=True, check=False)
+def look_at(addend, recipe, sets):
+    arguments = [argument for each in sets for argument in ('--set', each)]
+    run = subprocess.run(
+        [addend, 'check', recipe, '--sabotage', '--json', *arguments], capture_output=True, text=True, check=False
+    )
     if run.returncode not in (0, 1):
         sys.exit(f'{recipe}: {run.stderr}')
     return json.loads(run.stdout)
@@ -105,21 +203,20 @@ def look_at(addend, recipe):
 
 def judge(document, listed):
     tally, lines = collections.Counter(), []
+    params = {param['name']: param for param in document['params']}
     for sabotage in document['sabotage']:
         if sabotage['caught_by'] != 'number' or sabotage['param'] is None:
             continue
-        causes = [sabotage['cause']] if sabotage['cause'] else sabotage['possible_causes']
-        named = any(fits(cause, sabotage) for cause in causes)
-        false = bool(sabotage['cause']) and is_false(sabotage['cause'], sabotage)
-        verdict = 'false' if false else 'vague' if not named else 'alone' if sabotage['cause'] else 'listed'
-        listed.append((document['recipe'], sabotage['name'], sabotage['param'], verdict, ' | '.join(cause['text'] for cause in causes)))
+        alone = sabotage['cause']
+        causes = [alone] if alone else sabotage['possible_causes']
+        verdict = verdict_on(Planted(sabotage, params[sabotage['param']]), alone, causes)
+        said = [cause['text'].replace('../', '') for cause in causes]
+        listed.append((document['recipe'], sabotage['name'].replace('../', ''), sabotage['param'], verdict, ' | '.join(said)))
         tally['caught'] += 1
-        tally['named'] += named
-        tally['alone'] += named and bool(sabotage['cause'])
-        tally['false'] += false
-        if not named or false:
-            said = ' \\| '.join(f"{cause['text']}" for cause in causes)
-            lines.append(f"| {sabotage['name']} | {sabotage['param']} | {'false' if false else 'vague'}: {said} |")
+        tally[verdict] += 1
+        if verdict in ('vague', 'false'):
+            words = ' \\| '.join(said)
+            lines.append(f"{sabotage['name']} | {sabotage['param']} | {verdict}: {words} |")
     return tally, lines
 
 
@@ -128,21 +225,25 @@ def main():
     parser.add_argument('addend')
     parser.add_argument('recipe', nargs='+', help='a recipe, or the document of its check (.json)')
     parser.add_argument('--list', metavar='FILE', help='every mistake, with what was said of it, as a table with tabs')
+    parser.add_argument('--set', metavar='PATH=VALUE', action='append', default=[], help='replace a key of each recipe')
     given = parser.parse_args()
-    every, listed = [], []
-    print('| recipe | by number | axis and place named | by a `cause` alone | false `cause` |\n|---|---|---|---|---|')
+    every, listed, whole = [], [], collections.Counter()
+    print('| recipe | by number | rightly named | by a `cause` alone | false `cause` |\n|---|---|---|---|---|')
     for recipe in given.recipe:
-        document = json.load(open(recipe)) if recipe.endswith('.json') else look_at(given.addend, recipe)
+        document = json.load(open(recipe)) if recipe.endswith('.json') else look_at(given.addend, recipe, given.set)
         tally, lines = judge(document, listed)
-        name = document['recipe']
-        print(f"| {name} | {tally['caught']} | {tally['named']} | {tally['alone']} | {tally['false']} |", flush=True)
-        every += [f'| {name} {line[1:]}' for line in lines]
+        name, named = document['recipe'], tally['alone'] + tally['listed']
+        print(f"| {name} | {tally['caught']} | {named} | {tally['alone']} | {tally['false']} |", flush=True)
+        every += [f'| {name} {line}' for line in lines]
+        whole.update(tally)
+    print(f"\n{whole['caught']} by number, {whole['alone'] + whole['listed']} named, {whole['alone']} alone, {whole['false']} false")
     print('\n| recipe | planted | shown by | said |\n|---|---|---|---|')
     print('\n'.join(every))
     if given.list:
         with open(given.list, 'w') as file:
             file.write('recipe\tplanted\tshown by\ttold\tsaid\n')
             file.writelines('\t'.join(row) + '\n' for row in listed)
+    sys.exit(1 if whole['false'] else 0)
 
 
 main()

@@ -59,9 +59,12 @@ static void with_the_right_loss_it_is_the_way_back(void **state) {
   explain(NAN, 0);
   assert_int_equal(proof->params[0].causes.count, 3);
   says(0, AD_AXES(AD_TP), "",
-       "in the backward pass: a transition over tp was left out, or done over other ranks (all_gather at src/a.c:2)");
+       "in the backward pass: a transition over tp was left out, averaged, summed twice, or done over other ranks "
+       "(all_gather at src/a.c:2)");
   says(1, AD_AXES(AD_CP), "images",
-       "on the way back over the bridge `images`: the transition over cp was left out, or done over other ranks");
+       "on the way back over the bridge `images`: the transition over cp was left out, averaged, summed twice, or "
+       "done over other ranks");
+  assert_int_equal(proof->params[0].causes.list[1].kind, AD_CAUSE_UNKNOWN);
   says(2, 0, "", "a formula of the backward pass, in what comes back to `second`: the loss is right");
   assert_int_equal(proof->params[1].causes.count, 3);
   assert_int_equal(proof->params[2].causes.count, 1); /* no cause was added to the one it had */
@@ -71,10 +74,11 @@ static void a_wrong_loss_is_made_on_the_way_there(void **state) {
   explain(NAN, 1e-3);
   assert_int_equal(proof->params[0].causes.count, 3);
   says(0, AD_AXES(AD_CP), "",
-       "the count that losses are divided by is wrong: its sum over cp was left out, or made over other ranks");
+       "the count that losses are divided by is wrong: its sum over cp was left out, averaged, made twice, or made "
+       "over other ranks");
   says(1, AD_AXES(AD_TP), "",
-       "in the forward pass: a transition over tp was left out, or done over other ranks (all_gather at src/a.c:1 or 1 "
-       "more)");
+       "in the forward pass: a transition over tp was left out, averaged, summed twice, or done over other ranks "
+       "(all_gather at src/a.c:1 or 1 more)");
   says(2, 0, "", "a formula or the data of the forward pass: the loss is wrong as well");
   explain(NAN, NAN);
   assert_int_equal(proof->params[0].causes.count, 3);
@@ -83,17 +87,21 @@ static void a_wrong_loss_is_made_on_the_way_there(void **state) {
 static void a_factor_is_that_of_a_group_of_its_size(void **state) {
   explain(1.0 / 3, 0);
   assert_int_equal(proof->params[0].causes.count, 2);
-  says(0, AD_AXES(AD_CP), "images", "on the way back over the bridge `images`: the transition over cp was averaged");
+  says(0, AD_AXES(AD_CP), "images",
+       "on the way back over the bridge `images`: the transition over cp was averaged, or done over fewer ranks");
   explain(2, 0);
   assert_int_equal(proof->params[0].causes.count, 2);
-  says(0, AD_AXES(AD_TP), "", "in the backward pass: a transition over tp was summed twice (all_gather at src/a.c:2)");
+  says(0, AD_AXES(AD_TP), "",
+       "in the backward pass: a transition over tp was summed twice, or over more ranks (all_gather at src/a.c:2)");
   assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
   explain(3, 1e-3); /* the loss is wrong as well: its divisor is too small */
   says(0, AD_AXES(AD_CP), "",
-       "the count that losses are divided by is wrong: its sum over cp was left out, or averaged");
+       "the count that losses are divided by is wrong: its sum over cp was left out, averaged, or made over fewer "
+       "ranks");
   assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_AVERAGED);
   explain(1.0 / 3, 1e-3);
-  says(0, AD_AXES(AD_CP), "", "the count that losses are divided by is wrong: its sum over cp was made twice");
+  says(0, AD_AXES(AD_CP), "",
+       "the count that losses are divided by is wrong: its sum over cp was made twice, or over more ranks");
   assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
   explain(5, 0); /* no group has 5 ranks, so any transition may be wrong */
   assert_int_equal(proof->params[0].causes.count, 3);

@@ -92,16 +92,16 @@ static void print_like(const search *s, size_t first, double factor, ad_text *te
 }
 
 static ad_cause_kind kind_of(double factor) {
-  return isnan(factor) ? AD_CAUSE_MISSING : factor < 1 ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED;
+  return isnan(factor) ? AD_CAUSE_UNKNOWN : factor < 1 ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED;
 }
 
 /* Adds the count as a cause: if gradients are too large by a factor, the count that they are divided by is too small by
  * it. */
 static void add_count(const ad_place *place, double factor, ad_causes *causes) {
   char names[80];
-  const char *did = isnan(factor) ? "left out, or made over other ranks"
-                    : factor > 1  ? "left out, or averaged"
-                                  : "made twice";
+  const char *did = isnan(factor) ? "left out, averaged, made twice, or made over other ranks"
+                    : factor > 1  ? "left out, averaged, or made over fewer ranks"
+                                  : "made twice, or over more ranks";
   ad_causes_add(causes, kind_of(1 / factor), axes_of(place), factor,
                 "the count that losses are divided by is wrong: its sum over %s was %s",
                 ad_axes_print(axes_of(place), names, sizeof names), did);
@@ -111,7 +111,9 @@ static void add_like(const search *s, size_t first, double factor, ad_causes *ca
   const ad_place *place = &s->places->list[first];
   char names[80], where[160];
   ad_text text = ad_text_on(where, sizeof where);
-  const char *did = isnan(factor) ? "left out, or done over other ranks" : factor < 1 ? "averaged" : "summed twice";
+  const char *did = isnan(factor) ? "left out, averaged, summed twice, or done over other ranks"
+                    : factor < 1  ? "averaged, or done over fewer ranks"
+                                  : "summed twice, or over more ranks";
   ad_axes_print(axes_of(place), names, sizeof names);
   print_like(s, first, factor, &text);
   if (ad_place_is_count(place))
