@@ -11,7 +11,7 @@ typedef struct pools {
   int ci, block, adv; /* ranks of the importance network, of each of two blocks, of the adversary */
 } pools;
 
-static ad_recipe *recipe_of(const pools *p, int losses) {
+static ad_recipe *recipe_in_microbatches(const pools *p, int losses, int microbatches) {
   char text[1024];
   ad_recipe *recipe = NULL;
   snprintf(text, sizeof text,
@@ -22,12 +22,14 @@ static ad_recipe *recipe_of(const pools *p, int losses) {
            "  sparsity: {coefficient: %d, power: 0.9, beta: 0.5}, adversarial: {coefficient: %d}}\n"
            "ascent: {steps: 1, rule: adam, lr: 0.1, scope: %s}\n"
            "mesh: {ci: \"dp=%d\", blocks: \"block=2 dp=%d\", adv: \"dp=%d\"}\nplacement: disjoint\n"
-           "train: {global_batch: %d, steps: 5, lr: 1e-2, seed: 4}\n",
+           "train: {global_batch: %d, microbatches: %d, steps: 5, lr: 1e-2, seed: 4}\n",
            !!(losses & FAITHFULNESS), !!(losses & STOCHASTIC), !!(losses & SPARSITY), !!(losses & ADVERSARIAL),
-           losses & SHARED ? "batch" : "sample", p->ci, p->block, p->adv, p->ci < 8 ? 8 : p->ci);
+           losses & SHARED ? "batch" : "sample", p->ci, p->block, p->adv, p->ci < 8 ? 8 : p->ci, microbatches);
   must(ad_recipe_parse(text, "pools.yaml", NULL, 0, &recipe));
   return recipe;
 }
+
+static ad_recipe *recipe_of(const pools *p, int losses) { return recipe_in_microbatches(p, losses, 1); }
 
 /* ---- the signature of a mistake: factors and causes ---- */
 
@@ -106,6 +108,28 @@ static void a_seed_for_another_pools_average_is_off_by_both_sizes(void **state) 
   is_not_planted((pools){2, 4, 1}, SPARSITY, one_seed);
 }
 
+/* The sizes of both pools are named in any number of microbatches. A number of microbatches that gives the same factor
+ * is named beside them, and then none is named alone. */
+static void the_number_of_microbatches_is_no_pool(void **state) {
+  static const pools sizes = {2, 4, 1};
+  for (int microbatches = 1; microbatches <= 3; microbatches++) {
+    ad_recipe *recipe = recipe_in_microbatches(&sizes, STOCHASTIC, microbatches);
+    ad_proof *proof;
+    must(ad_proof_create(recipe, &proof));
+    ad_sabotage tried = try_alone(recipe, one_seed, "", proof);
+    const ad_cause *averages =
+        cause_with(&tried, "averaged over dp_shard (4), and multiplied by the ranks of `ci` (2)");
+    assert_int_equal(averages->kind, AD_CAUSE_AVERAGED);
+    assert_int_equal(averages->axes, AD_AXES(AD_DP_SHARD));
+    assert_string_equal(averages->place, "ci");
+    assert_true(fabs(averages->factor - 0.5) < 1e-9);
+    assert_int_equal(tried.causes.count, microbatches == 2 ? 2 : 1);
+    if (microbatches == 2) cause_with(&tried, "divided by the number of microbatches");
+    ad_proof_destroy(proof);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void on_38_ranks_the_factors_are_16_and_32(void **state) {
   pools many = {32, 2, 2};
   ad_recipe *recipe = recipe_of(&many, ADVERSARIAL);
@@ -178,6 +202,7 @@ static void sources_of_a_batch_are_all_ranks(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_seed_for_another_pools_average_is_off_by_both_sizes),
+      cmocka_unit_test(the_number_of_microbatches_is_no_pool),
       cmocka_unit_test(on_38_ranks_the_factors_are_16_and_32),
       cmocka_unit_test(a_leaders_gradient_that_is_broadcast_counts_for_each_copy),
       cmocka_unit_test(values_of_the_step_before_are_seen_in_the_second_step),

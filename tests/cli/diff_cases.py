@@ -190,7 +190,8 @@ verdict(judged(shards, counts=both), "doubled", None, [3], 2, words="in the shar
 lost = lambda p, rank: {key: 1.0 for key in fsdp.right(p, rank) if rank != 0 or key[0] != 2}
 verdict(judged(fsdp, counts=lost), "missing", "dp", [2], 0, words="addends of rank 2 are not in the sum; in the shard of rank 0 only")
 two = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S0")])
-verdict(judged(two, counts=shard_of(two, [1, 3, 5], 2)), "doubled", "tp", [1, 3, 5], 2, words="ranks 1, 3 and 5 only")
+# A sum over tp, where nothing is summed, is no other number than a sum that was added to itself.
+verdict(judged(two, counts=shard_of(two, [1, 3, 5], 2)), "doubled", None, [1, 3, 5], 2, words="summed, or not divided, over tp; doubled; in the shard of ranks 1, 3 and 5 only")
 own_shard = lambda p, rank: {(r, 0): 1.0 for r in range(4) if r == rank or rank != 1}
 verdict(judged(fsdp, counts=own_shard), "own_only", "dp", [1], 1, words="in the shard of rank 1 only")
 own_copy = lambda p, rank: {(rank, 0): 1.0} if rank == 3 else None

@@ -49,17 +49,19 @@ static int try_averaged(ad_case *c, double factor) {
 static int try_doubled(ad_case *c, double factor) {
   char names[AD_VERDICT_TEXT / 4], fact[80];
   uint32_t sets[AD_DUMP_SETS];
-  int undivided = fabs(factor * c->parts->param->expect - 1) < 1e-4;
+  int undivided = fabs(factor * c->parts->param->expect - 1) < 1e-4, twice = undivided;
   size_t count = axes_of_size(c, factor, sets);
-  for (size_t i = 0; i < count; i++)
+  for (size_t i = 0; i < count; i++) {
+    twice |= !(sets[i] & ~c->parts->param->summed);
     ad_case_add(c, AD_VERDICT_DOUBLED, sets[i], factor, "", "%s over %s",
                 undivided                            ? "not divided"
                 : sets[i] & ~c->parts->param->summed ? "summed, or not divided,"
                                                      : "summed twice, or not divided,",
                 ad_case_axes(c, sets[i], names, sizeof names));
+  }
   if (is_microbatches(c, factor))
     ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, AD_MICROBATCHES, "not divided by the number of microbatches");
-  if (!count && fabs(factor - 2) < 1e-4) ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, "", "doubled");
+  if ((!count || !twice) && fabs(factor - 2) < 1e-4) ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, "", "doubled");
   snprintf(fact, sizeof fact, "every addend counts %.0f times what is expected", factor);
   return ad_case_settle(c, factor, fact);
 }

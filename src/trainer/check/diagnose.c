@@ -46,8 +46,8 @@ static void add_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, ad_ca
         if (is_factor(ratio, ratio < 1 ? 1 / size : size)) add_axes(axes, reduced, ratio, causes);
       }
   if (!causes->count)
-    ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, ratio, "%.6g times the reference: a factor that is no group's size",
-                  ratio);
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, ratio, "%.*g times the reference: a factor that is no group's size",
+                  fabs(ratio - 1) < 1e-4 ? 12 : 6, ratio);
 }
 
 void ad_diagnose_parts(ad_axes differs, ad_causes *causes) {
