@@ -11,7 +11,7 @@ typedef struct pools {
   int ci, block, adv; /* ranks of the importance network, of each of two blocks, of the adversary */
 } pools;
 
-static ad_recipe *recipe_in_microbatches(const pools *p, int losses, int microbatches) {
+static ad_recipe *recipe_with(const pools *p, int losses, int blocks, int microbatches) {
   char text[1024];
   ad_recipe *recipe = NULL;
   snprintf(text, sizeof text,
@@ -21,15 +21,15 @@ static ad_recipe *recipe_in_microbatches(const pools *p, int losses, int microba
            "losses: {faithfulness: {coefficient: %d}, stochastic: {coefficient: %d},\n"
            "  sparsity: {coefficient: %d, power: 0.9, beta: 0.5}, adversarial: {coefficient: %d}}\n"
            "ascent: {steps: 1, rule: adam, lr: 0.1, scope: %s}\n"
-           "mesh: {ci: \"dp=%d\", blocks: \"block=2 dp=%d\", adv: \"dp=%d\"}\nplacement: disjoint\n"
+           "mesh: {ci: \"dp=%d\", blocks: \"block=%d dp=%d\", adv: \"dp=%d\"}\nplacement: disjoint\n"
            "train: {global_batch: %d, microbatches: %d, steps: 5, lr: 1e-2, seed: 4}\n",
            !!(losses & FAITHFULNESS), !!(losses & STOCHASTIC), !!(losses & SPARSITY), !!(losses & ADVERSARIAL),
-           losses & SHARED ? "batch" : "sample", p->ci, p->block, p->adv, p->ci < 8 ? 8 : p->ci, microbatches);
+           losses & SHARED ? "batch" : "sample", p->ci, blocks, p->block, p->adv, p->ci < 8 ? 8 : p->ci, microbatches);
   must(ad_recipe_parse(text, "pools.yaml", NULL, 0, &recipe));
   return recipe;
 }
 
-static ad_recipe *recipe_of(const pools *p, int losses) { return recipe_in_microbatches(p, losses, 1); }
+static ad_recipe *recipe_of(const pools *p, int losses) { return recipe_with(p, losses, 2, 1); }
 
 /* ---- the signature of a mistake: factors and causes ---- */
 
@@ -113,7 +113,7 @@ static void a_seed_for_another_pools_average_is_off_by_both_sizes(void **state) 
 static void the_number_of_microbatches_is_no_pool(void **state) {
   static const pools sizes = {2, 4, 1};
   for (int microbatches = 1; microbatches <= 3; microbatches++) {
-    ad_recipe *recipe = recipe_in_microbatches(&sizes, STOCHASTIC, microbatches);
+    ad_recipe *recipe = recipe_with(&sizes, STOCHASTIC, 1, microbatches);
     ad_proof *proof;
     must(ad_proof_create(recipe, &proof));
     ad_sabotage tried = try_alone(recipe, one_seed, "", proof);
