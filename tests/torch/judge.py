@@ -3,6 +3,8 @@ be right, and wrong ones whose mistake is known.
 
     judge.py [--right N] [--wrong N] [--seed N] [--compiled] prints a table, and each job that is judged falsely
     judge.py --seed N --only right:17 --only wrong:3         runs these jobs alone, and prints their reports
+    judge.py --kinds [WORD...] [--seed N]                    the jobs of kinds.tsv, or those whose line has the words
+    judge.py --kind K --seed N                               one of them, with its report
     judge.py --write                                         writes the result for this PyTorch into docs/torch.md
 
 Run it by tests/support/python.sh torch build/libaddend.so tests/torch/judge.py, which finds a Python with PyTorch.
@@ -15,6 +17,13 @@ import re
 import sys
 import time
 
+import kinds
+import kinds_check  # noqa: F401  its jobs are among those of kinds, as are others below
+import kinds_judge
+import kinds_libraries  # noqa: F401  its jobs are among those of kinds, as are the next ones
+import kinds_parallel  # noqa: F401
+import kinds_right  # noqa: F401
+import kinds_wrong  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
@@ -156,10 +165,13 @@ class Judge:
     def __init__(self):
         self.pools = {}
 
+    def run_ranks(self, world, function, *arguments):
+        if world not in self.pools:
+            self.pools[world] = pool.Pool(world)
+        return self.pools[world].run(function, *arguments)
+
     def run(self, spec):
-        if spec.world not in self.pools:
-            self.pools[spec.world] = pool.Pool(spec.world)
-        answers = self.pools[spec.world].run(judged, spec)
+        answers = self.run_ranks(spec.world, judged, spec)
         return answers[0][0], max(error for _, error, _ in answers), answers[0][2]
 
     def end(self):
@@ -207,6 +219,33 @@ def judge_all(counts, seed, only=(), compiled=False, show=print):
     return tables, lines
 
 
+def judge_kinds(drawn, show=print, whole=False):
+    """Return the answers, and the lines that reproduce those that are not good; `whole`: with their reports."""
+    judge, found, lines = Judge(), collections.Counter(), []
+    try:
+        for one in drawn:
+            kind, start = kinds.KINDS[one.kind], time.monotonic()
+            if kind.missing:
+                show(f"skipped {one}: {', '.join(kind.missing)} is not installed")
+                continue
+            answer, said = kinds_judge.ask(judge, one)
+            what = f"{kind.under}, {'right' if kind.truth is None else 'wrong'}"
+            found[what, answer] += 1
+            show(f"{one}  {what}: {answer}, {time.monotonic() - start:.1f} s{said and whole and chr(10) + said or ''}")
+            if answer not in kinds_judge.GOOD:
+                lines.append(f"{one}  {what}: {answer}\n    {reason(said)}")
+    finally:
+        judge.end()
+    return found, lines
+
+
+def draw_kinds(words, seed):
+    """Return one job of each kind whose line in the table has all the words."""
+    table = kinds.table()
+    has = lambda name: all(word in "\t".join((name, *table.get(name, ()))) for word in words)  # noqa: E731
+    return [kinds.Drawn(name, seed) for name in kinds.KINDS if has(name)]
+
+
 def is_open(line):
     """Return whether a line of judge_all is one of those that are known."""
     return any(f"  {answer}: " in line and words in line for answer, words, _ in OPEN)
@@ -249,10 +288,17 @@ def main():
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--compiled", action="store_true", help="some DDP jobs are compiled (aot_eager)")
+    parser.add_argument("--kinds", nargs="*", metavar="WORD")
+    parser.add_argument("--kind", action="append", default=[])
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     start = time.monotonic()
     show = lambda text: print(text, flush=True)  # noqa: E731
+    if given.kinds is not None or given.kind:
+        one_by_one = [kinds.Drawn(name, given.seed) for name in given.kind]
+        found, lines = judge_kinds(one_by_one or draw_kinds(given.kinds, given.seed), show, bool(given.kind))
+        print("", *lines, *(f"{what}: {answer} {count}" for (what, answer), count in sorted(found.items())), sep="\n")
+        return 1 if lines else 0
     tables, lines = judge_all(
         {"right": given.right, "wrong": given.wrong}, given.seed, given.only, given.compiled, show
     )

@@ -1,20 +1,26 @@
 """Test `addend.torch.check` on right jobs, none of which it may call wrong, and on jobs with real-world mistakes,
 each of which it must call wrong and name where it was made. Some right jobs are drawn, and one mistake of each number
-in the catalogue. Arguments are words of the names of the jobs to run; then nothing is drawn.
+in the catalogue, and of kinds.tsv a few of both. Arguments are words of the names of the jobs to run; then nothing is
+drawn.
 """
 
 import sys
 import time
 import traceback
 
+import kinds
+import kinds_judge
+
 import addend.torch
 import draws
+import judge  # noqa: F401  it has the kinds of kinds.tsv
 import proofs
 import proofs_models  # noqa: F401  its jobs are among those of proofs, as are the next ones
 import proofs_wrapped  # noqa: F401
 
 HANGS = 200  # seconds; many times what a job takes
 RIGHT_TAKEN = 12
+KINDS_TAKEN = {"right": 3, "wrong": 2}
 
 
 def checked(job, **arguments):
@@ -59,6 +65,11 @@ def hold_wrong(mistake):
         require(begins.module == mistake.begins, f"wanted {mistake.begins}", report)
 
 
+def hold_kind(drawn):
+    answer, said = kinds_judge.ask(None, drawn)
+    require(answer in kinds_judge.GOOD, answer, drawn, said)
+
+
 def held(name, function, *arguments):
     start = time.monotonic()
     try:
@@ -78,17 +89,24 @@ def cases_of_wrong():
     return {f"{mistake.catalogue}: {mistake.name}": (hold_wrong, mistake) for mistake in proofs.WRONG}
 
 
+def cases_of_kinds(what):
+    seed = 1 if draws.choose_seed() == "all" else int(draws.choose_seed())
+    return {f"kind {name}": (hold_kind, kinds.Drawn(name, seed)) for name in kinds_judge.suite("check", what)}
+
+
 def draw():
     right, wrong = cases_of_right(), cases_of_wrong()
-    kinds = {name: mistake.catalogue for name, (_, mistake) in wrong.items()}
+    numbers = {name: mistake.catalogue for name, (_, mistake) in wrong.items()}
     return [
         *draws.draw_cases("right jobs for check", list(right), RIGHT_TAKEN),
-        *draws.draw_of_each("mistakes for check, one of each number", kinds),
+        *draws.draw_of_each("mistakes for check, one of each number", numbers),
+        *draws.draw_cases("right kinds for check", list(cases_of_kinds("right")), KINDS_TAKEN["right"]),
+        *draws.draw_cases("wrong kinds for check", list(cases_of_kinds("wrong")), KINDS_TAKEN["wrong"]),
     ]
 
 
 def main(words):
-    found = {**cases_of_right(), **cases_of_wrong()}
+    found = {**cases_of_right(), **cases_of_wrong(), **cases_of_kinds("right"), **cases_of_kinds("wrong")}
     names = [name for name in found if any(word in name for word in words)] if words else draw()
     answers = [held(name, *found[name]) for name in names]
     print(f"{sum(answers)} of {len(answers)} held")

@@ -1,8 +1,12 @@
 """Run some of the jobs that judge.py draws: the watch says nothing false of right jobs or of wrong ones. All of them
-are taken if ADDEND_TEST_SEED is `all`.
+are taken if ADDEND_TEST_SEED is `all`. So are some of the kinds in kinds.tsv.
 """
 
 import unittest
+from unittest import mock
+
+import kinds
+import kinds_judge
 
 import drawn_jobs
 import drawn_mistakes
@@ -13,6 +17,7 @@ import pool
 SEED = draws.choose_seed()
 TAKEN = {"right": 200, "wrong": 100} if SEED == "all" else {"right": 12, "wrong": 8}
 DRAWN_BY = 1 if SEED == "all" else int(SEED)
+KINDS_TAKEN = {"right": 30, "wrong": 15}
 
 
 def _one():
@@ -21,6 +26,59 @@ def _one():
 
 def _fail():
     raise ValueError("no")
+
+
+def _told(name, truth, **watch):
+    """Return the judge's answer to a kind with another truth, and with more arguments for the watch."""
+    kind, judged = kinds.KINDS[name], judge.Judge()
+
+    def make(draw):
+        job = kind.make(draw)
+        job.watch = {**job.watch, **watch}
+        return job
+
+    changed = kinds.Kind(name, make, (2,), truth)
+    with mock.patch.dict(kinds.KINDS, {name: changed}):
+        answer, said = kinds_judge.ask(judged, kinds.Drawn(name, 1))
+    judged.end()
+    return answer, said
+
+
+class Kinds(unittest.TestCase):
+    def test_nothing_false_is_said_of_kinds(self):
+        taken = [
+            name
+            for what, count in KINDS_TAKEN.items()
+            for name in draws.draw_cases(f"{what} kinds of jobs", kinds_judge.suite("watch", what), count)
+        ]
+        show = lambda text: print(text, flush=True)  # noqa: E731
+        found, lines = judge.judge_kinds([kinds.Drawn(name, DRAWN_BY) for name in taken], show)
+        self.assertEqual(sum(found.values()), len(taken))
+        self.assertEqual(lines, [])
+
+    def test_the_table_has_every_kind(self):
+        kept = {name: (kind.under, "right" if kind.truth is None else "wrong") for name, kind in kinds.KINDS.items()}
+        self.assertEqual({name: row[:2] for name, row in kinds.table().items()}, kept)
+        self.assertTrue(all(row[2] for row in kinds.table().values()))
+        self.assertLessEqual(set(kinds_judge.OPEN), set(kept))
+
+    def test_a_right_job_that_is_called_wrong_is_seen(self):
+        answer, said = _told("several_losses", None, expect=0.25)
+        self.assertEqual(answer, "FALSE ALARM", said)
+
+    def test_a_job_whose_truth_is_another_is_seen(self):
+        self.assertEqual(_told("averaged_twice", None)[0], "NOT RIGHT")
+        self.assertEqual(_told("several_losses", kinds.truth("doubled"))[0], "NOT WRONG")
+        self.assertEqual(_told("loss_divided_twice", kinds.truth("averaged"))[0], "MISSED")
+
+    def test_a_false_cause_of_a_kind_is_seen(self):
+        for cause, answer in (
+            ("averaged:dp:0.5", "true cause"),
+            ("averaged:dp:0.25", "FALSE CAUSE"),
+            ("averaged:tp", "FALSE CAUSE"),
+            ("doubled", "FALSE CAUSE"),
+        ):
+            self.assertEqual(_told("averaged_twice", kinds.truth(cause))[0], answer, cause)
 
 
 class Drawn(unittest.TestCase):

@@ -1,0 +1,203 @@
+"""What is said of the jobs of kinds.tsv: whether a report is right about a job whose truth is known."""
+
+import contextlib
+import io
+import re
+
+import kinds
+import torch
+from torch.distributed.tensor import DTensor
+
+import addend.torch
+
+VAGUE = ("unexplained", "not_distinguishable", "factor", "identical_addends", "unknown", "changed", "rounding")
+# Answers that say nothing false.
+GOOD = ("right", "cannot tell", "true cause", "wrong, no cause of its own", "silent by design")
+# Kinds that are judged falsely yet; the suite draws the others.
+OPEN = {
+    "adapters_after_fully_shard": "replicated DTensors that a hook averages",
+    "check_of_nothing": "gradients that are zero everywhere are called right",
+    "check_stages_made_in_each_step": "the forwards by which stages infer shapes are taken for the job's",
+    "learned_step": "an inner gradient, by autograd.grad, is taken for an addend",
+    "norm_on_cut_heads": "a plain parameter beside DTensors that a hook sums",
+    "optimizer_step_in_hooks": "a gradient that was dropped",
+    "post_local_sgd": "sub groups",
+    "transformers_experts_tensor_parallel": "as norm_on_cut_heads",
+    "transformers_tensor_parallel": "as norm_on_cut_heads",
+    **dict.fromkeys(
+        ("tensor_hook_scales", "tensor_hook_scales_by_ranks", "tensor_hook_zeroes", "tensor_hook_clips_norms"),
+        "what a hook of the job made of a gradient is taken for a mistake of the sum",
+    ),
+    **dict.fromkeys(
+        ("fp16_compress_hook", "bf16_compress_hook", "fp16_compress_wrapper", "bf16_compress_wrapper"),
+        "a compression hook whose rounding nobody declared",
+    ),
+    "built_in_comm_hook": "as fp16_compress_hook",
+    "loss_scaler_unscales_inside": "a factor that the scaler divided out",
+}
+
+
+def plain_name(name):
+    for part in ("module.", "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module."):
+        name = name.replace(part, "")
+    return name
+
+
+def whole_gradient(gradient):
+    if isinstance(gradient, DTensor):
+        return gradient.full_tensor()
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+
+
+def error_of(found, whole):
+    """Return the largest relative error of a gradient; a missing one counts as zeros."""
+    if not whole:
+        return 0.0
+    scale = torch.stack([g.abs().square().sum().double() for g in whole.values()]).sum().sqrt()
+    worst = 0.0
+    for name, right in whole.items():
+        own = found.get(name)
+        own = torch.zeros_like(right) if own is None else own.to(right.dtype)
+        wide = lambda x: torch.view_as_real(x) if x.is_complex() else x  # noqa: E731
+        error = (wide(own) - wide(right)).norm() / max(wide(right).norm(), 0.02 * scale, 1e-12)
+        worst = max(worst, error.item())
+    return worst
+
+
+def watched(drawn):
+    """Return (the report or what was raised, the error against one process, affected names, the job's bound)."""
+    job = drawn.build()
+    clear = job.clear or job.model.zero_grad
+    for _ in range(job.warm):
+        job.step(None)
+        clear()
+    try:
+        if job.report:
+            report = job.report()
+        else:
+            with addend.torch.watch(job.model, **job.watch) as watch:
+                job.step(watch)
+                if job.after:
+                    job.after(watch)
+            report = watch.report
+    except Exception as error:
+        report = f"{type(error).__name__}: {error}"
+    found = job.gradients() if job.gradients else {n: p.grad for n, p in job.model.named_parameters()}
+    found = {plain_name(name): whole_gradient(gradient) for name, gradient in found.items()}
+    return report, error_of(found, job.whole()), job.affected, job.bound
+
+
+def checked(drawn):
+    arguments = drawn.build()
+    with contextlib.redirect_stdout(io.StringIO()):
+        return addend.torch.check(**{"timeout": 200, **arguments})
+
+
+# -- what a report says
+
+
+def told_of(param):
+    """Return (kind, axes, factor) of each named cause."""
+    causes = [param.cause] if getattr(param, "cause", None) else list(getattr(param, "possible_causes", ()))
+    if causes:
+        return [(c.kind, c.axes or "", c.factor) for c in causes]
+    return [(param.kind, param.axis or "", param.factor)]
+
+
+def fits(wanted, told):
+    return all(w is None or close(w, t) for w, t in zip(wanted, told))
+
+
+def close(wanted, told):
+    if isinstance(wanted, (int, float)):
+        return told is None or abs(told - wanted) <= 0.02 * abs(wanted)
+    return wanted == told
+
+
+def is_true(truth, told):
+    return any(fits(wanted, one) for wanted in truth.causes for one in told)
+
+
+def text_of(report):
+    failing = [p for p in report.params if p.ok is False]
+    norm = getattr(report, "norm", None)
+    begins = getattr(report, "begins", None)
+    more = [norm.text if norm else "", begins.text if begins else ""]
+    return "\n".join([p.text for p in failing] + list(getattr(report, "messages", ())) + more)
+
+
+def answer_right(report, error, bound):
+    if error > bound:
+        return "NOT RIGHT"
+    if isinstance(report, str) or report is None:
+        return "refused"
+    return {True: "right", False: "FALSE ALARM", None: "cannot tell"}[report.ok]
+
+
+def answer_wrong(truth, report, error, affected):
+    if not truth.equal and not truth.silent and error < 1e-3:
+        return "NOT WRONG"
+    if isinstance(report, str) or report is None:
+        return "refused"
+    words = bool(truth.words and re.search(truth.words, text_of(report)))
+    if report.ok:
+        return "silent by design" if truth.silent else "MISSED"
+    if report.ok is None:
+        return "cannot tell"
+    failing = [p for p in report.params if p.ok is False]
+    for p in failing:
+        told = told_of(p)
+        if affected is not None and p.name not in affected:
+            return "FALSE CAUSE"
+        if not is_true(truth, told) and not words and not all(kind in VAGUE for kind, _, _ in told):
+            return "FALSE CAUSE"
+    named = words or (bool(failing) and all(is_true(truth, told_of(p)) for p in failing))
+    return "true cause" if named else "wrong, no cause of its own"
+
+
+def answer_check(truth, report):
+    if isinstance(report, str):
+        return "refused"
+    if truth is None:
+        return {True: "right", False: "FALSE ALARM", None: "cannot tell"}[report.ok]
+    if report.ok:
+        return "silent by design" if truth.silent else "MISSED"
+    if report.ok is None:
+        return "cannot tell"
+    begins = report.begins
+    words = bool(truth.words and re.search(truth.words, f"{report}"))
+    if begins is None:
+        return "true cause" if words or truth.place == "" else "wrong, no cause of its own"
+    at = truth.module is None or re.fullmatch(truth.module, begins.module or "")
+    if (truth.place and begins.place in truth.place.split("|") and at) or (words and not truth.place):
+        return "true cause"
+    return "FALSE CAUSE"
+
+
+def suite(under, what):
+    """Return the names of the kinds that the suite draws from."""
+    wrong = what == "wrong"
+    return [
+        name
+        for name, kind in kinds.KINDS.items()
+        if kind.under == under and (kind.truth is not None) == wrong and name not in OPEN and not kind.missing
+    ]
+
+
+def ask(judge, drawn):
+    """Return (the answer, what the report says); `judge` has the pools of ranks."""
+    kind = kinds.KINDS[drawn.kind]
+    try:
+        if kind.under == "check":
+            report = checked(drawn)
+            return answer_check(kind.truth, report), f"{report}"
+        answers = judge.run_ranks(drawn.world, watched, drawn)
+    except Exception as failed:
+        return "FAILED", f"{type(failed).__name__}: {failed}"
+    report, _, affected, bound = answers[0]
+    error = max(one[1] for one in answers)
+    if kind.truth is None:
+        answer = answer_right(report, error, bound)
+    else:
+        answer = answer_wrong(kind.truth, report, error, affected)
+    return answer, f"{report}\n(error against one process: {error:.2g})"
