@@ -86,16 +86,17 @@ static const char *first_unknown(const getopt_tables *tables, int argc, char **w
   }
 }
 
-/* The option whose name is near the one typed, such as "steps" for "stesp=3"; NULL: none. A beginning of several
- * options is no mistyped letter: argp lists them. */
-static const char *nearest_option(const ad_cli_option_list *list, const char *unknown) {
+/* 1: the name is the beginning of several options, which argp lists. */
+static int begins_some(const ad_cli_option_list *list, const char *name) {
+  for (int i = 0; i < list->count; i++)
+    if (!strncmp(list->options[i]->name, name, strlen(name))) return 1;
+  return 0;
+}
+
+/* The option whose name is near the one typed, such as "steps" for "stesp=3"; NULL: none. */
+static const char *nearest_option(const ad_cli_option_list *list, const char *name) {
   const char *names[CLI_OPTIONS_MAX];
-  char name[64];
-  snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "="), unknown);
-  for (int i = 0; i < list->count; i++) {
-    names[i] = list->options[i]->name;
-    if (!strncmp(names[i], name, strlen(name))) return NULL;
-  }
+  for (int i = 0; i < list->count; i++) names[i] = list->options[i]->name;
   return ad_nearest_name(name, names, (size_t)list->count);
 }
 
@@ -103,9 +104,14 @@ static void refuse_unknown(const struct argp *argp, int argc, char **words, unsi
   ad_cli_option_list list = ad_cli_options_of(argp);
   getopt_tables tables = tables_of(&list, flags);
   const char *unknown = first_unknown(&tables, argc, words);
-  const char *near = unknown ? nearest_option(&list, unknown) : NULL;
-  if (!near) return; /* argp reports what is wrong, if anything is */
-  fprintf(stderr, "%s: unrecognized option '--%s'; did you mean --%s?\n", words[0], unknown, near);
+  char name[64];
+  if (!unknown) return; /* argp reports what else is wrong, if anything is */
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "="), unknown);
+  if (begins_some(&list, name)) return;
+  /* argp would take the beginning of its own hidden --program-name */
+  const char *near = nearest_option(&list, name);
+  fprintf(stderr, "%s: unrecognized option '--%s'%s%s%s\n", words[0], unknown, near ? "; did you mean --" : "",
+          near ? near : "", near ? "?" : "");
   argp_help(argp, stderr, ARGP_HELP_SEE, words[0]);
   exit(CLI_WRONG_CALL);
 }

@@ -46,6 +46,15 @@ grep -q " rows/s; see " "$work/trained" || fail "this program counts rows: $(cat
 ! grep -q tokens "$work/trained" || fail "it has no tokens"
 [ -s "$work/run/report.html" ] || fail "report.html"
 
+# What only addend's own decoders can do says so, and advises nothing that does not help.
+for call in "sample $work/run hi" "export $work/run $work/out"; do
+  status=0; "$addend" $call >"$work/out.txt" 2>&1 || status=$?
+  [ $status = 2 ] && grep -q "is a run of .classifier., which is no program of addend's own" "$work/out.txt" || fail "$call: $(cat "$work/out.txt")"
+  ! grep -q -e --program "$work/out.txt" || fail "$call: advises --program"
+  status=0; "$addend" ${call%% *} --program mine.so ${call#* } >"$work/out.txt" 2>&1 || status=$?
+  [ $status = 2 ] && grep -q "unrecognized option '--program'" "$work/out.txt" || fail "--program is ignored: $(cat "$work/out.txt")"
+done
+
 # A resumed run continues from half way, bit for bit.
 "$mine" train $recipe --set train.steps=300 --set checkpoint.every=150 --set checkpoint.keep=9 --out "$work/whole" >/dev/null
 cp -r "$work/whole" "$work/half"

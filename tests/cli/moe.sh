@@ -186,7 +186,16 @@ refused 'model.top_k: must be at most model.experts, but is 6 of 5' moe-tp2ep --
 refused 'views.sparse: view "efsdp=1 ep=3 etp=1" has 3 ranks, its mesh "dp_shard=2 tp=2" has 4; the two numbers must be equal' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
 refused 'views.sparse: etp=4 is neither 1 (experts whole, tokens split over tp) nor tp=2 (experts cut as the MLP is)' moe-tp2ep --set 'views.sparse=efsdp=1 ep=1 etp=4'
 refused 'views.sparse: etp=2 must have the same ranks as tp in the mesh "dp_shard=2 tp=2"' moe-tp2ep --set 'views.sparse=etp=2 efsdp=1 ep=2'
-refused 'views.sparse: must name efsdp, ep and etp' moe-tp2ep --set views.sparse=ep=4
+refused 'views.sparse: may name efsdp, ep, etp and dp_replicate (an axis that is not named has size 1' moe-tp2ep --set 'views.sparse=ep=4 cp=1'
+refused 'views.sparse: view "efsdp=1 ep=2" has 2 ranks, its mesh "dp_shard=2 tp=2" has 4' moe-tp2ep --set 'views.sparse=efsdp=1 ep=2'
+# An axis that is not named has size 1: the plan is that of the view with all three.
+for short in ep=4 'ep=4 etp=1' 'efsdp=1 ep=4'; do
+  "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set "views.sparse=$short" >short 2>err || { cat err; fail "$short"; }
+  "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json >whole
+  cmp short whole || fail "$short is another view than efsdp=1 ep=4 etp=1"
+done
+"$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set views.sparse=efsdp=4 >short 2>err || { cat err; fail "efsdp=4"; }
+"$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set 'views.sparse=efsdp=4 ep=1 etp=1' | cmp - short || fail "efsdp=4"
 refused 'model.experts: ep=4 distributes the experts, but 3 experts leave ranks without any; at least 4 are needed' moe-tp2ep --set model.experts=3
 refused 'model.expert_hidden: etp=2 cuts the width of the experts, which is 1; it must be at least 2' moe-dp2ep --set model.expert_hidden=1
 refused 'model.shared_experts: tp=2 cuts the width of the shared expert, which is 1; it must be at least 2' moe-dp2ep --set model.shared_experts=1

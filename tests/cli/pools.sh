@@ -136,6 +136,10 @@ refused 'sites[].components: is missing: rank-one components' 'sites=[{match: "*
 refused 'sites[].colour: unknown key' 'sites=[{match: "*.wq", components: 2, colour: 3}]'
 refused 'has 7 blocks, but only 6 matrices are decomposed; each block needs at least one' 'mesh.blocks=block=7 dp=1'
 refused 'mesh.adv: is missing' 'mesh={ci: "dp=4", blocks: "block=2 dp=2"}'
+refused 'losses.stochastic.sites: unknown key; known here are coefficient, divergence' losses.stochastic.sites=1
+refused 'losses.stochastic.sites: unknown key; known here are coefficient, divergence' 'losses.stochastic={coefficient: 1, sites: [1]}'
+refused 'losses.stochastic.coeficient: unknown key; did you mean losses.stochastic.coefficient?' losses.stochastic.coeficient=1
+refused 'losses.other: unknown key; known here are faithfulness, stochastic, sparsity, adversarial' 'losses={other: 1}'
 refused 'mesh.others: unknown key; known here are ci, blocks, adv' 'mesh={ci: "dp=4", blocks: "dp=2", adv: "dp=2", others: "dp=2"}'
 refused 'placement: must be colocated or disjoint, is shared' 'placement=shared'
 refused '3 heads do not divide the width 16 into even parts' 'importance.heads=3'

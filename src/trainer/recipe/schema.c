@@ -352,6 +352,16 @@ static void part_of(const char *path, int level, char out[NAME_MAX_COMPARED]) {
     snprintf(out, NAME_MAX_COMPARED, "%.*s", (int)length, path);
 }
 
+/* The name that a path has below a section: "coefficient" of losses.stochastic.coefficient below losses.stochastic.
+ * Returns 0 if the path is not below it. */
+static int name_below(const char *path, const char *section, char out[NAME_MAX_COMPARED]) {
+  size_t length = strlen(section);
+  if (length && (strncmp(path, section, length) != 0 || path[length] != '.')) return 0;
+  path += length ? length + 1 : 0;
+  snprintf(out, NAME_MAX_COMPARED, "%.*s", (int)strcspn(path, "."), path);
+  return 1;
+}
+
 /* The best guess so far at what a wrong name means. */
 typedef struct guess {
   char path[2 * NAME_MAX_COMPARED];
@@ -369,9 +379,10 @@ static guess nearest(const ad_schema *schema, const char *section, const char *u
   guess best = {"", ad_name_distance_max(unknown) + 1};
   for (size_t i = 0; i < schema->count; i++) {
     const char *path = schema->entries[i].key.path;
-    char outer[NAME_MAX_COMPARED], inner[NAME_MAX_COMPARED];
+    char outer[NAME_MAX_COMPARED], inner[NAME_MAX_COMPARED], below[NAME_MAX_COMPARED];
     part_of(path, 0, outer);
     part_of(path, 1, inner);
+    if (*section && name_below(path, section, below)) consider(&best, path, ad_name_distance(below, unknown));
     int here = !strcmp(*inner ? outer : "", section);
     consider(&best, path, ad_name_distance(*inner ? inner : outer, unknown) + !here);
     if (!*section) consider(&best, outer, ad_name_distance(outer, unknown));
@@ -381,18 +392,13 @@ static guess nearest(const ad_schema *schema, const char *section, const char *u
 
 /* Adds the names that `section` has. */
 static void list_known(const ad_schema *schema, const char *section, ad_text *out) {
-  char outer[NAME_MAX_COMPARED], inner[NAME_MAX_COMPARED], before[NAME_MAX_COMPARED] = "";
-  ad_text_add(out, "known here are");
-  const char *comma = " ";
+  char name[NAME_MAX_COMPARED], before[NAME_MAX_COMPARED] = "";
   for (size_t i = 0; i < schema->count; i++) {
-    part_of(schema->entries[i].key.path, 0, outer);
-    part_of(schema->entries[i].key.path, 1, inner);
-    const char *name = *section ? inner : outer;
-    if ((*section && strcmp(outer, section) != 0) || !strcmp(name, before)) continue;
-    ad_text_add(out, "%s%s", comma, name);
-    comma = ", ";
+    if (!name_below(schema->entries[i].key.path, section, name) || !strcmp(name, before)) continue;
+    ad_text_add(out, "%s%s", *before ? ", " : "known here are ", name);
     snprintf(before, sizeof before, "%s", name);
   }
+  if (!*before) ad_text_add(out, "`%s` has no keys below it", section);
 }
 
 int ad_schema_suggest(const ad_schema *schema, const char *section, const char *unknown, ad_text *out) {

@@ -49,20 +49,20 @@ static int is_known(const ad_reading *r, const set_path *path, int count) {
   return count <= 2 || entry->key.kind == AD_KEY_OVERRIDES;
 }
 
-/* Adds an error for a path that the schema does not have, with a hint. */
+/* Adds an error for a path that the schema does not have, with a hint: what is known where the path is still known. */
 static void tell_unknown(ad_reading *r, ad_recipe_place place, const set_path *path) {
-  char hint[512], whole[PATH_SIZE];
-  ad_text text = ad_text_on(hint, sizeof hint), joined = ad_text_on(whole, sizeof whole);
-  int in_section = path->count > 1 && is_known(r, path, 1), near = 1;
-  const char *unknown = in_section ? path->part[1] : path->part[0];
+  char hint[512], whole[PATH_SIZE], section[PATH_SIZE] = "";
+  ad_text text = ad_text_on(hint, sizeof hint), joined = ad_text_on(whole, sizeof whole),
+          above = ad_text_on(section, sizeof section);
+  int known = path->count - 1, near = 1;
+  while (known && !is_known(r, path, known)) known--;
   for (int i = 0; i < path->count; i++) ad_path_add(&joined, path->part[i]);
-  if (in_section && is_known(r, path, 2))
-    ad_text_add(&text, "`%s.%s` has no keys below it", path->part[0], path->part[1]);
-  else if (in_section && !ad_schema_is_section(&r->schema, path->part[0]))
-    ad_text_add(&text, "`%s` has no keys below it", path->part[0]);
+  for (int i = 0; i < known; i++) ad_path_add(&above, path->part[i]);
+  if (known && !ad_schema_is_section(&r->schema, section))
+    ad_text_add(&text, "`%s` has no keys below it", section);
   else
-    near = ad_schema_suggest(&r->schema, in_section ? path->part[0] : "", unknown, &text);
-  if (ad_reading_may_be_known(r, in_section ? path->part[0] : "", whole, near)) return;
+    near = ad_schema_suggest(&r->schema, section, path->part[known], &text);
+  if (ad_reading_may_be_known(r, section, whole, near)) return;
   ad_recipe_errors_add(&r->errors, place, "", "unknown key; %s", hint);
 }
 

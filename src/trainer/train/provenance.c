@@ -228,6 +228,11 @@ static ad_status fill(const ad_run *run, const char *folder, int earlier, json_t
   return put_recipe(document, run->recipe);
 }
 
+const char *ad_provenance_foreign_kind(const json_t *document) {
+  const char *kind = json_string_value(json_object_get(document, "kind"));
+  return kind && !ad_program_kind_find(kind) ? kind : NULL;
+}
+
 ad_status ad_provenance_create(const ad_run *run, const char *folder, int earlier, json_t **out) {
   json_t *document = json_object();
   ad_status status = document ? fill(run, folder, earlier, document) : no_memory();

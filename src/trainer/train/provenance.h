@@ -6,6 +6,8 @@
 
 /* Reads the folder's run.json; *out NULL: there is none. Release with json_decref. */
 ad_status ad_provenance_read(const char *folder, json_t **out) AD_CHECKED;
+/* The program's name, if this process does not have the run's program; NULL: it has it, or the document names none. */
+const char *ad_provenance_foreign_kind(const json_t *document);
 /* Makes the document of a training. earlier: the "starts" of the folder's run.json are kept, if it has some; all else
  * is about this training. Release with json_decref. */
 ad_status ad_provenance_create(const ad_run *run, const char *folder, int earlier, json_t **out) AD_CHECKED;

@@ -34,20 +34,36 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {AD_TEXT_DECODER_KEYS(
     {"model.balance_rate", AD_KEY_NUMBER, .offset = AT(balance_rate), .least = 0, .most = 1, .fallback = "0",
      .help = "what the balancing bias of an expert changes by after a step; 0: there is none"},
     {"views.sparse", AD_KEY_VIEW, .offset = AT(sparse), .fallback = "",
-     .help = "the mesh as experts see it, such as \"ep=2 etp=1\" (efsdp: the ranks that are left); left out: ep=1 and "
-             "etp=tp"})};
+     .help = "the mesh as experts see it, such as \"ep=2 etp=1\" (efsdp: the ranks that are left; another axis that is "
+             "not named has size 1); left out: "
+             "ep=1 and etp=tp"})};
+
+/* The view with ep and etp named: an axis that is not named has size 1, wherever it would stand. */
+static ad_status name_axes(const char *given, const ad_mesh *mesh, ad_mesh **out) {
+  char text[128];
+  ad_mesh *view;
+  AD_TRY(ad_key_view(mesh, given, &view));
+  int has_ep = ad_mesh_named(view) >> AD_EP & 1, has_etp = ad_mesh_named(view) >> AD_ETP & 1;
+  if (has_ep && has_etp) return *out = view, AD_OK;
+  snprintf(text, sizeof text, "%s%s%s", ad_mesh_text(view), has_ep ? "" : " ep=1", has_etp ? "" : " etp=1");
+  ad_mesh_destroy(view);
+  return ad_key_view(mesh, text, out);
+}
 
 ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) {
   char text[64];
   snprintf(text, sizeof text, "ep=1 etp=%lld", (long long)ad_mesh_axis_size(mesh, AD_TP));
-  return ad_key_view(mesh, options->sparse ? options->sparse : text, out);
+  return options->sparse ? name_axes(options->sparse, mesh, out) : ad_key_view(mesh, text, out);
 }
 
 static void check_names(const ad_mesh *view, const ad_complaints *to) {
   ad_axes wanted = AD_AXES(AD_EFSDP) | AD_AXES(AD_EP) | AD_AXES(AD_ETP), named = ad_mesh_named(view);
   if ((named & wanted) != wanted || named & ~(wanted | AD_AXES(AD_DP_REPLICATE)))
-    ad_complain(to, "views.sparse", "must name efsdp, ep and etp, and may name dp_replicate besides, but is \"%s\"",
-                ad_mesh_text(view));
+    ad_complain(
+        to, "views.sparse",
+        "may name efsdp, ep, etp and dp_replicate (an axis that is not named has size 1; efsdp, left out, has the "
+        "ranks that are left), but is \"%s\"",
+        ad_mesh_text(view));
 }
 
 /* Whether the groups of tp and etp have the same ranks. */
