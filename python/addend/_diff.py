@@ -170,6 +170,11 @@ def _report(document: Mapping[str, Any], table: str) -> DiffReport:
     )
 
 
+def of_document(document: Mapping[str, Any]) -> DiffReport:
+    """The report whose JSON document this is."""
+    return _report(document, _text_of(_table, json.dumps(document).encode(), 0))
+
+
 def diff(
     files: Union[Path, Iterable[Path]],
     reference: Optional[Path] = None,

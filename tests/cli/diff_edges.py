@@ -137,6 +137,55 @@ document = told(merged, after=lambda p, rank, values: same)
 assert param(document)["kind"] != "right" and not document["pass"], param(document)["text"]
 assert set(param(document)["ranks"]) == {1, 3}, param(document)
 
+# ---- axes whose type I is only assumed ----
+
+# Ranks 0 to 3 are at dp=0 tp=0, dp=0 tp=1, dp=1 tp=0, dp=1 tp=1. The addends of tp=1 differ from those of tp=0 by a part
+# of the largest element; the sum is `factor` times that over all ranks of `summed`.
+ASSUMED = {"addend.assumed": json.dumps({"w": "tp"})}
+
+
+def assumed(part, factor=1.0, metadata=ASSUMED, summed=(0, 1, 2, 3), dtype="F32"):
+    job = Job("dp=2 tp=2", [Param("w", [30], "tp=I", dtype=dtype)])
+    for r in 1, 3:
+        kept = list(job.addends[r, 0, "w"])
+        at = max(range(30), key=lambda i: abs(kept[i]))
+        kept[at] -= part * kept[at]
+        job.addends[r, 0, "w"] = rounded(dtype, kept)
+    ranks = lambda rank: summed if len(summed) == 4 else [r for r in range(4) if r % 2 == rank % 2]
+    return told(job, counts=lambda p, rank: {(r, 0): factor for r in ranks(rank)}, metadata=metadata)
+
+
+def answers(part, **how):
+    document = assumed(part, **how)
+    found = param(document)
+    return found["verdict"], found["types"], bool(document["messages"]), found["text"]
+
+
+# Addends that differ by more than 1/16 of the largest element are parts of a gradient, and their sum is right; by less,
+# ranks may have done the same work, in a narrow dtype or without difference, and it cannot be told.
+RIGHT = ("right", "dp=R tp=R", True)
+assert answers(1 / 16 + 1e-3)[:3] == RIGHT and answers(0.9)[:3] == RIGHT, answers(0.9)
+for part in 0, 1e-6, 1 / 16 - 1e-3:
+    verdict, types, _, text = answers(part)
+    assert verdict == "cannot_tell" and "(R)" in text and "(I)" in text and "2 times" in text, (part, text)
+# The mean of the same addends is each of them; the mean of others may be meant or not; no other factor is explained.
+assert answers(0, factor=0.5)[0] == "right" and answers(1e-6, factor=0.5)[0] == "right"
+assert answers(0.9, factor=0.5)[0] == "cannot_tell" and "1/2" in answers(0.9, factor=0.5)[3]
+assert answers(0.9, factor=0.7)[0] == "wrong" and answers(0, factor=3.0)[0] == "wrong"
+# Nobody sums over tp: wrong where addends differ, right where they are the same.
+assert answers(0.9, summed=())[0] == "wrong" and "no type was given" in answers(0.9, summed=())[3]
+assert answers(0, summed=())[:2] == ("right", "dp=R tp=I")
+# A type that was given stays.
+assert answers(0.9, metadata={})[0] == "wrong" and answers(0, metadata={})[0] == "wrong"
+assert answers(0.9, metadata={}, summed=())[0] == "wrong"
+# An axis that is no axis of the mesh, and a value that is no text, are refused.
+for value in '{"w": "pp"}', '{"w": 1}', '["w"]':
+    job = Job("dp=2 tp=2", [Param("w", [30], "tp=I")])
+    shutil.rmtree(os.path.join(work, "dump"))
+    job.save(os.path.join(work, "dump"), metadata={"addend.assumed": value})
+    refused = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "addend.assumed" in refused.stderr, refused
+
 # The same bytes are other numbers in another dtype.
 class Twofold(Job):
     def tensor(self, param, dtype, values, box):

@@ -128,14 +128,14 @@ def mixed():
 # -- mistakes
 
 
-@wrong("doubled", "dp", factor=WORLD)
+@wrong("doubled", "dp", verdict="cannot_tell", factor=WORLD)
 def hook_forgets_to_divide(originals):
     model = wrap(Net(), originals)
     model.register_comm_hook(None, lambda _, whole, shard: dist.reduce_scatter_tensor(shard, whole))
     return model, {}
 
 
-@wrong("averaged", "dp", factor=1 / WORLD)
+@wrong("averaged", "dp", verdict="cannot_tell", factor=1 / WORLD)
 def hook_divides_twice(originals):
     def hook(_, whole, shard):
         dist.reduce_scatter_tensor(shard, whole)
@@ -304,8 +304,9 @@ class Fsdp1(unittest.TestCase):
             for name, report in ranks.run(WORLD, run_wrong, sorted(WRONG), originals)[0].items():
                 _, kind, axis, parameters, others = WRONG[name]
                 with self.subTest(job=name, originals=originals):
-                    found = {(p.name, p.kind, p.axis) for p in report.params if p.verdict == "wrong"}
-                    self.assertEqual(found, {(parameter, kind, axis) for parameter in parameters}, str(report))
+                    verdict = others.get("verdict", "wrong")  # a hook of the job may mean the factor of its sums
+                    found = {(p.name, p.kind, p.axis, p.verdict) for p in report.params if p.verdict != "right"}
+                    self.assertEqual(found, {(name, kind, axis, verdict) for name in parameters}, str(report))
                     self.assertNotIn("nothing says", str(report))
                     if "factor" in others:
                         self.assertEqual({p.factor for p in report.params}, {others["factor"]})

@@ -177,6 +177,16 @@ class Pipelines(unittest.TestCase):
         for job, told in zip(jobs, zip(*ranks.run(4, watched, jobs))):
             self.hold(told, job, "dp=2 pp=2", names_of(2 if "1F1B" in job[0] else 4))
 
+    def test_an_expected_factor_with_and_without_the_schedules(self):
+        """Which of the two somebody means who gives the factor of DDP is found by the sum; another factor is wrong."""
+        job = ("Schedule1F1B", 2, "ddp", Block)
+        for factor, words in (1 / 2, "beside the division by 4 of the pipeline's schedule"), (1 / 2 / MICROBATCHES, ""):
+            told = [of_rank[0] for of_rank in ranks.run(4, watched, [job], {"expect": factor})]
+            self.hold(told, factor, "dp=2 pp=2", names_of(2))
+            self.assertIn(words, str(told[0][0]))
+        report, _ = ranks.run(4, watched, [job], {"expect": 1 / 4})[0][0]
+        self.assertEqual({p.verdict for p in report.params}, {"wrong"}, str(report))
+
     def test_other_shapes_under_one_name(self):
         told = [of_rank[0] for of_rank in ranks.run(2, watched, [("Schedule1F1B", 1, None, Wide)])]
         self.hold(told, "wide", "dp=1 pp=2", names_of(2))
@@ -266,6 +276,24 @@ class TiedEnds(unittest.TestCase):
             report = self.report(True, **told)
             self.assertTrue(report.ok, str(report))
             self.assertIn("`stage0.embed.weight` stands for `stage1.head.weight` too: they are tied", str(report))
+
+    def test_types_by_pattern_that_name_tied_ends_too(self):
+        """A tie, found or given, counts before types= of all parameters, and the report says so."""
+        tied = [("embed.weight", "head.weight")]
+        for told in {"types": {"*": "pp=I"}}, {"types": {"*": "dp=I pp=I"}, "tied": tied}:
+            report = self.report(True, **told)
+            self.assertTrue(report.ok, str(report))
+            self.assertIn("gives `stage0.embed.weight` and `stage1.head.weight` pp=I, but they are tied", str(report))
+        report = self.report(False, types={"*": "pp=I"}, tied=tied)
+        self.assertEqual(report["stage0.embed.weight"].kind, "own_only", str(report))
+        self.assertTrue(self.report(False, types={"*": "pp=I"}, tied=()).ok)
+
+    def test_one_name_of_tied_ends_is_enough(self):
+        """types= and expect= may name either end."""
+        for name in "stage0.embed.weight", "stage1.head.weight":
+            report = self.report(True, expect={name: 1 / MICROBATCHES / 2, "*mix*": 1 / MICROBATCHES})
+            wrong = {p.name: p.factor for p in report.params if not p.ok}
+            self.assertEqual(wrong, {"stage0.embed.weight": 2.0}, str(report))
 
     def test_left_out(self):
         report = self.report(False)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import math
 from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar
 
 import torch
@@ -15,6 +17,17 @@ from addend.torch._parameters import Watched
 from addend.torch._sample import Box, Piece, Place, Plan, Sampler, as_real
 
 T = TypeVar("T")
+_HOOKED = "a hook changed it after its addend was seen; what the hook gave is counted once"
+_ZEROED = "a hook changed it after its addend was seen: it made it zero"
+
+
+def factor_text(before: torch.Tensor, after: torch.Tensor) -> str:
+    """The factor between two gradients in words; "" if there is none."""
+    before, after = before.double(), after.double()
+    square = float(before @ before)
+    factor = float(before @ after) / square if square else math.nan
+    is_one = math.isfinite(factor) and float((after - factor * before).norm()) <= 1e-3 * abs(factor) * square**0.5
+    return f" (it multiplied by {factor:.6g})" if is_one else ""
 
 
 class Addends:
@@ -27,6 +40,10 @@ class Addends:
         self.taken: dict[int, dict[str, Piece]] = {}
         self.placements: dict[str, _meshes.Placed] = {}  # device mesh and placements of DTensor gradients
         self.behind: dict[int, dict[str, Piece]] = {}  # like `taken`, but after the job's own hooks on the parameter
+        # The gradient that a parameter with hooks on its accumulated gradient had before this backward; None: none
+        self._before: dict[str, Piece | None] = {}
+        self._known: dict[str, float] = {}  # the number of hooks that a parameter had when the watch began
+        self.on_addend: Callable[[Watched], None] = lambda _: None  # called before an addend is taken
         self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of docs/dumps.md
         self.microbatch = 0
         self.errors: list[str] = []
@@ -49,8 +66,16 @@ class Addends:
             hooks = watched.used._backward_hooks or {}
             for key in list(hooks)[:-1]:
                 hooks[key] = hooks.pop(key)
-            if len(hooks) > 1:
+            planted = [key for key, hook in hooks.items() if getattr(hook, "addends_own", False)]
+            if len(hooks) > 1 + len(planted):
                 self._handles.append(watched.used.register_hook(functools.partial(self._take_behind, watched)))
+            for key in planted:
+                hooks[key] = hooks.pop(key)
+            self._known[watched.name] = len(hooks)
+            if watched.used._post_accumulate_grad_hooks:
+                behind = functools.partial(self._take_accumulated, watched)
+                self._handles.append(watched.used.register_post_accumulate_grad_hook(behind))
+                self._before[watched.name] = None
         torch.autograd.backward = self._run_backward
 
     def remove(self) -> None:
@@ -121,8 +146,39 @@ class Addends:
         if grad is not None and watched.name in self.taken.get(self.microbatch, {}):
             self.guarded(watched.name, self._add, self.behind, watched, grad)
 
+    def _attach_late(self, watched: Watched) -> None:
+        """Records the gradient after hooks that were attached since the watch began: they run behind all of its own."""
+        self._known[watched.name] = math.inf
+        node = torch.autograd.graph.get_gradient_edge(watched.used).node
+        take = functools.partial(self._take_behind, watched)
+        self._handles.append(node.register_prehook(lambda gradients: take(gradients[0])))
+
+    def _accumulated(self, watched: Watched) -> Piece | None:
+        """The parameter's accumulated gradient on this rank, in f64, so that differences of it are exact."""
+        if watched.used.grad is None:
+            return None
+        piece = self._take_placed(watched, watched.used.grad)
+        return dataclasses.replace(piece, values=piece.values.double())
+
+    def _take_accumulated(self, watched: Watched, _: torch.Tensor) -> None:
+        """Records by how much a backward, and the job's own hooks behind it, changed the accumulated gradient."""
+        self.guarded(watched.name, self._keep_accumulated, watched)
+
+    def _keep_accumulated(self, watched: Watched) -> None:
+        after, before = self._accumulated(watched), self._before[watched.name]
+        if after is None or watched.name not in self.taken.get(self.microbatch, {}):
+            return
+        if before is not None:
+            after.values -= before.values
+        self.behind.setdefault(self.microbatch, {})[watched.name] = after
+
     def _keep(self, watched: Watched, grad: torch.Tensor) -> None:
         self._await_end()
+        self.on_addend(watched)
+        if watched.name in self._before:
+            self._before[watched.name] = self._accumulated(watched)
+        if len(watched.used._backward_hooks or {}) > self._known.get(watched.name, math.inf):
+            self._attach_late(watched)
         self._add(self.taken, watched, grad)
         if grad.is_sparse:
             self._note_inside(watched.name, grad.detach())
@@ -160,14 +216,16 @@ class Addends:
             for pieces in kept.values():
                 yield from pieces.values()
 
-    def changed(self) -> set[str]:
-        """Names of the parameters whose gradient a hook of the job changed."""
-        return {
-            name
-            for number, pieces in self.behind.items()
-            for name, piece in pieces.items()
-            if not torch.equal(piece.values, self.taken[number][name].values)
-        }
+    def changed(self) -> dict[str, str]:
+        """What hooks of the job did to gradients, in words, by the parameter's name; only those that were changed."""
+        found = {}
+        for number, pieces in self.behind.items():
+            for name, piece in pieces.items():
+                before = self.taken[number][name].values
+                if not torch.equal(piece.values.to(before.dtype), before):
+                    is_zero = not bool(piece.values.any())
+                    found[name] = _ZEROED if is_zero else _HOOKED + factor_text(before, piece.values)
+        return found
 
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:
         """(the gradient's global shape, this rank's part of it, the box where this part lies)"""

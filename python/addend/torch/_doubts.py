@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping, Sequence
+from typing import Collection, Iterable, Mapping, Sequence
 
-from addend.torch import _expected
+from addend.torch import _expected, _gather
 from addend.torch._addends import Addends
 from addend.torch._names import Checked
 from addend.torch._parameters import Watched
 from addend.torch._pipeline import Observer
+from addend.torch._sums import Sums
 
 
 def own_group(watched: Iterable[Watched], summed: int, world: int) -> None:
@@ -21,6 +22,29 @@ def own_group(watched: Iterable[Watched], summed: int, world: int) -> None:
             f"DDP's process_group sums {summed} of {world} ranks; if the other ranks train this model too, their "
             "addends are missing: give mesh= with all ranks if they do, group= with DDP's process_group if they do not"
         )
+
+
+def local_sums(watched: Iterable[Watched], ranks: Collection[int]) -> None:
+    """Marks parameters that PostLocalSGD sums over fewer ranks than are watched: replicas differ until it averages."""
+    for entry in watched:
+        if entry.among and not set(ranks) <= set(entry.data[0]):
+            own = entry.data[0]
+            settled = "group= with its subgroup judges its sums" if own[1:] else "no gradient is summed in this step"
+            entry.unjudged = entry.unjudged or (
+                f"PostLocalSGD sums over {_gather.ranks_text(own)} alone, and replicas differ until parameters are "
+                f"averaged: {settled}"
+            )
+
+
+def cleared(watched: Iterable[Watched], addends: Addends, sums: Sums) -> None:
+    """Marks parameters whose gradient was there, and is cleared although no optimizer took a step with it."""
+    have = {name for pieces in addends.taken.values() for name in pieces}
+    for entry in watched:
+        if entry.used is entry.owned and entry.name in have and entry.name not in sums:
+            entry.unjudged = entry.unjudged or (
+                "its gradient was cleared inside the watch, and no optimizer took a step with it there: end the watch "
+                "before, or keep the gradient and name it by gradient="
+            )
 
 
 def lost_microbatches(watched: Iterable[Watched], addends: Addends, pipeline: Observer, unused: Sequence[str]) -> None:

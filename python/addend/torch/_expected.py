@@ -59,9 +59,15 @@ def parse(text: str, mesh: _meshes.Mesh) -> Types:
     return types
 
 
-def last_that_fits(patterns: Mapping[str, T], name: str, otherwise: T) -> T:
-    found = [value for pattern, value in patterns.items() if fnmatch.fnmatchcase(name, pattern)]
+def last_that_fits(patterns: Mapping[str, T], name: str, otherwise: T, *more: str) -> T:
+    """The value of the last pattern that matches the parameter's name, or one of `more` names of it."""
+    names = (name, *more)
+    found = [value for pattern, value in patterns.items() if any(fnmatch.fnmatchcase(own, pattern) for own in names)]
     return found[-1] if found else otherwise
+
+
+def _given(patterns: Mapping[str, T] | None, entry: Watched, otherwise: T) -> T:
+    return last_that_fits(patterns or {}, entry.name, otherwise, *entry.tied)
 
 
 def _placement(entry: Watched) -> _meshes.Placed | None:
@@ -76,10 +82,24 @@ def _summed_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
     return {axis for ranks in entry.data for axis in mesh.between(ranks)}
 
 
+def _beside_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
+    """The axes over which the other parameters' wrapper sums: ranks along them have different data."""
+    return {axis for ranks in entry.beside[0] for axis in mesh.between(ranks)} if entry.beside else set()
+
+
 def _parallel_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
     """The axes along which the forward itself is distributed: the DTensor's, less those that the wrapper sums over."""
     placed = _placement(entry)
     return set(_placed(mesh, *placed)) - _summed_axes(entry, mesh) if placed else set()
+
+
+def _is_cut(entry: Watched, mesh: _meshes.Mesh, axis: str) -> bool:
+    placed = _placement(entry)
+    return placed is not None and _placed(mesh, *placed)[axis][0] == "S"
+
+
+def _stage_axes(entry: Watched, mesh: _meshes.Mesh) -> list[str]:
+    return mesh.between(entry.stage.ranks) if entry.stage is not None else []
 
 
 def said_axes(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str, str] | None) -> set[str]:
@@ -87,8 +107,8 @@ def said_axes(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str
     said: set[str] = set()
     for entry in watched:
         said |= _parallel_axes(entry, mesh) | _summed_axes(entry, mesh)
-        said |= set(mesh.between(entry.stage.ranks)) if entry.stage else set()
-        said |= set(parse(last_that_fits(given or {}, entry.name, ""), mesh))
+        said |= set(_stage_axes(entry, mesh))
+        said |= set(parse(_given(given, entry, ""), mesh))
     return said
 
 
@@ -112,6 +132,7 @@ def types_of(
 ) -> dict[str, Types]:
     """The types of each parameter, by name. `placements`: those of gradients, which count before the parameter's."""
     parallel = {axis for entry in watched for axis in _parallel_axes(entry, mesh)}
+    cut = {axis for entry in watched for axis in _parallel_axes(entry, mesh) if _is_cut(entry, mesh, axis)}
     found = {}
     for entry in watched:
         # If other parameters are DTensors on an axis, ranks along it use this plain tensor for the same work: I.
@@ -120,12 +141,43 @@ def types_of(
             types.update(_placed(mesh, *placements[entry.name]))
         elif (placed := _placement(entry)) is not None:
             types.update(_placed(mesh, *placed))
-        if entry.stage is not None:
-            types.update(dict.fromkeys(mesh.between(entry.stage.ranks), "R" if entry.tied else "I"))
+        types.update((axis, "R") for axis in _beside_axes(entry, mesh) - cut if types[axis] == "I")
+        types.update(dict.fromkeys(_stage_axes(entry, mesh), "I"))
         types.update(dict.fromkeys(_summed_axes(entry, mesh), "R"))
-        types.update(parse(last_that_fits(given or {}, entry.name, ""), mesh))
+        types.update(parse(_given(given, entry, ""), mesh))
+        if entry.tied:  # a tie counts before a pattern, which may name all parameters of the stages
+            types.update(dict.fromkeys(_stage_axes(entry, mesh), "R"))
         found[entry.name] = types
     return found
+
+
+def assumed_of(
+    watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str, str] | None, types: Mapping[str, Types]
+) -> dict[str, str]:
+    """The axes, by name, on which a parameter has type I because of placements or of other parameters' placements
+    alone: a job may use a replicated parameter for different work on each rank."""
+    found = {}
+    for entry in watched:
+        said = {*_stage_axes(entry, mesh), *parse(_given(given, entry, ""), mesh)}
+        axes = [axis for axis, kind in types[entry.name].items() if kind == "I" and axis not in said]
+        if axes:
+            found[entry.name] = " ".join(axes)
+    return found
+
+
+def contradicted_ties(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str, str] | None) -> list[str]:
+    """Notes on tied parameters to which types= gives another type than R along their pipeline."""
+    notes = []
+    for entry in watched:
+        types = parse(_given(given, entry, ""), mesh) if entry.tied else {}
+        other = " ".join(f"{axis}={types[axis]}" for axis in _stage_axes(entry, mesh) if types.get(axis, "R") != "R")
+        if other:
+            both = " and ".join(f"`{name}`" for name in entry.tied)
+            notes.append(
+                f"types= gives {both} {other}, but they are tied, so their sum is expected; tied=() if they "
+                "are not tied"
+            )
+    return notes
 
 
 def is_meant(name: str, patterns: Iterable[str]) -> bool:
@@ -171,7 +223,7 @@ def unsaid(
                 "do the same work"
             )
     alone = [entry.name for entry in watched if not entry.data and entry.name in wrong and expect is None]
-    if alone and any(entry.data for entry in watched):
+    if alone and any(entry.data or entry.beside for entry in watched):
         more = f" and {len(alone) - 1} more" if alone[1:] else ""
         notes.append(
             f"`{alone[0]}`{more}: no wrapper sums it, so the same factor is expected as for the others; "
@@ -180,11 +232,23 @@ def unsaid(
     return notes
 
 
-def factors_of(watched: Iterable[Watched], given: float | Mapping[str, float] | None) -> dict[str, float]:
+def _own_factor(entry: Watched, mesh: _meshes.Mesh, types: Mapping[str, Types]) -> float:
+    """The wrapper's factor or, if the parameter has none and is to be summed over the same axes, the others'."""
+    axes = _beside_axes(entry, mesh)
+    is_alike = entry.beside is not None and all(types[entry.name][axis] == "R" for axis in axes)
+    return entry.factor * (entry.beside[1] if entry.beside and is_alike else 1)
+
+
+def factors_of(
+    watched: Iterable[Watched],
+    given: float | Mapping[str, float] | None,
+    mesh: _meshes.Mesh,
+    types: Mapping[str, Types],
+) -> dict[str, float]:
     """The expected factor of each parameter's sum, by name: the caller's (a number, or numbers by pattern of names),
     else the wrapper's."""
     patterns = given if isinstance(given, Mapping) else {} if given is None else {"*": given}
-    return {entry.name: float(last_that_fits(patterns, entry.name, entry.factor)) for entry in watched}
+    return {entry.name: float(_given(patterns, entry, _own_factor(entry, mesh, types))) for entry in watched}
 
 
 def cut_by_hand(watched: Iterable[Watched], types: Mapping[str, Types]) -> list[str]:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from addend.torch import _comm_hooks
 from addend.torch._loaded import is_flat_fsdp
 from addend.torch._sample import Box
 
@@ -84,6 +85,7 @@ class Found:
     ranks: List[List[int]]  # the groups of ranks that are summed over
     factor: float  # by which FSDP multiplies the sum
     reduce: torch.dtype | None  # dtype of the reduction, if it is another than the parameter's
+    custom: str  # the name of the job's own communication hook
 
 
 def _ranks(state: Any) -> list[list[int]]:
@@ -117,13 +119,17 @@ def _in_module(prefix: str, state: Any, handle: Any) -> Iterator[Found]:
     buffer = handle.flat_param
     reduce = handle._reduce_dtype if handle._reduce_dtype != handle._orig_param_dtype else None
     factor = 1 / (state._gradient_predivide_factor * state._gradient_postdivide_factor)
+    hook = _comm_hooks.of_function(getattr(state, "_comm_hook", None))
+    told: Any = getattr(state, "_comm_hook_state", None)
+    if not hook.custom and hasattr(told, "gradient_predivide_factor"):
+        factor = 1 / (told.gradient_predivide_factor * told.gradient_postdivide_factor)
     ranks, mesh = _ranks(state), getattr(state, "_device_mesh", None)
     for at, (name, start, count) in enumerate(zip(buffer._fqns, _starts(buffer), buffer._numels)):
         _need_plain(buffer, f"{prefix}{name}")
         owned = buffer if buffer._params is None else buffer._params[at]
         if owned.requires_grad:
             where = InBuffer(buffer, at, start, count, mesh)
-            yield Found(f"{prefix}{name}", owned, where, ranks, factor, reduce)
+            yield Found(f"{prefix}{name}", owned, where, ranks, factor, hook.reduce or reduce, hook.custom)
 
 
 def _wrappers(model: nn.Module) -> Iterator[tuple[str, Any]]:

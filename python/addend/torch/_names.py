@@ -135,6 +135,6 @@ def settle(
     for names in sets:
         for entry in watched:
             if entry.name in names:
-                entry.name, entry.tied = names[0], True
+                entry.name, entry.tied = names[0], tuple(names)
     lines = _gather.everyones([stage.ranks for stage in stages], group)
     return [ranks for of_rank in lines for ranks in of_rank], sets

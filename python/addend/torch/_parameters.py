@@ -28,16 +28,21 @@ class Watched:
     used: torch.Tensor  # the tensor that the forward uses: its gradient is this rank's addend
     owned: torch.Tensor  # the tensor that the optimizer has: its gradient is the sum
     data: List[List[int]] = dataclasses.field(default_factory=list)  # groups of ranks that the wrapper sums over
+    beside: Beside | None = None  # for a parameter without a wrapper: what the wrapper of all others does
+    frozen: bool = False  # every parameter of that wrapper is frozen
     factor: float = 1.0  # by which the wrapper multiplies the sum
     reduce: torch.dtype | None = None  # dtype of the wrapper's reduction, if it is another than the gradient's
+    custom: str = ""  # the name of the job's own hook that makes the wrapper's sums; it may scale them
+    among: List[int] = dataclasses.field(default_factory=list)  # the wrapper's ranks, if it sums only `data` of them
     unjudged: str = ""  # why the sum cannot be judged; "": it can
     part: Part | None = None  # for a plain tensor that is this rank's part of a DTensor
     stage: Stage | None = None  # pipeline stage of the parameter
-    tied: bool = False  # several stages have the parameter, under other names, and their addends are summed
+    tied: Tuple[str, ...] = ()  # the names under which several stages have the parameter; their addends are summed
     pending: Callable[[], list[torch.Tensor]] = list  # gradients that the wrapper keeps for a later reduction
     flat: _flat.InBuffer | None = None  # the parameter's place in a flat buffer, which is `used`
 
 
+Beside = Tuple[List[List[int]], float]  # the wrapper's `data` and factor
 Part = Tuple[DeviceMesh, Tuple[Any, ...], Tuple[int, ...]]  # the mesh, the placements, the global shape
 # A parameter's shard, the unsharded parameter, and fully_shard's FSDPParamGroup and FSDPParam (no public types).
 _Sharded = Tuple[nn.Parameter, nn.Parameter, Any, Any]
@@ -106,6 +111,14 @@ def _pending(whole: torch.Tensor, group: Any, fsdp_param: Any) -> list[torch.Ten
     return [gradient for gradient in kept if gradient is not None]
 
 
+def _custom_of(group: Any) -> str:
+    """The name of a hook, or of a reduce-scatter, by which the job changes what fully_shard reduces."""
+    hook, scatter = getattr(group, "_all_reduce_hook", None), getattr(group, "_reduce_scatter_comm", None)
+    if hook is not None:
+        return getattr(hook, "__name__", type(hook).__name__)
+    return "" if type(scatter).__module__.startswith(("torch.", "builtins")) else type(scatter).__name__
+
+
 def _pairs(module: nn.Module, groups: Sequence[Any]) -> list[tuple[nn.Parameter, nn.Parameter]]:
     """The pairs of _unsharded(). After the first forward they are found without an all-gather."""
     params = [param for group in groups for param in group.fsdp_params]
@@ -123,6 +136,7 @@ def _of_sharded(name: str, part: nn.Parameter, whole: nn.Parameter, group: Any, 
         data=[_meshes.along(mesh, i) for i in range(mesh.ndim)],
         factor=1 / (getattr(group, "gradient_divide_factor", None) or mesh.size()),
         reduce=fsdp_param.reduce_dtype,
+        custom=_custom_of(group),
         pending=functools.partial(_pending, whole, group, fsdp_param),
     )
 
@@ -156,6 +170,7 @@ def _of_flat(model: nn.Module) -> list[Watched]:
             data=found.ranks,
             factor=found.factor,
             reduce=found.reduce,
+            custom=found.custom,
             flat=found.where,
         )
         for found in _flat.find(model)
@@ -167,8 +182,9 @@ def find(model: nn.Module) -> list[Watched]:
     replicated, sharded = _replicated.find(model), _find_sharded(model)
     found = named(model)
     names, in_buffers, watched = _plain_names(model, found), _flat.hidden(model), {}
+    frozen = []
     for name, param in found:
-        if not param.requires_grad or id(param) in in_buffers:
+        if id(param) in in_buffers:
             continue
         plain = names[name]
         entry = _of_sharded(plain, *sharded[id(param)]) if id(param) in sharded else Watched(plain, param, param)
@@ -176,19 +192,24 @@ def find(model: nn.Module) -> list[Watched]:
         for wrapper in replicated:
             if id(param) in wrapper.parameters:
                 entry.data, entry.factor = [wrapper.ranks], 1 / len(wrapper.ranks)
-                entry.unjudged = wrapper.unjudged
-        watched[id(entry.owned)] = entry
+                entry.reduce, entry.custom = wrapper.reduce, wrapper.custom
+                entry.unjudged, entry.among = wrapper.unjudged, wrapper.among
+        if param.requires_grad:
+            watched[id(entry.owned)] = entry
+        else:
+            frozen.append(entry)
     every = [*_of_flat(model), *watched.values()]
-    _expect_alike(every)
+    _expect_alike(every, frozen)
     return every
 
 
-def _expect_alike(watched: Sequence[Watched]) -> None:
-    """If all wrappers multiply sums by the same factor, expects it for parameters without a wrapper as well."""
-    factors = {entry.factor for entry in watched if entry.data}
+def _expect_alike(watched: Sequence[Watched], frozen: Sequence[Watched]) -> None:
+    """If all wrappers, also those of frozen parameters, multiply sums by the same factor, parameters without a wrapper
+    are expected to be summed in the same way."""
+    wrapped = [entry for entry in (*watched, *frozen) if entry.data]
     for entry in watched:
-        if not entry.data and len(factors) == 1:
-            (entry.factor,) = factors
+        if not entry.data and len({other.factor for other in wrapped}) == 1:
+            entry.beside, entry.frozen = (wrapped[0].data, wrapped[0].factor), not any(other.data for other in watched)
 
 
 def own_group(model: nn.Module) -> Group:

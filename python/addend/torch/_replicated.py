@@ -8,10 +8,12 @@ import dataclasses
 import sys
 from typing import Any, Iterator
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from addend.torch import _comm_hooks
 from addend.torch._loaded import is_dtensor
 
 
@@ -19,22 +21,27 @@ from addend.torch._loaded import is_dtensor
 class Replicated:
     ranks: list[int]
     parameters: set[int]  # id() of each
-    unjudged: str  # why the wrapper's sums cannot be judged; "": they can
+    reduce: torch.dtype | None = None  # the dtype of the reduction, if it is another than the parameters'
+    unjudged: str = ""  # why the wrapper's sums cannot be judged; "": they can
+    custom: str = ""  # the name of the job's own communication hook
+    among: list[int] = dataclasses.field(
+        default_factory=list
+    )  # the wrapper's ranks, if only `ranks` of them are summed
 
 
-def _compresses(ddp: DistributedDataParallel | None) -> str:
-    """Why sums cannot be judged, if DDP has a communication hook that only approximates them; else ""."""
-    for hook, state in getattr(ddp, "_comm_hooks", None) or ():
-        if "powerSGD" in (getattr(hook, "__module__", "") or "") or type(state).__name__ == "PowerSGDState":
-            return "not judged: PowerSGD sums an approximation of the addends and keeps the rest for later steps"
-    return ""
+def _of_hooks(ddp: DistributedDataParallel, summed: set[int]) -> Replicated:
+    ranks = list(dist.get_process_group_ranks(ddp.process_group))
+    sums = _comm_hooks.of_ddp(ddp)
+    among = ranks if sums.ranks is not None and sums.ranks != ranks else []
+    unjudged = f"not judged: {sums.unjudged}" if sums.unjudged else ""
+    return Replicated(sums.ranks or ranks, summed, sums.reduce, unjudged, sums.custom, among)
 
 
 def _of_ddp(ddp: DistributedDataParallel) -> Replicated:
     ignored = set(getattr(ddp, "parameters_to_ignore", ()))
     summed = {id(param) for name, param in ddp.module.named_parameters() if name not in ignored}
     summed |= {id(param) for _, param in hidden(ddp)}
-    return Replicated(dist.get_process_group_ranks(ddp.process_group), summed, _compresses(ddp))
+    return _of_hooks(ddp, summed)
 
 
 def hidden(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -65,9 +72,7 @@ def _of_state(module: nn.Module, state: Any) -> Replicated | None:
     """The wrapper that replicate() makes: its DDP or, before the first forward makes that, the arguments for it."""
     ddp = getattr(state, "_ddp", None) if getattr(state, "has_initialized", False) else None
     if ddp is not None:
-        return Replicated(
-            dist.get_process_group_ranks(ddp.process_group), set(map(id, state._param_list)), _compresses(ddp)
-        )
+        return _of_hooks(ddp, set(map(id, state._param_list)))
     told = getattr(state, "_init_kwargs", None)
     if told is None:
         return None
@@ -76,7 +81,7 @@ def _of_state(module: nn.Module, state: Any) -> Replicated | None:
     ignored = {
         id(param) for other in (getattr(state, "_init_args", None) or ((), ()))[1] for param in other.parameters()
     }
-    return Replicated(list(ranks), {id(param) for param in module.parameters()} - ignored, "")
+    return Replicated(list(ranks), {id(param) for param in module.parameters()} - ignored)
 
 
 def find(model: nn.Module) -> list[Replicated]:

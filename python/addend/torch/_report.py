@@ -6,10 +6,10 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from typing import Callable, Collection, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import addend
-from addend._diff import judged
+from addend._diff import judged, of_document
 from addend._progress import CProgress
 from addend.torch import _collect, _gather
 from addend.torch._gather import Group
@@ -78,16 +78,57 @@ def _judge(
         return error
 
 
-def changed(report: addend.DiffReport, hooked: Collection[str]) -> list[str]:
-    """Names of parameters whose sum does not fit the addends, perhaps because a hook of the job changed them first."""
-    unknown = ("unexplained", "not_fitted")
-    return [param.name for param in report.params if param.kind in unknown and param.name in hooked]
+def document_of(report: addend.DiffReport, name: str) -> Mapping[str, Any]:
+    """The JSON document of one parameter."""
+    return next(document for document in report.document["params"] if document["name"] == name)
 
 
-def behind_hooks(first: addend.DiffReport, second: addend.DiffReport, names: Sequence[str]) -> addend.DiffReport:
-    """Chooses between two reports on a step: in `second`, the addends of `names` are taken after the job's hooks."""
-    more = f" and {len(names) - 1} more" if names[1:] else ""
-    said = f"`{names[0]}`{more}: a hook changed it after its addend was seen"
-    if all(second[name].ok for name in names):
-        return noted(second, [f"{said}; what the hook gave is counted once"])
-    return noted(first, [f"{said}, but the sum fits neither the gradients before the hook nor those after it"])
+def _causes(document: Mapping[str, Any]) -> list[Any]:
+    return [document["cause"]] if document["cause"] else list(document["possible_causes"])
+
+
+def _redrawn(report: addend.DiffReport, documents: Mapping[str, Mapping[str, Any]]) -> addend.DiffReport:
+    """The report with other documents of these parameters."""
+    params = [documents.get(param["name"], param) for param in report.document["params"]]
+    norm = report.document.get("norm")
+    verdicts = {param["verdict"] for param in params} | ({"wrong"} if norm and not norm["pass"] else set())
+    verdict = next((one for one in ("wrong", "cannot_tell") if one in verdicts), "right")
+    return of_document({**report.document, "params": params, "verdict": verdict, "pass": verdict == "right"})
+
+
+def joined(report: addend.DiffReport, others: Mapping[str, Mapping[str, Any]], why: str) -> addend.DiffReport:
+    """The report in which these wrong parameters may be wrong in another way as well, which their documents in `others`
+    say; `why` says by what."""
+    documents = {}
+    for name, other in others.items():
+        document = document_of(report, name)
+        causes = _causes(document) + [cause for cause in _causes(other) if cause not in _causes(document)]
+        if document["verdict"] != "wrong" or len(causes) < 2:
+            continue
+        kinds = {cause["kind"] for cause in causes}
+        documents[name] = {
+            **document,
+            "kind": kinds.pop() if len(kinds) == 1 else "not_distinguishable",
+            "axis": document["axis"] if document["axis"] == other["axis"] else None,
+            "factor": None,
+            "text": f"{document['text']}; or, {why}, {other['text']}",
+            "cause": None,
+            "possible_causes": causes,
+        }
+    return _redrawn(report, documents) if documents else report
+
+
+def doubted(report: addend.DiffReport, causes: Mapping[str, Mapping[str, Any]]) -> addend.DiffReport:
+    """The report in which it cannot be told whether these parameters are wrong: another cause, which may be meant, fits
+    as well."""
+    documents = {}
+    for name, cause in causes.items():
+        document = document_of(report, name)
+        documents[name] = {
+            **document,
+            "verdict": "cannot_tell",
+            "text": f"cannot tell: {document['text']}; or {cause['text']}",
+            "cause": None,
+            "possible_causes": [*_causes(document), cause],
+        }
+    return _redrawn(report, documents) if documents else report

@@ -38,7 +38,9 @@ class sabotage:
     def __enter__(self) -> sabotage:
         change = self._divide if self._kind == "average" else self._change_one
         for entry in _parameters.find(self._model):
-            self._handles.append(entry.used.register_hook(functools.partial(change, entry)))
+            hook = functools.partial(change, entry)
+            vars(hook)["addends_own"] = True  # a watch does not take it for a hook of the job
+            self._handles.append(entry.used.register_hook(hook))
         return self
 
     def __exit__(

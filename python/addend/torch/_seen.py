@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping, NamedTuple, Sequence
 
-from addend.torch import _expected, _gather
+from addend.torch import _expected, _gather, _readings
 from addend.torch._names import Checked
 
 
@@ -24,7 +24,8 @@ class Seen(NamedTuple):
     idle: list[str]  # the other parameters
     zero: set[str]  # parameters in `used` of which every addend and the sum are zero
     sums: int  # number of sums
-    hooked: set[str]  # parameters whose gradient a hook of the job changed
+    readings: _readings.Readings  # further ways to read parameters' sums
+    custom: dict[str, str]  # names of the job's own hooks that make sums
     tied: dict[str, Checked]  # box and checksum of the sum of parameters that were taken for tied
     infinite: list[str]  # parameters with an inf or a NaN in an addend
     infinite_sums: list[str]  # parameters with an inf or a NaN in the sum

@@ -7,7 +7,7 @@ import contextlib
 import math
 import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Collection, Iterator, List, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, NamedTuple, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from addend.torch import (
     _addends,
+    _afterwards,
     _alive,
     _collect,
     _doubts,
@@ -27,6 +28,7 @@ from addend.torch import (
     _names,
     _parameters,
     _pipeline,
+    _readings,
     _sample,
     _seen,
     _sums,
@@ -94,6 +96,7 @@ class Step:
         self._divisors: dict[int, float] = {}
         self._attached: _addends.Addends | None = None
         self._pipeline = _pipeline.Observer()
+        self._afterwards: _afterwards.Afterwards | None = None
         self._unjudged: Unjudged | None = None
 
     @property
@@ -177,14 +180,20 @@ class Step:
         if self._group is not self._given_group:
             summed, world = (len(_gather.group_ranks(group)) for group in (self._group, None))
             _doubts.own_group(self._watched, summed, world)
+        _doubts.local_sums(self._watched, list(self._mesh.coords))
         self._attached = _addends.Addends(self._watched, self._sampler, self._places)
         self._attached.attach()
+        self._afterwards = _afterwards.Afterwards(self._watched, self._take, self._attached.guarded)
+        self._attached.on_addend = self._afterwards.before_addend
+        self._afterwards.attach()
         self._pipeline.attach(self._attached)
 
     def _leave(self) -> None:
         if self._attached is not None:
             self._attached.remove()
             self._pipeline.remove()
+        if self._afterwards is not None:
+            self._afterwards.remove()
         _running.clear()
 
     def __exit__(
@@ -235,14 +244,17 @@ class Step:
         meshes += [entry.flat.mesh for entry in self._watched if entry.flat and entry.flat.mesh]
         self._mesh = _meshes.find(self._given_mesh, meshes, self._lines, ranks)
         self._rank = ranks[_gather.rank_in(self._group)]
-        self._factors = _expected.factors_of(self._watched, self._expect)
         self._find_types({})
+        self._find_factors()
         _sums.need_none(self._watched)
         cut = _expected.cut_by_hand(self._watched, self._kinds)
         return {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
 
     def _find_types(self, placements: Mapping[str, _meshes.Placed]) -> None:
         self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements)
+
+    def _find_factors(self) -> None:
+        self._factors = _expected.factors_of(self._watched, self._expect, self._mesh, self._kinds)
 
     def _find_places(self, cut: Mapping[int, Mapping[str, tuple[int, ...]]]) -> None:
         self._places: dict[str, _sample.Place] = {
@@ -274,6 +286,9 @@ class Step:
         else:
             self._deliver(self._sums)
 
+    def _take(self, entry: _parameters.Watched) -> _sums.Taken | None:
+        return _sums.take_one(entry, self._sampler, self._places, self._gradient, self._mesh)
+
     def _look(self) -> Seen:
         """Takes this rank's addends, sums and norm after the step, without communication."""
         if self._addends.errors:
@@ -282,19 +297,50 @@ class Step:
             self._find_types(self._addends.placements)
         self._divide_by_schedules()
         _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
-        self._sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
+        self._sums = _sums.take(self._watched, self._take)
+        if self._afterwards is not None:
+            self._afterwards.complete(self._sums)
+        if self._gradient is None:
+            _doubts.cleared(self._watched, self._addends, self._sums)
         self._values = _sums.values(self._watched, self._sampler, self._sums, self._mesh)
-        _sample.bring([*self._addends.pieces(), *(piece for piece, _ in self._sums.values())])
+        _sample.bring([*self._addends.pieces(), *self._sum_pieces()])
         self._global_norm = self._find_norm()
         return self._seen(self._sums)
+
+    def _sum_pieces(self) -> list[_sample.Piece]:
+        before = self._afterwards.before_hooks if self._afterwards else {}
+        return [piece for piece, _ in (*self._sums.values(), *before.values())]
 
     def _divide_by_schedules(self) -> None:
         """Includes the divisor that the pipeline's schedule used in the expected factors."""
         for entry in self._watched:
             if entry.stage is not None:
                 entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
-        if self._pipeline.divided:
-            self._factors = _expected.factors_of(self._watched, self._expect)
+
+    def _changed(self) -> dict[str, str]:
+        """What hooks of the job did to addends and to sums, in words, by the parameter's name."""
+        behind = self._afterwards.before_hooks if self._afterwards else {}
+        words = "a hook changed its sum; what the wrapper summed before has each addend once"
+        factors = {
+            name: _addends.factor_text(piece.values, self._sums[name][0].values) for name, (piece, _) in behind.items()
+        }
+        return {**self._addends.changed(), **{name: words + text for name, text in factors.items()}}
+
+    def _further_factors(self) -> dict[str, list[tuple[float, str]]]:
+        """Factors that the job may have brought in without saying so, by the parameter's name, each with its reason."""
+        found: dict[str, list[tuple[float, str]]] = {}
+        for name, factor in (self._afterwards.scaled if self._afterwards else {}).items():
+            words = f"GradScaler divided its gradient by {1 / factor:.6g} inside the watch, which expect= need not have"
+            found.setdefault(name, []).append((factor, words))
+        for entry in self._watched:
+            divisor = self._pipeline.divided.get(id(entry.stage.module), 1) if entry.stage is not None else 1
+            if divisor != 1 and self._expect is not None:
+                words = f"expect= is taken as given beside the division by {divisor} of the pipeline's schedule"
+                found.setdefault(entry.name, []).append((1 / divisor, words))
+            if entry.frozen and self._expect is None and entry.beside:
+                words = "wrappers have only frozen parameters, so a sum that is not divided is right, too"
+                found.setdefault(entry.name, []).append((1 / entry.beside[1], words))
+        return found
 
     def _find_norm(self) -> float | None:
         norm = self._norm() if callable(self._norm) else self._norm
@@ -311,7 +357,8 @@ class Step:
             idle=[entry.name for entry in self._watched if entry.name not in used],
             zero={name for name in used if _expected.is_meant(name, self._meant_unused) and self._is_zero(name, sums)},
             sums=len(sums),
-            hooked=self._addends.changed(),
+            readings=_readings.of(self._changed(), self._further_factors()),
+            custom={entry.name: entry.custom for entry in self._watched if entry.custom},
             tied={name: (sums[name][0].box, _names.checksum(sums[name][0].values)) for name in firsts},
             infinite=[entry.name for entry in self._watched if entry.name in infinite],
             infinite_sums=_sample.not_finite({name: piece for name, (piece, _) in sums.items()}),
@@ -330,13 +377,15 @@ class Step:
         told = list(everyones.values())
         for seen in told:
             self._kinds.update((name, kind) for name, kind in seen.kinds.items() if name in self._kinds)
+        self._find_factors()
         self._numbers = sorted({number for seen in told for number in seen.numbers})
         used = {name for seen in told for name in seen.used - seen.zero}
         self._used = sorted(used, key=str.encode)
         idle = dict.fromkeys(name for seen in told for name in [*seen.idle, *sorted(seen.zero)])
         self._unused = [name for name in idle if name not in used]
         self._lost = _expected.lost(self._unused, used, self._meant_unused)
-        self._hooked = {name for seen in told for name in seen.hooked}
+        self._readings = _readings.united(seen.readings for seen in told)
+        self._custom = {name: hook for seen in told for name, hook in seen.custom.items()}
         _doubts.ties(self._watched, self._ties, [seen.tied for seen in told])
 
     def _overflow(self, everyones: Mapping[int, Seen]) -> Unjudged | None:
@@ -348,7 +397,7 @@ class Step:
     def _deliver_none(self, why: Unjudged) -> None:
         raise NotImplementedError
 
-    def _metadata(self, kind: str) -> dict[str, object]:
+    def _metadata(self, kind: str, chosen: _readings.Chosen) -> dict[str, object]:
         kept = [entry for entry in self._watched if entry.name not in self._unused]
         unjudged = {**self._lost, **{entry.name: entry.unjudged for entry in kept if entry.unjudged}}
         metadata: dict[str, object] = {
@@ -358,23 +407,31 @@ class Step:
             "addend.mesh": str(self._mesh),
             "addend.coord": self._mesh.coord_text(self._rank),
             "addend.types": {entry.name: _expected.text(self._kinds[entry.name]) for entry in kept},
-            "addend.expect": _expected.factors_text({entry.name: self._factors[entry.name] for entry in kept}),
+            "addend.expect": _expected.factors_text(
+                {
+                    entry.name: self._factors[entry.name] * chosen.get(entry.name, _readings.Reading()).times
+                    for entry in kept
+                }
+            ),
         }
+        assumed = _expected.assumed_of(kept, self._mesh, self._types, self._kinds)
+        if assumed:
+            metadata["addend.assumed"] = assumed
         if unjudged:
             metadata["addend.unjudged"] = unjudged
         if self._sampler.count is not None:
             metadata["addend.sample"] = self._sampler.count
         return metadata
 
-    def _addend_file(self, at: int, changed: Collection[str]) -> _files.Encoded:
+    def _addend_file(self, at: int, chosen: _readings.Chosen) -> _files.Encoded:
         number = self._numbers[at]
         behind = self._addends.behind.get(number, {})
         pieces = {
-            name: behind.get(name, piece) if name in changed else piece
+            name: behind.get(name, piece) if name in chosen and chosen[name].hooked else piece
             for name, piece in self._addends.taken.get(number, {}).items()
             if name not in self._unused
         }
-        metadata = {**self._metadata("addend"), "addend.microbatch": at}
+        metadata = {**self._metadata("addend", chosen), "addend.microbatch": at}
         divisor = self._divisors.get(number, self._divisor)
         if divisor is not None:
             metadata["addend.divisor"] = float(divisor)
@@ -382,9 +439,9 @@ class Step:
             metadata["addend.inside"] = self._addends.inside[number]
         return _files.encode(pieces, metadata)
 
-    def _sum_file(self, sums: _sums.Sums) -> _files.Encoded:
+    def _sum_file(self, sums: _sums.Sums, chosen: _readings.Chosen) -> _files.Encoded:
         sums = {name: found for name, found in sums.items() if name not in self._unused}
-        metadata = self._metadata("sum")
+        metadata = self._metadata("sum", chosen)
         if self._global_norm is not None:
             metadata["addend.norm"] = self._global_norm
         partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
@@ -395,11 +452,14 @@ class Step:
         if reduce:
             metadata["addend.reduce"] = reduce
         metadata["addend.values"] = self._values
-        return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
+        before = self._afterwards.before_hooks if self._afterwards else {}
+        changed = {name: before[name] for name, reading in chosen.items() if reading.hooked and name in before}
+        return _files.encode({name: piece for name, (piece, _) in {**sums, **changed}.items()}, metadata)
 
-    def _encoded(self, sums: _sums.Sums, changed: Collection[str] = ()) -> list[_collect.File]:
-        """This rank's files. For parameters in `changed`, addends are the gradients after the job's own hooks."""
+    def _encoded(self, sums: _sums.Sums, chosen: _readings.Chosen | None = None) -> list[_collect.File]:
+        """This rank's files. Parameters in `chosen` are read in that way, all others as they are."""
+        chosen = chosen or {}
         addends: list[_collect.File] = [
-            ("addend", at, self._addend_file(at, changed)) for at in range(len(self._numbers))
+            ("addend", at, self._addend_file(at, chosen)) for at in range(len(self._numbers))
         ]
-        return [*addends, ("sum", None, self._sum_file(sums))]
+        return [*addends, ("sum", None, self._sum_file(sums, chosen))]

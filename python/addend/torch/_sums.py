@@ -14,12 +14,13 @@ from addend.torch._sample import Piece, Place, Sampler, as_real
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Partial
 
-Sums = Dict[str, Tuple[Piece, List[str]]]  # sampled elements, and axes on which they are not summed yet
+Taken = Tuple[Piece, List[str]]  # sampled elements, and axes on which they are not summed yet
+Sums = Dict[str, Taken]
 _VALUES = 64  # elements of a parameter that are compared between replicas; few, since each is a slow memory access
 GradientOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 
 
-def _is_zero(gradient: torch.Tensor) -> bool:
+def is_zero(gradient: torch.Tensor) -> bool:
     return not bool(_meshes.local_of(gradient).any())
 
 
@@ -29,7 +30,7 @@ def _some(names: list[str]) -> str:
 
 def need_none(watched: Iterable[Watched]) -> None:
     """Raises ValueError if a parameter already has a gradient before the step."""
-    pending = [entry.name for entry in watched if not all(map(_is_zero, entry.pending()))]
+    pending = [entry.name for entry in watched if not all(map(is_zero, entry.pending()))]
     if pending:
         raise ValueError(
             f"{_some(pending)}: fully_shard keeps gradients of an earlier step that were never synchronised, because "
@@ -37,7 +38,7 @@ def need_none(watched: Iterable[Watched]) -> None:
             "would contain them; call set_requires_gradient_sync(True) and set_requires_all_reduce(True) before the "
             "last backward of every step"
         )
-    full = [entry.name for entry in watched if entry.owned.grad is not None and not _is_zero(entry.owned.grad)]
+    full = [entry.name for entry in watched if entry.owned.grad is not None and not is_zero(entry.owned.grad)]
     if full:
         raise ValueError(f"{_some(full)}: parameters hold gradients already: begin the watch after zero_grad()")
 
@@ -68,28 +69,29 @@ def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:
     return axes
 
 
-def take(
-    watched: Sequence[Watched],
+def take_one(
+    entry: Watched,
     sampler: Sampler,
     places: Mapping[str, Place],
     gradient: GradientOf | None,
     mesh: _meshes.Mesh,
-) -> Sums:
+) -> Taken | None:
+    """The sampled sum of one parameter on this rank; None: it has no gradient."""
+    if entry.flat and gradient is None:
+        located = entry.flat.sum()
+        return None if located is None else (sampler.take(entry.name, *located), [])
+    found = entry.owned.grad if gradient is None else gradient(entry.owned)
+    if found is None:
+        return None
+    local, box = _meshes.local_part(found)
+    local = local.to_dense() if local.is_sparse else local
+    axes = _partial_axes(found, mesh) if is_dtensor(found) else []
+    shape, own_box = places.get(entry.name, (tuple(found.shape), box))
+    local, shape, own_box = as_real(local, shape, own_box)
+    return sampler.take(entry.name, shape, local, own_box), axes
+
+
+def take(watched: Sequence[Watched], take_of: Callable[[Watched], Taken | None]) -> Sums:
     """The sampled sum of each parameter on this rank, by name; parameters without a gradient are left out."""
-    sums: Sums = {}
-    for entry in watched:
-        if entry.flat and gradient is None:
-            located = entry.flat.sum()
-            if located is not None:
-                sums[entry.name] = (sampler.take(entry.name, *located), [])
-            continue
-        found = entry.owned.grad if gradient is None else gradient(entry.owned)
-        if found is None:
-            continue
-        local, box = _meshes.local_part(found)
-        local = local.to_dense() if local.is_sparse else local
-        axes = _partial_axes(found, mesh) if is_dtensor(found) else []
-        shape, own_box = places.get(entry.name, (tuple(found.shape), box))
-        local, shape, own_box = as_real(local, shape, own_box)
-        sums[entry.name] = (sampler.take(entry.name, shape, local, own_box), axes)
-    return sums
+    found = ((entry.name, take_of(entry)) for entry in watched)
+    return {name: taken for name, taken in found if taken is not None}

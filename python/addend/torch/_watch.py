@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import TYPE_CHECKING, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Callable, Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 import addend
-from addend.torch import _collect, _expected, _files, _gather, _names, _report, _sums
+from addend.torch import _collect, _expected, _files, _gather, _names, _readings, _report, _sums
 from addend.torch._arguments import Arguments, Judging, Norm, Number
 from addend.torch._gather import Group
 from addend.torch._seen import Seen, Unjudged
@@ -102,14 +103,11 @@ class watch(Step):
         self._keep(_report.of_none(why, len(_gather.group_ranks(self._group))))
 
     def _deliver(self, sums: _sums.Sums) -> None:
-        report = self._judged(sums, ())
-        changed = _report.changed(report, self._hooked)
-        if changed:
-            report = _report.behind_hooks(report, self._judged(sums, changed), changed)
-        self._keep(report)
+        report = _readings.judge(functools.partial(self._judged, sums), self._readings)
+        self._keep(_readings.doubt(report, self._custom))
 
-    def _judged(self, sums: _sums.Sums, changed: Collection[str]) -> addend.DiffReport:
-        files = self._encoded(sums, changed)
+    def _judged(self, sums: _sums.Sums, chosen: _readings.Chosen) -> addend.DiffReport:
+        files = self._encoded(sums, chosen)
         return _report.of_files(files, self._used, self._group, self._allow_identical, self._notes)
 
     def _notes(self, report: addend.DiffReport) -> list[str]:
@@ -121,6 +119,7 @@ class watch(Step):
             notes.append(f"no rank used {some}: no gradient but zeros, and none expected")
         for first, *others in self._ties:
             notes.append(f"`{first}` stands for {', '.join(f'`{name}`' for name in others)} too: they are tied")
+        notes += _expected.contradicted_ties(self._watched, self._mesh, self._types)
         notes += _expected.smaller_groups(self._watched, self._mesh)
         return notes + _expected.unsaid(self._watched, self._mesh, self._types, self._expect, self._ties, report)
 

@@ -21,10 +21,10 @@ typedef struct ad_diff_run {
   ad_dump dump, other;           /* `other`: what --reference names */
   const ad_dump *reference;      /* NULL: there is no reference */
   json_t *document, *params, *messages, *all_alike;
-  json_t *untried, *unlike, *unequal; /* maps from axes, as text, to names of parameters */
-  json_t *unfitted;                   /* names of parameters whose counts were not fitted */
-  ad_norm_term *norms;                /* one for each parameter */
-  ad_finding *findings;               /* one for each parameter, empty once it was taken */
+  json_t *untried, *unlike, *unequal, *retyped; /* maps from axes, as text, to names of parameters */
+  json_t *unfitted;                             /* names of parameters whose counts were not fitted */
+  ad_norm_term *norms;                          /* one for each parameter */
+  ad_finding *findings;                         /* one for each parameter, empty once it was taken */
   ad_known known;
   ad_judge judge;
   size_t read; /* bytes of the files that were read and may still be in memory */
@@ -86,6 +86,20 @@ static void say_unlike(ad_diff_run *run) {
   }
 }
 
+/* Advises to give the type of parameters that hold only if axes whose type I was assumed are R. */
+static void say_retyped(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->retyped, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages,
+        json_sprintf("`%s`%s: no type was given along %s; the addends differ there, and the sum has each once: give "
+                     "type R along %s",
+                     first_of(names), print_others(names, others, sizeof others), axes, axes));
+  }
+}
+
 /* Adds a message about parameters whose values differ between replicas before the step already, and whose sums are
  * wrong too. */
 static void say_unequal(ad_diff_run *run) {
@@ -142,6 +156,7 @@ static void take(ad_diff_run *run, size_t index) {
   note(&run->dump, name, finding->unequal, run->unequal);
   note(&run->dump, name, finding->untried, run->untried);
   note(&run->dump, name, finding->unlike, run->unlike);
+  note(&run->dump, name, finding->retyped, run->retyped);
   if (finding->unfitted) json_array_append_new(run->unfitted, ad_json_text(name));
   run->read += finding->read;
   ad_finding_clear(finding);
@@ -260,6 +275,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->all_alike = json_object();
   run->untried = json_object();
   run->unlike = json_object();
+  run->retyped = json_object();
   run->unequal = json_object();
   run->unfitted = json_array();
   AD_TRY(ad_known_create(&run->dump, &run->known));
@@ -269,6 +285,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
   say_untried(run);
   say_unlike(run);
+  say_retyped(run);
   say_unequal(run);
   say_unfitted(run);
   AD_TRY(ad_backwards_say(&run->dump, run->messages));
@@ -285,6 +302,7 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->all_alike);
   json_decref(run->untried);
   json_decref(run->unlike);
+  json_decref(run->retyped);
   json_decref(run->unequal);
   json_decref(run->unfitted);
   for (size_t i = 0; i < run->dump.param_count && run->findings; i++) ad_finding_clear(&run->findings[i]);

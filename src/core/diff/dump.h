@@ -15,6 +15,7 @@ typedef struct ad_dump_param {
   ad_type types[AD_DUMP_AXES]; /* R, I or a cut S(d), for each axis */
   uint32_t summed;             /* bit set of the axes of type R, over which addends are summed */
   uint32_t partial;            /* bit set of axes along which the ranks' sums still have to be added */
+  uint32_t assumed;            /* bit set of the axes whose type the files assume, because nobody said it */
   /* expected factor between the sum and its addends */
   double expect;
   ad_dtype reduce;      /* dtype in which the job reduced; 0: unknown */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
+#include "diff/assumed.h"
 
 /* The number of the parameter's elements that no rank's sum has; 0 also where parts overlap without being copies. */
 static int64_t count_missing(const ad_parts *parts) {
@@ -101,11 +102,10 @@ static ad_status say_parts(const ad_judge *judge, const ad_parts *parts, const a
   return status;
 }
 
-/* Judges every part of the sum, compares it with the reference, and makes the finding. */
-static ad_status judge_parts(const ad_judge *judge, ad_parts *parts, const ad_alike *alike, ad_judged *list,
-                             ad_finding *out) {
+/* Compares the judged parts of the sum with the reference, and makes the finding. */
+static ad_status say_judged(const ad_judge *judge, const ad_parts *parts, const ad_alike *alike, const ad_judged *list,
+                            ad_finding *out) {
   ad_compared compared = {0};
-  AD_TRY(ad_judge_parts(parts, judge->known, list));
   ad_status status = judge->reference ? ad_reference_compare(parts, judge->reference, &compared) : AD_OK;
   if (!status) status = say_parts(judge, parts, list, alike, &compared, out);
   ad_compared_clear(&compared);
@@ -115,7 +115,8 @@ static ad_status judge_parts(const ad_judge *judge, ad_parts *parts, const ad_al
 static ad_status judge_summed(const ad_judge *judge, ad_parts *parts, const ad_alike *alike, ad_finding *out) {
   ad_judged *list;
   AD_TRY(ad_new(parts->count, &list));
-  ad_status status = judge_parts(judge, parts, alike, list, out);
+  ad_status status = ad_judge_parts(parts, judge->known, list);
+  if (!status) status = say_judged(judge, parts, alike, list, out);
   ad_judged_clear(parts, list);
   ad_release(list);
   return status;
@@ -132,6 +133,77 @@ static ad_status judge_alike(const ad_judge *judge, ad_parts *parts, ad_alike *a
   return AD_OK;
 }
 
+/* ---- a second reading along axes whose type was only assumed ---- */
+
+/* Makes the finding of parts that all hold under their second reading. */
+static ad_status say_held(const ad_judge *judge, const ad_parts *parts, const ad_alike *alike, ad_finding *out) {
+  ad_judged *list;
+  AD_TRY(ad_new(parts->count, &list));
+  for (size_t i = 0; i < parts->count; i++) list[i] = (ad_judged){.part = &parts->parts[i], .holds = 1};
+  ad_status status = say_judged(judge, parts, alike, list, out);
+  ad_release(list);
+  return status;
+}
+
+/* The finding where the axes are R: their ranks have parts of the gradient, and the sum holds each once. */
+static ad_status say_summed(const ad_judge *judge, const ad_dump_param *summed, ad_alike *alike, ad_finding *out) {
+  ad_parts parts;
+  AD_TRY(ad_parts_create(judge->dump, summed, &parts));
+  ad_status status = ad_alike_find(&parts, alike);
+  if (!status) out->alike = json_incref(alike->who);
+  if (!status) status = say_held(judge, &parts, alike, out);
+  ad_parts_destroy(&parts);
+  return status;
+}
+
+/* The finding where two readings fit, and the addends do not tell which is meant. */
+static json_t *say_either(const ad_judge *judge, const ad_dump_param *param, const ad_assumed *assumed) {
+  char names[AD_DUMP_AXES * AD_DUMP_NAME], why[AD_VERDICT_TEXT];
+  ad_dump_param unjudged = *param;
+  long long ranks = ad_dump_axes_size(&judge->dump->mesh, assumed->axes);
+  ad_dump_axes_print(&judge->dump->mesh, assumed->axes, names, sizeof names);
+  if (assumed->kind == AD_ASSUMED_EITHER)
+    snprintf(why, sizeof why,
+             "it is the sum over %s, no type was given there, and the addends are nearly the same: right if each rank "
+             "has a part of the gradient (R), %lld times too large if all do the same work (I); give its type",
+             names, ranks);
+  else
+    snprintf(why, sizeof why,
+             "it is the mean over %s of addends that differ, and no type was given there: right if each rank estimates "
+             "the same gradient, 1/%lld of it if each has a part (R); give type R, with the factor 1/%lld too if the "
+             "mean is meant",
+             names, ranks, ranks);
+  unjudged.unjudged = why;
+  return ad_diff_unjudged(judge->dump, &unjudged);
+}
+
+/* Takes back what a wrong first reading found. The norm does not depend on the reading. */
+static void forget_reading(ad_finding *out) {
+  ad_norm_term norm = out->norm;
+  ad_finding_clear(out);
+  out->norm = norm;
+}
+
+/* Replaces the finding of a wrong sum if the sum is right, or may be, once assumed types are read as R. */
+static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_alike *alike, ad_finding *out) {
+  ad_assumed assumed;
+  AD_TRY(ad_assumed_find(parts, &assumed));
+  if (!assumed.kind) return AD_OK;
+  forget_reading(out);
+  if (assumed.kind == AD_ASSUMED_SUM) {
+    ad_dump_param summed = ad_assumed_as_summed(parts->param, assumed.axes);
+    out->retyped = assumed.axes;
+    return say_summed(judge, &summed, alike, out);
+  }
+  if (assumed.kind == AD_ASSUMED_MEAN) {
+    out->alike = json_incref(alike->who);
+    return say_held(judge, parts, alike, out);
+  }
+  out->answer = AD_ANSWER_CANNOT_TELL;
+  out->document = say_either(judge, parts->param, &assumed);
+  return AD_OK;
+}
+
 /* Measures the norm; judges the parameter unless the dump says that it cannot be judged. */
 static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding *out) {
   ad_alike alike;
@@ -143,6 +215,8 @@ static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding 
   }
   AD_TRY(ad_alike_create(judge->dump, &alike));
   ad_status status = judge_alike(judge, parts, &alike, out);
+  if (!status && out->answer == AD_ANSWER_WRONG && parts->param->assumed)
+    status = read_again(judge, parts, &alike, out);
   ad_alike_destroy(&alike);
   return status;
 }

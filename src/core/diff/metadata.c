@@ -175,6 +175,7 @@ static ad_status read_maps(const ad_saying *saying) {
   AD_TRY(read_map(saying, "addend.held", &file->held));
   AD_TRY(read_map(saying, "DCP_SHARDING_INFO", &file->sharding));
   AD_TRY(read_map(saying, "addend.partial", &file->partial));
+  AD_TRY(read_map(saying, "addend.assumed", &file->assumed));
   AD_TRY(read_map(saying, "addend.inside", &file->inside));
   AD_TRY(read_map(saying, "addend.unjudged", &file->unjudged));
   AD_TRY(read_map(saying, "addend.values", &file->values));
@@ -204,8 +205,8 @@ ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, const ad_dump_fi
 }
 
 void ad_dump_file_close(ad_dump_file *file) {
-  json_t *const maps[] = {file->types,  file->shapes, file->held,     file->sharding, file->partial,
-                          file->expect, file->reduce, file->unjudged, file->values,   file->inside};
+  json_t *const maps[] = {file->types,  file->assumed, file->shapes,   file->held,   file->sharding, file->partial,
+                          file->expect, file->reduce,  file->unjudged, file->values, file->inside};
   for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) json_decref(maps[i]);
   ad_safetensors_close(file->tensors);
 }

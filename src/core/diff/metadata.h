@@ -20,6 +20,7 @@ typedef struct ad_dump_file {
   const char *mesh, *coord;      /* `coord` NULL: the position follows from the rank */
   json_t *types, *shapes, *held; /* maps by name; NULL: not given */
   json_t *sharding, *partial;    /* DCP_SHARDING_INFO and addend.partial: maps by name */
+  json_t *assumed;               /* addend.assumed: map from names to axes; NULL: not given */
   json_t *expect, *reduce;       /* a number or text for all parameters, or a map by pattern; NULL: not given */
   json_t *inside;                /* addend.inside: map from names to lists; NULL: not given */
   json_t *unjudged, *values;     /* addend.unjudged and addend.values: maps from names to texts; NULL: not given */

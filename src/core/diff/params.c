@@ -32,7 +32,7 @@ static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
   return before && ad_safetensors_share(file->tensors, before->tensors) && file->types == before->types &&
          file->shapes == before->shapes && file->held == before->held && file->sharding == before->sharding &&
          file->partial == before->partial && file->expect == before->expect && file->reduce == before->reduce &&
-         file->unjudged == before->unjudged;
+         file->unjudged == before->unjudged && file->assumed == before->assumed;
 }
 
 /* Marks each file that says the same as the file of its kind before it; such files need not be read again. */
@@ -152,7 +152,7 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
 
 /* What the files so far say of one parameter; NULL, NaN, 0 and ndim -1 mean nothing yet. */
 typedef struct ad_said {
-  const char *types, *partial, *unjudged;
+  const char *types, *partial, *assumed, *unjudged;
   ad_shape shape;
   double expect;
   ad_dtype reduce;
@@ -182,6 +182,7 @@ static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_sa
 
 static ad_status merge_file(const ad_dump_file *file, const char *name, ad_said *said) {
   AD_TRY(merge_text(file, file->types, "addend.types", name, &said->types));
+  AD_TRY(merge_text(file, file->assumed, "addend.assumed", name, &said->assumed));
   if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &said->partial));
   const char *unjudged = json_string_value(json_object_get(file->unjudged, name));
   if (!said->unjudged) said->unjudged = unjudged; /* each rank may give its own reason; the first is enough */
@@ -217,8 +218,8 @@ static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shap
   return AD_OK;
 }
 
-/* Parses the axes of addend.partial into a bit set. */
-static ad_status read_partial(const ad_dump *dump, const char *text, uint32_t *out) {
+/* Parses the axes of addend.partial or addend.assumed into a bit set. */
+static ad_status read_axes(const ad_dump *dump, const char *text, uint32_t *out) {
   char axis[AD_DUMP_NAME];
   while (*text) {
     size_t length = strcspn(text, ", ");
@@ -239,8 +240,10 @@ static ad_status use_types(const ad_dump *dump, const ad_said *said, ad_dump_par
   if (status) return ad_fail_in(status, "addend.types of \"%.80s\"", param->name);
   for (int axis = 0; axis < dump->mesh.count; axis++)
     if (param->types[axis] == AD_R) param->summed |= 1u << axis;
-  status = said->partial ? read_partial(dump, said->partial, &param->partial) : AD_OK;
-  return status ? ad_fail_in(status, "addend.partial of \"%.80s\"", param->name) : AD_OK;
+  status = said->partial ? read_axes(dump, said->partial, &param->partial) : AD_OK;
+  if (status) return ad_fail_in(status, "addend.partial of \"%.80s\"", param->name);
+  status = said->assumed ? read_axes(dump, said->assumed, &param->assumed) : AD_OK;
+  return status ? ad_fail_in(status, "addend.assumed of \"%.80s\"", param->name) : AD_OK;
 }
 
 static int has_tensor(const ad_dump *dump, const char *name) {

@@ -54,11 +54,13 @@ static int some_apart(const ad_case *c) {
 
 /* Every copy is right by its own addends, and they differ although their types say that they are the same. */
 static void say_own_only(ad_case *c, uint32_t axes, const char *names) {
+  int assumed = !(axes & ~c->parts->param->assumed);
   ad_case_say(c, AD_VERDICT_OWN_ONLY, axes, 1);
   snprintf(c->out->text, sizeof c->out->text,
-           "own addend only along %s: by its type all ranks there do the same work, but their gradients differ: sum "
-           "them, or give its type as R",
-           names);
+           "own addend only along %s: %s, but their gradients differ: sum them%s, or give them the same batch", names,
+           assumed ? "no type was given, so all ranks there should do the same work"
+                   : "by its type all ranks there do the same work",
+           assumed ? "" : " and give its type as R");
   ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, 1, "", "own addend only along %s: a sum was left out", names);
   ad_case_add(c, AD_VERDICT_OTHER_BATCHES, axes, 1, "", "ranks along %s were fed different batches", names);
 }

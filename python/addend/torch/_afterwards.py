@@ -1,0 +1,133 @@
+"""Notes what becomes of sums inside a watch: the gradients with which an optimizer took a step there, which the job may
+have cleared since; by what GradScaler multiplied them; and what hooks of the job behind the wrapper's sum made of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from addend.torch import _meshes
+from addend.torch._parameters import Watched
+from addend.torch._sums import Sums, Taken, is_zero
+
+Take = Callable[[Watched], Optional[Taken]]  # a parameter's sampled sum; None: it has no gradient
+Guard = Callable[..., Any]  # calls a function, and keeps its exception from the job
+_UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"  # PyTorch's function by which every GradScaler unscales
+
+
+def _address(tensor: torch.Tensor) -> int:
+    local = _meshes.local_of(tensor)
+    values = local._values() if local.is_sparse else local
+    return int(values.data_ptr())
+
+
+class Afterwards:
+    """From `attach` to `remove`. `scaled`: by what gradients were multiplied, by the parameter's name. `before_hooks`,
+    after `complete`: sums as the wrapper made them, where a hook of the job changed them then."""
+
+    def __init__(self, watched: Sequence[Watched], take: Take, guarded: Guard):
+        self.scaled: dict[str, float] = {}
+        self.before_hooks: Sums = {}
+        self._by_id = {id(entry.owned): entry for entry in watched}
+        self._take, self._guarded = take, guarded
+        self._stepped: Sums = {}  # the sum with which the last step was taken, until another addend comes
+        self._cleared: Sums = {}  # sums of steps whose gradients were cleared
+        self._before: Sums = {}  # the sum that the job's hooks are about to get
+        self._changes: Sums = {}  # by how much hooks changed sums
+        self._handles: list[RemovableHandle] = []
+        self._unscale: Any = None
+
+    def attach(self) -> None:
+        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
+        for entry in self._by_id.values():
+            hooks = entry.owned._post_accumulate_grad_hooks
+            if hooks and entry.used is not entry.owned and not entry.flat:
+                self._attach_around(entry, hooks)
+        self._unscale = getattr(torch, _UNSCALE, None)
+        if self._unscale is not None:
+            setattr(torch, _UNSCALE, functools.partial(self._unscaling, self._unscale))
+
+    def _attach_around(self, entry: Watched, hooks: Any) -> None:
+        """Takes the sum before and after the job's hooks, which run in the order of their dictionary."""
+        theirs = list(hooks)
+        for take in (self._note_before, self._note_after):
+            hook = functools.partial(self._around, take, entry)
+            self._handles.append(entry.owned.register_post_accumulate_grad_hook(hook))
+        for key in (*theirs, list(hooks)[-1]):
+            hooks[key] = hooks.pop(key)
+
+    def _around(self, take: Callable[[Watched], None], entry: Watched, _: torch.Tensor) -> None:
+        self._guarded(entry.name, take, entry)
+
+    def _note_before(self, entry: Watched) -> None:
+        taken = self._take(entry)
+        if taken is not None:
+            self._before[entry.name] = taken
+
+    def _note_after(self, entry: Watched) -> None:
+        before, after = self._before.pop(entry.name, None), self._take(entry)
+        if before is not None and after is not None:
+            after[0].values -= before[0].values
+            self._add(self._changes, entry.name, after)
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._unscale is not None:
+            setattr(torch, _UNSCALE, self._unscale)
+            self._unscale = None
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                entry = self._by_id.get(id(param))
+                if entry is not None:
+                    self._guarded(entry.name, self._note_step, entry)
+
+    def _note_step(self, entry: Watched) -> None:
+        with torch.no_grad():
+            taken = self._take(entry)
+        if taken is not None:
+            self._stepped[entry.name] = taken
+
+    def _unscaling(self, original: Callable[..., Any], gradients: Any, found: Any, inverse: torch.Tensor) -> Any:
+        self._guarded("GradScaler", self._note_scale, gradients, inverse)
+        return original(gradients, found, inverse)
+
+    def _note_scale(self, gradients: Any, inverse: torch.Tensor) -> None:
+        scaled, factor = set(map(_address, gradients)), float(inverse)
+        for entry in self._by_id.values():
+            if entry.owned.grad is not None and _address(entry.owned.grad) in scaled:
+                self.scaled[entry.name] = self.scaled.get(entry.name, 1.0) * factor
+
+    def before_addend(self, entry: Watched) -> None:
+        """Called when a backward brings another addend: a gradient that was cleared since the step is no part of the
+        sum that begins now."""
+        taken = self._stepped.pop(entry.name, None)
+        if taken is not None and (entry.owned.grad is None or is_zero(entry.owned.grad)):
+            self._add(self._cleared, entry.name, taken)
+
+    def _add(self, to: Sums, name: str, taken: Taken) -> None:
+        if name in to:
+            to[name][0].values += taken[0].values
+        else:
+            to[name] = taken
+
+    def complete(self, sums: Sums) -> None:
+        """Adds the sums of steps whose gradients the job cleared."""
+        for name, taken in self._stepped.items():
+            if name not in sums or not bool(sums[name][0].values.any()):
+                sums[name] = taken
+        for name, taken in self._cleared.items():
+            self._add(sums, name, taken)
+        for name, (change, axes) in self._changes.items():
+            if name in sums and bool(change.values.any()):
+                piece = sums[name][0]
+                self.before_hooks[name] = dataclasses.replace(piece, values=piece.values - change.values), axes

@@ -1,0 +1,809 @@
+"""Test right jobs whose own hooks, or PyTorch's communication hooks and optimizers, change, sum, take or clear
+gradients: none of them is called wrong, and what cannot be told names every reading.
+"""
+
+import contextlib
+import os
+import traceback
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._optimizer_overlap.optimizer_overlap import (
+    _as_overlapped_optim,
+)
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+    quantization_hooks,
+)
+from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import (
+    ZeroRedundancyOptimizer,
+    _apply_optimizer_in_backward,
+)
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import addend.torch
+import ranks
+from jobs import IN, NET, Net, draw, mean_loss
+
+WORLD = 2
+JOBS = {}
+
+
+class Job:
+    """A model, its step, what the watch is told, and what it says: `answer` True (right) or None (cannot tell), and
+    words of its report.
+    """
+
+    def __init__(self, model, step=None, answer=True, words=(), open_names=NET, **told):
+        self.model, self.step, self.told = model, step or mean_of(model), told
+        self.answer, self.words, self.open_names = answer, words, open_names
+
+
+def job(make):
+    JOBS[make.__name__] = make
+    return make
+
+
+def mean_of(model, microbatches=1):
+    def step():
+        for m in range(microbatches):
+            (mean_loss(model, draw(dist.get_rank(), m)) / microbatches).backward()
+
+    return step
+
+
+def hooked(hook, where="up.weight", microbatches=1, kind="register_hook", no_sync=False):
+    """Net in DDP with a hook on one parameter."""
+    net = Net()
+    getattr(net.get_parameter(where), kind)(hook)
+    model = DistributedDataParallel(net)
+
+    def step():
+        for m in range(microbatches):
+            with model.no_sync() if no_sync and m < microbatches - 1 else contextlib.nullcontext():
+                (mean_loss(model, draw(dist.get_rank(), m)) / microbatches).backward()
+
+    return model, step
+
+
+# -- hooks that scale a gradient
+
+CHANGED = "`up.weight`: a hook changed it"
+
+
+@job
+def tensor_hook_tenth():
+    return Job(*hooked(lambda g: g * 0.1), words=[CHANGED, "it multiplied by 0.1"])
+
+
+@job
+def tensor_hook_half():
+    return Job(*hooked(lambda g: g / 2), words=[CHANGED])
+
+
+@job
+def tensor_hook_zero():
+    """What the optimizer gets is what the hook made, and nothing can be seen of how it was summed."""
+    words = [CHANGED, "made it zero", "nothing observed"]
+    return Job(*hooked(lambda g: g * 0), answer=None, open_names=["up.weight"], words=words)
+
+
+@job
+def tensor_hook_half_in_two_microbatches():
+    return Job(*hooked(lambda g: g / 2, microbatches=2), words=[CHANGED])
+
+
+@job
+def tensor_hook_clamps():
+    return Job(*hooked(lambda g: g.clamp(-1e-3, 1e-3)), words=[CHANGED])
+
+
+@job
+def tensor_hook_flips():
+    return Job(*hooked(lambda g: -g), words=[CHANGED])
+
+
+@job
+def tensor_hook_in_place():
+    return Job(*hooked(lambda g: g.mul_(0.25)), words=[CHANGED])
+
+
+@job
+def two_tensor_hooks():
+    model, step = hooked(lambda g: g * 3)
+    model.module.up.weight.register_hook(lambda g: g / 6)
+    return Job(model, step, words=[CHANGED, "it multiplied by 0.5"])
+
+
+def scale_accumulated(factor):
+    def hook(p):
+        p.grad.mul_(factor)
+
+    return hook
+
+
+ACCUMULATED = "register_post_accumulate_grad_hook"
+
+
+@job
+def accumulated_half():
+    return Job(*hooked(scale_accumulated(0.5), kind=ACCUMULATED), words=[CHANGED])
+
+
+@job
+def accumulated_zero():
+    words = [CHANGED, "made it zero", "nothing observed"]
+    made = hooked(scale_accumulated(0), kind=ACCUMULATED)
+    return Job(*made, answer=None, open_names=["up.weight"], words=words)
+
+
+@job
+def accumulated_half_in_two_microbatches():
+    return Job(
+        *hooked(scale_accumulated(0.5), kind=ACCUMULATED, microbatches=2),
+        words=[CHANGED],
+    )
+
+
+@job
+def accumulated_half_without_synchronisation():
+    return Job(
+        *hooked(scale_accumulated(0.5), kind=ACCUMULATED, microbatches=3, no_sync=True),
+        words=[CHANGED],
+    )
+
+
+@job
+def module_hook_scales():
+    net = Net()
+    net.down.register_full_backward_hook(lambda module, before, after: (before[0] * 0.5,))
+    return Job(DistributedDataParallel(net))
+
+
+@job
+def module_pre_hook_scales():
+    net = Net()
+    net.down.register_full_backward_pre_hook(lambda module, after: (after[0] * 0.5,))
+    return Job(DistributedDataParallel(net))
+
+
+@job
+def late_tensor_hook():
+    """The forward registers the hook, so the watch does not see it when it begins."""
+    model = DistributedDataParallel(Net())
+
+    def step():
+        handle = model.module.up.weight.register_hook(lambda g: g * 0.5)
+        mean_of(model)()
+        handle.remove()
+
+    return Job(model, step, words=[CHANGED])
+
+
+@job
+def fully_shard_tensor_hook():
+    model = fully_shard(Net())
+    model.unshard()
+    model.up.weight.register_hook(lambda g: g * 0.5)
+    return Job(model, words=[CHANGED])
+
+
+@job
+def fully_shard_accumulated():
+    model = fully_shard(Net())
+    model.up.weight.register_post_accumulate_grad_hook(scale_accumulated(0.5))
+    return Job(model, words=["`up.weight`: a hook changed its sum", "it multiplied by 0.5"])
+
+
+# -- communication hooks of PyTorch's
+
+
+def communicates(hook, state=None, **options):
+    model = DistributedDataParallel(Net(), **options)
+    model.register_comm_hook(state, hook)
+    return model
+
+
+@job
+def fp16():
+    return Job(communicates(default_hooks.fp16_compress_hook))
+
+
+@job
+def bf16():
+    return Job(communicates(default_hooks.bf16_compress_hook))
+
+
+@job
+def fp16_microbatches():
+    model = communicates(default_hooks.fp16_compress_hook)
+    return Job(model, mean_of(model, 4))
+
+
+@job
+def fp16_around_allreduce():
+    return Job(communicates(default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)))
+
+
+@job
+def bf16_around_allreduce():
+    return Job(communicates(default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook)))
+
+
+@job
+def fp16_in_a_view():
+    return Job(communicates(default_hooks.fp16_compress_hook, gradient_as_bucket_view=True))
+
+
+@job
+def built_in_fp16():
+    model = DistributedDataParallel(Net())
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    return Job(model)
+
+
+@job
+def built_in_allreduce():
+    model = DistributedDataParallel(Net())
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    return Job(model)
+
+
+@job
+def fp16_around_power_sgd():
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    hook = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
+    return Job(communicates(hook, state), answer=None, words=["PowerSGD"])
+
+
+@job
+def quantized():
+    hook = quantization_hooks.quantization_pertensor_hook
+    return Job(communicates(hook, dist.group.WORLD), answer=None, words=["quantizes"])
+
+
+@job
+def overlapped_by_class():
+    model = DistributedDataParallel(Net())
+    _as_overlapped_optim(torch.optim.SGD, list(model.parameters()), lr=0.01).register_ddp(model)
+    return Job(model)
+
+
+def local_sgd(start, subgroups):
+    mine = [dist.new_group([rank]) for rank in range(WORLD)][dist.get_rank()] if subgroups else dist.group.WORLD
+    state = post_localSGD_hook.PostLocalSGDState(None, mine, start)
+    return communicates(post_localSGD_hook.post_localSGD_hook, state), mine
+
+
+@job
+def local_sgd_before_its_start():
+    return Job(local_sgd(10, True)[0])
+
+
+@job
+def local_sgd_over_all():
+    return Job(local_sgd(0, False)[0])
+
+
+@job
+def local_sgd_over_some():
+    return Job(
+        local_sgd(0, True)[0],
+        answer=None,
+        words=["PostLocalSGD sums over rank 0 alone"],
+    )
+
+
+# -- communication hooks of the job's
+
+
+def all_reduced(factor):
+    def averaged(state, bucket):
+        done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return done.then(lambda future: future.value()[0] * (factor / WORLD))
+
+    return averaged
+
+
+@job
+def custom_mean():
+    return Job(communicates(all_reduced(1)))
+
+
+@job
+def custom_half():
+    words = ["`averaged`", "averaged over dp", "makes the sum 0.5 times"]
+    return Job(communicates(all_reduced(0.5)), answer=None, words=words)
+
+
+@job
+def custom_half_as_said():
+    return Job(communicates(all_reduced(0.5)), expect=0.25)
+
+
+@job
+def custom_sum():
+    return Job(
+        communicates(all_reduced(WORLD)),
+        answer=None,
+        words=["`averaged`", "not divided over dp"],
+    )
+
+
+@job
+def custom_tenth():
+    return Job(
+        communicates(all_reduced(0.1)),
+        answer=None,
+        words=["`averaged`", "makes the sum 0.1 times"],
+    )
+
+
+@job
+def custom_zero():
+    return Job(
+        communicates(all_reduced(0)),
+        answer=None,
+        words=["`averaged`", "makes the sum 0 times"],
+    )
+
+
+@job
+def custom_signs():
+    def signs(state, bucket):
+        done = dist.all_reduce(bucket.buffer().sign(), async_op=True).get_future()
+        return done.then(lambda future: future.value()[0].sign())
+
+    return Job(communicates(signs), answer=None, words=["`signs`"])
+
+
+@job
+def custom_around_which_fp16():
+    words = ["`averaged`", "makes the sum 0.5 times"]
+    return Job(
+        communicates(default_hooks.fp16_compress_wrapper(all_reduced(0.5))),
+        answer=None,
+        words=words,
+    )
+
+
+# -- FSDP
+
+
+@job
+def divide_factor():
+    model = fully_shard(Net())
+    model.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply before it sums
+    model.set_gradient_divide_factor(4.0)
+    return Job(model)
+
+
+@job
+def reduce_scatter_divide_factor():
+    model = fully_shard(Net())
+    model.set_force_sum_reduction_for_comms(True)
+    model.set_reduce_scatter_divide_factor(1.0)
+    return Job(model)
+
+
+@job
+def force_sum():
+    model = fully_shard(Net())
+    model.set_force_sum_reduction_for_comms(True)
+    return Job(model)
+
+
+@job
+def all_reduce_hook_scales():
+    model = fully_shard(Net())
+    model.set_all_reduce_hook(lambda gradient: gradient.mul_(0.5))
+    return Job(model, answer=None, words=["averaged over dp"])
+
+
+@job
+def gradient_sync():
+    model = fully_shard(Net())
+
+    def step():
+        for m in range(3):
+            model.set_requires_gradient_sync(m == 2)
+            (mean_loss(model, draw(dist.get_rank(), m)) / 3).backward()
+
+    return Job(model, step)
+
+
+def flat(hook, state):
+    model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
+    model.register_comm_hook(state, hook)
+    return model
+
+
+@job
+def flat_default():
+    """PyTorch's narrow hooks of FSDP1 do not run on the processor."""
+    hooks = torch.distributed.algorithms._comm_hooks.default_hooks
+    state = hooks.DefaultState(dist.group.WORLD)
+    state.gradient_postdivide_factor = 8.0
+    return Job(flat(hooks.reduce_scatter_hook, state))
+
+
+@job
+def flat_half():
+    def half(_, whole, shard):
+        dist.reduce_scatter_tensor(shard, whole)
+        shard /= 2 * WORLD
+
+    return Job(flat(half, None), answer=None, words=["`half`"])
+
+
+# -- optimizers inside the watch
+
+
+@job
+def step_in_a_hook():
+    """Each rank sums, steps and clears in one hook."""
+    model = Net()
+    for p in model.parameters():
+        optimizer = torch.optim.SGD([p], 0.01)
+
+        def hook(p, optimizer=optimizer):
+            dist.all_reduce(p.grad)
+            optimizer.step()
+            p.grad = None
+
+        p.register_post_accumulate_grad_hook(hook)
+    return Job(model)
+
+
+@job
+def step_in_a_hook_in_two_microbatches():
+    made = step_in_a_hook()
+    made.step = mean_of(made.model, 2)
+    return made
+
+
+@job
+def fully_shard_step_in_a_hook():
+    model = fully_shard(Net())
+    for p in model.parameters():
+        optimizer = torch.optim.AdamW([p], 0.01)
+
+        def hook(p, optimizer=optimizer):
+            optimizer.step()
+            optimizer.zero_grad()
+
+        p.register_post_accumulate_grad_hook(hook)
+    return Job(model)
+
+
+@job
+def update_by_hand_in_a_hook():
+    """No optimizer: nobody sees with what gradient the hook updates."""
+    model = Net()
+
+    def hook(p):
+        dist.all_reduce(p.grad)
+        with torch.no_grad():
+            p -= 0.01 * p.grad
+        p.grad = None
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(hook)
+    return Job(model, answer=None, words=["cleared", "gradient="])
+
+
+@job
+def optimizer_in_backward():
+    """PyTorch's own, which DDP can use on devices with streams alone; here a hook sums."""
+    model = Net()
+    _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.01})
+
+    def summed(gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+    for p in model.parameters():
+        p.register_hook(summed)
+    return Job(model, mean_of(model, 2))
+
+
+@job
+def whole_step_inside():
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        mean_of(model, 2)()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Job(model, step)
+
+
+@job
+def two_steps_inside():
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def step():
+        for m in range(2):
+            mean_loss(model, draw(dist.get_rank(), m)).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+
+    return Job(model, step)
+
+
+@job
+def zero_redundancy():
+    model = DistributedDataParallel(Net())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.01)
+
+    def step():
+        mean_of(model)()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Job(model, step)
+
+
+def scaled(model, unscales, **told):
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def step():
+        scaler.scale(mean_loss(model, draw(dist.get_rank()))).backward()
+        unscales(scaler, optimizer)
+
+    return Job(model, step, words=["GradScaler divided its gradient by 1024"], **told)
+
+
+@job
+def unscaled():
+    return scaled(
+        DistributedDataParallel(Net()),
+        lambda scaler, optimizer: scaler.unscale_(optimizer),
+    )
+
+
+@job
+def unscaled_and_said():
+    made = scaled(
+        DistributedDataParallel(Net()),
+        lambda scaler, optimizer: scaler.unscale_(optimizer),
+    )
+    made.told, made.words = {"expect": 0.5 / 1024}, ()
+    return made
+
+
+@job
+def scaler_steps():
+    return scaled(DistributedDataParallel(Net()), lambda scaler, optimizer: scaler.step(optimizer))
+
+
+@job
+def fully_shard_unscaled():
+    return scaled(fully_shard(Net()), lambda scaler, optimizer: scaler.unscale_(optimizer))
+
+
+@job
+def hook_and_unscaled():
+    model, _ = hooked(lambda g: g * 0.5)
+    made = scaled(model, lambda scaler, optimizer: scaler.unscale_(optimizer))
+    made.words = ["GradScaler divided its gradient by 1024", "a hook changed it"]
+    return made
+
+
+@job
+def joined():
+    model = DistributedDataParallel(Net())
+
+    def step():
+        with Join([model]):
+            mean_of(model, 2)()
+
+    return Job(model, step)
+
+
+# -- types that nobody said
+
+
+def average(p):
+    dist.all_reduce(p.grad)
+    p.grad.div_(WORLD)
+
+
+class Heads(nn.Module):
+    """A norm on sharded heads, whose gradient each rank of tp has a part of."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.norm, self.o = nn.Linear(IN, 32), nn.RMSNorm(8), nn.Linear(32, IN)
+
+    def forward(self, x):
+        return self.o(self.norm(self.q(x).unflatten(-1, (-1, 8))).flatten(-2))
+
+
+def heads(hook, placed=False):
+    model, mesh = Heads(), init_device_mesh("cpu", (WORLD,), mesh_dim_names=("tp",))
+    parallelize_module(model, mesh, {"q": ColwiseParallel(), "o": RowwiseParallel()})
+    if hook:
+        model.norm.weight.register_post_accumulate_grad_hook(hook)
+
+    def step():
+        model(draw(0)[0]).square().mean().backward()
+
+    return model, step
+
+
+@job
+def norm_of_heads():
+    words = ["`norm.weight`: no type was given along tp", "give type R"]
+    return Job(*heads(lambda p: dist.all_reduce(p.grad)), words=words)
+
+
+@job
+def norm_of_heads_as_said():
+    return Job(*heads(lambda p: dist.all_reduce(p.grad)), types={"norm.weight": "tp=R"})
+
+
+@job
+def norm_of_heads_averaged():
+    words = ["mean over tp", "estimates the same gradient", "type R"]
+    return Job(*heads(average), answer=None, open_names=["norm.weight"], words=words)
+
+
+class Same(nn.Module):
+    """A norm before sharded layers: all ranks of tp do the same work with it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.q, self.o = (
+            nn.LayerNorm(IN),
+            nn.Linear(IN, 32),
+            nn.Linear(32, IN),
+        )
+
+    def forward(self, x):
+        return self.o(self.q(self.norm(x)))
+
+
+def same(hook):
+    model, mesh = Same(), init_device_mesh("cpu", (WORLD,), mesh_dim_names=("tp",))
+    parallelize_module(model, mesh, {"q": ColwiseParallel(), "o": RowwiseParallel()})
+    for p in model.norm.parameters() if hook else ():
+        p.register_post_accumulate_grad_hook(hook)
+    return model, lambda: model(draw(0)[0]).square().mean().backward()
+
+
+@job
+def same_work():
+    return Job(*same(None))
+
+
+@job
+def same_work_averaged():
+    return Job(*same(average))
+
+
+@job
+def same_work_summed():
+    words = ["sum over tp", "nearly the same", "(R)", "2 times too large", "(I)"]
+    names = ["norm.weight", "norm.bias"]
+    return Job(
+        *same(lambda p: dist.all_reduce(p.grad)),
+        answer=None,
+        open_names=names,
+        words=words,
+    )
+
+
+class Adapted(nn.Linear):
+    def forward(self, x):
+        a, b = (p.to_local() if isinstance(p, DTensor) else p for p in (self.a, self.b))
+        return super().forward(x) + x @ a.t() @ b.t()
+
+
+def adapted(plain, sums, divides=True):
+    """Adapters that are made after fully_shard, and that a hook sums."""
+    mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("dp",))
+    torch.manual_seed(1)
+    model = nn.Sequential(Adapted(12, 12), nn.Tanh(), Adapted(12, 12)).requires_grad_(False)
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+    def average(p):
+        gradient = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+        dist.all_reduce(gradient)
+        gradient /= WORLD if divides else 1
+
+    for layer in (model[0], model[2]):
+        for name, shape in (("a", (4, 12)), ("b", (12, 4))):
+            values = torch.randn(shape) / 4
+            values = values if plain else DTensor.from_local(values, mesh, [Replicate()], run_check=False)
+            layer.register_parameter(name, nn.Parameter(values))
+            if sums:
+                getattr(layer, name).register_post_accumulate_grad_hook(average)
+    x = torch.randn(8, 12, generator=torch.Generator().manual_seed(dist.get_rank()))
+    return model, lambda: model(x).square().mean().backward()
+
+
+@job
+def adapters():
+    return Job(*adapted(plain=False, sums=True))
+
+
+@job
+def plain_adapters():
+    return Job(*adapted(plain=True, sums=True))
+
+
+@job
+def adapters_that_are_not_divided():
+    return Job(*adapted(plain=False, sums=True, divides=False), words=["frozen"])
+
+
+@job
+def adapters_as_said():
+    types = {"*.a": "dp=R", "*.b": "dp=R"}
+    return Job(*adapted(plain=False, sums=True), types=types, expect=1 / WORLD)
+
+
+# -- what ranks do
+
+
+def run_jobs(names):
+    found = {}
+    for name in names:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                made = JOBS[name]()
+                with (
+                    contextlib.redirect_stdout(None),
+                    addend.torch.watch(made.model, **made.told) as watch,
+                ):
+                    made.step()
+                found[name] = (watch.report, made.answer, made.words, made.open_names)
+            except Exception:
+                found[name] = (traceback.format_exc(), True, (), ())
+    return found
+
+
+class Hooks(unittest.TestCase):
+    def test_right_jobs_are_not_called_wrong(self):
+        names = os.environ.get("JOBS", "").split() or list(JOBS)
+        for i in range(0, len(names), 12):
+            for name, (report, answer, words, open_names) in ranks.run(WORLD, run_jobs, names[i : i + 12])[0].items():
+                with self.subTest(job=name):
+                    self.assertIs(getattr(report, "ok", report), answer, str(report))
+                    if answer is None and report.params:
+                        self.assertEqual(
+                            {p.name for p in report.params if not p.ok},
+                            set(open_names),
+                            str(report),
+                        )
+                    for some in words:
+                        self.assertIn(some, str(report))
+
+
+if __name__ == "__main__":
+    unittest.main()
