@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import addend
 from addend.torch import check
 from addend.torch._proof import _words
 
@@ -148,6 +149,109 @@ class Factors(unittest.TestCase):
 
     def test_a_factor_that_nothing_explains(self):
         self.assertEqual(self.causes(0.7, 2, 2), ([], ()))
+
+
+class Spare(Net):
+    """`spare` is used by nothing, `muted` counts 0 times, `frozen` is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.spare, self.muted, self.frozen = nn.Linear(3, 3), nn.Linear(6, 5), nn.Linear(6, 5).requires_grad_(False)
+
+    def forward(self, x):
+        return super().forward(x) + 0 * self.muted(x) + self.frozen(x)
+
+
+def with_unused(model, mesh):
+    return nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+
+
+def sharded(model, mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model)
+
+
+UNREACHED = ("spare.weight", "spare.bias", "muted.weight", "muted.bias")
+
+
+class Nothing(unittest.TestCase):
+    """Zeros that match zeros are not called right."""
+
+    def test_a_loss_times_zero(self):
+        report = checked(lambda model, x: (0 * model(x).square().sum(), len(x)))
+        self.assertIsNone(report.ok, report)
+        self.assertEqual(len(report.unreached), len(report.params))
+        self.assertIn("NOT CHECKED: no gradient reached any parameter", str(report))
+        self.assertNotIn("those of one process (", str(report))
+
+    def test_labels_that_are_all_ignored(self):
+        def loss(model, x):
+            ignored = torch.full((len(x),), -100)
+            return nn.functional.cross_entropy(model(x), ignored, reduction="sum"), len(x)
+
+        self.assertIsNone(checked(loss).ok)
+        with self.assertRaisesRegex(addend.InvalidError, "the loss of the whole batch is nan"):
+            checked(lambda model, x: nn.functional.cross_entropy(model(x), torch.full((len(x),), -100)))
+
+    def test_a_gradient_that_is_no_number(self):
+        def loss(model, x):
+            return (0 * model(x).sum()).sqrt() + model(x).square().sum(), len(x)
+
+        with self.assertRaisesRegex(addend.InvalidError, "the gradient of `.*` from the whole batch has nan"):
+            checked(loss)
+
+    def test_ranks_that_have_a_gradient_where_one_process_has_none(self):
+        report = checked(lambda model, x: ((len(x) < ROWS) * model(x).square().sum(), len(x)))
+        self.assertIs(report.ok, False)
+        self.assertEqual(report.unreached, ())
+
+    def test_parameters_that_nothing_uses(self):
+        for parallelize in (with_unused, sharded):
+            report = checked(make_model=Spare, parallelize=parallelize, run=None)
+            self.assertTrue(report.ok, report)
+            self.assertEqual(report.unreached, UNREACHED)
+            self.assertEqual(
+                {param.name: param.ok for param in report.params if not param.ok}, dict.fromkeys(UNREACHED)
+            )
+            self.assertEqual(report["muted.bias"].text, "no gradient reached it")
+            self.assertIn("  ok   4 parameters: ", str(report))
+            self.assertIn("no gradient reached 4 parameters", str(report))
+            self.assertEqual(report.document["unreached"], list(UNREACHED))
+
+    def test_a_gradient_that_is_lost_on_all_ranks(self):
+        """It is none on ranks alone, which is no parameter that nothing uses."""
+
+        def run(model, microbatches, loss_of):
+            no_sync(model, microbatches, loss_of)
+            model.module.up.weight.grad = None
+
+        report = checked(run=run)
+        self.assertIs(report["up.weight"].ok, False)
+        self.assertEqual(report.unreached, ())
+
+
+class AllByOneFactor(unittest.TestCase):
+    def report(self, factor, names=("up", "head")):
+        def run(model, microbatches, loss_of):
+            no_sync(model, microbatches, loss_of)
+            for name, parameter in model.module.named_parameters():
+                if name.startswith(names):
+                    parameter.grad *= factor
+
+        return checked(mesh=3, run=run)
+
+    def test_it_is_said_first(self):
+        report = self.report(1 / 3)
+        self.assertAlmostEqual(report.factor, 1 / 3, delta=1e-9)
+        self.assertEqual(report.causes, ("averaged over dp",))
+        text = str(report)
+        self.assertLess(text.index("all gradients are 0.333333 times"), text.index("begins "))
+
+    def test_a_factor_of_some_is_none_of_all(self):
+        report = self.report(1 / 3, ("up",))
+        self.assertIsNone(report.factor)
+        self.assertNotIn("all gradients", str(report))
 
 
 if __name__ == "__main__":

@@ -141,11 +141,21 @@ class Dump:
         if name not in self.addends:
             return None
         cut = self.cut(name)
-        choices = [frozenset(self.axes.names) - cut, *self.axes.subsets(), frozenset()]
-        for some in choices:
-            if not some & cut and self._fits(name, some, cut, bound):
+        never = cut | self._alone(name)
+        for some in [frozenset(self.axes.names) - never, *self.axes.subsets(), frozenset()]:
+            if not some & never and self._fits(name, some, cut, bound):
                 return some
         return None
+
+    def _alone(self, name: str) -> FrozenSet[str]:
+        """The axes along which no two ranks have the parameter, as that of an expert: nothing is summed over them."""
+        ranks = [part.rank for part in self.parts if name in part.params]
+        return frozenset(
+            axis
+            for axis in self.axes.names
+            if self.axes.sizes[axis] > 1
+            and all(len(fibre) == 1 for fibre in self.axes.fibres(frozenset([axis]), ranks))
+        )
 
     def _fits(self, name: str, some: FrozenSet[str], cut: FrozenSet[str], bound: float) -> bool:
         right, ranks = self._right(name), sorted({rank for rank, _ in self.addends[name]})

@@ -112,11 +112,17 @@ class Calls:
         """file:line of the collective that runs now; in a backward of PyTorch's, that of the forward call."""
         return _names.called() or (self._open.where if self._open is not None else "") or _names.caller()
 
+    def transfer(self, what: str) -> bool:
+        """Notes a send or receive in the call that contains it; returns whether there is one."""
+        if self._open is None:
+            return False
+        backward = torch._C._current_graph_task_id() != -1
+        (self._open.backward if backward else self._open.forward).append(what)
+        return True
+
     def collective(self, what: str) -> Optional[Call]:
         """Notes a collective in the call that contains it. If none does, notes it as a call and returns that."""
-        backward = torch._C._current_graph_task_id() != -1
-        if self._open is not None:
-            (self._open.backward if backward else self._open.forward).append(what)
+        if self.transfer(what):
             return None
         call = self._begin(what)
         if call is not None:

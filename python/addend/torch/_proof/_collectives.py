@@ -17,15 +17,17 @@ from addend.torch._proof._calls import Calls
 from addend.torch._proof._trace import Call, Trace, array
 
 OPERATORS = ("left out", "doubled", "averaged")
-_NONE_TO_PLANT = ("send", "recv", "barrier", "wait", "wrap")  # point-to-point, or moves no data
+_NONE_TO_PLANT = ("barrier", "wait", "wrap")  # these move no data
+_TRANSFERS = ("send", "recv")  # from one rank to another
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A collective of a step's backward: number `number` of those over these axes."""
+    """A collective of a step's backward: number `number` of those over these axes; or a rank's send, counted alone."""
 
     axes: str
     number: int
+    send: bool = False
 
 
 @dataclasses.dataclass
@@ -77,7 +79,8 @@ class Collectives(TorchDispatchMode):
         self._calls = calls
         self.seen: Dict[Place, Seen] = {}
         self._axes, self._trace, self._plant = axes, trace, plant
-        self._counts: Dict[str, int] = {}
+        self._counts: Dict[Tuple[str, bool], int] = {}
+        self._sent: List[List[torch.Tensor]] = []  # keeps what is sent in place of the job's tensors
 
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -91,7 +94,32 @@ class Collectives(TorchDispatchMode):
         ranks = _group([*args, *kwargs.values()])
         if ranks is None or len(ranks) < 2:
             return func(*args, **kwargs)
+        if any(word in name for word in _TRANSFERS):
+            return self._transfer(func, name.strip("_"), ranks, args, kwargs)
         return self._run(func, name.strip("_"), ranks, args, kwargs)
+
+    def _transfer(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Notes a send or receive inside one of the job's calls, and plants in a send of the backward: what it sends is
+        changed. A receive may come before the send that it waits for, so it is never waited for here."""
+        along = axes_of(ranks, self._axes)
+        if self._calls is not None and self._calls.transfer(f"{name} over {along}") and self._trace is not None:
+            self._trace.collective(f"{name} over {along}", self._calls.place())
+        if torch._C._current_graph_task_id() == -1 or "send" not in name:
+            return func(*args, **kwargs)
+        place = self._next(along, name)
+        if self._plant is None or self._plant[0] != place:
+            return func(*args, **kwargs)
+        factor = {"left out": 0.0, "doubled": 2.0, "averaged": 1 / len(ranks)}[self._plant[1]]
+        self._sent.append([tensor * factor if tensor.is_floating_point() else tensor for tensor in _tensors(args[0])])
+        return func(self._sent[-1], *args[1:], **kwargs)
+
+    def _next(self, along: str, name: str) -> Place:
+        """The place of the collective or send that is called now; notes it as seen."""
+        kind = (along, "send" in name)
+        place = Place(along, self._counts.get(kind, 0), "send" in name)
+        self._counts[kind] = place.number + 1
+        self.seen[place] = Seen(name, _names.caller())
+        return place
 
     def _run(self, func: Callable[..., Any], name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         along = axes_of(ranks, self._axes)
@@ -103,9 +131,7 @@ class Collectives(TorchDispatchMode):
             return _noted(call, func, args, kwargs)
         if torch._C._current_graph_task_id() == -1:
             return func(*args, **kwargs)
-        place = Place(along, self._counts.get(along, 0))
-        self._counts[along] = place.number + 1
-        self.seen[place] = Seen(name, _names.caller())
+        place = self._next(along, name)
         if self._plant is None or self._plant[0] != place:
             return func(*args, **kwargs)
         return self._wrongly(func, name, ranks, args, kwargs)

@@ -43,9 +43,13 @@ class Factors:
             return []
         return [Reading(" and ".join(words), some)]
 
+    def causes(self, factor: Optional[float]) -> List[str]:
+        """The readings' words."""
+        return [reading.text for reading in self.readings(factor)] if factor is not None else []
+
     def text(self, factor: Optional[float]) -> str:
         """Words that follow a factor: what may be its cause; "" if nothing is known."""
-        found = [reading.text for reading in self.readings(factor)] if factor is not None else []
+        found = self.causes(factor)
         return f"; possible cause{'s' * (len(found) > 1)}: {'; '.join(found)}" if found else ""
 
     def axes(self, factor: Optional[float]) -> FrozenSet[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import shutil
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
@@ -89,6 +90,7 @@ class Held:
     gradients: List[Optional[NDArray[numpy.float64]]] = dataclasses.field(default_factory=list)
     after: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
     placements: str = ""
+    trained: bool = True  # it requires a gradient
 
 
 @dataclasses.dataclass
@@ -214,6 +216,7 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
         value.backward()
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+    _need_numbers(float(value), gradients)
     after = _steps_alone(task, model, batches, mode, held)
     said |= mode.said
     whole = Whole(
@@ -224,6 +227,18 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
         whole.own_error = _own_error(task, model, batches, whole)
         whole.said.add(_narrow_text(mode.narrow, _TIMES * whole.own_error))
     return whole
+
+
+def _need_numbers(loss: float, gradients: Mapping[str, NDArray[numpy.float64]]) -> None:
+    """Refuses a loss or gradients of one process that are no numbers: nothing can be compared with them."""
+    if not math.isfinite(loss):
+        raise addend.InvalidError(f"the loss of the whole batch is {loss:g}: nothing can be compared with it")
+    for name, gradient in gradients.items():
+        if not math.isfinite(_match.largest(gradient)):
+            raise addend.InvalidError(
+                f"the gradient of `{name}` from the whole batch has {_match.largest(gradient):g} among its elements: "
+                "nothing can be compared with it"
+            )
 
 
 def _narrow_text(narrow: Mapping[str, str], bound: float) -> str:
@@ -413,7 +428,7 @@ class Rank:
         whole = self.whole.weights.get(name)
         index = _match.locate(local, whole, 1e-12) if whole is not None else None
         placements = str(tuple(parameter.placements)) if is_dtensor(parameter) else ""
-        return Held(index, tuple(local.shape), placements=placements)
+        return Held(index, tuple(local.shape), placements=placements, trained=parameter.requires_grad)
 
     def _keep(self, params: Dict[str, Held]) -> None:
         with self._whole_parameters():
@@ -477,7 +492,7 @@ class Rank:
         """Plants each mistake in turn, the same on all ranks. Returns for each the first parameter of this rank whose
         gradient shows it, or ""."""
         everyones: List[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.number)))
+        dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.send, place.number)))
         places = list(dict.fromkeys(place for some in everyones for place in some))
         noticed = {}
         with self._whole_parameters():

@@ -14,6 +14,7 @@ import addend
 from addend.torch._proof import _match, _words
 from addend.torch._proof._addends import Dump
 from addend.torch._proof._axes import Axes
+from addend.torch._proof._collectives import Place
 from addend.torch._proof._factors import Factors
 from addend.torch._proof._job import STEPS, Held, Part, Task, Whole
 from addend.torch._proof._places import Places
@@ -80,12 +81,16 @@ class Judge:
         begins, diff = self._begins(telling or wrong, loss_ok) if wrong or not loss_ok else (None, None)
         if updates and begins is None:
             begins = self._update(updates)
-        params = tuple(self._told(param, diff) for param in found.values() if param.name in self._compared)
+        unreached = tuple(name for name in self._unreached() if not found[name].text)
+        shown = {*self._compared, *unreached}
+        params = tuple(self._told(param, diff, unreached) for param in found.values() if param.name in shown)
         norm_ok = self._norm()
         modules = self.modules.tensors() if self.modules is not None else {}
-        ok: Optional[bool] = all(param.ok for param in params) and loss_ok and norm_ok and not self._others
-        if not ok and loss_ok and norm_ok and not self._others and all(param.ok is not False for param in params):
+        judged = [param.ok for param in params if param.name not in unreached]
+        ok: Optional[bool] = False not in judged and loss_ok and norm_ok and not self._others
+        if ok and (not judged or None in judged):
             ok = None
+        factor = self._common_factor()
         return MatchReport(
             ok=ok,
             world=self.axes.size(),
@@ -96,6 +101,9 @@ class Judge:
             params=params,
             begins=begins,
             tensors=modules,
+            unreached=unreached,
+            factor=factor,
+            causes=tuple(self.factors.causes(factor)),
             planted=self._planted(),
             messages=tuple(self.messages),
             diff=diff,
@@ -110,6 +118,35 @@ class Judge:
     def _compared(self) -> List[str]:
         """The names of all parameters that have a gradient in the one process or on a rank."""
         return [name for name in self.whole.weights if name in self.whole.gradients or self._somewhere(name)]
+
+    def _unreached(self) -> List[str]:
+        """The names of trained parameters that no gradient reaches: it is none or zero, in one process and on all
+        ranks."""
+        trained = {name for part in self.parts for name, one in part.params.items() if one.trained}
+        return [name for name in self.whole.weights if name in trained and not self._reached(name)]
+
+    def _reached(self, name: str) -> bool:
+        held = [part.params[name] for part in self.parts if name in part.params]
+        found = [self.whole.gradients.get(name), *(gradient for one in held for gradient in one.gradients)]
+        return any(gradient is not None and gradient.any() for gradient in found)
+
+    def _common_factor(self) -> Optional[float]:
+        """The one factor by which all gradients are wrong in the first step; None: there is none."""
+        factors: List[Optional[float]] = []
+        for name, right in self.whole.gradients.items():
+            if not right.any() or not self._is_more_than_rounding(name):
+                continue
+            for one in (part.params[name] for part in self.parts if name in part.params):
+                gradient = one.gradients[0]
+                if one.index is None or gradient is None:
+                    return None
+                wanted = _match.take(right, one.index)
+                if wanted.any():
+                    factors.append(_match.factor_of(gradient, wanted, self.task.bound))
+        first = factors[0] if factors else None
+        if first is None or abs(first - 1) <= max(self.task.bound, 1e-9):
+            return None
+        return first if all(f is not None and abs(f - first) <= 1e-6 * abs(first) for f in factors) else None
 
     def _somewhere(self, name: str) -> bool:
         return any(g is not None for part in self.parts if name in part.params for g in part.params[name].gradients)
@@ -225,11 +262,6 @@ class Judge:
         if others - aliases:
             self.messages.append(f"parameters that were not compared{renamed[1:]}")
             self._others = True
-        unused = [name for name in self.whole.weights if name not in self._compared]
-        if unused:
-            self.messages.append(
-                f"no gradient, and none in one process: {', '.join(unused[:3])}{', ...' if unused[3:] else ''}"
-            )
 
     # -- losses and norms
 
@@ -315,14 +347,12 @@ class Judge:
             absent: Dict[str, FrozenSet[str]] = {name: frozenset() for name in wrong if not self._somewhere(name)}
             return absent, {name: "" for name in wrong if name not in absent}, None
         dump = Dump(folder, self.whole, self.parts, self.axes)
-        late, early = {}, {}
-        for name in wrong:
-            wanted = dump.wanted(name, self.task.bound) if name in self.whole.gradients else None
-            if wanted is None:
-                early[name] = ""
-            else:
-                late[name] = wanted
-        diff = dump.diff(late, os.path.join(self.folder, "wrong")) if late else None
+        found = {name: dump.wanted(name, self.task.bound) for name in self.whole.gradients}
+        fits = {name: wanted for name, wanted in found.items() if wanted is not None}
+        late = {name: fits[name] for name in wrong if name in fits}
+        early = {name: "" for name in wrong if name not in fits}
+        # the right ones too: whether all parameters carry a factor tells what made it
+        diff = dump.diff(fits, os.path.join(self.folder, "wrong")) if late else None
         return late, early, diff
 
     def _search(self, early: Dict[str, str], late: Dict[str, FrozenSet[str]], loss_ok: bool) -> Optional[Begins]:
@@ -330,7 +360,7 @@ class Judge:
             return None
         found = self.modules.forward() if early or not loss_ok else None
         if found is None and early:
-            found = self.modules.loss()
+            found = self.modules.loss() or self.modules.behind()
         return found or (self._unseen_sums(early) if self._unseen else None) or self.modules.backward(early, late)
 
     def _unseen_sums(self, wrong: Mapping[str, str]) -> Optional[Begins]:
@@ -353,11 +383,13 @@ class Judge:
         if told is not None:
             text = f"{count} whose addends are right, `{told.name}`: {told.text}"
             name, factor = told.name, told.factor
-            axes = tuple(told.axis.replace(",", " ").split()) if told.axis else axes
+            axes = tuple((told.axis or "").replace(",", " ").split())
         owner = name.rpartition(".")[0]
         return Begins(owner, "reduction", text, axes, factor)
 
-    def _told(self, found: Found, diff: Optional[addend.DiffReport]) -> Param:
+    def _told(self, found: Found, diff: Optional[addend.DiffReport], unreached: Sequence[str]) -> Param:
+        if found.name in unreached:
+            return Param(found.name, None, None, "no gradient reached it")
         if not found.text:
             return Param(found.name, True, found.error)
         told = next(
@@ -371,11 +403,11 @@ class Judge:
     # -- planted mistakes
 
     def _planted(self) -> Tuple[Planted, ...]:
-        found: Dict[Tuple[str, int, str], Planted] = {}
+        found: Dict[Tuple[Place, str], Planted] = {}
         for part in self.parts:
             for (place, operator), noticed in part.noticed.items():
                 seen = part.collectives.get(place)
-                key = (place.axes, place.number, operator)
+                key = (place, operator)
                 before = found.get(key)
                 if before is None or (noticed and not before.noticed) or not before.collective:
                     what, where = (seen.what, seen.where) if seen else ("", "")

@@ -8,6 +8,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import addend
 from addend._cause import Cause
+from addend.torch._proof import _words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,9 @@ class MatchReport:
     bound: float
     params: Tuple[Param, ...]
     begins: Optional[Begins] = None
+    unreached: Tuple[str, ...] = ()  # trained parameters whose gradient is none or zero everywhere: not judged
+    factor: Optional[float] = None  # all gradients are this many times those of one process
+    causes: Tuple[str, ...] = ()  # what may have made the factor
     tensors: Dict[str, str] = dataclasses.field(default_factory=dict)  # by module: what its outputs are
     planted: Tuple[Planted, ...] = ()
     messages: Tuple[str, ...] = ()
@@ -111,16 +115,31 @@ def _head(report: MatchReport) -> str:
     return f"{ranks}, mesh {report.mesh}, against one process; f64, within {report.bound:g} of each largest element"
 
 
+def _count(parameters: int) -> str:
+    return "1 parameter" if parameters == 1 else f"{parameters} parameters"
+
+
+def _factor(report: MatchReport) -> str:
+    """The factor of all gradients; its causes are in what is said of where the error begins, if that has a factor."""
+    causes = report.causes if report.begins is None or report.begins.factor is None else ()
+    words = f"; possible cause{'s' * (len(causes) > 1)}: {'; '.join(causes)}" if causes else ""
+    return f"all gradients are {_words.times(report.factor or 0.0)} those of one process{words}"
+
+
 def _params(report: MatchReport) -> str:
     right = [param for param in report.params if param.ok]
     lines = []
     if right:
         worst = max(param.error or 0.0 for param in right)
-        lines.append(f"  ok   {len(right)} parameters: the gradients are those of one process (worst {worst:.1e})")
-    width = max((len(param.name) for param in report.params if not param.ok), default=0)
-    for param in report.params:
-        if not param.ok:
-            lines.append(f"  {_WORDS[param.ok]}  {param.name:<{width}}  {param.text}")
+        lines.append(f"  ok   {_count(len(right))}: the gradients are those of one process (worst {worst:.1e})")
+    rest = [param for param in report.params if not param.ok and param.name not in report.unreached]
+    width = max((len(param.name) for param in rest), default=0)
+    lines += [f"  {_WORDS[param.ok]}  {param.name:<{width}}  {param.text}" for param in rest]
+    if report.unreached:
+        names = ", ".join(report.unreached[:3]) + ", ..." * (len(report.unreached) > 3)
+        lines.append(
+            f"  -    no gradient reached {_count(len(report.unreached))}, in one process or on a rank: {names}"
+        )
     return "\n".join(lines)
 
 
@@ -128,7 +147,7 @@ def _begins(begins: Begins) -> str:
     what = f"`{begins.module}`" if begins.module else "the model itself"
     lines = [f"begins at {what}, in its {begins.place}: {begins.text}"]
     if begins.place == "loss":
-        lines = [f"begins at the loss: {begins.text}"]
+        lines = [f"begins {'behind the model' if begins.module else 'at the loss'}: {begins.text}"]
     if begins.place == "optimizer":
         lines = [f"begins: the optimizer, step {begins.step}: {begins.text}"]
     if begins.place == "reduction":
@@ -145,7 +164,10 @@ def _begins(begins: Begins) -> str:
 
 def _planted(report: MatchReport) -> str:
     seen = len(report.planted) - len(report.survivors)
-    lines = [f"planted in collectives of the backward: {len(report.planted)}, noticed: {seen}"]
+    those = (
+        "collectives and sends" if any(planted.collective == "send" for planted in report.planted) else "collectives"
+    )
+    lines = [f"planted in {those} of the backward: {len(report.planted)}, noticed: {seen}"]
     for planted in report.survivors:
         lines.append(f"  not noticed: {planted.collective} {planted.number} over {planted.axes} {planted.operator}")
         lines[-1] += f" ({planted.where})" if planted.where else ""
@@ -155,6 +177,8 @@ def _planted(report: MatchReport) -> str:
 def table(report: MatchReport) -> str:
     """The report as the table that the command prints."""
     parts = [_head(report), _params(report)]
+    if report.factor is not None:
+        parts.append(_factor(report))
     if report.begins:
         parts.append(_begins(report.begins))
     if report.planted:
@@ -163,9 +187,11 @@ def table(report: MatchReport) -> str:
     if notes:
         parts.append(notes)
     failed = sum(param.ok is False for param in report.params)
-    unknown = sum(param.ok is None for param in report.params)
+    unknown = sum(param.ok is None for param in report.params) - len(report.unreached)
     if report.ok:
         parts.append("right")
+    elif report.ok is None and not unknown:
+        parts.append("NOT CHECKED: no gradient reached any parameter")
     elif report.ok is None:
         parts.append(f"CANNOT TELL: {unknown} of {len(report.params)} parameters")
     elif failed:

@@ -9,6 +9,7 @@ import inspect
 import traceback
 from typing import TYPE_CHECKING, Any, Collection, Dict, List, Optional, Tuple
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -17,7 +18,6 @@ from addend.torch import _meshes
 from addend.torch._proof import _names
 
 if TYPE_CHECKING:
-    import numpy
     from numpy.typing import NDArray
 
 Key = Tuple[str, int, str, int]  # module, call, kind (in, out, gin, gout), which of its tensors
@@ -87,6 +87,7 @@ class Record:
     kinds: Dict[str, str] = dataclasses.field(default_factory=dict)  # the class of a module
     collectives: List[Tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
     calls: List[Call] = dataclasses.field(default_factory=list)
+    passes: Dict[Key, int] = dataclasses.field(default_factory=dict)  # of gradients: how many backwards gave the same
 
 
 class Trace:
@@ -99,6 +100,7 @@ class Trace:
         self._calls: Dict[Tuple[int, str, str], int] = {}
         self._open: Dict[Tuple[int, str], List[int]] = {}
         self._handles: List[RemovableHandle] = []
+        self._passes: Dict[Key, Dict[int, NDArray[numpy.float64]]] = {}  # gradients by backward
 
     def attach(self, model: nn.Module, whole: Optional[Record] = None, everywhere: Collection[str] = ()) -> None:
         """Puts hooks on all modules. A pipeline stage has the name of the whole model; its inputs are recorded only if
@@ -119,18 +121,28 @@ class Trace:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for key, passes in self._passes.items():
+            self._add_up(key, list(passes.values()))
+
+    def _add_up(self, key: Key, passes: List[NDArray[numpy.float64]]) -> None:
+        """Adds the gradients of several backwards of one forward. If all are the same, a job may have split its
+        backward (first the gradients of inputs, then those of weights), so they are kept as one."""
+        if len(passes) > 1 and all(numpy.array_equal(one, passes[0]) for one in passes):
+            self.record.values[key], self.record.passes[key] = passes[0], len(passes)
+        else:
+            self.record.values[key] = functools.reduce(numpy.add, passes)
 
     def _keep(self, key: Key, tensor: torch.Tensor) -> None:
-        if key in self.record.values and key[2] in ("gin", "gout"):
-            if _weights_alone():
-                return
-            self.record.values[key] = self.record.values[key] + array(tensor)
-            return
         self.record.values[key] = array(tensor)
         self.record.order.append(key)
 
     def _keep_gradient(self, key: Key, gradient: torch.Tensor) -> None:
-        self._keep(key, gradient)
+        task, passes = torch._C._current_graph_task_id(), self._passes.setdefault(key, {})
+        if passes and _weights_alone():
+            return
+        if not passes:
+            self._keep(key, gradient)
+        passes[task] = passes[task] + array(gradient) if task in passes else array(gradient)
         self.finished = key[0]
 
     def _enter(self, name: str, takes: bool, module: nn.Module, args: Any, kwargs: Any) -> Optional[Tuple[Any, Any]]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+import numpy
+
 from addend.torch._proof import _match, _words
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._factors import Factors
@@ -13,7 +15,6 @@ from addend.torch._proof._report import Begins
 from addend.torch._proof._trace import Key, Record
 
 if TYPE_CHECKING:
-    import numpy
     from numpy.typing import NDArray
 
 Nothing: FrozenSet[str] = frozenset()
@@ -79,11 +80,14 @@ class Modules:
 
     # -- the same tensor on all ranks
 
-    def _parts(self, key: Key, microbatch: int) -> Dict[int, NDArray[numpy.float64]]:
+    def _key(self, key: Key, microbatch: int) -> Key:
+        """The ranks' key of one process's tensor in a microbatch."""
         name, call, kind, i = key
-        parts = {}
+        return name, call + microbatch * self._whole_calls.get(name, 0), kind, i
+
+    def _parts(self, key: Key, microbatch: int) -> Dict[int, NDArray[numpy.float64]]:
+        parts, theirs = {}, self._key(key, microbatch)
         for rank, record in self.ranks.items():
-            theirs = (name, call + microbatch * self._whole_calls.get(name, 0), kind, i)
             if theirs in record.values:
                 parts[rank] = record.values[theirs]
         return parts
@@ -157,6 +161,11 @@ class Modules:
             scales = {rank: self.scale(rank, microbatch + self._batch(key)) for rank in parts}
             whole = self.whole.values[key]
             gradient = _match.gradient_of(parts, value, whole, self.axes, scales, self.bound)
+            times = {rank: self.ranks[rank].passes.get(self._key(key, microbatch), 1) for rank in parts}
+            if gradient.wrong and any(count > 1 for count in times.values()):
+                all_passes = {rank: part * times[rank] for rank, part in parts.items()}
+                again = _match.gradient_of(all_passes, value, whole, self.axes, scales, self.bound)
+                gradient = gradient if again.wrong else again
             self.module(key[0]).gradients.setdefault(key[2], []).append(gradient)
 
     def _find_times(self) -> None:
@@ -316,6 +325,30 @@ class Modules:
         text = "ranks and microbatches do not count alike, each is divided by a count of its own: "
         return self.begins("loss", "", text + ", ".join(words[:6]) + (", ..." if len(words) > 6 else ""), Nothing, None)
 
+    def behind(self) -> Optional[Begins]:
+        """The error, if the model's output is right and the loss hands a wrong gradient to it: none that is a multiple
+        of the right one, which `loss` finds, or an addend."""
+        root = self.found.get("")
+        if root is None or root.lost("out"):
+            return None
+        axes = root.pending("gout") - root.pending("out")
+        if not root.wrong("gout") and not axes:
+            return None
+        last = self._last()
+        text = f"the gradient that the loss hands to {f'`{last}`' if last else 'the output of the model'} is "
+        text += "wrong" if root.wrong("gout") else f"on {self.axes.text(axes)} each rank's own addend: a sum is missing"
+        return dataclasses.replace(self.begins("loss", "", text, axes, None), module=last)
+
+    def _last(self) -> str:
+        """The innermost module whose output is the model's; "" if none is."""
+        outputs = [self.whole.values[key] for key in self.whole.order if key[0] == "" and key[2] == "out"]
+        same = [
+            key[0]
+            for key in self.whole.order
+            if key[0] and key[2] == "out" and any(numpy.array_equal(self.whole.values[key], out) for out in outputs)
+        ]
+        return max(same, key=lambda name: name.count("."), default="")
+
     def backward(self, early: Mapping[str, str], late: Mapping[str, FrozenSet[str]]) -> Optional[Begins]:
         """Where the backward is first wrong: the first module in backward order whose output's gradient is right and
         whose input's gradient is wrong. `early`: parameters whose addends are wrong; `late`: parameters whose addends
@@ -365,7 +398,7 @@ class Modules:
         while around is not None and not self.settled(around, "gout"):
             around = self.parent(around)
         if around is None:
-            return None
+            return self.behind()
         text = f"what it hands back to `{module.name}` is on {self.axes.text(axes)} each rank's own addend: "
         text += "a sum over it is missing"
         return self.begins("backward", around, text, axes, None)

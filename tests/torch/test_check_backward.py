@@ -1,0 +1,294 @@
+"""Test what `addend.torch.check` says of backwards that are unlike a plain loop's: a loss whose own backward is wrong,
+backwards in two passes, sends and receives in autograd Functions, and experts that one rank alone has.
+"""
+
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd import Function
+
+from addend.torch import check
+
+HANGS = 120  # seconds; many times what a check takes
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.mid, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.mid(torch.tanh(self.up(x)))))
+
+
+def rows(rank, mesh):
+    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(3))
+    return [x] if rank is None else [x.chunk(mesh.size())[rank]]
+
+
+def squares(model, x):
+    return model(x).square().sum(), len(x)
+
+
+def ddp(model, mesh):
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def checked(loss=squares, parallelize=ddp, mesh=2, make_model=Net, batches=rows, **arguments):
+    return check(make_model, parallelize, batches, loss, mesh, timeout=HANGS, **arguments)
+
+
+class Odd(Function):
+    """Changes nothing, and on ranks its backward is wrong by no factor."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient + 0.25 * gradient.roll(1, 0) if dist.is_initialized() else gradient
+
+
+class OddLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(Odd.apply(x))
+
+
+def odd_mid(parallelize=ddp):
+    def wrong(model, mesh):
+        model.mid.__class__ = OddLinear
+        return parallelize(model, mesh)
+
+    return wrong
+
+
+class Losses(unittest.TestCase):
+    def test_a_loss_whose_backward_is_wrong(self):
+        report = checked(lambda model, x: (Odd.apply(model(x)).square().sum(), len(x)))
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.place, report.begins.module), ("loss", "head"), report)
+        self.assertIn(
+            "begins behind the model: the gradient that the loss hands to `head` is wrong",
+            str(report),
+        )
+
+    def test_a_loss_that_hands_an_addend_to_the_model(self):
+        """Each rank of tp uses some columns of the output, and the sum of the numerators has the right value."""
+
+        class Added(Function):
+            @staticmethod
+            def forward(context, x):
+                x = x.clone()
+                dist.all_reduce(x)
+                return x
+
+            @staticmethod
+            def backward(context, gradient):
+                return gradient
+
+        def loss(model, x):
+            y = model(x)
+            if not dist.is_initialized():
+                return y.square().sum(), len(x)
+            return Added.apply(y[:, dist.get_rank() :: 2].square().sum()), len(x)
+
+        report = checked(loss, lambda model, mesh: model, {"tp": 2}, batches=lambda rank, mesh: rows(None, mesh))
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.place, report.begins.axes), ("loss", ("tp",)), report)
+
+    def test_a_right_loss_and_a_wrong_module(self):
+        report = checked(parallelize=odd_mid())
+        self.assertEqual((report.begins.place, report.begins.module), ("backward", "mid"), report)
+        self.assertIsNone(report.factor)
+
+
+def in_two_passes(model, microbatches, loss_of):
+    """First the gradients of the input and of `up`, then those of the other weights, from the same forward."""
+    for x in microbatches:
+        value = loss_of(model, x.requires_grad_())
+        first, later = list(model.up.parameters()), [*model.mid.parameters(), *model.head.parameters()]
+        torch.autograd.backward(value, inputs=[x, *first], retain_graph=True)
+        torch.autograd.backward(value, inputs=later)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+def in_two_losses(model, microbatches, loss_of):
+    """Two terms of the loss, each with its own backward: their gradients add up."""
+    for x in microbatches:
+        value = loss_of(model, x)
+        (0.25 * value).backward(retain_graph=True)
+        (0.75 * value).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+class TwoPasses(unittest.TestCase):
+    def test_right_ones(self):
+        for run in (in_two_passes, in_two_losses):
+            report = checked(parallelize=lambda model, mesh: model, run=run)
+            self.assertTrue(report.ok, report)
+
+    def test_a_wrong_module_is_found(self):
+        for run in (in_two_passes, in_two_losses):
+            report = checked(parallelize=odd_mid(lambda model, mesh: model), run=run)
+            self.assertIs(report.ok, False)
+            self.assertEqual((report.begins.place, report.begins.module), ("backward", "mid"), report)
+
+    def test_a_sum_that_is_left_out_is_no_modules_mistake(self):
+        def run(model, microbatches, loss_of):
+            in_two_passes(model, microbatches, loss_of)
+            model.mid.weight.grad /= 3
+
+        report = checked(parallelize=lambda model, mesh: model, run=run)
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.place, report.begins.module), ("reduction", "mid"), report)
+
+
+class ToTheNext(Function):
+    """Sends rows to the next rank and gets those of the one before; the backward sends back, times `factor`."""
+
+    @staticmethod
+    def forward(context, x, factor):
+        context.factor = factor
+        return swapped(x, 1)
+
+    @staticmethod
+    def backward(context, gradient):
+        return swapped(gradient, -1) * context.factor, None
+
+
+def swapped(x, step):
+    world, rank, got = dist.get_world_size(), dist.get_rank(), torch.empty_like(x)
+    received = dist.irecv(got, (rank - step) % world)
+    sent = dist.isend(x.contiguous(), (rank + step) % world)
+    received.wait()
+    sent.wait()
+    return got
+
+
+class Moved(nn.Linear):
+    factor = 1.0
+
+    def forward(self, x):
+        return ToTheNext.apply(super().forward(x), self.factor)
+
+
+def moved(factor):
+    """`mid` passes its output to the next rank, and `head` computes on the rows of the rank before."""
+
+    def parallelize(model, mesh):
+        model.mid.__class__, model.mid.factor = Moved, factor
+        return ddp(model, mesh)
+
+    return parallelize
+
+
+class Transfers(unittest.TestCase):
+    def test_planted_in_and_noticed(self):
+        for ranks in (2, 4):
+            report = checked(parallelize=moved(1.0), mesh={"cp": ranks}, sabotage=True)
+            self.assertTrue(report.ok, report)
+            sends = [planted for planted in report.planted if planted.collective == "send"]
+            self.assertEqual([planted.operator for planted in sends], ["left out", "doubled", "averaged"], report)
+            self.assertTrue(all(planted.noticed and planted.axes == "cp" for planted in sends), report)
+            self.assertTrue(all("test_check_backward.py:" in planted.where for planted in sends), report)
+
+    def test_a_wrong_one_is_listed_among_the_calls(self):
+        report = checked(parallelize=moved(0.7), mesh={"cp": 3})
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.place, report.begins.module), ("backward", "mid"), report)
+        inside = "\n".join(report.begins.collectives)
+        for words in ("forward, send over cp", "backward, send over cp", "backward, recv over cp"):
+            self.assertIn(words, inside)
+
+
+class Expert(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return torch.tanh(self.up(x))
+
+
+class Experts(nn.Module):
+    """Two experts of all rows, with scores; a rank of ep has one of them and sums over ep what both give."""
+
+    group = None
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(6, 2), nn.ModuleDict({"0": Expert(), "1": Expert()})
+
+    def forward(self, x):
+        scores = torch.softmax(self.gate(x), -1)
+        parts = [scores[:, int(i), None] * expert(x) for i, expert in self.experts.items()]
+        return sum(parts) if self.group is None else Sum.apply(sum(parts), self.group)
+
+
+class Sum(Function):
+    @staticmethod
+    def forward(context, x, group):
+        x = x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient, None
+
+
+def experts(model, mesh):
+    del model.experts[str(1 - mesh.get_local_rank("ep"))]
+    model.group, model.mesh = mesh.get_group("ep"), mesh
+    return model
+
+
+def rows_over_dp(rank, mesh):
+    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(3))
+    return [x] if rank is None else [x.chunk(mesh.size("dp"))[mesh.get_local_rank("dp")]]
+
+
+def summing(change):
+    def run(model, microbatches, loss_of):
+        for x in microbatches:
+            loss_of(model, x).backward()
+        for name, parameter in model.named_parameters():
+            if change != "not summed" or "experts" not in name:
+                dist.all_reduce(parameter.grad, group=model.mesh.get_group("dp"))
+            if "gate" in name:
+                dist.all_reduce(parameter.grad, group=model.mesh.get_group("ep"))
+            if change == "halved" and "experts" in name:
+                parameter.grad *= 0.3
+
+    return run
+
+
+class ExpertsAlone(unittest.TestCase):
+    MESH = {"dp": 3, "ep": 2}
+
+    def report(self, change):
+        return checked(squares, experts, self.MESH, Experts, rows_over_dp, run=summing(change))
+
+    def test_right_ones(self):
+        report = self.report("")
+        self.assertTrue(report.ok, report)
+
+    def test_a_wrong_sum_is_not_one_over_the_axis_of_experts(self):
+        for change in ("not summed", "halved"):
+            report = self.report(change)
+            self.assertIs(report.ok, False)
+            for param in report.params:
+                self.assertEqual(bool(param.ok), "gate" in param.name, report)
+                self.assertNotIn("over ep", param.text)
+                self.assertNotIn("ep", getattr(param.cause, "axes", ""))
+            self.assertEqual(report.begins.place, "reduction")
+            self.assertEqual(report.begins.axes, ("dp",) if change == "not summed" else (), report)
+
+
+if __name__ == "__main__":
+    unittest.main()
