@@ -290,5 +290,107 @@ class ExpertsAlone(unittest.TestCase):
             self.assertEqual(report.begins.axes, ("dp",) if change == "not summed" else (), report)
 
 
+class Batches(unittest.TestCase):
+    def test_ranks_that_do_not_have_the_whole_batch(self):
+        def same(rank, mesh):
+            x = rows(None, mesh)[0]
+            return [x] if rank is None else [x[:6]]
+
+        report = checked(batches=same)
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.module, report.begins.place), ("", "forward"), report)
+        self.assertIn("6 of 12 indices along dimension 0 of the model's output are on no rank", report.begins.text)
+
+    def test_equal_rows_are_not_missed(self):
+        def twins(rank, mesh):
+            x = rows(None, mesh)[0][:6].repeat(2, 1)
+            return [x] if rank is None else [x.chunk(2)[rank]]
+
+        self.assertTrue(checked(batches=twins).ok)
+        report = checked(parallelize=odd_mid(), batches=twins)
+        self.assertEqual((report.begins.place, report.begins.module), ("backward", "mid"), report)
+
+
+class HalfBack(Function):
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient / 2
+
+
+class HalfLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(HalfBack.apply(x))
+
+
+class SameOnAllRanks(unittest.TestCase):
+    def test_halves_that_are_the_same_are_no_addends(self):
+        """Ranks of tp do the same work, so two halves make a whole, and yet no sum is missing."""
+
+        def parallelize(model, mesh):
+            model.mid.__class__ = HalfLinear
+            return model
+
+        report = checked(parallelize=parallelize, mesh={"tp": 2}, batches=lambda rank, mesh: rows(None, mesh))
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.module, report.begins.factor), ("mid", 0.5), report)
+        self.assertIn("0.5 times what it should be; possible cause: averaged over tp", report.begins.text)
+
+
+class Spectrum(Net):
+    """Its weight is complex."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, dtype=torch.cfloat, generator=torch.Generator().manual_seed(1)))
+
+    def forward(self, x):
+        x = torch.tanh(self.mid(torch.tanh(self.up(x))))
+        return self.head(torch.fft.irfft(torch.fft.rfft(x).to(torch.complex64) * self.weight, n=8))
+
+
+class ComplexParameters(unittest.TestCase):
+    def test_a_right_job(self):
+        report = checked(make_model=Spectrum, optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.1), steps=2)
+        self.assertTrue(report.ok, report)
+
+    def test_a_wrong_imaginary_part(self):
+        def run(model, microbatches, loss_of):
+            loss_of(model, microbatches[0]).backward()
+            torch.view_as_real(model.module.weight.grad)[:, 1] *= 2
+
+        report = checked(make_model=Spectrum, run=run)
+        self.assertIs(report["weight"].ok, False)
+
+
+class PartialSums(unittest.TestCase):
+    def test_a_wrong_gradient_beside_right_ones_that_are_not_summed_yet(self):
+        """Gradients of norms stay Partial DTensors; the job makes one of them final without its sum."""
+        import proofs
+
+        def parallelize(model, mesh):
+            from torch.distributed.tensor.parallel import parallelize_module
+
+            parallelize_module(model, mesh["tp"], proofs.plan(mesh))
+            return model
+
+        def run(model, microbatches, loss_of):
+            from torch.distributed.tensor import DTensor
+
+            loss_of(model, microbatches[0]).backward()
+            weight = model.norm.weight
+            weight.grad = DTensor.from_local(weight.grad.to_local(), weight.device_mesh, weight.placements)
+
+        job = (proofs.Decoder, parallelize, (proofs.whole, proofs.whole_on_each), proofs.loss, {"tp": 2})
+        report = check(*job, run=run, timeout=HANGS)
+        self.assertEqual([param.name for param in report.params if not param.ok], ["norm.weight"], report)
+        self.assertEqual(
+            (report.begins.place, report.begins.module, report.begins.axes), ("reduction", "norm", ("tp",))
+        )
+
+
 if __name__ == "__main__":
     unittest.main()

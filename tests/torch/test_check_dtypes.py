@@ -8,6 +8,7 @@ import unittest
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 from torch.autograd import Function
 
@@ -346,6 +347,66 @@ class Models(unittest.TestCase):
 
         with self.assertRaisesRegex(addend.InvalidError, "no parameter of the model .* gradient"):
             checked(Frozen)
+
+
+class Narrowed(Function):
+    """Its backward computes in bf16."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.to(torch.bfloat16).float() * 1.0
+
+
+def narrowed(model, mesh):
+    model.between = lambda x: torch.tanh(Narrowed.apply(x))
+    return ddp(model, mesh)
+
+
+def compressed(model, mesh):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model = ddp(model, mesh)
+    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    return model
+
+
+def narrow_gradient(parameter):
+    parameter.grad.copy_(parameter.grad.half())
+
+
+def hooked(model, mesh):
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(narrow_gradient)
+    return ddp(model, mesh)
+
+
+def computed_again(model, mesh):
+    """Activation checkpoints, whose second forward, in the backward, has conversions and dropout as the first."""
+
+    def between(x):
+        return F.dropout(torch.tanh(x.bfloat16()), 0.5)
+
+    model.between = lambda x: torch.utils.checkpoint.checkpoint(between, x, use_reentrant=False)
+    return ddp(model, mesh)
+
+
+class Backwards(unittest.TestCase):
+    """What runs in a backward computes in f64 too."""
+
+    def test_functions_hooks_and_recomputation(self):
+        for parallelize in (narrowed, compressed, hooked, computed_again):
+            with self.subTest(parallelize.__name__):
+                report = checked(parallelize=parallelize)
+                self.assertTrue(report.ok, report)
+
+    def test_a_wrong_backward_is_still_found(self):
+        report = checked(parallelize=lambda model, mesh: halved(model, mesh))
+        self.assertIs(report.ok, False)
+        self.assertEqual(report.begins.place, "backward")
 
 
 if __name__ == "__main__":

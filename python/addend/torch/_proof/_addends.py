@@ -76,6 +76,7 @@ class Dump:
         self.addends: Dict[str, Dict[Tuple[int, int], Tuple[_match.Index, NDArray[numpy.float64]]]] = {}
         self.sums: Dict[str, Dict[int, Tuple[_match.Index, NDArray[numpy.float64]]]] = {}
         self.types: Dict[str, Dict[str, str]] = {}
+        self.partial: Dict[str, str] = {}  # axes over which sums are not summed yet
         self._rows: Set[str] = set()
         self.averaged = parts[0].averaged
         self.microbatches = 0
@@ -88,6 +89,8 @@ class Dump:
         shapes, held = json.loads(metadata["addend.shapes"]), json.loads(metadata["addend.held"])
         for name, text in json.loads(metadata["addend.types"]).items():
             self.types.setdefault(name, dict(word.split("=") for word in text.split()))
+        for name, text in json.loads(metadata.get("addend.partial", "{}")).items():
+            self.partial[self.whole.first_name(name)] = text
         microbatch = int(metadata.get("addend.microbatch", 0))
         self.microbatches = max(self.microbatches, microbatch + 1)
         for dumped, values in found.items():
@@ -156,6 +159,17 @@ class Dump:
             if self.axes.sizes[axis] > 1
             and all(len(fibre) == 1 for fibre in self.axes.fibres(frozenset([axis]), ranks))
         )
+
+    def same(self, name: str, axes: FrozenSet[str], bound: float) -> bool:
+        """Whether ranks along these axes have the same addends, which are not zero: each may be a mean."""
+        found = self.addends[name]
+        for fibre in self.axes.fibres(axes, sorted({rank for rank, _ in found})):
+            for m in range(self.microbatches):
+                values = [found[rank, m][1] for rank in fibre if (rank, m) in found]
+                scale = _match.largest(values[0]) if values else 0.0
+                if len(values) < 2 or not scale or not all(_match.close(v, values[0], bound, scale) for v in values):
+                    return False
+        return True
 
     def _fits(self, name: str, some: FrozenSet[str], cut: FrozenSet[str], bound: float) -> bool:
         right, ranks = self._right(name), sorted({rank for rank, _ in self.addends[name]})
@@ -226,6 +240,8 @@ class Dump:
             "addend.held": {name: _block(index) for name, (index, _) in found.items()},
             "addend.expect": str(1 / self.averaged),
         }
+        if kind == "sum":
+            metadata["addend.partial"] = {name: text for name, text in self.partial.items() if name in found}
         if microbatch >= 0:
             metadata["addend.microbatch"] = str(microbatch)
         middle = kind if microbatch < 0 else f"{kind}.m{microbatch}"

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import re
 from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Set
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.autograd import graph
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_map
 
 from addend.torch._proof import _names
 
-NARROW = (torch.float32, torch.bfloat16, torch.float16)
+NARROW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex32)
 _METHODS = {"float", "half", "bfloat16"}
 _DRAWS = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "multinomial", "normal_"}
 _DRAWS |= {"uniform_", "bernoulli_", "exponential_"}
@@ -23,7 +25,15 @@ _DRAWS |= {"uniform_", "bernoulli_", "exponential_"}
 
 def doubled(value: Any) -> Any:
     """The value with all floating tensors converted to f64, inside tuples, lists, dictionaries and dataclasses too."""
-    return _mapped(value, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf)
+    return _mapped(value, lambda leaf: leaf.to(_wide(leaf.dtype)))
+
+
+def widened(model: nn.Module) -> nn.Module:
+    """The module with all its floating parameters and buffers in f64, complex ones of two f64."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_complex():  # double() leaves these as they are
+            tensor.data = tensor.data.to(torch.complex128)
+    return model.double()
 
 
 def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -63,6 +73,7 @@ class Buffers:
 
 
 _BACKWARDS = {"backward", "grad"}
+_RUN = "_engine_run_backward"  # what runs a backward, under a private name in two modules of PyTorch's
 _NO_DOUBLE = re.compile(r"\bdouble\b|float64|\bf64\b|fp64", re.I)
 _EPSILON = 2.0**-24  # half a unit of f32
 
@@ -78,6 +89,7 @@ class Double(TorchFunctionMode):
         self.narrow: Dict[str, str] = {}
         self._modules, self._rounding = modules, rounding
         self._apply: Any = None
+        self._engine: Any = None
         self._inside = False  # inside an operation: notes name it, not the autograd Functions that it consists of
         self._through = False  # inside an operation that is computed in f32: its own conversions stay
 
@@ -93,11 +105,29 @@ class Double(TorchFunctionMode):
             return mode._call(cls.__name__, apply, args, kwargs)
 
         setattr(torch.autograd.Function, "apply", classmethod(applied))  # noqa: B010  modes do not see apply
+        self._engine = getattr(graph, _RUN)
+        for module in (graph, torch.autograd):
+            setattr(module, _RUN, functools.partial(self._run_backward, self._engine))
         enter: Any = super().__enter__
         enter()
         return self
 
+    def _run_backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Runs a backward, with Functions, hooks and recomputation in it, inside the mode, which PyTorch takes
+        off while the mode looks at the call of `backward`."""
+        if any(mode is self for mode in _get_current_function_mode_stack()):
+            return run(*args, **kwargs)
+        enter: Any = super().__enter__
+        leave: Any = super().__exit__
+        enter()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            leave(None, None, None)
+
     def __exit__(self, *error: Any) -> None:
+        for module in (graph, torch.autograd):
+            setattr(module, _RUN, self._engine)
         if self._apply is None:
             delattr(torch.autograd.Function, "apply")
         else:
@@ -141,7 +171,7 @@ class Double(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if self._through:
+        if self._through or _is_repeated(func):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _METHODS and isinstance(args[0], torch.Tensor):
@@ -172,6 +202,11 @@ class Double(TorchFunctionMode):
             self._inside = before
 
 
+def _is_repeated(func: Callable[..., Any]) -> bool:
+    """Whether a dispatch mode calls again what autograd called in a backward: its dtypes are those of the forward."""
+    return isinstance(func, torch._ops.OpOverload) and torch._C._current_graph_task_id() != -1
+
+
 def _dtypes(value: Any) -> List[torch.dtype]:
     found: List[torch.dtype] = []
 
@@ -184,7 +219,9 @@ def _dtypes(value: Any) -> List[torch.dtype]:
 
 
 def _wide(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW else value
+    if not isinstance(value, torch.dtype) or value not in NARROW:
+        return value
+    return torch.complex128 if value.is_complex else torch.float64
 
 
 def quiet(model: nn.Module) -> Set[str]:

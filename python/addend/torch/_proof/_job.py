@@ -178,7 +178,7 @@ def make(task: Task, ranks: int, one: int = 1) -> Tuple[nn.Module, Set[str]]:
         raise addend.InvalidError(f"make_model returned a {type(model).__name__}; it must return a torch.nn.Module")
     _need_memory(model, ranks, one)
     said = _double.quiet(model)
-    return model.double(), said
+    return _double.widened(model), said
 
 
 def _aliases(model: nn.Module) -> Dict[str, List[str]]:

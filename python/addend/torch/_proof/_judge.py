@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import os
-from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy
 
@@ -52,6 +52,7 @@ class Judge:
         self.modules: Optional[Modules] = None
         self.factors = Factors(axes, [count for part in parts for count in (part.batches, len(part.losses))])
         self._unseen = False  # no addends were dumped
+        self._same: Set[str] = set()  # wrong parameters of which ranks have the same addends, whose sum is right
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
 
     def _find_modules(self) -> Optional[Modules]:
@@ -351,6 +352,7 @@ class Judge:
         fits = {name: wanted for name, wanted in found.items() if wanted is not None}
         late = {name: fits[name] for name in wrong if name in fits}
         early = {name: "" for name in wrong if name not in fits}
+        self._same = {name for name, wanted in late.items() if dump.same(name, wanted, self.task.bound)}
         # the right ones too: whether all parameters carry a factor tells what made it
         diff = dump.diff(fits, os.path.join(self.folder, "wrong")) if late else None
         return late, early, diff
@@ -358,10 +360,14 @@ class Judge:
     def _search(self, early: Dict[str, str], late: Dict[str, FrozenSet[str]], loss_ok: bool) -> Optional[Begins]:
         if self.modules is None:
             return None
-        found = self.modules.forward() if early or not loss_ok else None
+        found = (self.modules.forward() or self.modules.missing()) if early or not loss_ok else None
         if found is None and early:
             found = self.modules.loss() or self.modules.behind()
-        return found or (self._unseen_sums(early) if self._unseen else None) or self.modules.backward(early, late)
+        return (
+            found
+            or (self._unseen_sums(early) if self._unseen else None)
+            or self.modules.backward(early, late, self._same)
+        )
 
     def _unseen_sums(self, wrong: Mapping[str, str]) -> Optional[Begins]:
         """Decides without addends: if parameters of several modules are wrong but no module passes on a wrong gradient,
@@ -379,7 +385,7 @@ class Judge:
         text = f"{count} whose addends are right, first `{name}`"
         axes: Tuple[str, ...] = tuple(axis for axis in self.axes.names if axis in late[name])
         factor = None
-        told = next((param for param in (diff.params if diff else ()) if not param.ok), None)
+        told = next((param for param in (diff.params if diff else ()) if not param.ok and param.name in late), None)
         if told is not None:
             text = f"{count} whose addends are right, `{told.name}`: {told.text}"
             name, factor = told.name, told.factor

@@ -264,6 +264,8 @@ def _pending(
     for fibre in axes.fibres(some, sorted(parts)):
         if len(fibre) < 2 or any(not same(value.index[rank], value.index[fibre[0]]) for rank in fibre):
             return False
+        if _copies(parts, fibre, bound):  # each rank's is a mean where the sum is wanted
+            return False
         total = summed(parts, fibre)
         if total is None or not close(total, right[fibre[0]], bound, tops[fibre[0]]):
             return False

@@ -4,7 +4,7 @@ together, with those of one process."""
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Collection, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy
 
@@ -72,7 +72,7 @@ class Modules:
         self.scales: Dict[Tuple[int, int], float] = {}
         self._averaged, self._factors = averaged, factors
         self._values: Dict[Tuple[Key, int], Optional[_match.Value]] = {}
-        self.loss_text = ""
+        self._gradients: Dict[Tuple[Key, int], _match.Gradient] = {}  # of outputs
         self._find_values()
         self._find_scales()
         self._find_gradients()
@@ -167,6 +167,8 @@ class Modules:
                 again = _match.gradient_of(all_passes, value, whole, self.axes, scales, self.bound)
                 gradient = gradient if again.wrong else again
             self.module(key[0]).gradients.setdefault(key[2], []).append(gradient)
+            if key[2] == "gout":
+                self._gradients[key, microbatch] = gradient
 
     def _find_times(self) -> None:
         for time, key in enumerate(self.whole.order):
@@ -286,6 +288,24 @@ class Modules:
         text = "its inputs are those of one process, and its output is neither that, nor a part of it, nor an addend"
         return self.begins("forward", first.name, text, Nothing, None)
 
+    def missing(self) -> Optional[Begins]:
+        """The error, if a part of the model's output in one process is on no rank: then ranks do not have the whole
+        batch. Rows that equal another row cannot be told from it, and are not missing."""
+        for key in self.whole.order:
+            values = [v for (other, _), v in self._values.items() if other == key and v is not None]
+            if key[0] or key[2] != "out" or len(values) < self.microbatches("") or any(v.axes for v in values):
+                continue
+            whole = self.whole.values[key]
+            for dim, count in enumerate(whole.shape):
+                had = {int(i) for value in values for index in value.index.values() for i in index[dim]}
+                rows = numpy.moveaxis(whole, dim, 0)
+                absent = [i for i in range(count) if i not in had]
+                if had and absent and not any(numpy.allclose(rows[i], rows[j]) for i in absent for j in had):
+                    text = f"the ranks' batches are not the whole: {len(absent)} of {count} indices along dimension "
+                    text += f"{dim} of the model's output are on no rank, first {absent[0]}"
+                    return self.begins("forward", "", text, Nothing, None)
+        return None
+
     def _own_part(self, axes: FrozenSet[str]) -> str:
         return f"on {self.axes.text(axes)} each rank has its own addend where the whole is wanted"
 
@@ -322,8 +342,9 @@ class Modules:
                 factor,
             )
         words = [f"rank {rank}'s microbatch {m}: {factor:.6g}" for (rank, m), factor in sorted(off.items())]
-        text = "ranks and microbatches do not count alike, each is divided by a count of its own: "
-        return self.begins("loss", "", text + ", ".join(words[:6]) + (", ..." if len(words) > 6 else ""), Nothing, None)
+        text = "ranks and microbatches do not count alike; possible cause: each is divided by a count of its own; "
+        text += "times what is wanted, " + ", ".join(words[:6]) + (", ..." if len(words) > 6 else "")
+        return self.begins("loss", "", text, Nothing, None)
 
     def behind(self) -> Optional[Begins]:
         """The error, if the model's output is right and the loss hands a wrong gradient to it: none that is a multiple
@@ -332,33 +353,35 @@ class Modules:
         if root is None or root.lost("out"):
             return None
         axes = root.pending("gout") - root.pending("out")
-        if not root.wrong("gout") and not axes:
+        wrong = [key for (key, _), gradient in self._gradients.items() if not key[0] and gradient.wrong]
+        if not wrong and not axes:
             return None
-        last = self._last()
+        last = self._last(wrong[0] if wrong else next(key for key, _ in self._gradients if not key[0]))
         text = f"the gradient that the loss hands to {f'`{last}`' if last else 'the output of the model'} is "
-        text += "wrong" if root.wrong("gout") else f"on {self.axes.text(axes)} each rank's own addend: a sum is missing"
+        text += "wrong" if wrong else f"on {self.axes.text(axes)} each rank's own addend: a sum is missing"
         return dataclasses.replace(self.begins("loss", "", text, axes, None), module=last)
 
-    def _last(self) -> str:
-        """The innermost module whose output is the model's; "" if none is."""
-        outputs = [self.whole.values[key] for key in self.whole.order if key[0] == "" and key[2] == "out"]
-        same = [
-            key[0]
-            for key in self.whole.order
-            if key[0] and key[2] == "out" and any(numpy.array_equal(self.whole.values[key], out) for out in outputs)
-        ]
+    def _last(self, key: Key) -> str:
+        """The innermost module that returns this output of the model; "" if none does."""
+        output = self.whole.values[_value_key(key)]
+        outputs = [other for other in self.whole.order if other[0] and other[2] == "out"]
+        same = [other[0] for other in outputs if numpy.array_equal(self.whole.values[other], output)]
         return max(same, key=lambda name: name.count("."), default="")
 
-    def backward(self, early: Mapping[str, str], late: Mapping[str, FrozenSet[str]]) -> Optional[Begins]:
+    def backward(
+        self, early: Mapping[str, str], late: Mapping[str, FrozenSet[str]], same: Collection[str] = ()
+    ) -> Optional[Begins]:
         """Where the backward is first wrong: the first module in backward order whose output's gradient is right and
         whose input's gradient is wrong. `early`: parameters whose addends are wrong; `late`: parameters whose addends
-        are right, with the axes to sum over."""
+        are right, with the axes to sum over; `same`: those of the latter of which ranks have the same addends, so that
+        each may also be a mean, which a module's wrong gradient shows."""
         ordered = self.ordered("backward")
         for name in early:
             owner = name.rpartition(".")[0]
             self.module(owner if owner in self.found else self.parent(owner) or "").params.append(name)
         first = next((m for m in ordered if self._first_wrong(m)), None)
-        first = first if early else None  # if all addends are right, no gradient in the backward was wrong
+        if not early and not (same and first is not None and first.wrong("gin")):
+            first = None  # if all addends are right, no gradient in the backward was wrong
         upstream = self._given_addends(ordered, late)
         if first is None or (upstream is not None and upstream.backward < first.backward):
             first = upstream or first
