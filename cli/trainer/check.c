@@ -22,7 +22,9 @@ static const struct argp_option options[] = {
      0},
     {"dtype", KEY_DTYPE, "DTYPE", 0, "f64 (default), f32, or recipe: the recipe's own contract", 0},
     {"directional", KEY_DIRECTIONAL, NULL, 0,
-     "Compare the loss's difference quotient with <gradient, direction>, without a reference", 0},
+     "Compare the loss's difference quotient with <gradient, direction>, without a reference; a custom program's check "
+     "takes it along",
+     0},
     {"sabotage", KEY_SABOTAGE, "N", OPTION_ARG_OPTIONAL,
      "Then plant mistakes and say what caught each: those derived from the program (N of them, drawn; all without N) "
      "and "

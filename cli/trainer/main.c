@@ -25,6 +25,8 @@ static void print_kinds(FILE *file) {
   }
 }
 
+int ad_cli_has_custom_programs(void) { return own && *own; }
+
 static const char *name_of(const char *path, char name[CLI_NAME_SIZE]) {
   const char *slash = strrchr(path, '/');
   snprintf(name, CLI_NAME_SIZE, "%s", slash ? slash + 1 : path);

@@ -59,6 +59,7 @@ int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *in
 }
 
 ad_status ad_cli_try_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
+  if (input->program || ad_cli_has_custom_programs()) ad_program_supervise(ad_cli_failed);
   ad_status status = input->program ? ad_program_load(input->program) : AD_OK;
   if (!status)
     status =

@@ -38,6 +38,8 @@ ad_status ad_cli_try_recipe(const ad_cli_recipe_options *options, ad_recipe **ou
 /* Calls ad_cli_try_recipe; on failure prints every message and returns CLI_WRONG_CALL. */
 int ad_cli_read_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
 
+int ad_cli_has_custom_programs(void); /* 1: ad_main was given programs */
+
 /* For commands that train nothing: says that weights which training would make first are drawn from the seed. */
 void ad_cli_say_what_is_drawn(const ad_recipe *recipe);
 

@@ -14,7 +14,8 @@ typedef struct ad_check_options {
   int64_t steps;    /* training steps to prove; 0: 2 */
   ad_dtype dtype;   /* dtype of the proof: 0 means f64; AD_F32 is the other choice */
   int recipe_dtype; /* 1: keep the dtypes of the recipe's own contract */
-  /* 1: also compare with the directional derivative, see above */
+  /* 1: compare with the directional derivative alone, see above; the check of a program that is not one of addend's
+   * takes it along without being asked, in f64, unless the program's rules.not_smooth names a reason */
   int directional;
   /* 1: also repeat the proof with mistakes planted one at a time */
   int sabotage;

@@ -235,7 +235,8 @@ struct ad_program_kind {
     /* Complains if files that the options name do not exist or are too short. NULL: the options name no files. */
     void (*check_files)(const void *options, const ad_complaints *to);
     /* If the options make a loss whose slope the gradients are not, so that difference quotients say nothing about the
-     * gradients: returns what to set so that they do; otherwise NULL. NULL: the gradients always are the slope. */
+     * gradients: returns what to set so that they do, or why they never do; otherwise NULL. NULL: the gradients always
+     * are the slope. */
     const char *(*not_smooth)(const void *options);
   } rules;
 
@@ -351,6 +352,11 @@ typedef struct ad_program_object {
  * contains no programs, was built with the headers of another version, or was linked with its own copy of the library.
  */
 AD_API AD_CHECKED ad_status ad_program_load(const char *path);
+/* For commands, before a program is loaded or a recipe read: goes on in a new process, whose parent waits for it and
+ * passes signals on. If a function of a program ends that process, by exit or by a fault, the parent calls `failed` with
+ * a message that names the function, and exits with what it returns; otherwise it ends as the new process does. Does
+ * nothing in a rank that a launcher started. */
+AD_API void ad_program_supervise(int (*failed)(ad_status status));
 
 /* ---- planning a program: adding modules, counts, losses and phases ---- */
 

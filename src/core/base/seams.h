@@ -12,6 +12,7 @@ typedef enum ad_seam {
   AD_SEAM_CALL,          /* ad_call_passing *: a collective is about to be posted */
   AD_SEAM_TRANSIT,       /* ad_transit_passing *: a transition is about to be executed */
   AD_SEAM_RECORD,        /* ad_record_passing *: a transition is about to be recorded on a tape */
+  AD_SEAM_CONSTANT,      /* ad_constant_passing *: a constant was recorded on a tape */
   AD_SEAM_OPERANDS,      /* ad_operation_passing *: an operation is about to be recorded on a tape */
   AD_SEAM_REFUSED,       /* ad_operation_passing *: an operation was refused, and its tape failed with that */
   AD_SEAM_RING,          /* ring_passing *: keys are about to go around a ring */

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/guest.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/signals.h"
@@ -48,6 +49,7 @@ typedef struct launcher {
   int fd;  // the ranks' shared memory file
   shm_control *control;
   child *children;
+  ad_guest *guests;       // what each rank runs of a user's program; NULL: not known
   struct pollfd *polled;  // the children, then the signals
   int running;            // children that have not ended
   sigset_t old_mask;
@@ -107,6 +109,7 @@ static int run_function(launcher *l, uint32_t rank) {
   ad_comm *comm;
   is_forked_rank = 1;
   name_process(rank);
+  ad_guest_note_in(l->guests ? &l->guests[rank] : NULL);
   ad_status status = ad_shm_join(l->fd, l->control, rank, NULL, &world);
   if (!status) status = ad_comm_create(&ad_engine_shm, world, rank, l->options->ranks, &comm);
   if (status) return status == AD_MEMORY ? AD_MEMORY : AD_PEER_FAILED;
@@ -176,10 +179,26 @@ static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_
   l->result->signal = signal_number;
 }
 
+// The function of a user's program in which the rank ended; NULL: in none.
+static const char *ended_in(const launcher *l, uint32_t rank) {
+  return l->guests ? ad_guest_running(&l->guests[rank]) : NULL;
+}
+
 static void raise_death(launcher *l, uint32_t rank, int signal_number) {
   char words[AD_MESSAGE_MAX];
-  snprintf(words, sizeof words, "rank %u died: signal %d, SIG%s (%s)", rank, signal_number,
-           ad_signal_name(signal_number), strsignal(signal_number));
+  const char *inside = ended_in(l, rank);
+  snprintf(words, sizeof words, "rank %u died%s%s: signal %d, SIG%s (%s)", rank, inside ? " in " : "",
+           inside ? inside : "", signal_number, ad_signal_name(signal_number), strsignal(signal_number));
+  ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
+}
+
+// A function of a user's program ended the rank's process with this exit status, which may be 0.
+static void raise_exit(launcher *l, uint32_t rank, int exit_status) {
+  char words[AD_MESSAGE_MAX];
+  snprintf(words, sizeof words,
+           "rank %u ended in %s, with exit status %d; a function of a program must return, and report an error by "
+           "ad_fail",
+           rank, ended_in(l, rank), exit_status);
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
@@ -196,6 +215,10 @@ static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
   shm_record *record = &ad_shm_records(l->control)[rank];
   int signal_number = ending_signal(record, wait_status);
   int exit_status = signal_number ? 128 + signal_number : WEXITSTATUS(wait_status);
+  if (!signal_number && ended_in(l, rank) && !l->ended_rest && !l->interrupted) {
+    raise_exit(l, rank, exit_status);
+    exit_status = exit_status ? exit_status : AD_RANK_DIED;
+  }
   if (exit_status && !l->ended_rest && !l->interrupted) {
     start_grace(l, GRACE_MILLISECONDS);
     note_failure(l, rank, exit_status, signal_number);
@@ -397,6 +420,7 @@ static ad_status judge(launcher *l) {
 static ad_status launch(launcher *l) {
   size_t ranks = (size_t)l->options->ranks;
   AD_TRY(ad_shm_make((uint32_t)ranks, 0, l->options->argv != NULL, &l->fd, &l->control));
+  if (l->options->function) l->guests = ad_guests_create(ranks);
   ad_status status = ad_new(ranks, &l->children);
   if (!status) status = ad_new(ranks + 1, &l->polled);
   if (!status) status = ad_watchdog_open(l->control, -1, &l->dog);
@@ -407,6 +431,7 @@ static ad_status launch(launcher *l) {
   if (!status) status = judge(l);
   ad_release(l->children);
   ad_release(l->polled);
+  ad_guests_release(l->guests, ranks);
   ad_watchdog_close(l->dog);
   ad_shm_unmake(l->fd, l->control);
   return status;

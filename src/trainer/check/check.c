@@ -11,6 +11,7 @@
 #include "check/document.h"
 #include "comm/agree.h"
 #include "files/file.h"
+#include "program/program.h"
 
 enum { USUAL_STEPS = 2 };
 
@@ -20,13 +21,17 @@ static int64_t steps_of(const ad_check_options *options) {
 }
 
 static ad_proof_job job_of(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof, int quiet) {
-  return (ad_proof_job){recipe, options, steps_of(options), proof, quiet, !quiet && options->dump};
+  return (ad_proof_job){.recipe = recipe,
+                        .options = options,
+                        .steps = steps_of(options),
+                        .proof = proof,
+                        .quiet = quiet,
+                        .dumps = !quiet && options->dump};
 }
 
-static ad_status prove(const ad_recipe *recipe, const ad_check_options *options, int quiet, ad_proof *proof) {
+static ad_status prove_job(const ad_proof_job *job) {
   ad_launch_result result = {.size = sizeof result};
-  ad_proof_job job = job_of(recipe, options, proof, quiet);
-  ad_status status = ad_proof_run(&job, &result);
+  ad_status status = ad_proof_run(job, &result);
   if (status && status != AD_INTERRUPTED && result.message[0])
     return ad_fail(result.status ? result.status : status, "%s", result.message);
   return status;
@@ -48,6 +53,23 @@ static ad_check_options in_own_dtypes(const ad_check_options *options) {
   return own;
 }
 
+/* The directional check that goes along with that of a custom program: what one process computes as wrongly as the
+ * ranks do, a comparison of the two does not show. addend's own programs are held to PyTorch's numbers instead. */
+static int takes_slope(const ad_recipe *recipe, const ad_check_options *options) {
+  return !options->directional && ad_program_kind_is_custom(recipe->program);
+}
+
+/* What makes the loss one whose slope the gradients are not; NULL: nothing does. */
+static const char *not_smooth(const ad_recipe *recipe) {
+  const char *(*rule)(const void *options) = recipe->program->rules.not_smooth;
+  return rule ? AD_GUEST(recipe->program, "not_smooth", rule(recipe->options)) : NULL;
+}
+
+static ad_check_options slope_options(const ad_check_options *options) {
+  return (ad_check_options){
+      .size = sizeof(ad_check_options), .directional = 1, .progress = options->progress, .context = options->context};
+}
+
 static ad_status print_document(const ad_findings *findings, char **json) {
   json_t *document = ad_findings_document(findings);
   char *text = document ? json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)) : NULL;
@@ -57,17 +79,25 @@ static ad_status print_document(const ad_findings *findings, char **json) {
   return AD_OK;
 }
 
-static ad_status prove_all(ad_findings *findings, ad_proof *proof, ad_proof *own, ad_sabotages **sabotages) {
+static ad_status prove_all(ad_findings *findings, ad_proof *proof, ad_proof *own, ad_proof *slope,
+                           ad_sabotages **sabotages) {
   const ad_recipe *recipe = findings->recipe;
   const ad_check_options *options = findings->options;
   ad_check_options under = in_own_dtypes(options);
   ad_proof_job jobs[] = {job_of(recipe, options, proof, 0), job_of(recipe, &under, own, 1)};
   AD_TRY(ad_recipe_world(recipe, &findings->world));
   AD_TRY(ad_proof_fits(jobs, own ? 2 : 1, ""));
-  AD_TRY(prove(recipe, options, 0, proof));
+  AD_TRY(prove_job(&jobs[0]));
   if (own) {
-    AD_TRY(prove(recipe, &under, 1, own));
+    AD_TRY(prove_job(&jobs[1]));
     findings->own = own;
+  }
+  if (slope) {
+    ad_check_options directional = slope_options(options);
+    ad_proof_job job = job_of(recipe, &directional, slope, 1);
+    job.is_slope = 1;
+    AD_TRY(prove_job(&job));
+    findings->slope = slope;
   }
   if (!options->sabotage) return AD_OK;
   AD_TRY(ad_sabotages_create(recipe, options->sabotage_count, options->sabotage_seed, sabotages));
@@ -80,12 +110,13 @@ static ad_status prove_all(ad_findings *findings, ad_proof *proof, ad_proof *own
 }
 
 static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof, ad_proof *own,
-                            int *holds, char **json) {
+                            ad_proof *slope, int *holds, char **json) {
   double start = ad_seconds();
   ad_sabotages *sabotages = NULL;
   ad_findings findings = {.recipe = recipe, .options = options, .steps = steps_of(options), .proof = proof};
   findings.engine = "shm";
-  ad_status status = prove_all(&findings, proof, own, &sabotages);
+  if (takes_slope(recipe, options)) findings.not_smooth = not_smooth(recipe);
+  ad_status status = prove_all(&findings, proof, own, slope, &sabotages);
   ad_account_remove_left();
   findings.seconds = ad_seconds() - start;
   if (!status) status = print_document(&findings, json);
@@ -117,8 +148,7 @@ static ad_status check_options(const ad_check_options *options) {
 }
 
 static ad_status check_slope(const ad_recipe *recipe) {
-  const char *(*not_smooth)(const void *options) = recipe->program->rules.not_smooth;
-  const char *what = not_smooth ? not_smooth(recipe->options) : NULL;
+  const char *what = not_smooth(recipe);
   return what
              ? ad_fail(AD_INVALID,
                        "--directional compares the slope of the loss with its gradients, which needs a smooth loss: %s",
@@ -134,14 +164,25 @@ static ad_status take_options(const ad_recipe *recipe, const ad_check_options *o
   return out->dump ? ad_folder_make(out->dump) : AD_OK;
 }
 
+/* The memory of what is checked beside the check itself: *own in the recipe's own dtypes, *slope of a custom program.
+ * NULL: it is not taken. */
+static ad_status create_beside(const ad_recipe *recipe, const ad_check_options *options, ad_proof **own,
+                               ad_proof **slope) {
+  *own = *slope = NULL;
+  if (proves_own_dtypes(recipe, options)) AD_TRY(ad_proof_create(recipe, own));
+  if (takes_slope(recipe, options) && !not_smooth(recipe)) return ad_proof_create(recipe, slope);
+  return AD_OK;
+}
+
 ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json) {
   AD_NEED(recipe, holds, json);
   ad_check_options taken;
-  ad_proof *proof, *own = NULL;
+  ad_proof *proof, *own, *slope;
   AD_TRY(take_options(recipe, options, &taken));
   AD_TRY(ad_proof_create(recipe, &proof));
-  ad_status status = proves_own_dtypes(recipe, &taken) ? ad_proof_create(recipe, &own) : AD_OK;
-  if (!status) status = check_with(recipe, &taken, proof, own, holds, json);
+  ad_status status = create_beside(recipe, &taken, &own, &slope);
+  if (!status) status = check_with(recipe, &taken, proof, own, slope, holds, json);
+  ad_proof_destroy(slope);
   ad_proof_destroy(own);
   ad_proof_destroy(proof);
   return status;
@@ -162,7 +203,8 @@ static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
 }
 
 /* Proves on the ranks of `comm`. own NULL: the recipe's own dtypes are not proven. */
-static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *own, int *holds, char **json) {
+static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *own, ad_proof *slope, int *holds,
+                            char **json) {
   double start = ad_seconds();
   char *text = NULL;
   ad_findings findings = {.recipe = job->recipe,
@@ -170,12 +212,18 @@ static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *ow
                           .steps = job->steps,
                           .proof = job->proof,
                           .own = own,
+                          .slope = slope,
                           .world = ad_comm_size(comm),
                           .engine = ad_comm_engine(comm)};
   ad_check_options under = in_own_dtypes(job->options);
   ad_proof_job second = job_of(job->recipe, &under, own, 1);
+  ad_check_options directional = slope_options(job->options);
+  ad_proof_job third = job_of(job->recipe, &directional, slope, 1);
+  third.is_slope = 1;
+  if (takes_slope(job->recipe, job->options)) findings.not_smooth = not_smooth(job->recipe);
   AD_TRY(ad_prove(comm, job));
   if (own) AD_TRY(ad_prove(comm, &second));
+  if (slope) AD_TRY(ad_prove(comm, &third));
   int64_t verdict = ad_findings_hold(&findings);
   AD_TRY(share_verdict(comm, &verdict));
   findings.seconds = ad_seconds() - start;
@@ -206,13 +254,14 @@ ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_opt
                       char **json) {
   AD_NEED(comm, recipe, holds, json);
   ad_check_options taken;
-  ad_proof *proof, *own = NULL;
+  ad_proof *proof, *own, *slope;
   AD_TRY(take_options(recipe, options, &taken));
   AD_TRY(check_world(comm, recipe, &taken));
   AD_TRY(ad_proof_create(recipe, &proof));
-  ad_status status = proves_own_dtypes(recipe, &taken) ? ad_proof_create(recipe, &own) : AD_OK;
+  ad_status status = create_beside(recipe, &taken, &own, &slope);
   ad_proof_job job = job_of(recipe, &taken, proof, 0);
-  if (!status) status = check_here(comm, &job, own, holds, json);
+  if (!status) status = check_here(comm, &job, own, slope, holds, json);
+  ad_proof_destroy(slope);
   ad_proof_destroy(own);
   ad_proof_destroy(proof);
   if (status) ad_comm_fail(comm, status, ad_last_error());

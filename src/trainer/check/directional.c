@@ -3,11 +3,14 @@
 #include "check/directional.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/seams.h"
 #include "addend/random.h"
 #include "module/module.h"
+#include "tensor/tape.h"
 #include "train/run.h"
 
 enum { DIRECTION_SEED = 7 };
@@ -63,16 +66,71 @@ static ad_status set_values(ad_run *run, const double *saved, double h) {
   return ad_run_refresh(run, AD_VALUES_WRITTEN);
 }
 
-/* The central difference of the loss at steps h and -h along the direction. */
-static ad_status difference_quotient(ad_run *run, const double *saved, double h, double *out) {
-  double above, below;
+/* ---- constants that change with the parameters ---- */
+
+enum { CONSTANTS_MAX = 4096 };
+
+/* The constants of a forward pass in their order, each as a hash of its values. The second pass compares with the
+ * first. */
+typedef struct ad_constants {
+  uint64_t hashes[CONSTANTS_MAX];
+  size_t count, known; /* how many this pass and the first one had */
+  char *changed;       /* the first line whose constant differs; "": none so far */
+  size_t size;
+} ad_constants;
+
+/* FNV-1a. */
+static uint64_t hash_of(const void *bytes, size_t count) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+  return hash;
+}
+
+static void see_constant(void *context, void *passing) {
+  ad_constants *seen = context;
+  const ad_constant_passing *pass = passing;
+  size_t i = seen->count++;
+  if (i >= CONSTANTS_MAX || !pass->value->data) return;
+  uint64_t hash = hash_of(pass->value->data, ad_array_bytes(pass->value));
+  if (!seen->known)
+    seen->hashes[i] = hash;
+  else if (i < seen->known && seen->hashes[i] != hash && !*seen->changed)
+    snprintf(seen->changed, seen->size, "%s", pass->site ? pass->site : AD_NO_SITE);
+}
+
+/* ---- slopes of the loss along the direction ---- */
+
+typedef struct ad_slopes {
+  double central, left, right; /* left, right: to either side of the parameters */
+} ad_slopes;
+
+static ad_status loss_at(ad_run *run, const double *saved, double h, ad_constants *seen, double *out) {
   AD_TRY(set_values(run, saved, h));
-  AD_TRY(ad_run_loss(run, 0, AD_TRAINED_ON, &above));
-  AD_TRY(set_values(run, saved, -h));
-  AD_TRY(ad_run_loss(run, 0, AD_TRAINED_ON, &below));
-  AD_TRY(set_values(run, saved, 0));
-  *out = (above - below) / (2 * h);
+  seen->known = seen->known ? seen->known : seen->count;
+  seen->count = 0;
+  ad_seam_slot before = ad_seam_plant(AD_SEAM_CONSTANT, (ad_seam_slot){see_constant, seen});
+  ad_status status = ad_run_loss(run, 0, AD_TRAINED_ON, out);
+  ad_seam_plant(AD_SEAM_CONSTANT, before);
+  return status;
+}
+
+/* `here`: the loss at the parameters; NaN: it is not known, and neither are the slopes to either side. */
+static ad_status find_slopes(ad_run *run, const double *saved, double h, double here, ad_constants *seen,
+                             ad_slopes *out) {
+  double above, below;
+  AD_TRY(loss_at(run, saved, h, seen, &above));
+  AD_TRY(loss_at(run, saved, -h, seen, &below));
+  *out = (ad_slopes){(above - below) / (2 * h), (here - below) / h, (above - here) / h};
   return AD_OK;
+}
+
+/* How far the gradient's slope is from that of the loss, where the loss may have a kink: 0 between the slopes to both
+ * sides of one, which stay apart however near they are taken; those of a smooth loss come together. */
+static double error_beside_kinks(const ad_slopes *wide, const ad_slopes *near, double slope) {
+  double error = fmin(ad_relative_difference(wide->central, slope), ad_relative_difference(near->central, slope));
+  int is_kink = fabs(near->right - near->left) > 0.5 * fabs(wide->right - wide->left);
+  int is_between = slope >= fmin(near->left, near->right) && slope <= fmax(near->left, near->right);
+  return is_kink && is_between ? 0 : error;
 }
 
 /* Whether this rank's elements count: of several ranks with the same elements one counts. */
@@ -107,19 +165,42 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
   return AD_OK;
 }
 
-ad_status ad_directional(ad_comm *comm, ad_run *run, ad_proof *proof) {
-  double *saved, quotient = 0, slope = 0;
+/* What the slopes of the loss are measured with: parameters are of size 1/50 to 1; at WIDE errors of truncation and
+ * cancellation are both below the bound. */
+#define WIDE 1e-6
+#define NEAR 1e-7
+
+static ad_status measure(ad_run *run, int is_slope, ad_constants *seen, ad_slopes *wide, ad_slopes *near) {
+  double *saved, here = NAN;
   AD_TRY(save_values(run, &saved));
-  /* Parameters are of size 1/50 to 1; at h = 1e-6 errors of truncation and cancellation are both below the bound. */
-  ad_status status = difference_quotient(run, saved, 1e-6, &quotient);
+  ad_status status = is_slope ? loss_at(run, saved, 0, seen, &here) : AD_OK;
+  if (!status) status = find_slopes(run, saved, WIDE, here, seen, wide);
+  if (!status && is_slope) status = find_slopes(run, saved, NEAR, here, seen, near);
+  if (!status) status = set_values(run, saved, 0);
   ad_release(saved);
+  return status;
+}
+
+ad_status ad_directional(ad_comm *comm, ad_run *run, const ad_proof_job *job) {
+  ad_proof *proof = job->proof;
+  ad_slopes wide = {0}, near = {0};
+  double slope = 0;
+  ad_constants *seen;
+  char stopped[sizeof proof->stopped] = "";
+  AD_TRY(ad_new(1, &seen));
+  seen->changed = stopped;
+  seen->size = sizeof stopped;
+  ad_status status = measure(run, job->is_slope, seen, &wide, &near);
+  ad_release(seen);
   ad_step_report report;
   if (!status) status = ad_run_step(run, 0, &report);
   if (!status) status = derivative(comm, run, &slope);
   if (status || ad_comm_rank(comm) != 0) return status;
-  proof->difference = quotient;
+  proof->difference = wide.central;
   proof->derivative = slope;
-  proof->directional_err = ad_relative_difference(quotient, slope);
+  proof->directional_err =
+      job->is_slope ? error_beside_kinks(&wide, &near, slope) : ad_relative_difference(wide.central, slope);
+  snprintf(proof->stopped, sizeof proof->stopped, "%s", stopped);
   proof->counted = report.count;
   proof->loss_dist = report.loss;
   proof->norm_dist = report.norm;

@@ -5,7 +5,12 @@
 #include "check/proof.h"
 
 /* Takes step 0 of the run. On the first rank fills the proof's difference, derivative, directional_err, loss, norm and
- * count. */
-ad_status ad_directional(ad_comm *comm, ad_run *run, ad_proof *proof) AD_CHECKED;
+ * count.
+ *
+ * job->is_slope: the check goes along with one against one process, for programs that never asked for it. Where the
+ * loss has a kink so near that a difference quotient goes over it (relu), a closer quotient counts, or a gradient
+ * between the slopes to both sides; and `stopped` names a constant that changes with the parameters, since no gradient
+ * goes through it. */
+ad_status ad_directional(ad_comm *comm, ad_run *run, const ad_proof_job *job) AD_CHECKED;
 
 #endif

@@ -245,6 +245,7 @@ int ad_findings_hold(const ad_findings *findings) {
   if (ad_findings_reason(findings)) return 0;
   if (!ad_proof_proves(findings->proof, findings->options->directional)) return 0;
   if (findings->own && !ad_proof_proves(findings->own, 0)) return 0;
+  if (findings->slope && !ad_proof_passes(findings->slope, 1)) return 0;
   const ad_sabotages *sabotages = findings->sabotages;
   return !sabotages || (!ad_sabotages_survivors(sabotages) && !untried(sabotages));
 }
@@ -259,10 +260,12 @@ static json_t *mesh_document(const ad_recipe *recipe) {
 }
 
 static void add_directional(const ad_proof *proof, json_t *document) {
-  json_object_set_new(
-      document, "directional",
-      json_pack("{s:o, s:o, s:o, s:f}", "difference", number(proof->difference), "derivative",
-                number(proof->derivative), "rel_err", number(proof->directional_err), "bound", AD_DIRECTIONAL_BOUND));
+  json_t *directional = json_pack("{s:o, s:o, s:o, s:f, s:b}", "difference", number(proof->difference), "derivative",
+                                  number(proof->derivative), "rel_err", number(proof->directional_err), "bound",
+                                  AD_DIRECTIONAL_BOUND, "pass", ad_proof_passes(proof, 1));
+  if (proof->stopped[0] && !ad_proof_passes(proof, 1))
+    json_object_set_new(directional, "changing_constant", json_string(proof->stopped));
+  json_object_set_new(document, "directional", directional);
 }
 
 static const char *dtype_name(const ad_findings *findings) {
@@ -290,7 +293,8 @@ json_t *ad_findings_document(const ad_findings *findings) {
   if (!directional) json_object_set_new(json_object_get(document, "norm"), "bound", number(proof->norm_bound));
   json_object_set_new(document, "params", params_document(findings));
   json_object_set_new(document, "summary", summary_document(findings));
-  if (directional) add_directional(proof, document);
+  if (directional || findings->slope) add_directional(directional ? proof : findings->slope, document);
+  if (findings->not_smooth) json_object_set_new(document, "not_smooth", json_string(findings->not_smooth));
   if (findings->own) json_object_set_new(document, "own_dtypes", own_document(findings->own));
   if (findings->sabotages) add_sabotages(findings->sabotages, document);
   json_object_set_new(document, "holds", json_boolean(ad_findings_hold(findings)));

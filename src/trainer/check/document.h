@@ -12,6 +12,8 @@ typedef struct ad_findings {
   int64_t steps;
   const ad_proof *proof;
   const ad_proof *own;           /* the proof in the recipe's own dtypes; NULL: not asked for, or nothing rounds */
+  const ad_proof *slope;         /* the directional check of a custom program, beside `proof`; NULL: it was not taken */
+  const char *not_smooth;        /* why it was not taken although the program is custom; NULL: for no such reason */
   const ad_sabotages *sabotages; /* NULL: no mistakes were planted */
   int64_t world;
   const char *engine;

@@ -57,6 +57,7 @@ typedef struct ad_proof {
   double process_share;   /* distance of all gradients together to one process's, over what it may be */
   double turned, turned_bound; /* the most by which a choice was worse than one that was not chosen, and its bound */
   double difference, derivative, directional_err;
+  char stopped[128]; /* the first line of the program whose constant changes with the parameters; "": none was seen */
   ad_overflow overflow;
   char calls[AD_CALLS_TEXT]; /* the first collective that was not as planned, in words; "": all were as planned */
   int64_t call_count;        /* collectives that the first rank posts in a step, and their bytes */
@@ -72,8 +73,9 @@ typedef struct ad_proof_job {
   const ad_check_options *options;
   int64_t steps;
   ad_proof *proof;
-  int quiet; /* 1: no warnings: another proof of the same steps has given them */
-  int dumps; /* 1: dumps the steps to options->dump */
+  int quiet;    /* 1: no warnings: another proof of the same steps has given them */
+  int dumps;    /* 1: dumps the steps to options->dump */
+  int is_slope; /* 1: the directional check beside the one against one process (check/directional.h) */
 } ad_proof_job;
 
 ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) AD_CHECKED; /* shared memory, zeroed */

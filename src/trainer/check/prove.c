@@ -22,7 +22,7 @@ static ad_status prove_once(ad_comm *comm, const ad_proof_job *job, int accounts
   const ad_check_options *options = job->options;
   AD_TRY(ad_prover_create(&prover, comm, job));
   prover.accounts = accounts;
-  ad_status status = options->directional ? ad_directional(comm, prover.run, job->proof) : prove_steps(&prover);
+  ad_status status = options->directional ? ad_directional(comm, prover.run, job) : prove_steps(&prover);
   if (!status) status = ad_comm_barrier(comm, &prover.everyone);
   if (!status && ad_comm_rank(comm) == 0) {
     job->proof->complete = 1;

@@ -29,10 +29,12 @@ typedef struct ad_prover {
   const ad_array **parts;               /* this rank's array of each parameter, for the comparison of replicas */
   ad_replicas *replicas[AD_PART_COUNT]; /* how copies compare, for each kind of array and parameter */
   ad_array scratch;                     /* room for any whole array of the model */
-  int cuts_formulas;                    /* 1: ranks compute formulas in pieces (check/formulas.h) */
-  ad_addends addends;                   /* the ranks' own addends, summed in f64; only where dtypes round */
-  ad_computing computing;          /* how far rounding may move gradients; on the first rank, only if dtypes round */
-  ad_reference *reference;         /* on the first rank, NULL elsewhere */
+  unsigned char *cancels;  /* for each parameter, 1: its gradient was zero but for rounding in a step that was judged */
+  int knows_cancelling;    /* 1: `cancels` is complete; only these parameters may differ by that */
+  int cuts_formulas;       /* 1: ranks compute formulas in pieces (check/formulas.h) */
+  ad_addends addends;      /* the ranks' own addends, summed in f64; only where dtypes round */
+  ad_computing computing;  /* how far rounding may move gradients; on the first rank, only if dtypes round */
+  ad_reference *reference; /* on the first rank, NULL elsewhere */
   ad_step_report reference_report; /* on the first rank: what the reference reported of the last judged step */
   ad_overflow overflow;            /* overflows in the steps since ad_prover_begin */
   int counts_calls;                /* 1: the collectives of the next step are compared with its plan */

@@ -203,7 +203,8 @@ static ad_status give_decisions(const ad_run *run, const int32_t *decisions, siz
   const ad_program *program = ad_run_program(run);
   int32_t *own;
   size_t own_count;
-  AD_TRY(ad_program_kind_of(program)->choices.decisions(ad_program_own(program), AD_OBEYS, &own, &own_count));
+  const ad_program_kind *kind = ad_program_kind_of(program);
+  AD_TRY(AD_GUEST(kind, "decisions", kind->choices.decisions(ad_program_own(program), AD_OBEYS, &own, &own_count)));
   if (own_count != count)
     return ad_fail(
         AD_INVALID,
@@ -221,7 +222,7 @@ ad_status ad_reference_decide(ad_reference *reference, const int32_t *decisions,
 double ad_reference_margin(const ad_reference *reference) {
   const ad_program *program = ad_run_program(reference->run);
   const ad_program_kind *kind = ad_program_kind_of(program);
-  return kind->choices.margin ? kind->choices.margin(ad_program_own(program)) : INFINITY;
+  return kind->choices.margin ? AD_GUEST(kind, "margin", kind->choices.margin(ad_program_own(program))) : INFINITY;
 }
 
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index) {

@@ -170,7 +170,8 @@ ad_status ad_sabotages_try(const ad_recipe *recipe, const ad_check_options *opti
   wide.recipe_dtype = 0;
   own.recipe_dtype = 1;
   AD_TRY(ad_recipe_world(recipe, &ranks));
-  ad_trial_job job = {{recipe, &wide, 1, proof, 1, 0}, shared, 0};
+  ad_trial_job job = {.proof = {.recipe = recipe, .options = &wide, .steps = 1, .proof = proof, .quiet = 1},
+                      .sabotages = shared};
   AD_TRY(try_in_world(&job, ranks));
   if (some_are_of_dtype(shared)) {
     job.proof.options = &own;

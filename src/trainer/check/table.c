@@ -147,6 +147,24 @@ static void print_directional(FILE *file, const json_t *document, const ad_paint
   fprintf(file, "\n  difference quotient %.12g, <gradient, direction> %.12g: relative error %.2g, bound %.0e\n",
           ad_number_of(directional, "difference"), ad_number_of(directional, "derivative"),
           ad_number_of(directional, "rel_err"), ad_number_of(directional, "bound"));
+  int is_alone = !json_array_size(json_object_get(document, "params"));
+  int others_hold = is_true(json_object_get(document, "summary"), "pass");
+  if (is_alone || !others_hold || is_true(directional, "pass")) return;
+  const char *constant = ad_text_of(directional, "changing_constant");
+  fprintf(file, "  %sBAD%s  the gradient is not the slope of the loss", paint->bad, paint->off);
+  if (*constant)
+    fprintf(file, ": at %s a constant changes with the parameters, and no gradient goes through it", constant);
+  fprintf(file,
+          "\n       possible causes: a value is made a constant that should carry a gradient; an operation of the "
+          "program's own has a wrong backward;\n       or it is meant so, or the loss is not smooth: then name that in "
+          "the program's rules.not_smooth\n");
+}
+
+/* Says why the slope of a custom program's loss was not taken. */
+static void print_not_smooth(FILE *file, const json_t *document) {
+  const char *why = ad_text_of(document, "not_smooth");
+  if (*why)
+    fprintf(file, "\n  the slope of the loss was not compared with the gradient, as the program says: %s\n", why);
 }
 
 static void print_sabotage(FILE *file, const json_t *sabotage, const ad_paint *paint) {
@@ -391,6 +409,9 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
   else if (numbers && json_array_size(json_object_get(document, "untried")))
     fprintf(file, ": %lld parameter%s hold%s, but planted mistakes could not be tried", params, ad_plural(params),
             params == 1 ? "s" : "");
+  else if (params && numbers && json_is_false(json_object_get(json_object_get(document, "directional"), "pass")))
+    fprintf(file, ": %lld parameter%s match%s one process, but the gradient is not the slope of the loss", params,
+            ad_plural(params), params == 1 ? "es" : "");
   else if (params)
     fprintf(file, ": %lld parameter%s, worst error %.2g", params, ad_plural(params),
             ad_number_of(summary, "worst_rel_err"));
@@ -404,6 +425,7 @@ static void print_check(FILE *file, const json_t *document, const void *context)
   print_params(file, document, paint);
   print_failures(file, document, json_object_get(document, "summary"), paint);
   print_directional(file, document, paint);
+  print_not_smooth(file, document);
   print_margin(file, document);
   print_own(file, document, paint);
   print_sabotages(file, document, paint);

@@ -158,6 +158,7 @@ static ad_status run_clean(trials *t) {
   atomic_fetch_or(&shared->facts, ad_known_facts(run, t->prover.cuts_formulas) | seen);
   t->scene = (ad_mistake_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
   if (!t->prover.reference) return AD_OK;
+  t->prover.knows_cancelling = 1;
   t->job->proof.proof->complete = 1;
   shared->clean = ad_proof_passes(t->job->proof.proof, 0);
   return AD_OK;
@@ -248,6 +249,17 @@ static ad_status share_verdict(trials *t, int64_t *passes) {
   return ad_share_first(t->prover.comm, &t->prover.everyone, passes, 1, AD_HERE);
 }
 
+/* A mistake in the sum of one parameter's addends, of which nothing but rounding is left, changes nothing but rounding. */
+static void say_cancelled(const trials *t, ad_sabotage *sabotage) {
+  const ad_place *place = &sabotage->planting.place;
+  for (size_t i = 0; i < t->prover.param_count && !sabotage->known && place->is_segment; i++) {
+    if (!t->prover.cancels[i] || strcmp(place->what, t->job->proof.proof->params[i].name) != 0) continue;
+    sabotage->caught = AD_CAUGHT_NO_EFFECT;
+    snprintf(sabotage->message, sizeof sabotage->message,
+             "the gradient is zero but for rounding, with the mistake and without");
+  }
+}
+
 /* Proves again, with the mistake planted, up to the first step that does not hold. */
 static ad_status judge(trials *t, ad_sabotage *sabotage) {
   ad_proof *proof = t->job->proof.proof;
@@ -269,10 +281,18 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
   ad_seams_clear();
   if (sabotage->known && t->scene.ratio != 0) sabotage->expected_ratio = t->scene.ratio;
   if (!passes && t->prover.reference) take_verdict(proof, sabotage);
+  if (passes && t->prover.reference) say_cancelled(t, sabotage);
   return AD_OK;
 }
 
-static void say_not_fired(ad_sabotage *sabotage) {
+/* The facts of a run (AD_NEED_...) say of addend's own programs which known mistakes a step reaches. A custom program may
+ * lack what they change for any reason: it has no norm, or no stream. */
+static void say_not_fired(const trials *t, ad_sabotage *sabotage) {
+  if (sabotage->known && ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program))) {
+    sabotage->caught = AD_CAUGHT_UNPLANTED;
+    snprintf(sabotage->message, sizeof sabotage->message, "no step of this program reaches what it changes");
+    return;
+  }
   snprintf(sabotage->message, sizeof sabotage->message,
            "addend's list of mistakes is wrong: it expects this mistake to be caught, but the step never reached what "
            "the mistake changes");
@@ -314,7 +334,7 @@ static ad_status try_created(trials *t, ad_sabotage *sabotage) {
   plant(t, sabotage);
   if (!status) status = ad_run_create(t->prover.comm, t->prover.run->recipe, &t->prover.run->options, &run);
   if (run) run->loss_scale = t->loss_scale;
-  if (!has_fired(t, sabotage)) say_not_fired(sabotage);
+  if (!has_fired(t, sabotage)) say_not_fired(t, sabotage);
   if (!status) status = look_at_run(t, run, &planned, sabotage);
   ad_seams_clear();
   ad_run_destroy(run);
@@ -328,7 +348,7 @@ static ad_status try_one(trials *t, ad_sabotage *sabotage) {
   if (sabotage->known && sabotage->known->at_creation) return try_created(t, sabotage);
   AD_TRY(look(t, sabotage, found));
   if (!found[FIRED])
-    say_not_fired(sabotage);
+    say_not_fired(t, sabotage);
   else if (found[DIFFERS])
     return judge(t, sabotage);
   else

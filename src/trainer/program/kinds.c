@@ -12,13 +12,14 @@
 enum { KINDS_MAX = 32 };
 
 static const ad_program_kind *kinds[KINDS_MAX + 1]; /* NULL after the last */
-static size_t kind_count;
+static size_t kind_count, own_count;
 
 static void add_own(void) {
   kinds[kind_count++] = ad_gpt();
   kinds[kind_count++] = ad_moe();
   kinds[kind_count++] = ad_ocr();
   kinds[kind_count++] = ad_decompose();
+  own_count = kind_count;
 }
 
 static void need_own(void) {
@@ -36,6 +37,13 @@ const ad_program_kind *ad_program_kind_find(const char *name) {
   const ad_program_kind *const *kind = ad_program_kinds();
   while (*kind && strcmp((*kind)->name, name) != 0) kind++;
   return *kind;
+}
+
+int ad_program_kind_is_custom(const ad_program_kind *kind) {
+  need_own();
+  for (size_t i = 0; i < own_count; i++)
+    if (kinds[i] == kind) return 0;
+  return 1;
 }
 
 const char *const *ad_program_kind_modules(const ad_program_kind *kind) {

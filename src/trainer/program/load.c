@@ -84,7 +84,9 @@ ad_status ad_program_load(const char *path) {
   if (!S_ISREG(file.st_mode)) return ad_fail(AD_INVALID, "`%s` is not a regular file, so it cannot be a program", path);
   AD_TRY(check_whole(path, (uint64_t)file.st_size));
   snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
+  ad_guest_begin("the loading of `%s`", path);
   void *library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
+  ad_guest_end();
   if (!library) return ad_fail(AD_INVALID, "%s cannot be loaded as a program: %s", path, dlerror());
   ad_status status = take(path, library);
   if (status) dlclose(library);

@@ -18,7 +18,8 @@ const ad_program_kind *ad_program_kind_of(const ad_program *program) { return pr
 const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
 void *ad_program_own(const ad_program *program) { return program->own; }
 int ad_program_has_held_out(const ad_program *program) {
-  return program->kind->data.has_held_out && program->kind->data.has_held_out(program->own);
+  const ad_program_kind *kind = program->kind;
+  return kind->data.has_held_out && AD_GUEST(kind, "has_held_out", kind->data.has_held_out(program->own));
 }
 const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
   return ad_has(module, program->mesh_count, __func__, "module") ? program->meshes[module] : NULL;
@@ -367,7 +368,8 @@ static ad_status check(const ad_program *program) {
   ad_keys_check(program->kind, program->options, &to);
   ad_keys_check_views(program->kind, program->options, meshes[0], &to);
   if (program->kind->rules.check)
-    program->kind->rules.check(program->options, &program->setting, (const ad_mesh *const *)meshes, &to);
+    AD_GUEST_VOID(program->kind, "check",
+                  program->kind->rules.check(program->options, &program->setting, (const ad_mesh *const *)meshes, &to));
   if (!found.text.used) return AD_OK;
   return ad_fail(found.no_memory ? AD_MEMORY : AD_INVALID, "%s", buffer);
 }
@@ -396,7 +398,7 @@ static ad_status check_whole(const ad_program *program) {
 static ad_status build(ad_program *program, const ad_program_setting *setting) {
   AD_TRY(create_meshes(program, setting));
   AD_TRY(check(program));
-  AD_TRY(program->kind->create(program->options, program, &program->own));
+  AD_TRY(AD_GUEST(program->kind, "create", program->kind->create(program->options, program, &program->own)));
   return check_whole(program);
 }
 
@@ -420,22 +422,28 @@ ad_status ad_program_create(const ad_program_kind *kind, const void *options, co
 }
 
 const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size) {
-  if (program->kind->data.batch_array) return program->kind->data.batch_array(program->own, index, name, size);
+  const ad_program_kind *kind = program->kind;
+  if (kind->data.batch_array)
+    return AD_GUEST(kind, "batch_array", kind->data.batch_array(program->own, index, name, size));
   return ad_batch_list(program->batch, index, name, size);
 }
 
 const ad_array *ad_program_constant_array(const ad_program *program, size_t index, char *name, size_t size) {
   const ad_program_kind *kind = program->kind;
-  return kind->data.constant_array ? kind->data.constant_array(program->own, index, name, size) : NULL;
+  return kind->data.constant_array
+             ? AD_GUEST(kind, "constant_array", kind->data.constant_array(program->own, index, name, size))
+             : NULL;
 }
 
 size_t ad_program_data_bytes(const ad_program *program) {
-  return program->kind->data.bytes ? program->kind->data.bytes(program->own) : ad_batch_bytes(program->batch);
+  const ad_program_kind *kind = program->kind;
+  return kind->data.bytes ? AD_GUEST(kind, "bytes", kind->data.bytes(program->own)) : ad_batch_bytes(program->batch);
 }
 
 void ad_program_destroy(ad_program *program) {
   if (!program) return;
-  if (program->own) (program->kind->destroy ? program->kind->destroy : free)(program->own);
+  if (program->own)
+    AD_GUEST_VOID(program->kind, "destroy", (program->kind->destroy ? program->kind->destroy : free)(program->own));
   ad_batch_destroy(program->batch);
   for (size_t i = 0; i < program->module_count; i++) release_module(&program->modules[i]);
   for (size_t i = 0; i < program->mesh_count; i++) ad_mesh_destroy(program->meshes[i]);
@@ -451,4 +459,10 @@ void ad_program_destroy(ad_program *program) {
   ad_release(program->crossings);
   ad_release(program->values);
   ad_release(program);
+}
+
+const double *ad_program_measured(const ad_program *program, size_t index, const char **name, size_t *count) {
+  const ad_program_kind *kind = program->kind;
+  return kind->account.measured ? AD_GUEST(kind, "measured", kind->account.measured(program->own, index, name, count))
+                                : NULL;
 }

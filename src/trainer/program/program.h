@@ -2,6 +2,7 @@
 #ifndef PROGRAM_PROGRAM_H
 #define PROGRAM_PROGRAM_H
 #include "addend/program.h"
+#include "base/guest.h"
 #include "module/module.h"
 
 /* A module of a program that is only planned; strings and specs are copies. */
@@ -76,6 +77,27 @@ struct ad_phase_run {
   void *run;
 };
 
+/* The value of `call`, a call of the function `function` of a program's record; whoever started this process can say
+ * that it ended there (base/guest.h). */
+#define AD_GUEST(kind, function, call)                                    \
+  ({                                                                      \
+    ad_guest_begin("`%s` of the program `%s`", (function), (kind)->name); \
+    __typeof__(call) returned_ = (call);                                  \
+    ad_guest_end();                                                       \
+    returned_;                                                            \
+  })
+/* The same for functions that return nothing. */
+#define AD_GUEST_VOID(kind, function, call) (void)AD_GUEST(kind, function, ((call), 0))
+/* The same for a function, or the backward pass, of a phase. */
+#define AD_GUEST_PHASE(kind, phase, function, call)                                                        \
+  ({                                                                                                       \
+    ad_guest_begin("%s of phase `%s` of the program `%s`", (function), (phase)->name ? (phase)->name : "", \
+                   (kind)->name);                                                                          \
+    __typeof__(call) returned_ = (call);                                                                   \
+    ad_guest_end();                                                                                        \
+    returned_;                                                                                             \
+  })
+
 /* Adds a gradient to *sum (law 6); the first one becomes *sum itself. */
 ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) AD_CHECKED;
 /* Sums the gradients that this rank's phases left where they needed the value, in the order of backward. */
@@ -88,6 +110,8 @@ void ad_batch_destroy(ad_batch *batch);
 /* Array number `index` of the program's batch, and its name; NULL after the last. */
 const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size);
 const ad_array *ad_program_constant_array(const ad_program *program, size_t index, char *name, size_t size);
+/* Numbers that the program measured in a step, and their name and how many there are; NULL after the last. */
+const double *ad_program_measured(const ad_program *program, size_t index, const char **name, size_t *count);
 size_t ad_program_data_bytes(const ad_program *program); /* memory of data and batch on this rank */
 /* Array number `index` of a batch, and its name; NULL after the last, or if `batch` is NULL. */
 const ad_array *ad_batch_list(const ad_batch *batch, size_t index, char *name, size_t size);
@@ -105,6 +129,7 @@ int ad_phase_lists(const char *const *names, const char *name); /* whether the l
 /* The kinds that recipes may name, in the order in which help lists them; NULL at the end. */
 const ad_program_kind *const *ad_program_kinds(void);
 const ad_program_kind *ad_program_kind_find(const char *name); /* NULL: there is none */
+int ad_program_kind_is_custom(const ad_program_kind *kind);    /* 1: it is no program of addend's */
 /* Plans the program's parts; allocates no arrays. Checks the options and, at the end, that each phase needs only what
  * an earlier one gives. AD_INVALID with all mistakes, one a line. Owns its meshes; borrows comm and options. */
 AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *options,

@@ -237,7 +237,8 @@ static void check_rules(ad_reading *r, const ad_program_setting *setting, const 
                         const ad_complaints *to) {
   const ad_program_kind *program = r->recipe->program;
   if (ARE_READ(r, "mesh")) ad_keys_check_views(program, r->recipe->options, meshes[0], to);
-  if (program->rules.check) program->rules.check(r->recipe->options, setting, meshes, to);
+  if (program->rules.check)
+    AD_GUEST_VOID(program, "check", program->rules.check(r->recipe->options, setting, meshes, to));
   if (ARE_READ(r, "evaluate", "model.vocabulary", "data")) ad_prompts_check(r->recipe, to);
 }
 
@@ -342,5 +343,6 @@ void ad_reading_check_files(ad_reading *r, int with_values) {
     ad_recipe_check_weights(r->recipe, r->config.architecture,
                             (ad_weights_asked){.fit = !r->errors.status, .values = with_values || r->recipe->weights},
                             &to);
-  if (program && program->rules.check_files) program->rules.check_files(r->recipe->options, &to);
+  if (program && program->rules.check_files)
+    AD_GUEST_VOID(program, "check_files", program->rules.check_files(r->recipe->options, &to));
 }

@@ -134,7 +134,9 @@ static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(ad_reading_fill_pretrained(r));
   AD_TRY(ad_reading_fill(r));
   AD_TRY(name_after_file(r->recipe));
-  if (r->recipe->program && r->recipe->program->rules.complete) r->recipe->program->rules.complete(r->recipe->options);
+  const ad_program_kind *program = r->recipe->program;
+  if (program && program->rules.complete)
+    AD_GUEST_VOID(program, "complete", program->rules.complete(r->recipe->options));
   AD_TRY(ad_reading_check(r));
   if (from->with_files) ad_reading_check_files(r, from->with_values);
   AD_TRY(ad_recipe_errors_report(&r->errors));

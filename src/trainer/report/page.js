@@ -130,9 +130,11 @@ function verdictContext(check, holds) {
   const failed = check.params.filter((param) => !paramHolds(param)).length;
   if (failed) return `${failed} of ${plural(check.params.length, 'parameter')} wrong`;
   if (check.survivors) return `${plural(check.survivors, 'planted mistake')} survived`;
+  if (check.params.length && check.directional && check.directional.pass === false) return 'the gradient is not the slope of the loss';
   if (!holds) return 'see below';
-  if (check.directional) return `directional, error ${error(check.directional.rel_err)}`;
-  return `${plural(check.summary.params, 'parameter')}, worst ${error(check.summary.worst_rel_err).replace('-', '\u2011')}`;
+  if (check.directional && !check.params.length) return `directional, error ${error(check.directional.rel_err)}`;
+  const reached = check.summary.reached === undefined ? check.summary.params : check.summary.reached;
+  return `${plural(reached, 'parameter')}, worst ${error(check.summary.worst_rel_err).replace('-', '\u2011')}`;
 }
 
 /* The tiles of a run: {title, value, context, tone}. Titles are true of all `runs`. */
@@ -1117,8 +1119,8 @@ function verdictLine(run) {
   return make('p', {}, make('b', {class: holds ? 'good' : 'bad'}, answer), sentence, reason, ownDtypes(check));
 }
 
-function provenHow({directional}) {
-  if (!directional) return 'against one process on the same batch';
+function provenHow({directional, params}) {
+  if (!directional || params.length) return 'against one process on the same batch';
   const numbers = `error ${error(directional.rel_err)}, bound ${error(directional.bound)}`;
   return `along one random direction, against the loss's difference quotient (${numbers})`;
 }

@@ -228,7 +228,10 @@ static ad_tensor *record_value(ad_tape *tape, const ad_array *value, int carries
 }
 
 ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site) {
-  return record_value(tape, value, 0, site);
+  ad_tensor *constant = record_value(tape, value, 0, site);
+  ad_constant_passing passing = {site, ad_tensor_array(constant)};
+  if (passing.value) ad_seam_pass(AD_SEAM_CONSTANT, &passing);
+  return constant;
 }
 
 ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site) {

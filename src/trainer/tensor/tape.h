@@ -67,6 +67,12 @@ typedef struct ad_record_passing {
   int carries;  /* 1: what is moved carries a gradient */
 } ad_record_passing;
 
+/* Argument of functions at the seam AD_SEAM_CONSTANT. */
+typedef struct ad_constant_passing {
+  const char *site;
+  const ad_array *value;
+} ad_constant_passing;
+
 /* Argument of functions at two seams: at AD_SEAM_OPERANDS an operation that is about to be recorded, whose operands
  * they may replace; at AD_SEAM_REFUSED an operation that was refused. */
 typedef struct ad_operation_passing {

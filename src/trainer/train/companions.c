@@ -34,7 +34,9 @@ static ad_status each(const ad_run *run, each_companion *function, void *context
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *companion;
   AD_TRY(each_of_model(run, function, context));
-  for (size_t i = 0; kind->data.companion && (companion = kind->data.companion(ad_program_own(run->program), i)); i++)
+  for (size_t i = 0; kind->data.companion &&
+                     (companion = AD_GUEST(kind, "companion", kind->data.companion(ad_program_own(run->program), i)));
+       i++)
     AD_TRY(function(context, companion));
   return AD_OK;
 }

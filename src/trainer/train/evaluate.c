@@ -9,7 +9,8 @@ int64_t ad_run_evaluated(const ad_run *run) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   int64_t wanted = run->recipe->evaluate.samples, all = wanted;
   if (!wanted || !ad_program_has_held_out(run->program)) return 0;
-  if (kind->data.held_out_samples) all = kind->data.held_out_samples(ad_program_own(run->program));
+  if (kind->data.held_out_samples)
+    all = AD_GUEST(kind, "held_out_samples", kind->data.held_out_samples(ad_program_own(run->program)));
   return wanted < all ? wanted : all;
 }
 

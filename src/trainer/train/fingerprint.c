@@ -19,7 +19,9 @@ static int find_content(const ad_run *run, const char *path, char content[CONTEN
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *key;
   for (size_t i = 0;
-       kind->data.content && (key = kind->data.content(ad_program_own(run->program), i, content, CONTENT_SIZE)); i++)
+       kind->data.content &&
+       (key = AD_GUEST(kind, "content", kind->data.content(ad_program_own(run->program), i, content, CONTENT_SIZE)));
+       i++)
     if (!strcmp(key, path)) return 1;
   return 0;
 }
@@ -155,7 +157,7 @@ static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there,
 
 static const char *why_fixed(const ad_run *run, const char *key) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  return kind->course.fixed ? kind->course.fixed(ad_program_own(run->program), key) : NULL;
+  return kind->course.fixed ? AD_GUEST(kind, "fixed", kind->course.fixed(ad_program_own(run->program), key)) : NULL;
 }
 
 /* Fails if a key differs that the program never lets change, not even with --force. */

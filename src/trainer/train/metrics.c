@@ -35,12 +35,10 @@ static void write_values(FILE *file, const char *name, const double *values, siz
 }
 
 static void write_measured(FILE *file, const ad_program *program) {
-  const ad_program_kind *kind = ad_program_kind_of(program);
   const double *values;
   const char *name;
   size_t index = 0, count;
-  if (!kind->account.measured) return;
-  while ((values = kind->account.measured(ad_program_own(program), index, &name, &count))) {
+  while ((values = ad_program_measured(program, index, &name, &count))) {
     fputs(index++ ? "," : ",\"measured\":{", file);
     write_values(file, name, values, count);
   }

@@ -89,7 +89,8 @@ ad_status ad_phase_values(ad_run *run, size_t p, size_t m) {
   ad_seam_pass(AD_SEAM_PHASE, &m);
   ad_trace_begin_pass(&run->trace, AD_TRACE_FORWARD, p, m);
   AD_TRY(ad_store_begin_pass(store, AD_FORWARD));
-  ad_status status = phase->run(ad_program_own(run->program), &at);
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  ad_status status = AD_GUEST_PHASE(kind, phase, "`run`", phase->run(ad_program_own(run->program), &at));
   if (!status) status = check_phase(run, p, m);
   if (!status) status = ad_store_end_pass(store);
   ad_trace_end(&run->trace, AD_TRACE_FORWARD, (int64_t)m);
@@ -210,7 +211,9 @@ static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, a
   ad_trace_kind kind = from ? AD_TRACE_BACKWARD : AD_TRACE_WEIGHTS;
   ad_trace_begin_pass(&run->trace, kind, p, m);
   AD_TRY(ad_store_begin_pass(store, AD_BACKWARD));
-  AD_TRY(from ? ad_backward_from(t, from->outputs, from->gradients, from->count, start) : ad_backward_weights(t));
+  AD_TRY(AD_GUEST_PHASE(
+      ad_program_kind_of(run->program), ad_program_phase(run->program, p), "the backward pass",
+      from ? ad_backward_from(t, from->outputs, from->gradients, from->count, start) : ad_backward_weights(t)));
   AD_TRY(ad_store_end_pass(store));
   ad_trace_end(&run->trace, kind, (int64_t)m);
   return AD_OK;
@@ -231,5 +234,6 @@ ad_status ad_phase_weights(ad_run *run, size_t p, size_t m) {
 ad_status ad_phase_after(ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
   ad_phase_run at = phase_run(run, p, m);
-  return phase->after ? phase->after(ad_program_own(run->program), &at) : AD_OK;
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  return phase->after ? AD_GUEST_PHASE(kind, phase, "`after`", phase->after(ad_program_own(run->program), &at)) : AD_OK;
 }

@@ -103,7 +103,9 @@ static json_t *facts_of(const ad_run *run) {
   char text[256];
   const char *name;
   for (size_t i = 0;
-       kind->account.fact && (name = kind->account.fact(ad_program_own(run->program), i, text, sizeof text)); i++)
+       kind->account.fact &&
+       (name = AD_GUEST(kind, "fact", kind->account.fact(ad_program_own(run->program), i, text, sizeof text)));
+       i++)
     json_array_append_new(facts, json_pack("[s, o]", name, ad_json_text(text)));
   return facts;
 }

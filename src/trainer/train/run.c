@@ -55,7 +55,7 @@ static ad_status create_program(ad_run *run) {
   AD_TRY(ad_recipe_program(run->recipe, run->comm, run->options.dtype, &run->program));
   AD_TRY(ad_run_group_create(run));
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  return kind->open ? kind->open(ad_program_own(run->program)) : AD_OK;
+  return kind->open ? AD_GUEST(kind, "open", kind->open(ad_program_own(run->program))) : AD_OK;
 }
 
 // Makes all parts of a run. After a failure ad_run_destroy frees the parts that were made.

@@ -28,7 +28,8 @@ static ad_status read_batch(ad_run *run, ad_step_state *state, ad_held_out held_
   ad_wire_overflow_clear(run);
   ad_seam_pass(AD_SEAM_READ, &of);
   ad_trace_begin(&run->trace, AD_TRACE_READ, state->step, 0);
-  AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), of, held_out, ad_run_counted(run)));
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  AD_TRY(AD_GUEST(kind, "read", kind->read(ad_program_own(run->program), of, held_out, ad_run_counted(run))));
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
   return ad_run_counts_post(run);
 }
@@ -188,7 +189,9 @@ static ad_status take_step(ad_run *run, ad_step_report *report) {
   AD_TRY(update(run, report));
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   if (kind->course.after_step)
-    AD_TRY(kind->course.after_step(ad_program_own(run->program), report->skipped ? AD_STEP_SKIPPED : AD_STEP_TAKEN));
+    AD_TRY(AD_GUEST(
+        kind, "after_step",
+        kind->course.after_step(ad_program_own(run->program), report->skipped ? AD_STEP_SKIPPED : AD_STEP_TAKEN)));
   return ad_comm_health(run->comm);
 }
 
@@ -248,7 +251,8 @@ ad_status ad_run_show(ad_run *run, char **out) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   ad_forward forward = {forward_alone, run, run->everyone, tell};
   *out = NULL;
-  return kind->account.show ? ad_run_tell(run, kind->account.show(ad_program_own(run->program), &forward, out)) : AD_OK;
+  if (!kind->account.show) return AD_OK;
+  return ad_run_tell(run, AD_GUEST(kind, "show", kind->account.show(ad_program_own(run->program), &forward, out)));
 }
 
 /* ---- visiting gradients before any reduction ---- */

@@ -1,0 +1,88 @@
+/* Runs a command whose program is a user's in a process of its own. Code of that program may end the process, by exit
+ * or by a signal, while the command plans: then this process says in which function, with exit status 3. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/guest.h"
+#include "base/signals.h"
+#include "addend/comm.h"
+#include "addend/program.h"
+
+/* The signals that ask the command for something. */
+static void choose_requests(sigset_t *requests) {
+  static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+  sigemptyset(requests);
+  for (size_t i = 0; i < sizeof list / sizeof *list; i++) sigaddset(requests, list[i]);
+}
+
+/* Whether a fault of the code that runs sends this signal, and not a person. */
+static int is_fault(int signal_number) {
+  return signal_number == SIGSEGV || signal_number == SIGBUS || signal_number == SIGFPE || signal_number == SIGILL ||
+         signal_number == SIGABRT || signal_number == SIGTRAP || signal_number == SIGSYS;
+}
+
+/* Ends this process as the command's process ended. */
+static void end_as(int wait_status) {
+  sigset_t all;
+  if (!WIFSIGNALED(wait_status)) _exit(WEXITSTATUS(wait_status));
+  sigfillset(&all);
+  prctl(PR_SET_DUMPABLE, 0); /* the command's process left the core */
+  signal(WTERMSIG(wait_status), SIG_DFL);
+  sigprocmask(SIG_UNBLOCK, &all, NULL);
+  raise(WTERMSIG(wait_status));
+  _exit(128 + WTERMSIG(wait_status));
+}
+
+static int say_ended(const char *inside, int wait_status, int (*failed)(ad_status status)) {
+  int number = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
+  if (number)
+    return failed(ad_fail(AD_SYSTEM, "the process ended in %s: signal %d, SIG%s (%s)", inside, number,
+                          ad_signal_name(number), strsignal(number)));
+  return failed(ad_fail(
+      AD_SYSTEM,
+      "the process ended in %s, with exit status %d; a function of a program must return, and report an error by "
+      "ad_fail",
+      inside, WEXITSTATUS(wait_status)));
+}
+
+/* Passes requests on until the command's process has ended. A terminal sends its signals to the whole foreground group,
+ * so that the command has such a signal already. */
+static int wait_for(pid_t command, const sigset_t *watched) {
+  siginfo_t info;
+  int wait_status;
+  for (;;) {
+    if (waitpid(command, &wait_status, WNOHANG) == command) return wait_status;
+    int number = sigwaitinfo(watched, &info);
+    if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) kill(command, number);
+  }
+}
+
+void ad_program_supervise(int (*failed)(ad_status status)) {
+  sigset_t watched, before;
+  ad_guest *guest = ad_comm_launched() ? NULL : ad_guests_create(1); /* a launcher watches the ranks that it started */
+  if (!guest) return;
+  choose_requests(&watched);
+  sigaddset(&watched, SIGCHLD);
+  fflush(NULL);
+  signal(SIGCHLD, SIG_DFL);
+  sigprocmask(SIG_BLOCK, &watched, &before);
+  pid_t parent = getpid(), command = fork();
+  if (command > 0) {
+    int wait_status = wait_for(command, &watched);
+    const char *inside = ad_guest_running(guest);
+    if (inside && (!WIFSIGNALED(wait_status) || is_fault(WTERMSIG(wait_status))))
+      _exit(say_ended(inside, wait_status, failed));
+    end_as(wait_status);
+  }
+  sigprocmask(SIG_SETMASK, &before, NULL);
+  if (command < 0) return; /* unsupervised */
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) raise(SIGKILL);
+  ad_guest_note_in(guest);
+}

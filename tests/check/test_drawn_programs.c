@@ -1,0 +1,252 @@
+/* Tests that right programs of users are called right, whatever they compute and on whatever mesh, in f64 and in the
+ * recipe's own dtypes. Drawn: forms (drawn_program.h), meshes, ZeRO, microbatches, batches, dtypes and seeds. */
+#include "world.h"
+
+#include <jansson.h>
+#include "draw.h"
+#include "drawn_program.h"
+#include "addend/random.h"
+#include "check/formulas.h"
+
+static const char *const forms[] = {
+#define DRAWN_WORDS(code, words) words,
+    DRAWN_FORMS(DRAWN_WORDS)
+#undef DRAWN_WORDS
+};
+
+/* One recipe of a drawn program. */
+typedef struct drawn_case {
+  drawn_form form;
+  const char *mesh, *compute;
+  int zero, microbatches, batch, seed;
+} drawn_case;
+
+static const char *const meshes[] = {
+    "dp_shard=2", "dp_shard=4",      "dp_replicate=3",           "dp_replicate=2 dp_shard=2",
+    "tp=2",       "dp_shard=2 tp=2", "dp_replicate=3 dp_shard=1"};
+enum { MESHES = sizeof meshes / sizeof *meshes, CASES = 600, TAKEN = 60, PLANTED = 40 };
+
+/* Case number i: every form and dtype in turn, all else by chance. */
+static drawn_case case_of(int i) {
+  uint64_t drawn[5];
+  for (int k = 0; k < 5; k++) drawn[k] = ad_random_bits(91, (uint64_t)i, (uint64_t)k);
+  drawn_case c = {.form = (drawn_form)(i / 2 % DRAWN_RIGHT), .compute = i % 2 ? "bf16" : "f32", .seed = i};
+  c.mesh = meshes[drawn[0] % MESHES];
+  c.zero = (int)(drawn[1] % 4);
+  c.microbatches = 1 + (int)(drawn[2] % 3);
+  c.batch = c.microbatches * 4 + (int)(drawn[3] % 7); /* every microbatch has a row of every rank */
+  return c;
+}
+
+static ad_recipe *recipe_of(const drawn_case *c) {
+  char text[512];
+  ad_recipe *recipe;
+  static int is_registered;
+  if (!is_registered++) must(ad_program_register(&drawn_kind));
+  snprintf(text, sizeof text,
+           "name: drawn\nmodel: {kind: drawn, form: %d}\nmesh: \"%s\"\nprecision: {compute: %s}\nshard: {zero: %d}\n"
+           "train: {global_batch: %d, microbatches: %d, steps: 4, lr: 0.01, seed: %d, clip: 1}\n",
+           (int)c->form, c->mesh, c->compute, c->zero, c->batch, c->microbatches, c->seed);
+  must(ad_recipe_parse(text, "drawn.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+/* The document of the check; *holds: its verdict. */
+static json_t *check(const drawn_case *c, ad_check_options options, int *holds, char **table) {
+  ad_recipe *recipe = recipe_of(c);
+  char *json = NULL;
+  options.size = sizeof options;
+  must(ad_check(recipe, &options, holds, &json));
+  must(ad_check_table(json, AD_PLAIN_TEXT, table));
+  json_t *document = json_loads(json, 0, NULL);
+  assert_non_null(document);
+  free(json);
+  ad_recipe_destroy(recipe);
+  return document;
+}
+
+static void expect_right(int number, ad_check_options options) {
+  drawn_case c = case_of(number);
+  char *table;
+  int holds;
+  json_t *document = check(&c, options, &holds, &table);
+  if (!holds) fputs(table, stderr); /* fail_msg cuts long texts */
+  if (!holds)
+    fail_msg("case %d (%s; mesh %s, zero %d, %d microbatches of %d rows, %s)", number, forms[c.form], c.mesh, c.zero,
+             c.microbatches, c.batch, c.compute);
+  json_decref(document);
+  free(table);
+}
+
+static void no_right_program_is_called_wrong(void **state) {
+  draw cases = draw_cases("right programs", CASES, 0, TAKEN);
+  for (int i = 0; i < CASES; i++)
+    if (is_drawn(&cases, i)) expect_right(i, (ad_check_options){0});
+}
+
+/* ---- what is not right, or nothing, is not called right ---- */
+
+static const drawn_case plain = {.mesh = "dp_shard=2", .compute = "f32", .microbatches = 2, .batch = 9, .seed = 3};
+
+static const char *text_at(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+/* One process stops the same gradient, so that both agree; the slope of the loss does not. */
+static void a_constant_that_stops_a_gradient_is_seen_by_the_slope_and_named(void **state) {
+  drawn_case c = plain;
+  char *table;
+  int holds;
+  c.form = DRAWN_STOPPED;
+  json_t *document = check(&c, (ad_check_options){0}, &holds, &table);
+  const json_t *slope = json_object_get(document, "directional");
+  assert_false(holds);
+  assert_true(json_is_true(json_object_get(json_object_get(document, "summary"), "pass")));
+  assert_true(json_is_false(json_object_get(slope, "pass")));
+  assert_non_null(strstr(text_at(slope, "changing_constant"), "drawn_program.h:"));
+  assert_non_null(strstr(table, text_at(slope, "changing_constant")));
+  json_decref(document);
+  free(table);
+  c.form = DRAWN_GATHERED;
+  document = check(&c, (ad_check_options){0}, &holds, &table);
+  assert_true(holds);
+  assert_true(json_is_true(json_object_get(json_object_get(document, "directional"), "pass")));
+  json_decref(document);
+  free(table);
+}
+
+static void a_loss_times_0_is_nothing_in_every_dtype_and_along_a_direction(void **state) {
+  const ad_check_options options[] = {
+      {0}, {.recipe_dtype = 1}, {.dtype = AD_F32}, {.directional = 1}, {.sabotage = 1, .sabotage_count = 3}};
+  drawn_case c = plain;
+  c.form = DRAWN_NOTHING;
+  for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+    char *table;
+    int holds;
+    json_t *document = check(&c, options[i], &holds, &table);
+    assert_false(holds || json_is_true(json_object_get(document, "holds")));
+    assert_true(*text_at(document, "reason"));
+    assert_null(strstr(table, "\nproven"));
+    json_decref(document);
+    free(table);
+  }
+}
+
+static const json_t *param_of(const json_t *document, const char *name) {
+  const json_t *param;
+  size_t i;
+  json_array_foreach(json_object_get(document, "params"), i,
+                     param) if (!strcmp(text_at(param, "name"), name)) return param;
+  fail_msg("no parameter `%s`", name);
+  return NULL;
+}
+
+/* A parameter that nothing uses is named; it makes nothing wrong, and counts for nothing. */
+static void a_parameter_that_no_gradient_reached_is_named(void **state) {
+  drawn_case c = plain;
+  char *table;
+  int holds;
+  c.form = DRAWN_MASKED;
+  json_t *document = check(&c, (ad_check_options){0}, &holds, &table);
+  assert_true(holds);
+  assert_true(json_is_false(json_object_get(param_of(document, "own.scale"), "reached")));
+  assert_true(json_is_true(json_object_get(param_of(document, "own.head"), "reached")));
+  assert_int_equal(json_integer_value(json_object_get(json_object_get(document, "summary"), "reached")), 5);
+  assert_non_null(strstr(table, "proven: 5 parameters"));
+  assert_non_null(strstr(table, "no gradient reached `own.scale`"));
+  json_decref(document);
+  free(table);
+}
+
+/* A bias before a mean over the batch is taken off: its gradient is what rounding leaves of addends that cancel. */
+static void a_gradient_that_cancels_is_neither_wrong_nor_reached(void **state) {
+  drawn_case c = plain;
+  char *table;
+  int holds, cancelled = 0;
+  c.form = DRAWN_BATCH_STATISTIC;
+  for (c.seed = 0; c.seed < 6; c.seed++) {
+    json_t *document = check(&c, (ad_check_options){0}, &holds, &table);
+    if (!holds) fail_msg("seed %d:\n%s", c.seed, table);
+    cancelled += json_is_false(json_object_get(param_of(document, "layers.down_bias"), "reached"));
+    assert_true(json_is_true(json_object_get(param_of(document, "layers.up_bias"), "reached")));
+    json_decref(document);
+    free(table);
+  }
+  assert_true(cancelled > 0);
+}
+
+/* Where a count cancels in every loss, a mistake in it has no effect, and none is called a survivor. */
+static void mistakes_in_a_count_that_cancels_have_no_effect(void **state) {
+  drawn_case c = plain;
+  char *table;
+  int holds, of_count = 0;
+  size_t i;
+  const json_t *one;
+  c.form = DRAWN_GATHERED;
+  c.batch = 8;
+  json_t *document = check(&c, (ad_check_options){.sabotage = 1}, &holds, &table);
+  if (!holds) fail_msg("%s", table);
+  assert_int_equal(json_integer_value(json_object_get(document, "survivors")), 0);
+  json_array_foreach(json_object_get(document, "sabotage"), i, one) {
+    int is_count = !strcmp(text_at(json_object_get(one, "derived"), "place"), "count: all_reduce over dp_shard");
+    if (!is_count || strcmp(text_at(one, "caught_by"), "no_effect") != 0) continue;
+    assert_non_null(strstr(text_at(one, "message"), "per_microbatch"));
+    of_count++;
+  }
+  assert_true(of_count >= 2); /* doubled, averaged or left out, as the ranks' shares of the rows have it */
+  int is_explained = 0;
+  json_array_foreach(json_object_get(document, "not_planted"), i, one) is_explained |=
+      !strcmp(text_at(one, "name"), "mean-of-microbatch-means") && strstr(text_at(one, "why"), "per_microbatch");
+  assert_true(is_explained);
+  json_decref(document);
+  free(table);
+}
+
+static void no_mistake_survives_in_a_right_program(void **state) {
+  draw cases = draw_cases("right programs with planted mistakes", PLANTED, 0, 4);
+  for (int i = 0; i < PLANTED; i++)
+    if (is_drawn(&cases, i)) expect_right(i, (ad_check_options){.sabotage = 1, .sabotage_count = 12});
+}
+
+/* Whether a form's ranks compute in pieces that bf16 rounds, on a mesh that cuts the batch alone. */
+static void ranks_that_use_each_others_activations_compute_in_pieces(void **state) {
+  static const struct {
+    drawn_form form;
+    int cuts;
+  } cases[] = {{DRAWN_DIVIDED, 0},  {DRAWN_MASKED, 0},  {DRAWN_DROPOUT, 0},         {DRAWN_GATHERED_INVARIANT, 0},
+               {DRAWN_GATHERED, 1}, {DRAWN_WIDENED, 1}, {DRAWN_GATHERED_DIVIDED, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int narrow = 0; narrow < 2; narrow++) {
+      drawn_case c = plain;
+      ad_run_options options = {.size = sizeof options, .quiet = 1};
+      int cuts = -1;
+      ad_comm *comm;
+      ad_run *run;
+      c.form = cases[i].form;
+      c.compute = narrow ? "bf16" : "f32";
+      ad_recipe *recipe = recipe_of(&c);
+      must(ad_comm_open_dry(0, 2, &comm));
+      must(ad_run_create(comm, recipe, &options, &run));
+      must(ad_formulas_cut(run, &cuts));
+      if (cuts != (narrow && cases[i].cuts)) fail_msg("%s in %s: %d", forms[c.form], c.compute, cuts);
+      ad_run_destroy(run);
+      ad_comm_close(comm);
+      ad_recipe_destroy(recipe);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_constant_that_stops_a_gradient_is_seen_by_the_slope_and_named),
+      cmocka_unit_test(a_loss_times_0_is_nothing_in_every_dtype_and_along_a_direction),
+      cmocka_unit_test(a_parameter_that_no_gradient_reached_is_named),
+      cmocka_unit_test(a_gradient_that_cancels_is_neither_wrong_nor_reached),
+      cmocka_unit_test(mistakes_in_a_count_that_cancels_have_no_effect),
+      cmocka_unit_test(ranks_that_use_each_others_activations_compute_in_pieces),
+      cmocka_unit_test(no_right_program_is_called_wrong),
+      cmocka_unit_test(no_mistake_survives_in_a_right_program),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Tests that a custom program which ends its process is told with the function and the phase, and exit status 3: while
+# the command plans, and on ranks; by exit, _exit, abort and faults. What the command asks for by signals still works.
+# Usage: custom_ends.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2 && exit 1; }
+cat >ends.yaml <<'Y'
+name: ends
+model: {kind: ends}
+mesh: dp_shard=2
+train: {global_batch: 6, microbatches: 1, steps: 2, lr: 0.01}
+Y
+"${CC:-cc}" -std=gnu11 -shared -fPIC -I"$source/include" "$source/tests/cli/custom_ends.c" -o ends.so
+
+# ends WORDS COMMAND KEY=VALUE...: exit status 3, and the message has these words.
+ends() {
+  local words=$1 command=$2 status=0 sets=() set
+  shift 2
+  for set in "$@"; do sets+=(--set "model.$set"); done
+  timeout 120 "$addend" $command ends.yaml --program ./ends.so "${sets[@]}" >out 2>error || status=$?
+  [ $status -eq 3 ] || fail "$command $*: exit status $status: $(cat error)"
+  grep -q -- "$words" error || fail "$command $*: '$words' is not in: $(cat error)"
+}
+
+"$addend" check ends.yaml --program ./ends.so >out || fail "the program is right: $(tail -n 3 out)"
+for how in exit exit5 _exit abort null divide; do
+  for where in create read run complete; do
+    ends "ended in \`$where\`.* of the program \`ends\`" check where=$where how=$how
+  done
+done
+ends 'exit status 5' plan where=create how=exit5
+ends 'SIGSEGV' plan where=run how=null
+ends 'in `run` of phase `squares` of the program `ends`' plan where=run how=_exit
+ends 'in `read` of the program `ends`' "train --out run --overwrite" where=read how=exit
+
+# On ranks: on all of them, and on one while the other waits.
+for rank in -1 0 1; do
+  for how in exit _exit null; do
+    ends 'in `run` of phase `squares` of the program `ends`' check where=run how=$how really=1 rank=$rank
+  done
+  ends 'in `open` of the program `ends`' check where=open how=exit really=1 rank=$rank
+  ends 'in `read` of the program `ends`' "train --out run --overwrite" where=read how=_exit really=1 rank=$rank
+  ends 'in the backward pass of phase `squares`' check where=backward how=exit really=1 rank=$rank
+  ends 'in `after` of phase `squares`' check where=after how=abort really=1 rank=$rank
+done
+
+# An error of the program's own keeps its status, and a request to stop reaches the training.
+status=0
+"$addend" check ends.yaml --program ./ends.so --set model.nothing=1 2>error || status=$?
+[ $status -eq 2 ] || fail "an unknown key: exit status $status"
+"$addend" train ends.yaml --program ./ends.so --set train.steps=100000000 --out long >out 2>error &
+training=$!
+for _ in $(seq 100); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
+kill -TERM $training
+status=0; wait $training || status=$?
+grep -q "resume" error out || [ $status -ne 0 ] || fail "a stopped training: exit status $status: $(cat error)"
+
+echo "custom_ends: all hold"
