@@ -86,7 +86,8 @@ class Comm:
 
     `store`, with `rank` and `size`: joins processes of one machine that any launcher started. They find each other
     through the store, an object with set, get and wait like torch.distributed's stores. Comms that are open at
-    one time need a store each: wrap a shared one in a PrefixStore. If a rank does not join within `seconds`, the error names it."""
+    one time need a store each: wrap a shared one in a PrefixStore. If a rank does not join within `seconds`, the error
+    names it."""
 
     def __init__(
         self,

@@ -68,6 +68,8 @@ def reduced(op, tensors):
         if dtype.is_complex:
             return torch.view_as_complex(torch.view_as_real(whole) / len(tensors)).to(dtype)
         return (whole / len(tensors)).to(dtype)
+    if op == ReduceOp.PREMUL_SUM:
+        return summed([wide(tensor) * factor(peer) for peer, tensor in enumerate(tensors)]).to(dtype)
     if op == ReduceOp.PRODUCT:
         return product([wide(tensor) for tensor in tensors]).to(dtype)
     stacked = torch.stack(tensors)
@@ -89,6 +91,11 @@ def product(tensors):
     return product(tensors[:half]) * product(tensors[half:])
 
 
+def factor(rank):
+    """Return the factor of a rank's PREMUL_SUM, of which bf16 and f16 have only a rounded value."""
+    return 0.3000001907348633 + rank  # a number of f32
+
+
 def reductions():
     """Yield (op, dtype) of all reductions."""
     every = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MAX, ReduceOp.MIN)
@@ -97,6 +104,7 @@ def reductions():
             yield op, dtype
     for dtype in (*FLOATS, *COMPLEX):
         yield ReduceOp.AVG, dtype
+        yield ReduceOp.PREMUL_SUM, dtype
     for dtype in COMPLEX:
         yield ReduceOp.SUM, dtype
     yield ReduceOp.MAX, torch.bool
@@ -113,6 +121,9 @@ def run_reductions():
         what = (op, dtype)
         everyones = [values(dtype, peer) for peer in range(world)]
         expected = reduced(op, everyones)
+        kind = op
+        if op == ReduceOp.PREMUL_SUM:
+            op = dist._make_nccl_premul_sum(torch.tensor([factor(rank)]) if dtype.is_complex else factor(rank))
 
         tensor = everyones[rank].clone()
         dist.all_reduce(tensor, op=op)
@@ -131,7 +142,7 @@ def run_reductions():
 
         whole = torch.cat(everyones)  # each rank has another order, so that a wrong block shows
         wholes = [whole.roll(peer) for peer in range(world)]
-        blocks = reduced(op, wholes).reshape(world, NUMEL)
+        blocks = reduced(kind, wholes).reshape(world, NUMEL)
         out = torch.empty(NUMEL, dtype=dtype)
         dist.reduce_scatter_tensor(out, wholes[rank].clone(), op=op)
         same(out, blocks[rank], ("reduce_scatter_tensor", *what))
@@ -382,7 +393,7 @@ def run_refused():
 
     f32 = torch.ones(4)
     refuse(lambda: dist.all_reduce(torch.eye(3).to_sparse()))
-    refuse(lambda: dist.all_reduce(f32, op=dist._make_nccl_premul_sum(2.0)))
+    refuse(lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32), op=dist._make_nccl_premul_sum(2.0)))
     refuse(lambda: dist.all_reduce(f32, op=ReduceOp.BAND))
     refuse(lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32), op=ReduceOp.AVG))
     refuse(lambda: dist.all_reduce(torch.ones(4).to(torch.float8_e5m2)))
@@ -433,7 +444,7 @@ class Operations(unittest.TestCase):
         self.assertEqual(sum_, 2.0)
         words = (
             "to_dense()",
-            "PREMUL_SUM",
+            "int32 with PREMUL_SUM",
             "BAND",
             "AVG",
             "SUM",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch._C._distributed_c10d import Work
@@ -17,7 +17,7 @@ from torch.distributed import (
 
 from addend._errors import InvalidError
 from addend.torch._group_calls import ANY_SOURCE, TRANSFER, Calls, Message
-from addend.torch._group_dtypes import AVERAGE, SUM, Moved, check_reduces, moved, reduction
+from addend.torch._group_dtypes import AVERAGE, SUM, Moved, Reduction, check_reduces, moved, reduction
 from addend.torch._group_work import DONE, KEEPS_WORK, CoalescedWork, GroupWork, complete
 
 Tensors = Sequence[torch.Tensor]
@@ -70,9 +70,8 @@ class Collectives:
         by = reduction(opts.reduceOp)
         return self._do(opts, "all_reduce", [self._all_reduced(tensor, by) for tensor in tensors], tensors)
 
-    def _all_reduced(self, tensor: torch.Tensor, by: int) -> Part:
-        how = _combined(tensor, by)
-        source = _dense(tensor)
+    def _all_reduced(self, tensor: torch.Tensor, by: Reduction) -> Part:
+        source, how = _combined(tensor, by)
         out, out_dtype, finish = self._result(tensor, source, how, by)
 
         def fill(call: Any) -> Any:
@@ -83,17 +82,18 @@ class Collectives:
 
         return Part(fill, finish)
 
-    def _result(self, target: torch.Tensor, dense: torch.Tensor, how: Moved, by: int) -> Any:
-        """(buffer for the result, dtype of the result or 0 for the target's, function that finishes it) of a reduction
-        into `target`. `dense`: contiguous memory of the target's shape and dtype."""
-        if by == AVERAGE and how.wide is not target.dtype:
+    def _result(self, target: torch.Tensor, dense: torch.Tensor, how: Moved, by: Reduction) -> Any:
+        """(buffer for the result, dtype of the result or 0 for the addends', function that finishes it) of a reduction
+        into `target`. `dense`: contiguous memory of the target's shape and of the addends' dtype."""
+        average = by.number == AVERAGE
+        if average and how.wide is not target.dtype:
             dense = torch.empty(target.shape, dtype=how.wide)
             out_dtype = moved(dense.dtype).dtype
         else:
             out_dtype = 0
-        if by != AVERAGE and dense is target:
+        if not average and dense is target:
             return dense, out_dtype, None
-        return dense, out_dtype, _finisher(target, dense, self._size if by == AVERAGE else 1)
+        return dense, out_dtype, _finisher(target, dense, self._size if average else 1)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Work:
         """Sums to the root only: a reduce_scatter in which the root gets all elements and the others none."""
@@ -101,8 +101,7 @@ class Collectives:
         if not isinstance(opts, ReduceOptions):
             opts = _made(ReduceOptions, rootRank=opts or 0, reduceOp=op)
         by, root = reduction(opts.reduceOp), opts.rootRank
-        how = _combined(tensor, by)
-        source = _dense(tensor)
+        source, how = _combined(tensor, by)
         out, out_dtype, finish = self._result(tensor, source, how, by)
         is_root = root == self._rank
         counts = (ctypes.c_size_t * self._size)()
@@ -146,12 +145,11 @@ class Collectives:
         return self._do(opts, "reduce_scatter", [self._scattered(output, whole, by, counts)], [output])
 
     def _scattered(
-        self, output: torch.Tensor, input: torch.Tensor, by: int, counts: Optional[Sequence[int]] = None
+        self, output: torch.Tensor, input: torch.Tensor, by: Reduction, counts: Optional[Sequence[int]] = None
     ) -> Part:
-        how = _combined(input, by)
+        source, how = _combined(input, by)
         _check_pair(input, output, input.numel() if counts else output.numel() * self._size)
-        source = _dense(input)
-        out, out_dtype, finish = self._result(output, _dense_like(output), how, by)
+        out, out_dtype, finish = self._result(output, _dense_like(output, source.dtype), how, by)
         blocks = (ctypes.c_size_t * self._size)(*[count * how.parts for count in counts]) if counts else None
 
         def fill(call: Any) -> Any:
@@ -446,11 +444,15 @@ def _moved(tensor: torch.Tensor) -> Moved:
     return moved(tensor.dtype)
 
 
-def _combined(tensor: torch.Tensor, by: int) -> Moved:
+def _combined(tensor: torch.Tensor, by: Reduction) -> Tuple[torch.Tensor, Moved]:
+    """(this rank's addend, contiguous, how it is moved): the tensor, or its product with PREMUL_SUM's factor."""
     how = _moved(tensor)
-    if by != SUM or not how.sums:
+    if by.number != SUM or by.factor is not None or not how.sums:
         check_reduces(tensor.dtype, how, by)
-    return how
+    if by.factor is None or how.wide is None:
+        return _dense(tensor), how
+    with torch.no_grad():
+        return _dense(tensor.to(how.wide) * by.factor), moved(how.wide)
 
 
 def _of_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -476,8 +478,9 @@ def _check_blocks(blocks: Tensors, size: int, dtype: torch.dtype) -> None:
         _of_dtype(block, dtype)
 
 
-def _as_reduction(call: Any, how: Moved, by: int, out_dtype: int) -> None:
-    call.dtype, call.reduction, call.out_dtype = how.dtype, SUM if by == AVERAGE else by, out_dtype
+def _as_reduction(call: Any, how: Moved, by: Reduction, out_dtype: int) -> None:
+    call.dtype, call.reduction = how.dtype, SUM if by.number == AVERAGE else by.number
+    call.out_dtype = out_dtype
 
 
 # ---- contiguous copies of tensors ----
@@ -491,11 +494,12 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.resolve_conj().resolve_neg().contiguous()
 
 
-def _dense_like(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if it is contiguous, else an uninitialised contiguous tensor of its shape."""
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+def _dense_like(tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+    """The tensor itself if it is contiguous and of the dtype, else an uninitialised contiguous tensor of its shape."""
+    dtype = dtype or tensor.dtype
+    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return torch.empty(tensor.shape, dtype=dtype)
 
 
 def _back(tensor: torch.Tensor, dense: torch.Tensor) -> Finish:

@@ -18,7 +18,7 @@ class Moved(NamedTuple):
     parts: int  # library elements per tensor element: 2 for complex numbers, else 1
     sums: bool  # summing the parts sums the elements
     combines: bool  # the other reductions of the parts are those of the elements
-    wide: Optional[torch.dtype]  # dtype in which averages are computed; None: no averages
+    wide: Optional[torch.dtype]  # dtype in which averages and products with a factor are computed; None: there are none
 
 
 _F32, _F64 = torch.float32, torch.float64
@@ -76,27 +76,50 @@ def moved(dtype: torch.dtype) -> Moved:
     return found
 
 
-def reduction(op: Any) -> int:
-    """The library's number of a ReduceOp, or AVERAGE."""
-    found = _REDUCTIONS.get(getattr(op, "op", op))
+class Reduction(NamedTuple):
+    """How ranks' tensors become one."""
+
+    number: int  # the library's, or AVERAGE
+    factor: Any = None  # of PREMUL_SUM: a number by which this rank multiplies its tensor before the sum
+
+
+def reduction(op: Any) -> Reduction:
+    """Which reduction a ReduceOp is; raises InvalidError if the backend has none."""
+    kind = getattr(op, "op", op)
+    if kind == ReduceOp.PREMUL_SUM:
+        return Reduction(SUM, _factor_of(op))
+    found = _REDUCTIONS.get(kind)
     if found is None:
         raise InvalidError(
-            f"backend addend reduces with SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR, not with {op}; "
-            "instead of PREMUL_SUM, multiply the tensor before the call"
+            f"backend addend reduces with SUM, AVG, PREMUL_SUM, PRODUCT, MIN, MAX, BAND, BOR and BXOR, not with {op}"
         )
-    return found
+    return Reduction(found)
 
 
-def check_reduces(dtype: torch.dtype, as_: Moved, by: int) -> None:
+def _factor_of(op: Any) -> Any:
+    """The factor of torch.distributed._make_nccl_premul_sum(factor), which Python gets only by pickling's function."""
+    state = op.__getstate__() if isinstance(op, ReduceOp) else None
+    factor = state[1] if isinstance(state, tuple) else None
+    if isinstance(factor, torch.Tensor) and factor.numel() == 1:
+        return factor.item()
+    if not isinstance(factor, (int, float)):
+        raise InvalidError(
+            f"PREMUL_SUM needs a factor that is one number, not {factor}: torch.distributed._make_nccl_premul_sum(0.5)"
+        )
+    return factor
+
+
+def check_reduces(dtype: torch.dtype, as_: Moved, by: Reduction) -> None:
     """Raises InvalidError if tensors of the dtype cannot be reduced with `by`."""
-    if by == SUM:
-        allowed = as_.sums
-    elif by == AVERAGE:
+    if by.number == AVERAGE or by.factor is not None:
         allowed = as_.wide is not None
+    elif by.number == SUM:
+        allowed = as_.sums
     else:
-        allowed = as_.combines and not (by in _BITS and dtype.is_floating_point)
+        allowed = as_.combines and not (by.number in _BITS and dtype.is_floating_point)
     if not allowed:
-        name = next(op for op, number in _REDUCTIONS.items() if number == by).name
+        name = next(op for op, number in _REDUCTIONS.items() if number == by.number).name
+        name = name if by.factor is None else "PREMUL_SUM"
         raise InvalidError(
             f"backend addend cannot reduce tensors of {dtype} with {name}: convert them to another dtype first"
         )

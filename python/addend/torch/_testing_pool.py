@@ -26,6 +26,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from addend._errors import SystemRefusedError
 
 _IMPORTS = 300.0  # seconds that starting the ranks may take
+_ANSWER = 60.0  # seconds in which a process that waits for its next body answers, on a machine however loaded
 _OTHERS = 5.0  # seconds after which the other ranks are ended, once one rank has failed
 _STACKS = 2.0  # seconds to wait for the stack of a rank that hangs
 _LINES = 12  # lines of such a stack that are shown
@@ -69,8 +70,8 @@ class Pool:
     def run(self, place: Dict[str, Any], seconds: float) -> Tuple[str, Any, List[str]]:
         """Runs a body: ("passed", the ranks' pickled results, output), ("skipped", reason, output) or ("failed",
         message, output), where output is what each rank printed."""
-        self._start()
         try:
+            self._start()
             ended = self._play(place, seconds)
         except BaseException:  # KeyboardInterrupt in this process
             self.close()
@@ -141,10 +142,11 @@ class Pool:
     # ---- starting and ending the ranks and their server ----
 
     def _start(self) -> None:
-        """Makes sure that all ranks run and wait for a body."""
-        if self._pipes and not wait(self._pipes, 0):
+        """Makes sure that all ranks run and wait for a body. Asks the server and every rank: one that was killed cannot
+        answer, even if its end is not to be seen yet."""
+        if self._pipes and self._all_answer():
             return
-        if self._pipes:  # a rank died since the last body
+        if self._pipes:
             self._end_ranks([])
         if self._server is None:
             self._start_server()
@@ -161,6 +163,18 @@ class Pool:
             raise
         self._pids = [pid for pid, _ in said]
         self._port = said[0][1]
+
+    def _all_answer(self) -> bool:
+        for peer in (self._control, *self._pipes):  # the server first, since the ranks end with it
+            peer.settimeout(_ANSWER)
+            try:
+                peer.sendall(b"p")
+                if not peer.recv(1):
+                    return False
+            except OSError:  # no answer in time, or its end was closed
+                return False
+            peer.settimeout(None)
+        return True
 
     def _hear(self, pipe: socket.socket) -> Tuple[int, int]:
         """Waits until a rank has started: its process id, and the port of the TCPStore if it is rank 0 (else 0)."""

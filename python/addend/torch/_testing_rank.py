@@ -45,6 +45,9 @@ def serve(control_fd: str, folder: str, size: str) -> None:
     pids: List[int] = []
     while True:
         told, pipes, _, _ = socket.recv_fds(control, 1, int(size))
+        if told == b"p":
+            control.sendall(b"p")
+            continue
         if told == b"s":
             pids = [_fork(rank, pipes, control, folder) for rank in range(int(size))]
             for pipe in pipes:
@@ -105,7 +108,10 @@ def _be_rank(rank: int, size: int, pipe: socket.socket, folder: str) -> None:
     torch.set_num_threads(1)
     store = _store(0, size) if rank == 0 else None
     pipe.sendall(f"{os.getpid()} {store.port if store else 0}".encode())
-    while pipe.recv(1):
+    while told := pipe.recv(1):
+        if told == b"p":
+            pipe.sendall(b"p")
+            continue
         with open(f"{folder}/call", "rb") as file:
             call = pickle.load(file)
         port, name = call["store"]
