@@ -229,6 +229,11 @@ AD_API int64_t ad_ranks_index(const ad_ranks *ranks, int64_t rank); /* -1: not i
  * of a world is kept. The message is shown with this rank's number, unless it is the ad_last_error() of a call that
  * failed on all ranks alike. NULL or "": the general sentence of the status. */
 AD_API void ad_comm_fail(ad_comm *comm, ad_status status, const char *message);
+/* Says where the ranks are that this rank waits for in its present call, and those that are stopped (SIGSTOP): the
+ * process, what it does, and its last call of this world; "" if that is not known (only engine shm knows). For the
+ * message of a timeout: another thread than the one that waits may call it, as long as none closes the comm. Caller
+ * frees *out with free(). */
+AD_API AD_CHECKED ad_status ad_comm_lacking(const ad_comm *comm, char **out);
 /* Returns AD_OK, or the world's error if there is one. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_health(ad_comm *comm);
 /* The flight record: the last 256 collectives and transfers of this rank, oldest first, one line each with sequence

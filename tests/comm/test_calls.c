@@ -42,6 +42,7 @@ static void a_comm_that_is_null_is_refused_by_name(void **state) {
   refused(ad_comm_alloc(NULL, 8, &memory), "ad_comm_alloc: `comm` is NULL");
   refused(ad_comm_alloc_shared(NULL, &group, 8, &memory), "ad_comm_alloc_shared_at: `comm` is NULL");
   refused(ad_comm_flight_record(NULL, &text), "ad_comm_flight_record: `comm` is NULL");
+  refused(ad_comm_lacking(NULL, &text), "ad_comm_lacking: `comm` is NULL");
   ad_comm_fail(NULL, AD_SYSTEM, "nobody hears this");
   ad_comm_free(NULL, NULL);
   ad_comm_close(NULL);

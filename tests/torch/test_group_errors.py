@@ -124,11 +124,13 @@ def run_stopped():
     group = dist.new_group(timeout=datetime.timedelta(seconds=2))
     told = [0] * dist.get_world_size()
     dist.all_gather_object(told, os.getpid())
+    dist.all_reduce(torch.ones(5), group=group)
+    line = here(-1)
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-        return refused(lambda: dist.barrier(group=group), addend.PeerFailedError)
+        return (*refused(lambda: dist.barrier(group=group), addend.PeerFailedError), told[1], line)
     try:
-        return refused(lambda: dist.barrier(group=group), addend.PeerFailedError)
+        return (*refused(lambda: dist.barrier(group=group), addend.PeerFailedError), told[1], line)
     finally:
         time.sleep(2)
         os.kill(told[1], signal.SIGCONT)
@@ -354,15 +356,21 @@ class Errors(unittest.TestCase):
         for said in (words, other):
             self.assertIn("waited 2 s, the timeout of its process group", said)
             self.assertIn(line, said)
+            self.assertRegex(said, r"; rank 1 \(process \d+\) \w+ outside of this group's collectives")
+            self.assertIn("none yet", said)
         self.assertTrue(1.9 < seconds < WITHIN, seconds)
 
     def test_a_rank_that_is_stopped(self):
-        for words, seconds in ranks.run(3, run_stopped, backend="addend"):
+        for words, seconds, pid, line in ranks.run(3, run_stopped, backend="addend"):
             self.assertIn("waited 2 s", words)
+            self.assertIn(f"; rank 1 (process {pid}) is stopped", words)
+            self.assertRegex(words, rf"its last collective in this group: all_reduce\(sum\) of 5 f32.* at {line}")
+            self.assertNotIn("rank 2 (", words)
             self.assertLess(seconds, WITHIN)
 
     def test_the_timeout_of_a_wait(self):
         words, seconds = self.on_two(run_wait_with_timeout)[0]
+        self.assertRegex(words, r"; rank 1 \(process \d+\) ")
         self.assertIn("longer than its timeout of 0.5 s", words)
         self.assertTrue(0.4 < seconds < WITHIN, seconds)
 
@@ -375,6 +383,8 @@ class Errors(unittest.TestCase):
             for result in ranks.run(4, run_monitored_barrier, absent, backend="addend"):
                 if result:
                     self.assertIn(words, result[0])
+                    for rank in absent:
+                        self.assertRegex(result[0], rf"rank {rank} \(process \d+\) ")
                     self.assertLess(result[1], WITHIN)
 
     def test_abort(self):

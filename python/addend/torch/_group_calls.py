@@ -57,6 +57,7 @@ _test = bound("ad_comm_test", ctypes.c_int, _address, _address, _address)
 _wait = bound("ad_comm_wait", ctypes.c_int, _address, _address)
 _fail = bound("ad_comm_fail", None, _address, ctypes.c_int, ctypes.c_char_p)
 _flight_record = checked("ad_comm_flight_record", ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+_lacking = checked("ad_comm_lacking", ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 _PEER_FAILED = constant("AD_PEER_FAILED")
 _sizeof = ctypes.sizeof
 TRANSFER = "transfer"
@@ -206,7 +207,7 @@ class Calls:
         end = time.monotonic() + seconds
         while not self.test(posted):
             if time.monotonic() > end:
-                self.fail(f"a wait took longer than its timeout of {seconds:g} s")
+                self.fail(f"a wait took longer than its timeout of {seconds:g} s{self.lacking()}")
             time.sleep(0.0002)
 
     def _lose(self, posted: Posted, status: int) -> None:
@@ -245,6 +246,16 @@ class Calls:
             if self.handle is not None and os.getpid() == self._pid:
                 _fail(self.handle, _PEER_FAILED, words.encode(errors="replace"))
 
+    def lacking(self) -> str:
+        """Where the ranks are that the present wait lacks, as the end of a sentence. Any thread may call this."""
+        with _closing:
+            if self.handle is None or os.getpid() != self._pid:
+                return ""
+            text = ctypes.c_void_p()
+            _lacking(self.handle, text)
+            words = take_text(text)
+        return f"; {words}" if words else ""
+
     def close(self) -> None:
         with self._lock, _closing:
             self.handle = None
@@ -262,7 +273,8 @@ class Calls:
         """Called by the timeout thread: fails the group if a wait has lasted longer than the group's timeout."""
         since = self.since
         if since and now - since > self.seconds:
-            self.fail(f"waited {self.seconds:g} s, the timeout of its process group, at {self._site.decode()}")
+            place = self._site.decode()
+            self.fail(f"waited {self.seconds:g} s, the timeout of its process group, at {place}{self.lacking()}")
 
 
 # ---- timeouts: one thread for all groups of the process ----

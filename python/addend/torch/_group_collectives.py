@@ -367,7 +367,7 @@ class Collectives:
 
     def _give_up(self, words: str, work: Work) -> None:
         """Fails the group with these words; waiting for `work`, which is not complete, raises them here."""
-        self._calls.fail(words)
+        self._calls.fail(words + self._calls.lacking())
         work.wait()
 
     def _late(self, works: Any, seconds: float) -> Any:

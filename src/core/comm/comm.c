@@ -188,6 +188,17 @@ void ad_comm_fail(ad_comm *comm, ad_status status, const char *message) {
   comm->engine->fail(comm->world, status, text);
 }
 
+ad_status ad_comm_lacking(const ad_comm *comm, char **out) {
+  char words[AD_MESSAGE_MAX] = "";
+  ad_text text = ad_text_on(words, sizeof words);
+  AD_NEED(comm, out);
+  if (comm->engine->lacking) comm->engine->lacking(comm->world, &text);
+  char *copy = strdup(words);
+  if (!copy) return ad_fail(AD_MEMORY, "no memory for a sentence");
+  *out = copy;
+  return AD_OK;
+}
+
 ad_status ad_comm_alloc(ad_comm *comm, size_t bytes, void **out) {
   AD_NEED(comm, out);
   return comm->engine->alloc(comm->world, bytes, out);

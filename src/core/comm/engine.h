@@ -9,6 +9,7 @@
  * A new engine is a file with such a table, and a line where ad_comm_open (open.c) chooses among them. */
 #ifndef COMM_ENGINE_H
 #define COMM_ENGINE_H
+#include "base/text.h"
 #include "comm/call.h"
 #include "mesh/group.h"
 
@@ -71,6 +72,9 @@ typedef struct ad_engine {
    * the world is then AD_PEER_FAILED with `message`, on this rank too. `cause` is this rank's reason, for the
    * launcher's report. Copies `message`; waits for no answer. */
   void (*fail)(void *world, ad_status cause, const char *message);
+  /* Adds where the ranks are that this rank waits for. Another thread than the one that waits may call it. NULL in the
+   * table: the engine does not know. */
+  void (*lacking)(void *world, ad_text *text);
   /* Returns AD_OK, or the error of the world. Never waits for a rank. */
   ad_status (*health)(void *world);
   /* Leaves the world and frees `world` with all memory it gave. Calls under way are given up: ranks that still need

@@ -193,6 +193,11 @@ static ad_status hostile_wait(void *world, ad_call *call) {
   return complete(w, call);
 }
 
+static void hostile_lacking(void *world, ad_text *text) {
+  const hostile_world *w = world;
+  if (w->engine->lacking) w->engine->lacking(w->inner, text);
+}
+
 static void hostile_fail(void *world, ad_status cause, const char *message) {
   const hostile_world *w = world;
   w->engine->fail(w->inner, cause, message);
@@ -256,6 +261,7 @@ const ad_engine ad_engine_hostile = {
     .wait = hostile_wait,
     .release = hostile_release,
     .fail = hostile_fail,
+    .lacking = hostile_lacking,
     .health = hostile_health,
     .close = hostile_close,
 };

@@ -176,17 +176,21 @@ static int is_at_work(const ad_watchdog *dog, uint32_t rank) {
 }
 
 static const char *doing(const ad_watchdog *dog, uint32_t rank, char state) {
-  return is_at_work(dog, rank) ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
+  return state == 'R' || is_at_work(dog, rank) ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
 }
 
-// Adds what a rank does outside of collectives, and its last collective.
+// Adds what a rank does outside of collectives, and its last collective. A process that addend's launcher started has
+// one world; another one may have several, and be in a collective of one that this one knows nothing of.
 static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   int pid = atomic_load(&record->pid);
   char state = process_of(pid).state;
+  const char *group = dog->control->launcher ? "" : " in this group";
   if (state == 'T')
-    ad_text_add(text, "(process %d) is stopped; `kill -CONT %d` lets it go on; its last collective: ", pid, pid);
+    ad_text_add(text, "(process %d) is stopped; `kill -CONT %d` lets it go on", pid, pid);
   else
-    ad_text_add(text, "(process %d) %s outside of collectives; its last collective: ", pid, doing(dog, rank, state));
+    ad_text_add(text, "(process %d) %s outside of %scollectives", pid, doing(dog, rank, state),
+                *group ? "this group's " : "");
+  ad_text_add(text, "; its last collective%s: ", group);
   add_last(dog, rank, record, text);
 }
 
@@ -371,4 +375,34 @@ void ad_watchdog_look(ad_watchdog *dog) {
   }
   dog->looked_at = now;
   if (!atomic_load(&dog->control->failed)) say_when_due(dog, now);
+}
+
+/* ---- whom one rank waits for ---- */
+
+// 1: the rank with `record` waits for `other`, which has not made the call, or is the other side of the transfer. Of a
+// rank that only tests its calls nothing is known but that it needs one of those that wait for nothing.
+static int lacks(const ad_watchdog *dog, shm_record *record, uint32_t other) {
+  uint64_t peer = atomic_load(&record->waits_peer), sequence = atomic_load(&record->waits_sequence);
+  if (!(atomic_load(&record->epoch) & 1)) return !is_waiting(dog, &ad_shm_records(dog->control)[other]);
+  if (peer) return peer == SHM_ANY_RANK || peer == (uint64_t)other + 1;
+  const shm_entry *entry = ad_shm_entry(dog->control, atomic_load(&record->waits_channel));
+  if (!entry) return 0;
+  ad_group_shape shape = ad_shm_entry_shape(dog->control, entry);
+  uint32_t member = member_of(dog, entry, other);
+  return ad_shape_rank(&shape, member) == other &&
+         atomic_load(&slot_of(dog, entry, member, sequence)->published) < sequence + 1;
+}
+
+void ad_watchdog_lacking(shm_control *control, uint32_t waiting, ad_text *text) {
+  ad_watched nothing_seen[SHM_RANKS_MAX] = {0};
+  const ad_watchdog dog = {.control = control, .watcher = waiting, .ranks = nothing_seen, .looked_at = ad_now()};
+  char words[WORDS_MAX];
+  size_t count = 0;
+  for (uint32_t rank = 0; rank < control->ranks; rank++) {
+    shm_record *record = &ad_shm_records(control)[rank];
+    if (rank == waiting || atomic_load(&record->state) != SHM_JOINED) continue;
+    if (!is_stopped(atomic_load(&record->pid)) && !lacks(&dog, &ad_shm_records(control)[waiting], rank)) continue;
+    describe(&dog, rank, words);
+    ad_text_list(text, &count, "", "rank %u %s", rank, words);
+  }
 }

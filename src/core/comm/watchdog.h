@@ -25,5 +25,8 @@ void ad_watchdog_look(ad_watchdog *dog);
 /* Adds which ranks the others wait for: ": rank 1 was stopped, rank 2 was in no collective"; nothing if all ranks wait.
  */
 void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text);
+/* Adds where the ranks are that rank `waiting` waits for, and those that are stopped: "rank 1 (process 4711) is stopped;
+ * ...; its last collective: ..."; nothing if there are none. Only reads the file: any thread of the rank may call it. */
+void ad_watchdog_lacking(shm_control *control, uint32_t waiting, ad_text *text);
 
 #endif

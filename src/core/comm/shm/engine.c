@@ -125,6 +125,11 @@ static void shm_fail(void *engine_world, ad_status cause, const char *message) {
   ad_shm_raise(world->control, world->rank, AD_PEER_FAILED, cause, message);
 }
 
+static void shm_lacking(void *engine_world, ad_text *text) {
+  const shm_world *world = engine_world;
+  ad_watchdog_lacking(world->control, world->rank, text);
+}
+
 static ad_status shm_alloc(void *world, size_t bytes, void **out) { return ad_shm_alloc(world, bytes, out); }
 static void shm_free(void *world, void *memory) { ad_shm_free(world, memory); }
 
@@ -166,6 +171,7 @@ const ad_engine ad_engine_shm = {
     .wait = shm_wait,
     .release = shm_release,
     .fail = shm_fail,
+    .lacking = shm_lacking,
     .health = shm_health,
     .close = shm_close,
 };
