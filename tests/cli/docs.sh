@@ -26,6 +26,8 @@ def check_paths(page, folders):
         if not exists(path): complain(page, f"there is no {path}")
 for page in files: # comments, and what is built of which file
     if page.endswith((".c", ".h", ".cmake", ".map")) and not page.startswith("tests/") or page.startswith("script/"): check_paths(page, "src")
+for page in files: # pages that comments send readers to
+    if page.endswith((".c", ".h", ".py", ".sh", ".cmake", ".yaml")): check_paths(page, "docs")
 for page in PAGES:
     text = read(page)
     check_paths(page, "|".join(FOLDERS))

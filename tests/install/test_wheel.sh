@@ -57,6 +57,8 @@ P
 import importlib.metadata, importlib.util
 plugins = [one for one in importlib.metadata.distribution("addend").entry_points if one.group == "pytest11"]
 assert [(one.name, one.value) for one in plugins] == [("addend", "pytest_addend")], plugins
+backends = [one.value for one in importlib.metadata.distribution("addend").entry_points if one.group == "torch.backends"]
+assert backends == ["torch_addend:register"] and importlib.util.find_spec("torch_addend"), backends
 assert importlib.util.find_spec("pytest_addend") and importlib.util.find_spec("addend._pytest_rank")
 P
 "$work/venv/bin/addend" explain own_only | grep -q '^# own_only: ' || fail "addend explain"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from importlib.util import find_spec
 
 PYTHON = pathlib.Path(__file__).resolve().parents[2] / "python"
 HANGS = 240  # seconds
@@ -38,6 +39,60 @@ if sys.argv[1:]:
     __import__(sys.argv[1])
 dist.init_process_group("addend", store=dist.HashStore(), rank=0, world_size=1)
 print(dist.get_backend())
+"""
+TRAINING = """
+import os
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+dist.init_process_group("addend")
+
+
+class Net(nn.Linear):
+    def forward(self, x, labels=None):
+        return {"loss": (super().forward(x) - labels).square().mean()}
+
+
+def row(at):
+    made = torch.Generator().manual_seed(at)
+    return {"x": torch.randn(6, generator=made), "labels": torch.randn(20, generator=made)}
+
+
+def new_net():
+    torch.manual_seed(1)
+    return Net(6, 20)
+
+
+rows = [row(at) for at in range(32)]
+told = dict(use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True)
+told.update(gradient_accumulation_steps=2, max_steps=3)
+trainer = Trainer(new_net(), TrainingArguments("trained", **told), train_dataset=rows, eval_dataset=rows)
+trainer.train()
+assert trainer.evaluate()["eval_loss"] > 0
+assert isinstance(trainer.model_wrapped, nn.parallel.DistributedDataParallel)
+
+accelerator = Accelerator(cpu=True)
+net = new_net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+net, optimizer, batches = accelerator.prepare(net, optimizer, torch.utils.data.DataLoader(rows, batch_size=4))
+for batch in batches:
+    loss = net(**batch)["loss"]
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+losses = accelerator.gather(loss.detach())
+assert abs(accelerator.reduce(loss.detach(), "mean") - losses.mean()) < 1e-6
+assert gather_object([accelerator.process_index]) == [0, 1]
+sums = [torch.cat([p.detach().double().sum()[None] for p in one.parameters()]) for one in (trainer.model, net)]
+both = accelerator.gather(torch.stack(sums)[None])
+assert torch.equal(both[0], both[1]), both
+os.write(1, f"trained on {dist.get_backend()}\\n".encode())
+dist.destroy_process_group()
 """
 
 
@@ -69,6 +124,12 @@ class Backend(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("addend sum 3.0\n"), 2, done.stdout)
         self.assertEqual(done.stdout.count("by default gloo\n"), 2, done.stdout)
+
+    @unittest.skipUnless(find_spec("transformers") and find_spec("accelerate"), "script/torch installs them")
+    def test_trainer_and_accelerate_take_a_group_that_is_there(self):
+        (self.folder / "training.py").write_text(TRAINING)
+        done = self.run_python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "training.py")
+        self.assertEqual(done.stdout.count("trained on addend\n"), 2, done.stdout + done.stderr)
 
     def test_a_library_that_is_missing_shows_when_a_group_is_made(self):
         done = self.run_python("alone.py", ADDEND_LIBRARY="/nowhere/libaddend.so")

@@ -343,6 +343,13 @@ class Pytest(unittest.TestCase):
         command = [sys.executable, "-m", "pytest", "-p", "pytest_addend", "-p", "no:cacheprovider", "-rs"]
         return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
+    def test_the_page(self):
+        page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch-testing.md"
+        example = re.search(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S).group(1)
+        with tempfile.TemporaryDirectory() as folder:
+            said, _ = self.start(folder, example).communicate(timeout=HANGS)
+        self.assertIn("2 passed", said)
+
     def test_whole_tests_and_bodies(self):
         before = left_behind()
         with tempfile.TemporaryDirectory() as folder:
