@@ -321,7 +321,10 @@ int ad_cli_sample(int argc, char **argv) {
   sequence s = {0};
   ad_cli_parse(&ad_cli_sample_argp, argc, argv, 0, &input);
   ad_status status = ad_sampler_open(input.from, &input.options, &sampler);
-  if (status) return ad_cli_failed(status);
+  if (status) {
+    int result = ad_cli_failed(status);
+    return status == AD_IO ? CLI_WRONG_CALL : result;  // the call names no model that can be read
+  }
   int failed = sample(&input, sampler, &s);
   ad_cli_tokenizer_end(&s.tokenizer);
   free(s.tokens);

@@ -22,7 +22,9 @@ typedef struct ad_schedule {
 AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t step, double *out);
 
 /* AdamW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019. Zero fields mean the defaults: beta1
- * 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0. */
+ * 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0. beta1 and beta2 lie from 0 to below 1; AD_BETA_ZERO stands for 0, with
+ * which a moment is that of the last gradient alone. */
+#define AD_BETA_ZERO (-1.0)
 typedef struct ad_adamw_options {
   size_t size; /* sizeof(ad_adamw_options) */
   double beta1, beta2, epsilon, weight_decay;

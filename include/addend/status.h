@@ -57,8 +57,8 @@ AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2,
 #define ad_fail(status, ...) ((ad_fail)(status, __VA_ARGS__), (status))
 #endif
 enum { AD_MESSAGE_MAX = 2048 };
-/* Makes a text from outside (a path, a name in a file) safe for a terminal: each byte of a control character, or of a
- * sequence that is not UTF-8, is written as \xHH. Text that does not fit `buffer` is cut. Returns buffer. */
+/* Makes a text from outside (a path, a name in a file) safe for a terminal: each byte of a control character, of a
+ * character that turns the direction of text, or of a sequence that is not UTF-8, is written as \xHH. Text that does not fit `buffer` is cut. Returns buffer. */
 AD_API const char *ad_printable(const char *text, char *buffer, size_t size);
 
 /* The place of a call in the source, as "file.c:88". A public function that names it in messages is called ad_x_at and

@@ -29,6 +29,29 @@ static void what_a_terminal_obeys_is_escaped(void **state) {
       "\\xc2\\x9b31m"); /* CSI (begins a terminal command) as one character */
 }
 
+/* A name that shows another end than it has, and one that breaks a line. */
+static void what_turns_the_direction_of_text_is_escaped(void **state) {
+  prints("w\xe2\x80\xaegpj.exe", "w\\xe2\\x80\\xaegpj.exe");
+  prints(
+      "\xe2\x81\xa6"
+      "a\xe2\x81\xa9",
+      "\\xe2\\x81\\xa6a\\xe2\\x81\\xa9");
+  prints("\xd8\x9c\xe2\x80\x8f\xe2\x80\xa8", "\\xd8\\x9c\\xe2\\x80\\x8f\\xe2\\x80\\xa8");
+  prints("\xd7\xa9\xd8\xa7\xe2\x80\x8d\xe2\x80\xa6\xe2\x82\xac",
+         "\xd7\xa9\xd8\xa7\xe2\x80\x8d\xe2\x80\xa6\xe2\x82\xac");
+  for (unsigned code = 0x80; code < 0x10000; code++) {
+    char text[4] = {(char)(0xc0 | code >> 6), (char)(0x80 | (code & 63)), 0};
+    if (code >= 0x800)
+      memcpy(text, (char[]){(char)(0xe0 | code >> 12), (char)(0x80 | (code >> 6 & 63)), (char)(0x80 | (code & 63)), 0},
+             4);
+    int obeyed = code < 0xa0 || code == 0x61c || code == 0x200e || code == 0x200f ||
+                 (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+    unsigned found = 0;
+    assert_int_equal(ad_control_at(text, &found), obeyed ? strlen(text) : 0);
+    if (obeyed) assert_int_equal(found, code);
+  }
+}
+
 static void bytes_that_are_no_text_are_escaped(void **state) {
   prints("\x9b", "\\x9b");
   prints("\xff.svg", "\\xff.svg");
@@ -67,6 +90,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(texts_stay_as_they_are),
       cmocka_unit_test(what_a_terminal_obeys_is_escaped),
+      cmocka_unit_test(what_turns_the_direction_of_text_is_escaped),
       cmocka_unit_test(bytes_that_are_no_text_are_escaped),
       cmocka_unit_test(what_has_no_room_is_cut_between_pieces),
       cmocka_unit_test(messages_are_printable),

@@ -11,12 +11,12 @@ on_terminal() { # arguments: command; both of its outputs go to a terminal of it
   status=0
   TERM=dumb NO_COLOR=1 timeout $hang python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@" >seen </dev/null || status=$?
 }
-evil=$'a\e[31mb\a\xc2\x9b' shown='a\x1b[31mb'
+evil=$'a\e[31mb\a\xc2\x9b\u202ec' shown='a\x1b[31mb'
 shows() { # arguments: exit status, call whose message has the name
   local expected=$1; shift
   on_terminal "$addend" "$@"
   [ $status -eq "$expected" ] || { cat -v seen >&2; fail "exit $status instead of $expected: $(printf '%q ' "$@")"; }
-  ! LC_ALL=C grep -q $'[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]\|\xc2[\x80-\x9f]' seen || { cat -v seen >&2; fail "a terminal is told to do something: $(printf '%q ' "$@")"; }
+  ! LC_ALL=C grep -q $'[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]\|\xc2[\x80-\x9f]\|\xe2\x80[\x8e\x8f\xa8-\xae]\|\xe2\x81[\xa6-\xa9]' seen || { cat -v seen >&2; fail "a terminal is told to do something: $(printf '%q ' "$@")"; }
 }
 names() { shows "$@"; grep -qF "$shown" seen || { cat -v seen >&2; fail "the name is shown: $(printf '%q ' "$@")"; }; }
 
@@ -43,6 +43,9 @@ printf '0B0,0F0\n' >wrong.csv && names 1 schedule check wrong.csv --picture "$ev
 names 0 train "$recipe" $few -o "$evil" --dump-step 0
 names 2 train "$recipe" $few -o "$evil"
 names 0 report "$evil"
+printf '0F0,0B0\n' >$'turned\u202e.csv' && "$addend" schedule check $'turned\u202e.csv' --picture turned.svg >/dev/null && grep -q turned turned.svg ||
+  fail "a picture with the name of its file"
+! LC_ALL=C grep -q $'\xe2\x80\xae' turned.svg || fail "a picture turns the direction of text"
 path=$("$addend" report "$evil") && [ "$path" = "$evil/report.html" ] || fail "a script gets the path as it is"
 "$addend" train "$recipe" $few -o $'b\e' --json 2>err >out && python3 -c 'import json; assert json.load(open("out"))["folder"] == "b\x1b"' ||
   { cat err out >&2; fail "a JSON document has it with JSON's escapes"; }
@@ -55,7 +58,7 @@ def write(path, metadata, name, values):
     header = {"__metadata__": metadata, name: {"dtype": "F32", "shape": [len(values)], "data_offsets": [0, len(data)]}}
     text = json.dumps(header).encode()
     open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
-name = "w\x1b[31m\x9b"
+name = "w\x1b[31m\x9b\u202e\u2066"
 for rank in range(2):
     of = {"addend.version": "1", "addend.mesh": "dp_replicate=2", "addend.rank": str(rank)}
     values = [rank + 0.5, 2.0, 3.0 - rank, 7.0 * rank + 1]
@@ -64,11 +67,17 @@ for rank in range(2):
 write("wrong.safetensors", {"addend.version": "1", "addend.mesh": "dp\x1b[31m=2", "addend.rank": "\x1b[32m", "addend.kind": "\x07"}, name, [1.0])
 P
 mkdir dumped && python3 dump.py
-shown='w\x1b[31m\xc2\x9b'
+shown='w\x1b[31m\xc2\x9b\xe2\x80\xae\xe2\x81\xa6'
 names 1 diff dumped
+names 1 diff dumped --format github
+shown='\u202e\u2066'
+names 1 diff dumped --json
+"$addend" diff dumped --html page.html >out || [ $? -eq 1 ]
+grep -qiF 'w\u001b[31m' page.html && grep -qF '\\xe2\\x80\\xae\\xe2\\x81\\xa6' page.html || fail "the page has the name"
+! LC_ALL=C grep -q $'\xe2\x80\xae' page.html || fail "the page turns the direction of text"
 shows 2 diff wrong.safetensors
 "$addend" diff dumped --json >out || [ $? -eq 1 ]
-python3 -c 'import json; assert json.load(open("out"))["params"][0]["name"] == "w\x1b[31m\x9b"' || fail "JSON has the name as it is"
+python3 -c 'import json; assert json.load(open("out"))["params"][0]["name"] == "w\x1b[31m\x9b\u202e\u2066"' || fail "JSON has the name as it is"
 
 # A dump's folder with things that are no dump files.
 mkdir elsewhere && mv dumped/rank1.sum.safetensors elsewhere && ln -s ../elsewhere/rank1.sum.safetensors dumped

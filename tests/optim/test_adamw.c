@@ -79,6 +79,33 @@ static void the_update_follows_the_formula(void **state) {
   ad_mesh_destroy(w.mesh);
 }
 
+/* beta1 0 (PyTorch's betas=(0, 0.95)): the moment is the gradient, and the first step's correction is 1. beta2 0: the
+ * root is the gradient's own size. */
+static void a_beta_of_zero_is_zero(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  const double grads[] = {0.5, -2, 0.25};
+  for (int which = 1; which <= 2; which++) {
+    double value = 1, grad, first = 0, second = 0, expected = 1;
+    ad_array param = array_of(&w, AD_F64, &value, 1), gradient = array_of(&w, AD_F64, &grad, 1);
+    const ad_array *params[] = {&param};
+    ad_adamw *optimizer;
+    ad_adamw_options options = {.size = sizeof options};
+    *(which == 1 ? &options.beta1 : &options.beta2) = AD_BETA_ZERO;
+    assert_int_equal(ad_adamw_create(params, NULL, 1, &options, &optimizer), AD_OK);
+    for (int t = 1; t <= 3; t++) {
+      grad = grads[t - 1];
+      step_of(optimizer, &param, &gradient, 0.01, 1);
+      first = which == 1 ? grad : 0.9 * first + 0.1 * grad;
+      second = which == 2 ? grad * grad : 0.95 * second + 0.05 * grad * grad;
+      double m = which == 1 ? first : first / (1 - pow(0.9, t)), v = which == 2 ? second : second / (1 - pow(0.95, t));
+      expected -= 0.01 * m / (sqrt(v) + 1e-8);
+      assert_true(fabs(value - expected) < 1e-14);
+    }
+    ad_adamw_destroy(optimizer);
+  }
+  ad_mesh_destroy(w.mesh);
+}
+
 static void f32_follows_f64_within_its_rounding(void **state) {
   world w = open_world("dp_shard=1", AD_R);
   static double wide[NUMEL], wide_grads[NUMEL];
@@ -244,7 +271,12 @@ static void options_that_mean_nothing_are_refused(void **state) {
   const ad_array *params[] = {&param}, *halves[] = {&half};
   ad_adamw *optimizer;
   ad_adamw_options wrong[] = {{.beta1 = 1}, {.beta2 = -0.1}, {.epsilon = -1}, {.weight_decay = NAN}};
-  for (int i = 0; i < 4; i++) assert_int_equal(ad_adamw_create(params, NULL, 1, &wrong[i], &optimizer), AD_INVALID);
+  const char *const named[] = {"beta1", "beta2", "epsilon", "weight_decay"};
+  for (int i = 0; i < 4; i++) {
+    wrong[i].size = sizeof wrong[i];
+    assert_int_equal(ad_adamw_create(params, NULL, 1, &wrong[i], &optimizer), AD_INVALID);
+    assert_non_null(strstr(ad_last_error(), named[i]));
+  }
   assert_int_equal(ad_adamw_create(halves, NULL, 1, NULL, &optimizer), AD_INVALID);
   ad_mesh_destroy(w.mesh);
 }
@@ -435,6 +467,7 @@ static void a_step_by_a_number_that_is_not_finite_updates_nothing(void **state) 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_update_follows_the_formula),
+      cmocka_unit_test(a_beta_of_zero_is_zero),
       cmocka_unit_test(f32_follows_f64_within_its_rounding),
       cmocka_unit_test(every_variant_gives_the_same_bits),
       cmocka_unit_test(a_missing_gradient_counts_as_zero),

@@ -1,5 +1,6 @@
-/* Escapes what a terminal would obey: control characters, also those of Unicode, and bytes that are not UTF-8, which
- * some terminals take for control characters. */
+/* Escapes what a terminal would obey: control characters, also those of Unicode, bytes that are not UTF-8, which some
+ * terminals take for control characters, and the characters by which a text turns its direction, so that a name could
+ * be read as another one. */
 #include "base/printable.h"
 
 #include <stdio.h>
@@ -15,9 +16,23 @@ static size_t character_length(const unsigned char *at) {
   return length;
 }
 
-/* 1 for a control character; U+0080 to U+009F are such, too. */
-static int is_control(const unsigned char *at) {
-  return at[0] < 0x20 || at[0] == 0x7f || (at[0] == 0xc2 && at[1] < 0xa0);
+/* 1 for a character that turns the direction of text, or ends a line. */
+static int turns(unsigned code) {
+  return code == 0x61c || code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) ||
+         (code >= 0x2066 && code <= 0x2069);
+}
+
+size_t ad_control_at(const char *text, unsigned *code) {
+  const unsigned char *at = (const unsigned char *)text;
+  *code = at[0];
+  if (at[0] < 0x80) return at[0] < 0x20 || at[0] == 0x7f;
+  if ((at[0] != 0xc2 && at[0] != 0xd8 && at[0] != 0xe2) || (at[1] & 0xc0) != 0x80) return 0;
+  *code = (at[0] & 0x1fu) << 6 | (at[1] & 0x3fu);
+  if (at[0] == 0xc2) return *code < 0xa0 ? 2 : 0; /* U+0080 to U+009F */
+  if (at[0] == 0xd8) return turns(*code) ? 2 : 0;
+  if ((at[2] & 0xc0) != 0x80) return 0;
+  *code = 0x2000 | (at[1] & 0x3fu) << 6 | (at[2] & 0x3fu);
+  return turns(*code) ? 3 : 0;
 }
 
 /* Writes the next piece of the output, a character or an escaped byte, and returns how many bytes of `text` it stands
@@ -25,7 +40,8 @@ static int is_control(const unsigned char *at) {
 static size_t next_piece(const char *text, int keeps_lines, char piece[5]) {
   const unsigned char *at = (const unsigned char *)text;
   size_t length = character_length(at);
-  if (length && (!is_control(at) || (keeps_lines && *at == '\n'))) {
+  unsigned code;
+  if (length && (!ad_control_at(text, &code) || (keeps_lines && *at == '\n'))) {
     memcpy(piece, text, length);
     piece[length] = 0;
     return length;

@@ -404,7 +404,7 @@ ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options 
   AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));
   ad_status status = diff_all(files, count, &taken, &said);
   char *text =
-      status ? NULL : json_dumps(said.document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+      status ? NULL : ad_json_dumps(said.document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
   json_decref(said.document);
   if (status) return status;
   if (!text) return ad_fail(AD_MEMORY, "no memory for the JSON document of the dump");

@@ -1,8 +1,12 @@
 /* Reads JSON files. Callers know what the documents mean; jansson limits how deeply they nest. */
 #include "files/json.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "files/file.h"
 
 enum { DOCUMENT_BYTES_MAX = 1 << 27 };
@@ -38,6 +42,27 @@ json_t *ad_json_text(const char *text) {
   string = json_string(plain);
   ad_release(plain);
   return string;
+}
+
+char *ad_json_dumps(const json_t *document, size_t flags) {
+  char *plain = json_dumps(document, flags), *text, *to;
+  if (!plain) return NULL;
+  if (ad_new(6 * strlen(plain) + 1, &text)) { /* DEL becomes six bytes */
+    free(plain);
+    return NULL;
+  }
+  to = text;
+  for (const char *at = plain; *at; at++) {
+    unsigned code;
+    size_t bytes = *at == '\n' ? 0 : ad_control_at(at, &code);
+    if (bytes)
+      to += snprintf(to, 7, "\\u%04x", code), at += bytes - 1;
+    else
+      *to++ = *at;
+  }
+  *to = 0;
+  free(plain);
+  return text;
 }
 
 static int make_text_printable(json_t *string) {

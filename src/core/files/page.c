@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "base/printable.h"
 #include "base/unfinished.h"
 #include "base/locale.h"
 
@@ -13,17 +14,21 @@ typedef struct filled_page {
   const json_t *data;
 } filled_page;
 
-/* Writes a piece of the JSON with '<' as \u003c, because "</script>" would end the script element that holds the data.
- * In JSON '<' occurs only in texts. */
+/* Writes a piece of the JSON with '<' as \u003c, because "</script>" would end the script element that holds the data,
+ * and with what a terminal would obey (ad_control_at) as ad_printable has it; JSON has escapes of its own for the ASCII
+ * among these. Both occur only in texts, and no piece ends within a character. */
 static int write_data(const char *text, size_t size, void *context) {
   FILE *file = context;
-  const char *end = text + size;
-  while (text < end) {
-    const char *next = memchr(text, '<', (size_t)(end - text));
-    size_t length = (size_t)((next ? next : end) - text);
-    fwrite(text, 1, length, file);
-    if (next) fputs("\\u003c", file);
-    text += length + (next != NULL);
+  for (const char *end = text + size; text < end; text++) {
+    unsigned code;
+    size_t bytes = (unsigned char)*text < 0x80 ? 0 : ad_control_at(text, &code);
+    for (size_t i = 0; i < bytes; i++) fprintf(file, "\\\\x%02x", (unsigned char)text[i]);
+    if (bytes)
+      text += bytes - 1;
+    else if (*text == '<')
+      fputs("\\u003c", file);
+    else
+      fputc(*text, file);
   }
   return ferror(file) ? -1 : 0;
 }

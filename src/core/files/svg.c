@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
+#include "base/printable.h"
 
 /* The style of all pictures. Readers without colour schemes (converters for print) show the light one. Groups differ by
  * letters as well as by colours. */
@@ -39,21 +40,24 @@ static void write_tip(FILE *file, const char *id, const char *class) {
 }
 
 /* Writes text with XML's special characters escaped. Characters that XML cannot hold (control characters, U+FFFE and
- * U+FFFF) become '?'. */
+ * U+FFFF), and those that turn the direction of text, become '?'. */
 static void write_escaped(FILE *file, const char *text) {
   for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-    int is_no_character = c[0] == 0xef && c[1] == 0xbf && (c[2] == 0xbe || c[2] == 0xbf);
-    if (is_no_character) c += 2;
-    if (is_no_character || *c < ' ' || *c == 0x7f)
+    unsigned code;
+    size_t bytes = ad_control_at((const char *)c, &code);
+    if (c[0] == 0xef && c[1] == 0xbf && (c[2] == 0xbe || c[2] == 0xbf)) bytes = 3;
+    if (bytes) {
       fputc('?', file);
-    else if (*c == '&')
+      c += bytes - 1;
+    } else if (*c == '&') {
       fputs("&amp;", file);
-    else if (*c == '<')
+    } else if (*c == '<') {
       fputs("&lt;", file);
-    else if (*c == '>')
+    } else if (*c == '>') {
       fputs("&gt;", file);
-    else
+    } else {
       fputc(*c, file);
+    }
   }
 }
 

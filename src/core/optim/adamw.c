@@ -23,15 +23,20 @@ struct ad_adamw {
   int64_t steps;
 };
 
+static double beta_or(double beta, double fallback) {
+  if (beta == AD_BETA_ZERO) return 0;
+  return beta == 0 ? fallback : beta;
+}
+
 static void set_defaults(ad_adamw_options *options) {
-  if (options->beta1 == 0) options->beta1 = 0.9;
-  if (options->beta2 == 0) options->beta2 = 0.95;
+  options->beta1 = beta_or(options->beta1, 0.9);
+  options->beta2 = beta_or(options->beta2, 0.95);
   if (options->epsilon == 0) options->epsilon = 1e-8;
 }
 
 static ad_status check_options(const ad_adamw_options *options) {
-  if (!(options->beta1 > 0 && options->beta1 < 1 && options->beta2 > 0 && options->beta2 < 1))
-    return ad_fail(AD_INVALID, "AdamW: beta1 and beta2 must lie between 0 and 1, but are %g and %g", options->beta1,
+  if (!(options->beta1 >= 0 && options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1))
+    return ad_fail(AD_INVALID, "AdamW: beta1 and beta2 must lie from 0 to below 1, but are %g and %g", options->beta1,
                    options->beta2);
   if (!(options->epsilon > 0 && isfinite(options->epsilon)))
     return ad_fail(AD_INVALID, "AdamW: epsilon must be above 0, but is %g", options->epsilon);

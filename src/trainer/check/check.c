@@ -11,6 +11,7 @@
 #include "check/document.h"
 #include "comm/agree.h"
 #include "files/file.h"
+#include "files/json.h"
 #include "program/program.h"
 
 enum { USUAL_STEPS = 2 };
@@ -72,7 +73,8 @@ static ad_check_options slope_options(const ad_check_options *options) {
 
 static ad_status print_document(const ad_findings *findings, char **json) {
   json_t *document = ad_findings_document(findings);
-  char *text = document ? json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)) : NULL;
+  char *text =
+      document ? ad_json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)) : NULL;
   json_decref(document);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the proof");
   *json = text;

@@ -1,6 +1,7 @@
 /* Opens a sampler: finds out which kind of folder it is given, and reads the recipe and the values. */
 #include "addend/sample.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -219,6 +220,9 @@ static void look_for_bytes(const char *from, ad_sampler *sampler) {
 ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out) {
   AD_NEED(from, out);
   ad_sampler *sampler = NULL;
+  if (access(from, F_OK))
+    return ad_fail(AD_IO, "%s: cannot be read: %s; name the folder of a run, or of a model as Transformers saves it",
+                   from, strerror(errno));
   ad_status status = has(from, "run.json") ? open_run(from, options, &sampler) : open_folder(from, options, &sampler);
   if (!status) look_for_bytes(from, sampler);
   if (!status) status = ad_ends_read(from, &sampler->ends);

@@ -18,6 +18,8 @@ static int reuses_buckets(const ad_recipe *recipe) {
   return reuses;
 }
 
+static double option_of_beta(double beta) { return beta == 0 ? AD_BETA_ZERO : beta; }
+
 static ad_module_options module_options(ad_run *run) {
   const ad_recipe *recipe = run->recipe;
   return (ad_module_options){.size = sizeof(ad_module_options),
@@ -32,8 +34,8 @@ static ad_module_options module_options(ad_run *run) {
                                          .trace = ad_trace_bucket,
                                          .trace_context = &run->trace},
                              .optimizer = {.size = sizeof(ad_adamw_options),
-                                           .beta1 = recipe->train.beta1,
-                                           .beta2 = recipe->train.beta2,
+                                           .beta1 = option_of_beta(recipe->train.beta1),
+                                           .beta2 = option_of_beta(recipe->train.beta2),
                                            .epsilon = recipe->train.epsilon,
                                            .weight_decay = recipe->train.weight_decay}};
 }
