@@ -44,8 +44,8 @@ AD_API const char *ad_status_sentence(ad_status status);
  *
  * Functions that return no status and look something up by number (a parameter, an axis, a member of a group) return
  * NULL, 0 for a size, or -1 for a rank or a position if there is no such number, and leave a message here, too. A
- * function that returns a status refuses a NULL that it needs, and names the argument; other functions accept NULL only
- * if they say so. */
+ * function that returns a status refuses a NULL that it needs, and names the argument. Those that destroy, close, free
+ * or release do nothing with NULL; other functions accept NULL only if they say so. */
 AD_API const char *ad_last_error(void);
 /* For your own code that fails inside a call of addend's (an operation, a program's functions): sets this thread's last
  * message, formatted as by printf, and returns `status`, which your code then returns. The message is for the person

@@ -36,6 +36,10 @@ for page in PAGES:
     for link in set(re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text)):
         if not os.path.exists(os.path.join(os.path.dirname(page), link)): complain(page, f"links to {link}, which is not there")
 
+# Every fuzzer is in SECURITY.md.
+for path in glob.glob("tests/fuzz/fuzz_*.c"):
+    if path not in read("SECURITY.md"): complain("SECURITY.md", f"lacks {path}")
+
 # The laws: their numbers, their parts, and every `file` (`function`, ...).
 LAWS = "docs/laws.md"
 sections = re.split(r"^## (\d+)\. ", read(LAWS), flags=re.M)[1:]

@@ -169,6 +169,6 @@ exits 2 "token 0 is -7; the model's tokens are 0 to 42" "$model" " -7"
 exits 2 "--tokens takes a whole number from 1 on, not '0'" "$model" 3 --tokens 0
 exits 2 "--temperature takes a number from 0 to 1000000, not '-1'" "$model" 3 --temperature=-1
 exits 2 "--dtype takes f32, bf16 or f64, not 'f16'" "$model" 3 --dtype f16
-exits 3 'no-such: ' no-such 3
-exits 3 'has no config.json' "$source" 3
+exits 2 'no-such: cannot be read: No such file or directory; name the folder of a run' no-such 3
+exits 2 'has no config.json' "$source" 3
 echo "sample: all hold"

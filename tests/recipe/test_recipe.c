@@ -106,6 +106,14 @@ static void what_is_said_of_reductions_stands(void **state) {
   ad_recipe_destroy(r);
 }
 
+static void a_beta_of_zero_is_a_beta(void **state) {
+  const char *const sets[] = {"train.beta1=0", "train.beta2=0"};
+  ad_recipe *r;
+  assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", sets, 2, &r), AD_OK);
+  assert_true(r->train.beta1 == 0 && r->train.beta2 == 0);
+  ad_recipe_destroy(r);
+}
+
 static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **state) {
   SAYS(
       "r.yaml:2: model.layers: must be at least 1, is 0\n"
@@ -259,7 +267,8 @@ static void a_name_that_is_no_folder_of_its_own_is_refused(void **state) {
   SET_SAYS("--set name: " NAMES "a b", GOOD, "name=a b");
   SET_SAYS("--set name: " NAMES "a\\x1bb", GOOD, "name=\"a\\x1bb\"");
   SET_SAYS("--set name: " NAMES "a\\x7fb", GOOD, "name=\"a\\x7fb\"");
-  SET_SAYS("--set name: " NAMES "a\u202eb", GOOD, "name=\"a\\u202eb\"");   /* U+202E reverses the text that follows */
+  SET_SAYS("--set name: " NAMES "a\\xe2\\x80\\xaeb", GOOD,
+           "name=\"a\\u202eb\"");                                          /* U+202E reverses the text that follows */
   SET_SAYS("--set name: " NAMES "a\\xc2\\x9bb", GOOD, "name=\"a\\x9bb\""); /* byte 9b begins a terminal command */
   SET_SAYS("--set name: " NAMES
            "\xef\xbb\xbf"
@@ -863,6 +872,7 @@ int main(void) {
       cmocka_unit_test(every_kind_of_value_is_read),
       cmocka_unit_test(microbatches_before_the_last_reduce_as_the_storage_of_gradients_asks),
       cmocka_unit_test(what_is_said_of_reductions_stands),
+      cmocka_unit_test(a_beta_of_zero_is_a_beta),
       cmocka_unit_test(all_mistakes_are_told_at_once_in_the_order_of_their_lines),
       cmocka_unit_test(missing_keys_are_named_with_what_they_are),
       cmocka_unit_test(without_a_program_only_the_keys_of_every_recipe_are_judged),

@@ -83,6 +83,7 @@ ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, 
 }
 
 void ad_array_destroy(ad_comm *comm, ad_array *array) {
+  if (!array) return;
   if (array->data) ad_comm_free(comm, array->data);
   array->data = NULL;
 }

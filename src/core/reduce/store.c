@@ -303,7 +303,7 @@ ad_status ad_store_acquire(ad_store *store, size_t param) {
 }
 
 void ad_store_release(ad_store *store, size_t param) {
-  if (!ad_has(param, store->param_count, __func__, "parameter")) return;
+  if (!store || !ad_has(param, store->param_count, __func__, "parameter")) return;
   if (!store->options.releases || !store->params[param].is_gathered) return;
   ad_window_release(store, store->params[param].unit);
 }

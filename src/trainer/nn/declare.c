@@ -13,6 +13,7 @@ ad_declarations ad_declarations_on(const ad_mesh *mesh) {
 }
 
 void ad_declarations_release(ad_declarations *list) {
+  if (!list) return;
   for (size_t i = 0; i < list->count; i++) ad_release((char *)(uintptr_t)list->list[i].name);
   for (size_t i = 0; i < list->state_count; i++) ad_release((char *)(uintptr_t)list->states[i].name);
   ad_release(list->list);
