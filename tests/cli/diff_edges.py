@@ -137,6 +137,16 @@ document = told(merged, after=lambda p, rank, values: same)
 assert param(document)["kind"] != "right" and not document["pass"], param(document)["text"]
 assert set(param(document)["ranks"]) == {1, 3}, param(document)
 
+# ---- small factors ----
+
+# A loss scale that was divided out twice leaves all counts near zero, which is no missing addend beside them.
+small = Job("dp=2", [Param("w", [30])])
+for factor in 1 / 1024, 2.0**-16, 2.0**-20:
+    found = param(told(small, counts=lambda p, rank: dict.fromkeys([(0, 0), (1, 0)], factor)))
+    assert found["kind"] == "factor" and "loss scale" in found["text"], found["text"]
+    found = param(told(small, counts=lambda p, rank: {(rank, 0): factor}))
+    assert found["kind"] == "own_only" and abs(found["factor"] - factor) < 1e-3 * factor, found["text"]
+
 # ---- axes whose type I is only assumed ----
 
 # Ranks 0 to 3 are at dp=0 tp=0, dp=0 tp=1, dp=1 tp=0, dp=1 tp=1. The addends of tp=1 differ from those of tp=0 by a part

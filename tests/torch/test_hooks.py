@@ -767,6 +767,192 @@ def adapters_as_said():
     return Job(*adapted(plain=False, sums=True), types=types, expect=1 / WORLD)
 
 
+# -- further right jobs that were drawn by hand, of the same kinds
+
+
+@job
+def each_rank_clips_in_a_hook():
+    return Job(*hooked(lambda g: g * min(1, 1e-3 / g.norm().item())), words=[CHANGED])
+
+
+@job
+def one_rank_scales_in_a_hook():
+    return Job(*hooked(lambda g: g * (0.5 if dist.get_rank() else 1)), words=[CHANGED])
+
+
+@job
+def every_parameter_scaled():
+    net = Net()
+    for p in net.parameters():
+        p.register_hook(lambda g: g / 2)
+    return Job(DistributedDataParallel(net), words=["and 3 more: a hook changed it"])
+
+
+@job
+def divided_in_hooks_and_summed_by_hand():
+    model = Net()
+    for p in model.parameters():
+        p.register_hook(lambda g: g / WORLD)
+
+    def step():
+        mean_of(model)()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+
+    return Job(model, step)
+
+
+@job
+def scaled_beside_a_hook_that_halves():
+    model, _ = hooked(lambda g: g / 2)
+    model.register_comm_hook(None, all_reduced(0.5))
+    return Job(model, answer=None, words=["`averaged`"])
+
+
+@job
+def weight_norm():
+    net = Net()
+    torch.nn.utils.parametrizations.weight_norm(net.up)
+    return Job(DistributedDataParallel(net))
+
+
+@job
+def fully_shard_accumulated_thrice():
+    made = fully_shard_accumulated()
+    made.step, made.words = mean_of(made.model, 3), ["`up.weight`: a hook changed its sum"]
+    return made
+
+
+@job
+def fully_shard_masked():
+    model = fully_shard(Net())
+    model.up.weight.register_post_accumulate_grad_hook(lambda p: p.grad.to_local()[::2].zero_())
+    return Job(model)
+
+
+@job
+def flat_whole_step():
+    model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        mean_of(model, 2)()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Job(model, step)
+
+
+@job
+def encoder_beside_tensor_parallelism():
+    """DDP over the ranks along which another module is cut."""
+    encoder, (model, step) = DistributedDataParallel(nn.Linear(IN, IN)), same(None)
+
+    def both():
+        step()
+        encoder(draw(dist.get_rank())[0]).square().mean().backward()
+
+    return Job(nn.ModuleDict({"encoder": encoder, "model": model}), both)
+
+
+# -- mistakes beside hooks: they are not called right
+
+
+def mistake(made, answer=False, **others):
+    made.answer, made.open_names = answer, others.get("open_names", made.open_names)
+    made.told.update(others.get("told", {}))
+    return made
+
+
+@job
+def halved_and_not_summed():
+    model, step = hooked(lambda g: g / 2)
+
+    def unsynchronised():
+        with model.no_sync():
+            step()
+
+    return mistake(Job(model, unsynchronised, words=["not summed over dp"]))
+
+
+@job
+def summed_in_a_hook_and_by_ddp():
+    model, step = hooked(lambda p: dist.all_reduce(p.grad), kind=ACCUMULATED)
+    return mistake(Job(model, step))
+
+
+@job
+def step_in_a_hook_without_a_sum():
+    model = Net()
+    for p in model.parameters():
+        optimizer = torch.optim.SGD([p], 0.0)
+
+        def hook(p, optimizer=optimizer):
+            optimizer.step()
+            p.grad = None
+
+        p.register_post_accumulate_grad_hook(hook)
+    return mistake(Job(model, words=["not summed over dp"]))
+
+
+@job
+def custom_that_sums_nothing():
+    def nothing(state, bucket):
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    return mistake(Job(communicates(nothing), words=["not summed over dp"]))
+
+
+@job
+def adapters_without_a_sum():
+    return mistake(Job(*adapted(plain=False, sums=False), words=["not summed over dp"]))
+
+
+@job
+def norm_of_heads_without_a_sum():
+    return mistake(Job(*heads(None), words=["no type was given"]))
+
+
+def tripled(p):
+    dist.all_reduce(p.grad)
+    p.grad.mul_(3)
+
+
+@job
+def norm_of_heads_tripled():
+    return Job(*heads(tripled), answer=None, open_names=["norm.weight"], words=["summed over tp"])
+
+
+@job
+def same_work_summed_though_it_is_said():
+    """A factor 2 that is the number of ranks may be a hook's own, too."""
+    made = Job(*same(lambda p: dist.all_reduce(p.grad)), types={"norm.*": "tp=I"}, words=["over tp"])
+    return mistake(made, answer=None, open_names=["norm.weight", "norm.bias"])
+
+
+@job
+def shards_summed_again():
+    model = fully_shard(Net())
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad.to_local()))
+    return Job(model, answer=None)
+
+
+@job
+def unscaled_twice():
+    def twice(scaler, optimizer):
+        scaler.unscale_(optimizer)
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.grad.div_(1024)
+
+    made = scaled(DistributedDataParallel(Net()), twice)
+    made.words = ["a loss scale that was divided out twice"]
+    return mistake(made)
+
+
 # -- what ranks do
 
 

@@ -21,13 +21,29 @@ _HOOKED = "a hook changed it after its addend was seen; what the hook gave is co
 _ZEROED = "a hook changed it after its addend was seen: it made it zero"
 
 
-def factor_text(before: torch.Tensor, after: torch.Tensor) -> str:
-    """The factor between two gradients in words; "" if there is none."""
+def _factor(before: torch.Tensor, after: torch.Tensor) -> float | None:
+    """The factor between two gradients; None: there is none."""
     before, after = before.double(), after.double()
     square = float(before @ before)
     factor = float(before @ after) / square if square else math.nan
     is_one = math.isfinite(factor) and float((after - factor * before).norm()) <= 1e-3 * abs(factor) * square**0.5
-    return f" (it multiplied by {factor:.6g})" if is_one else ""
+    return factor if is_one else None
+
+
+def factor_text(before: torch.Tensor, after: torch.Tensor) -> str:
+    """The factor between two gradients in words; "" if there is none."""
+    factor = _factor(before, after)
+    return "" if factor is None else f" (it multiplied by {factor:.6g})"
+
+
+def is_local(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether a hook that changed a gradient in this way surely did not sum it with that of other ranks, which may
+    have the same: each element keeps its sign and does not grow, or all have one factor that is no number of ranks."""
+    factor = _factor(before, after)
+    if factor is not None:
+        return factor < 1.5 or abs(factor - round(factor)) > 1e-3
+    before, after = before.double(), after.double()
+    return bool(((before * after >= 0) & (after.abs() <= before.abs() * (1 + 1e-3))).all())
 
 
 class Addends:
@@ -42,6 +58,7 @@ class Addends:
         self.behind: dict[int, dict[str, Piece]] = {}  # like `taken`, but after the job's own hooks on the parameter
         # The gradient that a parameter with hooks on its accumulated gradient had before this backward; None: none
         self._before: dict[str, Piece | None] = {}
+        self._local: dict[str, bool] = {}  # whether hooks on a parameter's accumulated gradient are local
         self._known: dict[str, float] = {}  # the number of hooks that a parameter had when the watch began
         self.on_addend: Callable[[Watched], None] = lambda _: None  # called before an addend is taken
         self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of docs/dumps.md
@@ -168,6 +185,9 @@ class Addends:
         after, before = self._accumulated(watched), self._before[watched.name]
         if after is None or watched.name not in self.taken.get(self.microbatch, {}):
             return
+        given = self.behind.get(self.microbatch, {}).get(watched.name) or self.taken[self.microbatch][watched.name]
+        whole = given.values.double() + (0 if before is None else before.values)
+        self._local[watched.name] = is_local(whole, after.values) and self._local.get(watched.name, True)
         if before is not None:
             after.values -= before.values
         self.behind.setdefault(self.microbatch, {})[watched.name] = after
@@ -216,15 +236,19 @@ class Addends:
             for pieces in kept.values():
                 yield from pieces.values()
 
-    def changed(self) -> dict[str, str]:
-        """What hooks of the job did to gradients, in words, by the parameter's name; only those that were changed."""
-        found = {}
+    def changed(self) -> dict[str, tuple[str, bool]]:
+        """What hooks of the job did to gradients, by the parameter's name, only those that were changed: in words, and
+        whether it is_local in every microbatch."""
+        found: dict[str, tuple[str, bool]] = {}
         for number, pieces in self.behind.items():
             for name, piece in pieces.items():
                 before = self.taken[number][name].values
-                if not torch.equal(piece.values.to(before.dtype), before):
-                    is_zero = not bool(piece.values.any())
-                    found[name] = _ZEROED if is_zero else _HOOKED + factor_text(before, piece.values)
+                if torch.equal(piece.values.to(before.dtype), before):
+                    continue
+                is_zero = not bool(piece.values.any())
+                words = _ZEROED if is_zero else _HOOKED + factor_text(before, piece.values)
+                own = self._local[name] if name in self._local else is_local(before, piece.values)
+                found[name] = words, own and found.get(name, ("", True))[1]
         return found
 
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:

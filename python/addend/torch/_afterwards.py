@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from addend.torch import _meshes
+from addend.torch import _addends, _meshes
 from addend.torch._parameters import Watched
 from addend.torch._sums import Sums, Taken, is_zero
 
@@ -34,6 +34,7 @@ class Afterwards:
     def __init__(self, watched: Sequence[Watched], take: Take, guarded: Guard):
         self.scaled: dict[str, float] = {}
         self.before_hooks: Sums = {}
+        self.local: dict[str, bool] = {}  # whether what hooks did to a sum is_local, by the parameter's name
         self._by_id = {id(entry.owned): entry for entry in watched}
         self._take, self._guarded = take, guarded
         self._stepped: Sums = {}  # the sum with which the last step was taken, until another addend comes
@@ -73,7 +74,9 @@ class Afterwards:
     def _note_after(self, entry: Watched) -> None:
         before, after = self._before.pop(entry.name, None), self._take(entry)
         if before is not None and after is not None:
-            after[0].values -= before[0].values
+            is_local = _addends.is_local(before[0].values, after[0].values)
+            self.local[entry.name] = is_local and self.local.get(entry.name, True)
+            after[0].values = after[0].values.double() - before[0].values.double()
             self._add(self._changes, entry.name, after)
 
     def remove(self) -> None:
@@ -130,4 +133,5 @@ class Afterwards:
         for name, (change, axes) in self._changes.items():
             if name in sums and bool(change.values.any()):
                 piece = sums[name][0]
-                self.before_hooks[name] = dataclasses.replace(piece, values=piece.values - change.values), axes
+                values = (piece.values.double() - change.values).to(piece.values.dtype)
+                self.before_hooks[name] = dataclasses.replace(piece, values=values), axes

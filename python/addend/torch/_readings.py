@@ -20,6 +20,7 @@ class Reading(NamedTuple):
     hooked: bool = False  # addends are the gradients after the job's hooks
     times: float = 1.0  # by what the expected factor is multiplied
     words: str = ""  # why, for the report
+    is_certain: bool = True  # False: if the sum is right when it is read so, the hook may have summed it once too often
 
 
 Readings = Dict[str, List[Reading]]  # by the parameter's name, without the first one, Reading()
@@ -27,18 +28,19 @@ Chosen = Mapping[str, Reading]
 Judge = Callable[[Chosen], addend.DiffReport]
 
 
-def of(hooked: Mapping[str, str], factors: Mapping[str, Sequence[tuple[float, str]]]) -> Readings:
-    """The readings of every parameter that has more than one. `hooked`: what hooks did to gradients, in words;
-    `factors`: factors that may belong to what is expected, each with its reason."""
+def of(hooked: Mapping[str, tuple[str, bool]], factors: Mapping[str, Sequence[tuple[float, str]]]) -> Readings:
+    """The readings of every parameter that has more than one. `hooked`: what hooks did to gradients, in words, and
+    whether a sum that is right behind them is certainly right; `factors`: factors that may belong to what is expected,
+    each with its reason."""
     found = {}
     for name in {*hooked, *factors}:
-        changes = [(False, ""), (True, hooked[name])] if name in hooked else [(False, "")]
+        changes = [(False, "", True), (True, *hooked[name])] if name in hooked else [(False, "", True)]
         choices = [[(1.0, ""), factor] for factor in factors.get(name, ())]
         readings = []
-        for (is_hooked, what), chosen in itertools.product(changes, list(itertools.product(*choices))):
+        for (is_hooked, what, is_certain), chosen in itertools.product(changes, list(itertools.product(*choices))):
             times = math.prod(factor for factor, _ in chosen)
             words = "; ".join(filter(None, [what, *(why for _, why in chosen)]))
-            readings.append(Reading(is_hooked, times, words))
+            readings.append(Reading(is_hooked, times, words, is_certain))
         found[name] = readings[1:]
     return found
 
@@ -50,8 +52,11 @@ def united(everyones: Iterable[Readings]) -> Readings:
         for name, readings in own.items():
             known = found.setdefault(name, [])
             for reading in readings:  # ranks may have other words for one reading
-                if reading[:2] not in [other[:2] for other in known]:
+                at = next((i for i, other in enumerate(known) if other[:2] == reading[:2]), None)
+                if at is None:
                     known.append(reading)
+                elif not reading.is_certain:
+                    known[at] = known[at]._replace(is_certain=False)
     return {name: found[name] for name in sorted(found)}
 
 
@@ -69,7 +74,9 @@ def _notes(chosen: Chosen) -> list[str]:
 
 def _holds(param: addend.DiffParam, reading: Reading) -> bool:
     """Whether the sum is right when it is read so, or zero because hooks made all gradients zero."""
-    return bool(param.ok) or (reading.hooked and param.kind == "not_observed" and param.residual == 0)
+    return bool(param.ok and reading.is_certain) or (
+        reading.hooked and param.kind == "not_observed" and param.residual == 0
+    )
 
 
 def judge(by: Judge, readings: Readings) -> addend.DiffReport:
@@ -79,6 +86,7 @@ def judge(by: Judge, readings: Readings) -> addend.DiffReport:
     wrong = [param.name for param in first.params if param.verdict == "wrong" and param.name in readings]
     held: dict[str, Reading] = {}
     behind: dict[str, Mapping[str, Any]] = {}
+    uncertain: set[str] = set()
     tried: Chosen = {}
     report = first
     for at in range(max((len(readings[name]) for name in wrong), default=0)):
@@ -88,12 +96,22 @@ def judge(by: Judge, readings: Readings) -> addend.DiffReport:
         tried = {**held, **left}
         report = by(tried)
         held.update((name, reading) for name, reading in left.items() if _holds(report[name], reading))
+        uncertain.update(name for name in left if report[name].ok and not left[name].is_certain)
         changed = [name for name, reading in left.items() if reading.hooked and reading.times == 1]
         behind.update((name, _report.document_of(report, name)) for name in changed)
     if tried != held:
         report = by(held) if held else first
     report = _report.noted(report, _notes(held))
-    return _with_hooks(report, {name: document for name, document in behind.items() if name not in held})
+    report = _doubt_hooks(report, sorted(uncertain - held.keys()))
+    open_ones = {name: document for name, document in behind.items() if name not in held and name not in uncertain}
+    return _with_hooks(report, open_ones)
+
+
+def _doubt_hooks(report: addend.DiffReport, names: Sequence[str]) -> addend.DiffReport:
+    """The report in which it cannot be told whether a hook summed these parameters or changed them otherwise."""
+    text = "a hook of the job changed the gradient, and what it gave is counted once: right if the hook did not sum it"
+    cause = {"kind": "factor", "axes": None, "factor": None, "text": text, "place": None}
+    return _report.doubted(report, dict.fromkeys(names, cause))
 
 
 def _with_hooks(report: addend.DiffReport, behind: Mapping[str, Mapping[str, Any]]) -> addend.DiffReport:
@@ -112,7 +130,8 @@ def doubt(report: addend.DiffReport, custom: Mapping[str, str]) -> addend.DiffRe
     it may mean them. `custom`: the hook's name, by the parameter's."""
     causes = {}
     for param in report.params:
-        if param.verdict != "wrong" or param.name not in custom or param.kind not in (*FACTORS, *UNKNOWN):
+        kinds = {cause.kind for cause in param.possible_causes} | {param.kind} - {"not_distinguishable"}
+        if param.verdict != "wrong" or param.name not in custom or not kinds <= {*FACTORS, *UNKNOWN}:
             continue
         if param.kind == "missing" and param.factor != 0:
             continue

@@ -317,14 +317,19 @@ class Step:
             if entry.stage is not None:
                 entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
 
-    def _changed(self) -> dict[str, str]:
-        """What hooks of the job did to addends and to sums, in words, by the parameter's name."""
-        behind = self._afterwards.before_hooks if self._afterwards else {}
-        words = "a hook changed its sum; what the wrapper summed before has each addend once"
-        factors = {
-            name: _addends.factor_text(piece.values, self._sums[name][0].values) for name, (piece, _) in behind.items()
-        }
-        return {**self._addends.changed(), **{name: words + text for name, text in factors.items()}}
+    def _changed(self) -> dict[str, tuple[str, bool]]:
+        """What hooks of the job did to addends and to sums, by the parameter's name: in words, and whether they cannot
+        have brought in other ranks' gradients, which would go unnoticed where nothing is summed after the hook."""
+        found = self._addends.changed()
+        large = [axis for axis, size in zip(self._mesh.names, self._mesh.sizes) if size > 1]
+        for name, (words, is_local) in found.items():
+            found[name] = words, is_local or all(self._kinds[name][axis] == "R" for axis in large)
+        assert self._afterwards is not None
+        for name, (piece, _) in self._afterwards.before_hooks.items():
+            before, after = piece.values, self._sums[name][0].values
+            words = "a hook changed its sum; what the wrapper summed before has each addend once"
+            found[name] = words + _addends.factor_text(before, after), self._afterwards.local[name]
+        return found
 
     def _further_factors(self) -> dict[str, list[tuple[float, str]]]:
         """Factors that the job may have brought in without saying so, by the parameter's name, each with its reason."""

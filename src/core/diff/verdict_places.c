@@ -36,10 +36,19 @@ static int are_others(const ad_case *c) {
   return count > 1 || (count == 1 && !counts_once(c, 0) && !counts_once(c, last));
 }
 
+/* The largest count of the part. A count is missing only beside larger ones: all of them may carry one small factor. */
+static double largest_count(const ad_case *c, const ad_judged *judged) {
+  double largest = 0;
+  for (size_t i = 0; i < ad_case_members(c, judged)->count; i++)
+    if (isfinite(judged->why.errors[i])) largest = fmax(largest, fabs(judged->why.counts[i]));
+  return largest;
+}
+
 /* Whether each holder's copy has exactly the addends of the ranks at its own position on `axes`, each *factor times,
  * except in the microbatches that are `right`, whose addends count once. */
 static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad_right right, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
+  double largest = largest_count(c, judged);
   for (size_t h = 0; h < judged->part->holder_count; h++)
     for (size_t i = 0; i < members->count; i++) {
       double count = judged->why.counts[i], error = judged->why.errors[i];
@@ -49,7 +58,7 @@ static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad
       } else if (ad_stands_with(c->dump, members->ranks[i], judged->part->holders[h], axes)) {
         if (isnan(*factor)) *factor = count;
         if (count == 0 || !ad_counts_close(count, *factor, error)) return 0;
-      } else if (count != 0 && !ad_counts_close(count, 0, error)) {
+      } else if (count != 0 && (!ad_counts_close(count, 0, error) || fabs(count) > largest / 2)) {
         return 0;
       }
     }
