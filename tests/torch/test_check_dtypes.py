@@ -394,6 +394,40 @@ def computed_again(model, mesh):
     return ddp(model, mesh)
 
 
+def sharded(model, mesh):
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
+    fully_shard(model.up, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+
+
+class Policies(unittest.TestCase):
+    def test_mixed_precision_of_fully_shard_is_off(self):
+        report = checked(parallelize=sharded)
+        self.assertTrue(report.ok, report)
+        self.assertIn("fully_shard's mixed precision was off: f64", report.messages)
+
+
+class Nested(Net):
+    """Rows of different lengths go through a layer as one nested tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.mid = nn.Linear(2, 2)
+
+    def forward(self, x):
+        pairs = self.up(x).unflatten(1, (4, 2))
+        counts = [2 + int(row[0] > 0) for row in x]
+        nested = torch.nested.as_nested_tensor([y[:n] for y, n in zip(pairs, counts)], layout=torch.jagged)
+        return self.down(torch.nested.to_padded_tensor(self.mid(nested), 0.0, (len(x), 4, 2)).flatten(1))
+
+
+class NestedTensors(unittest.TestCase):
+    def test_in_a_module_of_its_own(self):
+        self.assertTrue(checked(Nested).ok)
+
+
 class Backwards(unittest.TestCase):
     """What runs in a backward computes in f64 too."""
 

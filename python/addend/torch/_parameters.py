@@ -92,7 +92,8 @@ def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
     return [(parts[name], whole[name]) for name in parts if parts[name] is not whole[name]]
 
 
-def _fsdp_groups(module: FSDPModule) -> list[Any]:
+def fsdp_groups(module: FSDPModule) -> list[Any]:
+    """The groups of parameters of a module to which fully_shard was applied."""
     state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     return [group for group in ([state._fsdp_param_group] if groups is None else groups) if group is not None]
@@ -145,7 +146,7 @@ def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
     """All parameters that fully_shard shards; the keys are the ids of the sharded and of the unsharded tensor."""
     found = {}
     for module in model.modules():
-        groups = _fsdp_groups(module) if is_fsdp(module) else []
+        groups = fsdp_groups(module) if is_fsdp(module) else []
         for part, whole in _pairs(module, groups):
             found[id(part)] = found[id(whole)] = (part, whole, *_fsdp_param(part, groups))
     return found

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 import re
-from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import nn
@@ -15,6 +15,8 @@ from torch.autograd import graph
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_map
 
+from addend.torch import _parameters
+from addend.torch._loaded import is_fsdp
 from addend.torch._proof import _names
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex32)
@@ -233,6 +235,22 @@ def quiet(model: nn.Module) -> Set[str]:
         if isinstance(getattr(module, "dropout", None), float):  # in nn.MultiheadAttention and nn.LSTM
             setattr(module, "dropout", 0.0)  # noqa: B010  nn.Module has no attribute dropout
     return {"dropout is off"} if found else set()
+
+
+def widen_policies(parts: Iterable[nn.Module]) -> Set[str]:
+    """Takes the dtypes out of `fully_shard`'s mixed precision, part of which it applies where no mode looks. Returns a
+    note if there were any. A PyTorch without these private names keeps its own."""
+    said = set()
+    for module in (module for part in parts for module in part.modules() if is_fsdp(module)):
+        held: List[Tuple[Any, str]] = [(module._get_fsdp_state(), "_mp_policy")]
+        held += [(param, "mp_policy") for group in _parameters.fsdp_groups(module) for param in group.fsdp_params]
+        for holder, name in held:
+            policy: Any = getattr(holder, name, None)
+            if policy is not None and any((policy.param_dtype, policy.reduce_dtype, policy.output_dtype)):
+                wide = dataclasses.replace(policy, param_dtype=None, reduce_dtype=None, output_dtype=None)
+                setattr(holder, name, wide)
+                said.add("fully_shard's mixed precision was off: f64")
+    return said
 
 
 def vary_constants(model: nn.Module) -> Set[str]:

@@ -336,6 +336,7 @@ class Rank:
             raise addend.InvalidError(
                 f"parallelize returned a {type(made).__name__}; it must return a module, a list of modules, or None"
             )
+        self.said |= _double.widen_policies(self.parts)
         self.buffers = _double.Buffers(self.parts)
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()

@@ -55,6 +55,8 @@ def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
             local = local.wait()
         if local.is_sparse:
             local = local.to_dense()
+        if local.is_nested:
+            local = local.values()
         if local.is_complex():
             local = torch.view_as_real(local.resolve_conj())
         found: NDArray[numpy.float64] = local.double().cpu().contiguous().clone().numpy()  # a copy
