@@ -287,8 +287,8 @@ static ad_status make_answer(const schedule_input *input, const ad_table *table,
 
 static int draw(const schedule_input *input, const ad_table *table) {
   char made[256];
-  snprintf(made, sizeof made, "%s, %d stages, %d microbatches", input->name, input->shape.stages,
-           input->shape.microbatches);
+  snprintf(made, sizeof made, "%s, %d stage%s, %d microbatch%s", input->name, input->shape.stages,
+           input->shape.stages == 1 ? "" : "s", input->shape.microbatches, input->shape.microbatches == 1 ? "" : "es");
   ad_status status = ad_table_picture(table, &input->options, makes(input) ? made : input->name, input->picture);
   return status ? ad_cli_failed(status) : CLI_HOLDS;
 }

@@ -125,7 +125,8 @@ class Comm:
             )
         self.mesh = Mesh(f"dp={self.size}") if mesh is None else mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         if self.mesh.size != self.size:
-            raise InvalidError(f"{self.size} ranks were started, but the mesh {str(self.mesh)!r} has {self.mesh.size}")
+            started = "1 rank was" if self.size == 1 else f"{self.size} ranks were"
+            raise InvalidError(f"{started} started, but the mesh {str(self.mesh)!r} has {self.mesh.size}")
 
     def close(self) -> None:
         """Leaves the world. A rank that later waits for this one gets RankLeftError."""

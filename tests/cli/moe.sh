@@ -191,8 +191,8 @@ refused 'views.sparse: view "efsdp=1 ep=2" has 2 ranks, its mesh "dp_shard=2 tp=
 # An axis that is not named has size 1: the plan is that of the view with all three.
 for short in ep=4 'ep=4 etp=1' 'efsdp=1 ep=4'; do
   "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set "views.sparse=$short" >short 2>err || { cat err; fail "$short"; }
-  "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json >whole
-  cmp short whole || fail "$short is another view than efsdp=1 ep=4 etp=1"
+  "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json >whole.json
+  cmp short whole.json || fail "$short is another view than efsdp=1 ep=4 etp=1"
 done
 "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set views.sparse=efsdp=4 >short 2>err || { cat err; fail "efsdp=4"; }
 "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set 'views.sparse=efsdp=4 ep=1 etp=1' | cmp - short || fail "efsdp=4"

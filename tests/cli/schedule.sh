@@ -194,7 +194,7 @@ complaint "--pairs takes edge or ranks, not 'edges'" check wrong.csv --pairs edg
 complaint "--cost takes F, B, I, W or transfer" check wrong.csv --cost Q=1
 complaint "--cost takes times above 0, not '0'" check wrong.csv --cost F=0
 complaint "--cost takes times above 0" check wrong.csv --cost F=nan
-complaint "costs are given for 1 stages, but the table has 2" check wrong.csv --buffered --stage-cost 1
+complaint "costs are given for 1 stage, but the table has 2" check wrong.csv --buffered --stage-cost 1
 complaint "nothing.csv" check nothing.csv
 complaint "Is a directory" check "$work"
 printf '0F0,0Q0\n' >cells.csv

@@ -444,7 +444,7 @@ static int give_nonsense(ad_comm *comm, void *context) {
   wrong = right;
   wrong.send = NULL;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
-  CHECK_MESSAGE("1 elements, but");
+  CHECK_MESSAGE("1 element, but");
   wrong = right;
   wrong.dtype = (ad_dtype)99;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);

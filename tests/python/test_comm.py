@@ -225,7 +225,7 @@ class Ranks(unittest.TestCase):
             del os.environ["RANK"], os.environ["WORLD_SIZE"]
 
     def test_a_mesh_of_another_size_is_refused(self):
-        with self.assertRaisesRegex(addend.InvalidError, "1 ranks were started, but the mesh 'dp_shard=2' has 2"):
+        with self.assertRaisesRegex(addend.InvalidError, "1 rank was started, but the mesh 'dp_shard=2' has 2"):
             addend.Comm("dp=2", alone=True)
 
 

@@ -228,7 +228,7 @@ static void costs_are_of_kinds_and_stages(void **state) {
     assert_true(begin[i] <= end[i] && end[i] <= 102);
   costs.stage_count = 1;
   assert_int_equal(ad_table_check(table, &options), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "costs are given for 1 stages, but the table has 2"));
+  assert_non_null(strstr(ad_last_error(), "costs are given for 1 stage, but the table has 2"));
   costs = (ad_table_costs){.size = sizeof costs, .b = -1};
   assert_int_equal(ad_table_check(table, &options), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "the cost of B must be above 0"));

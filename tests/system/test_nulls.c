@@ -23,11 +23,23 @@
 #include "reduce/count.h"
 #include "train/run.h"
 
-static void refused_at(ad_status status, const char *words, int line) {
+/* A message about an argument names the function that was called, as the header has it, and none inside the library. */
+static void names_the_call(const char *call, int line) {
+  const char *said = ad_last_error(), *colon = strstr(said, ": `");
+  if (!strncmp(call, "ad_tape_status(", 15)) return; /* it reports another function's error */
+  size_t length = strcspn(call, "("), named = colon ? (size_t)(colon - said) : 0;
+  if (strncmp(call, "ad_", 3) != 0 || !colon || !strstr(said, "` is NULL") || strcspn(said, " ") < named)
+    return; /* another kind of message */
+  if (named < length || strncmp(said, call, length) != 0 || (named > length && strncmp(said + length, "_at", 3) != 0))
+    fail_msg("line %d: %s: \"%s\" names another function", line, call, said);
+}
+
+static void refused_at(ad_status status, const char *words, const char *call, int line) {
   if (status != AD_INVALID) fail_msg("line %d: %s, not invalid: %s", line, ad_status_name(status), ad_last_error());
   if (!strstr(ad_last_error(), words)) fail_msg("line %d: \"%s\" lacks \"%s\"", line, ad_last_error(), words);
+  names_the_call(call, line);
 }
-#define refused(call, words) refused_at((call), (words), __LINE__)
+#define refused(call, words) refused_at((call), (words), #call, __LINE__)
 #define must(call)                                        \
   do {                                                    \
     if (call) fail_msg("%s: %s", #call, ad_last_error()); \

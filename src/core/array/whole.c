@@ -136,6 +136,7 @@ ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mes
   AD_NEED(comm, all, mesh, out);
   int64_t header[HEADER] = {0}, first = ad_mesh_first_rank(mesh);
   int is_here = ad_mesh_has_rank(mesh, ad_comm_rank(comm));
+  if (is_here) AD_NEED(in);
   if (is_here) AD_TRY(ad_array_whole_at(comm, in, out, site));
   if (ad_mesh_size(mesh) == ad_group_size(all) || ad_comm_is_dry(comm)) return AD_OK;
   if (is_here) put_header(out, header);

@@ -10,6 +10,9 @@ typedef struct ad_text {
   size_t size, used;
 } ad_text;
 
+/* The ending of a noun of which there are so many. */
+static inline const char *ad_plural(long long count) { return count == 1 ? "" : "s"; }
+
 AD_INTERNAL ad_text ad_text_on(char *buffer, size_t size);
 AD_INTERNAL void ad_text_add(ad_text *text, const char *format, ...) AD_PRINTF(2, 3);
 

@@ -9,6 +9,7 @@
 #include "addend/layout.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "comm/ranks.h"
 #include "mesh/group.h"
 
@@ -298,7 +299,8 @@ static ad_status check_message(const ad_call *call, const ad_message *message, s
   if (message->send && message->receive)
     return REFUSE(call, "message %zu: one of `send` and `receive` must be NULL", i);
   if (message->count && !message->send && !message->receive)
-    return REFUSE(call, "message %zu: %zu elements, but `send` and `receive` are NULL", i, message->count);
+    return REFUSE(call, "message %zu: %zu element%s, but `send` and `receive` are NULL", i, message->count,
+                  ad_plural((long long)message->count));
   return message->count > SIZE_MAX / 2 / call->element ? too_large(call) : AD_OK;
 }
 
@@ -503,7 +505,8 @@ static ad_status take_side(const ad_transfer *transfer, ad_call *call) {
   if (transfer->send && (transfer->receive || transfer->receives))
     return REFUSE(call, "%s", "one of `send` and `receive` must be NULL, and `receives` may be 1 only for a receive");
   if (transfer->count && !buffer)
-    return REFUSE(call, "%zu elements, but `send` and `receive` are NULL", transfer->count);
+    return REFUSE(call, "%zu element%s, but `send` and `receive` are NULL", transfer->count,
+                  ad_plural((long long)transfer->count));
   if (call->count > SIZE_MAX / 4 / call->element) return too_large(call);
   if (call->count && (uintptr_t)buffer % call->element)
     return REFUSE(call, "the buffer is not aligned for %s", ad_dtype_name(call->dtype));

@@ -61,8 +61,8 @@ static void annotate_dump(FILE *file, const json_t *document, const char *module
   json_array_foreach(json_object_get(document, "messages"), i, message)
       annotate(file, "notice", module, "note", "", json_string_value(message));
   if (strcmp(ad_text_of(document, "verdict"), "right") != 0) return;
-  snprintf(count, sizeof count, "%zu parameters: every addend is counted once",
-           json_array_size(json_object_get(document, "params")));
+  size_t params = json_array_size(json_object_get(document, "params"));
+  snprintf(count, sizeof count, "%zu parameter%s: every addend is counted once", params, ad_plural((long long)params));
   annotate(file, "notice", module, "right", "", count);
 }
 

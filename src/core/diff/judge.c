@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
+#include "base/text.h"
 #include "diff/assumed.h"
 
 /* The number of the parameter's elements that no rank's sum has; 0 also where parts overlap without being copies. */
@@ -29,9 +30,11 @@ static void say_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding
   const ad_judged *shown = verdict->shown;
   int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
   if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
-  say(out, json_sprintf("`%s` has only %zu elements for %zu addends, too few to fit their counts; dump more "
+  say(out, json_sprintf("`%s` has only %zu element%s for %zu addend%s, too few to fit their counts; dump more "
                         "elements (addend.sample)",
-                        parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
+                        parts->param->name, shown->part->count, ad_plural((long long)shown->part->count),
+                        ad_part_members(parts, shown->part)->count,
+                        ad_plural((long long)ad_part_members(parts, shown->part)->count)));
 }
 
 /* Turns `right` into `identical_addends`: ranks with identical addends may have dumped sums, not addends, so that a
@@ -56,7 +59,8 @@ static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_v
   if (compared->there || !(is_right || is_open) || !parts->count || !ad_addends_are_zero(parts)) return;
   char sampled[80] = "";
   if (param->is_sampled)
-    snprintf(sampled, sizeof sampled, " in the %lld elements that were sampled", (long long)param->sample);
+    snprintf(sampled, sizeof sampled, " in the %lld element%s that %s sampled", (long long)param->sample,
+             ad_plural(param->sample), param->sample == 1 ? "was" : "were");
   verdict->kind = AD_VERDICT_NOT_OBSERVED;
   verdict->axes = 0;
   verdict->shown = NULL;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
+#include "base/text.h"
 
 /* ---- collecting the names of all parameters ---- */
 
@@ -115,8 +116,8 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
   if (dim < 0 || dim > 9)
     return ad_fail(AD_INVALID, "'%.*s' is not a type; types are R, I and S<dim>", (int)length, text);
   if (dim >= ndim)
-    return ad_fail(AD_INVALID, "S%d cuts dimension %d, but the parameter has only %d dimensions, counted from 0", dim,
-                   dim, ndim);
+    return ad_fail(AD_INVALID, "S%d cuts dimension %d, but the parameter has only %d dimension%s, counted from 0", dim,
+                   dim, ndim, ad_plural(ndim));
   return *out = AD_S(dim), AD_OK;
 }
 

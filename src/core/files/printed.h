@@ -3,6 +3,7 @@
 #ifndef FILES_PRINTED_H
 #define FILES_PRINTED_H
 #include <stdio.h>
+#include "base/text.h"
 #include "files/json.h"
 
 /* The escape sequences that a terminal takes for these colours; all are "" in plain text. `open`: a question that
@@ -11,9 +12,6 @@ typedef struct ad_paint {
   const char *good, *bad, *open, *dim, *bold, *off;
 } ad_paint;
 AD_INTERNAL const ad_paint *ad_paint_of(ad_text_style style);
-
-/* The ending of a noun of which there are so many. */
-static inline const char *ad_plural(long long count) { return count == 1 ? "" : "s"; }
 
 /* Prints the document to the file; `context` is the caller's. */
 typedef void ad_document_printer(FILE *file, const json_t *document, const void *context);

@@ -274,6 +274,7 @@ static ad_status map_file(ad_safetensors *file, const ad_safetensors *like) {
 }
 
 ad_status ad_safetensors_open(const char *path, ad_safetensors **out) {
+  AD_NEED(path, out);
   return ad_safetensors_open_like(path, NULL, out);
 }
 

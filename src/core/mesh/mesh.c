@@ -8,7 +8,10 @@
 #include "mesh/blocks.h"
 #include "mesh/object.h"
 
-ad_status ad_mesh_create(const char *text, ad_mesh **out) { return ad_mesh_create_pool(text, 0, out); }
+ad_status ad_mesh_create(const char *text, ad_mesh **out) {
+  AD_NEED(text, out);
+  return ad_mesh_create_pool(text, 0, out);
+}
 
 ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **out) {
   AD_NEED(text, out);

@@ -4,6 +4,7 @@
 #include "schedule/generate.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/memory.h"
 
 typedef struct lead_order {
@@ -45,8 +46,8 @@ static ad_status check(const ad_table *table, const int32_t *rank_of, int32_t st
   if (table->action_count)
     return ad_fail(AD_INVALID, "the table already has actions; this order can only fill an empty table");
   if (table->edge_count && table->stages > stages)
-    return ad_fail(AD_INVALID, "stage %d is connected to another stage, but the table has only %d stages",
-                   table->stages - 1, stages);
+    return ad_fail(AD_INVALID, "stage %d is connected to another stage, but the table has only %d stage%s",
+                   table->stages - 1, stages, ad_plural(stages));
   for (int32_t s = 0; s < stages; s++)
     if (rank_of[s] < 0 || rank_of[s] >= table->ranks)
       return ad_fail(AD_INVALID, "stage %d must lie on one of the ranks 0 to %d, not on rank %d", s, table->ranks - 1,

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "base/options.h"
 #include "check/account.h"
 #include "check/document.h"
@@ -241,9 +242,10 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
   AD_TRY(ad_recipe_world(recipe, &needed));
   if (needed != ad_comm_size(comm))
     return ad_fail(AD_INVALID,
-                   "the recipe's mesh \"%s\" has %lld ranks, but %lld were started: start as many as the mesh has, or "
+                   "the recipe's mesh \"%s\" has %lld rank%s, but %lld %s started: start as many as the mesh has, or "
                    "change the mesh",
-                   ad_recipe_mesh_text(recipe, mesh, sizeof mesh), (long long)needed, (long long)ad_comm_size(comm));
+                   ad_recipe_mesh_text(recipe, mesh, sizeof mesh), (long long)needed, ad_plural(needed),
+                   (long long)ad_comm_size(comm), ad_comm_size(comm) == 1 ? "was" : "were");
   if (options->sabotage)
     return ad_fail(
         AD_INVALID,

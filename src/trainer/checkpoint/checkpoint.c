@@ -240,7 +240,7 @@ ad_status ad_checkpointer_save(ad_checkpointer *c, const ad_checkpoint_state *gi
   ad_checkpoint_state own, *state = &own;
   AD_NEED_AS("checkpointer, state", c, given);
   AD_TRY(ad_options_take(&own, sizeof own, given, "ad_checkpoint_state"));
-  AD_TRY(ad_checkpoint_check_state(state));
+  AD_TRY(ad_checkpoint_check_state(__func__, state));
   if (ad_comm_is_dry(c->comm)) return AD_OK;
   AD_TRY(ad_checkpointer_finish(c));
   c->step = state->step;

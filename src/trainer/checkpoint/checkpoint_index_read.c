@@ -177,8 +177,10 @@ ad_status ad_index_check_ranks(const json_t *index) {
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
   if (json_integer_value(said) == ranks) return AD_OK;
-  return ad_fail(AD_IO, "index.json: says that %lld ranks wrote the checkpoint, but its mesh \"%.80s\" has %lld ranks",
-                 (long long)json_integer_value(said), text, (long long)ranks);
+  return ad_fail(AD_IO,
+                 "index.json: says that %lld rank%s wrote the checkpoint, but its mesh \"%.80s\" has %lld rank%s",
+                 (long long)json_integer_value(said), ad_plural(json_integer_value(said)), text, (long long)ranks,
+                 ad_plural(ranks));
 }
 
 ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype) {

@@ -238,7 +238,7 @@ ad_status ad_checkpoint_load(ad_comm *comm, const ad_mesh *mesh, const char *fol
   ad_checkpoint_state own, *state = &own;
   AD_NEED_AS("comm, mesh, folder, state", comm, mesh, folder, out);
   AD_TRY(ad_options_take(&own, sizeof own, out, "ad_checkpoint_state"));
-  AD_TRY(ad_checkpoint_check_state(state));
+  AD_TRY(ad_checkpoint_check_state(__func__, state));
   int64_t steps[AD_CHECKPOINTS_LISTED], count = 0;
   loading l = {.comm = comm, .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)), .state = state};
   if (ad_comm_is_dry(comm))

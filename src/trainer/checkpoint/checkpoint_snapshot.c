@@ -9,9 +9,9 @@
 #include "base/memory.h"
 #include "checkpoint/checkpoint_index.h"
 
-ad_status ad_checkpoint_check_state(const ad_checkpoint_state *state) {
-  if (state->value_count) AD_NEED(state->values);
-  if (state->number_count) AD_NEED(state->numbers);
+ad_status ad_checkpoint_check_state(const char *call, const ad_checkpoint_state *state) {
+  if (state->value_count) AD_NEED_OF(call, state->values);
+  if (state->number_count) AD_NEED_OF(call, state->numbers);
   for (size_t i = 0; i < state->value_count; i++) {
     const ad_checkpoint_value *value = &state->values[i];
     if (!value->name || !value->array || !value->array->layout.mesh)

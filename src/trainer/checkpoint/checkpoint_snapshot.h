@@ -12,7 +12,7 @@ typedef struct ad_snapshot {
 } ad_snapshot;
 
 /* AD_INVALID, naming the place in the list, unless every value and number of a caller's state is complete. */
-AD_CHECKED ad_status ad_checkpoint_check_state(const ad_checkpoint_state *state);
+AD_CHECKED ad_status ad_checkpoint_check_state(const char *call, const ad_checkpoint_state *state);
 /* Copies this rank's pieces of the state in the place of an earlier copy. AD_TYPE for a value that is P or V on some
  * axis. */
 AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);

@@ -37,14 +37,14 @@ static ad_status find_files(const char *const *paths, size_t count, int64_t seq,
   return check_sizes(files, seq, held_out);
 }
 
-static ad_status need_paths(const char *const *paths, size_t count) {
-  if (count) AD_NEED_AS("paths", paths);
-  for (size_t i = 0; i < count; i++) AD_NEED_AS("paths[i]", paths[i]);
+static ad_status need_paths(const char *call, const char *const *paths, size_t count) {
+  if (count) AD_NEED_OF(call, paths);
+  for (size_t i = 0; i < count; i++) AD_NEED_OF(call, paths[i]);
   return AD_OK;
 }
 
 ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double held_out) {
-  AD_TRY(need_paths(paths, count));
+  AD_TRY(need_paths(__func__, paths, count));
   ad_file_list files = {0};
   ad_status status = find_files(paths, count, seq, held_out, &files);
   ad_file_list_clear(&files);
@@ -158,10 +158,10 @@ static ad_status find_text(const char *const *paths, size_t count, double held_o
   return status;
 }
 
-static ad_status open_text(const char *const *paths, size_t count, int64_t seq, double held_out, int reads,
-                           ad_text_data **out) {
-  AD_NEED(out);
-  AD_TRY(need_paths(paths, count));
+static ad_status open_text(const char *call, const char *const *paths, size_t count, int64_t seq, double held_out,
+                           int reads, ad_text_data **out) {
+  AD_NEED_OF(call, out);
+  AD_TRY(need_paths(call, paths, count));
   ad_text_data *text;
   AD_TRY(ad_new(1, &text));
   text->source = &source;
@@ -176,12 +176,12 @@ static ad_status open_text(const char *const *paths, size_t count, int64_t seq, 
 }
 
 ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out, ad_text_data **out) {
-  return open_text(paths, count, seq, held_out, 1, out);
+  return open_text(__func__, paths, count, seq, held_out, 1, out);
 }
 
 ad_status ad_text_data_open_unread(const char *const *paths, size_t count, int64_t seq, double held_out,
                                    ad_text_data **out) {
-  return open_text(paths, count, seq, held_out, 0, out);
+  return open_text(__func__, paths, count, seq, held_out, 0, out);
 }
 
 const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size) {

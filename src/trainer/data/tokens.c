@@ -5,6 +5,7 @@
 #include "addend/random.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "data/permutation.h"
@@ -97,7 +98,7 @@ static ad_status check_mask(look *l, const ad_npy *npy) {
 
 static ad_status check_file(look *l) {
   ad_npy npy = {0};
-  AD_NEED_AS("paths[i]", l->path);
+  AD_NEED_IN(l->vocabulary ? "ad_token_files_check" : "ad_token_masks_check", "paths[i]", l->path);
   AD_TRY(ad_npy_open(l->path, l->vocabulary ? TOKEN_WIDTHS : MASK_WIDTHS, &npy));
   ad_status status = l->vocabulary ? check_tokens(l, &npy) : check_mask(l, &npy);
   ad_npy_close(&npy);
@@ -280,8 +281,9 @@ static ad_status open_mask(const char *path, ad_token_file *file) {
   AD_TRY(ad_npy_open(path, MASK_WIDTHS, &file->mask));
   if (file->mask.count == file->tokens.count) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: has %lld elements, but %s has %lld tokens: a mask must have one element for each token", path,
-                 (long long)file->mask.count, file->path, (long long)file->tokens.count);
+                 "%s: has %lld element%s, but %s has %lld token%s: a mask must have one element for each token", path,
+                 (long long)file->mask.count, ad_plural(file->mask.count), file->path, (long long)file->tokens.count,
+                 ad_plural(file->tokens.count));
 }
 
 /* Maps all files of tokens and their masks, and divides them into parts. */
@@ -303,7 +305,7 @@ static ad_status open_files(const ad_token_options *options, ad_text_data *text)
 static ad_status take_options(const ad_token_options *given, ad_token_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_token_options"));
   if (!out->count) return ad_fail(AD_INVALID, "no file of tokens is given");
-  AD_NEED_AS("options->tokens", out->tokens);
+  AD_NEED_IN("ad_text_data_open_tokens", "options->tokens", out->tokens);
   AD_TRY(check_vocabulary(out->vocabulary));
   return ad_text_check_numbers(out->seq, out->held_out);
 }

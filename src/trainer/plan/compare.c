@@ -146,10 +146,10 @@ static const char *name_of(const ad_plan_comparison *of) {
   return of->recipes[i] ? of->recipes[i]->name : "";
 }
 
-static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
+static ad_status document_of(const char *call, const ad_plan_comparison *given, json_t **out) {
   ad_plan_comparison taken, *of = &taken;
   AD_TRY(ad_options_take(of, sizeof *of, given, "ad_plan_comparison"));
-  AD_NEED(of->key, of->values, of->recipes);
+  AD_NEED_OF(call, of->key, of->values, of->recipes);
   if (!of->count) return ad_fail(AD_INVALID, "there are no plans to compare: give at least one value of %s", of->key);
   json_t *plans = json_array();
   ad_status status = AD_OK;
@@ -331,7 +331,7 @@ static ad_status table_of(const json_t *document, char **out) {
 ad_status ad_plan_compare_json(const ad_plan_comparison *of, char **out) {
   json_t *document;
   AD_NEED(of, out);
-  AD_TRY(document_of(of, &document));
+  AD_TRY(document_of(__func__, of, &document));
   *out = ad_json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
   json_decref(document);
   return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the JSON document of plans");
@@ -340,7 +340,7 @@ ad_status ad_plan_compare_json(const ad_plan_comparison *of, char **out) {
 ad_status ad_plan_compare_table(const ad_plan_comparison *of, char **out) {
   json_t *document;
   AD_NEED(of, out);
-  AD_TRY(document_of(of, &document));
+  AD_TRY(document_of(__func__, of, &document));
   ad_status status = table_of(document, out);
   json_decref(document);
   return status;

@@ -78,7 +78,7 @@ static ad_status check_key(const ad_program_kind *kind, size_t i) {
 }
 
 static ad_status check_keys(const ad_program_kind *kind) {
-  if (kind->key_count) AD_NEED(kind->keys);
+  if (kind->key_count) AD_NEED_OF("ad_program_register", kind->keys);
   for (size_t i = 0; i < kind->key_count; i++) AD_TRY(check_key(kind, i));
   return AD_OK;
 }

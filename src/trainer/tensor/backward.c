@@ -437,5 +437,6 @@ ad_status ad_backward_weights_at(ad_tape *tape, const char *site) {
 }
 
 ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site) {
+  AD_NEED(tape);
   return ad_backward_from_at(tape, &loss, NULL, 1, AD_LAST_START, site);
 }

@@ -2,6 +2,7 @@
 #include "train/run.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "program/program.h"
@@ -16,9 +17,9 @@ ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) {
   if (ranks == world) return AD_OK;
   return ad_fail(
       AD_INVALID,
-      "the mesh \"%s\" of %s has %lld ranks, but the communicator has %lld; start as many ranks as the mesh has",
+      "the mesh \"%s\" of %s has %lld rank%s, but the communicator has %lld; start as many ranks as the mesh has",
       ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->path ? recipe->path : recipe->name, (long long)ranks,
-      (long long)world);
+      ad_plural(ranks), (long long)world);
 }
 
 /* ---- creating a run ---- */

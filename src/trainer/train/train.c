@@ -12,6 +12,7 @@
 #include "base/environment.h"
 #include "comm/settings.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "products/products.h"
@@ -278,10 +279,11 @@ static void say_it_begins(const training *t) {
 /* Logs that steps are repeated if the newest checkpoint is older than the end of the finished run. */
 static void say_what_is_repeated(const training *t, const ad_resumption *found) {
   if (found->finished > t->first_step && ad_run_is_first(t->run))
-    ad_log(AD_LOG_INFO,
-           "%s: the run was finished after %lld steps, but its newest checkpoint is of step %lld: the steps since then "
-           "are taken again",
-           t->checkpoints, (long long)found->finished, (long long)t->first_step);
+    ad_log(
+        AD_LOG_INFO,
+        "%s: the run was finished after %lld step%s, but its newest checkpoint is of step %lld: the steps since then "
+        "are taken again",
+        t->checkpoints, (long long)found->finished, ad_plural(found->finished), (long long)t->first_step);
 }
 
 static ad_status resume(training *t) {
@@ -294,9 +296,10 @@ static ad_status resume(training *t) {
   say_what_is_repeated(t, &found);
   if (t->first_step <= steps) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: the checkpoint was written after %lld steps, and the recipe asks for %lld: set train.steps to "
+                 "%s: the checkpoint was written after %lld step%s, and the recipe asks for %lld: set train.steps to "
                  "%lld or more",
-                 t->checkpoints, (long long)t->first_step, (long long)steps, (long long)t->first_step);
+                 t->checkpoints, (long long)t->first_step, ad_plural(t->first_step), (long long)steps,
+                 (long long)t->first_step);
 }
 
 static ad_status begin_provenance(training *t) {
@@ -345,8 +348,9 @@ static ad_status dump_modules(const training *t, const char *folder) {
 static ad_status begin_dump(const training *t) {
   char *folder;
   if (t->options.dump_step < t->first_step)
-    return ad_fail(AD_INVALID, "step %lld cannot be dumped: this training continues from a checkpoint after %lld steps",
-                   (long long)t->options.dump_step, (long long)t->first_step);
+    return ad_fail(AD_INVALID,
+                   "step %lld cannot be dumped: this training continues from a checkpoint after %lld step%s",
+                   (long long)t->options.dump_step, (long long)t->first_step, ad_plural(t->first_step));
   AD_TRY(ad_run_dump_folder(&t->options, &folder));
   ad_status status = ad_run_is_first(t->run) ? ad_folder_make(folder) : AD_OK;
   status = agree(t->run, status, AD_HERE);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "base/memory.h"
 #include "base/trait.h"
+#include "base/text.h"
 #include "kernels/kernels.h"
 #include "comm/shm/deaths.h"
 #include "comm/shm/engine.h"
@@ -174,8 +175,8 @@ static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   ad_status status = ad_shm_map(inherited > INT32_MAX ? -1 : (int)inherited, &control);
   if (status) return ad_fail_in(status, "ADDEND_SHM_FD is %" PRId64 " (unset it to run alone)", inherited);
   if ((uint64_t)number >= control->ranks) {
-    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", but the world has only %" PRIu64 " ranks", number,
-                     control->ranks);
+    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", but the world has only %" PRIu64 " rank%s", number,
+                     control->ranks, ad_plural((long long)control->ranks));
     munmap(control, control->file_bytes);
     return status;
   }

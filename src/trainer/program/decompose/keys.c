@@ -148,9 +148,8 @@ static void check_blocks(const ad_mesh *mesh, size_t sites, const ad_complaints 
   else
     ad_mesh_destroy(block);
   if (sites && (int64_t)sites < blocks)
-    ad_complain(to, "mesh.blocks",
-                "has %lld blocks, but only %zu matrices are decomposed; each block needs at least one",
-                (long long)blocks, sites);
+    ad_complain(to, "mesh.blocks", "has %lld blocks, but only %zu %s decomposed; each block needs at least one",
+                (long long)blocks, sites, sites == 1 ? "matrix is" : "matrices are");
 }
 
 static void check_heads(const ad_decompose_options *options, const ad_complaints *to) {

@@ -95,8 +95,8 @@ static void check_experts(const ad_moe_options *options, const ad_mesh *view, co
   long long experts = options->experts, ep = ad_mesh_axis_size(view, AD_EP), etp = ad_mesh_axis_size(view, AD_ETP);
   if (experts >= 1 && experts < ep)
     ad_complain(to, "model.experts",
-                "ep=%lld distributes the experts, but %lld experts leave ranks without any; at least %lld are needed",
-                ep, experts, ep);
+                "ep=%lld distributes the experts, but %lld expert%s ranks without any; at least %lld are needed", ep,
+                experts, experts == 1 ? " leaves" : "s leave", ep);
   if (options->expert_hidden >= 1 && options->expert_hidden < etp)
     ad_complain(to, "model.expert_hidden",
                 "etp=%lld cuts the width of the experts, which is %lld; it must be at least %lld", etp,
