@@ -2,7 +2,7 @@
 """Compares the causes that `addend check --sabotage` reports for planted mistakes with what was planted.
 
     python3 bench/causes.py build/addend recipes/*.yaml >table.md
-    python3 bench/causes.py build/addend recipes/pools-*.yaml --set train.microbatches=3
+    python3 bench/causes.py build/addend recipes/pools-*.yaml --set train.microbatches=3 --mistakes 15
 
 A cause is right if its kind, its axes, its place (parameter, pass and transition, bridge, pool, count, update) and its
 factor are those of the mistake. Counts for each recipe, over all mistakes that are caught by numbers: whether the right
@@ -32,11 +32,11 @@ VAGUE = re.compile(
 # The kinds of causes that say what an operator does to the sum of a parameter's gradient, and to a value on a tape.
 # `unknown` on a tape: the place is named, and every way in which it may be wrong.
 KINDS = {
-    'left_out': ({'partial', 'missing'}, {'unknown', 'averaged'}),
+    'left_out': ({'partial', 'missing', 'replicas_differ'}, {'unknown', 'averaged'}),
     'doubled': ({'doubled'}, {'unknown', 'doubled'}),
     'averaged': ({'averaged'}, {'unknown', 'averaged'}),
     'more_axes': ({'wrong_group', 'doubled'}, {'unknown', 'doubled'}),
-    'fewer_axes': ({'partial', 'missing'}, {'unknown', 'averaged'}),
+    'fewer_axes': ({'partial', 'missing', 'replicas_differ'}, {'unknown', 'averaged'}),
     'other_group': ({'wrong_group', 'replicas_differ'}, {'unknown'}),
     'backward_identity': (set(), {'unknown', 'averaged'}),
     'backward_local': (set(), {'unknown', 'averaged'}),
@@ -129,15 +129,20 @@ class Planted:
             return
         place = PLACE.match(derived['place'])
         self.phase, self.what = derived['phase'], place['what']
-        self.axes = {axis for axis in set_of(place['axes']) if self.sizes.get(axis) != 1}
+        self.axes = self.large(place['axes'])
+        self.reduced = self.large(param['reduced_over'])
         self.named = {self.name.split(':')[1].split(' ')[0]} if self.operator in OF_AN_AXIS else set()
+
+    def large(self, axes):
+        """The axes that have more than one rank."""
+        return {axis for axis in set_of(axes) if self.sizes.get(axis) != 1}
 
     def has_axes(self, over):
         """Whether a cause over these axes is over those of the mistake."""
         if self.operator == 'other_group':
             return over and over <= self.axes | self.named
         if self.operator == 'more_axes' or self.phase != 'step':
-            return over in (self.named, self.axes, self.axes | self.named)
+            return over in (self.named, self.axes, self.axes | self.named, self.reduced | self.named)
         if self.operator == 'fewer_axes':
             return over == self.named or (self.what == 'count' and over == self.axes)
         return over == self.axes
@@ -163,10 +168,12 @@ class Planted:
         over, text, kind = set_of(cause['axes']), cause['text'], cause['kind']
         if not self.operator:
             kinds, words, axes = KNOWN.get(self.name, COMPUTED)
-            has_axes = axes != 'sum' or over == {a for a in set_of(self.param['reduced_over']) if self.sizes.get(a) != 1}
+            has_axes = axes != 'sum' or over == self.large(self.param['reduced_over'])
             return kind in kinds and bool(re.search(words, text)) and has_axes and self.has_factor(cause)
         if self.what == 'norm':
             return 'update' in text
+        if self.operator == 'first_microbatch_only' and re.match(r'microbatch 0 counts 1, .*counts 0 times', text):
+            return self.phase == 'step'
         if not self.has_axes(over) or not self.has_factor(cause):
             return False
         if self.what == 'count':
@@ -191,10 +198,11 @@ def verdict_on(planted, alone, causes):
     return 'vague' if not told else 'alone' if alone else 'listed'
 
 
-def look_at(addend, recipe, sets):
-    arguments = [argument for each in sets for argument in ('--set', each)]
+def look_at(addend, recipe, given):
+    sabotage = f'--sabotage={given.mistakes}' if given.mistakes else '--sabotage'
+    arguments = [argument for each in given.set for argument in ('--set', each)]
     run = subprocess.run(
-        [addend, 'check', recipe, '--sabotage', '--json', *arguments], capture_output=True, text=True, check=False
+        [addend, 'check', recipe, sabotage, '--json', *arguments], capture_output=True, text=True, check=False
     )
     if run.returncode not in (0, 1):
         sys.exit(f'{recipe}: {run.stderr}')
@@ -226,11 +234,12 @@ def main():
     parser.add_argument('recipe', nargs='+', help='a recipe, or the document of its check (.json)')
     parser.add_argument('--list', metavar='FILE', help='every mistake, with what was said of it, as a table with tabs')
     parser.add_argument('--set', metavar='PATH=VALUE', action='append', default=[], help='replace a key of each recipe')
+    parser.add_argument('--mistakes', metavar='N', type=int, help='draw N of the derived mistakes; all, if left out')
     given = parser.parse_args()
     every, listed, whole = [], [], collections.Counter()
     print('| recipe | by number | rightly named | by a `cause` alone | false `cause` |\n|---|---|---|---|---|')
     for recipe in given.recipe:
-        document = json.load(open(recipe)) if recipe.endswith('.json') else look_at(given.addend, recipe, given.set)
+        document = json.load(open(recipe)) if recipe.endswith('.json') else look_at(given.addend, recipe, given)
         tally, lines = judge(document, listed)
         name, named = document['recipe'], tally['alone'] + tally['listed']
         print(f"| {name} | {tally['caught']} | {named} | {tally['alone']} | {tally['false']} |", flush=True)
