@@ -89,7 +89,7 @@ KNOWN = {
     'first-step-unsynchronised': ({'partial'}, r'own addend only: not summed over|not reduced over', 'sum'),
     'last-microbatch-only': ({'missing'}, r'only the last microbatch', ''),
     'master-in-bf16': ({'unknown', 'replicas_differ'}, UPDATE, ''),
-    'mean-of-microbatch-means': ({'averaged'}, r'divided by counts of their own', ''),
+    'mean-of-microbatch-means': ({'averaged', 'unknown'}, rf'divided by counts of their own|{FORWARD}', ''),
     'narrow-accumulate': ({'rounding'}, NARROW, ''),
     'norm-of-each-stage': ({'unknown', 'replicas_differ'}, UPDATE, ''),
     'norm-over-other-mesh': ({'unknown', 'replicas_differ'}, UPDATE, ''),
