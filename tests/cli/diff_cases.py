@@ -3,6 +3,7 @@ refused. Called by diff.sh with the program and an empty folder.
 """
 import itertools
 import json
+import math
 import os
 import random
 import shutil
@@ -485,6 +486,168 @@ verdict(document, "unexplained", None, range(6))
 assert any("3 elements for 6 addends" in m for m in document["messages"])
 several = Job(group.mesh, [*group.params, Param("v", [4, 6], "tp=S0")], sample=8)
 assert "`v` and 1 other parameter: sampled" in judged(several, after=other)["messages"][0]
+
+def says(document, kind, axis=None, ranks=None, name="w", words=""):
+    """As verdict(), of which only what is given is looked at."""
+    found = param(document, name)
+    return verdict(document, kind, axis or found["axis"], found["ranks"] if ranks is None else ranks, name=name, words=words)
+
+
+# Another operation than a sum, over all ranks or over one axis; summed by microbatch, or all microbatches at once.
+several = Job("dp=3 tp=2", [Param("w", [8, 5]), Param("v", [60])], microbatches=2)
+
+
+def joined(job, operation, axes, each_microbatch=False, first=lambda a: a, factor=1):
+    """Sums that are the operation over these axes of what ranks should add."""
+    def after(p, rank, values):
+        of_rank = lambda r, ms: [sum(v) for v in zip(*(job.addends[r, m, p.name] for m in ms))]
+        out = [0.0] * p.numel()
+        for ms in [[m] for m in range(job.microbatches)] if each_microbatch else [range(job.microbatches)]:
+            places = {}
+            for r in job.group(p, rank):
+                places.setdefault(tuple(job.place(r)[axis] for axis in axes), []).append(of_rank(r, ms))
+            totals = [[sum(v) for v in zip(*ranks)] for ranks in places.values()]
+            out = [a + factor * operation(v) for a, v in zip(out, zip(*totals))]
+        return rounded(p.sum_dtype, out)
+    return after
+
+
+for operation, word in (max, "maximum"), (min, "minimum"), (math.prod, "product"):
+    for axes in ("dp", "tp"), ("tp",):
+        for each in True, False:
+            document = judged(several, after=joined(several, operation, axes, each))
+            for name in "w", "v":
+                found = says(document, "other_operation", ",".join(axes), range(6), name=name, words=f"the {word} of the ranks along {','.join(axes)}, and not")
+                assert found["cause"]["axes"] == ",".join(axes) and found["counts"] is None, found
+mean = Job("dp=4", [Param("w", [50])], expect=1 / 4)
+says(judged(mean, after=joined(mean, max, ["dp"], factor=1 / 4)), "other_operation", "dp", range(4), words="along dp, and not")
+says(judged(mean, after=joined(mean, max, ["dp"])), "other_operation", "dp", range(4), words="along dp, and not")
+says(judged(mean, after=joined(mean, max, ["dp"], factor=1 / 16)), "other_operation", "dp", range(4), words="times 0.0625")
+# One element that is not the maximum, or too few elements, and nothing is said of it.
+almost = lambda p, rank, values: [v + (1e-3 if i == 41 else 0) for i, v in enumerate(joined(mean, max, ["dp"])(p, rank, values))]
+says(judged(mean, after=almost), "unexplained", ranks=range(4))
+for numel, kind in (3, "unexplained"), (4, "other_operation"):
+    few = Job("dp=5", [Param("w", [numel])])
+    says(judged(few, after=joined(few, max, ["dp"])), kind)
+for dtype, numel, kind in ("BF16", 9, "unexplained"), ("BF16", 24, "other_operation"):
+    few = Job("dp=3", [Param("w", [numel], dtype=dtype)])
+    says(judged(few, after=joined(few, max, ["dp"])), kind)
+# The right sum at another place: half of a parameter at least, and every element of that.
+def shifted(job, by, but=()):
+    def after(p, rank, values):
+        out = [values[i + by] if 0 <= i + by < len(values) else 3.0 + i for i in range(len(values))]
+        return [v + 1e-3 if i in but else v for i, v in enumerate(out)]
+    return after
+
+
+for most in None, 200:
+    flat = Job("dp=3", [Param("w", [12, 20]), Param("v", [50])], sample=most)
+    for by in 3, -3, 1, -17:
+        document = judged(flat, after=shifted(flat, by))
+        says(document, "shifted", None, range(3), name="v", words=f"shifted by {abs(by)} element{'s' if abs(by) > 1 else ''}: element i holds what element i {'+' if by > 0 else '-'} {abs(by)} should")
+        if not most:
+            says(document, "shifted")
+    says(judged(flat, after=shifted(flat, 3, [20])), "unexplained", name="v")
+    for by, kind in (25, "shifted"), (26, "unexplained"):
+        says(judged(flat, after=shifted(flat, by)), kind, name="v")
+# One rank's parameters are in another order; here it swaps two, and every rank's copy shows it.
+trio = Job("dp=3", [Param(name, [6, 5]) for name in "abc"])
+
+
+def swapped(job, odd, names, kept=1.0):
+    """Rank `odd` adds its gradients of each of two parameters to the others' gradients of the other one."""
+    other = dict(zip(names, reversed(names)))
+    def after(p, rank, values):
+        if p.name not in other:
+            return values
+        name = lambda r: p.name if (r == odd) == (rank == odd) else other[p.name]
+        return rounded("F32", [job.expect * sum(v) for v in zip(*(job.addends[r, 0, name(r)] for r in range(job.world)))])
+    return after
+
+
+for odd in range(3):
+    document = judged(trio, after=swapped(trio, odd, "ac"))
+    assert param(document, "b")["pass"]
+    for name, other in "ac", "ca":
+        found = says(document, "other_parameters", None, [odd], name=name, words=f"rank {odd} added its gradient of `{other}` in place of this one")
+        assert found["cause"]["kind"] == "other_parameters", found
+# Of two ranks either may be the one; with one element more than that, none is.
+pair = Job("dp=2", [Param(name, [6, 5]) for name in "ab"])
+document = judged(pair, after=swapped(pair, 1, "ab"))
+says(document, "other_parameters", None, [0, 1], name="a", words="; rank 0 added")
+changed = lambda p, rank, values: [v + 1e-2 * (i == 7) for i, v in enumerate(swapped(trio, 1, "ac")(p, rank, values))]
+says(judged(trio, after=changed), "unexplained", name="a")
+# All ranks gave the sums to other parameters.
+given = lambda p, rank, values: trio.sum_of(trio.params[("abc".index(p.name) + 1) % 3], rank, {(r, 0): 1.0 for r in range(3)})
+found = says(judged(trio, after=given), "other_parameters", None, range(3), name="a", words="the right sum of `b`")
+# Rows of sparse gradients that were added in their order.
+sparse = Job("dp=3", [Param("w", [10, 7]), Param("v", [9])])
+own_rows = {0: [1, 3, 8], 1: [0, 3, 5], 2: [2, 4, 8]}
+for r, of_rank in own_rows.items():
+    sparse.addends[r, 0, "w"] = [v if i // 7 in of_rank else 0.0 for i, v in enumerate(sparse.addends[r, 0, "w"])]
+
+
+def without_indices(p, rank, values):
+    if p.name != "w":
+        return values
+    out = [0.0] * 70
+    for r, of_rank in own_rows.items():
+        for to, row in zip(own_rows[rank], of_rank):
+            for i in range(7):
+                out[to * 7 + i] += sparse.addends[r, 0, "w"][row * 7 + i]
+    return rounded("F32", out)
+
+
+judged(sparse, status=0)
+says(judged(sparse, after=without_indices), "other_rows", None, range(3), words="without their indices")
+more = lambda p, rank, values: [v + 1e-3 * (p.name == "w" and i == 7 * own_rows[rank][0]) for i, v in enumerate(without_indices(p, rank, values))]
+says(judged(sparse, after=more), "unexplained")
+# One copy is right, and the others are not: a reduce, or a change after the sum. If the others hold their own addends,
+# that is said, and a reduce is one of its causes.
+three_copies = Job("dp=3", [Param("w", [40]), Param("v", [9])])
+partial_sums = lambda p, rank, values: [v + 0.3 * rank * (i % 5) for i, v in enumerate(values)]
+document = judged(three_copies, after=partial_sums)
+says(document, "one_rank", "dp", [1, 2], words="right on rank 0 alone")
+assert [cause["kind"] for cause in causes(document, "dp", "dp")] == ["one_rank", "replicas_differ"]
+document = judged(three_copies, counts=lambda p, rank: {(rank, 0): 1.0} if rank else None)
+says(document, "own_only", "dp", [1, 2], words="not summed over dp")
+assert [cause["kind"] for cause in causes(document, "dp", "dp")] == ["own_only", "one_rank"]
+two_right = lambda p, rank, values: [v + 0.3 * (rank == 2) * (i % 5) for i, v in enumerate(values)]
+says(judged(three_copies, after=two_right), "replicas_differ", "dp", [2], words="wrong on rank 2 and right elsewhere")
+# Dumps of PyTorch jobs on gloo, whose makers are in tests/fixtures/dumps/generate.py.
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixtures/dumps")
+LAYERS = {"up.weight", "up.bias", "down.weight", "down.bias"}
+for job_name, kind, axis, names in (
+    ("maximum", "other_operation", "dp", LAYERS),
+    ("one_rank", "one_rank", "dp", LAYERS),
+    ("shifted", "shifted", None, LAYERS - {"down.bias"}),  # whose four elements are too few
+    ("order", "other_parameters", None, LAYERS),
+    ("sparse", "other_rows", None, {"words.weight"}),
+):
+    result = run(os.path.join(FIXTURES, job_name))
+    assert result.returncode == 1, (job_name, result)
+    found = {p["name"]: p for p in json.loads(result.stdout)["params"]}
+    assert {name for name, p in found.items() if p["kind"] == kind} == names, (job_name, found)
+    assert all(found[name]["axis"] == axis for name in names), (job_name, found)
+    right = set(found) - LAYERS if "words.weight" not in names else LAYERS
+    assert all(found[name]["pass"] for name in right), (job_name, found)
+    done += 1
+
+# Clipped after every microbatch: the earlier one counts less. A later one that counts less is no clip of that kind.
+clips = {0: (0.2, 0.5, 0.9), 1: (0.3, 0.35, 1.0), 2: (0.1, 0.6, 0.8)}
+by_rank = lambda table: lambda p, rank: {(r, m): table[r][m] for r in range(3) for m in range(3)}
+wide = Job("dp=3", [Param("w", [40])], microbatches=3)
+document = judged(wide, counts=by_rank(clips))
+says(document, "factor", words="addends count less the earlier their microbatch, from 0.1 to 1 times")
+assert [cause["text"] for cause in causes(document, "microbatches", "microbatches")] == ["clipped after every microbatch", "scaled after every microbatch"]
+for table in ({**clips, 1: (0.3, 0.35, 0.34)}, {**clips, 1: (0.3, 0.35, 1.1)}):
+    says(judged(wide, counts=by_rank(table)), "factor", words="addends count differently")
+# Few elements are no proof of any counts, however coarse the dtype is taken to be.
+draws_of = random.Random(3)
+for _ in range(12):
+    noise = [draws_of.gauss(0, 1) for _ in range(4)]
+    four = Job("dp=3", [Param("w", [4])], seed=draws_of.randrange(1000))
+    says(judged(four, after=lambda p, rank, values: rounded("F32", noise)), "unexplained")
 
 # Addends that are equal cannot be told apart: that looks like sums made too early, so right sums give no verdict on
 # them.

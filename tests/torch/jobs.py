@@ -296,6 +296,107 @@ def clipped_before_the_sum(wrong):
 
 
 @mistake(
+    "what was accumulated is clipped after every microbatch",
+    world=2,
+    parameters=NET,
+    verdict="factor",
+    axis=None,
+    factor=None,
+)
+def clipped_in_every_microbatch(wrong):
+    model = Net()
+
+    def step(watch):
+        for m in range(2):
+            (mean_loss(model, draw(dist.get_rank(), m)) / 4).backward()
+            if wrong:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+
+    return Job(model, step, lambda: whole_mean(all_batches(2, 2)))
+
+
+def _by_hand(collective):
+    """`collective` makes the sums of a model's parameters, which are those of one process if they are right."""
+    model = Net()
+
+    def step(watch):
+        (mean_loss(model, draw(dist.get_rank())) / dist.get_world_size()).backward()
+        collective(list(model.parameters()))
+
+    return Job(model, step, lambda: whole_mean(all_batches(dist.get_world_size())))
+
+
+def _each(collective):
+    return _by_hand(lambda parameters: [collective(parameter.grad) for parameter in parameters])
+
+
+@mistake(
+    "the gradients are reduced to the first rank, and not to all",
+    world=3,
+    parameters=NET,
+    verdict="one_rank",
+    axis="dp",
+    factor=None,
+)
+def reduced_to_one(wrong):
+    return _each((lambda gradient: dist.reduce(gradient, 0)) if wrong else dist.all_reduce)
+
+
+@mistake(
+    "a helper that takes maxima is used for gradients",
+    world=3,
+    parameters=NET,
+    verdict="other_operation",
+    axis="dp",
+    factor=None,
+)
+def maximum_for_sum(wrong):
+    operation = dist.ReduceOp.MAX if wrong else dist.ReduceOp.SUM
+    return _each(lambda gradient: dist.all_reduce(gradient, op=operation))
+
+
+@mistake(
+    "a buffer of all gradients begins with a number, and is read as if it did not",
+    world=3,
+    parameters=NET,
+    verdict="shifted",
+    axis=None,
+    factor=None,
+)
+def read_beside(wrong):
+    def collective(parameters):
+        buffer = torch.cat([torch.zeros(1), *(parameter.grad.reshape(-1) for parameter in parameters)])
+        dist.all_reduce(buffer)
+        at = 0 if wrong else 1
+        for parameter in parameters:
+            parameter.grad.copy_(buffer[at : at + parameter.numel()].view_as(parameter))
+            at += parameter.numel()
+
+    return _by_hand(collective)
+
+
+@mistake(
+    "one rank packs its parameters in another order",
+    world=3,
+    parameters=NET,
+    verdict="other_parameters",
+    axis=None,
+    factor=None,
+)
+def another_order(wrong):
+    def collective(parameters):
+        ordered = parameters[::-1] if wrong and dist.get_rank() == 1 else parameters
+        buffer = torch.cat([parameter.grad.reshape(-1) for parameter in ordered])
+        dist.all_reduce(buffer)
+        for parameter, part in zip(ordered, buffer.split([p.numel() for p in ordered])):
+            parameter.grad.copy_(part.view_as(parameter))
+
+    return _by_hand(collective)
+
+
+@mistake(
     "gradients are clipped before the watch ends",
     world=3,
     parameters=NET,

@@ -241,9 +241,13 @@ def run_wrong(names, originals):
     return found
 
 
-def run_mixed():
+def run_mixed(**arguments):
     model, told = mixed()
-    return run_step(model, told)
+    return run_step(model, {**told, **arguments})
+
+
+def run_mixed_but_idle():
+    return run_mixed(unused=["idle.*"])
 
 
 def run_bits(watched):
@@ -313,10 +317,14 @@ class Fsdp1(unittest.TestCase):
 
     def test_what_is_frozen_tied_or_not_used(self):
         report = ranks.run(WORLD, run_mixed)[0]
-        self.assertTrue(report.ok, str(report))
+        # Of what is not used FSDP1 sums zeros, which show nothing.
+        untold = {p.name for p in report.params if p.verdict != "right"}
+        self.assertEqual((report.verdict, untold), ("cannot_tell", {"idle.weight", "idle.bias"}), str(report))
+        self.assertEqual({report[name].kind for name in untold}, {"not_observed"})
         names = {p.name for p in report.params}
         self.assertLessEqual({*NET, "into.weight", "into.bias", "again.bias", "one"}, names)
         self.assertFalse({name for name in names if name.startswith("frozen")})
+        self.assertTrue(ranks.run(WORLD, run_mixed_but_idle)[0].ok)
 
     def test_the_step_has_the_same_bits(self):
         for (plain, none), (watched, left) in zip(ranks.run(2, run_bits, False), ranks.run(2, run_bits, True)):

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Seq
 import addend
 from addend.torch import _report
 
-UNKNOWN = ("unexplained", "not_fitted")
+UNKNOWN = ("unexplained", "not_fitted", "other_operation", "shifted", "other_parameters", "other_rows")
 FACTORS = ("averaged", "doubled", "factor", "missing", "earlier_microbatches_divided")
 
 

@@ -40,18 +40,50 @@ def noted(report: addend.DiffReport, notes: Sequence[str]) -> addend.DiffReport:
     return dataclasses.replace(report, messages=messages, table="\n".join([report.table, *notes]), document=document)
 
 
+_TOGETHER = 64 << 20  # bytes of parameters that are compared with each other
+
+
+def unexplained(report: addend.DiffReport) -> list[str]:
+    """Names of parameters whose sums no counts of their addends give, as many as may be compared with each other."""
+    names, size = [], 0
+    for param in report.params:
+        size += 8 * param.sampled * (report.microbatches + 1) * report.world if param.kind == "unexplained" else 0
+        if param.kind == "unexplained" and size <= _TOGETHER:
+            names.append(param.name)
+    return names
+
+
+def with_params(report: addend.DiffReport, others: addend.DiffReport) -> addend.DiffReport:
+    """The report with what `others` reports of parameters that it cannot explain."""
+    new = {param["name"]: param for param in others.document["params"]}
+    params = [
+        new.get(param["name"], param) if param["kind"] == "unexplained" else param
+        for param in report.document["params"]
+    ]
+    return of_document({**report.document, "params": params})
+
+
 def of_files(
-    files: Sequence[_collect.File], names: Sequence[str], group: Group, allow_identical: bool, notes_on: Notes
+    files: Sequence[_collect.File],
+    names: Sequence[str],
+    group: Group,
+    allow_identical: bool,
+    notes_on: Notes,
+    together: bool = False,
 ) -> addend.DiffReport:
     """The report on all ranks' files. All ranks call this; each gets the report, or the first rank's error. `files`,
-    `names`: as for a Collection. `notes_on` gives further messages for the report; it is called on the first rank."""
+    `names`: as for a Collection. `notes_on` gives further messages for the report; it is called on the first rank.
+    `together`: bring all parameters before one is judged, so that they can be compared with each other."""
     first = _gather.rank_in(group) == 0
     with tempfile.TemporaryDirectory(prefix="addend-") if first else contextlib.nullcontext("") as folder:
         collection = _collect.Collection(folder, files, names, group)
-        collection.bring()
+        if together:
+            collection.bring_all()
+        else:
+            collection.bring()
         found = None
         if first:
-            found = _judge(folder, collection, allow_identical, notes_on)
+            found = _judge(folder, collection, allow_identical, notes_on, together)
         collection.bring_all()
     answer = _gather.from_first(lambda: found, group)
     if isinstance(answer, Exception):
@@ -61,7 +93,7 @@ def of_files(
 
 
 def _judge(
-    folder: str, collection: _collect.Collection, allow_identical: bool, notes_on: Notes
+    folder: str, collection: _collect.Collection, allow_identical: bool, notes_on: Notes, together: bool
 ) -> addend.DiffReport | Exception:
     def told(_: object, what: bytes, done: int, of: int) -> None:
         try:
@@ -72,7 +104,7 @@ def _judge(
     failed: list[Exception] = []
     try:
         files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
-        report = judged(files, CProgress(told), allow_identical=allow_identical, finite=True)
+        report = judged(files, CProgress(told), allow_identical=allow_identical, finite=not together)
         return failed[0] if failed else noted(report, notes_on(report))
     except Exception as error:  # returned, so that it is sent to the other ranks, which wait for the report
         return error

@@ -7,7 +7,7 @@ import contextlib
 import math
 import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Collection, Iterator, List, Mapping, NamedTuple, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -428,13 +428,13 @@ class Step:
             metadata["addend.sample"] = self._sampler.count
         return metadata
 
-    def _addend_file(self, at: int, chosen: _readings.Chosen) -> _files.Encoded:
+    def _addend_file(self, at: int, chosen: _readings.Chosen, only: Collection[str]) -> _files.Encoded:
         number = self._numbers[at]
         behind = self._addends.behind.get(number, {})
         pieces = {
             name: behind.get(name, piece) if name in chosen and chosen[name].hooked else piece
             for name, piece in self._addends.taken.get(number, {}).items()
-            if name not in self._unused
+            if name in only
         }
         metadata = {**self._metadata("addend", chosen), "addend.microbatch": at}
         divisor = self._divisors.get(number, self._divisor)
@@ -444,8 +444,8 @@ class Step:
             metadata["addend.inside"] = self._addends.inside[number]
         return _files.encode(pieces, metadata)
 
-    def _sum_file(self, sums: _sums.Sums, chosen: _readings.Chosen) -> _files.Encoded:
-        sums = {name: found for name, found in sums.items() if name not in self._unused}
+    def _sum_file(self, sums: _sums.Sums, chosen: _readings.Chosen, only: Collection[str]) -> _files.Encoded:
+        sums = {name: found for name, found in sums.items() if name in only}
         metadata = self._metadata("sum", chosen)
         if self._global_norm is not None:
             metadata["addend.norm"] = self._global_norm
@@ -458,13 +458,18 @@ class Step:
             metadata["addend.reduce"] = reduce
         metadata["addend.values"] = self._values
         before = self._afterwards.before_hooks if self._afterwards else {}
-        changed = {name: before[name] for name, reading in chosen.items() if reading.hooked and name in before}
+        changed = {
+            name: before[name] for name, reading in chosen.items() if reading.hooked and name in {*before} & {*sums}
+        }
         return _files.encode({name: piece for name, (piece, _) in {**sums, **changed}.items()}, metadata)
 
-    def _encoded(self, sums: _sums.Sums, chosen: _readings.Chosen | None = None) -> list[_collect.File]:
-        """This rank's files. Parameters in `chosen` are read in that way, all others as they are."""
-        chosen = chosen or {}
+    def _encoded(
+        self, sums: _sums.Sums, chosen: _readings.Chosen | None = None, names: Collection[str] | None = None
+    ) -> list[_collect.File]:
+        """This rank's files. Parameters in `chosen` are read in that way, all others as they are. `names`: of the
+        parameters that are wanted; None: all that were used."""
+        chosen, only = chosen or {}, set(self._used if names is None else names)
         addends: list[_collect.File] = [
-            ("addend", at, self._addend_file(at, chosen)) for at in range(len(self._numbers))
+            ("addend", at, self._addend_file(at, chosen, only)) for at in range(len(self._numbers))
         ]
-        return [*addends, ("sum", None, self._sum_file(sums, chosen))]
+        return [*addends, ("sum", None, self._sum_file(sums, chosen, only))]

@@ -108,7 +108,13 @@ class watch(Step):
 
     def _judged(self, sums: _sums.Sums, chosen: _readings.Chosen) -> addend.DiffReport:
         files = self._encoded(sums, chosen)
-        return _report.of_files(files, self._used, self._group, self._allow_identical, self._notes)
+        report = _report.of_files(files, self._used, self._group, self._allow_identical, self._notes)
+        names = _report.unexplained(report)
+        if not names:
+            return report
+        files = self._encoded(sums, chosen, names)
+        others = _report.of_files(files, names, self._group, self._allow_identical, lambda _: (), together=True)
+        return _report.with_params(report, others)
 
     def _notes(self, report: addend.DiffReport) -> list[str]:
         """Further messages for the report: unused and tied parameters, and assumptions that may be wrong."""

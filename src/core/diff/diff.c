@@ -279,6 +279,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->unequal = json_object();
   run->unfitted = json_array();
   AD_TRY(ad_known_create(&run->dump, &run->known));
+  run->known.alone = run->options->finite; /* other parameters' values may not be in the files yet, or no more */
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
   AD_TRY(ad_new(run->dump.param_count, &run->findings));
   AD_TRY(judge_params(run));

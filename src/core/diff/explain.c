@@ -61,19 +61,33 @@ static void snap(const ad_parts *parts, size_t n, const double *counts, const do
 
 static const ad_dtype narrower[] = {AD_F32, AD_F16, AD_BF16};
 
+/* Fitted counts give any few elements within the rounding of a narrow dtype: so many bits of those elements that the fit
+ * did not use up must agree. */
+#define ENOUGH_BITS 40.0
+
+/* Whether each count that is known is one that a mistake makes, so that it is not fitted to its elements. */
+static int are_simple(const ad_parts *parts, size_t n, const double *counts, const double *errors) {
+  for (size_t c = 0; c < n; c++)
+    if (!isinf(errors[c]) && counts[c] != ad_simple_count(&parts->dump->mesh, counts[c])) return 0;
+  return 1;
+}
+
 /* Tests whether these counts give the part; if they do so only when the sum was rounded to a narrower dtype than the
- * dump says, why->rounded is that dtype. */
-static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, ad_explanation *why) {
+ * dump says, why->rounded is that dtype. `spare`: how many elements did not go into the counts. */
+static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, size_t spare,
+                            ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
   double expect = parts->param->expect;
   AD_TRY(ad_part_test(parts, part, counts, expect, &rounding, &why->fitness));
   why->explains = why->fitness.holds;
+  int simple = are_simple(parts, ad_part_members(parts, part)->count, counts, why->errors);
   for (size_t i = 0; i < sizeof narrower / sizeof *narrower && !why->explains; i++) {
     ad_rounding wide = rounding;
     ad_fitness fitness;
     wide.reduce = wide.sum = ad_unit_roundoff(narrower[i]);
-    if (wide.reduce <= rounding.reduce || ad_rounding_share(&wide, ad_part_members(parts, part)->count) > 0.25)
-      continue;
+    double share = ad_rounding_share(&wide, ad_part_members(parts, part)->count);
+    if (wide.reduce <= rounding.reduce || share > 0.25) continue;
+    if (!simple && (double)spare * -log2(share) < ENOUGH_BITS) continue;
     AD_TRY(ad_part_test(parts, part, counts, expect, &wide, &fitness));
     why->explains = fitness.holds;
     why->rounded = fitness.holds ? narrower[i] : 0;
@@ -83,11 +97,11 @@ static ad_status try_counts(const ad_parts *parts, const ad_part *part, const do
 
 /* Keeps the rounded counts if they give the part, else the fitted ones. */
 static ad_status settle(const ad_parts *parts, const ad_part *part, const double *counts, const double *errors,
-                        ad_explanation *why) {
+                        size_t spare, ad_explanation *why) {
   size_t n = ad_part_members(parts, part)->count;
   memcpy(why->errors, errors, n * sizeof *errors);
   snap(parts, n, counts, errors, why->counts);
-  AD_TRY(try_counts(parts, part, why->counts, why));
+  AD_TRY(try_counts(parts, part, why->counts, spare, why));
   if (why->explains && !why->rounded) return AD_OK;
   ad_explanation fitted = *why;
   fitted.rounded = 0;
@@ -112,7 +126,7 @@ static ad_status explain_by_fit(const ad_parts *parts, const ad_products *produc
   *known = fit.rank + ad_products_zeros(products) == products->n && products->rows > fit.rank;
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && *known && !status; i++)
-    status = settle(parts, list[i]->part, fit.counts, fit.errors, &list[i]->why);
+    status = settle(parts, list[i]->part, fit.counts, fit.errors, products->rows - fit.rank, &list[i]->why);
   ad_fit_destroy(&fit);
   return status;
 }
@@ -126,7 +140,7 @@ static ad_status explain_with(const ad_parts *parts, const ad_products *products
   if (!*known) AD_TRY(ad_try_hypotheses(parts, products, expected, judged->part, &judged->why));
   if (*known || judged->why.explains) return *known = 1, AD_OK;
   memcpy(judged->why.counts, expected, products->n * sizeof *expected);
-  AD_TRY(try_counts(parts, judged->part, judged->why.counts, &judged->why));
+  AD_TRY(try_counts(parts, judged->part, judged->why.counts, judged->part->count, &judged->why));
   *known = judged->why.explains;
   return AD_OK;
 }
@@ -307,13 +321,54 @@ static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judge
   return status;
 }
 
+/* Measures what is left of the part without the expected combination. */
+static ad_status measure_left(const ad_parts *parts, const double *expected, ad_judged *judged) {
+  const ad_part *part = judged->part;
+  const ad_members *members = ad_part_members(parts, part);
+  double *sum, factor = parts->param->expect, left = 0, is = 0, wanted = 0;
+  AD_TRY(ad_new(3 * AD_ROWS, &sum));
+  double *all = sum + AD_ROWS, *addend = all + AD_ROWS;
+  for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
+    ad_part_read_sum(parts, part, begin, end, sum);
+    memset(all, 0, AD_ROWS * sizeof *all);
+    for (size_t c = 0; c < members->count; c++) {
+      ad_part_read(parts, part, &members->columns[c].piece, begin, end, addend);
+      for (size_t i = 0; i < end - begin; i++) all[i] += factor * expected[c] * addend[i];
+    }
+    for (size_t i = 0; i < end - begin; i++) {
+      left += (sum[i] - all[i]) * (sum[i] - all[i]);
+      is += sum[i] * sum[i];
+      wanted += all[i] * all[i];
+    }
+  }
+  ad_release(sum);
+  judged->why.left = sqrt(left / fmax(is, wanted));
+  return AD_OK;
+}
+
+/* Looks for what the part is if no counts of its addends give it. */
+static ad_status look_for_patterns(const ad_parts *parts, ad_known *known, ad_judged *judged) {
+  const ad_members *members = ad_part_members(parts, judged->part);
+  double *expected;
+  int others = ad_known_compares(known, parts->param);
+  AD_TRY(ad_new(members->count, &expected));
+  ad_expected_counts(parts, members, expected);
+  ad_status status = measure_left(parts, expected, judged);
+  if (!status) status = ad_patterns_find(parts, judged->part, expected, others, &judged->why.patterns);
+  ad_release(expected);
+  return status;
+}
+
 /* Looks for sums over another group of ranks for parts that the addends of their own members do not explain. A part
  * of one element is looked at as well: one number is a multiple of any other, so that its own members always explain
  * it. */
-static ad_status look_further(ad_parts *parts, ad_judged *list) {
-  for (size_t i = 0; i < parts->count; i++)
+static ad_status look_further(ad_parts *parts, ad_known *known, ad_judged *list) {
+  for (size_t i = 0; i < parts->count; i++) {
     if (!list[i].holds && !list[i].why.unfitted && (!list[i].why.explains || list[i].part->count == 1))
       AD_TRY(ad_try_groups(parts, &list[i]));
+    if (!list[i].holds && !list[i].why.explains) AD_TRY(look_for_patterns(parts, known, &list[i]));
+  }
   return AD_OK;
 }
 
@@ -363,8 +418,8 @@ ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) {
     list[i].holds = !parts->dump->microbatches; /* without addends nothing is expected */
   }
   ad_status status = parts->dump->microbatches ? judge_expected(parts, known, list) : AD_OK;
+  if (!status) status = look_further(parts, known, list);
   ad_known_pass(known, parts->param);
-  if (!status) status = look_further(parts, list);
   return status ? status : find_apart(parts, list);
 }
 

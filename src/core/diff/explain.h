@@ -3,6 +3,7 @@
 #ifndef DIFF_EXPLAIN_H
 #define DIFF_EXPLAIN_H
 #include "diff/combination.h"
+#include "diff/patterns.h"
 
 /* Sets of axes: a bit for each. */
 typedef struct ad_sets {
@@ -22,7 +23,10 @@ typedef struct ad_explanation {
   double *others;          /* `other_count` further lists of counts that give the part too, the simplest first */
   size_t other_count;      /* at most AD_OTHERS */
   int more;                /* 1: more than AD_OTHERS lists of counts give the part */
-  int unfitted;       /* counts were not fitted, since too many parts were before; nothing tried explains the part */
+  int unfitted; /* counts were not fitted, since too many parts were before; nothing tried explains the part */
+  double left;  /* what is left of a part that no counts explain, if the expected combination is taken from it: its root
+                  mean square, relative to the larger one of both */
+  ad_found_patterns patterns; /* what else gives the part, if no counts do */
   ad_fitness fitness; /* how well the counts give the part; without counts: how well the expected combination does */
 } ad_explanation;
 

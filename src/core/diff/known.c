@@ -76,6 +76,21 @@ int ad_known_affords(ad_known *known, const ad_dump_param *param, ad_known_fit f
   return 1;
 }
 
+/* The limit on comparisons with other parameters, in values that are sorted: two to three seconds of one core. Finding a
+ * tensor in a file takes as long as sorting OPENED values. */
+#define COMPARED 2e7
+#define OPENED 100
+
+int ad_known_compares(ad_known *known, const ad_dump_param *param) {
+  double values = 0;
+  for (size_t p = 0; p < known->dump->param_count; p++) values += (double)known->dump->params[p].numel;
+  if (known->alone) return 0;
+  wait_for_turn(known, param);
+  double params = fmin((double)known->dump->param_count, AD_PATTERN_PARAMS), world = (double)known->dump->mesh.world;
+  known->compared += fmin(values, AD_PATTERN_VALUES) * (world + 1) + params * (double)cells(known->dump) * OPENED;
+  return known->compared <= COMPARED;
+}
+
 /* ---- trying the known counts ---- */
 
 /* The rank that lies relative to `from` as `rank` lies relative to `holder`, axis by axis and cyclic. */

@@ -26,6 +26,8 @@ struct ad_known {
   ad_known_counts list[AD_KNOWN_COUNTS]; /* the counts that explained a part most recently come first */
   size_t count;
   int64_t *rank_at;    /* [row-major position]: the rank there */
+  int alone;           /* 1: other parameters' values must not be read when one is judged */
+  double compared;     /* values of other parameters with which parts were compared */
   double fitted, weak; /* multiplications spent so far on fits of parts that fail, and of parts that hold */
   /* The turn of the parameters; only the parameter that has it may use the fields above. */
   pthread_mutex_t lock;
@@ -44,6 +46,8 @@ typedef enum ad_known_fit { AD_KNOWN_FIT, AD_KNOWN_WEAK_FIT } ad_known_fit;
 /* Whether the limit allows a fit of n addends over `rows` elements; if so, its work is added to what is spent. Fits of
  * at most AD_KNOWN_MANY addends are always allowed. */
 int ad_known_affords(ad_known *known, const ad_dump_param *param, ad_known_fit fit, size_t n, size_t rows);
+/* Whether the limit on work allows that a part of the parameter is compared with other parameters' values. */
+int ad_known_compares(ad_known *known, const ad_dump_param *param);
 /* Tries to explain a part that has many addends by known counts: as they are, or, because each rank's sum may have its
  * own, moved by the offset between the two parts' holders. */
 ad_status ad_known_try(ad_known *known, const ad_parts *parts, ad_judged *judged) AD_CHECKED;

@@ -39,16 +39,24 @@ static void add_own_cause(ad_case *c) {
 
 static void say_unexplained(ad_case *c) {
   uint32_t untried = ad_untried_axes(c->parts, c->list);
+  const ad_judged *first = c->first;
+  size_t elements = first->part->count, addends = ad_case_members(c, first)->count;
   char names[AD_VERDICT_TEXT / 4], or [AD_VERDICT_TEXT / 2] = "";
   ad_case_mark_holders(c, 1);
   ad_case_say(c, AD_VERDICT_UNEXPLAINED, 0, NAN);
   if (untried)
     snprintf(or, sizeof or, ", or is summed over %s, which a sample cannot tell",
              ad_case_axes(c, untried, names, sizeof names));
-  snprintf(
-      c->out->text, sizeof c->out->text,
-      "unexplained: no counts of the addends give the sum (%.2g of it is left): it holds other data or another term%s",
-      c->first->why.fitness.residual, or);
+  if (elements > addends)
+    snprintf(c->out->text, sizeof c->out->text,
+             "unexplained: no counts of the addends give the sum (%.2g of it is left): it holds other data or another "
+             "term%s",
+             first->why.left, or);
+  else
+    snprintf(c->out->text, sizeof c->out->text,
+             "unexplained: not the sum of its addends (%.2g of it is left), and %zu element%s %s too few to tell how "
+             "often each of %zu addends is in it%s",
+             first->why.left, elements, elements == 1 ? "" : "s", elements == 1 ? "is" : "are", addends, or);
 }
 
 /* The verdict on the first wrong part if its counts were `counts`; cleared by ad_verdict_clear. */
@@ -139,7 +147,7 @@ static int replicas_are_all(const ad_case *c) {
 
 /* The verdict by the counts of the part's own members. */
 static void say_own(ad_case *c) {
-  char shards[AD_VERDICT_TEXT / 2];
+  char shards[AD_VERDICT_TEXT / 2], who[64];
   int local = ad_case_try_local(c);
   if (!local && !wrong_ones_agree(c) && ad_case_try_some(c)) return;
   if (!local && replicas_are_all(c)) {
@@ -148,6 +156,7 @@ static void say_own(ad_case *c) {
   }
   print_shards(c, local, shards, sizeof shards);
   if (!local) ad_case_say_counts(c);
+  if (local && ad_case_some_hold(c)) ad_case_add_one_rank(c, who, sizeof who);
   if (c->first->why.other_count) say_ambiguous(c);
   add_shards(c, local, shards);
 }
@@ -181,7 +190,7 @@ static void say_unfitted(ad_case *c) {
   c->out->shown = NULL;
   snprintf(c->out->text, sizeof c->out->text,
            "wrong, and not fitted: the expected counts leave %.2g of it, and those of other parameters do not give it",
-           c->first->fitness.residual);
+           c->first->why.left);
 }
 
 static int some_unfitted(const ad_case *c) {
@@ -194,12 +203,16 @@ static int some_unfitted(const ad_case *c) {
 static void say_wrong(ad_case *c) {
   int grouped = some_by_group(c);
   c->out->shown = c->first;
+  if (!all_explained(c) && ad_case_try_patterns(c)) return;
   if (some_unfitted(c)) {
     say_unfitted(c);
     return;
   }
   if (!all_explained(c)) {
-    say_unexplained(c);
+    if (ad_case_copies_differ(c) && ad_case_some_hold(c))
+      ad_case_say_replicas(c);
+    else
+      say_unexplained(c);
     return;
   }
   if (grouped && ad_case_try_group(c)) return;

@@ -25,6 +25,11 @@
   X(AD_VERDICT_NOT_OBSERVED, "not_observed")                    \
   X(AD_VERDICT_NO_SUM, "no_sum")                                \
   X(AD_VERDICT_NOT_JUDGED, "not_judged")                        \
+  X(AD_VERDICT_OTHER_OPERATION, "other_operation")              \
+  X(AD_VERDICT_SHIFTED, "shifted")                              \
+  X(AD_VERDICT_OTHER_PARAMETERS, "other_parameters")            \
+  X(AD_VERDICT_OTHER_ROWS, "other_rows")                        \
+  X(AD_VERDICT_ONE_RANK, "one_rank")                            \
   X(AD_VERDICT_UNEXPLAINED, "unexplained")                      \
   X(AD_VERDICT_NOT_FITTED, "not_fitted")                        \
   X(AD_VERDICT_ROUNDING, "rounding")

@@ -41,9 +41,15 @@ int ad_case_try_group(ad_case *c);   /* the sum was formed over other axes than 
 void ad_case_add_groups(ad_case *c); /* appends try_group's causes without writing a verdict */
 int ad_case_try_some(ad_case *c);    /* each part has the addends of some ranks, and not all parts of the same ranks */
 
+/* Sums that no counts give (verdict_patterns.c). */
+int ad_case_try_patterns(ad_case *c);
+
 /* Copies of a sum (verdict_copies.c). */
 int ad_case_copies_differ(const ad_case *c); /* whether parts with the same elements have different bits */
 void ad_case_say_replicas(ad_case *c);
+/* Appends the cause that the sum was made for one rank alone, if one copy is right and all others are not; who: that
+ * rank. Returns whether it did. */
+int ad_case_add_one_rank(ad_case *c, char *who, size_t size);
 int ad_case_try_lacking(ad_case *c); /* some ranks lack their copy of a replicated sum */
 
 #endif

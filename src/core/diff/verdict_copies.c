@@ -52,6 +52,40 @@ static int some_apart(const ad_case *c) {
   return 0;
 }
 
+/* The one rank that holds the right copy of this part's elements; -1: none, or several do. */
+static int64_t only_right(const ad_case *c, const ad_judged *judged) {
+  int64_t rank = -1;
+  for (size_t i = 0; i < c->count; i++) {
+    const ad_part *part = c->list[i].part;
+    if (!c->list[i].holds || !ad_box_equal(&c->parts->param->shape, &part->box, &judged->part->box)) continue;
+    if (rank >= 0 || part->holder_count > 1) return -1;
+    rank = part->holders[0];
+  }
+  return rank;
+}
+
+int ad_case_add_one_rank(ad_case *c, char *who, size_t size) {
+  char names[AD_VERDICT_TEXT / 4];
+  int64_t rank = -1;
+  int several = 0;
+  for (size_t i = 0; i < c->count; i++) {
+    if (c->list[i].holds) continue;
+    int64_t right = only_right(c, &c->list[i]);
+    if (right < 0) return 0;
+    several |= rank >= 0 && right != rank;
+    rank = right;
+  }
+  if (several)
+    snprintf(who, size, "one rank of each group");
+  else
+    snprintf(who, size, "rank %lld", (long long)rank);
+  uint32_t axes = differing_axes(c);
+  ad_case_add(c, AD_VERDICT_ONE_RANK, axes, NAN, "",
+              "the sum over %s was made for %s alone (reduce), and not for all (all_reduce)",
+              ad_case_axes(c, axes, names, sizeof names), who);
+  return 1;
+}
+
 /* Every copy is right by its own addends, and they differ although their types say that they are the same. */
 static void say_own_only(ad_case *c, uint32_t axes, const char *names) {
   int assumed = !(axes & ~c->parts->param->assumed);
@@ -84,12 +118,26 @@ static void say_wrong_copies(ad_case *c, const char *names) {
     snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s, and none is right", names);
 }
 
+/* Writes the verdict that one copy of the sum is right and all others are wrong, if that is so. */
+static int try_one_rank(ad_case *c, uint32_t axes, const char *names) {
+  char who[64], ranks[AD_VERDICT_TEXT / 4], fact[AD_VERDICT_TEXT / 2];
+  if (!c->first || !ad_case_some_hold(c) || !ad_case_add_one_rank(c, who, sizeof who)) return 0;
+  ad_case_mark_holders(c, 1);
+  ad_case_ranks(c, ranks, sizeof ranks);
+  ad_case_add(c, AD_VERDICT_REPLICAS_DIFFER, axes, NAN, "", "the right sum was changed on %s afterwards", ranks);
+  snprintf(fact, sizeof fact, "replicas differ along %.100s: the sum is right on %s alone", names, who);
+  ad_case_settle(c, NAN, fact);
+  ad_case_say(c, AD_VERDICT_ONE_RANK, axes, NAN);
+  return 1;
+}
+
 /* Writes the verdict that copies differ. */
 void ad_case_say_replicas(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4];
   uint32_t axes = differing_axes(c);
   ad_case_say(c, AD_VERDICT_REPLICAS_DIFFER, axes, NAN);
   ad_case_axes(c, axes, names, sizeof names);
+  if (try_one_rank(c, axes, names)) return;
   if (!c->first && some_apart(c))
     say_own_only(c, axes, names);
   else if (!c->first)

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "diff/cause.h"
+#include "diff/hypotheses.h"
 #include "diff/microbatches.h"
 #include "diff/verdict_case.h"
 
@@ -284,7 +285,35 @@ static void say_missing_addends(ad_case *c, const count_summary *all) {
            ad_case_ranks(c, ranks, sizeof ranks), of);
 }
 
+/* Whether the addends of each rank count less the earlier their microbatch was, and none more than once: as where what
+ * was accumulated is clipped, or scaled, after every microbatch. */
+static int count_less_earlier(const ad_case *c) {
+  const ad_members *members = ad_case_members(c, c->first);
+  const double *counts = c->first->why.counts, *errors = c->first->why.errors;
+  int risen = 0;
+  for (size_t i = 0; i < members->count; i++) {
+    if (isinf(errors[i]) || counts[i] <= 0 || counts[i] > 1 + ad_count_tolerance(errors[i])) return 0;
+    if (!i || members->columns[i].piece.rank != members->columns[i - 1].piece.rank) continue;
+    if (counts[i] <= counts[i - 1] && !ad_counts_close(counts[i], counts[i - 1], errors[i])) return 0;
+    risen |= !ad_counts_close(counts[i], counts[i - 1], errors[i]);
+  }
+  return risen;
+}
+
+/* The verdict on counts that fall from microbatch to earlier microbatch. */
+static int try_each_clipped(ad_case *c) {
+  char fact[AD_VERDICT_TEXT / 2];
+  if (!count_less_earlier(c)) return 0;
+  count_summary all = summarise_counts(c);
+  ad_case_add(c, AD_VERDICT_FACTOR, 0, NAN, AD_MICROBATCHES, "clipped after every microbatch");
+  ad_case_add(c, AD_VERDICT_FACTOR, 0, NAN, AD_MICROBATCHES, "scaled after every microbatch");
+  snprintf(fact, sizeof fact, "addends count less the earlier their microbatch, from %.6g to %.6g times", all.least,
+           all.most);
+  return ad_case_settle(c, NAN, fact);
+}
+
 static void say_counts(ad_case *c) {
+  if (try_each_clipped(c)) return;
   count_summary all = summarise_counts(c);
   ad_case_say(c, all.missing ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, NAN);
   if (all.missing)

@@ -134,6 +134,16 @@ static int is_kind(const json_t *judged, const char *kind) {
   return own && !strcmp(own, kind);
 }
 
+/* Whether no counts of the addends give the sum. What else gives it is said of a job's own collectives, and a check
+ * knows its transitions better. */
+static int has_no_counts(const json_t *judged) {
+  static const char *const open[] = {"unexplained",      "other_operation", "shifted",
+                                     "other_parameters", "other_rows",      "one_rank"};
+  for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+    if (is_kind(judged, open[i])) return 1;
+  return 0;
+}
+
 static const json_t *find(const json_t *document, const char *name) {
   const json_t *params = json_object_get(document, "params"), *param;
   size_t i;
@@ -178,7 +188,7 @@ void ad_account_judge(const ad_prover *prover, const json_t *document, size_t in
                      : is_sum_of_addends(judged, &at, copies->equal ? 0 : copies->differs) ? AD_ADDENDS_ARE_WRONG
                                                                                            : AD_SUM_IS_WRONG;
   if (param->accounted == AD_ADDENDS_ARE_WRONG) take_weights(judged, param);
-  if (param->accounted != AD_SUM_IS_WRONG || is_kind(judged, "unexplained") || is_kind(judged, "rounding")) return;
+  if (param->accounted != AD_SUM_IS_WRONG || has_no_counts(judged) || is_kind(judged, "rounding")) return;
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);
   if (is_kind(judged, "divided_by_own_count"))

@@ -1,0 +1,414 @@
+/* Finds patterns of a sum within its own parameter: maxima, shifts, other rows. Those that need other parameters are in
+ * patterns_others.c. */
+#include "diff/patterns.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/memory.h"
+#include "diff/combination.h"
+#include "diff/hypotheses.h"
+
+enum { MOST_ELEMENTS = 1 << 18, MOST_ADDENDS = 1024 }; /* larger parts are not looked at */
+
+/* A pattern is believed when so many bits of the sum agree with it. */
+#define ENOUGH_BITS 64.0
+
+void ad_pattern_add(ad_found_patterns *found, ad_pattern pattern) {
+  if (found->count < AD_PATTERNS) found->list[found->count++] = pattern;
+}
+
+int ad_values_agree(const ad_part_values *values, double a, double b, double size) {
+  return fabs(a - b) <= values->share * size + values->least;
+}
+
+static int by_value(const void *a, const void *b) {
+  double one = ((const ad_placed *)a)->value, other = ((const ad_placed *)b)->value;
+  return (one > other) - (one < other);
+}
+
+void ad_placed_sort(ad_placed *list, size_t n) { qsort(list, n, sizeof *list, by_value); }
+
+size_t ad_placed_from(const ad_placed *sorted, size_t n, double value) {
+  size_t low = 0, high = n;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (sorted[middle].value < value)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static void values_clear(ad_part_values *values) {
+  ad_release(values->sum);
+  ad_release(values->right);
+  ad_release(values->size);
+  ad_release(values->at);
+}
+
+static void read_values(const ad_parts *parts, const ad_part *part, const double *expected, double *addend,
+                        ad_part_values *out) {
+  const ad_members *members = ad_part_members(parts, part);
+  double factor = parts->param->expect;
+  for (size_t begin = 0; begin < out->n; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < out->n ? begin + AD_ROWS : out->n;
+    ad_part_read_sum(parts, part, begin, end, out->sum + begin);
+    for (size_t c = 0; c < members->count; c++) {
+      ad_part_read(parts, part, &members->columns[c].piece, begin, end, addend);
+      for (size_t i = begin; i < end; i++) {
+        double value = factor * expected[c] * addend[i - begin];
+        out->right[i] += value;
+        out->size[i] += fabs(value);
+      }
+    }
+  }
+  for (size_t i = 0; i < out->n; i++) out->at[i] = ad_part_flat(parts, part, i);
+}
+
+static ad_status values_create(const ad_parts *parts, const ad_part *part, const double *expected,
+                               ad_part_values *out) {
+  ad_rounding rounding = ad_rounding_of(parts, part);
+  size_t addends = ad_part_members(parts, part)->count;
+  double *addend;
+  *out = (ad_part_values){.n = part->count, .share = ad_rounding_share(&rounding, addends)};
+  out->least =
+      (double)(addends + 1) * rounding.smallest + fabs(parts->param->expect) * rounding.inside * rounding.reduce;
+  out->enough = (size_t)(ENOUGH_BITS / fmax(1, -log2(out->share))) + 1;
+  AD_TRY(ad_new(AD_ROWS, &addend));
+  ad_status status = ad_new(out->n, &out->sum);
+  if (!status) status = ad_new(out->n, &out->right);
+  if (!status) status = ad_new(out->n, &out->size);
+  if (!status) status = ad_new(out->n, &out->at);
+  if (!status) read_values(parts, part, expected, addend, out);
+  ad_release(addend);
+  if (status) values_clear(out);
+  return status;
+}
+
+/* ---- another operation than a sum ---- */
+
+/* One way to combine addends: within each class of columns, those of one position on `axes` are summed, and the sums of
+ * all positions combined by the operation; the classes are then summed. */
+typedef struct grouping {
+  uint32_t axes;
+  int each_microbatch; /* 1: microbatches are combined one by one, and are classes */
+  int each_rest;       /* 1: positions on the other axes are classes; 0: they are summed first */
+} grouping;
+
+static int64_t position_on(const ad_dump *dump, int64_t rank, uint32_t axes) {
+  int64_t position = 0;
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    if (axes >> axis & 1) position = position * dump->mesh.size[axis] + dump->position[rank][axis];
+  return position;
+}
+
+static int64_t class_of(const ad_parts *parts, const ad_column *column, const grouping *how) {
+  const ad_dump *dump = parts->dump;
+  uint32_t rest = parts->param->summed & ~how->axes;
+  int64_t class = how->each_rest ? position_on(dump, column->piece.rank, rest) : 0;
+  return how->each_microbatch ? class * dump->microbatches + column->piece.microbatch : class;
+}
+
+static double operate(ad_pattern_kind kind, double a, double b) {
+  return kind == AD_PATTERN_MAXIMUM ? fmax(a, b) : kind == AD_PATTERN_MINIMUM ? fmin(a, b) : a * b;
+}
+
+/* Arrays of `m` elements: sum and absolute sum of one position's addends, the combination of the class so far, and its
+ * absolute counterpart. */
+typedef struct combining {
+  size_t m;
+  double *addend, *total, *size, *joined, *wide;
+} combining;
+
+/* Sums into total and size the addends of the class and position of column `first`; marks their columns in `done`. */
+static void total_of(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
+                     size_t first, unsigned char *done, combining *work) {
+  const ad_members *members = ad_part_members(parts, part);
+  const ad_column *columns = members->columns;
+  int64_t class = class_of(parts, &columns[first], how);
+  int64_t position = position_on(parts->dump, columns[first].piece.rank, how->axes);
+  memset(work->total, 0, work->m * sizeof *work->total);
+  memset(work->size, 0, work->m * sizeof *work->size);
+  for (size_t c = first; c < members->count; c++) {
+    if (done[c] || class_of(parts, &columns[c], how) != class ||
+        position_on(parts->dump, columns[c].piece.rank, how->axes) != position)
+      continue;
+    done[c] = 1;
+    for (size_t begin = 0; begin < work->m; begin += AD_ROWS) {
+      size_t end = begin + AD_ROWS < work->m ? begin + AD_ROWS : work->m;
+      ad_part_read(parts, part, &columns[c].piece, begin, end, work->addend);
+      for (size_t i = begin; i < end; i++) {
+        work->total[i] += expected[c] * work->addend[i - begin];
+        work->size[i] += fabs(expected[c] * work->addend[i - begin]);
+      }
+    }
+  }
+}
+
+/* Combines the positions of the class of column `first`, and adds the result to value and bound. Returns the number of
+ * positions. */
+static size_t add_class(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
+                        ad_pattern_kind kind, size_t first, unsigned char *done, combining *work, double *value,
+                        double *bound) {
+  const ad_members *members = ad_part_members(parts, part);
+  int64_t class = class_of(parts, &members->columns[first], how);
+  size_t positions = 0;
+  for (size_t c = first; c < members->count; c++) {
+    if (done[c] || class_of(parts, &members->columns[c], how) != class) continue;
+    total_of(parts, part, expected, how, c, done, work);
+    for (size_t i = 0; i < work->m; i++) {
+      work->joined[i] = positions ? operate(kind, work->joined[i], work->total[i]) : work->total[i];
+      if (kind == AD_PATTERN_PRODUCT)
+        work->wide[i] = positions ? work->wide[i] * work->size[i] : work->size[i];
+      else
+        work->wide[i] = positions ? fmax(work->wide[i], work->size[i]) : work->size[i];
+    }
+    positions++;
+  }
+  for (size_t i = 0; i < work->m; i++) {
+    value[i] += work->joined[i];
+    bound[i] += work->wide[i];
+  }
+  return positions;
+}
+
+/* Computes the first `work->m` elements of the combination. Returns 0 if some class has a single position, or lacks
+ * one: then it is no combination over all ranks. */
+static int combine(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
+                   ad_pattern_kind kind, unsigned char *done, combining *work, double *value, double *bound) {
+  const ad_members *members = ad_part_members(parts, part);
+  size_t ranks = (size_t)ad_dump_axes_size(&parts->dump->mesh, how->axes);
+  memset(done, 0, members->count);
+  memset(value, 0, work->m * sizeof *value);
+  memset(bound, 0, work->m * sizeof *bound);
+  for (size_t c = 0; c < members->count; c++)
+    if (!done[c] && add_class(parts, part, expected, how, kind, c, done, work, value, bound) != ranks) return 0;
+  return 1;
+}
+
+/* The factor with which the values give the sum, if it is one that a job multiplies by: 1, the expected factor, or that
+ * one times a simple count; else 0. */
+static double factor_of(const ad_parts *parts, const ad_part_values *values, size_t m, const double *value) {
+  double along = 0, square = 0, expect = parts->param->expect;
+  for (size_t i = 0; i < m; i++) {
+    along += values->sum[i] * value[i];
+    square += value[i] * value[i];
+  }
+  double factor = square > 0 ? along / square : 0;
+  if (fabs(factor - 1) < 1e-2) return 1;
+  double simple = ad_simple_count(&parts->dump->mesh, factor / expect);
+  return fabs(factor / expect - simple) < 1e-2 * fabs(simple) ? expect * simple : 0;
+}
+
+/* Whether factor * value gives the first m elements of the sum, and enough of them are not zero. */
+static int gives(const ad_part_values *values, size_t m, double factor, const double *value, const double *bound) {
+  size_t full = 0;
+  for (size_t i = 0; i < m; i++) {
+    if (!ad_values_agree(values, values->sum[i], factor * value[i], fabs(factor) * bound[i])) return 0;
+    full += values->sum[i] != 0;
+  }
+  return factor != 0 && full >= values->enough;
+}
+
+/* Tries one operation and grouping: first on the first elements, then on all. */
+static void try_operation(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
+                          const double *expected, const grouping *how, ad_pattern_kind kind, unsigned char *done,
+                          combining *work, double *memory, ad_found_patterns *found) {
+  enum { FIRST = 256 };
+  double *value = memory, *bound = memory + values->n, factor = 0;
+  const size_t sizes[] = {values->n < FIRST ? values->n : FIRST, values->n};
+  for (size_t s = 0; s < 2; s++) {
+    work->m = sizes[s];
+    if (!combine(parts, part, expected, how, kind, done, work, value, bound)) return;
+    factor = factor_of(parts, values, work->m, value);
+    if (!gives(values, work->m, factor, value, bound)) return;
+  }
+  ad_pattern_add(found, (ad_pattern){.kind = kind, .axes = how->axes, .factor = factor, .rank = -1});
+}
+
+static void try_groupings(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
+                          const double *expected, unsigned char *done, combining *work, double *memory,
+                          ad_found_patterns *found) {
+  uint32_t summed = ad_large_axes(&parts->dump->mesh, parts->param->summed);
+  int each = parts->dump->microbatches > 1;
+  for (uint32_t axes = summed; axes; axes = (axes - 1) & summed)
+    for (int kind = AD_PATTERN_MAXIMUM; kind <= AD_PATTERN_PRODUCT; kind++) {
+      size_t before = found->count;
+      for (int way = 0; way < 4 && found->count == before; way++) {
+        grouping how = {axes, way & 1, way >> 1};
+        if ((how.each_microbatch && !each) || (how.each_rest && axes == summed)) continue;
+        try_operation(parts, part, values, expected, &how, (ad_pattern_kind)kind, done, work, memory, found);
+      }
+    }
+}
+
+static ad_status find_operations(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
+                                 const double *expected, ad_found_patterns *found) {
+  double *memory;
+  unsigned char *done;
+  AD_TRY(ad_new(6 * values->n + AD_ROWS, &memory));
+  ad_status status = ad_new(ad_part_members(parts, part)->count, &done);
+  if (!status) {
+    double *at = memory + 2 * values->n;
+    combining work = {0, at + 4 * values->n, at, at + values->n, at + 2 * values->n, at + 3 * values->n};
+    try_groupings(parts, part, values, expected, done, &work, memory, found);
+    ad_release(done);
+  }
+  ad_release(memory);
+  return status;
+}
+
+/* ---- the right sum, shifted ---- */
+
+static int by_number(const void *a, const void *b) {
+  int64_t one = *(const int64_t *)a, other = *(const int64_t *)b;
+  return (one > other) - (one < other);
+}
+
+/* The index of the element with this flat index; n: there is none. */
+static size_t index_at(const ad_part_values *values, int64_t at) {
+  size_t low = 0, high = values->n;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (values->at[middle] < at)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < values->n && values->at[low] == at ? low : values->n;
+}
+
+/* The number that occurs most often in a list, which is sorted here. */
+static int64_t most_frequent(int64_t *list, size_t count) {
+  int64_t best = 0;
+  size_t most = 0;
+  qsort(list, count, sizeof *list, by_number);
+  for (size_t i = 0, end; i < count; i = end) {
+    for (end = i + 1; end < count && list[end] == list[i];) end++;
+    if (end - i > most) most = end - i, best = list[i];
+  }
+  return best;
+}
+
+/* Whether every element whose place `shift` further on is in the part holds that place's sum, and those are enough:
+ * half of a full part. */
+static int is_shifted(const ad_part_values *values, int64_t shift, int is_sampled) {
+  size_t compared = 0, full = 0;
+  for (size_t i = 0; i < values->n; i++) {
+    size_t j = index_at(values, values->at[i] + shift);
+    if (j == values->n) continue;
+    if (!ad_values_agree(values, values->sum[i], values->right[j], values->size[j])) return 0;
+    compared++;
+    full += values->sum[i] != 0;
+  }
+  return full >= values->enough && (is_sampled || 2 * compared >= values->n);
+}
+
+/* Lists the shifts at which single elements of the sum are found among the right sums. */
+static size_t list_shifts(const ad_part_values *values, const ad_placed *sorted, int64_t *shifts, size_t most) {
+  enum { MATCHES = 16 };
+  size_t count = 0, step = values->n / 2048 + 1;
+  for (size_t i = 0; i < values->n; i += step) {
+    double sum = values->sum[i], room = values->share * 4 * fabs(sum) + values->least;
+    if (fabs(sum) <= room) continue;
+    size_t begin = ad_placed_from(sorted, values->n, sum - room);
+    for (size_t j = begin; j < values->n && sorted[j].value <= sum + room && j < begin + MATCHES; j++)
+      if (sorted[j].index != i && count < most) shifts[count++] = values->at[sorted[j].index] - values->at[i];
+  }
+  return count;
+}
+
+static ad_status find_shift(const ad_parts *parts, const ad_part_values *values, ad_found_patterns *found) {
+  enum { MOST = 1 << 15 };
+  ad_placed *sorted;
+  int64_t *shifts;
+  AD_TRY(ad_new(values->n, &sorted));
+  ad_status status = ad_new(MOST, &shifts);
+  if (!status) {
+    for (size_t i = 0; i < values->n; i++) sorted[i] = (ad_placed){values->right[i], i};
+    ad_placed_sort(sorted, values->n);
+    size_t count = list_shifts(values, sorted, shifts, MOST);
+    int64_t shift = most_frequent(shifts, count);
+    if (count && is_shifted(values, shift, parts->param->is_sampled))
+      ad_pattern_add(found, (ad_pattern){.kind = AD_PATTERN_SHIFTED, .shift = shift, .rank = -1});
+    ad_release(shifts);
+  }
+  ad_release(sorted);
+  return status;
+}
+
+/* ---- values of sparse gradients, added though they belong to other rows ---- */
+
+/* Rows of a whole parameter: the columns' sums must be right, though each copy has rows of its own addend alone. */
+typedef struct ad_row_marks {
+  size_t count, width;
+  unsigned char *own, *others; /* [count]: rows that are not zero in the holder's addends, and in those of others */
+} ad_row_marks;
+
+static ad_status mark_rows(const ad_parts *parts, const ad_part *part, ad_row_marks *out) {
+  const ad_members *members = ad_part_members(parts, part);
+  double *row;
+  AD_TRY(ad_new(out->width, &row));
+  for (size_t c = 0; c < members->count; c++)
+    for (size_t r = 0; r < out->count; r++) {
+      int is_own = members->columns[c].piece.rank == part->holders[0], full = 0;
+      ad_part_read(parts, part, &members->columns[c].piece, r * out->width, (r + 1) * out->width, row);
+      for (size_t i = 0; i < out->width; i++) full |= row[i] != 0;
+      if (full) (is_own ? out->own : out->others)[r] = 1;
+    }
+  ad_release(row);
+  return AD_OK;
+}
+
+/* Whether the sum has the rows of the holder's own addends alone, others have other rows, and the sum of all rows is
+ * right in every column. */
+static int are_other_rows(const ad_part_values *values, const ad_row_marks *rows) {
+  size_t elsewhere = 0, full = 0;
+  for (size_t r = 0; r < rows->count; r++) {
+    elsewhere += rows->others[r] && !rows->own[r];
+    for (size_t i = 0; i < rows->width && !rows->own[r]; i++)
+      if (values->sum[r * rows->width + i] != 0) return 0;
+  }
+  for (size_t i = 0; i < rows->width; i++) {
+    double sum = 0, right = 0, size = 0;
+    for (size_t r = 0; r < rows->count; r++) {
+      sum += values->sum[r * rows->width + i];
+      right += values->right[r * rows->width + i];
+      size += values->size[r * rows->width + i];
+    }
+    if (!ad_values_agree(values, sum, right, 4 * size)) return 0;
+    full += sum != 0;
+  }
+  return elsewhere && full >= values->enough;
+}
+
+static ad_status find_other_rows(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
+                                 ad_found_patterns *found) {
+  const ad_shape *shape = &parts->param->shape;
+  ad_box whole = ad_box_whole(shape);
+  if (shape->ndim < 2 || part->sampled || part->holder_count != 1 || !ad_box_equal(shape, &part->box, &whole))
+    return AD_OK;
+  ad_row_marks rows = {.count = (size_t)shape->dim[0], .width = values->n / (size_t)shape->dim[0]};
+  AD_TRY(ad_new(2 * rows.count, &rows.own));
+  rows.others = rows.own + rows.count;
+  ad_status status = mark_rows(parts, part, &rows);
+  if (!status && are_other_rows(values, &rows))
+    ad_pattern_add(found, (ad_pattern){.kind = AD_PATTERN_OTHER_ROWS, .rank = -1});
+  ad_release(rows.own);
+  return status;
+}
+
+ad_status ad_patterns_find(const ad_parts *parts, const ad_part *part, const double *expected, int others,
+                           ad_found_patterns *found) {
+  ad_part_values values;
+  if (part->count > MOST_ELEMENTS || ad_part_members(parts, part)->count > MOST_ADDENDS) return AD_OK;
+  AD_TRY(values_create(parts, part, expected, &values));
+  ad_status status = find_operations(parts, part, &values, expected, found);
+  if (!status) status = find_shift(parts, &values, found);
+  if (!status) status = find_other_rows(parts, part, &values, found);
+  if (!status && others) status = ad_patterns_find_others(parts, part, &values, expected, found);
+  values_clear(&values);
+  return status;
+}
