@@ -354,8 +354,7 @@ typedef struct ad_program_object {
 AD_API AD_CHECKED ad_status ad_program_load(const char *path);
 /* For commands, before a program is loaded or a recipe read: goes on in a new process, whose parent waits for it and
  * passes signals on. If a function of a program ends that process, by exit or by a fault, the parent calls `failed` with
- * a message that names the function, and exits with what it returns; otherwise it ends as the new process does. Does
- * nothing in a rank that a launcher started. */
+ * a message that names the function, and exits with what it returns; otherwise it ends as the new process does. */
 AD_API void ad_program_supervise(int (*failed)(ad_status status));
 
 /* ---- planning a program: adding modules, counts, losses and phases ---- */

@@ -47,6 +47,18 @@ for rank in -1 0 1; do
   ends 'in `after` of phase `squares`' check where=after how=abort really=1 rank=$rank
 done
 
+# Ranks that `addend run` started.
+for how in exit _exit null; do
+  for where in create read run; do
+    status=0
+    timeout 120 "$addend" run -n 2 -- "$addend" check ends.yaml --program ./ends.so --set model.where=$where \
+      --set model.how=$how --set model.really=1 >out 2>error || status=$?
+    [ $status -eq 3 ] || fail "addend run: $where $how: exit status $status: $(cat error)"
+    grep -q "ended in \`$where\`.* of the program \`ends\`" error || fail "addend run: $where $how: $(cat error)"
+  done
+done
+"$addend" run -n 2 -- "$addend" check ends.yaml --program ./ends.so >out || fail "addend run: $(tail -n 3 out)"
+
 # An error of the program's own keeps its status, and a request to stop reaches the training.
 status=0
 "$addend" check ends.yaml --program ./ends.so --set model.nothing=1 2>error || status=$?

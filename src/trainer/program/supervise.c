@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/guest.h"
 #include "base/signals.h"
-#include "addend/comm.h"
 #include "addend/program.h"
 
 /* The signals that ask the command for something. */
@@ -42,10 +41,10 @@ static void end_as(int wait_status) {
 static int say_ended(const char *inside, int wait_status, int (*failed)(ad_status status)) {
   int number = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
   if (number)
-    return failed(ad_fail(AD_SYSTEM, "the process ended in %s: signal %d, SIG%s (%s)", inside, number,
+    return failed(ad_fail(AD_RANK_DIED, "the process ended in %s: signal %d, SIG%s (%s)", inside, number,
                           ad_signal_name(number), strsignal(number)));
   return failed(ad_fail(
-      AD_SYSTEM,
+      AD_RANK_DIED,
       "the process ended in %s, with exit status %d; a function of a program must return, and report an error by "
       "ad_fail",
       inside, WEXITSTATUS(wait_status)));
@@ -65,7 +64,7 @@ static int wait_for(pid_t command, const sigset_t *watched) {
 
 void ad_program_supervise(int (*failed)(ad_status status)) {
   sigset_t watched, before;
-  ad_guest *guest = ad_comm_launched() ? NULL : ad_guests_create(1); /* a launcher watches the ranks that it started */
+  ad_guest *guest = ad_guests_create(1);
   if (!guest) return;
   choose_requests(&watched);
   sigaddset(&watched, SIGCHLD);
