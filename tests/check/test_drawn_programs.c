@@ -5,6 +5,11 @@
 #include <jansson.h>
 #include "draw.h"
 #include "drawn_program.h"
+
+#define main main_of_experts
+#include "../install/experts.c"
+#undef main
+
 #include "addend/random.h"
 #include "check/formulas.h"
 
@@ -34,7 +39,7 @@ static drawn_case case_of(int i) {
   c.mesh = meshes[drawn[0] % MESHES];
   c.zero = (int)(drawn[1] % 4);
   c.microbatches = 1 + (int)(drawn[2] % 3);
-  c.batch = c.microbatches * 4 + (int)(drawn[3] % 7); /* every microbatch has a row of every rank */
+  c.batch = 3 * c.microbatches + (int)(drawn[3] % 8); /* of three rows some ranks have none */
   return c;
 }
 
@@ -45,7 +50,7 @@ static ad_recipe *recipe_of(const drawn_case *c) {
   if (!is_registered++) must(ad_program_register(&drawn_kind));
   snprintf(text, sizeof text,
            "name: drawn\nmodel: {kind: drawn, form: %d}\nmesh: \"%s\"\nprecision: {compute: %s}\nshard: {zero: %d}\n"
-           "train: {global_batch: %d, microbatches: %d, steps: 4, lr: 0.01, seed: %d, clip: 1}\n",
+           "train: {global_batch: %d, microbatches: %d, steps: 4, lr: 0.01, seed: %d, clip: 0.05}\n",
            (int)c->form, c->mesh, c->compute, c->zero, c->batch, c->microbatches, c->seed);
   must(ad_recipe_parse(text, "drawn.yaml", NULL, 0, &recipe));
   return recipe;
@@ -203,6 +208,30 @@ static void mistakes_in_a_count_that_cancels_have_no_effect(void **state) {
   free(table);
 }
 
+/* Mixtures of experts, as tests/install/experts.c has them: their layer, view and choices. */
+static void no_mixture_of_experts_is_called_wrong(void **state) {
+  static const char *const views[] = {"ep=1 etp=1", "ep=2 etp=1", "ep=4 etp=1"};
+  must(ad_program_register(&kind));
+  draw cases = draw_cases("mixtures of experts", 12, 0, 4);
+  for (int i = 0; i < 12; i++) {
+    char text[512], *json = NULL;
+    int holds = 0;
+    ad_recipe *recipe;
+    ad_check_options options = {.size = sizeof options};
+    if (!is_drawn(&cases, i)) continue;
+    snprintf(text, sizeof text,
+             "name: mixture\nmodel: {kind: mixture}\nmesh: dp_shard=4\nviews: {sparse: \"%s\"}\n"
+             "precision: {compute: %s}\nshard: {zero: %d}\n"
+             "train: {global_batch: 8, microbatches: %d, steps: 3, lr: 0.01, seed: %d}\n",
+             views[i % 3], i / 3 % 2 ? "bf16" : "f32", i / 6 * 3, 1 + i % 2, i);
+    must(ad_recipe_parse(text, "mixture.yaml", NULL, 0, &recipe));
+    must(ad_check(recipe, &options, &holds, &json));
+    if (!holds) fail_msg("%s: %s", text, json);
+    free(json);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void no_mistake_survives_in_a_right_program(void **state) {
   draw cases = draw_cases("right programs with planted mistakes", PLANTED, 0, 4);
   for (int i = 0; i < PLANTED; i++)
@@ -246,6 +275,7 @@ int main(void) {
       cmocka_unit_test(mistakes_in_a_count_that_cancels_have_no_effect),
       cmocka_unit_test(ranks_that_use_each_others_activations_compute_in_pieces),
       cmocka_unit_test(no_right_program_is_called_wrong),
+      cmocka_unit_test(no_mixture_of_experts_is_called_wrong),
       cmocka_unit_test(no_mistake_survives_in_a_right_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -298,13 +298,19 @@ static void say_not_fired(const trials *t, ad_sabotage *sabotage) {
            "the mistake changes");
 }
 
-static void say_no_effect(ad_sabotage *sabotage) {
+static void say_no_effect(const trials *t, ad_sabotage *sabotage) {
+  const char *why = sabotage->known ? sabotage->known->no_effect : NULL;
   if (!sabotage->known) {
     ad_derived_say_no_effect(sabotage);
-  } else if (sabotage->known->no_effect) {
-    sabotage->caught = AD_CAUGHT_NO_EFFECT;
-    snprintf(sabotage->message, sizeof sabotage->message, "%s", sabotage->known->no_effect);
+    return;
   }
+  if (!why && ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program)))
+    why =
+        "every judged number has the clean run's bits in two steps: what the mistake changes is zero, or counts for "
+        "nothing, in this program";
+  if (!why) return;
+  sabotage->caught = AD_CAUGHT_NO_EFFECT;
+  snprintf(sabotage->message, sizeof sabotage->message, "%s", why);
 }
 
 /* Takes a step of a run that was created with the mistake, and compares its contracts and collectives with the plan's.
@@ -352,7 +358,7 @@ static ad_status try_one(trials *t, ad_sabotage *sabotage) {
   else if (found[DIFFERS])
     return judge(t, sabotage);
   else
-    say_no_effect(sabotage);
+    say_no_effect(t, sabotage);
   return AD_OK;
 }
 
