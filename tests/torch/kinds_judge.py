@@ -16,7 +16,6 @@ GOOD = ("right", "cannot tell", "true cause", "wrong, no cause of its own", "sil
 # Kinds that are judged falsely yet; the suite draws the others.
 OPEN = {
     "check_stages_made_in_each_step": "the forwards by which stages infer shapes are taken for the job's",
-    "learned_step": "an inner gradient, by autograd.grad, is taken for an addend",
 }
 
 

@@ -24,14 +24,21 @@ class Adapted(nn.Module):
     def __init__(self, second=0.0):
         super().__init__()
         torch.manual_seed(2)
-        self.first, self.second = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.full((8, 4), second))
+        self.first, self.second = (
+            nn.Parameter(torch.randn(4, 8)),
+            nn.Parameter(torch.full((8, 4), second)),
+        )
 
     def forward(self, x):
         return x + x @ self.first.T @ self.second.T
 
 
 def batch(width=8, microbatch=0):
-    return torch.randn(5, width, generator=torch.Generator().manual_seed(10 * dist.get_rank() + microbatch))
+    return torch.randn(
+        5,
+        width,
+        generator=torch.Generator().manual_seed(10 * dist.get_rank() + microbatch),
+    )
 
 
 def sum_of(*parameters):
@@ -41,7 +48,10 @@ def sum_of(*parameters):
 
 
 def watched(step, model, **arguments):
-    with contextlib.redirect_stdout(io.StringIO()), addend.torch.watch(model, **arguments) as watch:
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        addend.torch.watch(model, **arguments) as watch,
+    ):
         step()
     return watch.report
 
@@ -81,13 +91,20 @@ def run_fused(summed, read):
         if summed:
             dist.all_reduce(model.weight.elsewhere)
 
-    return watched(step, model, **({"gradient": lambda parameter: parameter.elsewhere} if read else {}))
+    return watched(
+        step,
+        model,
+        **({"gradient": lambda parameter: parameter.elsewhere} if read else {}),
+    )
 
 
 def run_every():
     """Steps of a training whose first factor is summed in none of them."""
     model, told = Adapted(), []
-    watch, optimizer = addend.torch.watch(model, expect=0.5, every=2), torch.optim.SGD(model.parameters(), 0.1)
+    watch, optimizer = (
+        addend.torch.watch(model, expect=0.5, every=2),
+        torch.optim.SGD(model.parameters(), 0.1),
+    )
     for _ in range(2):
         optimizer.zero_grad()
         with contextlib.redirect_stdout(io.StringIO()), watch:
@@ -161,10 +178,16 @@ class Unseen(unittest.TestCase):
         for summed in True, False:
             for report in ranks.run(2, run_factors, 0.0, summed):
                 self.assertEqual((report.ok, report.verdict), (None, "cannot_tell"))
-                self.assertEqual((report["first"].kind, report["second"].kind), ("not_observed", "right"))
+                self.assertEqual(
+                    (report["first"].kind, report["second"].kind),
+                    ("not_observed", "right"),
+                )
                 self.assertIn("nothing observed", str(report))
             for report in ranks.run(2, run_factors, 0.1, summed):
-                self.assertEqual((report.ok, report["first"].kind), (summed, "right" if summed else "own_only"))
+                self.assertEqual(
+                    (report.ok, report["first"].kind),
+                    (summed, "right" if summed else "own_only"),
+                )
 
     def test_zeros_that_are_meant_are_left_out(self):
         for report in ranks.run(2, run_named):
@@ -192,7 +215,10 @@ class Unseen(unittest.TestCase):
         for report in ranks.run(3, run_backwards, (3, 3, 2)):
             self.assertTrue(report.ok, str(report))
             self.assertEqual(report.document["dumped"]["addends"], 8)
-            self.assertIn("ranks ran different numbers of backwards: 3 on ranks 0 and 1, 2 on rank 2", report.messages)
+            self.assertIn(
+                "ranks ran different numbers of backwards: 3 on ranks 0 and 1, 2 on rank 2",
+                report.messages,
+            )
         for report in ranks.run(2, run_backwards, (2, 2)):
             self.assertEqual((report.ok, report.messages), (True, ()))
 
@@ -202,7 +228,11 @@ class Replicas(unittest.TestCase):
         for report in ranks.run(2, run_stages, False):
             self.assertTrue(report.ok, str(report))
         for report in ranks.run(2, run_stages, True):
-            self.assertEqual({param.name for param in report.params if param.ok is False}, {"shared"}, str(report))
+            self.assertEqual(
+                {param.name for param in report.params if param.ok is False},
+                {"shared"},
+                str(report),
+            )
 
     def test_advice_keeps_the_sums_of_tied_names(self):
         for report in ranks.run(4, run_ends, (2, 2, 1), [("embed", "head")]):
@@ -220,6 +250,111 @@ class Replicas(unittest.TestCase):
             self.assertNotIn("along ", " ".join(report.messages))
 
 
+def asked_of(loss, model, **arguments):
+    return torch.autograd.grad(loss, list(model.parameters()), **arguments)
+
+
+def learned(model, x, create_graph):
+    """The loss after an inner step of gradient descent, of the second or the first order."""
+    own = dict(model.named_parameters())
+    slopes = asked_of(model(x).square().mean(), model, create_graph=create_graph)
+    fast = {name: p - 0.1 * slope for (name, p), slope in zip(own.items(), slopes)}
+    return torch.func.functional_call(model, fast, (x,)).square().mean()
+
+
+def penalised(model, x):
+    """A loss with a penalty on its gradients."""
+    loss = model(x).square().mean()
+    return loss + sum(slope.square().sum() for slope in asked_of(loss, model, create_graph=True))
+
+
+INNER = {
+    "second order": lambda model, x: learned(model, x, True),
+    "first order": lambda model, x: learned(model, x, False),
+    "penalty": penalised,
+}
+
+
+def run_inner(kind, summed):
+    """Two microbatches with gradients inside the loss; the first parameter is summed or not."""
+    model = Adapted(0.3)
+
+    def step():
+        for m in range(2):
+            watch.divisor(2)
+            (INNER[kind](model, batch(microbatch=m)) / 2).backward()
+        sum_of(*([model.first] if summed else []), model.second)
+
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        addend.torch.watch(model, expect=0.5) as watch,
+    ):
+        step()
+    return watch.report
+
+
+def run_added_by_hand(added):
+    """A microbatch's gradient by a backward and another's by torch.autograd.grad, which is added or forgotten."""
+    model = Adapted(0.3)
+
+    def step():
+        model(batch()).square().mean().backward()
+        for p, gradient in zip(
+            model.parameters(),
+            asked_of(model(batch(microbatch=1)).square().mean(), model),
+        ):
+            p.grad += gradient if added else 0
+        sum_of(model.first, model.second)
+
+    return watched(step, model, expect=0.5)
+
+
+def run_divided_by_hand():
+    """Gradients by torch.autograd.grad alone, in two microbatches that are divided by other counts."""
+    model = Adapted(0.3)
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        addend.torch.watch(model, expect=0.5) as watch,
+    ):
+        for m in range(2):
+            watch.divisor(1 + m)
+            loss = model(batch(microbatch=m)).square().mean() / (1 + m)
+            for p, gradient in zip(model.parameters(), asked_of(loss, model)):
+                p.grad = gradient if p.grad is None else p.grad + gradient
+        sum_of(model.first, model.second)
+    return watch.report
+
+
+class Asked(unittest.TestCase):
+    """Gradients that a job asks of torch.autograd.grad."""
+
+    def test_gradients_inside_the_loss_are_no_addends(self):
+        for kind in INNER:
+            with self.subTest(kind):
+                for report in ranks.run(2, run_inner, kind, True):
+                    self.assertEqual((report.ok, report.microbatches), (True, 2), report)
+                for report in ranks.run(2, run_inner, kind, False):
+                    self.assertEqual(
+                        (report["first"].kind, report["second"].ok),
+                        ("own_only", True),
+                        report,
+                    )
+
+    def test_gradients_that_are_added_by_hand_are_addends(self):
+        for added in (True, False):
+            for report in ranks.run(2, run_added_by_hand, added):
+                self.assertIs(report.ok, True, report)
+                self.assertEqual(any("autograd.grad" in text for text in report.messages), added)
+
+    def test_gradients_that_are_all_asked_for_are_counted_as_microbatches(self):
+        for report in ranks.run(2, run_divided_by_hand):
+            self.assertEqual(
+                (report["first"].kind, report.microbatches),
+                ("divided_by_own_count", 2),
+                report,
+            )
+
+
 class Meshes(unittest.TestCase):
     def test_a_mesh_that_is_none_is_refused_where_it_is_given(self):
         model = nn.Linear(2, 2)
@@ -231,7 +366,10 @@ class Meshes(unittest.TestCase):
                 lambda mesh: addend.torch.watch_trainer(None, mesh=mesh),
             ):
                 for mesh in "dp=2 tp=2", {"dp": 2}, 4:
-                    with self.subTest(mesh=mesh), self.assertRaises(TypeError) as caught:
+                    with (
+                        self.subTest(mesh=mesh),
+                        self.assertRaises(TypeError) as caught,
+                    ):
                         call(mesh)
                     self.assertIn(f"mesh={mesh!r}", str(caught.exception))
                     self.assertIn("init_device_mesh", str(caught.exception))

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -46,10 +46,19 @@ def is_local(before: torch.Tensor, after: torch.Tensor) -> bool:
     return bool(((before * after >= 0) & (after.abs() <= before.abs() * (1 + 1e-3))).all())
 
 
+def _accumulates(parameter: torch.Tensor) -> bool:
+    """Whether the running backward leaves its gradient in the parameter's .grad, instead of returning it."""
+    node = torch.autograd.graph.get_gradient_edge(parameter).node
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # PyTorch's answer on a leaf of which torch.autograd.grad returns the gradient
+        return False
+
+
 class Addends:
     """Hooks on the parameters, from `attach` to `remove`. `taken[microbatch][name]` has sampled elements of the
     parameter's gradient. The microbatch is the number of the running backward, not how often a parameter got a
-    gradient."""
+    gradient. Until `settle`, gradients that torch.autograd.grad returns to the job have negative numbers."""
 
     def __init__(self, watched: Sequence[Watched], sampler: Sampler, places: Mapping[str, Place]):
         self.watched = watched
@@ -68,6 +77,9 @@ class Addends:
         self._places = places  # global shape and box of plain tensors that are shards of a parameter
         self._plans: dict[str, Plan] = {}  # which elements to sample of a gradient with its parameter's memory layout
         self._depth = 0
+        self._asked: dict[int, int] = {}  # the negative numbers of autograd tasks that accumulate no gradient
+        self.beside: dict[str, list[Piece]] = {}  # gradients that the job asked for and that are no addends
+        self._in_schedule = False  # inside `numbered`
         self._ending = -1  # the autograd task whose end will be reported by a queued callback
         self._handles: list[RemovableHandle] = []
         self._backward = torch.autograd.backward
@@ -115,13 +127,45 @@ class Addends:
     @contextlib.contextmanager
     def numbered(self, microbatch: int) -> Iterator[None]:
         """A context in which every backward belongs to this microbatch."""
-        before, self.microbatch = self.microbatch, microbatch
-        self._depth += 1
+        before, self.microbatch = (self.microbatch, self._in_schedule), microbatch
+        self._depth, self._in_schedule = self._depth + 1, True
         try:
             yield
         finally:
             self._depth -= 1
-            self.microbatch = before
+            self.microbatch, self._in_schedule = before
+
+    @property
+    def asked(self) -> int:
+        """How many calls of torch.autograd.grad returned gradients of parameters."""
+        return len(self._asked)
+
+    def _number(self, watched: Watched) -> int:
+        """The microbatch of the running backward; a negative number if it leaves nothing in the parameter's .grad, as
+        torch.autograd.grad does. A schedule that calls that for the weights accumulates what it gets by itself."""
+        task = torch._C._current_graph_task_id()
+        if task not in self._asked:
+            if self._in_schedule or _accumulates(watched.used):
+                return self.microbatch
+            self._asked[task] = -1 - len(self._asked)
+        return self._asked[task]
+
+    def settle(self, summed: Collection[str]) -> bool:
+        """Decides at the end of the step which gradients that the job asked for are addends: those of parameters with a
+        sum (`summed`: their names) to which no backward contributed, or all if there was no backward. Others go to
+        `beside`: they are part of how the loss is computed, as an inner step of meta learning or a penalty on
+        gradients. Returns whether the asked ones number the microbatches."""
+        accumulated = {name for number, pieces in self.taken.items() if number >= 0 for name in pieces}
+        every: list[dict[int, dict[str, Any]]] = [{**self.taken}, {**self.behind}, {**self.inside}]
+        for kept in every:
+            for number in [number for number in kept if number < 0]:
+                for name, found in kept.pop(number).items():
+                    if not accumulated or (name in summed and name not in accumulated):
+                        kept.setdefault(-1 - number, {})[name] = found
+                    elif kept is every[0] and name in summed:
+                        self.beside.setdefault(name, []).append(found)
+        self.taken, self.behind, self.inside = every
+        return not accumulated
 
     def _await_end(self) -> None:
         """Counts the microbatch at the end of a backward that did not go through torch.autograd.backward."""
@@ -160,8 +204,10 @@ class Addends:
 
     def _take_behind(self, watched: Watched, grad: torch.Tensor | None) -> None:
         """Records the gradient after the job's own hooks."""
-        if grad is not None and watched.name in self.taken.get(self.microbatch, {}):
-            self.guarded(watched.name, self._add, self.behind, watched, grad)
+        if grad is not None:
+            number = self.guarded(watched.name, self._number, watched)
+            if number is not None and watched.name in self.taken.get(number, {}):
+                self.guarded(watched.name, self._add, self.behind, number, watched, grad)
 
     def _attach_late(self, watched: Watched) -> None:
         """Records the gradient after hooks that were attached since the watch began: they run behind all of its own."""
@@ -193,20 +239,22 @@ class Addends:
         self.behind.setdefault(self.microbatch, {})[watched.name] = after
 
     def _keep(self, watched: Watched, grad: torch.Tensor) -> None:
-        self._await_end()
+        number = self._number(watched)
+        if number >= 0:
+            self._await_end()
         self.on_addend(watched)
         if watched.name in self._before:
             self._before[watched.name] = self._accumulated(watched)
         if len(watched.used._backward_hooks or {}) > self._known.get(watched.name, math.inf):
             self._attach_late(watched)
-        self._add(self.taken, watched, grad)
+        self._add(self.taken, number, watched, grad)
         if grad.is_sparse:
-            self._note_inside(watched.name, grad.detach())
+            self._note_inside(number, watched.name, grad.detach())
 
-    def _add(self, to: dict[int, dict[str, Piece]], watched: Watched, grad: torch.Tensor) -> None:
+    def _add(self, to: dict[int, dict[str, Piece]], number: int, watched: Watched, grad: torch.Tensor) -> None:
         plan = self._plans.get(watched.name)
         piece = plan.take(grad) if plan is not None and plan.fits(grad) else self._take_placed(watched, grad)
-        pieces = to.setdefault(self.microbatch, {})
+        pieces = to.setdefault(number, {})
         if watched.name in pieces:
             pieces[watched.name].values += piece.values
         else:
@@ -219,14 +267,14 @@ class Addends:
             local, whole, box = as_real(local.to_dense() if local.is_sparse else local, whole, box)
             return self._sampler.take(watched.name, whole, local, box)
 
-    def _note_inside(self, name: str, gradient: torch.Tensor) -> None:
+    def _note_inside(self, number: int, name: str, gradient: torch.Tensor) -> None:
         """Notes how many addends a sparse gradient has for one row; the job chooses the order of their sum."""
         indices, sizes = gradient._indices(), gradient._values().abs()
         if not sizes.numel():
             return
         rows, place, counts = torch.unique(indices, dim=1, return_inverse=True, return_counts=True)
         sums = sizes.new_zeros((rows.shape[1], *sizes.shape[1:])).index_add_(0, place, sizes)
-        had = self.inside.setdefault(self.microbatch, {}).setdefault(name, [0.0, 0.0])
+        had = self.inside.setdefault(number, {}).setdefault(name, [0.0, 0.0])
         had[0] += float(counts.max())
         had[1] += float(sums.max())
 
@@ -235,6 +283,14 @@ class Addends:
         for kept in (self.taken, self.behind):
             for pieces in kept.values():
                 yield from pieces.values()
+        for besides in self.beside.values():
+            yield from besides
+
+    def with_beside(self, number: int, name: str, piece: Piece) -> Piece:
+        """The addend with the gradients in `beside`, which a job may have added by hand; in one microbatch only."""
+        first = min(other for other, pieces in self.taken.items() if name in pieces)
+        besides = self.beside.get(name, []) if number == first else []
+        return dataclasses.replace(piece, values=sum((other.values for other in besides), piece.values))
 
     def changed(self) -> dict[str, tuple[str, bool]]:
         """What hooks of the job did to gradients, by the parameter's name, only those that were changed: in words, and

@@ -11,6 +11,7 @@ import addend
 from addend.torch import _report
 
 UNKNOWN = ("unexplained", "not_fitted", "other_operation", "shifted", "other_parameters", "other_rows")
+_ASKED = "the gradients that torch.autograd.grad returned are in its sum, beside those of backwards"
 FACTORS = ("averaged", "doubled", "factor", "missing", "earlier_microbatches_divided")
 
 
@@ -21,6 +22,7 @@ class Reading(NamedTuple):
     times: float = 1.0  # by what the expected factor is multiplied
     words: str = ""  # why, for the report
     is_certain: bool = True  # False: if the sum is right when it is read so, the hook may have summed it once too often
+    asked: bool = False  # addends have what torch.autograd.grad returned in them, too
 
 
 Readings = Dict[str, List[Reading]]  # by the parameter's name, without the first one, Reading()
@@ -28,11 +30,15 @@ Chosen = Mapping[str, Reading]
 Judge = Callable[[Chosen], addend.DiffReport]
 
 
-def of(hooked: Mapping[str, tuple[str, bool]], factors: Mapping[str, Sequence[tuple[float, str]]]) -> Readings:
+def of(
+    hooked: Mapping[str, tuple[str, bool]],
+    factors: Mapping[str, Sequence[tuple[float, str]]],
+    asked: Iterable[str] = (),
+) -> Readings:
     """The readings of every parameter that has more than one. `hooked`: what hooks did to gradients, in words, and
     whether a sum that is right behind them is certainly right; `factors`: factors that may belong to what is expected,
-    each with its reason."""
-    found = {}
+    each with its reason; `asked`: parameters with gradients from backwards and others from torch.autograd.grad."""
+    found = {name: [Reading(), Reading(asked=True, words=_ASKED)] for name in asked}
     for name in {*hooked, *factors}:
         changes = [(False, "", True), (True, *hooked[name])] if name in hooked else [(False, "", True)]
         choices = [[(1.0, ""), factor] for factor in factors.get(name, ())]
@@ -41,8 +47,12 @@ def of(hooked: Mapping[str, tuple[str, bool]], factors: Mapping[str, Sequence[tu
             times = math.prod(factor for factor, _ in chosen)
             words = "; ".join(filter(None, [what, *(why for _, why in chosen)]))
             readings.append(Reading(is_hooked, times, words, is_certain))
-        found[name] = readings[1:]
-    return found
+        found[name] = [*readings, *found.get(name, [])[1:]]
+    return {name: readings[1:] for name, readings in found.items()}
+
+
+def _same(one: Reading, other: Reading) -> bool:
+    return one[:2] == other[:2] and one.asked == other.asked
 
 
 def united(everyones: Iterable[Readings]) -> Readings:
@@ -52,7 +62,7 @@ def united(everyones: Iterable[Readings]) -> Readings:
         for name, readings in own.items():
             known = found.setdefault(name, [])
             for reading in readings:  # ranks may have other words for one reading
-                at = next((i for i, other in enumerate(known) if other[:2] == reading[:2]), None)
+                at = next((i for i, other in enumerate(known) if _same(other, reading)), None)
                 if at is None:
                     known.append(reading)
                 elif not reading.is_certain:

@@ -93,7 +93,8 @@ class Step:
 
     def _reset(self) -> None:
         self._norm, self._group = self._given_norm, self._given_group
-        self._divisors: dict[int, float] = {}
+        # Keys: how many backwards, and calls of torch.autograd.grad, came before
+        self._divisors: dict[tuple[int, int], float] = {}
         self._attached: _addends.Addends | None = None
         self._pipeline = _pipeline.Observer()
         self._afterwards: _afterwards.Afterwards | None = None
@@ -113,7 +114,7 @@ class Step:
     def divisor(self, count: Number) -> None:
         """Tells the watch by what this rank divides the loss of the next microbatch; call it before its backward."""
         if self._watches is not False and not self._unjudged:
-            self._divisors[self._addends.microbatch] = float(count)
+            self._divisors[self._addends.microbatch, self._addends.asked] = float(count)
 
     def norm(self, value: Number) -> None:
         """Tells the watch the gradients' global norm that the job computed, before clipping."""
@@ -296,10 +297,11 @@ class Step:
         if self._addends.placements:
             self._find_types(self._addends.placements)
         self._divide_by_schedules()
-        _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
         self._sums = _sums.take(self._watched, self._take)
         if self._afterwards is not None:
             self._afterwards.complete(self._sums)
+        self._are_asked = self._addends.settle(self._sums)
+        _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
         if self._gradient is None:
             _doubts.cleared(self._watched, self._addends, self._sums)
         self._values = _sums.values(self._watched, self._sampler, self._sums, self._mesh)
@@ -362,7 +364,7 @@ class Step:
             idle=[entry.name for entry in self._watched if entry.name not in used],
             zero={name for name in used if _expected.is_meant(name, self._meant_unused) and self._is_zero(name, sums)},
             sums=len(sums),
-            readings=_readings.of(self._changed(), self._further_factors()),
+            readings=_readings.of(self._changed(), self._further_factors(), self._addends.beside),
             custom={entry.name: entry.custom for entry in self._watched if entry.custom},
             tied={name: (sums[name][0].box, _names.checksum(sums[name][0].values)) for name in firsts},
             infinite=[entry.name for entry in self._watched if entry.name in infinite],
@@ -430,14 +432,16 @@ class Step:
 
     def _addend_file(self, at: int, chosen: _readings.Chosen, only: Collection[str]) -> _files.Encoded:
         number = self._numbers[at]
-        behind = self._addends.behind.get(number, {})
-        pieces = {
-            name: behind.get(name, piece) if name in chosen and chosen[name].hooked else piece
-            for name, piece in self._addends.taken.get(number, {}).items()
-            if name in only
-        }
+        taken, behind = self._addends.taken.get(number, {}), self._addends.behind.get(number, {})
+        pieces = {name: piece for name, piece in taken.items() if name in only}
+        for name in pieces.keys() & chosen.keys():
+            if chosen[name].hooked:
+                pieces[name] = behind.get(name, pieces[name])
+            if chosen[name].asked:
+                pieces[name] = self._addends.with_beside(number, name, pieces[name])
         metadata = {**self._metadata("addend", chosen), "addend.microbatch": at}
-        divisor = self._divisors.get(number, self._divisor)
+        divisors = {key[self._are_asked]: divisor for key, divisor in self._divisors.items()}
+        divisor = divisors.get(number, self._divisor)
         if divisor is not None:
             metadata["addend.divisor"] = float(divisor)
         if number in self._addends.inside:
