@@ -25,8 +25,6 @@ static void print_kinds(FILE *file) {
   }
 }
 
-int ad_cli_has_custom_programs(void) { return own && *own; }
-
 static const char *name_of(const char *path, char name[CLI_NAME_SIZE]) {
   const char *slash = strrchr(path, '/');
   snprintf(name, CLI_NAME_SIZE, "%s", slash ? slash + 1 : path);
@@ -37,10 +35,8 @@ int ad_main(int argc, char **argv, const ad_program_kind *const *kinds) {
   static const ad_program_kind *const none[] = {NULL};
   char name[CLI_NAME_SIZE];
   own = kinds ? kinds : none;
-  for (const ad_program_kind *const *kind = own; *kind; kind++) {
-    ad_status status = ad_program_register(*kind);
-    if (status) return ad_cli_failed(status);
-  }
+  ad_status status = ad_cli_register_programs(own);
+  if (status) return ad_cli_failed(status);
   ad_cli_program mine = {.name = name_of(argc > 0 && argv[0] ? argv[0] : "addend", name),
                          .help = "Trains, proves and plans distributed gradients of a program of its own.",
                          .example = "check RECIPE.yaml --sabotage",

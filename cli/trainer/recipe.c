@@ -58,15 +58,8 @@ int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *in
   return ad_cli_read_recipe(given, out);
 }
 
-/* A function of a custom program ended this rank; also ranks that are silent otherwise say so. */
-static int ended_inside(ad_status status) {
-  ad_cli_speak();
-  return ad_cli_failed(status);
-}
-
 ad_status ad_cli_try_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
-  if (input->program || ad_cli_has_custom_programs()) ad_program_supervise(ended_inside);
-  ad_status status = input->program ? ad_program_load(input->program) : AD_OK;
+  ad_status status = ad_cli_load_program(input->program);
   if (!status)
     status =
         (input->on_paper ? ad_recipe_read_on_paper : ad_recipe_read)(input->recipe, input->sets, input->set_count, out);

@@ -38,7 +38,11 @@ ad_status ad_cli_try_recipe(const ad_cli_recipe_options *options, ad_recipe **ou
 /* Calls ad_cli_try_recipe; on failure prints every message and returns CLI_WRONG_CALL. */
 int ad_cli_read_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
 
-int ad_cli_has_custom_programs(void); /* 1: ad_main was given programs */
+/* Registers the programs that ad_main was given; `kinds` ends with NULL. */
+ad_status ad_cli_register_programs(const ad_program_kind *const *kinds);
+/* Loads the shared object that --program names; NULL: none. Where a custom program was loaded or registered, the command
+ * continues in a process of its own, so that a function of the program that ends it can be named. */
+ad_status ad_cli_load_program(const char *path);
 
 /* For commands that train nothing: says that weights which training would make first are drawn from the seed. */
 void ad_cli_say_what_is_drawn(const ad_recipe *recipe);

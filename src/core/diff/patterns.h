@@ -41,6 +41,10 @@ typedef struct ad_part_values {
   size_t enough;       /* so many elements that match are no coincidence */
 } ad_part_values;
 
+/* Reads a part's values. `expected`: the counts that its addends should have. Free them with ad_part_values_clear. */
+ad_status ad_part_values_create(const ad_parts *parts, const ad_part *part, const double *expected,
+                                ad_part_values *out) AD_CHECKED;
+void ad_part_values_clear(ad_part_values *values);
 /* Whether the two numbers are equal within the rounding of a sum whose absolute sum is `size`. */
 int ad_values_agree(const ad_part_values *values, double a, double b, double size);
 /* A value and where it was; a list of them is searched by value. */

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
-#include "diff/combination.h"
 #include "diff/patterns.h"
 
 enum { MOST_VALUES = AD_PATTERN_VALUES, MOST_RANKS = 64, MOST_MATCHES = 1 << 15, MATCHES_EACH = 8, SEGMENTS = 6 };

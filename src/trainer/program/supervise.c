@@ -80,7 +80,10 @@ void ad_program_supervise(int (*failed)(ad_status status)) {
     end_as(wait_status);
   }
   sigprocmask(SIG_SETMASK, &before, NULL);
-  if (command < 0) return; /* unsupervised */
+  if (command < 0) { /* unsupervised */
+    ad_guests_release(guest, 1);
+    return;
+  }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) raise(SIGKILL);
   ad_guest_note_in(guest);
