@@ -14,9 +14,7 @@ VAGUE = ("unexplained", "not_distinguishable", "factor", "identical_addends", "u
 # Answers that say nothing false.
 GOOD = ("right", "cannot tell", "true cause", "wrong, no cause of its own", "silent by design")
 # Kinds that are judged falsely yet; the suite draws the others.
-OPEN = {
-    "check_stages_made_in_each_step": "the forwards by which stages infer shapes are taken for the job's",
-}
+OPEN = {}
 
 
 def plain_name(name):

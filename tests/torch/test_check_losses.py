@@ -254,5 +254,80 @@ class AllByOneFactor(unittest.TestCase):
         self.assertNotIn("all gradients", str(report))
 
 
+class Twice(torch.autograd.Function):
+    """Its backward hands back twice what it should."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        x = self.linear(x)
+        return Twice.apply(x) if self.training else x  # ranks train; one process has this in evaluation
+
+
+def staged(doubled):
+    """Two stages whose objects each step makes anew, so that each finds its shapes again. `doubled`: whether the first
+    one's backward is wrong on ranks.
+    """
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    def make_model():
+        return nn.Sequential(Block(), Block()).eval()
+
+    def parallelize(model, mesh):
+        own = mesh.get_local_rank()
+        model._modules = {str(own): model._modules[str(own)]}
+        parallelize.group = mesh.get_group()
+        return model.train(doubled and not own)
+
+    def run(model, microbatches, loss_of):
+        stage = PipelineStage(model, dist.get_rank(), 2, torch.device("cpu"), group=parallelize.group)
+        loss = lambda out, target: loss_of(lambda _: out, target)  # noqa: E731
+        schedule = ScheduleGPipe(stage, 2, loss_fn=loss, scale_grads=False)
+        for x in microbatches:
+            schedule.step(*([x] if stage.is_first else []), **({"target": x} if stage.is_last else {}))
+
+    def batches(rank, mesh):
+        return [torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(3))]
+
+    return check(make_model, parallelize, batches, squares, {"pp": 2}, run=run, timeout=HANGS)
+
+
+class FurtherForwards(unittest.TestCase):
+    """Forwards that are no part of the step."""
+
+    def test_stages_that_find_their_shapes_in_each_step(self):
+        report = staged(doubled=False)
+        self.assertIs(report.ok, True, str(report))
+        self.assertAlmostEqual(report.loss, report.loss_alone, delta=1e-9)
+
+    def test_a_mistake_beside_them_begins_where_it_is(self):
+        report = staged(doubled=True)
+        self.assertEqual({param.name for param in report.params if not param.ok}, {"0.linear.bias", "0.linear.weight"})
+        self.assertEqual((report.begins.module, report.begins.place), ("0", "backward"), str(report))
+
+    def validated(self, make_model=Net):
+        def run(model, microbatches, loss_of):
+            with torch.no_grad():
+                loss_of(model, microbatches[0] + 1)
+            no_sync(model, microbatches, loss_of)
+
+        return checked(make_model=make_model, run=run)
+
+    def test_a_validation_in_the_step(self):
+        self.assertIs(self.validated().ok, True)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -24,21 +24,14 @@ class Adapted(nn.Module):
     def __init__(self, second=0.0):
         super().__init__()
         torch.manual_seed(2)
-        self.first, self.second = (
-            nn.Parameter(torch.randn(4, 8)),
-            nn.Parameter(torch.full((8, 4), second)),
-        )
+        self.first, self.second = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.full((8, 4), second))
 
     def forward(self, x):
         return x + x @ self.first.T @ self.second.T
 
 
 def batch(width=8, microbatch=0):
-    return torch.randn(
-        5,
-        width,
-        generator=torch.Generator().manual_seed(10 * dist.get_rank() + microbatch),
-    )
+    return torch.randn(5, width, generator=torch.Generator().manual_seed(10 * dist.get_rank() + microbatch))
 
 
 def sum_of(*parameters):
@@ -48,10 +41,7 @@ def sum_of(*parameters):
 
 
 def watched(step, model, **arguments):
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        addend.torch.watch(model, **arguments) as watch,
-    ):
+    with contextlib.redirect_stdout(io.StringIO()), addend.torch.watch(model, **arguments) as watch:
         step()
     return watch.report
 
@@ -91,20 +81,13 @@ def run_fused(summed, read):
         if summed:
             dist.all_reduce(model.weight.elsewhere)
 
-    return watched(
-        step,
-        model,
-        **({"gradient": lambda parameter: parameter.elsewhere} if read else {}),
-    )
+    return watched(step, model, **({"gradient": lambda parameter: parameter.elsewhere} if read else {}))
 
 
 def run_every():
     """Steps of a training whose first factor is summed in none of them."""
     model, told = Adapted(), []
-    watch, optimizer = (
-        addend.torch.watch(model, expect=0.5, every=2),
-        torch.optim.SGD(model.parameters(), 0.1),
-    )
+    watch, optimizer = addend.torch.watch(model, expect=0.5, every=2), torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
         optimizer.zero_grad()
         with contextlib.redirect_stdout(io.StringIO()), watch:
@@ -178,16 +161,10 @@ class Unseen(unittest.TestCase):
         for summed in True, False:
             for report in ranks.run(2, run_factors, 0.0, summed):
                 self.assertEqual((report.ok, report.verdict), (None, "cannot_tell"))
-                self.assertEqual(
-                    (report["first"].kind, report["second"].kind),
-                    ("not_observed", "right"),
-                )
+                self.assertEqual((report["first"].kind, report["second"].kind), ("not_observed", "right"))
                 self.assertIn("nothing observed", str(report))
             for report in ranks.run(2, run_factors, 0.1, summed):
-                self.assertEqual(
-                    (report.ok, report["first"].kind),
-                    (summed, "right" if summed else "own_only"),
-                )
+                self.assertEqual((report.ok, report["first"].kind), (summed, "right" if summed else "own_only"))
 
     def test_zeros_that_are_meant_are_left_out(self):
         for report in ranks.run(2, run_named):
@@ -215,10 +192,7 @@ class Unseen(unittest.TestCase):
         for report in ranks.run(3, run_backwards, (3, 3, 2)):
             self.assertTrue(report.ok, str(report))
             self.assertEqual(report.document["dumped"]["addends"], 8)
-            self.assertIn(
-                "ranks ran different numbers of backwards: 3 on ranks 0 and 1, 2 on rank 2",
-                report.messages,
-            )
+            self.assertIn("ranks ran different numbers of backwards: 3 on ranks 0 and 1, 2 on rank 2", report.messages)
         for report in ranks.run(2, run_backwards, (2, 2)):
             self.assertEqual((report.ok, report.messages), (True, ()))
 
@@ -228,11 +202,7 @@ class Replicas(unittest.TestCase):
         for report in ranks.run(2, run_stages, False):
             self.assertTrue(report.ok, str(report))
         for report in ranks.run(2, run_stages, True):
-            self.assertEqual(
-                {param.name for param in report.params if param.ok is False},
-                {"shared"},
-                str(report),
-            )
+            self.assertEqual({param.name for param in report.params if param.ok is False}, {"shared"}, str(report))
 
     def test_advice_keeps_the_sums_of_tied_names(self):
         for report in ranks.run(4, run_ends, (2, 2, 1), [("embed", "head")]):
@@ -366,10 +336,7 @@ class Meshes(unittest.TestCase):
                 lambda mesh: addend.torch.watch_trainer(None, mesh=mesh),
             ):
                 for mesh in "dp=2 tp=2", {"dp": 2}, 4:
-                    with (
-                        self.subTest(mesh=mesh),
-                        self.assertRaises(TypeError) as caught,
-                    ):
+                    with self.subTest(mesh=mesh), self.assertRaises(TypeError) as caught:
                         call(mesh)
                     self.assertIn(f"mesh={mesh!r}", str(caught.exception))
                     self.assertIn("init_device_mesh", str(caught.exception))

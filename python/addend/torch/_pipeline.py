@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import gc
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch.distributed as dist
@@ -28,8 +29,11 @@ class Stage:
     module: nn.Module
 
 
+_PACKAGE = "torch.distributed.pipelining."
+
+
 def _base() -> Any:
-    return getattr(sys.modules.get("torch.distributed.pipelining.stage"), "_PipelineStageBase", None)
+    return getattr(sys.modules.get(f"{_PACKAGE}stage"), "_PipelineStageBase", None)
 
 
 def find(model: nn.Module) -> list[Stage]:
@@ -50,6 +54,20 @@ def find(model: nn.Module) -> list[Stage]:
         ranks = dist.get_process_group_ranks(thing.group if thing.group is not None else dist.group.WORLD)
         found[id(module)] = Stage(thing.stage_index, thing.num_stages, list(ranks), names, module)
     return list(found.values())
+
+
+_INFERENCES = {"_forward_metadata_inference", "_backward_metadata_inference", "_shape_inference"}
+
+
+def infers() -> bool:
+    """Whether a stage now finds the shapes of what it exchanges: by a forward and backward of its own, at a schedule's
+    first step, which are no part of the job's."""
+    if _base() is None:
+        return False
+    return any(
+        frame.f_code.co_name in _INFERENCES and frame.f_globals.get("__name__", "").startswith(_PACKAGE)
+        for frame, _ in traceback.walk_stack(None)
+    )
 
 
 class Observer:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from addend.torch import _pipeline
 from addend.torch._loaded import is_dtensor
 from addend.torch._proof import _names
 from addend.torch._proof._trace import Call, Trace, array, tensors
@@ -73,7 +74,7 @@ class Calls:
 
     def _begin(self, name: str) -> Optional[Call]:
         """Notes a new call; None if it is inside another call, in the backward, or made by PyTorch's own code."""
-        if self._open is not None or torch._C._current_graph_task_id() != -1:
+        if self._open is not None or torch._C._current_graph_task_id() != -1 or _pipeline.infers():
             return None
         where = _names.called()
         if not where:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from addend.torch import _pipeline
 from addend.torch._proof import _names
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._calls import Calls
@@ -89,7 +90,7 @@ class Collectives(TorchDispatchMode):
         if any(kind.__name__ == "DTensor" for kind in types):
             return NotImplemented  # DTensor then calls the operation again, with local tensors
         name = func._schema.name.rpartition("::")[2]
-        if "c10d" not in func.namespace or any(word in name for word in _NONE_TO_PLANT):
+        if "c10d" not in func.namespace or any(word in name for word in _NONE_TO_PLANT) or _pipeline.infers():
             return func(*args, **kwargs)
         ranks = _group([*args, *kwargs.values()])
         if ranks is None or len(ranks) < 2:

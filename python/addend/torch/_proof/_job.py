@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 import addend
-from addend.torch import _parameters, _watch
+from addend.torch import _parameters, _pipeline, _watch
 from addend.torch._loaded import is_dtensor, is_flat_fsdp
 from addend.torch._proof import _double, _mark, _match, _names
 from addend.torch._proof._axes import Axes
@@ -376,13 +376,15 @@ class Rank:
         return 1.0
 
     def scaled(self, model: Any, batch: Any) -> torch.Tensor:
-        """The loss of a microbatch, scaled as the job's backward needs it; also notes its value."""
+        """The loss of a microbatch, scaled as the job's backward needs it; also notes its value, if a backward can
+        follow: losses of a validation, and of a pipeline that finds its shapes, are not the step's."""
         value, count = _loss_of(self.task, model, batch)
         if count is not None:
             value = value * (self.averaged / (self.whole.count or 1.0))
-        with torch.no_grad():
-            told = value.full_tensor() if is_dtensor(value) else value
-            self.losses.append(float(told.detach()))
+        if torch.is_grad_enabled() and not _pipeline.infers():
+            with torch.no_grad():
+                told = value.full_tensor() if is_dtensor(value) else value
+                self.losses.append(float(told.detach()))
         return value
 
     def step(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from addend.torch import _meshes
+from addend.torch import _meshes, _pipeline
 from addend.torch._proof import _names
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ class Trace:
         self.finished = key[0]
 
     def _enter(self, name: str, takes: bool, module: nn.Module, args: Any, kwargs: Any) -> Optional[Tuple[Any, Any]]:
+        if _pipeline.infers():
+            return None
         again = torch._C._current_graph_task_id() != -1  # recomputation by activation checkpointing
         phase = "again" if again else "first"
         call = self._calls.get((id(module), name, phase), 0)
@@ -168,6 +170,8 @@ class Trace:
         return (replaced(args, new), replaced(kwargs, new)) if new else None
 
     def _leave(self, name: str, gives: bool, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if _pipeline.infers():
+            return
         call = self._open[id(module), name].pop()
         if self.stack and self.stack[-1] == name:
             self.stack.pop()
