@@ -136,3 +136,5 @@ static const ad_program_kind kind = {.size = sizeof kind,
                                      .rules = {.complete = complete}};
 static const ad_program_kind *const kinds[] = {&kind, NULL};
 AD_PROGRAM_OBJECT(kinds);
+
+int main(int argc, char **argv) { return ad_main(argc, argv, kinds); }

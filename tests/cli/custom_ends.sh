@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests that a custom program which ends its process is told with the function and the phase, and exit status 3: while
-# the command plans, and on ranks; by exit, _exit, abort and faults. What the command asks for by signals still works.
+# Tests that a custom program, loaded by --program or linked, which ends its process is told with the function and the
+# phase, and exit status 3: while the command plans, and on ranks; by exit, _exit, abort and faults. What the command
+# asks for by signals still works.
 # Usage: custom_ends.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -69,5 +70,19 @@ for _ in $(seq 100); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
 kill -TERM $training
 status=0; wait $training || status=$?
 grep -q "resume" error out || [ $status -ne 0 ] || fail "a stopped training: exit status $status: $(cat error)"
+
+# A program that is linked with the library and calls ad_main; a sanitizer's run time is not in it.
+build=$(dirname "$addend")
+if ! grep -qE '__(asan|tsan)_init' "$build/libaddend_train.so"; then
+  "${CC:-cc}" -std=gnu11 -I"$source/include" "$source/tests/cli/custom_ends.c" -o ends -L"$build" -laddend_train -laddend \
+    -Wl,-rpath,"$build"
+  ./ends check ends.yaml >out || fail "ad_main: the program is right: $(tail -n 3 out)"
+  for how in exit _exit null; do
+    status=0
+    ./ends plan ends.yaml --set model.where=run --set model.how=$how >out 2>error || status=$?
+    [ $status -eq 3 ] || fail "ad_main: $how: exit status $status: $(cat error)"
+    grep -q 'ended in `run` of phase `squares` of the program `ends`' error || fail "ad_main: $how: $(cat error)"
+  done
+fi
 
 echo "custom_ends: all hold"
