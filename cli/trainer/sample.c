@@ -323,7 +323,8 @@ int ad_cli_sample(int argc, char **argv) {
   ad_status status = ad_sampler_open(input.from, &input.options, &sampler);
   if (status) {
     int result = ad_cli_failed(status);
-    return status == AD_IO ? CLI_WRONG_CALL : result;  // the call names no model that can be read
+    int is_forbidden = access(input.from, R_OK | X_OK) && errno == EACCES;
+    return status == AD_IO && !is_forbidden ? CLI_WRONG_CALL : result;  // the call names no model
   }
   int failed = sample(&input, sampler, &s);
   ad_cli_tokenizer_end(&s.tokenizer);

@@ -201,8 +201,8 @@ ad_run *ad_reference_run(const ad_reference *reference) { return reference->run;
 
 static ad_status give_decisions(const ad_run *run, const int32_t *decisions, size_t count) {
   const ad_program *program = ad_run_program(run);
-  int32_t *own;
-  size_t own_count;
+  int32_t *own = NULL;
+  size_t own_count = 0;
   const ad_program_kind *kind = ad_program_kind_of(program);
   AD_TRY(AD_GUEST(kind, "decisions", kind->choices.decisions(ad_program_own(program), AD_OBEYS, &own, &own_count)));
   if (own_count != count)
