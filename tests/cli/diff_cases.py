@@ -290,6 +290,9 @@ for odd in range(6):
 # The optimizers of some ranks get no gradients, those of the other ranks do.
 used = judged(pairs, skip=lambda kind, rank, m, name: rank % 2, counts=only(pairs, lambda a, s, m: a["dp"] % 2 == 0))
 verdict(used, "replicas_differ", "dp", [1, 3, 5], words="ranks 1, 3 and 5 have no sum")
+both = Job("dp=2", [Param("w", [20])])
+used = judged(both, skip=lambda kind, rank, m, name: rank and kind == "sum")
+verdict(used, "replicas_differ", "dp", [1], words="rank 1 has no sum")
 # A rank of which no file says that it has the parameter, where other files do, is no replica: ranks 1, 3 and 5 of pp.
 pairs_of = Job("dp=3 pp=2", [Param("w", [20]), Param("v", [9])])
 odd_has_none = lambda kind, rank, m, name: rank % 2 and name == "w"

@@ -443,5 +443,60 @@ class Backwards(unittest.TestCase):
         self.assertEqual(report.begins.place, "backward")
 
 
+class Remade(nn.Module):
+    """Angles in a buffer that is not in the state; `keeps`: kept in f32 where dtypes are not converted."""
+
+    def __init__(self, keeps=False, times=1.0):
+        super().__init__()
+        exponents = torch.arange(0, 6, dtype=torch.float32) / 6
+        angles = times / 1000**exponents
+        if keeps:
+            angles = torch.from_numpy(angles.numpy().astype("float32"))
+        self.register_buffer("angles", angles, persistent=False)
+        self.linear = nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.linear(x * torch.cos(3 * self.angles))
+
+
+def remade(**arguments):
+    """Check a job whose parallelize makes the model again."""
+
+    def parallelize(model, mesh):
+        again = Remade(**arguments).double()
+        again.load_state_dict(model.state_dict())
+        if arguments.get("keeps"):
+            own = Remade(**arguments).angles
+            again.angles = torch.from_numpy(own.numpy().astype("float32"))
+        return nn.parallel.DistributedDataParallel(again)
+
+    def batches(rank, mesh):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
+        return [x] if rank is None else [x.chunk(2)[rank]]
+
+    def loss(model, x):
+        return model(x).square().sum(), len(x)
+
+    return check(Remade, parallelize, batches, loss, 2, timeout=HANGS)
+
+
+class BuffersMadeAgain(unittest.TestCase):
+    def test_what_differs_by_rounding_has_the_values_of_one_process(self):
+        for keeps in (False, True):
+            report = remade(keeps=keeps)
+            self.assertIs(report.ok, True, str(report))
+            self.assertTrue(any("angles" in text for text in report.messages), str(report))
+
+    def test_other_values_are_found(self):
+        report = remade(times=1.01)
+        self.assertIs(report.ok, False, str(report))
+
+    def test_a_buffer_that_stays_in_f32_explains_no_large_error(self):
+        for times, ok in ((1 + 4e-6, None), (1.01, False)):
+            report = remade(keeps=True, times=times)
+            self.assertIs(report.ok, ok, str(report))
+            self.assertTrue(any("f32" in text and "angles" in text for text in report.messages), str(report))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -186,13 +186,14 @@ int ad_case_try_lacking(ad_case *c) {
   for (int64_t rank = 0; rank < c->dump->mesh.world; rank++) {
     int there = ad_safetensors_find(c->dump->sums[rank]->tensors, c->parts->param->name) != NULL;
     c->out->ranks[rank] = !there && has_members_with_sum(c, rank) && has_parameter(c, rank);
-    lacking |= c->out->ranks[rank];
+    lacking += c->out->ranks[rank];
   }
   if (!lacking) return 0;
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   ad_case_say(c, AD_VERDICT_REPLICAS_DIFFER, summed, NAN);
   ad_case_ranks(c, names, sizeof names);
   snprintf(c->out->text, sizeof c->out->text,
-           "replicas differ: %s have no sum, but others do: the parameters will drift apart", names);
+           "replicas differ: %s %s no sum, but others do: the parameters will drift apart", names,
+           lacking == 1 ? "has" : "have");
   return 1;
 }

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_map
 
 from addend.torch import _parameters
-from addend.torch._loaded import is_fsdp
+from addend.torch._loaded import is_dtensor, is_fsdp
 from addend.torch._proof import _names
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex32)
@@ -58,6 +58,40 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
                 object.__setattr__(copied, field.name, _mapped(getattr(value, field.name), convert))
         return copied
     return tree_map(lambda leaf: convert(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+_ROUNDED = 2.0**-20  # of a buffer's element: how far rounding to f32 in each of a few operations may take it
+
+
+def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
+    """The floating buffers by their names without wrappers."""
+    return {
+        f"{name}.{key}" if name else key: buffer
+        for part in parts
+        for name, module in _names.modules(part)
+        for key, buffer in module._buffers.items()
+        if buffer is not None and (buffer.is_floating_point() or buffer.is_complex())
+    }
+
+
+def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]) -> Tuple[Set[str], List[str]]:
+    """Gives the parts' buffers the values in `wanted`, those of one process in f64, where they differ by a rounding to
+    f32 at most: a model that `parallelize` made anew rounds otherwise. Returns a note if there were any, and the names
+    of buffers that stay narrow."""
+    found, narrow = [], []
+    for name, buffer in buffers_of(parts).items():
+        right = wanted.get(name)
+        if right is not None and right.shape == buffer.shape and not is_dtensor(buffer):
+            off = (buffer.to(right.dtype) - right).abs().nan_to_num(0.0, 0.0)
+            is_same = torch.equal(buffer, right) and buffer.dtype == right.dtype
+            if not is_same and bool((off <= _ROUNDED * right.abs().nan_to_num(0.0, 0.0)).all()):
+                buffer.data = right.clone()
+                found.append(name)
+        if buffer.dtype in NARROW:
+            narrow.append(name)
+    more = f" and {len(found) - 1} more" if found[1:] else ""
+    said = f"buffers that parallelize rounded otherwise have one process's values: {found[0]}{more}" if found else ""
+    return {said} - {""}, narrow
 
 
 class Buffers:

@@ -108,6 +108,7 @@ class Part:
     collectives: Dict[Place, Seen] = dataclasses.field(default_factory=dict)
     noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
     batches: int = 1
+    narrow: List[str] = dataclasses.field(default_factory=list)  # names of buffers that are not in f64
 
 
 def with_bound(task: Task, whole: Whole) -> Task:
@@ -328,6 +329,7 @@ class Rank:
         from torch.distributed.device_mesh import init_device_mesh
 
         self.mesh = init_device_mesh("cpu", axes.shape, mesh_dim_names=axes.names)
+        buffers = {name: buffer.clone() for name, buffer in _double.buffers_of([model]).items()}
         with self.mode:
             made = task.parallelize(model, self.mesh)
         self.model: Any = model if made is None else made
@@ -337,6 +339,8 @@ class Rank:
                 f"parallelize returned a {type(made).__name__}; it must return a module, a list of modules, or None"
             )
         self.said |= _double.widen_policies(self.parts)
+        said, self.narrow = _double.unify_buffers(self.parts, buffers)
+        self.said |= said
         self.buffers = _double.Buffers(self.parts)
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
@@ -421,7 +425,7 @@ class Rank:
         self._update(params)
         record = self.trace.record if self.trace else None
         part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
-        part.batches = len(self.batches)
+        part.batches, part.narrow = len(self.batches), self.narrow
         if self.task.sabotage:
             part.noticed = self._plant(seen, params)
         return part

@@ -41,6 +41,7 @@ class Found:
         self.text = self.text or text
 
 
+_BY_F32 = 1e-4  # the largest relative error that buffers in f32 may explain
 _NOISE = 1e-10  # of a gradient's largest element: smaller elements may be rounding alone
 
 
@@ -52,6 +53,8 @@ class Judge:
         self.modules: Optional[Modules] = None
         self.factors = Factors(axes, [count for part in parts for count in (part.batches, len(part.losses))])
         self._unseen = False  # no addends were dumped
+        self._narrow = sorted({name for part in parts for name in part.narrow})
+        self._is_doubted = False  # buffers in f32 may have made the error of the loss or of the norm
         self._same: Set[str] = set()  # wrong parameters of which ranks have the same addends, whose sum is right
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
 
@@ -73,6 +76,7 @@ class Judge:
     def report(self) -> MatchReport:
         self.modules = self._find_modules()
         found = {name: self._param(name) for name in self.whole.weights}
+        self._doubt(found)
         self._extra()
         loss, loss_ok = self._loss()
         wrong = [name for name, param in found.items() if param.text and not param.unknown]
@@ -89,7 +93,7 @@ class Judge:
         modules = self.modules.tensors() if self.modules is not None else {}
         judged = [param.ok for param in params if param.name not in unreached]
         ok: Optional[bool] = False not in judged and loss_ok and norm_ok and not self._others
-        if ok and (not judged or None in judged):
+        if ok and (not judged or None in judged or self._is_doubted):
             ok = None
         factor = self._common_factor()
         return MatchReport(
@@ -264,6 +268,21 @@ class Judge:
             self.messages.append(f"parameters that were not compared{renamed[1:]}")
             self._others = True
 
+    # -- buffers that the ranks have in f32
+
+    def _doubt(self, found: Mapping[str, Found]) -> None:
+        """Leaves errors open that are no larger than those that the ranks' buffers in f32 may make."""
+        if self._narrow:
+            names = ", ".join(f"`{name}`" for name in self._narrow[:3]) + ", ..." * (len(self._narrow) > 3)
+            self.messages.append(f"the ranks have buffers in f32, and one process has none: {names}")
+        for param in found.values():
+            if self._is_small(param.error) and param.text:
+                param.unknown = True
+                param.text += f"; cannot tell: buffer `{self._narrow[0]}` is f32 in the ranks"
+
+    def _is_small(self, error: float) -> bool:
+        return bool(self._narrow) and self.task.bound < error <= _BY_F32
+
     # -- losses and norms
 
     def _loss(self) -> Tuple[Optional[float], bool]:
@@ -281,7 +300,9 @@ class Judge:
         readings = list(self._readings(losses))
         off = [max(abs(value - alone) for value in told) for told in readings]
         best = min(range(len(off)), key=lambda i: off[i] if math.isfinite(off[i]) else math.inf)
-        return readings[best][0], off[best] <= self.task.bound * max(abs(alone), 1e-300)
+        error = off[best] / max(abs(alone), 1e-300)
+        self._is_doubted |= self._is_small(error)
+        return readings[best][0], error <= self.task.bound or self._is_small(error)
 
     def _readings(self, losses: Mapping[int, Sequence[float]]) -> Iterator[List[float]]:
         """What the ranks' losses, losses[rank][microbatch], may stand for: each list has one number for every group of
@@ -304,6 +325,8 @@ class Judge:
             return True
         right = math.sqrt(sum(float((gradient**2).sum()) for gradient in self.whole.gradients.values()))
         off = [norm for norm in norms if abs(norm - right) > self.task.bound * right]
+        if off and all(self._is_small(abs(norm - right) / (right or 1.0)) for norm in off):
+            self._is_doubted, off = True, []
         if off:
             ours, alone = _words.apart(off[0], right)
             times = f": {_words.times(off[0] / right)}" if right else ""

@@ -190,6 +190,8 @@ def table(report: MatchReport) -> str:
     unknown = sum(param.ok is None for param in report.params) - len(report.unreached)
     if report.ok:
         parts.append("right")
+    elif report.ok is None and not unknown and any(param.ok for param in report.params):
+        parts.append("CANNOT TELL: the loss or the norm")
     elif report.ok is None and not unknown:
         parts.append("NOT CHECKED: no gradient reached any parameter")
     elif report.ok is None:
