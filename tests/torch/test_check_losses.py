@@ -276,6 +276,18 @@ class Block(nn.Module):
         return Twice.apply(x) if self.training else x  # ranks train; one process has this in evaluation
 
 
+class WrongInTraining(nn.Module):
+    """Its first layer hands back twice what it should, on the ranks of a job."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.up, self.head = nn.Linear(6, 6), nn.Linear(6, 8), nn.Linear(8, 5)
+        self.up.register_full_backward_hook(lambda module, before, after: (before[0] * (1 + dist.is_initialized()),))
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.up(torch.tanh(self.first(x)))))
+
+
 def staged(doubled):
     """Two stages whose objects each step makes anew, so that each finds its shapes again. `doubled`: whether the first
     one's backward is wrong on ranks.
@@ -327,6 +339,10 @@ class FurtherForwards(unittest.TestCase):
 
     def test_a_validation_in_the_step(self):
         self.assertIs(self.validated().ok, True)
+
+    def test_a_mistake_beside_a_validation_begins_where_it_is(self):
+        report = self.validated(WrongInTraining)
+        self.assertEqual((report.begins.module, report.begins.place), ("up", "backward"), str(report))
 
 
 if __name__ == "__main__":

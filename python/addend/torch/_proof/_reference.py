@@ -109,6 +109,7 @@ def write(path: str, whole: Whole, seed: int) -> None:
         "own_error": whole.own_error,
         "record": None if record is None else {
             "order": record.order, "places": record.places, "kinds": record.kinds, "collectives": record.collectives,
+            "evaluates": record.evaluates,
         },
     }  # fmt: skip
     try:
@@ -131,7 +132,10 @@ def _record(metadata: Mapping[str, Any], found: Mapping[str, Any]) -> Any:
         return None
     order: List[Any] = [tuple(key) for key in told["order"]]
     values = {key: found[f"record/{i}"] for i, key in enumerate(order)}
-    return Record(values, order, told["places"], told["kinds"], [tuple(entry) for entry in told["collectives"]])
+    collectives = [tuple(entry) for entry in told["collectives"]]
+    return Record(
+        values, order, told["places"], told["kinds"], collectives, evaluates=told.get("evaluates", True)
+    )  # earlier files do not have it
 
 
 def read(path: str, seed: int, steps: int) -> Whole:

@@ -92,6 +92,7 @@ class Record:
     collectives: List[Tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
     calls: List[Call] = dataclasses.field(default_factory=list)
     passes: Dict[Key, int] = dataclasses.field(default_factory=dict)  # of gradients: how many backwards gave the same
+    evaluates: bool = False  # whether a forward of a whole model ran without gradients
 
 
 class Trace:
@@ -100,6 +101,8 @@ class Trace:
     def __init__(self) -> None:
         self.record = Record()
         self.stack: List[str] = []
+        self._aside: Optional[int] = None  # id() of the module whose forward, a validation, is not recorded
+        self._evaluates = True  # whether such forwards are part of the step: one process has them, too
         self.finished = ""  # the module whose gradients were recorded last in the backward
         self._calls: Dict[Tuple[int, str, str], int] = {}
         self._open: Dict[Tuple[int, str], List[int]] = {}
@@ -110,6 +113,7 @@ class Trace:
         """Puts hooks on all modules. A pipeline stage has the name of the whole model; its inputs are recorded only if
         it has the module that `whole` (one process's record) calls first, its outputs only if it has the last one.
         `everywhere`: the names of all modules that any rank has."""
+        self._evaluates = whole is None or whole.evaluates
         chosen: Dict[str, nn.Module] = {}
         for name, module in _names.modules(model):
             chosen.setdefault(name, module)  # the wrapper, if there is one: it may convert tensors
@@ -150,9 +154,14 @@ class Trace:
         self.finished = key[0]
 
     def _enter(self, name: str, takes: bool, module: nn.Module, args: Any, kwargs: Any) -> Optional[Tuple[Any, Any]]:
-        if _pipeline.infers():
+        if self._aside is not None or _pipeline.infers():
             return None
         again = torch._C._current_graph_task_id() != -1  # recomputation by activation checkpointing
+        if not (again or self.stack or torch.is_grad_enabled()):
+            self.record.evaluates = True
+            if not self._evaluates:
+                self._aside = id(module)
+                return None
         phase = "again" if again else "first"
         call = self._calls.get((id(module), name, phase), 0)
         self._calls[id(module), name, phase] = call + 1
@@ -170,7 +179,8 @@ class Trace:
         return (replaced(args, new), replaced(kwargs, new)) if new else None
 
     def _leave(self, name: str, gives: bool, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if _pipeline.infers():
+        if self._aside is not None or _pipeline.infers():
+            self._aside = None if self._aside == id(module) else self._aside
             return
         call = self._open[id(module), name].pop()
         if self.stack and self.stack[-1] == name:
