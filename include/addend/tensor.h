@@ -126,8 +126,8 @@ AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const 
  * it: no borrowed memory may be freed. The collectives of a pass run during that pass, so all ranks must call passes in
  * one order.
  *
- * The reducers take the gradients. Each must be in a microbatch, and must not finish before the second pass of every
- * tape that had a first one. The two passes together do what a single start
+ * The reducers take the gradients. Each must be in a microbatch, and must neither end a microbatch with AD_SYNC_ALL nor
+ * finish before the second pass of every tape that had a first one. The two passes together do what a single start
  * does, bit for bit; over several tapes gradients add up in the order of their second passes.
  *
  * AD_INVALID: there was no AD_INPUTS_START before, or its second pass has already run. */

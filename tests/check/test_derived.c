@@ -208,14 +208,14 @@ static void a_seed_draws_the_same_mistakes_and_another_seed_others(void **state)
 
 static void never_called(void *context, void *passing) { ((ad_mistake_scene *)context)->fired = 1; }
 
-/* A program without experts never passes scores of experts' slots, so this mistake can never fire. */
-static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void **state) {
+/* Tries a known mistake that can never fire: the program has no experts, so no scores of their slots pass. Returns what
+ * caught it. */
+static int try_unreached(ad_recipe *recipe, char *message, size_t size) {
   static const ad_mistake unreached = {.name = "unreached",
                                        .words = "something of experts, in a program without any",
                                        .needs = AD_NEED_TOKENS,
                                        .no_effect = "never said: it was not made",
                                        .at = {{AD_SEAM_SLOT_SCORES, never_called}}};
-  ad_recipe *recipe = every_recipe("dp_shard=2 tp=1", 0);
   ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
   ad_proof *scratch;
   must(ad_proof_create(recipe, &scratch));
@@ -224,12 +224,31 @@ static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void 
   first->known = &unreached;
   snprintf(first->name, sizeof first->name, "%s", unreached.name);
   must(ad_sabotages_try(recipe, &options, scratch, tried));
-  assert_int_equal(ad_sabotages_survivors(tried), 1);
-  assert_int_equal(first->caught, AD_CAUGHT_NONE);
-  assert_non_null(strstr(first->message, "addend's list of mistakes is wrong"));
+  int caught = first->caught;
+  snprintf(message, size, "%s", first->message);
+  assert_int_equal(ad_sabotages_survivors(tried), caught == AD_CAUGHT_NONE);
   ad_sabotages_destroy(tried);
   ad_proof_destroy(scratch);
   ad_recipe_destroy(recipe);
+  return caught;
+}
+
+static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void **state) {
+  static const char text[] =
+      "name: plain\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\nmesh: \"dp_shard=2\"\n"
+      "data: {text: [/usr/share/common-licenses], seq: 8}\ntrain: {global_batch: 4, microbatches: 2, steps: 2, lr: "
+      "1e-3}\n";
+  ad_recipe *recipe;
+  char message[512];
+  must(ad_recipe_parse(text, "plain.yaml", NULL, 0, &recipe));
+  assert_int_equal(try_unreached(recipe, message, sizeof message), AD_CAUGHT_NONE);
+  assert_non_null(strstr(message, "addend's list of mistakes is wrong"));
+}
+
+/* Nobody says of a custom program what its steps reach, so there it is no survivor. */
+static void a_known_mistake_that_a_custom_program_never_reaches_is_not_planted(void **state) {
+  char message[512];
+  assert_int_equal(try_unreached(every_recipe("dp_shard=2 tp=1", 0), message, sizeof message), AD_CAUGHT_UNPLANTED);
 }
 
 int main(void) {
@@ -243,6 +262,7 @@ int main(void) {
       cmocka_unit_test(an_axis_of_one_rank_may_be_left_out),
       cmocka_unit_test(a_seed_draws_the_same_mistakes_and_another_seed_others),
       cmocka_unit_test(a_known_mistake_that_never_fires_where_it_should_is_a_survivor),
+      cmocka_unit_test(a_known_mistake_that_a_custom_program_never_reaches_is_not_planted),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

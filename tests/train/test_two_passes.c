@@ -187,8 +187,6 @@ static void sharded_storage_changes_nothing(void **state) {
     snprintf(train, sizeof train, STEPPING "}\nshard: {zero: %d", zero);
     compare_tiny("dp=3", train);
   }
-  compare_tiny("dp_replicate=2 dp_shard=2", STEPPING ", sync: [all, none, all]}\nshard: {zero: 1");
-  compare_tiny("dp_replicate=2 dp_shard=2", STEPPING ", sync: [all, all, all]}\nshard: {zero: 3");
   compare_shipped("hsdp-2x2", NULL);
   compare_shipped("gpt-3d", NULL);
 }

@@ -437,15 +437,15 @@ void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
   ad_tally_expect(&reducer->buckets[reducer->params[param].bucket], count);
 }
 
-/* The step may not finish while gradients are still to come. A microbatch may end, AD_SYNC_ALL too: what it leaves for
- * later is an addend of a later microbatch. */
+/* The last microbatch may not end while gradients are still to come. */
 static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
+  if (reducer->sync != AD_SYNC_ALL) return AD_OK;
   for (size_t i = 0; i < reducer->param_count; i++) {
     const ad_reduced_param *param = &reducer->params[i];
     if (!param->expected) continue;
     return ad_fail(AD_INVALID,
-                   "%s: reducer: %s was called, but %d gradient%s of `%s` %s still missing: ad_backward_weights was "
-                   "not called for a tape; nothing was changed",
+                   "%s: reducer: %s was called for the last microbatch, but %d gradient%s of `%s` %s still missing: "
+                   "ad_backward_weights was not called for a tape; nothing was changed",
                    by.site, by.call, param->expected, param->expected == 1 ? "" : "s", param->name,
                    param->expected == 1 ? "is" : "are");
   }
@@ -455,6 +455,7 @@ static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
 ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
   ad_caller by = CALLER("end_microbatch");
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
+  AD_TRY(check_expected(reducer, by));
   if (reducer->sync != AD_SYNC_NONE) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
   AD_TRY(done(reducer, by, ad_dump_end_microbatch(reducer)));
   reducer->state = AD_BETWEEN_MICROBATCHES;

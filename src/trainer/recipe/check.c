@@ -63,6 +63,15 @@ static void check_placement(ad_reading *r) {
     WRONG(r, "placement", "must be " AD_COLOCATED " or " AD_DISJOINT ", is %s", placement);
 }
 
+/* Under zb a microbatch may end before all gradients of its weights came. None is `all` then, except the last: the
+ * reducer refuses to sum over all ranks what is still to be added to. */
+static int is_all_too_early(const ad_recipe *recipe) {
+  int is_early = 0;
+  if (!recipe->schedule.kind || strcmp(recipe->schedule.kind, "zb") != 0) return 0;
+  for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) is_early |= recipe->train.sync[m] == AD_SYNC_ALL;
+  return is_early;
+}
+
 static void check_sync(ad_reading *r) {
   const ad_recipe *recipe = r->recipe;
   size_t count = recipe->train.sync_count;
@@ -74,6 +83,10 @@ static void check_sync(ad_reading *r) {
           count, (long long)recipe->train.microbatches);
   else if (recipe->train.sync[count - 1] != AD_SYNC_ALL)
     WRONG(r, "train.sync", "must end in all, ends in %s", ad_sync_names[recipe->train.sync[count - 1]]);
+  else if (is_all_too_early(recipe))
+    WRONG(r, "train.sync",
+          "has all before the last microbatch, and under schedule.kind zb gradients of weights come after their "
+          "microbatch ended: write shard or none there, or take 1f1b or interleaved");
 }
 
 static void check_warmup(ad_reading *r) {
