@@ -617,8 +617,8 @@ says(document, "own_only", "dp", [1, 2], words="not summed over dp")
 assert [cause["kind"] for cause in causes(document, "dp", "dp")] == ["own_only", "one_rank"]
 two_right = lambda p, rank, values: [v + 0.3 * (rank == 2) * (i % 5) for i, v in enumerate(values)]
 says(judged(three_copies, after=two_right), "replicas_differ", "dp", [2], words="wrong on rank 2 and right elsewhere")
-# Dumps of PyTorch jobs on gloo, whose makers are in tests/fixtures/dumps/generate.py.
-FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixtures/dumps")
+# Dumps of PyTorch jobs on gloo, whose makers are in tests/diff/dumps/generate.py.
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../diff/dumps")
 LAYERS = {"up.weight", "up.bias", "down.weight", "down.bias"}
 for job_name, kind, axis, names in (
     ("maximum", "other_operation", "dp", LAYERS),
