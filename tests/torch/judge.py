@@ -152,8 +152,12 @@ def answer_wrong(spec, report, error, affected):
     said_in_words = bool(mistake.words and re.search(mistake.words, whole_text))
     if report.ok is None:
         open_ones = [told_of(p)[0] for p in report.params if p.ok is None and p.possible_causes]
-        named = bool(open_ones) and all(is_true(mistake, told) for told in open_ones)
-        return "true cause" if mistake.untold or said_in_words or named else "cannot tell"
+        if mistake.untold or said_in_words:
+            return "true cause"
+        if open_ones and all(is_true(mistake, told) for told in open_ones):
+            return "true cause"
+        untrue = {kind for told in open_ones if not is_true(mistake, told) for kind, _ in told}
+        return "FALSE CAUSE" if untrue - {*VAGUE} else "cannot tell"
     found_true = said_in_words or (bool(failing) and all(is_true(mistake, told_of(p)[0]) for p in failing))
     for p in failing:
         told, alone = told_of(p)

@@ -79,13 +79,21 @@ class Collect(unittest.TestCase):
         self.assertTrue(whole[0].ok, str(whole[0]))
         self.assertIn("`3.weight`: a hook changed it after its addend was seen; what the hook gave", str(whole[0]))
 
-    def test_what_was_not_fitted_is_held_against_what_hooks_made(self):
+    def test_only_what_no_addends_give_is_brought_together(self):
         params = tuple(
-            addend.DiffParam(name, False, kind=kind)
-            for name, kind in (("a", "not_fitted"), ("b", "unexplained"), ("c", "averaged"), ("d", "unexplained"))
+            addend.DiffParam(name, False, kind=kind, sampled=sampled)
+            for name, kind, sampled in (
+                ("a", "not_fitted", 8),
+                ("b", "unexplained", 8),
+                ("c", "averaged", 8),
+                ("d", "unexplained", 1 << 30),
+                ("e", "unexplained", 8),
+            )
         )
-        report = addend.DiffReport(False, params, None, "")
-        self.assertEqual(_report.changed(report, {"a", "b", "c"}), ["a", "b"])
+        report = addend.DiffReport(False, params, None, "", world=2, microbatches=1)
+        self.assertEqual(_report.unexplained(report), ["b"])
+        report = addend.DiffReport(False, params[:3] + params[4:], None, "", world=2, microbatches=1)
+        self.assertEqual(_report.unexplained(report), ["b", "e"])
 
     def test_a_sampler_keeps_apart_wholes_of_one_name(self):
         sampler, part = _sample.Sampler(8), torch.arange(50.0)
