@@ -411,6 +411,20 @@ def run_sabotaged(names, folder):
             job.step()
 
 
+def run_sabotaged_watch():
+    """Return the kinds of parameters in a watch, by (planted mistake, whether the watch is the outer context)."""
+    job, found = ddp_job(), {}
+    for kind in ("average", "skip", "double"):
+        for outside in (True, False):
+            job.model.zero_grad()
+            plant, watch = addend.torch.sabotage(job.model, kind), addend.torch.watch(job.model)
+            with contextlib.redirect_stdout(io.StringIO()):
+                with watch if outside else plant, plant if outside else watch:
+                    job.step()
+            found[kind, outside] = {param.kind for param in watch.report.params if param.verdict == "wrong"}
+    return found
+
+
 def run_told(folder):
     model = DistributedDataParallel(Net(), find_unused_parameters=True)
     expect, types = {"*": 0.5, "down.*": 3}, {"down.*": "dp=I"}
@@ -670,6 +684,14 @@ class Dump(unittest.TestCase):
             for name, kind, outside in planted:
                 with self.subTest(job=name, kind=kind, outside=outside):
                     self.hold_planted(dumped.Step(os.path.join(folder, name, kind, str(outside))), name, kind)
+
+    def test_a_planted_mistake_is_wrong_inside_the_watch_and_around_it(self):
+        found = ranks.run(2, run_sabotaged_watch)[0]
+        kinds = {"average": {"averaged"}, "skip": {"missing"}, "double": {"doubled"}}
+        for (kind, outside), told in found.items():
+            with self.subTest(kind=kind, watch_is_outside=outside):
+                self.assertTrue(told, "called right")
+                self.assertLessEqual(told, kinds[kind] | {"factor"})
 
     def hold_planted(self, step, job, kind):
         world = JOBS[job][0]

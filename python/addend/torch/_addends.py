@@ -68,7 +68,7 @@ class Addends:
         # The gradient that a parameter with hooks on its accumulated gradient had before this backward; None: none
         self._before: dict[str, Piece | None] = {}
         self._local: dict[str, bool] = {}  # whether hooks on a parameter's accumulated gradient are local
-        self._known: dict[str, float] = {}  # the number of hooks that a parameter had when the watch began
+        self._known: dict[str, float] = {}  # hooks of a parameter when the watch began, less planted ones
         self.on_addend: Callable[[Watched], None] = lambda _: None  # called before an addend is taken
         self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of docs/dumps.md
         self.microbatch = 0
@@ -100,7 +100,7 @@ class Addends:
                 self._handles.append(watched.used.register_hook(functools.partial(self._take_behind, watched)))
             for key in planted:
                 hooks[key] = hooks.pop(key)
-            self._known[watched.name] = len(hooks)
+            self._known[watched.name] = len(hooks) - len(planted)
             if watched.used._post_accumulate_grad_hooks:
                 behind = functools.partial(self._take_accumulated, watched)
                 self._handles.append(watched.used.register_post_accumulate_grad_hook(behind))
@@ -245,7 +245,8 @@ class Addends:
         self.on_addend(watched)
         if watched.name in self._before:
             self._before[watched.name] = self._accumulated(watched)
-        if len(watched.used._backward_hooks or {}) > self._known.get(watched.name, math.inf):
+        hooks = (watched.used._backward_hooks or {}).values()
+        if sum(not getattr(hook, "addends_own", False) for hook in hooks) > self._known.get(watched.name, math.inf):
             self._attach_late(watched)
         self._add(self.taken, number, watched, grad)
         if grad.is_sparse:
