@@ -397,7 +397,7 @@ static void a_loss_may_be_off_by_its_draws_or_by_what_all_gradients_may_be(void 
       for (int d = 0; d < AD_DRAWS; d++) off[d] = losses[d] + 3;
       lie of = lie_of(off, 1);
       double bound = of.mean + drawn_apart(&world, &of, p ? 1 : 2, 1, INFINITY);
-      nearly(ad_computing_of_loss(&world.computing, losses, -3), bound > least ? bound : least);
+      nearly(ad_computing_of_loss(&world.computing, losses, -3, 3), bound > least ? bound : least);
       assert_int_equal(bound > least, trial > 0);
     }
     release(&world);
@@ -409,8 +409,13 @@ static void a_loss_is_held_to_its_own_draws(void **state) {
   measure(&world);
   double steady[AD_DRAWS], loose[AD_DRAWS], least = world.computing.relative * 2;
   for (int d = 0; d < AD_DRAWS; d++) steady[d] = 2, loose[d] = 2 + (d % 2 ? 1e-3 : -1e-3);
-  assert_true(fabs(ad_computing_of_loss(&world.computing, steady, 2) / least - 1) < 1e-12);
-  double bound = ad_computing_of_loss(&world.computing, loose, 2);
+  assert_true(fabs(ad_computing_of_loss(&world.computing, steady, 2, 2) / least - 1) < 1e-12);
+  /* a small loss beside a large one may be off by as much as the large one */
+  assert_true(fabs(ad_computing_of_loss(&world.computing, steady, 2, 200) / (100 * least) - 1) < 1e-12);
+  assert_true(fabs(ad_computing_of_loss(&world.computing, steady, 2, 0.02) / least - 1) < 1e-12);
+  double none[AD_DRAWS] = {0};
+  assert_true(ad_computing_of_loss(&world.computing, none, 0, 200) == 0);
+  double bound = ad_computing_of_loss(&world.computing, loose, 2, 2);
   assert_true(bound > 1e-2 && bound < 2);
   release(&world);
 }

@@ -117,9 +117,10 @@ static double allowed_norm(const scene *s, int group) {
 /* The relative bound of a loss, from the losses of the draws; loss -1: the total loss. */
 static double allowed_loss(const scene *s, double ref, int loss) {
   const ad_step_report *drawn = ad_reference_draws(s->prover.reference)->reports;
-  double losses[AD_DRAWS];
+  double losses[AD_DRAWS], largest = fabs(s->ref.loss);
+  for (int i = 0; i < AD_LOSSES_MAX; i++) largest = fmax(largest, fabs(s->ref.losses[i]));
   for (int d = 0; d < AD_DRAWS; d++) losses[d] = loss < 0 ? drawn[d].loss : drawn[d].losses[loss];
-  return ad_computing_of_loss(&s->prover.computing, losses, ref) / fabs(ref);
+  return ad_computing_of_loss(&s->prover.computing, losses, ref, largest) / fabs(ref);
 }
 
 /* A recipe with several modules, each norm group with a norm of its own. */

@@ -238,12 +238,15 @@ void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference
 /* ---- how far the ranks' losses may be off ---- */
 
 /* A loss is one number, in which one process may be right by luck, but hardly in all its gradients: so it may also be
- * off by the relative error that all gradients may have. */
-double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference) {
+ * off by the relative error that all gradients may have. That error is one of the largest loss, since a small one may
+ * be the sum of large addends that cancel (a metric of both signs, the logarithm of a sum near 1), which ranks add in
+ * another order than one process and all its draws. A loss of exactly 0 has no addends. */
+double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference,
+                            double largest) {
   tally all = {0};
-  double draw[AD_DRAWS];
+  double draw[AD_DRAWS], size = reference != 0 ? fmax(largest, fabs(reference)) : 0;
   for (int d = 0; d < AD_DRAWS; d++) draw[d] = losses[d] - reference;
   tally_element(&all, draw);
   ad_spread spread = spread_of(&all);
-  return fmax(spread.centre + apart_of(computing, &spread, 1, INFINITY), computing->relative * fabs(reference));
+  return fmax(spread.centre + apart_of(computing, &spread, 1, INFINITY), computing->relative * size);
 }

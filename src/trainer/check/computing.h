@@ -44,8 +44,10 @@ void ad_computing_destroy(ad_computing *computing);
 /* Fills the arrays for the step that the reference took last; `ranks`: the ranks' own addends of that step. */
 void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference,
                           const ad_addends *ranks);
-/* How far a loss may be from the reference's loss; `losses`: the losses of the draws. */
-double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference);
+/* How far a loss may be from the reference's; `losses`: the losses of the draws; `largest`: the size of the step's
+ * largest loss. */
+double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference,
+                            double largest);
 
 /* The probability that a correct proof is called wrong, at most. */
 #define AD_FALSE_ALARMS 1e-7

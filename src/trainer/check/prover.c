@@ -397,10 +397,17 @@ static double bound_of_norm(ad_prover *prover, const ad_step_report *report, dou
   return sqrt(squares) / norm;
 }
 
+/* The size of a step's largest loss, all of them together included. */
+static double largest_loss(const ad_step_report *report) {
+  double largest = fabs(report->loss);
+  for (int i = 0; i < AD_LOSSES_MAX; i++) largest = fmax(largest, fabs(report->losses[i]));
+  return largest;
+}
+
 /* The bound of a loss, relative to it; `losses`: those of one process in the recipe's own dtypes. */
-static double bound_of_loss(const ad_prover *prover, const double losses[AD_DRAWS], double ref) {
+static double bound_of_loss(const ad_prover *prover, const double losses[AD_DRAWS], double ref, double largest) {
   if (!rounds(prover->job)) return AD_WIDE_BOUND;
-  return fmax(AD_WIDE_BOUND, over(ad_computing_of_loss(&prover->computing, losses, ref), fabs(ref)));
+  return fmax(AD_WIDE_BOUND, over(ad_computing_of_loss(&prover->computing, losses, ref, largest), fabs(ref)));
 }
 
 /* Keeps the error that is the larger share of its bound. */
@@ -411,9 +418,9 @@ static void keep_worst(double error, double bound, double *kept, double *kept_bo
   *kept_bound = bound;
 }
 
-static void judge_loss(ad_prover *prover, double dist, const double losses[AD_DRAWS], double ref) {
+static void judge_loss(ad_prover *prover, double dist, const double losses[AD_DRAWS], double ref, double largest) {
   ad_proof *proof = prover->job->proof;
-  keep_worst(ad_relative_difference(dist, ref), bound_of_loss(prover, losses, ref), &proof->loss_err,
+  keep_worst(ad_relative_difference(dist, ref), bound_of_loss(prover, losses, ref, largest), &proof->loss_err,
              &proof->loss_bound);
 }
 
@@ -435,12 +442,12 @@ static void judge_norm(ad_prover *prover, const ad_step_report *report, double d
 
 static void judge_losses(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref) {
   const ad_step_report *drawn = ad_reference_draws(prover->reference)->reports;
-  double losses[AD_DRAWS];
+  double losses[AD_DRAWS], largest = largest_loss(ref);
   for (int d = 0; d < AD_DRAWS; d++) losses[d] = drawn[d].loss;
-  judge_loss(prover, dist->loss, losses, ref->loss);
+  judge_loss(prover, dist->loss, losses, ref->loss, largest);
   for (int i = 0; i < AD_LOSSES_MAX; i++) {
     for (int d = 0; d < AD_DRAWS; d++) losses[d] = drawn[d].losses[i];
-    judge_loss(prover, dist->losses[i], losses, ref->losses[i]);
+    judge_loss(prover, dist->losses[i], losses, ref->losses[i], largest);
   }
 }
 
