@@ -480,7 +480,80 @@ def remade(**arguments):
     return check(Remade, parallelize, batches, loss, 2, timeout=HANGS)
 
 
+class Masked(nn.Module):
+    """Attention with a mask and a scale in buffers, and a table of which the forward uses the last number."""
+
+    def __init__(self):
+        super().__init__()
+        self.to_scores, self.to_values, self.out = nn.Linear(6, 4), nn.Linear(6, 5), nn.Linear(5, 3)
+        self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+        self.register_buffer("scale", torch.full((5,), 0.75))
+        self.register_buffer("table", torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 0.1]))
+
+    def forward(self, x):
+        attended = (self.to_scores(x) + self.mask).softmax(-1) @ self.to_values(x)
+        return self.out(attended * self.scale * self.table[-1])
+
+
+def with_buffer(name, change):
+    """Check a job whose ranks have `change(buffer)` in place of a buffer."""
+
+    def parallelize(model, mesh):
+        setattr(model, name, change(getattr(model, name)))
+        return nn.parallel.DistributedDataParallel(model)
+
+    def batches(rank, mesh):
+        x = torch.randn(4, 4, 6, generator=torch.Generator().manual_seed(3))
+        return [x] if rank is None else [x.chunk(2)[rank]]
+
+    def loss(model, x):
+        return model(x).square().sum(), len(x)
+
+    return check(Masked, parallelize, batches, loss, 2, timeout=HANGS)
+
+
+def rounded_to(dtype):
+    """What rounds to a dtype and back, where the check does not see it."""
+    return lambda buffer: torch.from_numpy(buffer.numpy().astype(dtype).astype("float64"))
+
+
 class BuffersMadeAgain(unittest.TestCase):
+    def test_infinities_and_nan_are_those_of_one_process_or_wrong(self):
+        nan, inf = float("nan"), float("inf")
+        for name, change in (
+            ("mask", torch.zeros_like),
+            ("mask", lambda mask: mask.transpose(0, 1).contiguous()),
+            ("mask", lambda mask: mask.nan_to_num(neginf=-1e9) * (torch.arange(4) > 0)[:, None]),
+            ("scale", lambda scale: scale.clone().fill_(nan)),
+            ("scale", lambda scale: scale.clone().fill_(inf)),
+            ("table", lambda table: torch.cat([table[:-1], table[:1]])),
+        ):
+            with self.subTest(name):
+                report = with_buffer(name, change)
+                self.assertIs(report.ok, False, str(report))
+                self.assertFalse(any("rounded otherwise" in text for text in report.messages), str(report))
+
+    def test_rounding_beside_infinities_and_nan(self):
+        for name in ("table", "mask"):
+            report = with_buffer(name, rounded_to("float32"))
+            self.assertIs(report.ok, True, str(report))
+        self.assertIs(with_buffer("table", rounded_to("float16")).ok, False)
+
+    def test_rounding_to_the_dtype_that_a_buffer_stays_in(self):
+        for units, ok in ((0, True), (1, False)):
+            report = with_buffer(
+                "table", lambda table, units=units: torch.from_numpy(table.numpy().astype("float16") + units * 2.0**-13)
+            )
+            self.assertIs(report.ok, ok, str(report))
+
+    def test_two_units_of_the_last_place_are_rounding_and_three_are_none(self):
+        for units, ok in ((2, True), (-2, True), (3, False), (-3, False)):
+            report = with_buffer("scale", lambda scale, units=units: scale + units * 2.0**-24)
+            self.assertIs(report.ok, ok, str(report))
+            self.assertIs(any("rounded otherwise" in text for text in report.messages), ok, str(report))
+        self.assertIs(with_buffer("scale", lambda scale: scale * (1 + 5e-7)).ok, False)
+        self.assertIs(with_buffer("scale", lambda scale: torch.cat([scale[:-1], -scale[-1:]])).ok, False)
+
     def test_what_differs_by_rounding_has_the_values_of_one_process(self):
         for keeps in (False, True):
             report = remade(keeps=keeps)

@@ -344,6 +344,32 @@ class FurtherForwards(unittest.TestCase):
         report = self.validated(WrongInTraining)
         self.assertEqual((report.begins.module, report.begins.place), ("up", "backward"), str(report))
 
+    def unseen(self, value=1.0, shift=0.0):
+        """The job's backward is of its own; its loss, whose value alone is `value` times too large, runs without."""
+
+        def loss(model, x):
+            found = model(x).square().sum()
+            return found + (value - 1) * found.detach() if len(x) < ROWS else found, len(x)
+
+        def run(model, microbatches, loss_of):
+            for x in microbatches:
+                with torch.no_grad():
+                    loss_of(model, x + shift)
+                (model(x).square().sum() * dist.get_world_size() / ROWS).backward()
+
+        report = checked(loss, run=run)
+        self.assertTrue(all(param.ok for param in report.params), report)
+        return report
+
+    def test_a_loss_that_is_seen_without_gradients_alone(self):
+        report = self.unseen()
+        self.assertIs(report.ok, True, str(report))
+        self.assertAlmostEqual(report.loss, report.loss_alone, delta=1e-9)
+        for arguments in ({"value": 3.0}, {"value": 1 + 1e-7}, {"value": float("nan")}, {"shift": 1.0}):
+            report = self.unseen(**arguments)
+            self.assertIsNone(report.ok, str(report))
+            self.assertTrue(any("without gradients" in text for text in report.messages), str(report))
+
 
 if __name__ == "__main__":
     unittest.main()

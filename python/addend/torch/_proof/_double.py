@@ -60,7 +60,7 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return tree_map(lambda leaf: convert(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
-_ROUNDED = 2.0**-20  # of a buffer's element: how far rounding to f32 in each of a few operations may take it
+_ULPS = 2  # of f32: how far rounding to it in each of a few operations may take a buffer's element
 
 
 def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
@@ -75,16 +75,15 @@ def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
 
 
 def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]) -> Tuple[Set[str], List[str]]:
-    """Gives the parts' buffers the values in `wanted`, those of one process in f64, where they differ by a rounding to
-    f32 at most: a model that `parallelize` made anew rounds otherwise. Returns a note if there were any, and the names
-    of buffers that stay narrow."""
+    """Gives the parts' buffers the values in `wanted`, those of one process in f64, where every element differs by
+    rounding alone: a model that `parallelize` made anew rounds otherwise. Returns a note if there were any, and the
+    names of buffers that stay narrow."""
     found, narrow = [], []
     for name, buffer in buffers_of(parts).items():
         right = wanted.get(name)
         if right is not None and right.shape == buffer.shape and not is_dtensor(buffer):
-            off = (buffer.to(right.dtype) - right).abs().nan_to_num(0.0, 0.0)
-            is_same = torch.equal(buffer, right) and buffer.dtype == right.dtype
-            if not is_same and bool((off <= _ROUNDED * right.abs().nan_to_num(0.0, 0.0)).all()):
+            is_same = buffer.dtype == right.dtype and torch.allclose(buffer, right, 0.0, 0.0, equal_nan=True)
+            if not is_same and _is_rounded(buffer, right):
                 buffer.data = right.clone()
                 found.append(name)
         if buffer.dtype in NARROW:
@@ -92,6 +91,21 @@ def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]
     more = f" and {len(found) - 1} more" if found[1:] else ""
     said = f"buffers that parallelize rounded otherwise have one process's values: {found[0]}{more}" if found else ""
     return {said} - {""}, narrow
+
+
+def _is_rounded(buffer: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether each element is that of `right`, of the same shape and in f64, or what rounding makes of it: rounding to
+    the buffer's dtype, if that is narrow, and to f32 in a few operations. Infinities and NaN are not rounded."""
+    if buffer.is_complex() != right.is_complex():
+        return False
+    if right.is_complex():
+        buffer, right = (torch.view_as_real(value.resolve_conj()) for value in (buffer, right))
+    found, rounded = buffer.to(right.dtype), right.to(buffer.dtype).to(right.dtype)
+    size = rounded.float().abs()
+    ulp = size.double() - torch.nextafter(size, torch.zeros_like(size)).double()
+    is_same = (found == right) | (found.isnan() & right.isnan())
+    is_near = found.isfinite() & size.isfinite() & ((found - rounded).abs() <= _ULPS * ulp)
+    return bool((is_same | is_near).all())
 
 
 class Buffers:

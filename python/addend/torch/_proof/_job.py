@@ -109,6 +109,7 @@ class Part:
     noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
     batches: int = 1
     narrow: List[str] = dataclasses.field(default_factory=list)  # names of buffers that are not in f64
+    further: List[float] = dataclasses.field(default_factory=list)  # losses that were computed without gradients
 
 
 def with_bound(task: Task, whole: Whole) -> Task:
@@ -321,6 +322,7 @@ class Rank:
         self.trace: Optional[Trace] = None
         self.mode = _double.Double()
         self.losses: List[float] = []
+        self.further: List[float] = []  # losses of a validation, or of a step whose backward the job computes otherwise
         prepare(task)
         model, self.said = make(task, axes.size(), 0 if whole.file else 1)
         if whole.file:
@@ -380,20 +382,22 @@ class Rank:
         return 1.0
 
     def scaled(self, model: Any, batch: Any) -> torch.Tensor:
-        """The loss of a microbatch, scaled as the job's backward needs it; also notes its value, if a backward can
-        follow: losses of a validation, and of a pipeline that finds its shapes, are not the step's."""
+        """The loss of a microbatch, scaled as the job's backward needs it; also notes its value, apart from the others
+        if no backward can follow, as in a validation. That of a pipeline that finds its shapes is not the step's."""
         value, count = _loss_of(self.task, model, batch)
         if count is not None:
             value = value * (self.averaged / (self.whole.count or 1.0))
-        if torch.is_grad_enabled() and not _pipeline.infers():
+        if not _pipeline.infers():
+            noted = self.losses if torch.is_grad_enabled() else self.further
             with torch.no_grad():
                 told = value.full_tensor() if is_dtensor(value) else value
-                self.losses.append(float(told.detach()))
+                noted.append(float(told.detach()))
         return value
 
     def step(self) -> None:
         """Runs forward and backward of all microbatches."""
         self.losses.clear()
+        self.further.clear()
         with self.mode:
             if self.task.run is not None:
                 told = self.task.run(self.model, self.batches, self.scaled)
@@ -421,11 +425,11 @@ class Rank:
             self.clear()
         seen, no_dump = self._traced_step()
         self._keep(params)
-        losses = list(self.losses)
+        losses, further = list(self.losses), list(self.further)
         self._update(params)
         record = self.trace.record if self.trace else None
         part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
-        part.batches, part.narrow = len(self.batches), self.narrow
+        part.batches, part.narrow, part.further = len(self.batches), self.narrow, further
         if self.task.sabotage:
             part.noticed = self._plant(seen, params)
         return part

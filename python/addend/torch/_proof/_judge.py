@@ -54,7 +54,7 @@ class Judge:
         self.factors = Factors(axes, [count for part in parts for count in (part.batches, len(part.losses))])
         self._unseen = False  # no addends were dumped
         self._narrow = sorted({name for part in parts for name in part.narrow})
-        self._is_doubted = False  # buffers in f32 may have made the error of the loss or of the norm
+        self._is_doubted = False  # of the loss or of the norm it is open whether it is wrong
         self._same: Set[str] = set()  # wrong parameters of which ranks have the same addends, whose sum is right
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
 
@@ -288,11 +288,14 @@ class Judge:
     def _loss(self) -> Tuple[Optional[float], bool]:
         """(the ranks' loss, whether it is right). A job may average its losses over some axes and sum them over others,
         and do either over microbatches; the loss is right if one of these gives that of one process on all ranks.
-        Else the nearest of them is returned."""
+        Else the nearest of them is returned. Losses without gradients count where there are no others; that these are
+        wrong is left open, for they may be a validation's."""
+        has_gradients = any(part.losses for part in self.parts)
+        seen = {part.rank: (part.losses if has_gradients else part.further, part.averaged) for part in self.parts}
         losses = {
-            part.rank: [loss / (part.averaged if self.whole.count is not None else 1.0) for loss in part.losses]
-            for part in self.parts
-            if part.losses
+            rank: [loss / (averaged if self.whole.count is not None else 1.0) for loss in some]
+            for rank, (some, averaged) in seen.items()
+            if some
         }
         if not losses:
             return None, True
@@ -302,7 +305,15 @@ class Judge:
         best = min(range(len(off)), key=lambda i: off[i] if math.isfinite(off[i]) else math.inf)
         error = off[best] / max(abs(alone), 1e-300)
         self._is_doubted |= self._is_small(error)
-        return readings[best][0], error <= self.task.bound or self._is_small(error)
+        is_right = error <= self.task.bound or self._is_small(error)
+        if not is_right and not has_gradients:
+            ours, one = _words.apart(readings[best][0], alone)
+            self.messages.append(
+                f"the loss was seen without gradients alone, and is {ours}, in one process {one}: cannot tell whether "
+                "it is the step's or a validation's"
+            )
+            self._is_doubted = is_right = True
+        return readings[best][0], is_right
 
     def _readings(self, losses: Mapping[int, Sequence[float]]) -> Iterator[List[float]]:
         """What the ranks' losses, losses[rank][microbatch], may stand for: each list has one number for every group of
