@@ -183,10 +183,10 @@ def run_failing_behind():
     model.zero_grad()
     add = _addends.Addends._add
 
-    def fail(self, to, watched, grad):
+    def fail(self, to, number, watched, grad):
         if to is self.behind and dist.get_rank() == 1:
             raise KeyError("behind")
-        add(self, to, watched, grad)
+        add(self, to, number, watched, grad)
 
     _addends.Addends._add = fail
     try:
