@@ -325,6 +325,169 @@ class Asked(unittest.TestCase):
             )
 
 
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.up, self.down = nn.Linear(8, 10), nn.Linear(10, 5)
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.up(x)))
+
+
+def loss_of(model, microbatch=0):
+    return model(batch(microbatch=microbatch)).square().mean()
+
+
+class Job:
+    """A model, plain or in DDP, with two optimizers and a GradScaler; `run` is its step."""
+
+    def __init__(self, wrapped, lr=0.1, scale=8.0, kind=torch.optim.SGD):
+        self.body = Body()
+        self.model = DistributedDataParallel(self.body) if wrapped else self.body
+        self.parameters = list(self.body.parameters())
+        self.optimizer, self.other = kind(self.parameters, lr=lr), kind(self.parameters, lr=lr)
+        self.each = {p: kind([p], lr=lr) for p in self.parameters}
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+        self.scaler.scale(torch.ones(1))
+
+    def backward(self, microbatch=0, scaled=False):
+        loss = loss_of(self.model, microbatch)
+        (self.scaler.scale(loss) if scaled else loss).backward()
+
+    def step_in_hooks(self):
+        for p in self.parameters:
+            p.register_post_accumulate_grad_hook(lambda p: self.each[p].step())
+
+    def sum(self):
+        sum_of(*self.parameters)
+
+
+def scaled_job(name):
+    """A job with a GradScaler: its step, and arguments of the watch."""
+    job = Job(True, scale=65536.0 if name == "never scaled" else 8.0)
+
+    def step():
+        for m in range(3 if name == "scale grows" else 2 if name == "two steps" else 1):
+            job.backward(m, scaled=name != "never scaled")
+            job.scaler.unscale_(job.optimizer)
+            if name == "twice":
+                job.scaler.unscale_(job.other)
+            if name == "divided too, expect":
+                for p in job.parameters:
+                    p.grad /= 8
+            if name in ("two steps", "scale grows"):
+                job.scaler.step(job.optimizer)
+                job.scaler.update()
+                job.optimizer.zero_grad()
+
+    expect = {"mean, expect": 0.5, "divided too, expect": 0.5 / 8, "scale, expect": 0.5 / 8}.get(name)
+    return step, job.model, {"expect": expect}
+
+
+class Summing(torch.optim.SGD):
+    """An optimizer that sums inside its step."""
+
+    def step(self, closure=None):
+        sum_of(*self.param_groups[0]["params"])
+        return super().step(closure)
+
+
+def stepping_job(name):
+    """A job whose optimizer steps inside the watch."""
+    kind = Summing if name == "sums itself" else torch.optim.Adam if name == "rate 0" else torch.optim.SGD
+    wrapped = name in ("in DDP's hooks", "not cleared", "closure")
+    job = Job(wrapped, 0.0 if name == "rate 0" else 0.1, kind=kind)
+    if name in ("in hooks", "in DDP's hooks"):
+        job.step_in_hooks()
+
+    def step():
+        if name == "closure":
+            job.optimizer.step(job.backward)
+            job.optimizer.zero_grad()
+            return
+        job.backward()
+        if name in ("before the sum", "rate 0", "cleared", "sums itself", "not cleared"):
+            job.optimizer.step()
+        if name == "not cleared":
+            job.backward(1)
+            job.optimizer.step()
+        if name in ("before the sum", "rate 0", "cleared", "in hooks"):
+            job.sum()
+        if name in ("cleared", "sums itself"):
+            job.optimizer.zero_grad()
+
+    return step, job.model, {"expect": None if wrapped else 0.5}
+
+
+def asking_job(name):
+    """The head's gradient comes by torch.autograd.grad, and is thrown away."""
+    job = Job(False)
+    head, body = list(job.body.down.parameters()), list(job.body.up.parameters())
+
+    def step():
+        loss = loss_of(job.model)
+        torch.autograd.grad(loss, head, retain_graph=True)
+        loss.backward(inputs=body if name != "looked at" else None)
+        sum_of(*(body if name != "looked at" else job.parameters))
+
+    return step, job.model, {"expect": 0.5, "unused": ["down.*"] if name == "unused" else ()}
+
+
+def run_jobs(make, names):
+    found = {}
+    for name in names:
+        step, model, arguments = make(name)
+        found[name] = watched(step, model, **arguments)
+    return found
+
+
+class Seen(unittest.TestCase):
+    """What a job does with gradients inside the watch: whether it is right, and words that the report has."""
+
+    def judge(self, make, expected):
+        for reports in ranks.run(2, run_jobs, make, list(expected)):
+            for name, (ok, words) in expected.items():
+                with self.subTest(name):
+                    report = str(reports[name])
+                    self.assertIs(reports[name].ok, ok, report)
+                    self.assertIn(words, report)
+                    self.assertNotIn("began with other weights", report)
+                    self.assertNotIn("values differ along dp before the step", report)
+
+    def test_a_scaler_divides_once_for_a_loss_that_it_scaled(self):
+        expected = {
+            "once": (True, "divided its gradient by 8"),
+            "twice": (False, "loss scale"),
+            "two steps": (True, "divided its gradient by 8"),
+            "scale grows": (None, "by 8 and by 16"),
+            "never scaled": (None, "no loss was scaled"),
+            "mean, expect": (True, "divided its gradient by 8"),
+            "scale, expect": (True, ""),
+            "divided too, expect": (None, "expect= may have"),
+        }
+        self.judge(scaled_job, expected)
+
+    def test_a_step_is_judged_by_the_gradient_that_it_took(self):
+        unsummed = (False, "not summed over dp")
+        expected = {
+            "before the sum": unsummed,
+            "rate 0": unsummed,
+            "cleared": unsummed,
+            "in hooks": unsummed,
+            "in DDP's hooks": unsummed,
+            "not cleared": (None, "without clearing it"),
+            "sums itself": (True, ""),
+            "closure": (True, ""),
+        }
+        self.judge(stepping_job, expected)
+
+    def test_gradients_that_were_asked_for_and_thrown_away_are_not_called_unused(self):
+        thrown = "torch.autograd.grad returned its gradient, and it is in no sum"
+        expected = {"thrown away": (None, thrown), "unused": (True, "no rank used"), "looked at": (True, "")}
+        self.judge(asking_job, expected)
+
+
 class Meshes(unittest.TestCase):
     def test_a_mesh_that_is_none_is_refused_where_it_is_given(self):
         model = nn.Linear(2, 2)

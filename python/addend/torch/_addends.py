@@ -69,7 +69,8 @@ class Addends:
         self._before: dict[str, Piece | None] = {}
         self._local: dict[str, bool] = {}  # whether hooks on a parameter's accumulated gradient are local
         self._known: dict[str, float] = {}  # hooks of a parameter when the watch began, less planted ones
-        self.on_addend: Callable[[Watched], None] = lambda _: None  # called before an addend is taken
+        # Called before an addend is taken, with whether torch.autograd.grad returns it
+        self.on_addend: Callable[[Watched, bool], None] = lambda entry, is_asked: None
         self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of docs/dumps.md
         self.microbatch = 0
         self.errors: list[str] = []
@@ -79,6 +80,7 @@ class Addends:
         self._depth = 0
         self._asked: dict[int, int] = {}  # the negative numbers of autograd tasks that accumulate no gradient
         self.beside: dict[str, list[Piece]] = {}  # gradients that the job asked for and that are no addends
+        self.discarded: list[str] = []  # names of parameters that have only gradients that are in no sum, after settle
         self._in_schedule = False  # inside `numbered`
         self._ending = -1  # the autograd task whose end will be reported by a queued callback
         self._handles: list[RemovableHandle] = []
@@ -154,7 +156,7 @@ class Addends:
         """Decides at the end of the step which gradients that the job asked for are addends: those of parameters with a
         sum (`summed`: their names) to which no backward contributed, or all if there was no backward. Others go to
         `beside`: they are part of how the loss is computed, as an inner step of meta learning or a penalty on
-        gradients. Returns whether the asked ones number the microbatches."""
+        gradients, or, without any sum, to `discarded`. Returns whether the asked ones number the microbatches."""
         accumulated = {name for number, pieces in self.taken.items() if number >= 0 for name in pieces}
         every: list[dict[int, dict[str, Any]]] = [{**self.taken}, {**self.behind}, {**self.inside}]
         for kept in every:
@@ -164,6 +166,8 @@ class Addends:
                         kept.setdefault(-1 - number, {})[name] = found
                     elif kept is every[0] and name in summed:
                         self.beside.setdefault(name, []).append(found)
+                    elif kept is every[0] and name not in accumulated and name not in self.discarded:
+                        self.discarded.append(name)
         self.taken, self.behind, self.inside = every
         return not accumulated
 
@@ -242,7 +246,7 @@ class Addends:
         number = self._number(watched)
         if number >= 0:
             self._await_end()
-        self.on_addend(watched)
+        self.on_addend(watched, number < 0)
         if watched.name in self._before:
             self._before[watched.name] = self._accumulated(watched)
         hooks = (watched.used._backward_hooks or {}).values()

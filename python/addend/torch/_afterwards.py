@@ -6,10 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.amp import GradScaler
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.hooks import RemovableHandle
 
 from addend.torch import _addends, _meshes
@@ -17,8 +22,15 @@ from addend.torch._parameters import Watched
 from addend.torch._sums import Sums, Taken, is_zero
 
 Take = Callable[[Watched], Optional[Taken]]  # a parameter's sampled sum; None: it has no gradient
+Checksum = Callable[[Watched, Taken], Optional[str]]  # of a parameter's values; None: they are not compared
 Guard = Callable[..., Any]  # calls a function, and keeps its exception from the job
 _UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"  # PyTorch's function by which every GradScaler unscales
+_SCALES = ("scale", "get_scale")  # methods by which a job gets its loss scaled
+_OTHER_SCALE = "GradScaler divided its gradient by {:.6g} and by {:.6g} inside the watch: end the watch in between"
+_NOT_CLEARED = (
+    "an optimizer took a step with its gradient inside the watch, and the next backward added to that gradient without "
+    "clearing it: end the watch after each step"
+)
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -27,25 +39,39 @@ def _address(tensor: torch.Tensor) -> int:
     return int(values.data_ptr())
 
 
-class Afterwards:
-    """From `attach` to `remove`. `scaled`: by what gradients were multiplied, by the parameter's name. `before_hooks`,
-    after `complete`: sums as the wrapper made them, where a hook of the job changed them then."""
+def _scalers(kind: type = GradScaler) -> Iterator[type]:
+    yield kind
+    further: type
+    for further in kind.__subclasses__():
+        yield from _scalers(further)
 
-    def __init__(self, watched: Sequence[Watched], take: Take, guarded: Guard):
+
+class Afterwards:
+    """From `attach` to `remove`. `scaled`: by what gradients were multiplied, by the parameter's name; `has_scaled`:
+    whether the job got a loss scaled by a GradScaler, too. `before_hooks`, after `complete`: sums as the wrapper made
+    them, where a hook of the job changed them then. `values`: checksums of parameters' values before the first step
+    that changed them; `later`, after `complete`: names of parameters whose gradient changed after the step with it."""
+
+    def __init__(self, watched: Sequence[Watched], take: Take, checksum: Checksum, guarded: Guard):
         self.scaled: dict[str, float] = {}
+        self.has_scaled = False
+        self.values: dict[str, str] = {}
+        self.later: list[str] = []
         self.before_hooks: Sums = {}
         self.local: dict[str, bool] = {}  # whether what hooks did to a sum is_local, by the parameter's name
         self._by_id = {id(entry.owned): entry for entry in watched}
-        self._take, self._guarded = take, guarded
+        self._take, self._checksum, self._guarded = take, checksum, guarded
         self._stepped: Sums = {}  # the sum with which the last step was taken, until another addend comes
         self._cleared: Sums = {}  # sums of steps whose gradients were cleared
         self._before: Sums = {}  # the sum that the job's hooks are about to get
         self._changes: Sums = {}  # by how much hooks changed sums
         self._handles: list[RemovableHandle] = []
         self._unscale: Any = None
+        self._scales: list[tuple[type, str, Any]] = []  # methods of GradScaler and its subclasses that are replaced
 
     def attach(self) -> None:
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
+        self._handles.append(register_optimizer_step_post_hook(self._after_step))
         for entry in self._by_id.values():
             hooks = entry.owned._post_accumulate_grad_hooks
             if hooks and entry.used is not entry.owned and not entry.flat:
@@ -53,6 +79,17 @@ class Afterwards:
         self._unscale = getattr(torch, _UNSCALE, None)
         if self._unscale is not None:
             setattr(torch, _UNSCALE, functools.partial(self._unscaling, self._unscale))
+        self._scales = [(kind, name, vars(kind)[name]) for kind in _scalers() for name in _SCALES if name in vars(kind)]
+        for kind, name, method in self._scales:
+            setattr(kind, name, self._noting_scale(method))
+
+    def _noting_scale(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self.has_scaled = True
+            return method(*args, **kwargs)
+
+        return noted
 
     def _attach_around(self, entry: Watched, hooks: Any) -> None:
         """Takes the sum before and after the job's hooks, which run in the order of their dictionary."""
@@ -86,18 +123,39 @@ class Afterwards:
         if self._unscale is not None:
             setattr(torch, _UNSCALE, self._unscale)
             self._unscale = None
+        for kind, name, method in self._scales:
+            setattr(kind, name, method)
+        self._scales.clear()
+
+    def _of(self, optimizer: Optimizer) -> Iterator[Watched]:
+        params = (param for group in optimizer.param_groups for param in group["params"])
+        return (self._by_id[id(param)] for param in params if id(param) in self._by_id)
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                entry = self._by_id.get(id(param))
-                if entry is not None:
-                    self._guarded(entry.name, self._note_step, entry)
+        for entry in self._of(optimizer):
+            self._guarded(entry.name, self._note_step, entry)
 
     def _note_step(self, entry: Watched) -> None:
         with torch.no_grad():
             taken = self._take(entry)
-        if taken is not None:
+            if taken is None:
+                return
+            self._stepped[entry.name] = taken
+            checksum = None if entry.name in self.values else self._checksum(entry, taken)
+        if checksum is not None:
+            self.values[entry.name] = checksum
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """An optimizer may sum inside its step, or run the backward there; a fused one that unscales there has taken
+        the scaled gradients."""
+        if getattr(optimizer, "grad_scale", None) is None:
+            for entry in self._of(optimizer):
+                self._guarded(entry.name, self._note_stepped, entry)
+
+    def _note_stepped(self, entry: Watched) -> None:
+        with torch.no_grad():
+            taken = self._take(entry)
+        if taken is not None and bool(taken[0].values.any()):
             self._stepped[entry.name] = taken
 
     def _unscaling(self, original: Callable[..., Any], gradients: Any, found: Any, inverse: torch.Tensor) -> Any:
@@ -108,14 +166,20 @@ class Afterwards:
         scaled, factor = set(map(_address, gradients)), float(inverse)
         for entry in self._by_id.values():
             if entry.owned.grad is not None and _address(entry.owned.grad) in scaled:
-                self.scaled[entry.name] = self.scaled.get(entry.name, 1.0) * factor
+                known = self.scaled.setdefault(entry.name, factor)
+                if known != factor:
+                    entry.unjudged = entry.unjudged or _OTHER_SCALE.format(1 / known, 1 / factor)
 
-    def before_addend(self, entry: Watched) -> None:
+    def before_addend(self, entry: Watched, is_asked: bool) -> None:
         """Called when a backward brings another addend: a gradient that was cleared since the step is no part of the
-        sum that begins now."""
-        taken = self._stepped.pop(entry.name, None)
-        if taken is not None and (entry.owned.grad is None or is_zero(entry.owned.grad)):
-            self._add(self._cleared, entry.name, taken)
+        sum that begins now. `is_asked`: torch.autograd.grad returns it, and adds it to nothing."""
+        if entry.name not in self._stepped:
+            return
+        if entry.owned.grad is None or is_zero(entry.owned.grad):
+            self._add(self._cleared, entry.name, self._stepped.pop(entry.name))
+        elif not is_asked:
+            del self._stepped[entry.name]
+            entry.unjudged = entry.unjudged or _NOT_CLEARED
 
     def _add(self, to: Sums, name: str, taken: Taken) -> None:
         if name in to:
@@ -124,10 +188,13 @@ class Afterwards:
             to[name] = taken
 
     def complete(self, sums: Sums) -> None:
-        """Adds the sums of steps whose gradients the job cleared."""
+        """Puts sums with which steps were taken in the place of those that are there now, and adds those of steps whose
+        gradients the job cleared."""
         for name, taken in self._stepped.items():
-            if name not in sums or not bool(sums[name][0].values.any()):
-                sums[name] = taken
+            left = sums[name][0].values if name in sums else taken[0].values
+            if bool(left.any()) and not torch.equal(left, taken[0].values):
+                self.later.append(name)
+            sums[name] = taken
         for name, taken in self._cleared.items():
             self._add(sums, name, taken)
         for name, (change, axes) in self._changes.items():

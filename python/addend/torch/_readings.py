@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 import addend
 from addend.torch import _report
@@ -25,6 +25,7 @@ class Reading(NamedTuple):
     asked: bool = False  # addends have what torch.autograd.grad returned in them, too
 
 
+Factor = Tuple[float, str, bool]  # it may belong to what is expected; why; whether that is certain
 Readings = Dict[str, List[Reading]]  # by the parameter's name, without the first one, Reading()
 Chosen = Mapping[str, Reading]
 Judge = Callable[[Chosen], addend.DiffReport]
@@ -32,21 +33,21 @@ Judge = Callable[[Chosen], addend.DiffReport]
 
 def of(
     hooked: Mapping[str, tuple[str, bool]],
-    factors: Mapping[str, Sequence[tuple[float, str]]],
+    factors: Mapping[str, Sequence[Factor]],
     asked: Iterable[str] = (),
 ) -> Readings:
     """The readings of every parameter that has more than one. `hooked`: what hooks did to gradients, in words, and
-    whether a sum that is right behind them is certainly right; `factors`: factors that may belong to what is expected,
-    each with its reason; `asked`: parameters with gradients from backwards and others from torch.autograd.grad."""
+    whether a sum that is right behind them is certainly right; `factors`: by the parameter's name; `asked`: parameters
+    with gradients from backwards and others from torch.autograd.grad."""
     found = {name: [Reading(), Reading(asked=True, words=_ASKED)] for name in asked}
     for name in {*hooked, *factors}:
         changes = [(False, "", True), (True, *hooked[name])] if name in hooked else [(False, "", True)]
-        choices = [[(1.0, ""), factor] for factor in factors.get(name, ())]
+        choices = [[(1.0, "", True), factor] for factor in factors.get(name, ())]
         readings = []
         for (is_hooked, what, is_certain), chosen in itertools.product(changes, list(itertools.product(*choices))):
-            times = math.prod(factor for factor, _ in chosen)
-            words = "; ".join(filter(None, [what, *(why for _, why in chosen)]))
-            readings.append(Reading(is_hooked, times, words, is_certain))
+            times = math.prod(factor for factor, _, _ in chosen)
+            words = "; ".join(filter(None, [what, *(why for _, why, _ in chosen)]))
+            readings.append(Reading(is_hooked, times, words, is_certain and all(certain for _, _, certain in chosen)))
         found[name] = [*readings, *found.get(name, [])[1:]]
     return {name: readings[1:] for name, readings in found.items()}
 
@@ -96,7 +97,7 @@ def judge(by: Judge, readings: Readings) -> addend.DiffReport:
     wrong = [param.name for param in first.params if param.verdict == "wrong" and param.name in readings]
     held: dict[str, Reading] = {}
     behind: dict[str, Mapping[str, Any]] = {}
-    uncertain: set[str] = set()
+    uncertain: dict[str, Reading] = {}
     tried: Chosen = {}
     report = first
     for at in range(max((len(readings[name]) for name in wrong), default=0)):
@@ -106,22 +107,27 @@ def judge(by: Judge, readings: Readings) -> addend.DiffReport:
         tried = {**held, **left}
         report = by(tried)
         held.update((name, reading) for name, reading in left.items() if _holds(report[name], reading))
-        uncertain.update(name for name in left if report[name].ok and not left[name].is_certain)
+        doubtful = {name: reading for name, reading in left.items() if report[name].ok and not reading.is_certain}
+        uncertain = {**doubtful, **uncertain}
         changed = [name for name, reading in left.items() if reading.hooked and reading.times == 1]
         behind.update((name, _report.document_of(report, name)) for name in changed)
     if tried != held:
         report = by(held) if held else first
     report = _report.noted(report, _notes(held))
-    report = _doubt_hooks(report, sorted(uncertain - held.keys()))
+    report = _doubt_readings(report, {name: uncertain[name] for name in sorted(uncertain.keys() - held.keys())})
     open_ones = {name: document for name, document in behind.items() if name not in held and name not in uncertain}
     return _with_hooks(report, open_ones)
 
 
-def _doubt_hooks(report: addend.DiffReport, names: Sequence[str]) -> addend.DiffReport:
-    """The report in which it cannot be told whether a hook summed these parameters or changed them otherwise."""
-    text = "a hook of the job changed the gradient, and what it gave is counted once: right if the hook did not sum it"
-    cause = {"kind": "factor", "axes": None, "factor": None, "text": text, "place": None}
-    return _report.doubted(report, dict.fromkeys(names, cause))
+def _doubt_readings(report: addend.DiffReport, readings: Chosen) -> addend.DiffReport:
+    """The report in which it cannot be told whether a hook summed these parameters or changed them otherwise, or
+    whether their factors belong to what is expected."""
+    hooks = "a hook of the job changed the gradient, and what it gave is counted once: right if the hook did not sum it"
+    causes = {}
+    for name, reading in readings.items():
+        text = hooks if reading.hooked else reading.words
+        causes[name] = {"kind": "factor", "axes": None, "factor": None, "text": text, "place": None}
+    return _report.doubted(report, causes)
 
 
 def _with_hooks(report: addend.DiffReport, behind: Mapping[str, Mapping[str, Any]]) -> addend.DiffReport:

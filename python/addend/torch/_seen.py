@@ -22,6 +22,7 @@ class Seen(NamedTuple):
     numbers: list[int]  # numbers of the microbatches
     used: set[str]  # parameters with an addend or a sum
     idle: list[str]  # the other parameters
+    discarded: list[str]  # parameters whose gradients torch.autograd.grad returned, and which have no sum
     zero: set[str]  # parameters in `used` of which every addend and the sum are zero
     sums: int  # number of sums
     readings: _readings.Readings  # further ways to read parameters' sums

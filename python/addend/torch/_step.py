@@ -184,7 +184,7 @@ class Step:
         _doubts.local_sums(self._watched, list(self._mesh.coords))
         self._attached = _addends.Addends(self._watched, self._sampler, self._places)
         self._attached.attach()
-        self._afterwards = _afterwards.Afterwards(self._watched, self._take, self._attached.guarded)
+        self._afterwards = _afterwards.Afterwards(self._watched, self._take, self._checksum, self._attached.guarded)
         self._attached.on_addend = self._afterwards.before_addend
         self._afterwards.attach()
         self._pipeline.attach(self._attached)
@@ -290,6 +290,10 @@ class Step:
     def _take(self, entry: _parameters.Watched) -> _sums.Taken | None:
         return _sums.take_one(entry, self._sampler, self._places, self._gradient, self._mesh)
 
+    def _checksum(self, entry: _parameters.Watched, taken: _sums.Taken) -> str | None:
+        """A checksum of a parameter's values as they are now, to compare replicas."""
+        return _sums.values([entry], self._sampler, {entry.name: taken}, self._mesh).get(entry.name)
+
     def _look(self) -> Seen:
         """Takes this rank's addends, sums and norm after the step, without communication."""
         if self._addends.errors:
@@ -304,7 +308,9 @@ class Step:
         _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
         if self._gradient is None:
             _doubts.cleared(self._watched, self._addends, self._sums)
-        self._values = _sums.values(self._watched, self._sampler, self._sums, self._mesh)
+        before = self._afterwards.values if self._afterwards else {}
+        rest = [entry for entry in self._watched if entry.name not in before]
+        self._values = {**before, **_sums.values(rest, self._sampler, self._sums, self._mesh)}
         _sample.bring([*self._addends.pieces(), *self._sum_pieces()])
         self._global_norm = self._find_norm()
         return self._seen(self._sums)
@@ -333,20 +339,34 @@ class Step:
             found[name] = words + _addends.factor_text(before, after), self._afterwards.local[name]
         return found
 
-    def _further_factors(self) -> dict[str, list[tuple[float, str]]]:
-        """Factors that the job may have brought in without saying so, by the parameter's name, each with its reason."""
-        found: dict[str, list[tuple[float, str]]] = {}
+    def _scaler_factor(self, name: str, factor: float) -> _readings.Factor:
+        """By what GradScaler multiplied a gradient. It surely is no part of what is expected if the loss was scaled as
+        well, and the factor that the caller expects is that of a mean over ranks, or 1."""
+        assert self._afterwards is not None
+        words = f"GradScaler divided its gradient by {1 / factor:.6g} inside the watch, "
+        if not self._afterwards.has_scaled:
+            return factor, f"{words}where no loss was scaled: right if it was scaled before", False
+        counts = {1}
+        for size in self._mesh.sizes:
+            counts |= {size * count for count in counts}
+        is_mean = any(math.isclose(self._factors[name] * count, 1) for count in counts)
+        if self._expect is not None and (not is_mean or round(1 / factor) in counts):
+            return factor, f"{words}which expect= may have or not", False
+        return factor, f"{words}which expect= need not have", True
+
+    def _further_factors(self) -> dict[str, list[_readings.Factor]]:
+        """Factors that the job may have brought in without saying so, by the parameter's name."""
+        found: dict[str, list[_readings.Factor]] = {}
         for name, factor in (self._afterwards.scaled if self._afterwards else {}).items():
-            words = f"GradScaler divided its gradient by {1 / factor:.6g} inside the watch, which expect= need not have"
-            found.setdefault(name, []).append((factor, words))
+            found.setdefault(name, []).append(self._scaler_factor(name, factor))
         for entry in self._watched:
             divisor = self._pipeline.divided.get(id(entry.stage.module), 1) if entry.stage is not None else 1
             if divisor != 1 and self._expect is not None:
                 words = f"expect= is taken as given beside the division by {divisor} of the pipeline's schedule"
-                found.setdefault(entry.name, []).append((1 / divisor, words))
+                found.setdefault(entry.name, []).append((1 / divisor, words, True))
             if entry.frozen and self._expect is None and entry.beside:
                 words = "wrappers have only frozen parameters, so a sum that is not divided is right, too"
-                found.setdefault(entry.name, []).append((1 / entry.beside[1], words))
+                found.setdefault(entry.name, []).append((1 / entry.beside[1], words, True))
         return found
 
     def _find_norm(self) -> float | None:
@@ -362,6 +382,7 @@ class Step:
             numbers=sorted(self._addends.taken),
             used=used,
             idle=[entry.name for entry in self._watched if entry.name not in used],
+            discarded=[name for name in self._addends.discarded if not _expected.is_meant(name, self._meant_unused)],
             zero={name for name in used if _expected.is_meant(name, self._meant_unused) and self._is_zero(name, sums)},
             sums=len(sums),
             readings=_readings.of(self._changed(), self._further_factors(), self._addends.beside),
@@ -390,7 +411,11 @@ class Step:
         self._used = sorted(used, key=str.encode)
         idle = dict.fromkeys(name for seen in told for name in [*seen.idle, *sorted(seen.zero)])
         self._unused = [name for name in idle if name not in used]
-        self._lost = _expected.lost(self._unused, used, self._meant_unused)
+        discarded = {name for seen in told for name in seen.discarded} & {*self._unused}
+        self._lost = {
+            **_expected.lost(self._unused, used, self._meant_unused),
+            **dict.fromkeys(sorted(discarded), "torch.autograd.grad returned its gradient, and it is in no sum"),
+        }
         self._readings = _readings.united(seen.readings for seen in told)
         self._custom = {name: hook for seen in told for name, hook in seen.custom.items()}
         _doubts.ties(self._watched, self._ties, [seen.tied for seen in told])

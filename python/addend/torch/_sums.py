@@ -43,20 +43,22 @@ def need_none(watched: Iterable[Watched]) -> None:
         raise ValueError(f"{_some(full)}: parameters hold gradients already: begin the watch after zero_grad()")
 
 
-def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums, mesh: _meshes.Mesh) -> dict[str, str]:
+def _values_of(entry: Watched, sampler: Sampler, piece: Piece, mesh: _meshes.Mesh) -> torch.Tensor | None:
+    if _meshes.is_held_once(entry.owned, mesh):
+        return None
+    local, box = _meshes.local_part(entry.owned if entry.flat is None else entry.flat.values())
+    local, _, _ = as_real(local, box.count, box)
+    if tuple(local.shape) != piece.box.count:  # gradient= gave one of another shape
+        return None
+    return sampler.plan(entry.name, piece.whole, local, piece.box).thinned(_VALUES).take(local).values
+
+
+def values(watched: Iterable[Watched], sampler: Sampler, sums: Sums, mesh: _meshes.Mesh) -> dict[str, str]:
     """A checksum of a few sampled elements of each parameter's values, to compare replicas. Parameters of which no two
     ranks have the same part are left out."""
-    names, taken = [], []
-    for entry in watched:
-        if entry.name not in sums or _meshes.is_held_once(entry.owned, mesh):
-            continue
-        piece, _ = sums[entry.name]
-        local, box = _meshes.local_part(entry.owned if entry.flat is None else entry.flat.values())
-        local, _, _ = as_real(local, box.count, box)
-        if tuple(local.shape) == piece.box.count:  # else gradient= gave one of another shape
-            names.append(entry.name)
-            taken.append(sampler.plan(entry.name, piece.whole, local, piece.box).thinned(_VALUES).take(local).values)
-    return dict(zip(names, _names.checksums(taken)))
+    found = {e.name: _values_of(e, sampler, sums[e.name][0], mesh) for e in watched if e.name in sums}
+    taken = {name: some for name, some in found.items() if some is not None}
+    return dict(zip(taken, _names.checksums([*taken.values()])))
 
 
 def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:

@@ -125,6 +125,11 @@ class watch(Step):
             notes.append(f"no rank used {some}: no gradient but zeros, and none expected")
         for first, *others in self._ties:
             notes.append(f"`{first}` stands for {', '.join(f'`{name}`' for name in others)} too: they are tied")
+        later = self._afterwards.later if self._afterwards else []
+        if later:
+            more = f" and {len(later) - 1} more" if later[1:] else ""
+            words = "an optimizer took its step inside the watch before its gradient changed: judged is what it took"
+            notes.append(f"`{later[0]}`{more}: {words}")
         notes += _expected.contradicted_ties(self._watched, self._mesh, self._types)
         notes += _expected.smaller_groups(self._watched, self._mesh)
         return notes + _expected.unsaid(self._watched, self._mesh, self._types, self._expect, self._ties, report)
