@@ -38,7 +38,11 @@ DOCS = pathlib.Path(__file__).parents[2] / "docs" / "torch.md"
 # What the watch does not tell yet: (answer, words of the job, the truth).
 OPEN = (
     ("cannot tell", " recurrent ", "a single number in a narrow dtype is the same in two microbatches by chance"),
-    ("cannot tell", "(idle.bias, idle.weight): nothing observed", "a job fills gradients of what it does not use by zeros"),
+    (
+        "cannot tell",
+        "(idle.bias, idle.weight): nothing observed",
+        "a job fills gradients of what it does not use by zeros",
+    ),
 )
 VAGUE = ("unexplained", "not_distinguishable", "factor", "identical_addends")
 
