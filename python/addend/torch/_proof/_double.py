@@ -61,6 +61,7 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 _ULPS = 2  # of f32: how far rounding to it in each of a few operations may take a buffer's element
+_MANY_ULPS = 8  # the same of powers and exponentials, as rotary frequencies are made; a mistake may be as small
 
 
 def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
@@ -77,15 +78,17 @@ def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
 def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]) -> Tuple[Set[str], List[str]]:
     """Gives the parts' buffers the values in `wanted`, those of one process in f64, where every element differs by
     rounding alone: a model that `parallelize` made anew rounds otherwise. Returns a note if there were any, and the
-    names of buffers that stay narrow."""
+    names of buffers that stay narrow, or whose elements are so near that they may have been narrow."""
     found, narrow = [], []
     for name, buffer in buffers_of(parts).items():
         right = wanted.get(name)
         if right is not None and right.shape == buffer.shape and not is_dtensor(buffer):
             is_same = buffer.dtype == right.dtype and torch.allclose(buffer, right, 0.0, 0.0, equal_nan=True)
-            if not is_same and _is_rounded(buffer, right):
+            if not is_same and _is_rounded(buffer, right, _ULPS):
                 buffer.data = right.clone()
                 found.append(name)
+            elif not is_same and buffer.dtype not in NARROW and _is_rounded(buffer, right, _MANY_ULPS):
+                narrow.append(name)
         if buffer.dtype in NARROW:
             narrow.append(name)
     more = f" and {len(found) - 1} more" if found[1:] else ""
@@ -93,9 +96,9 @@ def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]
     return {said} - {""}, narrow
 
 
-def _is_rounded(buffer: torch.Tensor, right: torch.Tensor) -> bool:
+def _is_rounded(buffer: torch.Tensor, right: torch.Tensor, ulps: int) -> bool:
     """Whether each element is that of `right`, of the same shape and in f64, or what rounding makes of it: rounding to
-    the buffer's dtype, if that is narrow, and to f32 in a few operations. Infinities and NaN are not rounded."""
+    the buffer's dtype, if that is narrow, and to f32 by at most `ulps`. Infinities and NaN are not rounded."""
     if buffer.is_complex() != right.is_complex():
         return False
     if right.is_complex():
@@ -104,7 +107,7 @@ def _is_rounded(buffer: torch.Tensor, right: torch.Tensor) -> bool:
     size = rounded.float().abs()
     ulp = size.double() - torch.nextafter(size, torch.zeros_like(size)).double()
     is_same = (found == right) | (found.isnan() & right.isnan())
-    is_near = found.isfinite() & size.isfinite() & ((found - rounded).abs() <= _ULPS * ulp)
+    is_near = found.isfinite() & size.isfinite() & ((found - rounded).abs() <= ulps * ulp)
     return bool((is_same | is_near).all())
 
 
