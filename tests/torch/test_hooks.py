@@ -51,6 +51,7 @@ class Job:
     def __init__(self, model, step=None, answer=True, words=(), open_names=NET, **told):
         self.model, self.step, self.told = model, step or mean_of(model), told
         self.answer, self.words, self.open_names = answer, words, open_names
+        self.around = contextlib.nullcontext()
 
 
 def job(make):
@@ -85,6 +86,12 @@ def hooked(hook, where="up.weight", microbatches=1, kind="register_hook", no_syn
 CHANGED = "`up.weight`: a hook changed it"
 
 
+def of_hook(model, step, open_names=("up.weight",), words=(), **told):
+    """A job whose hook may be right or not: both readings are named."""
+    words = ["a hook of the job changed the gradient", *words]
+    return Job(model, step, answer=None, open_names=open_names, words=words, **told)
+
+
 @job
 def tensor_hook_tenth():
     return Job(*hooked(lambda g: g * 0.1), words=[CHANGED, "it multiplied by 0.1"])
@@ -109,12 +116,12 @@ def tensor_hook_half_in_two_microbatches():
 
 @job
 def tensor_hook_clamps():
-    return Job(*hooked(lambda g: g.clamp(-1e-3, 1e-3)), words=[CHANGED])
+    return of_hook(*hooked(lambda g: g.clamp(-1e-3, 1e-3)), words=["the hook did not sum it"])
 
 
 @job
 def tensor_hook_flips():
-    return Job(*hooked(lambda g: -g), words=[CHANGED])
+    return of_hook(*hooked(lambda g: -g), words=["meant to multiply by -1"])
 
 
 @job
@@ -153,18 +160,13 @@ def accumulated_zero():
 
 @job
 def accumulated_half_in_two_microbatches():
-    return Job(
-        *hooked(scale_accumulated(0.5), kind=ACCUMULATED, microbatches=2),
-        words=[CHANGED],
-    )
+    """The second half is of the first microbatch, too."""
+    return of_hook(*hooked(scale_accumulated(0.5), kind=ACCUMULATED, microbatches=2))
 
 
 @job
 def accumulated_half_without_synchronisation():
-    return Job(
-        *hooked(scale_accumulated(0.5), kind=ACCUMULATED, microbatches=3, no_sync=True),
-        words=[CHANGED],
-    )
+    return of_hook(*hooked(scale_accumulated(0.5), kind=ACCUMULATED, microbatches=3, no_sync=True))
 
 
 @job
@@ -772,19 +774,19 @@ def adapters_as_said():
 
 @job
 def each_rank_clips_in_a_hook():
-    return Job(*hooked(lambda g: g * min(1, 1e-3 / g.norm().item())), words=[CHANGED])
+    return of_hook(*hooked(lambda g: g * min(1, 1e-3 / g.norm().item())), words=["ranks are meant to differ"])
 
 
 @job
 def one_rank_scales_in_a_hook():
-    return Job(*hooked(lambda g: g * (0.5 if dist.get_rank() else 1)), words=[CHANGED])
+    return of_hook(*hooked(lambda g: g * (0.5 if dist.get_rank() else 1)), words=["by 1 on rank 0 and by 0.5 on rank 1"])
 
 
 @job
 def every_parameter_scaled():
     net = Net()
     for p in net.parameters():
-        p.register_hook(lambda g: g / 2)
+        p.register_hook(lambda g: g / 3)
     return Job(DistributedDataParallel(net), words=["and 3 more: a hook changed it"])
 
 
@@ -819,15 +821,14 @@ def weight_norm():
 @job
 def fully_shard_accumulated_thrice():
     made = fully_shard_accumulated()
-    made.step, made.words = mean_of(made.model, 3), ["`up.weight`: a hook changed its sum"]
-    return made
+    return of_hook(made.model, mean_of(made.model, 3))
 
 
 @job
 def fully_shard_masked():
     model = fully_shard(Net())
     model.up.weight.register_post_accumulate_grad_hook(lambda p: p.grad.to_local()[::2].zero_())
-    return Job(model)
+    return of_hook(model, mean_of(model))
 
 
 @job
@@ -953,6 +954,151 @@ def unscaled_twice():
     return mistake(made)
 
 
+# -- hooks that may hide a mistake: what they made is right or is not
+
+
+def on_all(hook, microbatches=1, kind="register_hook", where=(0, 1), wrapped=True, summed=1.0):
+    """Net with `hook` on all its parameters, on the ranks `where`; in DDP, or summed by hand and then multiplied."""
+    net = Net()
+    for p in net.parameters() if dist.get_rank() in where else ():
+        getattr(p, kind)(hook)
+    model = DistributedDataParallel(net) if wrapped else net
+
+    def step():
+        for m in range(microbatches):
+            (mean_loss(model, draw(dist.get_rank(), m)) / microbatches).backward()
+        for p in () if wrapped else model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad.mul_(summed)
+
+    return model, step
+
+
+def reduced_to_the_first(g):
+    g = g.clone()
+    dist.reduce(g, 0)
+    return g
+
+
+def first_cleared():
+    seen = []
+
+    def hook(p):
+        seen.append(p)
+        if len(seen) <= len(NET):
+            p.grad.zero_()
+
+    return hook
+
+
+def by_its_own_norm(p):
+    p.grad.mul_(1e-3 / p.grad.norm())
+
+
+def sharded(hook, where=(0, 1)):
+    model = fully_shard(Net())
+    for p in model.parameters() if dist.get_rank() in where else ():
+        p.register_post_accumulate_grad_hook(hook)
+    return model, mean_of(model)
+
+
+def scale_shard(factor):
+    return lambda p: p.grad.to_local().mul_(factor)
+
+
+MEAN = "no second mean over ranks"
+DIFFER = "ranks are meant to differ"
+SUM = "the hook did not sum it"
+# name: (a model and its step, words of the doubt, what the watch is told)
+OPEN = {
+    "averages_twice": (lambda: on_all(lambda g: g / WORLD), MEAN, {}),
+    "averages_twice_by_hand": (
+        lambda: on_all(scale_accumulated(1 / WORLD), kind=ACCUMULATED, wrapped=False, summed=1 / WORLD),
+        MEAN,
+        {"expect": 1 / WORLD},
+    ),
+    "shards_averaged_twice": (lambda: sharded(scale_shard(1 / WORLD)), MEAN, {}),
+    "half_on_one_rank": (lambda: on_all(lambda g: g * 0.5, where=[1]), DIFFER, {}),
+    "zero_on_one_rank": (lambda: on_all(lambda g: g * 0, where=[1]), DIFFER, {}),
+    "flipped_on_one_rank": (lambda: on_all(lambda g: -g, where=[1]), DIFFER, {}),
+    "doubled_on_one_rank": (lambda: on_all(lambda g: g * 2, where=[1]), DIFFER, {}),
+    "a_shard_halved": (lambda: sharded(scale_shard(0.5), where=[1]), DIFFER, {}),
+    "clipped_by_the_norm_of_a_shard": (lambda: sharded(by_shard), DIFFER, {}),
+    "clipped_before_a_sum_by_hand": (lambda: on_all(by_its_own_norm, kind=ACCUMULATED, wrapped=False), DIFFER, {}),
+    "reduced_and_averaged": (lambda: on_all(reduced_to_the_first), SUM, {}),
+    "noise_on_one_rank": (lambda: on_all(torch.randn_like, where=[1]), SUM, {}),
+    "times_the_ranks": (lambda: on_all(lambda g: g * WORLD), SUM, {}),
+    "accumulated_halved_twice": (lambda: on_all(scale_accumulated(0.5), 2, ACCUMULATED, wrapped=False), SUM, {}),
+    "first_microbatch_cleared": (lambda: on_all(first_cleared(), 2, ACCUMULATED, wrapped=False), SUM, {}),
+}
+
+
+def by_shard(p):
+    local = p.grad.to_local()
+    local.mul_(1e-3 / local.norm())
+
+
+for _name, (_make, _words, _told) in OPEN.items():
+    JOBS[_name] = lambda make=_make, words=_words, told=_told: of_hook(*make(), NET, [words], **told)
+
+
+@job
+def one_rank_dropped_in_a_communication_hook():
+    def dropped(state, bucket):
+        bucket.buffer().mul_(1 / WORLD if dist.get_rank() == 0 else 0)
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda future: future.value()[0])
+
+    return mistake(Job(communicates(dropped), words=["the addends of rank 1 are not in the sum"]))
+
+
+@job
+def looks_and_sums_nothing():
+    """A hook that only looks changes nothing, although gradients accumulate."""
+    model = Net()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: None)
+    return mistake(Job(model, mean_of(model, 2), words=["not summed over dp"]), told={"expect": 1 / WORLD})
+
+
+# -- planted mistakes beside the job's own hooks: none of them is hidden
+
+
+def planted(kind, hook, hook_kind, is_late, is_inside):
+    net = Net()
+    model = DistributedDataParallel(net)
+
+    def attach():
+        for p in net.parameters():
+            getattr(p, hook_kind)(hook)
+
+    def step():
+        with addend.torch.sabotage(model, kind) if is_inside else contextlib.nullcontext():
+            if is_late:
+                attach()
+            mean_of(model)()
+
+    if not is_late:
+        attach()
+    made = mistake(Job(model, step))
+    if not is_inside:
+        made.around = addend.torch.sabotage(model, kind)
+    return made
+
+
+for _kind in ("average", "skip", "double"):
+    for _inside in (False, True):
+        for _what, _hooks in {
+            "looking": (lambda g: None, "register_hook", False),
+            "late": (lambda g: None, "register_hook", True),
+            "late_third": (lambda g: g / 3, "register_hook", True),
+            "accumulated": (lambda p: None, ACCUMULATED, False),
+            "accumulated_third": (scale_accumulated(1 / 3), ACCUMULATED, False),
+        }.items():
+            JOBS[f"planted_{_kind}_{_what}_{'inside' if _inside else 'around'}"] = (
+                lambda kind=_kind, hooks=_hooks, inside=_inside: planted(kind, *hooks, inside)
+            )
+
+
 # -- what ranks do
 
 
@@ -964,6 +1110,7 @@ def run_jobs(names):
             try:
                 made = JOBS[name]()
                 with (
+                    made.around,
                     contextlib.redirect_stdout(None),
                     addend.torch.watch(made.model, **made.told) as watch,
                 ):

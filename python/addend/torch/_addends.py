@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Collection, Iterator, Mapping, NamedTuple, Sequence, TypeVar
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -21,7 +21,14 @@ _HOOKED = "a hook changed it after its addend was seen; what the hook gave is co
 _ZEROED = "a hook changed it after its addend was seen: it made it zero"
 
 
-def _factor(before: torch.Tensor, after: torch.Tensor) -> float | None:
+class Change(NamedTuple):
+    """What hooks of the job did to a gradient on this rank."""
+
+    words: str
+    factor: float | None  # by what they multiplied it, in every microbatch; None: no such factor
+
+
+def factor_of(before: torch.Tensor, after: torch.Tensor) -> float | None:
     """The factor between two gradients; None: there is none."""
     before, after = before.double(), after.double()
     square = float(before @ before)
@@ -30,20 +37,12 @@ def _factor(before: torch.Tensor, after: torch.Tensor) -> float | None:
     return factor if is_one else None
 
 
-def factor_text(before: torch.Tensor, after: torch.Tensor) -> str:
-    """The factor between two gradients in words; "" if there is none."""
-    factor = _factor(before, after)
-    return "" if factor is None else f" (it multiplied by {factor:.6g})"
-
-
-def is_local(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether a hook that changed a gradient in this way surely did not sum it with that of other ranks, which may
-    have the same: each element keeps its sign and does not grow, or all have one factor that is no number of ranks."""
-    factor = _factor(before, after)
-    if factor is not None:
-        return factor < 1.5 or abs(factor - round(factor)) > 1e-3
-    before, after = before.double(), after.double()
-    return bool(((before * after >= 0) & (after.abs() <= before.abs() * (1 + 1e-3))).all())
+def change(words: str, factors: Collection[float | None]) -> Change:
+    """The change by hooks that multiplied by these factors, one for each microbatch."""
+    first, *others = factors
+    if first is None or any(other is None or abs(other - first) > 1e-3 * abs(first) for other in others):
+        return Change(words, None)
+    return Change(f"{words} (it multiplied by {first:.6g})", first)
 
 
 def _accumulates(parameter: torch.Tensor) -> bool:
@@ -65,9 +64,13 @@ class Addends:
         self.taken: dict[int, dict[str, Piece]] = {}
         self.placements: dict[str, _meshes.Placed] = {}  # device mesh and placements of DTensor gradients
         self.behind: dict[int, dict[str, Piece]] = {}  # like `taken`, but after the job's own hooks on the parameter
-        # The gradient that a parameter with hooks on its accumulated gradient had before this backward; None: none
+        # Of a parameter with hooks on its accumulated gradient: whether a gradient was there before this backward, its
+        # accumulated gradient before the hooks, and by how much they changed it
+        self._had: dict[str, bool] = {}
         self._before: dict[str, Piece | None] = {}
-        self._local: dict[str, bool] = {}  # whether hooks on a parameter's accumulated gradient are local
+        self._changes: dict[int, dict[str, Piece]] = {}
+        self._late: set[str] = set()  # parameters that got hooks since the watch began
+        self._carried: set[str] = set()  # parameters of which hooks changed what earlier microbatches left
         self._known: dict[str, float] = {}  # hooks of a parameter when the watch began, less planted ones
         # Called before an addend is taken, with whether torch.autograd.grad returns it
         self.on_addend: Callable[[Watched, bool], None] = lambda entry, is_asked: None
@@ -104,10 +107,21 @@ class Addends:
                 hooks[key] = hooks.pop(key)
             self._known[watched.name] = len(hooks) - len(planted)
             if watched.used._post_accumulate_grad_hooks:
-                behind = functools.partial(self._take_accumulated, watched)
-                self._handles.append(watched.used.register_post_accumulate_grad_hook(behind))
-                self._before[watched.name] = None
+                self._attach_around(watched, watched.used._post_accumulate_grad_hooks)
         torch.autograd.backward = self._run_backward
+
+    def _attach_around(self, watched: Watched, hooks: Any) -> None:
+        """Takes the accumulated gradient before and after the job's hooks; they run in their dictionary's order."""
+        theirs = list(hooks)
+        for take in (self._note_accumulated, self._keep_accumulated):
+            hook = functools.partial(self._around, take, watched)
+            self._handles.append(watched.used.register_post_accumulate_grad_hook(hook))
+        for key in (*theirs, list(hooks)[-1]):
+            hooks[key] = hooks.pop(key)
+        self._had[watched.name] = False
+
+    def _around(self, take: Callable[[Watched], None], watched: Watched, _: torch.Tensor) -> None:
+        self.guarded(watched.name, take, watched)
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -158,6 +172,10 @@ class Addends:
         `beside`: they are part of how the loss is computed, as an inner step of meta learning or a penalty on
         gradients, or, without any sum, to `discarded`. Returns whether the asked ones number the microbatches."""
         accumulated = {name for number, pieces in self.taken.items() if number >= 0 for name in pieces}
+        for number, pieces in self._changes.items():
+            for name, piece in pieces.items():
+                own = self.behind.setdefault(number, {}).get(name) or self.taken[number][name]
+                self.behind[number][name] = dataclasses.replace(own, values=own.values.double() + piece.values)
         every: list[dict[int, dict[str, Any]]] = [{**self.taken}, {**self.behind}, {**self.inside}]
         for kept in every:
             for number in [number for number in kept if number < 0]:
@@ -206,18 +224,26 @@ class Addends:
         if grad is not None:  # autograd may call a hook without a gradient
             self.guarded(watched.name, self._keep, watched, grad)
 
-    def _take_behind(self, watched: Watched, grad: torch.Tensor | None) -> None:
-        """Records the gradient after the job's own hooks."""
-        if grad is not None:
+    def _planted(self, watched: Watched) -> float:
+        """By what a planted mistake multiplied the gradient in this backward."""
+        hooks = (watched.used._backward_hooks or {}).values()
+        times: list[float] = [hook.times() for hook in hooks if getattr(hook, "addends_own", False)]
+        return math.prod(times)
+
+    def _take_behind(self, watched: Watched, grad: torch.Tensor | None, is_late: bool = False) -> None:
+        """Records the gradient after the job's own hooks. `is_late`: after planted mistakes, too, which are taken out;
+        nothing is recorded if they left nothing."""
+        planted = self._planted(watched) if is_late else 1.0
+        if grad is not None and planted and is_late == (watched.name in self._late):
             number = self.guarded(watched.name, self._number, watched)
             if number is not None and watched.name in self.taken.get(number, {}):
-                self.guarded(watched.name, self._add, self.behind, number, watched, grad)
+                self.guarded(watched.name, self._add, self.behind, number, watched, grad, planted)
 
     def _attach_late(self, watched: Watched) -> None:
         """Records the gradient after hooks that were attached since the watch began: they run behind all of its own."""
-        self._known[watched.name] = math.inf
+        self._late.add(watched.name)
         node = torch.autograd.graph.get_gradient_edge(watched.used).node
-        take = functools.partial(self._take_behind, watched)
+        take = functools.partial(self._take_behind, watched, is_late=True)
         self._handles.append(node.register_prehook(lambda gradients: take(gradients[0])))
 
     def _accumulated(self, watched: Watched) -> Piece | None:
@@ -227,38 +253,46 @@ class Addends:
         piece = self._take_placed(watched, watched.used.grad)
         return dataclasses.replace(piece, values=piece.values.double())
 
-    def _take_accumulated(self, watched: Watched, _: torch.Tensor) -> None:
-        """Records by how much a backward, and the job's own hooks behind it, changed the accumulated gradient."""
-        self.guarded(watched.name, self._keep_accumulated, watched)
+    def _note_accumulated(self, watched: Watched) -> None:
+        self._before[watched.name] = self._accumulated(watched)
 
     def _keep_accumulated(self, watched: Watched) -> None:
-        after, before = self._accumulated(watched), self._before[watched.name]
-        if after is None or watched.name not in self.taken.get(self.microbatch, {}):
+        """Records by how much the job's own hooks changed the accumulated gradient, less a planted mistake."""
+        before, after = self._before.pop(watched.name, None), self._accumulated(watched)
+        if before is None or after is None or watched.name not in self.taken.get(self.microbatch, {}):
             return
-        given = self.behind.get(self.microbatch, {}).get(watched.name) or self.taken[self.microbatch][watched.name]
-        whole = given.values.double() + (0 if before is None else before.values)
-        self._local[watched.name] = is_local(whole, after.values) and self._local.get(watched.name, True)
-        if before is not None:
-            after.values -= before.values
-        self.behind.setdefault(self.microbatch, {})[watched.name] = after
+        after.values -= before.values
+        if self._had[watched.name] and bool(after.values.any()):
+            self._carried.add(watched.name)
+        after.values /= self._planted(watched) or 1.0
+        changes = self._changes.setdefault(self.microbatch, {})
+        if watched.name in changes:
+            after.values += changes[watched.name].values
+        changes[watched.name] = after
 
     def _keep(self, watched: Watched, grad: torch.Tensor) -> None:
         number = self._number(watched)
         if number >= 0:
             self._await_end()
         self.on_addend(watched, number < 0)
-        if watched.name in self._before:
-            self._before[watched.name] = self._accumulated(watched)
+        if watched.name in self._had:
+            left = watched.used.grad
+            self._had[watched.name] = left is not None and bool(_meshes.local_of(left).any())
         hooks = (watched.used._backward_hooks or {}).values()
-        if sum(not getattr(hook, "addends_own", False) for hook in hooks) > self._known.get(watched.name, math.inf):
+        theirs = sum(not getattr(hook, "addends_own", False) for hook in hooks)
+        if watched.name not in self._late and theirs > self._known.get(watched.name, math.inf):
             self._attach_late(watched)
         self._add(self.taken, number, watched, grad)
         if grad.is_sparse:
             self._note_inside(number, watched.name, grad.detach())
 
-    def _add(self, to: dict[int, dict[str, Piece]], number: int, watched: Watched, grad: torch.Tensor) -> None:
+    def _add(
+        self, to: dict[int, dict[str, Piece]], number: int, watched: Watched, grad: torch.Tensor, planted: float = 1.0
+    ) -> None:
         plan = self._plans.get(watched.name)
         piece = plan.take(grad) if plan is not None and plan.fits(grad) else self._take_placed(watched, grad)
+        if planted != 1:
+            piece = dataclasses.replace(piece, values=piece.values / planted)
         pieces = to.setdefault(number, {})
         if watched.name in pieces:
             pieces[watched.name].values += piece.values
@@ -297,19 +331,26 @@ class Addends:
         besides = self.beside.get(name, []) if number == first else []
         return dataclasses.replace(piece, values=sum((other.values for other in besides), piece.values))
 
-    def changed(self) -> dict[str, tuple[str, bool]]:
-        """What hooks of the job did to gradients, by the parameter's name, only those that were changed: in words, and
-        whether it is_local in every microbatch."""
-        found: dict[str, tuple[str, bool]] = {}
+    def changed(self) -> dict[str, Change]:
+        """What hooks of the job did to gradients, by the parameter's name, only those that were changed. There is no
+        factor if they changed what earlier microbatches left, too."""
+        factors: dict[str, list[float | None]] = {}
+        different, zeroed = set(), set()
         for number, pieces in self.behind.items():
             for name, piece in pieces.items():
                 before = self.taken[number][name].values
-                if torch.equal(piece.values.to(before.dtype), before):
-                    continue
-                is_zero = not bool(piece.values.any())
-                words = _ZEROED if is_zero else _HOOKED + factor_text(before, piece.values)
-                own = self._local[name] if name in self._local else is_local(before, piece.values)
-                found[name] = words, own and found.get(name, ("", True))[1]
+                after = piece.values.to(before.dtype)
+                if not torch.equal(after, before):
+                    different.add(name)
+                if not bool(after.any()):
+                    zeroed.add(name)
+                if bool(before.any()) or bool(after.any()):
+                    factors.setdefault(name, []).append(factor_of(before, after))
+        found = {}
+        for name in different:
+            made = change("", [None] if name in self._carried else factors[name])
+            is_zero = name in zeroed and made.factor == 0
+            found[name] = Change(_ZEROED if is_zero else _HOOKED + made.words, made.factor)
         return found
 
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:

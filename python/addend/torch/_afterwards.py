@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from addend.torch import _addends, _meshes
+from addend.torch import _meshes
 from addend.torch._parameters import Watched
 from addend.torch._sums import Sums, Taken, is_zero
 
@@ -58,7 +58,6 @@ class Afterwards:
         self.values: dict[str, str] = {}
         self.later: list[str] = []
         self.before_hooks: Sums = {}
-        self.local: dict[str, bool] = {}  # whether what hooks did to a sum is_local, by the parameter's name
         self._by_id = {id(entry.owned): entry for entry in watched}
         self._take, self._checksum, self._guarded = take, checksum, guarded
         self._stepped: Sums = {}  # the sum with which the last step was taken, until another addend comes
@@ -111,8 +110,6 @@ class Afterwards:
     def _note_after(self, entry: Watched) -> None:
         before, after = self._before.pop(entry.name, None), self._take(entry)
         if before is not None and after is not None:
-            is_local = _addends.is_local(before[0].values, after[0].values)
-            self.local[entry.name] = is_local and self.local.get(entry.name, True)
             after[0].values = after[0].values.double() - before[0].values.double()
             self._add(self._changes, entry.name, after)
 

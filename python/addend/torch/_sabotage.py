@@ -33,6 +33,7 @@ class sabotage:
             raise ValueError("sabotage needs a job of several ranks: one rank sums no gradients")
         self._model, self._kind = model, kind
         self._victim: str | None = None
+        self._times: dict[str, float] = {}  # by what gradients were multiplied, by the parameter's name
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> sabotage:
@@ -40,6 +41,7 @@ class sabotage:
         for entry in _parameters.find(self._model):
             hook = functools.partial(change, entry)
             vars(hook)["addends_own"] = True  # a watch does not take it for a hook of the job
+            vars(hook)["times"] = functools.partial(self._times.get, entry.name, 1.0)  # nor what it did for theirs
             self._handles.append(entry.used.register_hook(hook))
         return self
 
@@ -52,7 +54,7 @@ class sabotage:
 
     def _divide(self, entry: _parameters.Watched, gradient: torch.Tensor) -> torch.Tensor:
         ranks = math.prod(len(ranks) for ranks in entry.data) if entry.data else dist.get_world_size()
-        return _times(gradient, 1 / ranks)
+        return self._changed(entry, gradient, 1 / ranks)
 
     def _change_one(self, entry: _parameters.Watched, gradient: torch.Tensor) -> torch.Tensor | None:
         """On the last rank, changes the gradient of one parameter: the first that got a gradient."""
@@ -61,7 +63,11 @@ class sabotage:
         self._victim = self._victim or entry.name
         if entry.name != self._victim:
             return None
-        return _times(gradient, 0 if self._kind == "skip" else 2)
+        return self._changed(entry, gradient, 0 if self._kind == "skip" else 2)
+
+    def _changed(self, entry: _parameters.Watched, gradient: torch.Tensor, factor: float) -> torch.Tensor:
+        self._times[entry.name] = factor
+        return _times(gradient, factor)
 
 
 def _times(gradient: torch.Tensor, factor: float) -> torch.Tensor:

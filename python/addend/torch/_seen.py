@@ -24,6 +24,7 @@ class Seen(NamedTuple):
     idle: list[str]  # the other parameters
     discarded: list[str]  # parameters whose gradients torch.autograd.grad returned, and which have no sum
     zero: set[str]  # parameters in `used` of which every addend and the sum are zero
+    silent: set[str]  # parameters in `used` that no hook could change here: every addend is zero, or the sum empty
     sums: int  # number of sums
     readings: _readings.Readings  # further ways to read parameters' sums
     custom: dict[str, str]  # names of the job's own hooks that make sums

@@ -33,6 +33,7 @@ from addend.torch import (
     _seen,
     _sums,
 )
+from addend.torch._addends import Change
 from addend.torch._arguments import Norm, Number
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor
@@ -325,18 +326,14 @@ class Step:
             if entry.stage is not None:
                 entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
 
-    def _changed(self) -> dict[str, tuple[str, bool]]:
-        """What hooks of the job did to addends and to sums, by the parameter's name: in words, and whether they cannot
-        have brought in other ranks' gradients, which would go unnoticed where nothing is summed after the hook."""
+    def _changed(self) -> dict[str, Change]:
+        """What hooks of the job did to addends and to sums, by the parameter's name."""
         found = self._addends.changed()
-        large = [axis for axis, size in zip(self._mesh.names, self._mesh.sizes) if size > 1]
-        for name, (words, is_local) in found.items():
-            found[name] = words, is_local or all(self._kinds[name][axis] == "R" for axis in large)
         assert self._afterwards is not None
         for name, (piece, _) in self._afterwards.before_hooks.items():
             before, after = piece.values, self._sums[name][0].values
             words = "a hook changed its sum; what the wrapper summed before has each addend once"
-            found[name] = words + _addends.factor_text(before, after), self._afterwards.local[name]
+            found[name] = _addends.change(words, [_addends.factor_of(before, after)])
         return found
 
     def _scaler_factor(self, name: str, factor: float) -> _readings.Factor:
@@ -384,6 +381,7 @@ class Step:
             idle=[entry.name for entry in self._watched if entry.name not in used],
             discarded=[name for name in self._addends.discarded if not _expected.is_meant(name, self._meant_unused)],
             zero={name for name in used if _expected.is_meant(name, self._meant_unused) and self._is_zero(name, sums)},
+            silent={name for name in used if self._is_silent(name, sums)},
             sums=len(sums),
             readings=_readings.of(self._changed(), self._further_factors(), self._addends.beside),
             custom={entry.name: entry.custom for entry in self._watched if entry.custom},
@@ -398,6 +396,12 @@ class Step:
         pieces = [taken[name] for taken in self._addends.taken.values() if name in taken]
         pieces += [sums[name][0]] if name in sums else []
         return not any(bool(piece.values.any()) for piece in pieces)
+
+    def _is_silent(self, name: str, sums: _sums.Sums) -> bool:
+        """Whether hooks of the parameter could change nothing on this rank: its addends are zero, or its sum empty."""
+        pieces = [taken[name] for taken in self._addends.taken.values() if name in taken]
+        is_empty = name in sums and not sums[name][0].values.numel()
+        return is_empty or not any(bool(piece.values.any()) for piece in pieces)
 
     def _unify(self, everyones: Mapping[int, Seen]) -> None:
         """Combines what the ranks saw: types that one rank saw hold on ranks that did not use the parameter, and all
@@ -416,9 +420,17 @@ class Step:
             **_expected.lost(self._unused, used, self._meant_unused),
             **dict.fromkeys(sorted(discarded), "torch.autograd.grad returned its gradient, and it is in no sum"),
         }
-        self._readings = _readings.united(seen.readings for seen in told)
+        self._readings = _readings.united({rank: seen.readings for rank, seen in everyones.items()})
+        having = {rank: seen.used - seen.silent for rank, seen in everyones.items()}
+        _readings.doubt_hooks(self._readings, having, self._average_twice(), self._mesh.sizes)
         self._custom = {name: hook for seen in told for name, hook in seen.custom.items()}
         _doubts.ties(self._watched, self._ties, [seen.tied for seen in told])
+
+    def _average_twice(self) -> dict[str, float]:
+        """The expected factors of used parameters whose mean over ranks is taken, if a hook takes it, a second time: it
+        is not where expect= does not say what a job without a wrapper means."""
+        factors = {name: self._factors[name] for name in self._used if name in self._factors}
+        return {name: factor for name, factor in factors.items() if factor != 1 or self._expect is not None}
 
     def _overflow(self, everyones: Mapping[int, Seen]) -> Unjudged | None:
         return _seen.overflow(everyones)
