@@ -76,7 +76,8 @@ class Collect(unittest.TestCase):
     def test_what_hooks_made_comes_in_parts_too(self):
         whole, parts = (ranks.run(3, run_hooked, at_once) for at_once in (64 << 20, 1 << 18))
         self.assertEqual(whole, parts)
-        self.assertTrue(whole[0].ok, str(whole[0]))
+        open_ones = [param.name for param in whole[0].params if not param.ok]
+        self.assertEqual((whole[0].ok, open_ones), (None, ["3.weight"]), str(whole[0]))
         self.assertIn("`3.weight`: a hook changed it after its addend was seen; what the hook gave", str(whole[0]))
 
     def test_only_what_no_addends_give_is_brought_together(self):
