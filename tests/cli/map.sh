@@ -63,7 +63,8 @@ command -v chromium >/dev/null || { echo "map: SKIPPED: chromium is not installe
 draw() { # argument: page; `drawn` gets what chromium makes of it; a script's console message is an error
   timeout $hang chromium --headless --no-sandbox --disable-gpu --window-size="${width:-1400},3000" --user-data-dir="$work/chromium" --enable-logging=stderr \
     ${dark:+--blink-settings=preferredColorScheme=0} --virtual-time-budget=5000 --dump-dom "file://$work/$1" >drawn 2>log || { cat log >&2; fail "chromium cannot draw $1"; }
-  ! grep CONSOLE log >err || fail "$1: a script has something to say"
+  # Chromium's hint on reading pixels back is about this test, which reads them; the page does not.
+  ! grep CONSOLE log | grep -v 'Canvas2D: Multiple readback operations' >err || fail "$1: a script has something to say"
   grep -o '<title>.*</title>' drawn >title || true
   sed -i -n '/<main/,/<script/p' drawn # leaves out the data and the scripts themselves
 }
