@@ -779,7 +779,9 @@ def each_rank_clips_in_a_hook():
 
 @job
 def one_rank_scales_in_a_hook():
-    return of_hook(*hooked(lambda g: g * (0.5 if dist.get_rank() else 1)), words=["by 1 on rank 0 and by 0.5 on rank 1"])
+    return of_hook(
+        *hooked(lambda g: g * (0.5 if dist.get_rank() else 1)), words=["by 1 on rank 0 and by 0.5 on rank 1"]
+    )
 
 
 @job
