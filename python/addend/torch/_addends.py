@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import Any, Callable, Collection, Iterator, Mapping, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, NamedTuple, Sequence, TypeVar
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -226,7 +226,7 @@ class Addends:
 
     def _planted(self, watched: Watched) -> float:
         """By what a planted mistake multiplied the gradient in this backward."""
-        hooks = (watched.used._backward_hooks or {}).values()
+        hooks: Iterable[Any] = (watched.used._backward_hooks or {}).values()
         times: list[float] = [hook.times() for hook in hooks if getattr(hook, "addends_own", False)]
         return math.prod(times)
 
