@@ -58,7 +58,7 @@ def test_own_assertion(addend_watch):
 def test_unused(addend_watch):
     ddp()
 """,
-        "does not use it",
+        "takes addend_watch but never uses it",
     ),
     "test_hangs": (
         """
