@@ -181,6 +181,44 @@ static void reductions_stand_behind_the_last_addend(void **state) {
          "rank 1, place 2 (1REDUCE): it is still under way at the end; put 1WAIT_REDUCE behind it");
 }
 
+/* Each decision of the law of reductions, right on one side of it and wrong on the other. */
+static void a_reduction_takes_each_addend_once(void **state) {
+  /* the last reduction takes all addends, also of microbatches that have none of their own */
+  holds("0F0,0F1,0B0,0B1,0REDUCE0,0REDUCE\n");
+  breaks("0F0,0F1,0B0,0B1,0REDUCE,0REDUCE0\n", "reduced", "rank 0, place 5 (0REDUCE0): the addend of microbatch 0 was");
+  breaks("0F0,0F1,0B0,0REDUCE0,0B1,0REDUCE1\n", "reduced", "the gradient of stage 0 is never reduced");
+  /* the addend of a backward in two halves is the second half's */
+  holds("0F0,0F1,0I0,0W0,0REDUCE0,0I1,0W1,0REDUCE\n");
+  breaks("0F0,0F1,0I0,0REDUCE0,0W0,0I1,0W1,0REDUCE\n", "reduced",
+         "rank 0, place 3 (0REDUCE0): the addend of microbatch "
+         "0 comes later, at place 4");
+  breaks("0F0,0F1,0I0,0W0,0I1,0REDUCE,0W1\n", "reduced",
+         "rank 0, place 6 (0W1): the last reduction of stage 0 is "
+         "earlier, at place 5");
+  /* each stage and each microbatch has its own */
+  holds("0F0,1F0,1B0,1REDUCE,0B0,0REDUCE\n");
+  holds("0F0,1F0,1B0,1REDUCE0,0B0,0REDUCE0,0F1,1F1,1B1,1REDUCE1,0B1,0REDUCE1,0F2,1F2,1B2,1REDUCE,0B2,0REDUCE\n");
+  breaks("0F0,1F0,1B0,1REDUCE,0REDUCE,0B0\n", "reduced",
+         "rank 0, place 5 (0B0): the last reduction of stage 0 is "
+         "earlier, at place 4");
+}
+
+static void a_reduction_is_waited_for_by_the_next_of_its_stage(void **state) {
+  /* another stage's reduction may be under way beside it */
+  holds("0F0,1F0,1B0,1REDUCE,0B0,0REDUCE,1WAIT_REDUCE,0WAIT_REDUCE\n");
+  holds("0F0,1F0,1B0,1REDUCE,0B0,0REDUCE,0WAIT_REDUCE,1WAIT_REDUCE,SUMS,NORM,0UPDATE,1UPDATE\n");
+  /* a wait ends one reduction, and only that of its stage */
+  breaks("0F0,1F0,1B0,1REDUCE,0B0,0WAIT_REDUCE,0REDUCE,1WAIT_REDUCE\n", "reduced", "rank 0, place 5 (0WAIT_REDUCE)");
+  /* the stage that never waits has its fault at its last reduction, and none at those before */
+  breaks("0F0,1F0,1B0,1REDUCE0,0B0,0REDUCE0,0WAIT_REDUCE,0F1,1F1,1B1,1REDUCE,0B1,0REDUCE,0WAIT_REDUCE\n", "pending",
+         "rank 0, place 10 (1REDUCE): it is still under way at the end; put 1WAIT_REDUCE behind it");
+  breaks("0F0,1F0,1B0,1REDUCE0,0B0,0REDUCE0,0F1,1F1,1B1,1REDUCE,1WAIT_REDUCE,0B1,0REDUCE\n", "pending",
+         "rank 0, place 9 (1REDUCE): the reduction at place 3 is not waited for yet; put 1WAIT_REDUCE before this");
+  breaks("0F0,0F1,0B0,0REDUCE0,0B1,0WAIT_REDUCE,0REDUCE\n", "pending",
+         "rank 0, place 6 (0REDUCE): it is still under way "
+         "at the end");
+}
+
 static void the_end_stands_behind_what_it_needs(void **state) {
   holds("0F0,0B0,SUMS,0REDUCE,NORM,0UPDATE\n");
   breaks("0F0,0B0,SUMS,NORM,0UPDATE\n", "reduced", "the gradient of stage 0 is never reduced");
@@ -266,6 +304,8 @@ int main(void) {
       cmocka_unit_test(one_way_edges_take_no_gradient_back),
       cmocka_unit_test(parameters_are_gathered_where_they_are_used),
       cmocka_unit_test(reductions_stand_behind_the_last_addend),
+      cmocka_unit_test(a_reduction_takes_each_addend_once),
+      cmocka_unit_test(a_reduction_is_waited_for_by_the_next_of_its_stage),
       cmocka_unit_test(the_end_stands_behind_what_it_needs),
       cmocka_unit_test(sends_that_are_waited_for_are_all),
       cmocka_unit_test(nobody_waits_in_a_circle),

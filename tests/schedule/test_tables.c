@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include "addend/schedule.h"
 #include "base/memory.h"
+#include "schedule/passes.h"
 
 static ad_table *make(const char *name, int32_t stages, int32_t ranks, int32_t microbatches) {
   ad_table *table;
@@ -206,6 +207,62 @@ static void what_is_used_last_is_released_first(void **state) {
                       "0GATHER 0F0 1GATHER 1F0 0RELEASE 2GATHER 2F0 1RELEASE 3GATHER 3F0 3B0 3RELEASE 2B0 2RELEASE "
                       "1GATHER 1B0 1RELEASE 0GATHER 0B0 0RELEASE");
   ad_table_destroy(table);
+}
+
+/* The fewest gathers with which a rank that holds at most `most` stages computes uses [at, count): it tries every stage
+ * that could be released. */
+static int fewest_gathers(const int *uses, int count, int at, unsigned held, int most) {
+  while (at < count && held >> uses[at] & 1) at++;
+  if (at == count) return 0;
+  unsigned with = held | 1u << uses[at];
+  if (__builtin_popcount(with) <= most) return 1 + fewest_gathers(uses, count, at + 1, with, most);
+  int fewest = count;
+  for (int s = 0; s < 8; s++) {
+    if (!(held >> s & 1)) continue;
+    int tried = 1 + fewest_gathers(uses, count, at + 1, with & ~(1u << s), most);
+    if (tried < fewest) fewest = tried;
+  }
+  return fewest;
+}
+
+/* Follows the list of rank 0: each stage is gathered where it is used and not gathered twice, at most `most` are held,
+ * and none at the end. Returns the number of gathers. */
+static int follow_gathers(const ad_table *table, int most) {
+  int gathers = 0;
+  unsigned held = 0;
+  for (size_t i = 0; i < ad_table_action_count(table, 0); i++) {
+    const ad_action *action = ad_table_action(table, 0, i);
+    unsigned stage = 1u << action->stage;
+    assert_int_equal(!(held & stage), action->kind == AD_ACTION_GATHER);
+    if (action->kind != AD_ACTION_F) held ^= stage;
+    gathers += action->kind == AD_ACTION_GATHER;
+    assert_true(!most || __builtin_popcount(held) <= most);
+  }
+  assert_int_equal(held, 0);
+  return gathers;
+}
+
+static void gathers_are_fewest(const int *uses, int count, int most) {
+  ad_table *table;
+  assert_int_equal(ad_table_create(1, &table), AD_OK);
+  for (int i = 0; i < count; i++) {
+    ad_action use = {.kind = AD_ACTION_F, .stage = uses[i], .microbatch = i};
+    assert_int_equal(ad_table_add(table, 0, &use), AD_OK);
+  }
+  assert_int_equal(ad_table_insert_gathers(table, most), AD_OK);
+  assert_int_equal(follow_gathers(table, most), fewest_gathers(uses, count, 0, 0, most ? most : 8));
+  ad_table_destroy(table);
+}
+
+/* Every order in which a rank can use four stages six times. */
+static void no_order_of_releases_gathers_less(void **state) {
+  enum { STAGES = 4, USES = 6 };
+  int uses[USES] = {0}, at = 0;
+  while (at < USES) {
+    for (int most = 0; most < STAGES; most++) gathers_are_fewest(uses, USES, most);
+    for (at = 0; at < USES && uses[at] == STAGES - 1; at++) uses[at] = 0;
+    if (at < USES) uses[at]++;
+  }
 }
 
 /* ---- tables as texts ---- */
@@ -476,6 +533,7 @@ int main(void) {
       cmocka_unit_test(passes_insert_what_they_say),
       cmocka_unit_test(waits_stand_where_they_cost_nothing),
       cmocka_unit_test(what_is_used_last_is_released_first),
+      cmocka_unit_test(no_order_of_releases_gathers_less),
       cmocka_unit_test(what_is_written_is_read_again),
       cmocka_unit_test(edges_are_written_and_read),
       cmocka_unit_test(cells_are_read_as_pytorch_writes_them),
