@@ -1,10 +1,13 @@
 /* Tests, on real ranks, which copies of a replicated value differ, along which axes, and whether one rank alone is
- * different. */
+ * different; and whether all ranks report the same losses and norms. */
 #include "ranks.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "check/replicas.h"
@@ -93,6 +96,54 @@ static void parts_are_compared_with_their_own_copies_only(void **state) {
   run_ranks(6, compare, &column); /* all copies of the second part are equal */
 }
 
+/* ---- reports ---- */
+
+enum { REPORTS_RANKS = 5 };
+
+/* What is changed in the reports of the ranks of the bit mask `changed`. */
+typedef struct report_scene {
+  size_t offset; /* of a double in ad_step_report */
+  uint32_t changed;
+  double to;
+  int first; /* the rank that is named; 0: none */
+} report_scene;
+
+static int compare_reports(ad_comm *comm, void *context) {
+  const report_scene *s = context;
+  ad_step_report report = {.loss = 2, .norm = 1, .losses = {2, 3}, .norms = {1}, .seconds = ad_comm_rank(comm)};
+  char text[128], named[32];
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("dp_shard=5", &mesh));
+  ad_group everyone = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  if (s->changed >> ad_comm_rank(comm) & 1) *(double *)((char *)&report + s->offset) = s->to;
+  CHECK_OK(ad_reports_compare(comm, &everyone, &report, text, sizeof text));
+  snprintf(named, sizeof named, "rank %d", s->first);
+  CHECK(s->first ? strstr(text, "rank 0") && strstr(text, named) : !*text);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void one_bit_of_a_loss_or_a_norm_on_any_rank_is_a_difference(void **state) {
+  static const size_t offsets[] = {
+      offsetof(ad_step_report, loss), offsetof(ad_step_report, norm), offsetof(ad_step_report, losses[1]),
+      offsetof(ad_step_report, losses[AD_LOSSES_MAX - 1]), offsetof(ad_step_report, norms[AD_NORM_GROUPS_MAX - 1])};
+  for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+    double bits = nextafter(1, 2);
+    report_scene last = {offsets[i], 1u << (REPORTS_RANKS - 1), bits, REPORTS_RANKS - 1};
+    report_scene first = {offsets[i], 1, bits, 1}, two = {offsets[i], 1u << 2 | 1u << 4, bits, 2};
+    run_ranks(REPORTS_RANKS, compare_reports, &last);
+    run_ranks(REPORTS_RANKS, compare_reports, &first);
+    run_ranks(REPORTS_RANKS, compare_reports, &two);
+  }
+}
+
+static void the_same_reports_and_the_ranks_own_times_are_no_difference(void **state) {
+  report_scene same = {offsetof(ad_step_report, norm), 0, 0, 0};
+  report_scene overflowed = {offsetof(ad_step_report, norm), (1u << REPORTS_RANKS) - 1, NAN, 0};
+  run_ranks(REPORTS_RANKS, compare_reports, &same);
+  run_ranks(REPORTS_RANKS, compare_reports, &overflowed);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(equal_copies_are_equal),
@@ -100,6 +151,8 @@ int main(void) {
       cmocka_unit_test(of_two_copies_none_is_the_odd_one),
       cmocka_unit_test(copies_that_differ_along_one_axis_name_it),
       cmocka_unit_test(parts_are_compared_with_their_own_copies_only),
+      cmocka_unit_test(one_bit_of_a_loss_or_a_norm_on_any_rank_is_a_difference),
+      cmocka_unit_test(the_same_reports_and_the_ranks_own_times_are_no_difference),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

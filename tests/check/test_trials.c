@@ -60,6 +60,38 @@ static void a_mistake_that_shows_in_a_metric_alone_is_caught(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* ---- a mistake that leaves the first rank's numbers right ---- */
+
+/* A norm below `clip` updates nothing, so a wrong norm shows in the reports of ranks alone. */
+static void a_norm_that_other_ranks_than_the_first_have_wrong_is_caught(void **state) {
+  ad_recipe *recipe;
+  must(
+      ad_recipe_parse("name: unclipped\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_replicate=2 dp_shard=2\"\n"
+                      "train: {global_batch: 12, steps: 5, lr: 1e-2, clip: 1000}\n",
+                      "unclipped.yaml", NULL, 0, &recipe));
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_proof *scratch;
+  ad_sabotages *tried;
+  size_t of_norm = 0;
+  must(ad_proof_create(recipe, &scratch));
+  must(ad_sabotages_create(recipe, 0, 0, &tried));
+  for (size_t i = 0; i < tried->derived; i++) {
+    const ad_planting *planting = &tried->list[i].planting;
+    if (strcmp(planting->place.what, "norm") || planting->in_record) continue;
+    tried->list[of_norm++] = tried->list[i];
+  }
+  tried->count = tried->derived = of_norm;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_true(of_norm >= 4);
+  for (size_t i = 0; i < of_norm; i++)
+    if (tried->list[i].caught != AD_CAUGHT_NUMBER)
+      fail_msg("%s: %s", tried->list[i].name, ad_caught_name(tried->list[i].caught));
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
 /* ---- a mistake that is judged by the collectives of a second run ---- */
 
 static void notice_creation(void *context, void *passing) { ((ad_mistake_scene *)context)->fired = 1; }
@@ -289,6 +321,7 @@ static void a_place_that_is_not_found_again_is_said(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
+      cmocka_unit_test(a_norm_that_other_ranks_than_the_first_have_wrong_is_caught),
       cmocka_unit_test(a_wide_bucket_is_told_by_contract_and_by_calls),
       cmocka_unit_test(calls_are_told_of_a_step_that_counts),
       cmocka_unit_test(a_skipped_step_is_not_caught_by_its_calls),

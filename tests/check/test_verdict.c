@@ -133,6 +133,9 @@ static void each_fact_decides(void **state) {
   try_flag(proof, "complete", &proof->complete);
   try_flag(proof, "initial values", &proof->initial_equal);
   try_flag(proof, "updates", &proof->updates_equal);
+  strcpy(proof->reports, "the norm is 1 on rank 0 and 2 on rank 1");
+  expect("ranks report other norms", proof, 0, 0);
+  *proof->reports = 0;
   for (int p = 0; p < PARAMS; p++) {
     try_flag(proof, "replicas", &proof->params[p].replicas_equal);
     proof->params[p].ratio = NAN;
@@ -311,6 +314,9 @@ static void whatever_decides_is_told_in_the_table(void **state) {
   proof->updates_equal = 0;
   expect_told(proof, "the optimizer of one process gives other bits");
   proof->updates_equal = 1;
+  strcpy(proof->reports, "the norm is 1 on rank 0 and 2 on rank 1");
+  expect_told(proof, proof->reports);
+  *proof->reports = 0;
   for (int p = 0; p < PARAMS; p++) {
     proof->params[p].replicas_equal = 0;
     char *told = table_of(proof, proof);

@@ -69,7 +69,7 @@ static json_t *error_document(double error, double bound) {
   return json_pack("{s:o, s:o}", "rel_err", number(error), "bound", number(bound));
 }
 
-/* Adds verdicts that belong to no parameter: replicas, initial values, updates, collectives, states, choices. */
+/* Adds verdicts that belong to no parameter: replicas, initial values, updates, collectives, reports, states, choices. */
 static void add_facts(const ad_proof *proof, json_t *document) {
   json_object_set_new(document, "replicas_equal", json_boolean(replicas_equal(proof)));
   json_object_set_new(document, "initial_equal", json_boolean(proof->initial_equal));
@@ -78,6 +78,7 @@ static void add_facts(const ad_proof *proof, json_t *document) {
       document, "collectives",
       json_pack("{s:I, s:I, s:b, s:o}", "calls", (json_int_t)proof->call_count, "bytes", (json_int_t)proof->call_bytes,
                 "as_planned", !proof->calls[0], "difference", text_or_null(proof->calls)));
+  json_object_set_new(document, "reports_differ", text_or_null(proof->reports));
   if (proof->judges_states) json_object_set_new(document, "states", error_document(proof->state_err, AD_STATE_BOUND));
   if (isfinite(proof->margin) && proof->turned_bound != 0)
     json_object_set_new(document, "choices",

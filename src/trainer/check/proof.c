@@ -79,7 +79,8 @@ int ad_proof_passes(const ad_proof *proof, int directional) {
   if (directional) return proof->directional_err <= AD_DIRECTIONAL_BOUND;
   int passes = proof->initial_equal && proof->updates_equal && proof->norm_err <= proof->norm_bound &&
                proof->loss_err <= proof->loss_bound && proof->turned <= proof->turned_bound &&
-               proof->process_share <= 1 && proof->state_err <= AD_STATE_BOUND && !proof->calls[0];
+               proof->process_share <= 1 && proof->state_err <= AD_STATE_BOUND && !proof->calls[0] &&
+               !proof->reports[0];
   for (size_t i = 0; i < proof->param_count; i++) passes &= param_passes(&proof->params[i]);
   return passes;
 }

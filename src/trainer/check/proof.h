@@ -14,6 +14,8 @@ typedef enum ad_accounted {
   AD_NO_ACCOUNT           /* the sum or the addends are wrong: the count cannot tell which */
 } ad_accounted;
 
+enum { AD_REPORTS_TEXT = 128 };
+
 /* One parameter's numbers, of the step in which they were worst. In f64 the error is that of the worst element; in
  * dtypes that round it is the norm of the differences over the norm of the reference. */
 typedef struct ad_proof_param {
@@ -59,8 +61,9 @@ typedef struct ad_proof {
   double difference, derivative, directional_err;
   char stopped[128]; /* the first line of the program whose constant changes with the parameters; "": none was seen */
   ad_overflow overflow;
-  char calls[AD_CALLS_TEXT]; /* the first collective that was not as planned, in words; "": all were as planned */
-  int64_t call_count;        /* collectives that the first rank posts in a step, and their bytes */
+  char calls[AD_CALLS_TEXT];     /* the first collective that was not as planned, in words; "": all were as planned */
+  char reports[AD_REPORTS_TEXT]; /* the first loss or norm that is not the same on all ranks, in words; "": none */
+  int64_t call_count;            /* collectives that the first rank posts in a step, and their bytes */
   uint64_t call_bytes;
   int64_t counted; /* tokens that counted in all steps; 0: every gradient is zero, so that agreement proves nothing */
   size_t param_count;

@@ -216,6 +216,15 @@ static ad_status compare_replicas(ad_prover *prover) {
   return AD_OK;
 }
 
+/* Keeps the first difference in what ranks report of their steps; a skipped step has no norm to compare. */
+static ad_status compare_reports(ad_prover *prover, const ad_step_report *report) {
+  char text[AD_REPORTS_TEXT];
+  AD_TRY(ad_reports_compare(prover->comm, &prover->everyone, report, text, sizeof text));
+  if (!prover->reference || *prover->job->proof->reports) return AD_OK;
+  snprintf(prover->job->proof->reports, sizeof text, "%s", text);
+  return AD_OK;
+}
+
 /* Measures the ranks' own addends. Mistakes that are planted in the reduction are lifted meanwhile; those that are
  * planted in computing stay. */
 static ad_status measure_addends(ad_prover *prover, int64_t step) {
@@ -625,6 +634,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   if (!status) status = share_decisions(prover);
   if (!status && prover->job->dumps) status = ad_dump_after(prover, report);
   if (!status) status = compare_replicas(prover);
+  if (!status) status = compare_reports(prover, report);
   if (!status && prover->reference) status = judge(prover, report);
   if (!status && !report->skipped && !prover->job->options->directional) status = judge_copies(prover, report);
   if (!status) status = compare_updates(prover, report->skipped);

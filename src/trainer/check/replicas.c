@@ -1,6 +1,10 @@
-/* Compares replicas of values by hashes: one small all-gather, then arithmetic on the mesh. */
+/* Compares replicas of values by hashes: one small all-gather, then arithmetic on the mesh; and the few numbers that
+ * every rank reports of a step, as they are. */
 #include "check/replicas.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
 #include <xxhash.h>
 
 /* The hashes that all ranks have of one array. */
@@ -83,6 +87,57 @@ ad_status ad_replicas_compare(ad_comm *comm, const ad_group *group, const ad_arr
     ad_hashes hashes = {(const int64_t *)memory + i, count, ad_mesh_first_rank(group->mesh)};
     out[i] = compare_one(&hashes, &arrays[i]->layout);
   }
+  ad_comm_free(comm, memory);
+  return status;
+}
+
+/* ---- what ranks report ---- */
+
+enum { LOSS, NORM, LOSSES, NORMS = LOSSES + AD_LOSSES_MAX, NUMBERS = NORMS + AD_NORM_GROUPS_MAX };
+
+/* A number that is not finite counts as 0: its bits say nothing. */
+static void list_numbers(const ad_step_report *report, double numbers[NUMBERS]) {
+  numbers[LOSS] = report->loss;
+  numbers[NORM] = report->norm;
+  for (int i = 0; i < AD_LOSSES_MAX; i++) numbers[LOSSES + i] = report->losses[i];
+  for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) numbers[NORMS + i] = report->norms[i];
+  for (int k = 0; k < NUMBERS; k++)
+    if (!isfinite(numbers[k])) numbers[k] = 0;
+}
+
+static const char *what_number(int k) {
+  return k == LOSS ? "the loss" : k == NORM ? "the norm" : k < NORMS ? "a loss" : "a group's norm";
+}
+
+static void describe_difference(const ad_group *group, const double *all, char *text, size_t size) {
+  for (int64_t i = 1; i < ad_group_size(group); i++) {
+    const double *own = all + (size_t)i * NUMBERS;
+    for (int k = 0; k < NUMBERS; k++) {
+      if (!memcmp(&own[k], &all[k], sizeof *own)) continue;
+      snprintf(text, size, "%s is %.9g on rank %lld and %.9g on rank %lld", what_number(k), all[k],
+               (long long)ad_group_rank(group, 0), own[k], (long long)ad_group_rank(group, i));
+      return;
+    }
+  }
+}
+
+ad_status ad_reports_compare(ad_comm *comm, const ad_group *group, const ad_step_report *report, char *text,
+                             size_t size) {
+  void *memory;
+  AD_TRY(ad_comm_alloc(comm, (size_t)ad_group_size(group) * NUMBERS * sizeof(double), &memory));
+  double *own = (double *)memory + (size_t)ad_group_index(group, ad_comm_rank(comm)) * NUMBERS;
+  list_numbers(report, own);
+  ad_collective gather = {.size = sizeof gather,
+                          .op = AD_ALL_GATHER,
+                          .group = *group,
+                          .in = own,
+                          .out = memory,
+                          .count = NUMBERS,
+                          .dtype = AD_F64,
+                          .site = AD_HERE};
+  ad_status status = ad_comm_run(comm, &gather);
+  *text = 0;
+  if (!status) describe_difference(group, memory, text, size);
   ad_comm_free(comm, memory);
   return status;
 }

@@ -2,6 +2,7 @@
 #ifndef CHECK_REPLICAS_H
 #define CHECK_REPLICAS_H
 #include "addend/array.h"
+#include "addend/train.h"
 
 typedef struct ad_replicas {
   int equal;
@@ -13,5 +14,11 @@ typedef struct ad_replicas {
  * on all ranks. */
 ad_status ad_replicas_compare(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
                               ad_replicas *out) AD_CHECKED;
+
+/* Compares, bit for bit, what the ranks of `group` report of one step: losses and norms. `text` becomes a sentence on
+ * the first rank that reports another number than the group's first rank, or "" if all report the same. The same on all
+ * ranks. Collective. */
+ad_status ad_reports_compare(ad_comm *comm, const ad_group *group, const ad_step_report *report, char *text,
+                             size_t size) AD_CHECKED;
 
 #endif

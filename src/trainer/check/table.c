@@ -178,7 +178,8 @@ static void print_sabotage(FILE *file, const json_t *sabotage, const ad_paint *p
     fprintf(file, " ratio %-10.6g", ad_number_of(sabotage, "ratio"));
   if (is_told) fprintf(file, " %s: %s", ad_text_of(sabotage, "param"), ad_cause_print(sabotage, causes, sizeof causes));
   if (*message) fprintf(file, " %.*s", (int)strcspn(message, "\n"), message);
-  if (strcmp(caught, "number") == 0 && !is_told) fprintf(file, " the loss, the norm or an update is off");
+  if (strcmp(caught, "number") == 0 && !is_told)
+    fprintf(file, " the loss, the norm or an update is off, or ranks differ in the loss or the norm");
   fprintf(file, "\n");
 }
 
@@ -326,6 +327,8 @@ static void print_failures(FILE *file, const json_t *numbers, const json_t *summ
   if (json_is_false(json_object_get(collectives, "as_planned")))
     fprintf(file, "  %sBAD%s  the step's collectives are not those of its plan: %s\n", paint->bad, paint->off,
             ad_text_of(collectives, "difference"));
+  const char *reports = ad_text_of(summary, "reports_differ");
+  if (*reports) fprintf(file, "  %sBAD%s  %s\n", paint->bad, paint->off, reports);
   const json_t *states = json_object_get(summary, "states"), *error = json_object_get(states, "rel_err");
   if (states && !(json_is_number(error) && json_number_value(error) <= ad_number_of(states, "bound")))
     fprintf(file, "  %sBAD%s  after a step the program's states or measured numbers are off by %.2g, bound %.2g\n",
