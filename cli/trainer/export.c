@@ -84,8 +84,7 @@ static int print_document(const export_input *input, const ad_exported *done) {
   json_t *document = json_pack("{s:s%, s:s, s:I, s:I, s:I}", "folder", input->folder, strlen(input->folder),
                                "architecture", done->architecture, "tensors", (json_int_t)done->tensors, "bytes",
                                (json_int_t)done->bytes, "files", (json_int_t)done->files);
-  char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
-  json_decref(document);
+  char *text = ad_cli_json(document, JSON_COMPACT);
   int failed = text ? ad_cli_print(text) : CLI_UNFINISHED;
   if (!text) fprintf(stderr, "addend: the folder's name is not UTF-8, so it cannot be printed as JSON\n");
   free(text);

@@ -292,8 +292,7 @@ static int print_document(sequence *s) {
   json_t *document =
       json_pack("{s:o, s:o, s:o, s:b, s:f}", "prompt", list(s, 0, s->prompt), "tokens", list(s, s->prompt, s->count),
                 "text", text_of(s), "ended", s->ended, "tokens_per_second", rate_of(s));
-  char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
-  json_decref(document);
+  char *text = ad_cli_json(document, JSON_COMPACT);
   int failed = text && !is_mute(s) ? ad_cli_print(text) : CLI_UNFINISHED;
   free(text);
   return failed;

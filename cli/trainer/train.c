@@ -288,8 +288,7 @@ static int print_document(const train_job *job) {
       "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken", (json_int_t)steps_taken(story), "loss",
       loss_document(story), "held_out", held_out_of(story), "validation", validation_of(story), "tokens_per_second",
       story->counted_per_second, "counted", story->counted, "folder", job->options.folder, "summary", summary_of(job));
-  char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
-  json_decref(document);
+  char *text = ad_cli_json(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
   if (!text)
     return fprintf(stderr, "addend: the folder's name is not UTF-8, so it cannot be printed as JSON\n"), CLI_UNFINISHED;
   int printed = ad_cli_print(text);
@@ -345,7 +344,7 @@ static int print_held_out(const train_story *story) {
   return print_changes(story);
 }
 
-/* Over which steps the two losses of the summary are means. */
+/* Says in `buffer` over which steps the two losses of the summary are means; "": the run has one step. */
 static const char *tenth_words(const train_story *story, char *buffer, size_t size) {
   int64_t tenth = tenth_of(story);
   *buffer = 0;

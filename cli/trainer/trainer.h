@@ -1,6 +1,7 @@
 /* The trainer's commands, and what they share. */
 #ifndef CLI_TRAINER_TRAINER_H
 #define CLI_TRAINER_TRAINER_H
+#include <jansson.h>
 #include "addend/addend.h"
 #include "cli/command.h"
 
@@ -55,6 +56,10 @@ int ad_cli_join(const ad_recipe *recipe, ad_comm **out);
 void ad_cli_on_request(void (*handler)(int signal_number));
 /* Sets the handler of SIGUSR1. */
 void ad_cli_on_checkpoint(void (*handler)(int signal_number));
+
+/* The document, which is released, as text for ad_cli_print; free it. What a terminal would obey (ad_printable) is
+ * written as \uHHHH. NULL: there is no document, it has a text that is not UTF-8, or no memory. */
+char *ad_cli_json(json_t *document, size_t flags);
 
 /* Writes text to the file; `what` names it in messages. CLI_UNFINISHED with a message if it cannot. */
 int ad_cli_write(const char *what, const char *text, const char *path);

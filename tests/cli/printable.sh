@@ -50,6 +50,13 @@ path=$("$addend" report "$evil") && [ "$path" = "$evil/report.html" ] || fail "a
 "$addend" train "$recipe" $few -o $'b\e' --json 2>err >out && python3 -c 'import json; assert json.load(open("out"))["folder"] == "b\x1b"' ||
   { cat err out >&2; fail "a JSON document has it with JSON's escapes"; }
 
+# Texts in the documents of trained models.
+is_quiet() { ! LC_ALL=C grep -q $'\x7f\|\xc2[\x80-\x9f]\|\xe2\x80\xae' out || { cat -v out >&2; fail "a terminal is told to do something: $1"; }; }
+turned=$'b\x7f\xc2\x9b\u202e\u00e4'
+"$addend" train "$recipe" $few -o "$turned" --json 2>err >out && grep -qF 'b\u007f\u009b\u202e'$'\u00e4' out || { cat err out >&2; fail "train --json"; }
+is_quiet "train --json" && python3 -c 'import json; assert json.load(open("out"))["folder"] == "b\x7f\x9b\u202e\u00e4"' || fail "train --json has the folder as it is"
+"$addend" sample "$turned" "$turned" --json 2>err >out && is_quiet "sample --json" || { cat err out >&2; fail "sample --json"; }
+
 # Names in files of other programs' jobs.
 cat >dump.py <<'P'
 import json, struct

@@ -83,7 +83,7 @@ grep -q "pip install './python\[train\]'.*script/setup" err || fail "addend trai
 "$work/venv/bin/addend" run -n 2 -- "$python" -c '
 import addend
 with addend.Comm("dp=2") as comm:
-    print(comm.size)' >ranks.txt || fail "addend run"
+    print(f"{comm.size}\n", end="")' >ranks.txt || fail "addend run"
 [ "$(cat ranks.txt)" = "$(printf '2\n2')" ] || fail "addend run says: $(cat ranks.txt)"
 
 if [ -z "$torch" ]; then

@@ -29,7 +29,7 @@ if [ "$1" = --find ]; then
   find_python "$2"
   exit
 fi
-need=$1 library=$2
+need=$1 library=$(realpath -m -- "$2") # tests change their folder
 shift 2
 if ! python=$(find_python "$need"); then
   echo "skipped: no python3 here has ${words[$need]} (\$ADDEND_PEER_PYTHON names one; script/test --torch makes one)"
