@@ -14,6 +14,7 @@ from torch.autograd import Function
 
 import addend
 from addend.torch import check
+from addend.torch._proof import _double
 
 HANGS = 120  # seconds; many times what a proof takes
 
@@ -555,6 +556,40 @@ class BuffersMadeAgain(unittest.TestCase):
         self.assertIsNone(with_buffer("scale", lambda scale: scale * (1 + 5e-7)).ok)
         self.assertIs(with_buffer("scale", lambda scale: scale * (1 + 5e-6)).ok, False)
         self.assertIs(with_buffer("scale", lambda scale: torch.cat([scale[:-1], -scale[-1:]])).ok, False)
+
+    def test_a_buffer_near_rounding_is_not_called_f32_and_one_in_a_narrow_dtype_is_called_that(self):
+        near = with_buffer("scale", lambda scale: scale + 5 * 2.0**-24)
+        stays = remade(keeps=True, times=1 + 4e-6)
+        for report, name, words, others in (
+            (near, "scale", "units of f32's last place off", "is f32"),
+            (stays, "angles", "`angles` is f32", "last place"),
+        ):
+            texts = [param.text for param in report.params if param.ok is None]
+            self.assertTrue(texts, str(report))
+            for text in texts:
+                self.assertIn(f"buffer `{name}`", text)
+                self.assertIn(words, text)
+            self.assertNotIn(others, str(report))
+
+    def test_which_buffers_may_be_rounded(self):
+        """Elements just within each bound and just beyond it, and dtypes."""
+        unit = 2.0**-24  # of 0.75 in f32
+        for change, narrow, is_replaced in (
+            (0.0, {}, False),
+            (2 * unit, {}, True),
+            (2.1 * unit, {"x": ""}, False),
+            (8 * unit, {"x": ""}, False),
+            (8.1 * unit, {}, False),
+        ):
+            for sign in (1, -1):
+                part = nn.Module()
+                part.register_buffer("x", torch.full((3,), 0.75 + sign * change, dtype=torch.float64))
+                said, found = _double.unify_buffers([part], {"x": torch.full((3,), 0.75, dtype=torch.float64)})
+                self.assertEqual((found, bool(said)), (narrow, is_replaced), change)
+        for dtype, word in ((torch.float32, "f32"), (torch.bfloat16, "bf16"), (torch.float16, "f16")):
+            part = nn.Module()
+            part.register_buffer("x", torch.full((3,), 0.5, dtype=dtype))
+            self.assertEqual(_double.unify_buffers([part], {})[1], {"x": word})
 
     def test_what_differs_by_rounding_has_the_values_of_one_process(self):
         for keeps in (False, True):

@@ -3,8 +3,10 @@ say nothing.
 """
 
 import contextlib
+import math
 import unittest
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -12,6 +14,9 @@ from torch import nn
 import addend
 from addend.torch import check
 from addend.torch._proof import _words
+from addend.torch._proof._axes import Axes
+from addend.torch._proof._job import Held, Part, Task, Whole
+from addend.torch._proof._judge import Judge
 
 HANGS = 120  # seconds; many times what a check takes
 ROWS = 12
@@ -119,6 +124,85 @@ class SumsAndMeans(unittest.TestCase):
         self.assertNotEqual(a, b)
         self.assertEqual(_words.times(0.5), "0.5 times")
         self.assertNotEqual(_words.times(1 + 1e-12), "1 times")
+
+
+def judged(losses, mesh=None, counted=True, alone=1.0, further=(), averaged=1.0, **of_part):
+    """The report on ranks with right gradients and these losses, losses[rank][microbatch], beside one process with the
+    loss `alone`.
+    """
+    axes, right = Axes(mesh or {"dp": len(losses)}), numpy.array([1.0, 2.0])
+    task = Task(Net, ddp, None, None, axes.sizes, run=no_sync)
+    whole = Whole(alone, 8.0 if counted else None, {"w": right}, {}, {"w": right}, {}, [], None, set())
+    parts = []
+    for rank, some in enumerate(losses):
+        held = {"w": Held((numpy.arange(2),), (2,), [right] * 3)}
+        seen = [loss * averaged for loss in some]
+        parts.append(Part(rank, [] if further else seen, averaged, held, [], None, set()))
+        parts[-1].further = seen if further else []
+        for name, value in of_part.items():
+            setattr(parts[-1], name, value)
+    return Judge(task, axes, whole, parts, "no such folder").report()
+
+
+class Bounds(unittest.TestCase):
+    """Losses just within each bound and just beyond it, without jobs."""
+
+    def each(self, rows, **arguments):
+        for losses, ok in rows:
+            report = judged(losses, **arguments)
+            self.assertIs(report.ok, ok, f"{losses}: {report}")
+
+    def test_numerators_add_up(self):
+        for under, over in ((0.9e-9, 1.1e-9), (-0.9e-9, -1.1e-9)):
+            rows = [([[0.25], [0.75 + under]], True), ([[0.25], [0.75 + over]], False)]
+            self.each(rows)
+            self.each(rows, averaged=2.0)
+            self.each(rows, counted=False)
+            self.each([([[0.25, 0.75 + under]], True), ([[0.25, 0.75 + over]], False)])
+
+    def test_a_mean_of_numerators_is_open_and_one_of_scalars_is_right(self):
+        for under, over in ((1.8e-9, 2.2e-9), (-1.8e-9, -2.2e-9)):
+            rows = [([[0.6], [1.4 + under]], None), ([[0.6], [1.4 + over]], False)]
+            self.each(rows)
+            self.each(rows, averaged=2.0)
+            self.each([(losses, ok is None) for losses, ok in rows], counted=False)
+            self.each([(losses, ok is None) for losses, ok in rows], returned=True)  # run has losses of its own
+        self.each([([[0.5, 1.5]], None), ([[0.5, 1.6]], False), ([[0.2, 0.6], [1.4, 1.8]], None)])
+
+    def test_the_mean_and_the_sum_are_both_named(self):
+        for losses, mean, total in (
+            ([[0.6], [1.4]], "dp", 2),
+            ([[0.5, 1.5]], "microbatches", 2),
+            ([[0.2, 0.6], [1.4, 1.8]], "dp and microbatches", 4),
+        ):
+            report = judged(losses)
+            said = next(text for text in report.messages if "cannot tell" in text)
+            self.assertIn(f"mean over {mean} is", said)
+            self.assertAlmostEqual(report.loss, total, delta=1e-12)
+            self.assertIn("averaged=", said)
+
+    def test_ranks_with_the_same_loss_have_it_once(self):
+        mesh = {"dp": 2, "tp": 2}
+        self.each([([[0.25], [0.25], [0.75], [0.75]], True), ([[0.25], [0.25], [0.75], [0.76]], False)], mesh=mesh)
+        self.each([([[0.1], [0.15], [0.7], [0.05]], True), ([[0.6], [0.6], [1.4], [1.4]], None)], mesh=mesh)
+
+    def test_losses_without_gradients(self):
+        rows = [([[0.25], [0.75 + 0.9e-9]], True), ([[0.25], [0.75 + 1.1e-9]], None), ([[0.6], [1.4]], None)]
+        self.each([*rows, ([[math.nan], [0.75]], None)], further=True)
+        self.each([([[math.nan], [0.75]], False)])
+
+    def test_a_buffer_in_f32_explains_small_errors_alone(self):
+        rows = [([[0.25], [0.75 + 0.9e-4]], None), ([[0.25], [0.75 + 1.1e-4]], False), ([[0.25], [0.75]], True)]
+        for narrow in ({"scale": "f32"}, {"scale": ""}):
+            self.each(rows, narrow=narrow)
+        self.each([(losses, bool(ok)) for losses, ok in rows])
+
+    def test_losses_that_no_rank_has(self):
+        report = judged([[], []])
+        self.assertIs(report.ok, True, str(report))
+        self.assertIsNone(report.loss)
+        self.assertTrue(any("losses were not compared" in text for text in report.messages), str(report))
+        self.assertFalse(any("losses were not compared" in text for text in judged([[0.25], [0.75]]).messages))
 
 
 class Factors(unittest.TestCase):
@@ -365,10 +449,58 @@ class FurtherForwards(unittest.TestCase):
         report = self.unseen()
         self.assertIs(report.ok, True, str(report))
         self.assertAlmostEqual(report.loss, report.loss_alone, delta=1e-9)
-        for arguments in ({"value": 3.0}, {"value": 1 + 1e-7}, {"value": float("nan")}, {"shift": 1.0}):
+        for arguments in ({"value": 3.0}, {"value": 2.0}, {"value": 1 + 1e-7}, {"value": float("nan")}, {"shift": 1.0}):
             report = self.unseen(**arguments)
             self.assertIsNone(report.ok, str(report))
             self.assertTrue(any("without gradients" in text for text in report.messages), str(report))
+
+    def test_numerators_whose_value_alone_is_doubled(self):
+        def loss(model, x):
+            found = model(x).square().sum()
+            return found + found.detach() if len(x) < ROWS else found, len(x)
+
+        report = checked(loss)
+        self.assertTrue(all(param.ok for param in report.params), report)
+        self.assertIsNone(report.ok, str(report))
+        self.assertAlmostEqual(report.loss, 2 * report.loss_alone, delta=1e-9)
+
+    def test_a_run_that_never_calls_loss(self):
+        def own(model, microbatches, loss_of):
+            values = [model(x).square().sum() / ROWS * dist.get_world_size() for x in microbatches]
+            sum(values).backward()
+            return values
+
+        report = checked(run=lambda *job: own(*job) and None)
+        self.assertIs(report.ok, True, str(report))
+        self.assertIsNone(report.loss)
+        self.assertTrue(any("run never called loss" in text for text in report.messages), str(report))
+        report = checked(run=own)  # returns its losses
+        self.assertIs(report.ok, True, str(report))
+        self.assertFalse(any("run never called loss" in text for text in report.messages), str(report))
+
+    def test_draws_are_those_of_the_step(self):
+        def drawing(model, mesh):
+            nn.init.normal_(torch.empty(3))
+            torch.randn(3)
+            return ddp(model, mesh)
+
+        def optimizer(model):
+            torch.randn(3)
+            return torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def run(model, microbatches, loss_of):
+            torch.rand(3)
+            no_sync(model, microbatches, loss_of)
+
+        def draws(**arguments):
+            report = checked(**arguments)
+            self.assertIs(report.ok, True, str(report))
+            return [text for text in report.messages if "drawn" in text]
+
+        self.assertEqual(draws(parallelize=drawing, optimizer=optimizer, steps=1), [])
+        found = draws(parallelize=drawing, run=run)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("torch.rand)", found[0])
 
 
 if __name__ == "__main__":

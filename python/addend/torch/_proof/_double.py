@@ -3,11 +3,25 @@ and dropout is off."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import re
-from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    MutableMapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import torch
 from torch import nn
@@ -20,6 +34,7 @@ from addend.torch._loaded import is_dtensor, is_fsdp
 from addend.torch._proof import _names
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex32)
+_SHORT = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _METHODS = {"float", "half", "bfloat16"}
 _DRAWS = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "multinomial", "normal_"}
 _DRAWS |= {"uniform_", "bernoulli_", "exponential_"}
@@ -61,7 +76,7 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 _ULPS = 2  # of f32: how far rounding to it in each of a few operations may take a buffer's element
-_MANY_ULPS = 8  # the same of powers and exponentials, as rotary frequencies are made; a mistake may be as small
+MANY_ULPS = 8  # the same of powers and exponentials, as rotary frequencies are made; a mistake may be as small
 
 
 def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
@@ -75,11 +90,12 @@ def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
     }
 
 
-def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]) -> Tuple[Set[str], List[str]]:
+def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]) -> Tuple[Set[str], Dict[str, str]]:
     """Gives the parts' buffers the values in `wanted`, those of one process in f64, where every element differs by
     rounding alone: a model that `parallelize` made anew rounds otherwise. Returns a note if there were any, and the
-    names of buffers that stay narrow, or whose elements are so near that they may have been narrow."""
-    found, narrow = [], []
+    dtypes of buffers that stay narrow, by their names; "" for one in f64 that is so near that it may have been f32."""
+    found: List[str] = []
+    narrow: Dict[str, str] = {}
     for name, buffer in buffers_of(parts).items():
         right = wanted.get(name)
         if right is not None and right.shape == buffer.shape and not is_dtensor(buffer):
@@ -87,10 +103,10 @@ def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]
             if not is_same and _is_rounded(buffer, right, _ULPS):
                 buffer.data = right.clone()
                 found.append(name)
-            elif not is_same and buffer.dtype not in NARROW and _is_rounded(buffer, right, _MANY_ULPS):
-                narrow.append(name)
+            elif not is_same and buffer.dtype not in NARROW and _is_rounded(buffer, right, MANY_ULPS):
+                narrow[name] = ""
         if buffer.dtype in NARROW:
-            narrow.append(name)
+            narrow[name] = _SHORT.get(buffer.dtype, str(buffer.dtype).removeprefix("torch."))
     more = f" and {len(found) - 1} more" if found[1:] else ""
     said = f"buffers that parallelize rounded otherwise have one process's values: {found[0]}{more}" if found else ""
     return {said} - {""}, narrow
@@ -139,12 +155,26 @@ class Double(TorchFunctionMode):
     def __init__(self, modules: Sequence[str] = (), rounding: Optional[torch.Generator] = None) -> None:
         super().__init__()
         self.said: Set[str] = set()
+        self._drawn: Set[str] = set()
         self.narrow: Dict[str, str] = {}
         self._modules, self._rounding = modules, rounding
         self._apply: Any = None
         self._engine: Any = None
         self._inside = False  # inside an operation: notes name it, not the autograd Functions that it consists of
         self._through = False  # inside an operation that is computed in f32: its own conversions stay
+
+    @property
+    def notes(self) -> Set[str]:
+        """`said`, and what draws random numbers in the step."""
+        return self.said | self._drawn
+
+    @contextlib.contextmanager
+    def outside_step(self) -> Iterator[None]:
+        """A context for what is no part of the step, as making the job's model: draws in it are not noted."""
+        before = set(self._drawn)
+        with self:
+            yield
+        self._drawn = before
 
     def __enter__(self) -> Double:
         self._apply = own = vars(torch.autograd.Function).get("apply")
@@ -241,7 +271,7 @@ class Double(TorchFunctionMode):
             self.said.add("dropout is off")
             kwargs["dropout_p"] = 0.0
         if name in _DRAWS:
-            self.said.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
+            self._drawn.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
         if name in _BACKWARDS:
             return func(*args, **kwargs)  # not through _call, which may run it twice: a backward frees its graph
         self._inside, before = True, self._inside

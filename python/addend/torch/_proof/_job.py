@@ -108,8 +108,9 @@ class Part:
     collectives: Dict[Place, Seen] = dataclasses.field(default_factory=dict)
     noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
     batches: int = 1
-    narrow: List[str] = dataclasses.field(default_factory=list)  # names of buffers that are not in f64
+    narrow: Dict[str, str] = dataclasses.field(default_factory=dict)  # buffers that may be rounded, by `unify_buffers`
     further: List[float] = dataclasses.field(default_factory=list)  # losses that were computed without gradients
+    returned: bool = False  # `losses` are what the job's run returned, for it called no loss
 
 
 def with_bound(task: Task, whole: Whole) -> Task:
@@ -220,7 +221,7 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
     _need_numbers(float(value), gradients)
     after = _steps_alone(task, model, batches, mode, held)
-    said |= mode.said
+    said |= mode.notes
     whole = Whole(
         float(value), count, weights, state, gradients, _aliases(model), after, trace.record, said, len(batches)
     )
@@ -296,7 +297,7 @@ def _steps_alone(
     after: List[Dict[str, Any]] = []
     if not task.steps or task.optimizer is None:
         return after
-    with mode:
+    with mode.outside_step():
         optimizer = task.optimizer(model)
     for step in range(task.steps):
         if step:
@@ -323,6 +324,7 @@ class Rank:
         self.mode = _double.Double()
         self.losses: List[float] = []
         self.further: List[float] = []  # losses of a validation, or of a step whose backward the job computes otherwise
+        self.returned = False  # `losses` are what the job's run returned
         prepare(task)
         model, self.said = make(task, axes.size(), 0 if whole.file else 1)
         if whole.file:
@@ -332,7 +334,7 @@ class Rank:
 
         self.mesh = init_device_mesh("cpu", axes.shape, mesh_dim_names=axes.names)
         buffers = {name: buffer.clone() for name, buffer in _double.buffers_of([model]).items()}
-        with self.mode:
+        with self.mode.outside_step():
             made = task.parallelize(model, self.mesh)
         self.model: Any = model if made is None else made
         self.parts: List[nn.Module] = [m for m in _modules_of(self.model)]
@@ -403,6 +405,7 @@ class Rank:
                 told = self.task.run(self.model, self.batches, self.scaled)
                 if isinstance(told, (list, tuple)) and not self.losses:
                     self.losses += [float(value) for value in told]
+                    self.returned = True
                 return
             for batch in self.batches:
                 self.scaled(self.model, batch).backward()
@@ -428,8 +431,9 @@ class Rank:
         losses, further = list(self.losses), list(self.further)
         self._update(params)
         record = self.trace.record if self.trace else None
-        part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
+        part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.notes, no_dump, seen)
         part.batches, part.narrow, part.further = len(self.batches), self.narrow, further
+        part.returned = self.returned
         if self.task.sabotage:
             part.noticed = self._plant(seen, params)
         return part
@@ -485,7 +489,7 @@ class Rank:
     def _update(self, params: Dict[str, Held]) -> None:
         if not self.task.steps or self.task.optimizer is None:
             return
-        with self.mode:
+        with self.mode.outside_step():
             optimizer = self.task.optimizer(self.model)
         for step in range(self.task.steps):
             if step:

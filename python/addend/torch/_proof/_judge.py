@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import os
-from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy
 
 import addend
-from addend.torch._proof import _match, _words
+from addend.torch._proof import _double, _losses, _match, _words
 from addend.torch._proof._addends import Dump
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._collectives import Place
@@ -41,7 +40,7 @@ class Found:
         self.text = self.text or text
 
 
-_BY_F32 = 1e-4  # the largest relative error that buffers in f32 may explain
+_BY_F32 = 1e-4  # the largest relative error that buffers in f32, or rounded to it, may explain
 _NOISE = 1e-10  # of a gradient's largest element: smaller elements may be rounding alone
 
 
@@ -53,7 +52,7 @@ class Judge:
         self.modules: Optional[Modules] = None
         self.factors = Factors(axes, [count for part in parts for count in (part.batches, len(part.losses))])
         self._unseen = False  # no addends were dumped
-        self._narrow = sorted({name for part in parts for name in part.narrow})
+        self._narrow = {name: dtype for part in parts for name, dtype in sorted(part.narrow.items())}
         self._is_doubted = False  # of the loss or of the norm it is open whether it is wrong
         self._same: Set[str] = set()  # wrong parameters of which ranks have the same addends, whose sum is right
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
@@ -268,17 +267,28 @@ class Judge:
             self.messages.append(f"parameters that were not compared{renamed[1:]}")
             self._others = True
 
-    # -- buffers that the ranks have in f32
+    # -- buffers that the ranks have in f32, or that may have been in f32
 
     def _doubt(self, found: Mapping[str, Found]) -> None:
-        """Leaves errors open that are no larger than those that the ranks' buffers in f32 may make."""
-        if self._narrow:
-            names = ", ".join(f"`{name}`" for name in self._narrow[:3]) + ", ..." * (len(self._narrow) > 3)
-            self.messages.append(f"the ranks have buffers in f32, and one process has none: {names}")
+        """Leaves errors open that are no larger than those that the rounding of the ranks' buffers may make."""
+        why = []
+        for dtype in sorted(set(self._narrow.values())):
+            names = [name for name, other in self._narrow.items() if other == dtype]
+            listed = ", ".join(f"`{name}`" for name in names[:3]) + ", ..." * (len(names) > 3)
+            if dtype:
+                self.messages.append(f"the ranks have buffers in {dtype}, and one process has none: {listed}")
+                why.append(f"buffer `{names[0]}` is {dtype} in the ranks")
+            else:
+                off = f"up to {_double.MANY_ULPS} units of f32's last place off"
+                self.messages.append(f"buffers in the ranks are {off}, by rounding or by a mistake: {listed}")
+                why.append(f"buffer `{names[0]}` is {off} in the ranks, by rounding or by a mistake")
         for param in found.values():
             if self._is_small(param.error) and param.text:
                 param.unknown = True
-                param.text += f"; cannot tell: buffer `{self._narrow[0]}` is f32 in the ranks"
+                param.text += f"; cannot tell: {'; '.join(why)}"
+
+    def _is_near(self, error: float) -> bool:
+        return error <= self.task.bound or self._is_small(error)
 
     def _is_small(self, error: float) -> bool:
         return bool(self._narrow) and self.task.bound < error <= _BY_F32
@@ -286,49 +296,43 @@ class Judge:
     # -- losses and norms
 
     def _loss(self) -> Tuple[Optional[float], bool]:
-        """(the ranks' loss, whether it is right). A job may average its losses over some axes and sum them over others,
-        and do either over microbatches; the loss is right if one of these gives that of one process on all ranks.
-        Else the nearest of them is returned. Losses without gradients count where there are no others; that these are
-        wrong is left open, for they may be a validation's."""
+        """(the ranks' loss, whether it is right or left open). A scalar loss is right if a sum or a mean of the ranks'
+        and microbatches' gives that of one process; numerators are right if they add up to it. Losses without gradients
+        count where there are no others; that these are wrong is left open, for they may be a validation's."""
         has_gradients = any(part.losses for part in self.parts)
+        is_counted = self.whole.count is not None
         seen = {part.rank: (part.losses if has_gradients else part.further, part.averaged) for part in self.parts}
         losses = {
-            rank: [loss / (averaged if self.whole.count is not None else 1.0) for loss in some]
+            rank: [loss / (averaged if is_counted else 1.0) for loss in some]
             for rank, (some, averaged) in seen.items()
             if some
         }
         if not losses:
+            why = "run never called loss" if self.task.run is not None else "no rank has a microbatch"
+            self.messages.append(f"the losses were not compared: {why}")
             return None, True
-        alone = self.whole.loss
-        readings = list(self._readings(losses))
-        off = [max(abs(value - alone) for value in told) for told in readings]
-        best = min(range(len(off)), key=lambda i: off[i] if math.isfinite(off[i]) else math.inf)
-        error = off[best] / max(abs(alone), 1e-300)
-        self._is_doubted |= self._is_small(error)
-        is_right = error <= self.task.bound or self._is_small(error)
-        if not is_right and not has_gradients:
-            ours, one = _words.apart(readings[best][0], alone)
-            self.messages.append(
-                f"the loss was seen without gradients alone, and is {ours}, in one process {one}: cannot tell whether "
-                "it is the step's or a validation's"
-            )
-            self._is_doubted = is_right = True
-        return readings[best][0], is_right
-
-    def _readings(self, losses: Mapping[int, Sequence[float]]) -> Iterator[List[float]]:
-        """What the ranks' losses, losses[rank][microbatch], may stand for: each list has one number for every group of
-        ranks over which they were summed or averaged."""
-        choices = [frozenset(), *self.axes.subsets()]
-        for some, mean in itertools.product(choices, choices):
-            fibres = self.axes.fibres(some, sorted(losses))
-            if not mean <= some:
-                continue
-            sums = [sum(sum(losses[rank]) for rank in fibre) for fibre in fibres]
-            each = [sum(sum(losses[rank]) / len(losses[rank]) for rank in fibre) for fibre in fibres]
-            sizes = [len({tuple(self.axes.coordinate(rank)[axis] for axis in mean) for rank in f}) for f in fibres]
-            yield [value / size for value, size in zip(sums, sizes)]
-            yield [value / size for value, size in zip(each, sizes)]
-            yield [value / sum(len(losses[rank]) for rank in fibre) for value, fibre in zip(sums, fibres)]
+        alone, every = self.whole.loss, list(_losses.readings(losses, self.axes))
+        is_sum = is_counted and not any(part.returned for part in self.parts)
+        best = _losses.nearest([reading for reading in every if not (is_sum and reading.mean)], alone)
+        error = best.error(alone)
+        if error <= self.task.bound:
+            return best.values[0], True
+        value, doubt, mean = best.values[0], "", _losses.nearest(every, alone)
+        ours, one = _words.apart(value, alone)
+        if not has_gradients:
+            doubt = f"the loss was seen without gradients alone, and is {ours}, in one process {one}: cannot tell "
+            doubt += "whether it is the step's or a validation's"
+        elif not self._is_small(error) and self._is_near(mean.error(alone)):
+            value = mean.total
+            doubt = f"the losses add up to {value:.9g}, in one process to {one}, and their mean over {mean.mean} is "
+            doubt += "that of one process: cannot tell whether loss returns numerators that are too large or the job "
+            doubt += "divides by hand. Return plain numerators, and give what the job divides by as averaged="
+        is_open = bool(doubt) or self._is_small(error)
+        self._is_doubted |= is_open
+        # of numerators by which all gradients are too large the factor is reported, with its causes
+        if doubt and (not has_gradients or self._common_factor() is None):
+            self.messages.append(doubt)
+        return value, is_open
 
     def _norm(self) -> bool:
         norms = {norm for part in self.parts for norm in part.norms}

@@ -1,0 +1,46 @@
+"""What the ranks' losses may stand for: sums or means over axes of the mesh and over microbatches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Iterator, List, Mapping, NamedTuple, Sequence
+
+from addend.torch._proof._axes import Axes
+
+
+class Reading(NamedTuple):
+    """One way to read the losses: a number for every group of ranks over which they are summed or averaged."""
+
+    values: List[float]
+    total: float  # what the first group's losses add up to
+    mean: str = ""  # over what a mean is taken, in words; "": every loss is added
+
+    def error(self, alone: float) -> float:
+        """The largest difference to one process's loss, relative to it; infinite if a value is no number."""
+        worst = max(abs(value - alone) for value in self.values) / max(abs(alone), 1e-300)
+        return worst if math.isfinite(worst) else math.inf
+
+
+def readings(losses: Mapping[int, Sequence[float]], axes: Axes) -> Iterator[Reading]:
+    """All ways to read losses[rank][microbatch]. A job may average its losses over some axes and sum them over others,
+    and do either over microbatches; a loss that ranks have in common is read once."""
+    several = ["microbatches"] * any(len(some) > 1 for some in losses.values())
+    choices = [frozenset(), *axes.subsets()]
+    for some, mean in itertools.product(choices, choices):
+        if not mean <= some:
+            continue
+        fibres = axes.fibres(some, sorted(losses))
+        sums = [sum(sum(losses[rank]) for rank in fibre) for fibre in fibres]
+        each = [sum(sum(losses[rank]) / len(losses[rank]) for rank in fibre) for fibre in fibres]
+        sizes = [len({tuple(axes.coordinate(rank)[axis] for axis in mean) for rank in f}) for f in fibres]
+        over, all_over = [axes.text(mean)] * bool(mean), [axes.text(some)] * bool(some)
+        yield Reading([value / size for value, size in zip(sums, sizes)], sums[0], " and ".join(over))
+        yield Reading([value / size for value, size in zip(each, sizes)], sums[0], " and ".join(over + several))
+        counts = [sum(len(losses[rank]) for rank in fibre) for fibre in fibres]
+        yield Reading([value / count for value, count in zip(sums, counts)], sums[0], " and ".join(all_over + several))
+
+
+def nearest(found: Sequence[Reading], alone: float) -> Reading:
+    """The reading that is nearest to one process's loss."""
+    return min(found, key=lambda reading: reading.error(alone))
