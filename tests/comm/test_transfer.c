@@ -430,7 +430,7 @@ static int give_nonsense(ad_comm *comm, void *context) {
   ad_transfer wrong = right;
   wrong.peer = 1;
   CHECK_STATUS(ad_comm_post_transfer(comm, &wrong, &request), AD_INVALID);
-  CHECK_MESSAGE("peer 1 is not an index in a world of 1 ranks");
+  CHECK_MESSAGE("peer 1 is not an index in a world of 1 rank");
   wrong.peer = AD_ANY_SOURCE;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
   CHECK_MESSAGE("but must be one rank");

@@ -164,7 +164,7 @@ class Report(unittest.TestCase):
 
         report = checked(parallelize=half)
         self.assertIs(report.ok, False)
-        self.assertIn("24 of its 48 elements are on no rank", whole_text(report))
+        self.assertIn("no rank has 24 of its 48 elements", whole_text(report))
 
     def test_one_rank_alone(self):
         self.assertTrue(checked(parallelize=plain, mesh=1).ok)

@@ -299,7 +299,7 @@ class Batches(unittest.TestCase):
         report = checked(batches=same)
         self.assertIs(report.ok, False)
         self.assertEqual((report.begins.module, report.begins.place), ("", "forward"), report)
-        self.assertIn("6 of 12 indices along dimension 0 of the model's output are on no rank", report.begins.text)
+        self.assertIn("no rank has 6 of 12 indices along dimension 0 of the model's output", report.begins.text)
 
     def test_equal_rows_are_not_missed(self):
         def twins(rank, mesh):

@@ -137,8 +137,8 @@ class Collectives:
         _check_blocks(blocks, self._size, output.dtype)
         if blocks[self._rank].numel() != output.numel():
             raise InvalidError(
-                f"reduce_scatter: the output has {output.numel()} elements, but this rank's input tensor has "
-                f"{blocks[self._rank].numel()}: make them equal"
+                f"reduce_scatter: the output's number of elements is {output.numel()}, that of this rank's input "
+                f"tensor {blocks[self._rank].numel()}: make them equal"
             )
         whole = torch.cat([block.detach().reshape(-1) for block in blocks])
         counts = [block.numel() for block in blocks]
@@ -227,13 +227,14 @@ class Collectives:
         if not splits:
             if rows % self._size:
                 raise InvalidError(
-                    f"all_to_all_single: {rows} rows do not divide evenly among {self._size} ranks; give split sizes"
+                    f"all_to_all_single: the number of rows, {rows}, is no multiple of the number of ranks, "
+                    f"{self._size}; give split sizes"
                 )
             splits = [rows // self._size] * self._size
         if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
             raise InvalidError(
-                f"all_to_all_single: the split sizes {list(splits)} must be {self._size} numbers that add up to the "
-                f"tensor's {rows} rows"
+                f"all_to_all_single: the split sizes {list(splits)} must be {self._size} in number and add up to "
+                f"the tensor's number of rows, {rows}"
             )
         row = tensor.numel() // rows * how.parts if rows else 0
         return (ctypes.c_size_t * self._size)(*[split * row for split in splits])
@@ -465,15 +466,15 @@ def _of_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _check_pair(input: torch.Tensor, output: torch.Tensor, of_input: int, of_output: Optional[int] = None) -> None:
     if input.numel() != of_input or (of_output is not None and output.numel() != of_output):
         raise InvalidError(
-            f"an input of {input.numel()} elements does not fit an output of {output.numel()}: the larger must have as "
-            "many elements as the smaller times the number of ranks (all_to_all_single: as many as the smaller)"
+            f"the numbers of elements, {input.numel()} of the input and {output.numel()} of the output, do not fit: "
+            "the larger must be the smaller times the number of ranks (all_to_all_single: both the same)"
         )
     _of_dtype(output, input.dtype)
 
 
 def _check_blocks(blocks: Tensors, size: int, dtype: torch.dtype) -> None:
     if len(blocks) != size:
-        raise InvalidError(f"a list has {len(blocks)} tensors, but must have one for each of the {size} ranks")
+        raise InvalidError(f"a list's number of tensors is {len(blocks)}, but must be {size}, the number of ranks")
     for block in blocks:
         _of_dtype(block, dtype)
 

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/seams.h"
+#include "base/text.h"
 #include "bridge/alike.h"
 #include "bridge/bridge.h"
 #include "bridge/route.h"
@@ -21,11 +22,12 @@ static ad_status check_ranks(const ad_mesh *from, const ad_mesh *to, int *disjoi
   *disjoint = ad_mesh_last_rank(from) < ad_mesh_first_rank(to) || ad_mesh_last_rank(to) < ad_mesh_first_rank(from);
   if (*disjoint || ad_mesh_same_ranks(from, to)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "bridge: the source \"%s\" has %" PRId64 " ranks (%" PRId64 " to %" PRId64
+                 "bridge: the source \"%s\" has %" PRId64 " rank%s (%" PRId64 " to %" PRId64
                  "), the destination \"%s\" has %" PRId64 " (%" PRId64 " to %" PRId64
                  "); both must have the same ranks, or no rank in common",
-                 ad_mesh_text(from), ad_mesh_size(from), ad_mesh_first_rank(from), ad_mesh_last_rank(from),
-                 ad_mesh_text(to), ad_mesh_size(to), ad_mesh_first_rank(to), ad_mesh_last_rank(to));
+                 ad_mesh_text(from), ad_mesh_size(from), ad_plural(ad_mesh_size(from)), ad_mesh_first_rank(from),
+                 ad_mesh_last_rank(from), ad_mesh_text(to), ad_mesh_size(to), ad_mesh_first_rank(to),
+                 ad_mesh_last_rank(to));
 }
 
 static ad_status check_stages(const ad_mesh *mesh, const char *side) {

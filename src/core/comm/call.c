@@ -294,8 +294,8 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
 
 static ad_status check_message(const ad_call *call, const ad_message *message, size_t i) {
   if (message->peer < 0 || message->peer >= call->members)
-    return REFUSE(call, "message %zu: peer %" PRId64 " is not an index in a group of %u ranks", i, message->peer,
-                  call->members);
+    return REFUSE(call, "message %zu: peer %" PRId64 " is not an index in a group of %u rank%s", i, message->peer,
+                  call->members, ad_plural(call->members));
   if (message->send && message->receive)
     return REFUSE(call, "message %zu: one of `send` and `receive` must be NULL", i);
   if (message->count && !message->send && !message->receive)
@@ -439,7 +439,8 @@ static ad_status check_buffers(const ad_call *call) {
 static ad_status take_root(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_BROADCAST) return AD_OK;
   if (collective->root < 0 || collective->root >= call->members)
-    return REFUSE(call, "root %" PRId64 " is not an index in a group of %u ranks", collective->root, call->members);
+    return REFUSE(call, "root %" PRId64 " is not an index in a group of %u rank%s", collective->root, call->members,
+                  ad_plural(call->members));
   call->root = (uint32_t)collective->root;
   return AD_OK;
 }
@@ -491,8 +492,8 @@ static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t si
   if (is_any && (int)call->op == AD_OP_SEND)
     return REFUSE(call, "%s", "the peer of a send is AD_ANY_SOURCE, but must be one rank");
   if (!is_any && (transfer->peer < 0 || transfer->peer >= call->members))
-    return REFUSE(call, "peer %" PRId64 " is not an index in %s of %u ranks", transfer->peer,
-                  transfer->ranks ? "a list" : "a world", call->members);
+    return REFUSE(call, "peer %" PRId64 " is not an index in %s of %u rank%s", transfer->peer,
+                  transfer->ranks ? "a list" : "a world", call->members, ad_plural(call->members));
   call->peer = is_any ? AD_ANY_SOURCE : ad_shape_rank(&call->shape, transfer->peer);
   return AD_OK;
 }

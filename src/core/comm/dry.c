@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "comm/dry.h"
 #include "comm/engine.h"
 #include "mesh/group.h"
@@ -38,8 +39,8 @@ static ad_status open_dry(int64_t rank, int64_t size, int64_t ranks_per_node, co
 ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out) {
   if (!out) return ad_fail(AD_INVALID, "no communicator was opened: `out` is NULL");
   if (size < 1 || rank < 0 || rank >= size)
-    return ad_fail(AD_INVALID, "rank %lld is not in a world of %lld ranks; ranks go from 0 to size - 1",
-                   (long long)rank, (long long)size);
+    return ad_fail(AD_INVALID, "rank %lld is not in a world of %lld rank%s; ranks go from 0 to size - 1",
+                   (long long)rank, (long long)size, ad_plural(size));
   if (ranks_per_node < 0)
     return ad_fail(AD_INVALID, "`ranks_per_node` is %lld, but must be at least 1, or 0 for all ranks on one node",
                    (long long)ranks_per_node);

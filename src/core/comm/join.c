@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "base/options.h"
+#include "base/text.h"
 #include "comm/engine.h"
 #include "comm/meet.h"
 #include "comm/node.h"
@@ -33,8 +34,8 @@ static ad_status check_place(const char *call, int64_t rank, int64_t size) {
     return ad_fail(AD_INVALID, "%s: a world of %" PRId64 " ranks is not possible; a world has 1 to %d ranks", call,
                    size, SHM_RANKS_MAX);
   if (rank < 0 || rank >= size)
-    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is not in a world of %" PRId64 " ranks, which are numbered from 0",
-                   call, rank, size);
+    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is not in a world of %" PRId64 " rank%s, numbered from 0", call,
+                   rank, size, ad_plural(size));
   return ad_processor_check(ad_processor_kind(), size);
 }
 
@@ -93,10 +94,10 @@ static ad_status check_one_host(int64_t size) {
   int64_t here = number_of("LOCAL_WORLD_SIZE");
   if (here == size) return AD_OK;
   return ad_fail_alike(AD_INVALID,
-                       "torchrun started %" PRId64 " ranks, %" PRId64
+                       "torchrun started %" PRId64 " rank%s, %" PRId64
                        " of them on this host, but addend can join ranks of torchrun on one host only; for several "
                        "hosts start the program with mpirun or srun",
-                       size, here);
+                       size, ad_plural(size), here);
 }
 
 ad_status ad_torchrun_open(ad_comm **out) {

@@ -9,6 +9,7 @@
 #include <time.h>
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/unfinished.h"
 #include "comm/meet.h"
 
@@ -110,8 +111,8 @@ static ad_status look(const ad_rendezvous_meeting *m, int64_t own, int64_t *toke
 static ad_status fail_late(const ad_rendezvous_meeting *m, const beginning *begun) {
   char words[64] = "";
   if (begun->ranks != m->meeting.ranks)
-    snprintf(words, sizeof words, ": it began a world of %" PRId64 " ranks, this is one of %" PRIu32, begun->ranks,
-             m->meeting.ranks);
+    snprintf(words, sizeof words, ": it began a world of %" PRId64 " rank%s, this is one of %" PRIu32, begun->ranks,
+             ad_plural(begun->ranks), m->meeting.ranks);
   return ad_fail(AD_SYSTEM, "ad_comm_join: waiting for rank 0, which has not answered within %" PRId64 " s%s",
                  m->by.seconds, words);
 }

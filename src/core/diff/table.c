@@ -5,6 +5,7 @@
 
 #include "addend/diff.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "diff/told.h"
 #include "files/printed.h"
 
@@ -89,7 +90,8 @@ static int some_are_alike(const json_t *params) {
 }
 
 static void print_untold(FILE *file, size_t untold, const json_t *params, const ad_paint *paint) {
-  fprintf(file, "%sCANNOT TELL%s: %zu of %zu parameters%s\n", paint->open, paint->off, untold, json_array_size(params),
+  fprintf(file, "%sCANNOT TELL%s: %zu of %zu parameter%s%s\n", paint->open, paint->off, untold, json_array_size(params),
+          ad_plural((long long)json_array_size(params)),
           some_are_alike(params) ? "; give each rank a batch of its own, or --allow-identical where addends are meant "
                                    "to be equal"
                                  : "");
@@ -106,7 +108,8 @@ static void print_end(FILE *file, const json_t *document, const ad_paint *paint)
   }
   fprintf(file, "%s%s%s", right ? paint->good : paint->bad, right ? "right" : "WRONG", paint->off);
   if (wrong)
-    fprintf(file, ": %zu of %zu parameters", wrong, json_array_size(params));
+    fprintf(file, ": %zu of %zu parameter%s", wrong, json_array_size(params),
+            ad_plural((long long)json_array_size(params)));
   else if (!right)
     fprintf(file, ": the norm");
   if (untold) fprintf(file, "; of %zu %s it cannot tell", untold, wrong ? "more" : "parameters");

@@ -82,8 +82,8 @@ ad_status ad_mesh_check(const ad_mesh *mesh) {
   AD_TRY(ad_mesh_parse(mesh->text, mesh->first_rank, &again));
   if (again.size != mesh->size)
     return ad_fail(AD_INVALID,
-                   "mesh check: by its text the mesh \"%s\" has %" PRId64 " ranks, but its fields say %" PRId64,
-                   mesh->text, again.size, mesh->size);
+                   "mesh check: by its text the mesh \"%s\" has %" PRId64 " rank%s, but its fields say %" PRId64,
+                   mesh->text, again.size, ad_plural(again.size), mesh->size);
   if (again.named != mesh->named || again.named_count != mesh->named_count)
     return ad_fail(AD_INVALID,
                    "mesh check: the text \"%s\" names %d axes (set 0x%x), but the fields of the mesh say %d (set 0x%x)",

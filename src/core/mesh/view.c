@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "mesh/object.h"
 
 ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out) {
@@ -10,8 +11,8 @@ ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **o
   AD_TRY(ad_mesh_parse(text, mesh->first_rank, &parsed));
   if (parsed.size != mesh->size)
     return ad_fail(AD_INVALID,
-                   "view \"%s\" has %" PRId64 " ranks, its mesh \"%s\" has %" PRId64 "; the two numbers must be equal",
-                   parsed.text, parsed.size, mesh->text, mesh->size);
+                   "view \"%s\" has %" PRId64 " rank%s, its mesh \"%s\" has %" PRId64 "; the two numbers must be equal",
+                   parsed.text, parsed.size, ad_plural(parsed.size), mesh->text, mesh->size);
   AD_TRY(ad_new(1, &view));
   *view = parsed;
   *out = view;

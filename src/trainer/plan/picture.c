@@ -281,7 +281,8 @@ static int is_first_of_its_card(const picture *p, size_t i) { return kind_beside
 /* Draws the card that shows a mesh's ranks with their positions. */
 static void draw_mesh_card(FILE *file, const grid *g, int x, int y) {
   char text[128], count[AD_GROUPED_MAX];
-  ad_svg_text(file, x, y + 14, "head", "%s ranks", ad_grouped(ad_mesh_size(g->mesh), count));
+  ad_svg_text(file, x, y + 14, "head", "%s rank%s", ad_grouped(ad_mesh_size(g->mesh), count),
+              ad_plural(ad_mesh_size(g->mesh)));
   if (!is_drawn(g)) {
     draw_one_group(file, g, ad_mesh_large(g->mesh), x, y + CARD_HEAD);
     return;
@@ -322,8 +323,9 @@ static ad_status draw_group_card(const picture *p, const grid *g, size_t first, 
   AD_TRY(ad_axes_parse(p->kinds[first].axes, &axes));
   int64_t members = ad_mesh_ranks_over(g->mesh, axes), count = ad_mesh_size(g->mesh) / members;
   ad_svg_text(p->file, x, y + 14, "head", "over %s", p->kinds[first].axes);
-  ad_svg_text(p->file, x, y + 34, "small quiet", "%s group%s of %s ranks%s", ad_grouped(count, groups),
-              count == 1 ? "" : "s", ad_grouped(members, size), is_drawn(g) || count == 1 ? "" : "; the first:");
+  ad_svg_text(p->file, x, y + 34, "small quiet", "%s group%s of %s rank%s%s", ad_grouped(count, groups),
+              ad_plural(count), ad_grouped(members, size), ad_plural(members),
+              is_drawn(g) || count == 1 ? "" : "; the first:");
   if (is_drawn(g))
     draw_ranks(p->file, g, axes, x, y + CARD_HEAD);
   else
@@ -529,8 +531,8 @@ static ad_status draw_head(picture *to, const ad_recipe *recipe, const char *com
   char mesh[1024], text[1100], ranks[AD_GROUPED_MAX];
   json_t *typed = ad_json_text(command ? command : "");
   if (!typed) return ad_fail(AD_MEMORY, "no memory for the command line that a picture shows");
-  snprintf(text, sizeof text, "%s ranks, mesh %s", ad_grouped(ad_integer_of(to->plan, "world"), ranks),
-           ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
+  snprintf(text, sizeof text, "%s rank%s, mesh %s", ad_grouped(ad_integer_of(to->plan, "world"), ranks),
+           ad_plural(ad_integer_of(to->plan, "world")), ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
   ad_svg_text(to->file, PICTURE_MARGIN, 40, "title", "%s", recipe->name);
   ad_svg_text(to->file, PICTURE_MARGIN, 64, "text", "%s", text);
   to->width = 2 * PICTURE_MARGIN + ad_svg_text_width("title", recipe->name);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "files/json.h"
 #include "plan/exchanges.h"
 #include "plan/schedule.h"
@@ -366,8 +367,8 @@ static void print_nodes(FILE *file, const json_t *plan) {
 
 static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *plan) {
   char mesh[1024];
-  fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n", recipe->name, ad_integer_of(plan, "world"),
-          ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
+  fprintf(file, "%s: %lld rank%s, mesh %s; nothing ran\n", recipe->name, ad_integer_of(plan, "world"),
+          ad_plural(ad_integer_of(plan, "world")), ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
   ad_plan_print_schedule(file, plan);
   fprintf(file, "\n");
   AD_TRY(print_params(file, plan));

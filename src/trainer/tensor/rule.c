@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/text.h"
 #include "tensor/tape.h"
 
 enum { LETTERS = 128, DIMS_TEXT = (AD_OPERANDS_MAX + 1) * (AD_DIMS_MAX + 2) + 8 };
@@ -55,9 +56,9 @@ static void expand(const char *dims, const char *leading, char *out) {
 
 static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term, const char *dims) {
   char shape[96];
-  return ad_fail(AD_INVALID, "%s: %s: operand %d has shape %s, but must have %d dimensions (%.*s of \"%s\")", out->site,
-                 out->op->name, i + 1, ad_shape_print(&out->operand[i]->array.shape, shape, sizeof shape),
-                 count_letters(term), (int)strcspn(term, ",-"), term, dims);
+  return ad_fail(AD_INVALID, "%s: %s: operand %d has shape %s, but must have %d dimension%s (%.*s of \"%s\")",
+                 out->site, out->op->name, i + 1, ad_shape_print(&out->operand[i]->array.shape, shape, sizeof shape),
+                 count_letters(term), ad_plural(count_letters(term)), (int)strcspn(term, ",-"), term, dims);
 }
 
 /* What each letter stands for. */

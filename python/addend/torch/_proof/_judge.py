@@ -213,7 +213,7 @@ class Judge:
             if one.index:
                 covered[numpy.ix_(*one.index)] = True
         if right.ndim and not covered.all():
-            found.worse(math.inf, f"{int((~covered).sum())} of its {covered.size} elements are on no rank")
+            found.worse(math.inf, f"no rank has {int((~covered).sum())} of its {covered.size} elements")
 
     def _copies(self, found: Found, held: Dict[int, Held], step: int, late: str) -> None:
         """Notes an error if ranks with the same part of the parameter have different bits in the gradient."""
@@ -354,10 +354,11 @@ class Judge:
         """The error, if all gradients are right and parameters are not after a step of the optimizer."""
         first = min(updates.values())
         names = [name for name, step in updates.items() if step == first]
-        count = f"{len(names)} of {len(self._compared)} parameters"
-        text = f"the gradients are those of one process, {count} after it are not, first `{names[0]}`"
+        are = "is" if len(names) == 1 else "are"
+        count = f"{len(names)} of {_words.parameters(len(self._compared))}"
+        text = f"the gradients are those of one process, {count} after it {are} not, first `{names[0]}`"
         if first > 1:
-            text = f"after step {first - 1} all parameters are those of one process, after it {count} are not, first "
+            text = f"after step {first - 1} all parameters are those of one process, after it {count} {are} not, first "
             text += f"`{names[0]}`: the gradients of this step, or the update"
         return Begins("", "optimizer", text, step=first)
 
@@ -419,7 +420,7 @@ class Judge:
 
     def _reduction(self, late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Begins:
         name = next(iter(late))
-        count = "1 parameter" if len(late) == 1 else f"{len(late)} parameters"
+        count = _words.parameters(len(late))
         text = f"{count} whose addends are right, first `{name}`"
         axes: Tuple[str, ...] = tuple(axis for axis in self.axes.names if axis in late[name])
         factor = None

@@ -115,10 +115,6 @@ def _head(report: MatchReport) -> str:
     return f"{ranks}, mesh {report.mesh}, against one process; f64, within {report.bound:g} of each largest element"
 
 
-def _count(parameters: int) -> str:
-    return "1 parameter" if parameters == 1 else f"{parameters} parameters"
-
-
 def _factor(report: MatchReport) -> str:
     """The factor of all gradients; its causes are in what is said of where the error begins, if that has a factor."""
     causes = report.causes if report.begins is None or report.begins.factor is None else ()
@@ -131,15 +127,16 @@ def _params(report: MatchReport) -> str:
     lines = []
     if right:
         worst = max(param.error or 0.0 for param in right)
-        lines.append(f"  ok   {_count(len(right))}: the gradients are those of one process (worst {worst:.1e})")
+        lines.append(
+            f"  ok   {_words.parameters(len(right))}: the gradients are those of one process (worst {worst:.1e})"
+        )
     rest = [param for param in report.params if not param.ok and param.name not in report.unreached]
     width = max((len(param.name) for param in rest), default=0)
     lines += [f"  {_WORDS[param.ok]}  {param.name:<{width}}  {param.text}" for param in rest]
     if report.unreached:
         names = ", ".join(report.unreached[:3]) + ", ..." * (len(report.unreached) > 3)
-        lines.append(
-            f"  -    no gradient reached {_count(len(report.unreached))}, in one process or on a rank: {names}"
-        )
+        count = _words.parameters(len(report.unreached))
+        lines.append(f"  -    no gradient reached {count}, in one process or on a rank: {names}")
     return "\n".join(lines)
 
 
@@ -195,9 +192,9 @@ def table(report: MatchReport) -> str:
     elif report.ok is None and not unknown:
         parts.append("NOT CHECKED: no gradient reached any parameter")
     elif report.ok is None:
-        parts.append(f"CANNOT TELL: {unknown} of {len(report.params)} parameters")
+        parts.append(f"CANNOT TELL: {unknown} of {_words.parameters(len(report.params))}")
     elif failed:
-        parts.append(f"WRONG: {failed} of {len(report.params)} parameters")
+        parts.append(f"WRONG: {failed} of {_words.parameters(len(report.params))}")
     else:
         parts.append("WRONG: the parameters are right, but not the loss, norm or names above")
     return "\n\n".join(parts)

@@ -301,8 +301,8 @@ class Modules:
                 rows = numpy.moveaxis(whole, dim, 0)
                 absent = [i for i in range(count) if i not in had]
                 if had and absent and not any(numpy.allclose(rows[i], rows[j]) for i in absent for j in had):
-                    text = f"the ranks' batches are not the whole: {len(absent)} of {count} indices along dimension "
-                    text += f"{dim} of the model's output are on no rank, first {absent[0]}"
+                    text = f"the ranks' batches are not the whole: no rank has {len(absent)} of {count} indices "
+                    text += f"along dimension {dim} of the model's output, first {absent[0]}"
                     return self.begins("forward", "", text, Nothing, None)
         return None
 

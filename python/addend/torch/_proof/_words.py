@@ -18,3 +18,8 @@ def times(factor: float) -> str:
     """A factor other than 1 in words: "0.5 times", with as many digits as show that it is not 1, at least six."""
     text = next((text for digits in range(6, 17) if float(text := f"{factor:.{digits}g}") != 1), repr(factor))
     return f"{text} times"
+
+
+def parameters(count: int) -> str:
+    """A number of parameters in words."""
+    return f"{count} parameter{'s' * (count != 1)}"
