@@ -553,6 +553,37 @@ for most in None, 200:
     says(judged(flat, after=shifted(flat, 3, [20])), "unexplained", name="v")
     for by, kind in (25, "shifted"), (26, "unexplained"):
         says(judged(flat, after=shifted(flat, by)), kind, name="v")
+# Parts of the right sum at other places, with zeros where a part was padded: every element is one of the right sum.
+def arranged(name, length, order):
+    """The parameter's parts of `length` elements, the last padded by zeros, in another order."""
+    def after(p, rank, values):
+        if p.name != name:
+            return values
+        padded = [*values, *[0.0] * (-len(values) % length)]
+        return [v for part in order for v in padded[part * length : (part + 1) * length]][: len(values)]
+    return after
+
+
+parts = Job("dp=3", [Param("w", [12, 20]), Param("v", [50])])
+for length, order in (80, (2, 1, 0)), (80, (0, 2, 1)), (48, (4, 3, 2, 1, 0)), (40, (1, 0, 3, 2, 5, 4)):
+    moves = sorted({(part - at) * length for at, part in enumerate(order)} - {0})
+    document = judged(parts, after=arranged("w", length, order))
+    found = says(document, "shifted", None, range(3), name="w", words="parts of it at other places")
+    told = int("".join(found["text"].split("element i ", 2)[2].split(" should")[0].split()))
+    assert told in moves, (told, moves)
+    more = len(moves) - 1
+    assert (f"{more} other part" in found["text"]) if more else "other part" not in found["text"], found
+    assert param(document, "v")["pass"]
+says(judged(parts, after=arranged("v", 17, (2, 1, 0))), "shifted", name="v", words="parts of it at other places")  # one zero
+changed = lambda p, rank, values: [v + 1e-3 * (i == 41) for i, v in enumerate(arranged("w", 80, (2, 1, 0))(p, rank, values))]
+says(judged(parts, after=changed), "unexplained", name="w")
+# A part that moves has two elements or more, and zeros are half of the parameter at most.
+for width, kind in (1, "unexplained"), (2, "shifted"):
+    few = lambda p, rank, values: [*values[10:20], *values[:10], *values[-width:], *values[20 + width : -width], *values[20 : 20 + width]]
+    says(judged(parts, after=few), kind, name="v")
+for kept, kind in (25, "shifted"), (24, "unexplained"):
+    cleared = lambda p, rank, values: [*values[10:20], *values[:10], *values[20:kept], *[0.0] * (len(values) - kept)]
+    says(judged(parts, after=cleared), kind, name="v")
 # One rank's parameters are in another order; here it swaps two, and every rank's copy shows it.
 trio = Job("dp=3", [Param(name, [6, 5]) for name in "abc"])
 
@@ -605,6 +636,31 @@ judged(sparse, status=0)
 says(judged(sparse, after=without_indices), "other_rows", None, range(3), words="without their indices")
 more = lambda p, rank, values: [v + 1e-3 * (p.name == "w" and i == 7 * own_rows[rank][0]) for i, v in enumerate(without_indices(p, rank, values))]
 says(judged(sparse, after=more), "unexplained")
+# The same, as many rows as the rank with fewest has: the others' rows beyond that are left out.
+own_rows = {0: [1, 3, 8], 1: [0, 3, 5, 6], 2: [2, 4]}
+for r, of_rank in own_rows.items():
+    sparse.addends[r, 0, "w"] = [0.1 + r + i % 13 if i // 7 in of_rank else 0.0 for i in range(70)]
+
+
+def by_number(p, rank, values):
+    if p.name != "w":
+        return values
+    out = [0.0] * 70
+    for r, of_rank in own_rows.items():
+        for to, row in zip(own_rows[rank][:2], of_rank):
+            for i in range(7):
+                out[to * 7 + i] += sparse.addends[r, 0, "w"][row * 7 + i]
+    return rounded("F32", out)
+
+
+found = says(judged(sparse, after=by_number), "other_rows", None, range(3), words="the first 2 rows")
+more = lambda p, rank, values: [v + 1e-3 * (p.name == "w" and i == 7 * own_rows[rank][0]) for i, v in enumerate(by_number(p, rank, values))]
+says(judged(sparse, after=more), "unexplained")
+# Where all ranks have the same rows, the same sum is the right one but for the rows that are left out.
+own_rows = {r: [1, 3, 8] for r in range(3)}
+for r, of_rank in own_rows.items():
+    sparse.addends[r, 0, "w"] = [0.1 + r + i % 13 if i // 7 in of_rank else 0.0 for i in range(70)]
+assert param(judged(sparse, after=by_number), "w")["kind"] != "other_rows"
 # One copy is right, and the others are not: a reduce, or a change after the sum. If the others hold their own addends,
 # that is said, and a reduce is one of its causes.
 three_copies = Job("dp=3", [Param("w", [40]), Param("v", [9])])

@@ -170,7 +170,7 @@ def parts_in_another_order(draw):
     return summed_wrongly(draw, scatter)
 
 
-@watched(2, 3, truth=truth("unexplained", "sparse", words="sparse|indices|other rows|rows"))
+@watched(2, 3, truth=truth("other_rows", words="indices"))
 def sparse_values_alone(draw):
     """The values of sparse gradients are summed as if all ranks had the same indices."""
     model = Bag(False)

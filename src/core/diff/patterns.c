@@ -1,5 +1,6 @@
-/* Finds patterns of a sum within its own parameter: maxima, shifts, other rows; and calls patterns_others.c for those
- * that need other parameters. What both compare with is in patterns_values.c. */
+/* Finds patterns of a sum within its own parameter: maxima, shifts, moved parts; and calls patterns_rows.c for rows of
+ * sparse gradients, and patterns_others.c for what needs other parameters. What all compare with is in
+ * patterns_values.c. */
 #include "diff/patterns.h"
 
 #include <math.h>
@@ -243,12 +244,62 @@ static size_t list_shifts(const ad_part_values *values, const ad_placed *sorted,
   return count;
 }
 
+/* ---- parts of the right sum at other places ---- */
+
+/* Marks the elements that hold what belongs `shift` further on; returns how many that are not zero it adds. */
+static size_t mark_shift(const ad_part_values *values, int64_t shift, unsigned char *given) {
+  size_t added = 0;
+  for (size_t i = 0; i < values->n; i++) {
+    size_t j = given[i] ? values->n : index_at(values, values->at[i] + shift);
+    if (j == values->n || !ad_values_agree(values, values->sum[i], values->right[j], values->size[j])) continue;
+    given[i] = 1;
+    added += values->sum[i] != 0;
+  }
+  return added;
+}
+
+/* Whether each element was given, or is zero as padding is; and at most half are zeros of that kind. */
+static int all_given(const ad_part_values *values, const unsigned char *given) {
+  size_t zeros = 0;
+  for (size_t i = 0; i < values->n; i++) {
+    if (given[i]) continue;
+    if (values->sum[i] != 0) return 0;
+    zeros++;
+  }
+  return 2 * zeros <= values->n;
+}
+
+/* Explains the sum by the right one, in place or moved by few shifts; the one that moves most comes first and has enough
+ * elements, each other one half as many. */
+static void find_moved(const ad_part_values *values, int64_t *shifts, size_t count, unsigned char *given,
+                       ad_found_patterns *found) {
+  enum { SEGMENTS = 16 };
+  ad_pattern pattern = {.kind = AD_PATTERN_MOVED, .rank = -1};
+  size_t least = values->enough;
+  mark_shift(values, 0, given);
+  for (int segment = 0; segment < SEGMENTS && count; segment++) {
+    int64_t shift = most_frequent(shifts, count);
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++)
+      if (shifts[i] != shift) shifts[left++] = shifts[i];
+    count = left;
+    if (mark_shift(values, shift, given) < least) return;
+    if (segment) pattern.more++;
+    if (!segment) pattern.shift = shift, least = values->enough / 2 > 2 ? values->enough / 2 : 2;
+    if (!all_given(values, given)) continue;
+    ad_pattern_add(found, pattern);
+    return;
+  }
+}
+
 static ad_status find_shift(const ad_parts *parts, const ad_part_values *values, ad_found_patterns *found) {
   enum { MOST = 1 << 15 };
   ad_placed *sorted;
-  int64_t *shifts;
+  int64_t *shifts = NULL;
+  unsigned char *given = NULL;
   AD_TRY(ad_new(values->n, &sorted));
   ad_status status = ad_new(MOST, &shifts);
+  if (!status) status = ad_new(values->n, &given);
   if (!status) {
     for (size_t i = 0; i < values->n; i++) sorted[i] = (ad_placed){values->right[i], i};
     ad_placed_sort(sorted, values->n);
@@ -256,70 +307,12 @@ static ad_status find_shift(const ad_parts *parts, const ad_part_values *values,
     int64_t shift = most_frequent(shifts, count);
     if (count && is_shifted(values, shift, parts->param->is_sampled))
       ad_pattern_add(found, (ad_pattern){.kind = AD_PATTERN_SHIFTED, .shift = shift, .rank = -1});
-    ad_release(shifts);
+    else if (!parts->param->is_sampled)
+      find_moved(values, shifts, count, given, found);
   }
+  ad_release(given);
+  ad_release(shifts);
   ad_release(sorted);
-  return status;
-}
-
-/* ---- values of sparse gradients, added though they belong to other rows ---- */
-
-/* Rows of a whole parameter: the columns' sums must be right, though each copy has rows of its own addend alone. */
-typedef struct ad_row_marks {
-  size_t count, width;
-  unsigned char *own, *others; /* [count]: rows that are not zero in the holder's addends, and in those of others */
-} ad_row_marks;
-
-static ad_status mark_rows(const ad_parts *parts, const ad_part *part, ad_row_marks *out) {
-  const ad_members *members = ad_part_members(parts, part);
-  double *row;
-  AD_TRY(ad_new(out->width, &row));
-  for (size_t c = 0; c < members->count; c++)
-    for (size_t r = 0; r < out->count; r++) {
-      int is_own = members->columns[c].piece.rank == part->holders[0], full = 0;
-      ad_part_read(parts, part, &members->columns[c].piece, r * out->width, (r + 1) * out->width, row);
-      for (size_t i = 0; i < out->width; i++) full |= row[i] != 0;
-      if (full) (is_own ? out->own : out->others)[r] = 1;
-    }
-  ad_release(row);
-  return AD_OK;
-}
-
-/* Whether the sum has the rows of the holder's own addends alone, others have other rows, and the sum of all rows is
- * right in every column. */
-static int are_other_rows(const ad_part_values *values, const ad_row_marks *rows) {
-  size_t elsewhere = 0, full = 0;
-  for (size_t r = 0; r < rows->count; r++) {
-    elsewhere += rows->others[r] && !rows->own[r];
-    for (size_t i = 0; i < rows->width && !rows->own[r]; i++)
-      if (values->sum[r * rows->width + i] != 0) return 0;
-  }
-  for (size_t i = 0; i < rows->width; i++) {
-    double sum = 0, right = 0, size = 0;
-    for (size_t r = 0; r < rows->count; r++) {
-      sum += values->sum[r * rows->width + i];
-      right += values->right[r * rows->width + i];
-      size += values->size[r * rows->width + i];
-    }
-    if (!ad_values_agree(values, sum, right, 4 * size)) return 0;
-    full += sum != 0;
-  }
-  return elsewhere && full >= values->enough;
-}
-
-static ad_status find_other_rows(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
-                                 ad_found_patterns *found) {
-  const ad_shape *shape = &parts->param->shape;
-  ad_box whole = ad_box_whole(shape);
-  if (shape->ndim < 2 || part->sampled || part->holder_count != 1 || !ad_box_equal(shape, &part->box, &whole))
-    return AD_OK;
-  ad_row_marks rows = {.count = (size_t)shape->dim[0], .width = values->n / (size_t)shape->dim[0]};
-  AD_TRY(ad_new(2 * rows.count, &rows.own));
-  rows.others = rows.own + rows.count;
-  ad_status status = mark_rows(parts, part, &rows);
-  if (!status && are_other_rows(values, &rows))
-    ad_pattern_add(found, (ad_pattern){.kind = AD_PATTERN_OTHER_ROWS, .rank = -1});
-  ad_release(rows.own);
   return status;
 }
 
@@ -330,7 +323,7 @@ ad_status ad_patterns_find(const ad_parts *parts, const ad_part *part, const dou
   AD_TRY(ad_part_values_create(parts, part, expected, &values));
   ad_status status = find_operations(parts, part, &values, expected, found);
   if (!status) status = find_shift(parts, &values, found);
-  if (!status) status = find_other_rows(parts, part, &values, found);
+  if (!status) status = ad_patterns_find_rows(parts, part, &values, expected, found);
   if (!status && others) status = ad_patterns_find_others(parts, part, &values, expected, found);
   ad_part_values_clear(&values);
   return status;

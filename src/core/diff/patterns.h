@@ -10,9 +10,11 @@ typedef enum ad_pattern_kind {
   AD_PATTERN_MINIMUM,
   AD_PATTERN_PRODUCT,
   AD_PATTERN_SHIFTED,       /* element i holds the sum that element i + `shift` should hold */
+  AD_PATTERN_MOVED,         /* so do some elements, by `shift` the most of them; `more` other parts by other shifts */
   AD_PATTERN_OTHER_SUM,     /* the sum of parameter `name`, and of `more` others */
   AD_PATTERN_OTHER_ADDENDS, /* rank `rank` added its addends of parameter `name`, and of `more` others, in their place */
-  AD_PATTERN_OTHER_ROWS     /* ranks' rows that are not zero were added in their order, though they are other rows */
+  AD_PATTERN_OTHER_ROWS,    /* ranks' rows that are not zero were added in their order, though they are other rows */
+  AD_PATTERN_NUMBERED_ROWS  /* so were the first `more` of each rank's rows, and the rest left out */
 } ad_pattern_kind;
 
 typedef struct ad_pattern {
@@ -62,6 +64,9 @@ void ad_pattern_add(ad_found_patterns *found, ad_pattern pattern);
  * other parameters' values may be read and compared with. */
 ad_status ad_patterns_find(const ad_parts *parts, const ad_part *part, const double *expected, int others,
                            ad_found_patterns *found) AD_CHECKED;
+/* The patterns of rows that were added to other rows (patterns_rows.c). */
+ad_status ad_patterns_find_rows(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
+                                const double *expected, ad_found_patterns *found) AD_CHECKED;
 /* The patterns that need other parameters' values (patterns_others.c). */
 ad_status ad_patterns_find_others(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                                   const double *expected, ad_found_patterns *found) AD_CHECKED;

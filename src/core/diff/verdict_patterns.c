@@ -40,6 +40,18 @@ static void add_shift(ad_case *c, const ad_pattern *pattern) {
               by == 1 ? "" : "s", shift < 0 ? '-' : '+', by);
 }
 
+static void add_moved(ad_case *c, const ad_pattern *pattern) {
+  long long shift = (long long)pattern->shift, by = shift < 0 ? -shift : shift;
+  char others[96] = "";
+  if (pattern->more)
+    snprintf(others, sizeof others, "; %zu other part%s moved by %s", pattern->more,
+             pattern->more == 1 ? " is" : "s are", pattern->more == 1 ? "another distance" : "other distances");
+  ad_case_add(c, AD_VERDICT_SHIFTED, 0, NAN, "",
+              "the right sum, with parts of it at other places: where a part is moved, element i holds what element "
+              "i %c %lld should hold%s",
+              shift < 0 ? '-' : '+', by, others);
+}
+
 /* Prints "`up.weight`" or "`up.weight` and 2 other parameters". */
 static const char *print_names(const ad_pattern *pattern, char *out, size_t size) {
   if (pattern->more)
@@ -73,6 +85,9 @@ static void add_pattern(ad_case *c, const ad_pattern *pattern) {
     case AD_PATTERN_SHIFTED:
       add_shift(c, pattern);
       break;
+    case AD_PATTERN_MOVED:
+      add_moved(c, pattern);
+      break;
     case AD_PATTERN_OTHER_SUM:
     case AD_PATTERN_OTHER_ADDENDS:
       add_others(c, pattern);
@@ -81,6 +96,13 @@ static void add_pattern(ad_case *c, const ad_pattern *pattern) {
       ad_case_add(c, AD_VERDICT_OTHER_ROWS, 0, NAN, "",
                   "values of sparse gradients were summed without their indices: each rank's copy has the rows of its "
                   "own gradient alone, and the sum over all rows is right");
+      break;
+    case AD_PATTERN_NUMBERED_ROWS:
+      ad_case_add(c, AD_VERDICT_OTHER_ROWS, 0, NAN, "",
+                  "values of sparse gradients were summed without their indices: the first %zu row%s of each rank's "
+                  "gradient that %s not zero were added by their number, whichever rows they are; the others are "
+                  "left out",
+                  pattern->more, pattern->more == 1 ? "" : "s", pattern->more == 1 ? "is" : "are");
       break;
   }
 }
