@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include "draw.h"
+#include "drawn_bridge.h"
 #include "drawn_program.h"
 
 #define main main_of_experts
@@ -238,6 +239,62 @@ static void no_mixture_of_experts_is_called_wrong(void **state) {
   }
 }
 
+/* ---- programs on two meshes that bridges join ---- */
+
+static const char *const bridged_forms[] = {
+#define BRIDGED_WORDS(code, words) words,
+    BRIDGED_FORMS(BRIDGED_WORDS)
+#undef BRIDGED_WORDS
+};
+
+/* Rows are dealt in another way on each side: to more ranks or to fewer, in parts that lie inside each other or not. */
+static const struct {
+  const char *near, *far, *placement;
+} joined[] = {{"dp=3", "dp=2", "disjoint"},
+              {"dp=2", "dp=3", "disjoint"},
+              {"dp=1", "dp=3", "disjoint"},
+              {"dp=2", "dp=2", "disjoint"},
+              {"dp=4", "dp=2 tp=2", "colocated"},
+              {"dp=2 tp=2", "dp_replicate=2 dp_shard=2", "colocated"},
+              {"dp_replicate=2 dp_shard=2", "dp=1", "disjoint"},
+              {"dp=3", "dp=3", "colocated"}};
+enum { JOINED = sizeof joined / sizeof *joined, BRIDGED_CASES = 280 };
+
+static void expect_right_over_a_bridge(int i, ad_check_options options) {
+  uint64_t drawn[5];
+  char text[512], *json = NULL;
+  int holds = 0;
+  ad_recipe *recipe;
+  for (int k = 0; k < 5; k++) drawn[k] = ad_random_bits(92, (uint64_t)i, (uint64_t)k);
+  int form = i / 2 % BRIDGED_COUNT, mesh = (int)(drawn[0] % JOINED), microbatches = 1 + (int)(drawn[1] % 3);
+  snprintf(text, sizeof text,
+           "name: bridged\nmodel: {kind: bridged, form: %d}\nmesh: {near: \"%s\", far: \"%s\"}\nplacement: %s\n"
+           "precision: {compute: %s}\nshard: {zero: %d}\n"
+           "train: {global_batch: %d, microbatches: %d, steps: 3, lr: 0.01, seed: %d, clip: 0.05}\n",
+           form, joined[mesh].near, joined[mesh].far, joined[mesh].placement, i % 2 ? "bf16" : "f32",
+           (int)(drawn[2] % 4), 3 * microbatches + (int)(drawn[3] % 8), microbatches, i);
+  must(ad_recipe_parse(text, "bridged.yaml", NULL, 0, &recipe));
+  options.size = sizeof options;
+  if (ad_check(recipe, &options, &holds, &json)) fail_msg("%s\n%s: %s", bridged_forms[form], text, ad_last_error());
+  char *table;
+  must(ad_check_table(json, AD_PLAIN_TEXT, &table));
+  if (!holds) fputs(table, stderr);
+  if (!holds) fail_msg("case %d: %s\n%s", i, bridged_forms[form], text);
+  free(table);
+  free(json);
+  ad_recipe_destroy(recipe);
+}
+
+static void no_right_program_with_bridges_is_called_wrong(void **state) {
+  draw cases = draw_cases("right programs with bridges", BRIDGED_CASES, 0, 28);
+  must(ad_program_register(&bridged_kind));
+  for (int i = 0; i < BRIDGED_CASES; i++)
+    if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){0});
+  cases = draw_cases("right programs with bridges and planted mistakes", BRIDGED_CASES, 0, 3);
+  for (int i = 0; i < BRIDGED_CASES; i++)
+    if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){.sabotage = 1, .sabotage_count = 12});
+}
+
 static void no_mistake_survives_in_a_right_program(void **state) {
   draw cases = draw_cases("right programs with planted mistakes", PLANTED, 0, 4);
   for (int i = 0; i < PLANTED; i++)
@@ -282,6 +339,7 @@ int main(void) {
       cmocka_unit_test(ranks_that_use_each_others_activations_compute_in_pieces),
       cmocka_unit_test(a_metric_that_cancels_may_be_off_by_what_the_largest_loss_may),
       cmocka_unit_test(no_right_program_is_called_wrong),
+      cmocka_unit_test(no_right_program_with_bridges_is_called_wrong),
       cmocka_unit_test(no_mixture_of_experts_is_called_wrong),
       cmocka_unit_test(no_mistake_survives_in_a_right_program),
   };
