@@ -3,6 +3,7 @@ say nothing.
 """
 
 import contextlib
+import dataclasses
 import math
 import unittest
 
@@ -13,7 +14,7 @@ from torch import nn
 
 import addend
 from addend.torch import check
-from addend.torch._proof import _words
+from addend.torch._proof import _report, _words
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._job import Held, Part, Task, Whole
 from addend.torch._proof._judge import Judge
@@ -144,6 +145,12 @@ def judged(losses, mesh=None, counted=True, alone=1.0, further=(), averaged=1.0,
     return Judge(task, axes, whole, parts, "no such folder").report()
 
 
+def wrong_once():
+    """A report whose only parameter is wrong."""
+    report = judged([[0.25], [0.75]])
+    return dataclasses.replace(report, ok=False, params=(dataclasses.replace(report.params[0], ok=False),))
+
+
 class Bounds(unittest.TestCase):
     """Losses just within each bound and just beyond it, without jobs."""
 
@@ -203,6 +210,10 @@ class Bounds(unittest.TestCase):
         self.assertIsNone(report.loss)
         self.assertTrue(any("losses were not compared" in text for text in report.messages), str(report))
         self.assertFalse(any("losses were not compared" in text for text in judged([[0.25], [0.75]]).messages))
+
+    def test_one_parameter_is_in_the_singular(self):
+        self.assertIn("  ok   1 parameter:", str(judged([[0.25], [0.75]])))
+        self.assertRegex(_report.table(wrong_once()), r"WRONG: 1 of 1 parameter$")
 
 
 class Factors(unittest.TestCase):
@@ -452,7 +463,32 @@ class FurtherForwards(unittest.TestCase):
         for arguments in ({"value": 3.0}, {"value": 2.0}, {"value": 1 + 1e-7}, {"value": float("nan")}, {"shift": 1.0}):
             report = self.unseen(**arguments)
             self.assertIsNone(report.ok, str(report))
-            self.assertTrue(any("without gradients" in text for text in report.messages), str(report))
+            self.assertTrue(any("without a backward" in text for text in report.messages), str(report))
+
+    def test_forwards_with_gradients_that_no_backward_reaches(self):
+        """Losses that are computed again, or whose sum alone goes backward, and a backward in two parts."""
+
+        def again(model, microbatches, loss_of):
+            for x in microbatches:
+                loss_of(model, x)
+            no_sync(model, microbatches, loss_of)
+
+        def together(model, microbatches, loss_of):
+            sum(loss_of(model, x) for x in microbatches).backward()
+
+        def twice(model, microbatches, loss_of):
+            with model.no_sync():
+                losses = [loss_of(model.module, x) / 2 for x in microbatches]
+                sum(losses).backward(retain_graph=True)
+            sum(losses).backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+
+        for run in (again, together, twice):
+            report = checked(run=run, count=2)
+            self.assertIs(report.ok, True, f"{run.__name__}: {report}")
+            self.assertAlmostEqual(report.loss, report.loss_alone, delta=1e-9)
 
     def test_numerators_whose_value_alone_is_doubled(self):
         def loss(model, x):

@@ -109,7 +109,7 @@ class Part:
     noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
     batches: int = 1
     narrow: Dict[str, str] = dataclasses.field(default_factory=dict)  # buffers that may be rounded, by `unify_buffers`
-    further: List[float] = dataclasses.field(default_factory=list)  # losses that were computed without gradients
+    further: List[float] = dataclasses.field(default_factory=list)  # losses that no backward reached
     returned: bool = False  # `losses` are what the job's run returned, for it called no loss
 
 
@@ -314,6 +314,18 @@ def _steps_alone(
 # -- a rank
 
 
+@dataclasses.dataclass
+class _Noted:
+    """The value of a loss, and whether a backward reached it."""
+
+    value: float
+    is_reached: bool = False
+
+    def reach(self, _: torch.Tensor) -> None:
+        """Notes the backward; called with the gradient that it begins with."""
+        self.is_reached = True
+
+
 class Rank:
     """One rank of the job: makes its model, runs the steps, and returns a Part."""
 
@@ -324,6 +336,7 @@ class Rank:
         self.mode = _double.Double()
         self.losses: List[float] = []
         self.further: List[float] = []  # losses of a validation, or of a step whose backward the job computes otherwise
+        self._noted: List[_Noted] = []  # this step's losses
         self.returned = False  # `losses` are what the job's run returned
         prepare(task)
         model, self.said = make(task, axes.size(), 0 if whole.file else 1)
@@ -384,31 +397,34 @@ class Rank:
         return 1.0
 
     def scaled(self, model: Any, batch: Any) -> torch.Tensor:
-        """The loss of a microbatch, scaled as the job's backward needs it; also notes its value, apart from the others
-        if no backward can follow, as in a validation. That of a pipeline that finds its shapes is not the step's."""
+        """The loss of a microbatch, scaled as the job's backward needs it; also notes its value, and whether a backward
+        reaches it, as none does in a validation. That of a pipeline that finds its shapes is not the step's."""
         value, count = _loss_of(self.task, model, batch)
         if count is not None:
             value = value * (self.averaged / (self.whole.count or 1.0))
         if not _pipeline.infers():
-            noted = self.losses if torch.is_grad_enabled() else self.further
             with torch.no_grad():
                 told = value.full_tensor() if is_dtensor(value) else value
-                noted.append(float(told.detach()))
+                self._noted.append(noted := _Noted(float(told.detach())))
+            if value.requires_grad:
+                value.register_hook(noted.reach)
         return value
 
     def step(self) -> None:
         """Runs forward and backward of all microbatches."""
-        self.losses.clear()
-        self.further.clear()
+        self._noted.clear()
+        told = None
         with self.mode:
             if self.task.run is not None:
                 told = self.task.run(self.model, self.batches, self.scaled)
-                if isinstance(told, (list, tuple)) and not self.losses:
-                    self.losses += [float(value) for value in told]
-                    self.returned = True
-                return
-            for batch in self.batches:
-                self.scaled(self.model, batch).backward()
+            else:
+                for batch in self.batches:
+                    self.scaled(self.model, batch).backward()
+        self.losses = [noted.value for noted in self._noted if noted.is_reached]
+        self.further = [noted.value for noted in self._noted if not noted.is_reached]
+        self.returned = isinstance(told, (list, tuple)) and not self.losses
+        if self.returned:
+            self.losses = [float(value) for value in told or ()]
 
     def clear(self) -> None:
         for part in self.parts:

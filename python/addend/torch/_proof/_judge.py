@@ -297,11 +297,11 @@ class Judge:
 
     def _loss(self) -> Tuple[Optional[float], bool]:
         """(the ranks' loss, whether it is right or left open). A scalar loss is right if a sum or a mean of the ranks'
-        and microbatches' gives that of one process; numerators are right if they add up to it. Losses without gradients
-        count where there are no others; that these are wrong is left open, for they may be a validation's."""
-        has_gradients = any(part.losses for part in self.parts)
+        and microbatches' gives that of one process; numerators are right if they add up to it. Losses that no backward
+        reached count where there are no others; that these are wrong is left open, for they may be a validation's."""
+        has_backward = any(part.losses for part in self.parts)
         is_counted = self.whole.count is not None
-        seen = {part.rank: (part.losses if has_gradients else part.further, part.averaged) for part in self.parts}
+        seen = {part.rank: (part.losses if has_backward else part.further, part.averaged) for part in self.parts}
         losses = {
             rank: [loss / (averaged if is_counted else 1.0) for loss in some]
             for rank, (some, averaged) in seen.items()
@@ -319,8 +319,8 @@ class Judge:
             return best.values[0], True
         value, doubt, mean = best.values[0], "", _losses.nearest(every, alone)
         ours, one = _words.apart(value, alone)
-        if not has_gradients:
-            doubt = f"the loss was seen without gradients alone, and is {ours}, in one process {one}: cannot tell "
+        if not has_backward:
+            doubt = f"the loss was seen without a backward alone, and is {ours}, in one process {one}: cannot tell "
             doubt += "whether it is the step's or a validation's"
         elif not self._is_small(error) and self._is_near(mean.error(alone)):
             value = mean.total
@@ -330,7 +330,7 @@ class Judge:
         is_open = bool(doubt) or self._is_small(error)
         self._is_doubted |= is_open
         # of numerators by which all gradients are too large the factor is reported, with its causes
-        if doubt and (not has_gradients or self._common_factor() is None):
+        if doubt and (not has_backward or self._common_factor() is None):
             self.messages.append(doubt)
         return value, is_open
 
