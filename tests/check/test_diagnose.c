@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "check/proof.h"
+#include "says.h"
 
 static ad_mesh *mesh; /* 3 replicas of 2 shards, and an axis of size 1 */
 static const ad_axes REPLICATE = AD_AXES(AD_DP_REPLICATE), SHARD = AD_AXES(AD_DP_SHARD);
@@ -134,7 +135,7 @@ static void copies_that_differ_were_not_reduced_if_together_they_are_the_sum(voi
   ad_cause cause = diagnose(0.9, 0.4, 0, 0, SHARD, -1);
   assert_int_equal(cause.kind, AD_CAUSE_REPLICAS_DIFFER);
   assert_int_equal(cause.axes, SHARD);
-  assert_non_null(strstr(cause.text, "copies differ along dp_shard, and are no parts of one sum"));
+  assert_text_says(cause.text, "dp_shard");
   ad_diagnose_parts(SHARD, &causes);
   assert_int_equal(causes.count, 1);
   assert_int_equal(causes.list[0].kind, AD_CAUSE_PARTIAL);
@@ -144,7 +145,7 @@ static void copies_that_differ_were_not_reduced_if_together_they_are_the_sum(voi
 static void one_odd_copy_is_named(void **state) {
   ad_cause cause = diagnose(1, 0, 1, 0, REPLICATE, 4);
   assert_int_equal(cause.kind, AD_CAUSE_REPLICAS_DIFFER);
-  assert_non_null(strstr(cause.text, "rank 4"));
+  assert_text_says(cause.text, "rank 4");
 }
 
 static void equal_copies_that_are_wrong_lack_addends(void **state) {

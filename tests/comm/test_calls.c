@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "ranks.h"
+#include "says.h"
 
 static void refused(ad_status status, const char *words) {
   assert_int_equal(status, AD_INVALID);
@@ -186,8 +187,8 @@ static int differ_from_two(ad_comm *comm, void *context) {
     atomic_fetch_add(posted, 1);
     CHECK_STATUS(ad_comm_wait(comm, &request), AD_MISMATCH);
   }
-  CHECK_MESSAGE("; ranks 0,2 call all_reduce(sum) of 1 f32");
-  CHECK_MESSAGE("; rank 1 calls all_reduce(sum) of 2 f32");
+  CHECK_SAYS("0", "2", "all_reduce", "1", "f32");
+  CHECK_SAYS("rank 1", "all_reduce", "2", "f32");
   ad_mesh_destroy(mesh);
   return 0;
 }
@@ -213,9 +214,9 @@ static int fail_and_call_again(ad_comm *comm, void *context) {
                        .dtype = AD_F32};
   if (ad_comm_rank(comm)) sum.count = 0;
   CHECK_STATUS(ad_comm_run(comm, &sum), AD_MISMATCH);
-  CHECK_MESSAGE("; the communicator can only be closed");
+  CHECK_LISTED();
   CHECK_STATUS(ad_comm_barrier(comm, &group), AD_MISMATCH);
-  CHECK_MESSAGE("; the communicator can only be closed");
+  CHECK_LISTED();
   ad_mesh_destroy(mesh);
   return 0;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "ranks.h"
+#include "says.h"
 
 enum { COUNT = 40000, MESSAGES = 600, TRIES = 60 };
 
@@ -79,7 +80,7 @@ static int fail_on_one(ad_comm *comm, void *context) {
   CHECK(!status || (status == AD_MEMORY) == (ad_comm_rank(comm) == 1));
   if (status && ad_comm_rank(comm) == 0) {
     CHECK(status == AD_PEER_FAILED);
-    CHECK_MESSAGE("rank 1: ");
+    CHECK_SAYS("rank 1");
   }
   ad_mesh_destroy(mesh);
   free(in);
@@ -144,7 +145,7 @@ static int call_wrongly(ad_comm *comm, void *context) {
   ad_request unknown = {.id = 1000};
   CHECK_STATUS(ad_comm_run(comm, NULL), AD_INVALID);
   CHECK_STATUS(ad_comm_post(comm, NULL, &unknown), AD_INVALID);
-  CHECK_MESSAGE("NULL");
+  CHECK_SAYS("NULL");
   CHECK_STATUS(ad_comm_wait(comm, &unknown), AD_INVALID);
   CHECK_OK(ad_comm_run(comm, &good));  // the refused calls were not counted as calls
   ad_mesh_destroy(mesh);
@@ -163,7 +164,7 @@ static int sum_all(ad_comm *comm, void *context) {
   CHECK(sum == 1 + 2 + 3);
   call.out = NULL;
   CHECK_STATUS(ad_comm_run(comm, &call), AD_INVALID);
-  CHECK_MESSAGE("test_faults.c:");
+  CHECK_SAYS("test_faults.c");
   return 0;
 }
 

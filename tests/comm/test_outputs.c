@@ -13,6 +13,7 @@
 #include "kernels/kernels.h"
 #include "addend/random.h"
 #include "ranks.h"
+#include "says.h"
 
 enum { MEMBERS_MAX = 5, OUTPUT = MEMBERS_MAX, SEGMENTS = 6, COUNT_MAX = 220000 };
 
@@ -244,7 +245,7 @@ static int differ(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_comm_run(comm, &call), AD_MISMATCH);
   CHECK_MESSAGE(words[what][0]);
   CHECK_MESSAGE(words[what][1]);
-  CHECK_MESSAGE("rank 0");
+  CHECK_SAYS("rank 0");
   ad_mesh_destroy(w.mesh);
   return 0;
 }

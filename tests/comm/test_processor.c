@@ -8,6 +8,7 @@
 #include <string.h>
 #include "addend/comm.h"
 #include "comm/processor.h"
+#include "says.h"
 
 static void ranks_on_a_processor_that_was_tried(void **state) {
   assert_int_equal(ad_processor_check("x86_64", 1), AD_OK);
@@ -19,7 +20,7 @@ static void ranks_on_a_processor_that_was_tried(void **state) {
 static void refused(const char *kind, int64_t ranks, const char *words) {
   assert_int_equal(ad_processor_check(kind, ranks), AD_SYSTEM);
   assert_memory_equal(ad_last_error(), words, strlen(words));
-  assert_non_null(strstr(ad_last_error(), "one process works, and so do layouts and `addend diff`"));
+  assert_says("addend diff");
 }
 
 static void ranks_on_another_are_refused(void **state) {
@@ -41,7 +42,7 @@ static void launching_asks(void **state) {
   if (ad_processor_check(ad_processor_kind(), 2) == AD_OK) return;
   options.ranks = 2;
   assert_int_equal(ad_launch(&options, &result), AD_SYSTEM);
-  assert_non_null(strstr(ad_last_error(), "2 ranks on "));
+  assert_says("2");
 }
 #endif
 

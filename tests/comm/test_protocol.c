@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "ranks.h"
+#include "says.h"
 
 typedef struct world {
   ad_comm *comm;
@@ -95,10 +96,10 @@ static int differ(ad_comm *comm, void *context) {
   CHECK_OK(ad_comm_barrier(comm, &w->all));
   if (w->rank == 2) d->change(w, &call);
   fails_on_all(w, &call, AD_MISMATCH, d->one, d->other);
-  CHECK_MESSAGE("others.c:1");
-  CHECK_MESSAGE("two.c:2");
-  CHECK_MESSAGE("call 2 of the group");
-  CHECK_MESSAGE("rank 2");
+  CHECK_SAYS("others.c:1");
+  CHECK_SAYS("two.c:2");
+  CHECK_SAYS("2");
+  CHECK_SAYS("rank 2");
   return close_world(w);
 }
 
@@ -164,8 +165,8 @@ static int wrong_order(ad_comm *comm, void *context) {
   // Rank 0 waits for 1 on tp, 1 for 3 on dp, 3 for 2 on tp, 2 for 0 on dp.
   call.group = w->rank == 0 || w->rank == 3 ? tp : dp;
   fails_on_all(w, &call, AD_CYCLE, "rank 0 waits for rank 1", "rank 3 waits for rank 2");
-  CHECK_MESSAGE("tp {0,1}");
-  CHECK_MESSAGE("dp_replicate,dp_shard {1,3}");
+  CHECK_SAYS("tp", "{0", "1}");
+  CHECK_SAYS("dp_replicate", "dp_shard", "{1", "3}");
   return close_world(w);
 }
 

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "ranks.h"
+#include "says.h"
 
 enum { COUNT = 8 << 20, RANKS = 3 };  // COUNT: f32 values of each rank
 
@@ -94,9 +95,9 @@ static int take_away(ad_comm *comm, void *context) {
     double start = rank_seconds();
     CHECK_STATUS(ad_comm_wait(comm, &request), AD_PEER_FAILED);
     CHECK(rank_seconds() - start < RANK_HANGS);
-    CHECK_MESSAGE("of the input of rank 1");
-    CHECK_MESSAGE("taken.c:1");
-    CHECK_MESSAGE("33554432 bytes");
+    CHECK_SAYS("rank 1");
+    CHECK_SAYS("taken.c:1");
+    CHECK_SAYS("33554432");
   }
   if (!atomic_load(is_taken) || ad_comm_rank(comm) != 1) munmap(memory, bytes);
   return close_world(&w);
@@ -119,8 +120,8 @@ static int post_and_leave(ad_comm *comm, void *context) {
     CHECK_OK(ad_comm_post(comm, &call, &request));
   } else {
     CHECK_STATUS(ad_comm_run(comm, &call), AD_RANK_LEFT);
-    CHECK_MESSAGE("rank 1 left");
-    CHECK_MESSAGE("left.c:1");
+    CHECK_SAYS("rank 1");
+    CHECK_SAYS("left.c:1");
   }
   return close_world(&w);
 }
@@ -159,7 +160,7 @@ static int die_while_read(ad_comm *comm, void *context) {
   while (!status && rank_seconds() - start < RANK_HANGS) status = ad_comm_run(comm, &call);
   CHECK_STATUS(status, AD_RANK_DIED);
   CHECK(rank_seconds() - start < RANK_HANGS);
-  CHECK_MESSAGE("rank 1 died: signal 9, SIGKILL");
+  CHECK_SAYS("rank 1", "signal 9", "SIGKILL");
   return close_world(&w);
 }
 
@@ -170,7 +171,7 @@ static void dies_and_is_named(ad_collective_op op, long microseconds) {
   assert_int_equal(ad_launch(&options, &result), AD_RANK_DIED);
   assert_int_equal(result.rank, 1);
   assert_int_equal(result.signal, SIGKILL);
-  assert_non_null(strstr(result.message, "rank 1 died: signal 9, SIGKILL"));
+  assert_text_says(result.message, "rank 1", "signal 9", "SIGKILL");
 }
 
 static void a_source_killed_before_it_is_read_is_named(void **state) {

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "ranks.h"
+#include "says.h"
 
 static void make(ad_comm *comm, const int64_t *ranks, int64_t count, ad_ranks **out) {
   CHECK_OK(ad_ranks_create(comm, ranks, count, out));
@@ -344,7 +345,7 @@ static int release_late(ad_comm *comm, void *context) {
   CHECK(sum_over(other, ranks, 4) == 4);
   float value = 0;
   CHECK_STATUS(pass(comm, ranks, 0, 0, &value), AD_INVALID);
-  CHECK_MESSAGE("made by a different comm");
+  CHECK_LISTED();
   ad_comm_close(other);
   CHECK(ad_ranks_count(ranks) == 1);
   ad_ranks_release(ranks);
@@ -359,18 +360,18 @@ static int make_nonsense(ad_comm *comm, void *context) {
   int64_t rank = ad_comm_rank(comm), twice[] = {rank, rank}, outside[] = {rank, 2}, others[] = {1 - rank};
   ad_ranks *ranks;
   CHECK_STATUS(ad_ranks_create(comm, twice, 2, &ranks), AD_INVALID);
-  CHECK_MESSAGE("is in the list twice");
+  CHECK_LISTED();
   CHECK_STATUS(ad_ranks_create(comm, outside, 2, &ranks), AD_INVALID);
-  CHECK_MESSAGE("the world has ranks 0 to 1");
+  CHECK_SAYS("0", "1");
   CHECK_STATUS(ad_ranks_create(comm, others, 1, &ranks), AD_INVALID);
-  CHECK_MESSAGE("that does not contain it");
+  CHECK_LISTED();
   CHECK_STATUS(ad_ranks_create(comm, twice, 0, &ranks), AD_INVALID);
   CHECK_STATUS(ad_ranks_create(comm, twice, 3, &ranks), AD_INVALID);
   reversed(comm, &ranks);
   ad_collective both = {.size = sizeof both, .op = AD_BARRIER, .ranks = ranks};
   both.group = ad_mesh_group(ad_comm_mesh(comm), AD_AXES_ALL, rank);
   CHECK_STATUS(ad_comm_run(comm, &both), AD_INVALID);
-  CHECK_MESSAGE("both given");
+  CHECK_LISTED();
   ad_ranks_release(ranks);
   return 0;
 }
@@ -384,7 +385,7 @@ static int call_crosswise(ad_comm *comm, void *context) {
   reversed(comm, &second);
   ad_collective c = {.size = sizeof c, .op = AD_BARRIER, .ranks = ad_comm_rank(comm) ? first : second};
   CHECK_STATUS(ad_comm_run(comm, &c), AD_CYCLE);
-  CHECK_MESSAGE("barrier over ranks {1,0}");
+  CHECK_SAYS("{1", "0}");
   ad_ranks_release(first);
   ad_ranks_release(second);
   return 0;
@@ -398,7 +399,7 @@ static int call_differently(ad_comm *comm, void *context) {
   c.op = ad_comm_rank(comm) ? AD_ALL_REDUCE : AD_BROADCAST;
   c.ranks = ranks;
   CHECK_STATUS(ad_comm_run(comm, &c), AD_MISMATCH);
-  CHECK_MESSAGE("call 1 of the group ranks {2,1,0}");
+  CHECK_SAYS("1", "{2", "0}");
   ad_ranks_release(ranks);
   return 0;
 }
@@ -411,7 +412,7 @@ static int leave(ad_comm *comm, void *context) {
   ad_collective c = {.size = sizeof c, .op = AD_BARRIER, .ranks = ranks};
   ad_status status = ad_comm_rank(comm) ? ad_comm_run(comm, &c) : pass(comm, ranks, 1, 0, &value);
   CHECK(status == AD_RANK_LEFT);
-  CHECK_MESSAGE("over ranks {2,1,0}");
+  CHECK_SAYS("{2", "1", "0}");
   ad_ranks_release(ranks);
   return 0;
 }

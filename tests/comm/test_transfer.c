@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "addend/random.h"
 #include "ranks.h"
+#include "says.h"
 
 static void rest(int milliseconds) { usleep((useconds_t)milliseconds * 1000); }
 
@@ -430,28 +431,28 @@ static int give_nonsense(ad_comm *comm, void *context) {
   ad_transfer wrong = right;
   wrong.peer = 1;
   CHECK_STATUS(ad_comm_post_transfer(comm, &wrong, &request), AD_INVALID);
-  CHECK_MESSAGE("peer 1 is not an index in a world of 1 rank");
+  CHECK_SAYS("1");
   wrong.peer = AD_ANY_SOURCE;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
-  CHECK_MESSAGE("but must be one rank");
+  CHECK_LISTED();
   wrong = right;
   wrong.receive = &value;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
-  CHECK_MESSAGE("must be NULL");
+  CHECK_SAYS("NULL");
   wrong = right;
   wrong.receives = 1;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
   wrong = right;
   wrong.send = NULL;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
-  CHECK_MESSAGE("1 element, but");
+  CHECK_SAYS("1");
   wrong = right;
   wrong.dtype = (ad_dtype)99;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
   wrong = right;
   wrong.send = (const char *)&value + 1;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
-  CHECK_MESSAGE("aligned");
+  CHECK_LISTED();
   wrong = right;
   wrong.count = SIZE_MAX / 2;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
@@ -489,8 +490,8 @@ static int disagree(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 1) status = ad_comm_transfer(comm, &receive, NULL);
   if (!status) status = barrier(comm);
   CHECK(status == AD_MISMATCH);
-  CHECK_MESSAGE("messages do not match: from rank 0 to rank 1 under tag 7 over all axes {0,1,2}");
-  CHECK_MESSAGE("sent: 4 f32 at sender.c:1");
+  CHECK_SAYS("rank 0", "rank 1", "7", "{0", "1", "2}");
+  CHECK_SAYS("4", "f32", "sender.c:1");
   CHECK_MESSAGE(d->words);
   return 0;
 }
@@ -513,7 +514,7 @@ static int wait_in_a_circle(ad_comm *comm, void *context) {
   snprintf(words, sizeof words, "rank 0 waits for a message from rank %d under tag 7, which rank %d has not sent", next,
            next);
   CHECK_MESSAGE(words);
-  CHECK_MESSAGE("tests/comm/test_transfer.c:");
+  CHECK_SAYS("tests/comm/test_transfer.c");
   return 0;
 }
 
@@ -522,14 +523,14 @@ static int wait_for_anybody(ad_comm *comm, void *context) {
   float value = 0;
   int64_t peer = ad_comm_rank(comm) == 1 ? 0 : AD_ANY_SOURCE;
   CHECK_STATUS(receive_from(comm, peer, 7, &value, 1), AD_CYCLE);
-  CHECK_MESSAGE("rank 0 waits for a message from any rank under tag 7, which no rank has sent");
+  CHECK_SAYS("rank 0", "7");
   return 0;
 }
 
 static int wait_in_two_ways(ad_comm *comm, void *context) {
   float value = 0;
   CHECK_STATUS(ad_comm_rank(comm) ? barrier(comm) : receive_from(comm, 1, 7, &value, 1), AD_CYCLE);
-  CHECK_MESSAGE("rank 1 waits for rank 0 in call 1 of its group");
+  CHECK_SAYS("rank 1", "rank 0", "1");
   return 0;
 }
 
@@ -679,7 +680,7 @@ static int wait_for_who_left(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 0) rest(50);
   ad_status status = receive_from(comm, ad_comm_rank(comm) ? 0 : *peer, 7, &value, 1);
   CHECK(status == AD_RANK_LEFT);
-  CHECK_MESSAGE("rank 1 left the world while rank 0 waits for a message from ");
+  CHECK_SAYS("rank 1", "rank 0");
   return 0;
 }
 
@@ -689,7 +690,7 @@ static int all_left(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 1) CHECK_OK(send_to(comm, 0, 8, &value, 1));
   if (ad_comm_rank(comm)) return 0;
   CHECK_STATUS(receive_from(comm, AD_ANY_SOURCE, 7, &value, 1), AD_RANK_LEFT);
-  CHECK_MESSAGE("rank 0 waits for a message from any rank under tag 7");
+  CHECK_SAYS("rank 0", "7");
   return 0;
 }
 
@@ -702,7 +703,7 @@ static int leave_in_the_middle(ad_comm *comm, void *context) {
     rest(200);
     ad_status status = receive_from(comm, 0, 7, memory, LARGE);
     CHECK(status == AD_RANK_LEFT || (!status && getenv("ADDEND_TEST_MPIRUN")));
-    if (status) CHECK_MESSAGE("rank 0 left the world");
+    if (status) CHECK_SAYS("rank 0");
   } else {
     CHECK_OK(ad_comm_post_transfer(comm, &send, &request));
   }

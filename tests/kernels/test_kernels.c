@@ -13,6 +13,7 @@
 #include "kernels/kernels.h"
 #include "kernels/tree.h"
 #include "addend/random.h"
+#include "says.h"
 #include "tree_order.h"
 
 static const ad_dtype float_dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};
@@ -763,7 +764,7 @@ static void a_name_of_no_variant_is_refused(void **state) {
     setenv("ADDEND_KERNELS", nonsense[i], 1);
     assert_int_equal(ad_kernels_check(), AD_INVALID);
     assert_non_null(strstr(ad_last_error(), nonsense[i]));
-    assert_non_null(strstr(ad_last_error(), "must be one of plain, avx2, avx512, avx512fp16, is"));
+    assert_says("avx2", "avx512", "avx512fp16");
     assert_int_equal(ad_kernels_best(), best);
   }
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "addend/layout.h"
 #include "layout/shown.h"
+#include "says.h"
 
 static ad_mesh *mesh;
 
@@ -173,8 +174,8 @@ static void people_see_the_axes_that_say_something(void **state) {
   char other[160];
   ad_layout_set(&layout, AD_AXES(AD_ETP), AD_P); /* the layouts differ only on an axis that is usually not printed */
   ad_layouts_shown_apart(&before, &layout, text, other, sizeof text);
-  assert_non_null(strstr(text, "ep=S0 etp=V"));
-  assert_non_null(strstr(other, "ep=S0 etp=P"));
+  assert_text_says(text, "ep=S0", "etp=V");
+  assert_text_says(other, "ep=S0", "etp=P");
 }
 
 int main(void) {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "mesh/object.h"
+#include "says.h"
 #include "small_meshes.h"
 
 static void a_mesh_prints_as_the_string_it_was_built_from(void **state) {
@@ -68,7 +69,7 @@ static void the_largest_mesh_is_as_cheap_as_the_smallest(void **state) {
 static void a_pool_outside_the_ranks_is_refused(void **state) {
   ad_mesh *mesh = NULL;
   assert_int_equal(ad_mesh_create_pool("tp=2", -1, &mesh), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "first rank -1"));
+  assert_says("-1");
   assert_null(mesh);
 }
 
@@ -83,7 +84,7 @@ static void a_set_of_axes_prints_as_it_is_read(void **state) {
   assert_int_equal(ad_axes_parse("tp dp", &axes), AD_OK);
   assert_int_equal(axes, AD_AXES_DP | AD_AXES(AD_TP));
   assert_int_equal(ad_axes_parse("tp,world", &axes), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "unknown axis `world`; the axes are pp,"));
+  assert_says("world", "pp");
   assert_int_equal(axes, AD_AXES_DP | AD_AXES(AD_TP));
 }
 
@@ -93,11 +94,10 @@ static void a_damaged_mesh_is_found_and_the_numbers_are_named(void **state) {
   ad_mesh whole = *mesh;
   mesh->size = 7;
   assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "has 6 ranks, but its fields say 7"));
+  assert_says("6", "7");
   *mesh = whole, mesh->stride[AD_TP] = 3;
   assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
-  assert_non_null(strstr(
-      ad_last_error(), "`tp` of \"dp_shard=3 tp=2\" has size 2 and stride 1, but the fields of the mesh say 2 and 3"));
+  assert_says("tp", "dp_shard=3 tp=2", "2", "1", "3");
   *mesh = whole, mesh->order[0] = AD_TP;
   assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
   *mesh = whole, mesh->named = 0;
@@ -122,7 +122,7 @@ static void a_block_has_the_other_axes_of_its_mesh(void **state) {
   block = NULL;
   assert_int_equal(ad_mesh_create("dp_shard=2 block=3", &mesh), AD_OK);
   assert_int_equal(ad_mesh_create_block(mesh, 0, &block), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "`block` must be the first axis"));
+  assert_says("block");
   assert_null(block);
   ad_mesh_destroy(mesh);
 }
@@ -139,12 +139,12 @@ static void a_stage_has_the_other_axes_on_the_ranks_of_its_position(void **state
   }
   stage = NULL;
   assert_int_equal(ad_mesh_create_stage(mesh, 3, &stage), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "there is no position 3 on pp; the positions are 0 to 2"));
+  assert_says("3", "pp", "0", "2");
   assert_int_equal(ad_mesh_create_stage(mesh, -1, &stage), AD_INVALID);
   ad_mesh_destroy(mesh);
   assert_int_equal(ad_mesh_create("dp_shard=2 pp=3", &mesh), AD_OK);
   assert_int_equal(ad_mesh_create_stage(mesh, 0, &stage), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "`pp` must be the first axis: the ranks of a stage must be consecutive"));
+  assert_says("pp");
   assert_null(stage);
   ad_mesh_destroy(mesh);
   assert_int_equal(ad_mesh_create("dp_shard=2 pp=1", &mesh), AD_OK);

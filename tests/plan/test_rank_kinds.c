@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "addend/random.h"
 #include "plan/rank_kinds.h"
+#include "says.h"
 
 #define must(call)                                        \
   do {                                                    \
@@ -89,7 +90,7 @@ static int expect_same(const ad_held *values, size_t count, int64_t ranks, int64
   ad_kinds *kinds;
   ad_status status = ad_kinds_find(values, count, ranks, per_node, &kinds);
   if (status) {
-    assert_non_null(strstr(ad_last_error(), "lie on one node and others on two"));
+    assert_listed();
     return 0;
   }
   for (int64_t rank = 0; rank < ranks; rank++) keys[rank] = ad_rank_key(values, count, rank, per_node);
@@ -230,7 +231,7 @@ static void nodes_that_divide_no_group_are_refused(void **state) {
   value.is_shared = 1;
   ad_kinds *kinds;
   assert_int_equal(ad_kinds_find(&value, 1, 6000, 8, &kinds), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "with 8 ranks per node, some groups over tp"));
+  assert_says("8", "tp");
   ad_kinds_destroy(find(&value, 1, 6000, 12));
   ad_kinds_destroy(find(&value, 1, 6000, 3));
   ad_mesh_destroy(mesh);

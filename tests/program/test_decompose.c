@@ -27,7 +27,7 @@ static ad_gpt_options target(void) {
                           .d_hidden = 12};
 }
 
-static void assert_says(const char *words) {
+static void assert_message(const char *words) {
   if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), words);
 }
 
@@ -59,7 +59,7 @@ static void a_pattern_without_a_matrix_is_told_with_the_first_and_the_last(void 
   assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
   setting.comm = comm;
   assert_int_equal(ad_program_create(ad_decompose(), &options, &setting, &program), AD_INVALID);
-  assert_says("sites: head.* matches no matrix of the target; its matrices are blocks.0.attn.wq to blocks.1.mlp.down");
+  assert_message("sites: head.* matches no matrix of the target; its matrices are blocks.0.attn.wq to blocks.1.mlp.down");
   ad_comm_close(comm);
 }
 
@@ -75,10 +75,10 @@ static void weights_of_another_model_are_no_targets(void **state) {
   assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_OK);
   ad_safetensors_writer_destroy(writer);
   assert_int_equal(ad_target_check_file(&options, path), AD_INVALID);
-  assert_says("missing: embedding.weight");
+  assert_message("missing: embedding.weight");
   unlink(path);
   assert_int_equal(ad_target_check_file(&options, path), AD_IO);
-  assert_says(path);
+  assert_message(path);
 }
 
 int main(void) {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "../tensor/world.h"
 #include "program/decompose/operations.h"
+#include "says.h"
 
 #define SHAPES(...) \
   .shapes = (const ad_shape[]){__VA_ARGS__}, .count = sizeof((const ad_shape[]){__VA_ARGS__}) / sizeof(ad_shape)
@@ -65,7 +66,7 @@ static void sums_are_not_taken_in_bf16(void **state) {
   ad_array array = random_array(&w, AD_BF16, SHAPE(1, 3), 1, 0);
   assert_null(ad_tensor_array(ad_sparsity(t, ad_input(t, &array), 0.75)));
   assert_int_equal(ad_tape_status(t), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "sparsity"));
+  assert_listed();
   free(array.data);
   ad_tape_destroy(t);
   world_close(&w);

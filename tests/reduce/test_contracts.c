@@ -18,6 +18,7 @@
 #include "reduce/plan.h"
 #include "ranks.h"
 #include "reduce/reducer.h"
+#include "says.h"
 
 enum { PARAMS = 3, MOST = 64 };
 
@@ -249,14 +250,14 @@ static int change_raw(ad_comm *comm, void *context) {
   CHECK_OK(ad_reducer_end_microbatch(w.reducer));
   CHECK_OK(ad_reducer_begin_microbatch(w.reducer, AD_SYNC_ALL));
   CHECK_STATUS(add_all(&w, 1, AD_BF16), AD_TYPE);
-  CHECK_MESSAGE("`c` is bf16, but was f32 in an earlier microbatch of this step");
+  CHECK_SAYS("c", "bf16", "f32");
   CHECK_OK(add_all(&w, 1, AD_F32));
   CHECK_OK(ad_reducer_end_microbatch(w.reducer));
   CHECK_OK(ad_reducer_finish(w.reducer));
   CHECK_STATUS(run_step(&w, ad_comm_rank(comm) == 1 ? AD_F16 : AD_F32), AD_MISMATCH);
-  CHECK_MESSAGE("`a`");
-  CHECK_MESSAGE("f16 on rank 1");
-  CHECK_MESSAGE("f32 on rank 0 2");
+  CHECK_SAYS("a");
+  CHECK_SAYS("f16", "rank 1");
+  CHECK_SAYS("f32", "rank 0", "2");
   close_world(&w);
   return 0;
 }
@@ -272,7 +273,7 @@ static int add_scaled(ad_comm *comm, void *context) {
   a.data = b.data = memory;
   b.scale = 3;
   CHECK_STATUS(ad_array_add(&a, &b), AD_TYPE);
-  CHECK_MESSAGE("2^-3");
+  CHECK_SAYS("2", "-3");
   ad_mesh_destroy(mesh);
   return 0;
 }

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "reduce/count.h"
 #include "reduce/mistakes.h"
+#include "says.h"
 
 typedef struct mistake {
   const char *name, *mesh;
@@ -124,7 +125,7 @@ static int ends_in_mismatch(ad_comm *comm, void *context) {
   ad_status status = try_step(m);
   CHECK(status || !sums_are(m, &s, 1));
   CHECK_STATUS(status, AD_MISMATCH);
-  CHECK_MESSAGE("do not match");
+  CHECK_LISTED();
   ad_reducer_destroy(m->reducer);
   ad_mesh_destroy(m->mesh);
   return 0;
@@ -153,8 +154,8 @@ static int is_refused_by_type(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   schedule s = shard_schedule(2);
   CHECK_STATUS(run_step(m, &s), AD_TYPE);
-  CHECK_MESSAGE("the value to add has layout");
-  CHECK_MESSAGE("dp_replicate=P");
+  CHECK_LISTED();
+  CHECK_SAYS("dp_replicate=P");
   return finish(m);
 }
 
@@ -277,8 +278,8 @@ static int goes_by_own_bucket(ad_comm *comm, void *context) {
     CHECK(scene.fired == (is_planted && !ad_comm_rank(comm)));
     ad_status status = step_of_mixed(&m);
     CHECK_STATUS(status, is_planted ? AD_MISMATCH : AD_OK);
-    if (is_planted) CHECK_MESSAGE("param f32 grad f32 reduce f32");
-    if (is_planted) CHECK_MESSAGE("param bf16 grad bf16 reduce bf16");
+    if (is_planted) CHECK_SAYS("f32");
+    if (is_planted) CHECK_SAYS("bf16");
     CHECK(is_planted || sums_are(&m, &s, 1));
     close_model(&m);
   }

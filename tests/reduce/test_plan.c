@@ -10,6 +10,7 @@
 #include "reduce/contract.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
+#include "says.h"
 
 typedef struct world {
   ad_comm *comm;
@@ -184,8 +185,8 @@ static void calls_out_of_order_are_refused_and_change_nothing(void **state) {
   wrong = grad;
   wrong.layout = spec.layout;
   assert_int_equal(ad_reducer_add(r, 0, &wrong), AD_TYPE);
-  assert_non_null(strstr(ad_last_error(), "test_plan.c:"));
-  assert_non_null(strstr(ad_last_error(), "dp_replicate=P"));
+  assert_says("test_plan.c");
+  assert_says("dp_replicate=P");
   wrong = grad;
   wrong.scale = 1;
   assert_int_equal(ad_reducer_add(r, 0, &wrong), AD_TYPE);
@@ -200,7 +201,7 @@ static void calls_out_of_order_are_refused_and_change_nothing(void **state) {
   assert_int_equal(ad_reducer_target(r, 0, &target, &adds), AD_INVALID);
   assert_int_equal(ad_reducer_end_microbatch(r), AD_OK);
   assert_int_equal(ad_reducer_finish(r), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "AD_SYNC_ALL"));
+  assert_says("AD_SYNC_ALL");
   assert_int_equal(ad_reducer_begin_microbatch(r, AD_SYNC_ALL), AD_OK);
   assert_int_equal(ad_reducer_target(r, 0, &target, &adds), AD_OK);
   assert_int_equal(adds, 1);
@@ -311,11 +312,11 @@ static void a_step_of_the_path_that_is_left_out_is_refused_by_type(void **state)
   assert_int_equal(step_without(w, &whole, 1, -1), AD_OK);
   assert_int_equal(step_without(w, cut, 2, -1), AD_OK);
   assert_int_equal(step_without(w, &whole, 1, 0), AD_TYPE);
-  assert_non_null(strstr(ad_last_error(), "the reduced gradient of `whole` is P on `dp_replicate`"));
+  assert_says("whole", "dp_replicate");
   assert_int_equal(step_without(w, cut, 2, 0), AD_TYPE);
-  assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_shard`, but the storage is S(0)"));
+  assert_says("b", "a", "dp_shard", "0");
   assert_int_equal(step_without(w, cut, 2, 1), AD_TYPE);
-  assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_replicate`, but the storage is R"));
+  assert_says("b", "a", "dp_replicate");
 }
 
 /* A gradient that is I on all axes is not reduced. Gradients of different types on an axis share a bucket if nothing is
@@ -329,7 +330,7 @@ static void values_of_several_types_share_a_bucket_where_nothing_moves(void **st
   assert_int_equal(step_without(w, specs, 4, -1), AD_OK);
   assert_int_equal(step_without(w, &specs[3], 1, -1), AD_OK);
   assert_int_equal(step_without(w, specs, 3, 0), AD_TYPE);
-  assert_non_null(strstr(ad_last_error(), "`invariant`, `columns`, `rows` is P on `dp_replicate`"));
+  assert_says("invariant", "columns", "rows", "dp_replicate");
 }
 
 int main(void) {

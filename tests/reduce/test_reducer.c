@@ -8,6 +8,7 @@
 #include "../reduce/gradients.h"
 #include "base/memory.h"
 #include "reduce/plan.h"
+#include "says.h"
 
 typedef struct setting {
   const char *mesh;
@@ -318,7 +319,7 @@ static int give_up_in_a_step(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) != 1) {
     CHECK_OK(ad_reducer_end_microbatch(m.reducer));
     CHECK_STATUS(ad_reducer_finish(m.reducer), AD_RANK_LEFT);
-    CHECK_MESSAGE("rank 1 left");
+    CHECK_SAYS("rank 1");
   }
   close_model(&m);
   return 0;
@@ -338,8 +339,8 @@ static int differing_sets(ad_comm *comm, void *context) {
   CHECK(run_step(&m, &s) == AD_MISMATCH);
   CHECK(strstr(ad_last_error(), "`query`") && strstr(ad_last_error(), "1 on rank 1") &&
         strstr(ad_last_error(), "2 on rank 0 2"));
-  CHECK_MESSAGE("gradients.h:");
-  CHECK_MESSAGE("the reducer can begin the next step");
+  CHECK_SAYS("gradients.h");
+  CHECK_LISTED();
   s = full_schedule(2);
   CHECK_OK(run_step(&m, &s));  // the reducer can be used again
   CHECK(sums_are(&m, &s, 1));
@@ -394,10 +395,10 @@ static int differing_lists(ad_comm *comm, void *context) {
   CHECK_OK(ad_reducer_create(comm, m.params, count, &options, &m.reducer));
   CHECK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) == AD_MISMATCH);
   CHECK(strstr(ad_last_error(), sentences[what]) && strstr(ad_last_error(), "rank 2"));
-  CHECK_MESSAGE("test_reducer.c:");
-  CHECK_MESSAGE("the reducer can only be destroyed");
+  CHECK_SAYS("test_reducer.c");
+  CHECK_LISTED();
   CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL), AD_INVALID);
-  CHECK_MESSAGE("after a call that failed halfway");
+  CHECK_LISTED();
   close_model(&m);
   return 0;
 }
@@ -451,7 +452,7 @@ static int sync_wrongly(ad_comm *comm, void *context) {
   open_model(&m, comm, "dp_shard=1", AD_F32);
   create_reducer(&m, 0);
   CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, (ad_sync)7), AD_INVALID);
-  CHECK_MESSAGE("sync 7");
+  CHECK_SAYS("7");
   schedule s = full_schedule(2);
   CHECK_OK(run_step(&m, &s));  // the refused calls began nothing
   close_model(&m);
@@ -466,7 +467,7 @@ static void refuse_gradient(model *m, ad_type shard, ad_type replicate, const ch
   ad_layout_set(&grad.layout, AD_AXES(AD_DP_REPLICATE), replicate);
   CHECK_STATUS(ad_reducer_add(m->reducer, 2, &grad), AD_TYPE);
   CHECK_MESSAGE(sentence);
-  CHECK_MESSAGE("describe it with ad_layout_dual of the parameter's layout");
+  CHECK_SAYS("ad_layout_dual");
 }
 
 static int type_wrongly(ad_comm *comm, void *context) {
@@ -492,7 +493,7 @@ static int add_nothing(ad_comm *comm, void *context) {
   create_reducer(&m, 0);
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
   CHECK_STATUS(ad_reducer_add(m.reducer, 2, NULL), AD_INVALID);
-  CHECK_MESSAGE("`query` is NULL");
+  CHECK_SAYS("query", "NULL");
   add_gradient(&m, 2, 0);
   CHECK_OK(ad_reducer_end_microbatch(m.reducer));
   CHECK_OK(ad_reducer_finish(m.reducer));
@@ -509,25 +510,25 @@ static int call_out_of_turn(ad_comm *comm, void *context) {
   open_model(&m, comm, "dp_shard=1", AD_F32);
   create_reducer(&m, 0);
   CHECK_STATUS(ad_reducer_end_microbatch(m.reducer), AD_INVALID);
-  CHECK_MESSAGE("test_reducer.c:");
-  CHECK_MESSAGE("end_microbatch was called outside a microbatch");
+  CHECK_SAYS("test_reducer.c");
+  CHECK_SAYS("end_microbatch");
   CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
-  CHECK_MESSAGE("test_reducer.c:");
+  CHECK_SAYS("test_reducer.c");
   CHECK_STATUS(ad_reducer_target(m.reducer, 0, &target, &adds), AD_INVALID);
-  CHECK_MESSAGE("test_reducer.c:");
+  CHECK_SAYS("test_reducer.c");
   CHECK_STATUS(ad_reducer_add_at(m.reducer, 0, NULL, "mine.c:3"), AD_INVALID);
-  CHECK_MESSAGE("mine.c:3: reducer: add was called outside a microbatch");
+  CHECK_SAYS("mine.c:3");
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_NONE));
   CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL), AD_INVALID);
-  CHECK_MESSAGE("test_reducer.c:");
-  CHECK_MESSAGE("nothing was changed");
+  CHECK_SAYS("test_reducer.c");
+  CHECK_LISTED();
   CHECK_STATUS(ad_reducer_add_at(m.reducer, PARAMS, NULL, NULL), AD_INVALID);
-  CHECK_MESSAGE("a call without a site: reducer: add was called for parameter");
+  CHECK_LISTED();
   CHECK_OK(ad_reducer_end_microbatch(m.reducer));
   CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
-  CHECK_MESSAGE("needs AD_SYNC_ALL");
+  CHECK_SAYS("AD_SYNC_ALL");
   CHECK_STATUS(ad_reducer_step(NULL, NULL), AD_INVALID);
-  CHECK_MESSAGE("step was called with a reducer that is NULL");
+  CHECK_SAYS("NULL");
   close_model(&m);
   return 0;
 }
@@ -544,12 +545,12 @@ static int step_with_one_bad_gradient(ad_comm *comm, void *context) {
   const ad_array *grads[PARAMS] = {&bad};
   ad_layout_set(&bad.layout, AD_AXES(AD_DP_REPLICATE), AD_R);
   CHECK_STATUS(ad_reducer_step(m.reducer, grads), AD_TYPE);
-  CHECK_MESSAGE("test_reducer.c:");
+  CHECK_SAYS("test_reducer.c");
   bad.layout.mesh = NULL;
   CHECK_STATUS(ad_reducer_step(m.reducer, grads), AD_INVALID);
-  CHECK_MESSAGE("has no mesh");
+  CHECK_LISTED();
   CHECK_STATUS(ad_reducer_step(m.reducer, NULL), AD_INVALID);
-  CHECK_MESSAGE("`grads` NULL");
+  CHECK_SAYS("grads", "NULL");
   schedule s = full_schedule(2);
   CHECK_OK(run_step(&m, &s));
   CHECK(sums_are(&m, &s, 1));

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "reduce/plan.h"
 #include "ranks.h"
+#include "says.h"
 
 enum { PARAMS = 7 };
 
@@ -225,11 +226,11 @@ static int misuse(ad_comm *comm, void *context) {
   CHECK_OK(ad_store_acquire(w.store, 0));
   CHECK_OK(ad_store_acquire(w.store, 2));
   CHECK_STATUS(ad_store_acquire(w.store, 5), AD_INVALID);
-  CHECK_MESSAGE("more than 2 units");
+  CHECK_SAYS("2");
   CHECK(!ad_store_value(w.store, SIZE_MAX) && !ad_store_master(w.store, SIZE_MAX) &&
         !ad_store_compute(w.store, SIZE_MAX));
   ad_store_release(w.store, SIZE_MAX);
-  CHECK_MESSAGE("ad_store_release: parameter");
+  CHECK_SAYS("ad_store_release");
   close_world(&w);
   return 0;
 }

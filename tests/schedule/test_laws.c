@@ -6,6 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "judged.h"
+#include "says.h"
 
 static void stages_are_all_there_and_lie_on_one_rank(void **state) {
   holds("0F0,0B0\n1F0,1B0\n");
@@ -16,7 +17,7 @@ static void stages_are_all_there_and_lie_on_one_rank(void **state) {
   ad_table *table;
   assert_int_equal(ad_table_create(2, &table), AD_OK);
   assert_int_equal(ad_table_check(table, NULL), AD_INVALID);
-  assert_string_equal(ad_last_error(), "the table computes nothing; give its ranks F and B");
+  assert_listed();
   ad_table_destroy(table);
   breaks("SUMS,NORM\n", "stages", "the table computes nothing; give its ranks F and B");
 }
@@ -120,7 +121,7 @@ static void transfers_between_two_ranks_have_one_order(void **state) {
   table_holds(copy, &buffered);
   breaks_with(json, &ranks, "pairs", "put the sends and the receives into one order");
   assert_int_equal(ad_table_check(table, &none), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "3 is not a way to match transfers"));
+  assert_says("3");
   free(json);
   ad_table_destroy(table);
 }
@@ -289,7 +290,7 @@ static void activations_stay_below_a_limit(void **state) {
   options.in_flight = -1;
   ad_table *table = table_of("0F0,0B0\n");
   assert_int_equal(ad_table_check(table, &options), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "1 or more, not -1"));
+  assert_says("1", "-1");
   ad_table_destroy(table);
 }
 

@@ -52,6 +52,10 @@ void rank_check_message(const char *words, const char *file, int line) {
   rank_check_failed(file, line, text);
 }
 
+void rank_check_says(const char *wrong, const char *file, int line) {
+  if (wrong) rank_check_failed(file, line, wrong);
+}
+
 typedef struct task {
   int (*function)(ad_comm *comm, void *context);
   void *context;

@@ -11,12 +11,19 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "addend/comm.h"
+#include "says.h"
 
 /* Checks for use in a rank. */
 #define CHECK(condition) ((condition) ? (void)0 : rank_check_failed(__FILE__, __LINE__, #condition))
 #define CHECK_OK(call) rank_check_status((call), AD_OK, __FILE__, __LINE__, #call)
 #define CHECK_STATUS(call, expected) rank_check_status((call), (expected), __FILE__, __LINE__, #call)
-/* Checks that the last error's message contains the words. */
+/* Checks that the message recorded last has these facts, and that its sentence is listed (says.h). */
+#define CHECK_SAYS(...) \
+  rank_check_says(says_wrong(ad_last_error(), SAYS_FACTS(__VA_ARGS__), __FILE__, __func__), __FILE__, __LINE__)
+#define CHECK_LISTED() CHECK_SAYS(NULL)
+#define CHECK_SAYS_ALL(facts) \
+  rank_check_says(says_wrong(ad_last_error(), (facts), __FILE__, __func__), __FILE__, __LINE__)
+/* Checks that the message recorded last contains the words. */
 #define CHECK_MESSAGE(words) rank_check_message((words), __FILE__, __LINE__)
 
 /* For use in a test: runs function(comm, context) on `ranks` ranks; fails unless each returns 0. */
@@ -25,6 +32,7 @@
 void rank_check_failed(const char *file, int line, const char *words) __attribute__((noreturn));
 void rank_check_status(ad_status status, ad_status expected, const char *file, int line, const char *words);
 void rank_check_message(const char *words, const char *file, int line);
+void rank_check_says(const char *wrong, const char *file, int line);
 void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), void *context, const char *file,
                   int line);
 /* Allocates `bytes` between two red zones, filled with the byte 0xff (NaN in every float type). rank_memory_check fails

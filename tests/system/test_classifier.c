@@ -2,6 +2,7 @@
 int classifier_main(int argc, char **argv);
 #define main classifier_main
 #include "../../examples/classifier.c"
+#include "says.h"
 #undef main
 
 #include <stdarg.h>
@@ -40,7 +41,7 @@ static void a_backward_that_leaves_an_element_out_is_seen(void **state) {
   ad_operation wrong = margin;
   wrong.backward = half_backward;
   assert_int_equal(ad_check_operation(&wrong, &trial), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "margin"));
+  assert_listed();
 }
 
 /* If the classes were cut, each rank would compare with its own classes alone. All rows have class 0, and every rank

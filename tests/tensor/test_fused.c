@@ -2,6 +2,7 @@
  * operands are gathered, the whole is computed, the rank's part is taken. Values and gradients are compared on real
  * ranks in f64. Parts are uneven and empty, groups of size 1 and 3. */
 #include "base/mistakes.h"
+#include "says.h"
 #include "tensor/mistakes.h"
 #include "two_ways.h"
 
@@ -252,7 +253,7 @@ static int fails_before_the_ring(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 1) x = ad_rotary(t, x, 3, 10000); /* rank 1 fails here: a head's width must be even */
   ad_attention(t, x, x, x, HEAD_DIM);
   CHECK(ad_tape_status(t) == (ad_comm_rank(comm) ? AD_INVALID : AD_PEER_FAILED));
-  CHECK_MESSAGE("head_dim");
+  CHECK_SAYS("head_dim");
   free(q.data);
   ad_tape_destroy(t);
   ad_mesh_destroy(mesh);

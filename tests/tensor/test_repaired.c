@@ -13,6 +13,7 @@
 #include "layout/sentences.h"
 #include "layout/type.h"
 #include "ranks.h"
+#include "says.h"
 #include "tensor/tape.h"
 
 enum { NUMEL_MAX = 512, SIDE_MAX = 16, SAID_MAX = 4 };
@@ -800,7 +801,7 @@ static void make_whole(scene *s) {
   ad_layout layout = layout_called(s, "tp=V");
   const ad_array *own = keep(s, &(ad_shape){1, {8}}, &layout, 1);
   CHECK_STATUS(ad_array_whole(s->comm, own, &whole), AD_TYPE);
-  CHECK_MESSAGE("declare V->S(d) or V->P first");
+  CHECK_SAYS("V-");
   ad_array parts = moved(s, own, AD_MOVE_DECLARE, AD_S(0)), addends = moved(s, own, AD_MOVE_DECLARE, AD_P);
   whole_of(s->comm, &parts, out);
   for (int i = 0; i < 8 * WORLD; i++) is_near(out[i], whole_value(1, i % 8) * (i / 8 + 1));
@@ -816,9 +817,9 @@ static void reduce_first(scene *s) {
   ad_array to = *keep(s, &(ad_shape){1, {8}}, &whole, 1);
   ad_group group = ad_mesh_group(s->mesh, AD_AXES(AD_TP), ad_comm_rank(s->comm));
   CHECK_STATUS(ad_array_square_sum(s->comm, &group, &addends, 1, &sum), AD_TYPE);
-  CHECK_MESSAGE("reduce it first");
+  CHECK_LISTED();
   CHECK_STATUS(ad_array_add(&to, addends), AD_TYPE);
-  CHECK_MESSAGE("bring both to one layout first");
+  CHECK_LISTED();
   ad_array reduced = moved(s, addends, AD_MOVE_ALL_REDUCE, AD_R);
   CHECK_OK(ad_array_square_sum(s->comm, &group, (const ad_array *[]){&reduced}, 1, &sum));
   CHECK_OK(ad_array_add(&to, &reduced));
@@ -889,7 +890,7 @@ static int repair_scale(ad_comm *comm, void *context) {
     ad_tape_reset(s.tape);
     ad_tensor *leaf = ad_parameter(s.tape, &from, 0), *loss = ad_sum(s.tape, ad_multiply(s.tape, leaf, leaf));
     CHECK_STATUS(ad_tape_status(s.tape), value.scale ? AD_TYPE : AD_OK);
-    if (value.scale) CHECK_MESSAGE("the array is scaled by 2^-2, but its scale must be 0");
+    if (value.scale) CHECK_SAYS("2", "-2", "0");
     if (!value.scale) CHECK_OK(ad_backward(s.tape, loss));
     for (size_t i = 0; i < 4 && !value.scale; i++) CHECK(ad_element(AD_F64, ad_grad(leaf)->data, i) == 2 * numbers[i]);
   }
@@ -905,7 +906,7 @@ static int sum_first(ad_comm *comm, void *context) {
   CHECK_OK(ad_comm_open_dry(0, WORLD, &dry));
   open_scene(&s, dry, "tp=4", NULL);
   CHECK_STATUS(ad_backward(s.tape, ad_scale(s.tape, leaf_called(&s, "tp=S0"), 3)), AD_INVALID);
-  CHECK_MESSAGE("must be a scalar; sum it first");
+  CHECK_LISTED();
   close_scene(&s);
   ad_comm_close(dry);
   open_scene(&s, comm, "tp=4", NULL);

@@ -1,6 +1,7 @@
 /* Tests the operations of a mixture of experts: choosing experts, and sending rows to the ranks of their experts and
  * back, against a composition on one rank: all experts applied to all tokens, and those that were not chosen multiplied
  * by zero. */
+#include "says.h"
 #include "tensor/routing.h"
 #include "two_ways.h"
 #include "world.h"
@@ -206,9 +207,7 @@ static void more_choices_than_experts_are_refused(void **state) {
   ad_tensor *slots = ad_to_slots(t, ad_slot_weights(t, chosen, routing), routing); /* the routing was refused before */
   assert_null(ad_tensor_array(ad_return(t, ad_dispatch(t, slots, routing, "ep"), routing, "ep")));
   assert_int_equal(ad_tape_status(t), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(),
-                         "top_k: k is 4, and the scores have shape [2, 3]; the scores must be [tokens, experts], and k "
-                         "from 1 to experts"));
+  assert_says("top_k", "4", "[2", "3]", "1");
   free(array.data);
   ad_tape_destroy(t);
   world_close(&w);
@@ -222,7 +221,7 @@ static void rows_that_were_never_dispatched_do_not_return(void **state) {
   ad_tensor *chosen = ad_top_k(t, scores_leaf(&w, t, &array, 2, 3, NULL), 1, NULL, &routing);
   assert_null(ad_tensor_array(ad_return(t, chosen, routing, "ep")));
   assert_int_equal(ad_tape_status(t), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "return: rows of this routing were never dispatched"));
+  assert_listed();
   free(array.data);
   ad_tape_destroy(t);
   world_close(&w);
@@ -241,9 +240,7 @@ static void rows_that_are_parts_of_a_whole_are_refused(void **state) {
     ad_tensor *x = ad_input(t, &cut);
     assert_null(ad_tensor_array(back ? ad_from_slots(t, x, routing) : ad_to_slots(t, x, routing)));
     assert_int_equal(ad_tape_status(t), AD_TYPE);
-    assert_non_null(
-        strstr(ad_last_error(),
-               "the rows are S(0) on `tp`, but each rank routes its own rows; this may repair it: declare them V"));
+    assert_says("tp", "0");
     free(array.data);
     free(cut.data);
     ad_tape_destroy(t);

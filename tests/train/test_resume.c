@@ -1,5 +1,6 @@
 /* Tests resuming: bit for bit on the same mesh, with the same values on any other, with every contract and kind of
  * sharding; and whole weights as a file. */
+#include "says.h"
 #include "world.h"
 #include "forge.h"
 
@@ -269,8 +270,7 @@ static void weights_written_on_one_mesh_are_read_on_another(void **state) {
   char message[512];
   assert_int_equal(create_alone("d_model: 16", message), AD_OK);
   assert_int_equal(create_alone("d_model: 20", message), AD_INVALID);
-  assert_non_null(
-      strstr(message, "of another shape: embedding.weight ([256, 16] in the files, [256, 20] in the model)"));
+  assert_text_says(message, "embedding.weight", "[256", "16]", "20]");
   assert_int_equal(create_alone("d_model: 16, tied: false", message), AD_INVALID);
   assert_non_null(strstr(message, "missing: head"));
   unlink(path);

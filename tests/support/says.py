@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""What a command says: the facts of one line of its output, and that line's sentence in the golden file.
+
+    says.py NAME FILE FACT...     one line of FILE has all facts, and tests/golden/cli.txt lists it under NAME
+    says.py --has FILE FACT...    the same without the golden file, for lines that differ from run to run
+
+    from says import says         in a test in Python: says(self, text, "dp", "1/3")
+
+What a fact is, and what the golden file has, stands in tests/support/says.h; both follow the same rules."""
+
+import os
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+AXES = {"pp", "dp", "cp", "tp", "ep", "etp", "sp", "efsdp"}
+FOLDERS = [os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm", "/var/tmp"]
+PLACE = re.compile(
+    r"(?<!\w)(?:"
+    + re.escape(str(ROOT))
+    + r"(?!\w)|(?:"
+    + "|".join(re.escape(f) for f in FOLDERS if f)
+    + r")/[\w.+@-]+)"
+)
+LINE = re.compile(r"\b(test_\w+\.(?:[ch]|py)):\d+|(?<=\.)[0-9a-f]{16}(?!\w)")
+
+
+def has(text, fact):
+    """Whether the fact is in the text, and no part of a longer name or number."""
+    left, right = (r"(?<!\w)" if re.match(r"\w", fact) else ""), (r"(?!\w)" if re.search(r"\w$", fact) else "")
+    return re.search(left + re.escape(fact) + right, text) is not None
+
+
+def is_fact(text, fact):
+    """Whether the text prints the fact as a name or a value, so that it is no word of prose."""
+    if fact in AXES or any(f"{quote}{fact}{quote}" in text for quote in "`\"'"):
+        return True
+    return fact.count(" ") < 2 and re.search(r"[\d/.=_]|[^\W\d_a-z]|[^\x00-\x7f]", fact) is not None
+
+
+def sentence_of(text):
+    """The text as the golden file has it: on one line, without what differs from run to run."""
+    return LINE.sub(lambda found: found[1] or "", PLACE.sub("...", text)).replace("\n", "\\n")
+
+
+def lists(area):
+    """The sentences that tests/golden/AREA.txt lists for each of its heads."""
+    found, path = {}, ROOT / "tests" / "golden" / f"{area}.txt"
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        if line.startswith("  "):
+            found[head].add(line[2:])
+        else:
+            head = line
+            found.setdefault(head, set())
+    return found
+
+
+def wrong_line(text, facts, area, head):
+    """What is wrong with the line of the text that has the facts; None if nothing is. `area`: None for no golden file."""
+    line = next((line for line in text.splitlines() if all(has(line, fact) for fact in facts)), None)
+    if line is None:
+        return f"no line has {' '.join(facts)}:\n{text}"
+    prose = [fact for fact in facts if not is_fact(line, fact)]
+    if prose:
+        return (
+            f"{prose} is prose: name a fact of the line (tests/support/says.h), its sentence stands in the golden file"
+        )
+    if area is None:
+        return None
+    sentence, folder = sentence_of(line), os.environ.get("ADDEND_GOLDEN")
+    if folder:
+        with open(pathlib.Path(folder, f"said-{os.getpid()}"), "ab", buffering=0) as said:
+            said.write(f"{area}\t{head}\t{sentence}\n".encode())
+    elif sentence not in lists(area).get(head, ()):
+        return (
+            f"tests/golden/{area}.txt does not list, for {head}:\n  {sentence}\n"
+            f"If it should say so: script/golden {area}, and read the diff"
+        )
+    return None
+
+
+def says(test, text, *facts):
+    """Fails the test case unless a line of the text has the facts, and its sentence is listed for the test."""
+    path = pathlib.Path(sys.modules[type(test).__module__].__file__)
+    wrong = wrong_line(text, facts, path.parent.name, f"{path.stem.removeprefix('test_')}.{test.id().split('.')[-1]}")
+    if wrong:
+        test.fail(wrong)
+
+
+def main(arguments):
+    area, head = (None, None) if arguments[0] == "--has" else ("cli", arguments[0])
+    text = pathlib.Path(arguments[1]).read_text(encoding="utf-8", errors="replace")
+    wrong = wrong_line(text, arguments[2:], area, head)
+    if wrong:
+        print(wrong, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
