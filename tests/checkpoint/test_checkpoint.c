@@ -384,7 +384,7 @@ static void loads_the_one_before(alone *a, const char *reason) {
   ad_status status = ad_checkpoint_load(a->comm, a->s.mesh, folder, &a->s.state);
   if (status) fail_msg("%s", ad_last_error());
   assert_true(holds(&a->s, 1));
-  assert_text_says(warning, "step 2");
+  assert_facts(warning, "step 2");
   if (!strstr(warning, reason)) fail_msg("\"%s\" is not in: %s", reason, warning);
 }
 

@@ -95,9 +95,9 @@ static int take_away(ad_comm *comm, void *context) {
     double start = rank_seconds();
     CHECK_STATUS(ad_comm_wait(comm, &request), AD_PEER_FAILED);
     CHECK(rank_seconds() - start < RANK_HANGS);
-    CHECK_SAYS("rank 1");
-    CHECK_SAYS("taken.c:1");
-    CHECK_SAYS("33554432");
+    CHECK_FACTS("rank 1");
+    CHECK_FACTS("taken.c:1");
+    CHECK_FACTS("33554432");
   }
   if (!atomic_load(is_taken) || ad_comm_rank(comm) != 1) munmap(memory, bytes);
   return close_world(&w);
@@ -120,8 +120,8 @@ static int post_and_leave(ad_comm *comm, void *context) {
     CHECK_OK(ad_comm_post(comm, &call, &request));
   } else {
     CHECK_STATUS(ad_comm_run(comm, &call), AD_RANK_LEFT);
-    CHECK_SAYS("rank 1");
-    CHECK_SAYS("left.c:1");
+    CHECK_FACTS("rank 1");
+    CHECK_FACTS("left.c:1");
   }
   return close_world(&w);
 }
@@ -160,7 +160,7 @@ static int die_while_read(ad_comm *comm, void *context) {
   while (!status && rank_seconds() - start < RANK_HANGS) status = ad_comm_run(comm, &call);
   CHECK_STATUS(status, AD_RANK_DIED);
   CHECK(rank_seconds() - start < RANK_HANGS);
-  CHECK_SAYS("rank 1", "signal 9", "SIGKILL");
+  CHECK_FACTS("rank 1", "signal 9", "SIGKILL");
   return close_world(&w);
 }
 

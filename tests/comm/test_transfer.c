@@ -490,8 +490,8 @@ static int disagree(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 1) status = ad_comm_transfer(comm, &receive, NULL);
   if (!status) status = barrier(comm);
   CHECK(status == AD_MISMATCH);
-  CHECK_SAYS("rank 0", "rank 1", "7", "{0", "1", "2}");
-  CHECK_SAYS("4", "f32", "sender.c:1");
+  CHECK_FACTS("rank 0", "rank 1", "7", "{0,1,2}");
+  CHECK_FACTS("4", "f32", "sender.c:1");
   CHECK_MESSAGE(d->words);
   return 0;
 }
@@ -514,7 +514,7 @@ static int wait_in_a_circle(ad_comm *comm, void *context) {
   snprintf(words, sizeof words, "rank 0 waits for a message from rank %d under tag 7, which rank %d has not sent", next,
            next);
   CHECK_MESSAGE(words);
-  CHECK_SAYS("tests/comm/test_transfer.c");
+  CHECK_FACTS("tests/comm/test_transfer.c");
   return 0;
 }
 
@@ -523,14 +523,14 @@ static int wait_for_anybody(ad_comm *comm, void *context) {
   float value = 0;
   int64_t peer = ad_comm_rank(comm) == 1 ? 0 : AD_ANY_SOURCE;
   CHECK_STATUS(receive_from(comm, peer, 7, &value, 1), AD_CYCLE);
-  CHECK_SAYS("rank 0", "7");
+  CHECK_FACTS("rank 0", "7");
   return 0;
 }
 
 static int wait_in_two_ways(ad_comm *comm, void *context) {
   float value = 0;
   CHECK_STATUS(ad_comm_rank(comm) ? barrier(comm) : receive_from(comm, 1, 7, &value, 1), AD_CYCLE);
-  CHECK_SAYS("rank 1", "rank 0", "1");
+  CHECK_FACTS("rank 1", "rank 0", "1");
   return 0;
 }
 
@@ -680,7 +680,7 @@ static int wait_for_who_left(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 0) rest(50);
   ad_status status = receive_from(comm, ad_comm_rank(comm) ? 0 : *peer, 7, &value, 1);
   CHECK(status == AD_RANK_LEFT);
-  CHECK_SAYS("rank 1", "rank 0");
+  CHECK_FACTS("rank 1", "rank 0");
   return 0;
 }
 
@@ -690,7 +690,7 @@ static int all_left(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 1) CHECK_OK(send_to(comm, 0, 8, &value, 1));
   if (ad_comm_rank(comm)) return 0;
   CHECK_STATUS(receive_from(comm, AD_ANY_SOURCE, 7, &value, 1), AD_RANK_LEFT);
-  CHECK_SAYS("rank 0", "7");
+  CHECK_FACTS("rank 0", "7");
   return 0;
 }
 
@@ -703,7 +703,7 @@ static int leave_in_the_middle(ad_comm *comm, void *context) {
     rest(200);
     ad_status status = receive_from(comm, 0, 7, memory, LARGE);
     CHECK(status == AD_RANK_LEFT || (!status && getenv("ADDEND_TEST_MPIRUN")));
-    if (status) CHECK_SAYS("rank 0");
+    if (status) CHECK_FACTS("rank 0");
   } else {
     CHECK_OK(ad_comm_post_transfer(comm, &send, &request));
   }

@@ -125,7 +125,7 @@ static int ends_in_mismatch(ad_comm *comm, void *context) {
   ad_status status = try_step(m);
   CHECK(status || !sums_are(m, &s, 1));
   CHECK_STATUS(status, AD_MISMATCH);
-  CHECK_LISTED();
+  CHECK_FACTS("all_reduce");
   ad_reducer_destroy(m->reducer);
   ad_mesh_destroy(m->mesh);
   return 0;

@@ -86,33 +86,41 @@ static size_t length_of_place(const char *path) {
   return 0;
 }
 
-// The length of ":LINE" behind the name of a test's source.
-static size_t length_of_line(const char *text, const char *at) {
-  size_t digits = at[0] == ':' ? strspn(at + 1, "0123456789") : 0;
-  const char *name = at - 2;  // test_NAME.c
-  if (!digits || name - text < 6 || name[0] != '.' || !strchr("ch", name[1])) return 0;
-  while (name != text && is_of_a_name(name[-1])) name--;
-  return strncmp(name, "test_", 5) ? 0 : digits + 1;
-}
-
-// The length of the 16 hexadecimal digits that a file's name has while it is not finished.
+// The length of a checksum or a random name: 8 or more hexadecimal digits that are no part of a name, not all letters.
 static size_t length_of_random(const char *text, const char *at) {
-  enum { DIGITS = 16 };
-  int is_run = at != text && at[-1] == '.' && strspn(at, "0123456789abcdef") == DIGITS;
-  return is_run && !is_of_a_name(at[DIGITS]) ? DIGITS : 0;
+  enum { SHORTEST = 8 };
+  size_t length = strspn(at, "0123456789abcdef"), letters = strspn(at, "abcdef");
+  int is_whole = (at == text || !is_of_a_name(at[-1])) && !is_of_a_name(at[length]);
+  return is_whole && length >= SHORTEST && letters < length ? length : 0;
 }
 
-// A message as the golden file has it: on one line, without what differs from run to run.
+// The length of a number that is no part of a name: digits, a fraction, an exponent, as far as no name goes on there.
+static size_t length_of_number(const char *text, const char *at) {
+  static const char digits[] = "0123456789";
+  size_t whole = strspn(at, digits), length = whole;
+  if (!whole || (at != text && is_of_a_name(at[-1]))) return 0;
+  if (at[length] == '.') length += 1 + strspn(at + length + 1, digits);
+  if (at[length - 1] == '.') length--;
+  if (at[length] == 'e') {
+    size_t sign = at[length + 1] == '-' || at[length + 1] == '+';
+    size_t exponent = strspn(at + length + 1 + sign, digits);
+    if (exponent) length += 1 + sign + exponent;
+  }
+  return is_of_a_name(at[length]) ? whole : length;
+}
+
+// A message as the golden file has it: on one line, without numbers and random names.
 static void make_sentence(const char *text, char *sentence) {
   char *to = sentence, *const end = sentence + LONGEST - 8;
   for (const char *at = text; *at && to < end;) {
     size_t place = *at == '/' && (at == text || !is_of_a_name(at[-1])) ? length_of_place(at) : 0;
-    size_t dropped = length_of_line(text, at) + length_of_random(text, at);
+    size_t random = length_of_random(text, at), number = random ? 0 : length_of_number(text, at);
     if (place) {
       to = stpcpy(to, "...");
       at += place;
-    } else if (dropped) {
-      at += dropped;
+    } else if (random || number) {
+      *to++ = '#';
+      at += random + number;
     } else if (*at == '\n') {
       to = stpcpy(to, "\\n");
       at++;

@@ -12,10 +12,10 @@
  * says.c). It is no part of a longer name or number. A word of prose is refused as a fact.
  *
  * tests/golden/LAYER.txt lists the sentences of each test function. A sentence that is not listed there fails its test;
- * script/golden writes the lists again. Paths are listed without their folders, places in tests without their lines, and
- * names of unfinished files without their random digits.
- * assert_listed() is for a message without any fact, whose status and sentence are all there is to assert.
- * assert_facts says nothing of the sentence, for messages that differ from run to run (times, processes). */
+ * script/golden writes the lists again. A sentence is listed without its numbers, and paths of this source tree and of
+ * temporary files without their beginnings. assert_listed() is for a message without any fact, whose status and sentence
+ * are all there is to assert. assert_facts and CHECK_FACTS leave the sentence out, where it differs from run to run
+ * beyond that: which rank speaks first. */
 #ifndef TESTS_SUPPORT_SAYS_H
 #define TESTS_SUPPORT_SAYS_H
 #include "addend/status.h"
