@@ -59,7 +59,8 @@ static void a_pattern_without_a_matrix_is_told_with_the_first_and_the_last(void 
   assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
   setting.comm = comm;
   assert_int_equal(ad_program_create(ad_decompose(), &options, &setting, &program), AD_INVALID);
-  assert_message("sites: head.* matches no matrix of the target; its matrices are blocks.0.attn.wq to blocks.1.mlp.down");
+  assert_message(
+      "sites: head.* matches no matrix of the target; its matrices are blocks.0.attn.wq to blocks.1.mlp.down");
   ad_comm_close(comm);
 }
 

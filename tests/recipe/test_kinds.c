@@ -395,8 +395,8 @@ static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **
   ad_program_setting setting = {.comm = comm, .meshes = meshes, .global_batch = 4, .microbatches = 1};
   assert_int_equal(ad_program_create(ad_gpt(), &options, &setting, &program), AD_INVALID);
   assert_null(program);
-  assert_says("model.layers", "1", "0", "model.rotary_base", "data.seq", "-4", "model.heads", "d_model", "32", "3",
-              "2", "4", "ep=2", "dp_replicate", "dp_shard", "cp", "tp");
+  assert_says("model.layers", "1", "0", "model.rotary_base", "data.seq", "-4", "model.heads", "d_model", "32", "3", "2",
+              "4", "ep=2", "dp_replicate", "dp_shard", "cp", "tp");
   ad_comm_close(comm);
   SAYS(
       "r.yaml:1: model.layers: must be at least 1, is 0\n"
