@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
+#include "addend/safetensors.h"
 #include "architecture/folder.h"
 #include "architecture/tensors.h"
 #include "architecture/turn.h"
@@ -180,6 +182,46 @@ static void other_names_are_no_parameters(void **state) {
   assert_true(ad_shape_equal(&source.shape, &shape));
 }
 
+/* ---- tensors that no parameter takes ---- */
+
+/* Writes embedding and head, opens the files again, and tells whether the head is idle. `differs`: the element of the
+ * head that differs from the embedding's; -1: none does. */
+static int head_is_idle(const char *table, ad_dtype dtype, int64_t rows, int differs) {
+  enum { ELEMENTS = 24 };
+  uint16_t values[2][ELEMENTS];
+  char path[] = "/tmp/addend-tensors-XXXXXX";
+  ad_safetensors_writer *writer;
+  ad_weights *weights;
+  ad_safetensor list[] = {{.name = table, .dtype = AD_BF16, .shape = {2, {6, 4}}},
+                          {.name = "lm_head.weight", .dtype = dtype, .shape = {2, {rows, 4}}}};
+  for (int i = 0; i < ELEMENTS; i++) {
+    values[0][i] = (uint16_t)(0x3f80 + i);
+    values[1][i] = (uint16_t)(values[0][i] + (i == differs));
+  }
+  close(mkstemp(path));
+  assert_int_equal(ad_safetensors_create(path, list, 2, NULL, &writer), AD_OK);
+  assert_int_equal(ad_safetensors_add(writer, values[0]), AD_OK);
+  assert_int_equal(ad_safetensors_add(writer, values[1]), AD_OK);
+  assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_OK);
+  ad_safetensors_writer_destroy(writer);
+  assert_int_equal(ad_weights_open(path, &weights), AD_OK);
+  int idle = ad_tensor_is_idle(&ad_llama, weights, ad_weights_find(weights, "lm_head.weight"));
+  assert_int_equal(ad_tensor_is_idle(&ad_llama, weights, ad_weights_find(weights, table)), 0);
+  assert_int_equal(ad_tensor_is_idle(NULL, weights, ad_weights_find(weights, "lm_head.weight")), 0);
+  ad_weights_close(weights);
+  unlink(path);
+  return idle;
+}
+
+static void a_head_is_idle_if_it_repeats_the_embedding_bit_for_bit(void **state) {
+  const char *table = "model.embed_tokens.weight";
+  assert_int_equal(head_is_idle(table, AD_BF16, 6, -1), 1);
+  for (int i = 0; i < 24; i++) assert_int_equal(head_is_idle(table, AD_BF16, 6, i), 0);
+  assert_int_equal(head_is_idle(table, AD_F16, 6, -1), 0);
+  assert_int_equal(head_is_idle(table, AD_BF16, 5, -1), 0);
+  assert_int_equal(head_is_idle("model.embed_tokens.weights", AD_BF16, 6, -1), 0);
+}
+
 /* ---- transposing blocks larger than a tile ---- */
 
 static void turns(int64_t rows, int64_t columns, ad_dtype dtype) {
@@ -213,6 +255,7 @@ static void blocks_of_any_size_and_width_are_turned(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_part_of_every_parameter_is_found),
                                      cmocka_unit_test(other_names_are_no_parameters),
+                                     cmocka_unit_test(a_head_is_idle_if_it_repeats_the_embedding_bit_for_bit),
                                      cmocka_unit_test(blocks_of_any_size_and_width_are_turned)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
