@@ -1,6 +1,13 @@
 /* Tests the sentences that follow from counting the addends of a wrong step: in trials of planted mistakes, and in a
  * proof without any. */
 #include "alone.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "check/account.h"
 
 /* A recipe with two pools and the bridge `images` between them, cut along an axis of 3. */
 static ad_recipe *two_pools(void) {
@@ -143,6 +150,41 @@ static void a_mean_of_means_is_told_by_microbatches(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* ---- accounts that killed processes left ---- */
+
+/* Makes an account of process `pid`, last written `age` seconds ago. */
+static void leave_account(pid_t pid, int age, char path[64]) {
+  struct timespec times[2] = {{.tv_sec = time(NULL) - age}, {.tv_sec = time(NULL) - age}};
+  snprintf(path, 64, "/dev/shm/account-%d-XXXXXX", (int)pid);
+  assert_non_null(mkdtemp(path));
+  assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+/* An account stays while its process lives, however old, and for ten minutes after that; this process's own are always
+ * removed. */
+static void accounts_of_living_processes_stay(void **state) {
+  enum { LIVING, DEAD_OLD, DEAD_YOUNG, OWN, OTHERS, ACCOUNTS };
+  static const int stays[ACCOUNTS] = {1, 0, 1, 0, 1}, age[ACCOUNTS] = {100000, 660, 540, 0, 100000};
+  char path[ACCOUNTS][64];
+  pid_t living = fork();
+  if (!living) pause();
+  pid_t dead = fork();
+  if (!dead) _exit(0);
+  waitpid(dead, NULL, 0);
+  const pid_t of[] = {living, dead, dead, getpid()};
+  for (int i = 0; i < OTHERS; i++) leave_account(of[i], age[i], path[i]);
+  snprintf(path[OTHERS], 64, "/dev/shm/counts-%d-XXXXXX", (int)dead);
+  assert_non_null(mkdtemp(path[OTHERS]));
+  ad_account_remove_left();
+  for (int i = 0; i < ACCOUNTS; i++) {
+    int found = !access(path[i], F_OK);
+    if (found) rmdir(path[i]);
+    if (found != stays[i]) print_error("account %d\n", i);
+    if (i == LIVING) kill(living, SIGKILL), waitpid(living, NULL, 0);
+    assert_int_equal(found, stays[i]);
+  }
+}
+
 /* ---- proofs in which a mistake is planted from the beginning ---- */
 
 typedef struct planted_job {
@@ -194,6 +236,7 @@ int main(void) {
       cmocka_unit_test(a_count_that_differs_beside_its_sum_is_no_sum_left_out),
       cmocka_unit_test(what_was_counted_is_told_by_microbatches),
       cmocka_unit_test(a_mean_of_means_is_told_by_microbatches),
+      cmocka_unit_test(accounts_of_living_processes_stay),
       cmocka_unit_test(a_proof_that_fails_is_made_again_with_an_account),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

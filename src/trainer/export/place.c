@@ -82,6 +82,7 @@ ad_status ad_export_begin(const char *folder, int overwrite, ad_export_place *ou
   ad_status status = make_names(folder, &place);
   if (!status) status = check_free(place.folder, overwrite);
   if (!status) status = ad_folder_make(place.written);
+  place.overwrite = overwrite;
   if (status)
     release(&place);
   else
@@ -105,10 +106,11 @@ static ad_status sync_parent(const char *folder) {
   return status;
 }
 
-/* Gives the folder its name. An empty folder is replaced by rename itself; one with an earlier export is renamed first,
+/* Gives the folder its name, unless files that may not be replaced came there meanwhile. An empty folder is replaced by rename itself; one with an earlier export is renamed first,
  * and removed when the new one is there. */
 static ad_status take_name(const ad_export_place *place) {
   AD_TRY(ad_folder_sync(place->written));
+  AD_TRY(check_free(place->folder, place->overwrite));
   if (!rename(place->written, place->folder)) return sync_parent(place->folder);
   AD_TRY(rename_folder(place->folder, place->earlier));
   ad_status status = rename_folder(place->written, place->folder);
