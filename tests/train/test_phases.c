@@ -402,7 +402,10 @@ static void a_steady_step_of_two_modules_allocates_nothing(void **state) {
 
 static char dumped[] = "/tmp/addend-divisor-XXXXXX";
 
-static int make_folder(void **state) { return mkdtemp(dumped) ? 0 : 1; }
+static int make_folder(void **state) {
+  snprintf(dumped, sizeof dumped, "/tmp/addend-divisor-XXXXXX");
+  return mkdtemp(dumped) ? 0 : 1;
+}
 static int remove_folder(void **state) { return ad_folder_remove(dumped) != AD_OK; }
 
 /* Checks the divisor in the dump file of microbatch m; "": the file has none. */
@@ -442,6 +445,35 @@ static void a_dump_tells_the_divisor_where_all_that_learn_have_one(void **state)
   dump_divided("", "");
 }
 
+/* A dump's sums are gradients times the loss scale, and so is the norm beside them. */
+static void a_dumps_norm_is_that_of_its_scaled_sums(void **state) {
+  for (int scale = 0; scale < 13; scale += 12) {
+    char precision[64], path[128];
+    snprintf(precision, sizeof precision, scale ? "precision: {param: f16, loss_scale: %d}\n" : "", scale);
+    ad_recipe *recipe = two_recipe(MESHES_OF_ONE, ", apart: true, divides: 1", STEPPING, precision);
+    ad_comm *comm;
+    ad_run *run;
+    ad_step_report report;
+    ad_safetensors *file;
+    must(ad_comm_open_alone(&comm));
+    must(ad_run_create(comm, recipe, NULL, &run));
+    must(ad_reducer_dump(ad_module_reducer(ad_run_module(run, 0)), dumped, 0, 0));
+    must(ad_run_step(run, 0, &report));
+    ad_run_destroy(run);
+    assert_int_equal(report.loss_scale, scale);
+    for (int m = 0; m < MICROBATCHES; m++) expect_divisor(m, "13");
+    snprintf(path, sizeof path, "%s/front.rank00000.sum.safetensors", dumped);
+    must(ad_safetensors_open(path, &file));
+    const char *norm = ad_safetensors_metadata(file, "addend.norm");
+    assert_non_null(norm);
+    assert_true(report.norms[0] > 0 && fabs(strtod(norm, NULL) / ldexp(report.norms[0], scale) - 1) < 1e-8);
+    ad_safetensors_close(file);
+    assert_int_equal(unlink(path), 0);
+    ad_comm_close(comm);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void the_step_runs_on_paper(void **state) {
   ad_recipe *recipe = two_recipe(MESHES_OF_SIX, ", apart: true", STEPPING, "shard: {zero: 3}\n");
   for (int64_t rank = 0; rank < RANKS; rank++) {
@@ -467,6 +499,7 @@ int main(void) {
       cmocka_unit_test(checkpoints_carry_every_module_and_its_states_to_another_mesh),
       cmocka_unit_test(addends_are_seen_by_their_number_in_the_run),
       cmocka_unit_test(a_steady_step_of_two_modules_allocates_nothing),
+      cmocka_unit_test_setup_teardown(a_dumps_norm_is_that_of_its_scaled_sums, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_dump_tells_the_divisor_where_all_that_learn_have_one, make_folder,
                                       remove_folder),
       cmocka_unit_test(the_step_runs_on_paper),
