@@ -250,6 +250,7 @@ class Collectives:
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         parts = []
         for place, input in enumerate(inputs):
+            _check_blocks([tensors[place] for tensors in outputs], self._size, input.dtype)
             into = {rank: tensors[place] for rank, tensors in enumerate(outputs)}
             parts.append(self._exchanged(input.dtype, {rank: input for rank in range(self._size)}, into))
         return self._do(opts, "exchange", parts, [tensor for tensors in outputs for tensor in tensors])
@@ -263,6 +264,8 @@ class Collectives:
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         root = opts.rootRank if opts is not None else 0
+        if root == self._rank:
+            _check_pair(input, output, input.numel(), input.numel() * self._size)
         dense = _dense_like(output)
         into = dict(enumerate(dense.view(self._size, -1))) if root == self._rank else {}
         exchanged = self._exchanged(input.dtype, {root: input.reshape(-1)}, into)

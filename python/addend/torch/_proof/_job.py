@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import shutil
@@ -219,21 +220,22 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
         value.backward()
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
-    _need_numbers(float(value), gradients)
     after = _steps_alone(task, model, batches, mode, held)
+    _need_numbers(float(value), gradients, after)
     said |= mode.notes
     whole = Whole(
         float(value), count, weights, state, gradients, _aliases(model), after, trace.record, said, len(batches)
     )
     whole.model_mark, whole.batch_mark = model_mark, batch_mark
     if mode.narrow:
-        whole.own_error = _own_error(task, model, batches, whole)
+        whole.own_error = _own_error(task, model, batches, whole, held)
         whole.said.add(_narrow_text(mode.narrow, _TIMES * whole.own_error))
     return whole
 
 
-def _need_numbers(loss: float, gradients: Mapping[str, NDArray[numpy.float64]]) -> None:
-    """Refuses a loss or gradients of one process that are no numbers: nothing can be compared with them."""
+def _need_numbers(loss: float, gradients: Mapping[str, Any], after: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses a loss of one process, its gradients, or parameters that have one after a step, if they are no numbers:
+    nothing can be compared with them."""
     if not math.isfinite(loss):
         raise addend.InvalidError(f"the loss of the whole batch is {loss:g}: nothing can be compared with it")
     for name, gradient in gradients.items():
@@ -241,6 +243,12 @@ def _need_numbers(loss: float, gradients: Mapping[str, NDArray[numpy.float64]]) 
             raise addend.InvalidError(
                 f"the gradient of `{name}` from the whole batch has {_match.largest(gradient):g} among its elements: "
                 "nothing can be compared with it"
+            )
+    for step, name in itertools.product(range(len(after)), gradients):
+        if not math.isfinite(_match.largest(after[step][name])):
+            raise addend.InvalidError(
+                f"`{name}` has {_match.largest(after[step][name]):g} among its elements after step {step + 1} "
+                "of one process: nothing can be compared with it"
             )
 
 
@@ -252,12 +260,13 @@ def _narrow_text(narrow: Mapping[str, str], bound: float) -> str:
     )
 
 
-def _own_error(task: Task, model: nn.Module, batches: Sequence[Any], whole: Whole) -> float:
+def _own_error(task: Task, model: nn.Module, batches: Sequence[Any], whole: Whole, held: _double.Buffers) -> float:
     """The largest relative difference that one process's results show if the inputs of operations without f64 are
     rounded differently."""
     worst = 0.0
     for draw in range(_DRAWS):
         model.load_state_dict(whole.state)
+        held.restore()
         model.zero_grad()
         trace = Trace()
         if whole.record is not None:

@@ -339,7 +339,7 @@ class Judge:
         if not norms:
             return True
         right = math.sqrt(sum(float((gradient**2).sum()) for gradient in self.whole.gradients.values()))
-        off = [norm for norm in norms if abs(norm - right) > self.task.bound * right]
+        off = [norm for norm in norms if not abs(norm - right) <= self.task.bound * right]  # true of a NaN, too
         if off and all(self._is_small(abs(norm - right) / (right or 1.0)) for norm in off):
             self._is_doubted, off = True, []
         if off:

@@ -18,8 +18,8 @@ class Reading(NamedTuple):
 
     def error(self, alone: float) -> float:
         """The largest difference to one process's loss, relative to it; infinite if a value is no number."""
-        worst = max(abs(value - alone) for value in self.values) / max(abs(alone), 1e-300)
-        return worst if math.isfinite(worst) else math.inf
+        off = [abs(value - alone) for value in self.values]
+        return max(off) / max(abs(alone), 1e-300) if all(map(math.isfinite, off)) else math.inf
 
 
 def readings(losses: Mapping[int, Sequence[float]], axes: Axes) -> Iterator[Reading]:
