@@ -44,7 +44,7 @@ class Build:
     """A build of a copy of all files that git does not ignore. objects[C file]: an object file that it is compiled to;
     tests[name]: the command of a test, or of `addend check` of a recipe."""
 
-    def __init__(self, name, flags, jobs):
+    def __init__(self, name, flags, jobs, targets=()):
         self.folder, self.source, self.build = HOME / name, HOME / name / "source", HOME / name / "build"
         files = {self.source / file: ROOT / file for file in git("ls-files", "-co", "--exclude-standard")}
         for copy in {*self.source.rglob("*"), *files}:
@@ -56,12 +56,13 @@ class Build:
                 copy.unlink()
         options = "-G Ninja -DAD_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_BUILD_TYPE=Mutants".split()
         tool("cmake", "-S", self.source, "-B", self.build, *options, "-DCMAKE_C_FLAGS_MUTANTS=" + flags)
-        tool("ninja", "-C", self.build, f"-j{jobs}")
+        tool("ninja", "-C", self.build, f"-j{jobs}", *targets)
         rows = json.loads((self.build / "compile_commands.json").read_text())
         output = re.compile(r" -o (\S+)")
         self.objects = {os.path.relpath(each["file"], self.source): output.search(each["command"])[1] for each in rows}
         listed = json.loads(tool("ctest", "--test-dir", self.build, "--show-only=json-v1"))["tests"]
-        kept = [each for each in listed if not re.match(r"(install|examples|script)/", each["name"])]  # others build
+        kept = [each for each in listed if "command" in each]  # its program is built
+        kept = [each for each in kept if not re.match(r"(install|examples|script)/", each["name"])]  # others build
         self.tests = {each["name"]: each["command"] for each in kept}
         for recipe in self.source.glob("recipes/*.yaml"):
             self.tests[f"check {recipe.stem}"] = [f"{self.build}/addend", "check", str(recipe)]

@@ -10,8 +10,20 @@ STRING = r"\"\"\".*?\"\"\"|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
 C_MASKED = re.compile(STRING + r"|//[^\n]*|/\*.*?\*/|\#(?:\\\n|[^\n])*", re.S)
 PYTHON_MASKED = re.compile(STRING + r"|\#[^\n]*", re.S)
 C_FUNCTION = re.compile(r"^(\w[^;{}]*?)(\w+)\([^;{}]*\) \{(?:[^\n]*\} *|.*?^\})$", re.M | re.S)
-OPERATOR = re.compile(r"(?<= )(?:[<>=!]=|<<|>>|&&|\|\||[-+*]=|//|[<>*/%+&|-]|and|or)(?=\s)")  # between two operands
-PAIRS = (("==", "!="), ("&&", "||"), ("and", "or"), ("+", "-"), ("*", "/"), ("<<", ">>"), ("&", "|"), ("+=", "-="))
+WORDS = "and|or|is not|not in|is|in"  # operators of Python
+OPERATOR = re.compile(rf"(?<= )(?:[<>=!]=|<<|>>|&&|\|\||[-+*]=|//|[<>*/%+&|-]|{WORDS})(?=\s)")  # between two operands
+PAIRS = (
+    ("==", "!="),
+    ("is", "is not"),
+    ("in", "not in"),
+    ("&&", "||"),
+    ("and", "or"),
+    ("+", "-"),
+    ("*", "/"),
+    ("<<", ">>"),
+    ("&", "|"),
+    ("+=", "-="),
+)
 TURNED = {old: [new] for pair in PAIRS for old, new in (pair, pair[::-1])}
 TURNED.update({"<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">", "<"], "%": ["*"], "//": ["*"]})
 NO_START = r"(?!(?:else|elif|except|finally|case|default)\b)"
@@ -46,6 +58,8 @@ def operator_turned(source):
 
 
 def constant(source):
+    for found in () if source.is_c else re.finditer(r"\b(?:True|False)\b", source.bare):
+        yield *found.span(), str(found[0] == "False")
     for found in re.finditer(r"(?<![\w.])\.?\d(?:(?<=[eE])[+-]|[\w.])*", source.bare):
         for new in ("+ 1", "- 1", "* 10")[: 2 if found[0] == "0" else 3]:
             yield *found.span(), f"({found[0]} {new})"
@@ -53,7 +67,9 @@ def constant(source):
 
 def condition(source):
     true, false = ("({}) || 1", "({}) && 0") if source.is_c else ("({}) or True", "({}) and False")
-    for found in re.finditer(r"\b(if|while) \(" if source.is_c else r"^ *(if|elif) (?=.*:$)", source.bare, re.M):
+    for found in re.finditer(
+        r"\b(if|while) \(" if source.is_c else r"^ *(if|elif) (?!TYPE_CHECKING)(?=.*:$)", source.bare, re.M
+    ):
         start = found.end()
         end = arguments(source.bare, start)[-1][1] if source.is_c else source.bare.index(":\n", start)
         for new in [false] if found[1] == "while" else [false, true]:  # an endless loop would only cost time

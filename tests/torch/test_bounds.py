@@ -1,5 +1,5 @@
-"""Test the decisions of a check and of a watch by synthetic inputs: one just within and one just beyond every number that
-a verdict compares. No job runs.
+"""Test the decisions of a check and of a watch by synthetic inputs, one just within and one just beyond each number
+that a verdict compares. No job runs.
 """
 
 import math

@@ -450,7 +450,7 @@ class Operations(unittest.TestCase):
             "SUM",
             "on meta",
             "one tensor, not 2",
-            "does not fit",
+            "do not fit",
             "different dtypes",  # refused by PyTorch
             "split sizes",
         )
