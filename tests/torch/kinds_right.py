@@ -820,6 +820,33 @@ def optimizer_step_in_hooks(draw):
     return Job(model, step, lambda: kinds.alone(reference, shares), gradients=lambda: kept)
 
 
+@watched(2, 3)
+def lbfgs_closures(draw):
+    """LBFGS runs a backward in each call of its closure, which first clears the gradients of the call before."""
+    model = Net()
+    reference, wrapped = copy.deepcopy(model), DistributedDataParallel(model)
+    set_to_none = bool(draw.randint(0, 2))
+
+    def minimise(model, loss_of):
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=3)
+
+        def closure():
+            optimizer.zero_grad(set_to_none)
+            loss = loss_of()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        return {name: p.grad for name, p in model.named_parameters()}
+
+    def whole():
+        return minimise(
+            reference, lambda: sum(square(reference, draw.batch(r)) for r in range(draw.world)) / draw.world
+        )
+
+    return Job(wrapped, lambda watch: minimise(model, lambda: square(wrapped, draw.batch(draw.rank))), whole)
+
+
 # -- accumulation
 
 

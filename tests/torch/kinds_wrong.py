@@ -364,6 +364,39 @@ def gradients_not_cleared(draw):
     return job
 
 
+@watched(2, 3, truth=truth("own_only"))
+def lbfgs_without_the_sum(draw):
+    """The closure of LBFGS sums nothing."""
+    model = Net()
+    reference = copy.deepcopy(model)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=3)
+    shares = [lambda one, r=r: square(one, draw.batch(r)) / draw.world for r in range(draw.world)]
+
+    def closure():
+        optimizer.zero_grad()
+        loss = shares[draw.rank](model)
+        loss.backward()
+        return loss
+
+    return Job(model, lambda watch: optimizer.step(closure), lambda: kinds.alone(reference, shares))
+
+
+@watched(2, 3, truth=truth(words="two steps"))
+def stepped_twice(draw):
+    """An optimizer takes two steps with one gradient, which is cleared then."""
+    job = data_parallel(draw, Net(), rows_share(draw), 1, ("ddp", "hand"))
+    optimizer, one = torch.optim.SGD(job.model.parameters(), lr=0.01), job.step
+
+    def step(watch):
+        one(watch)
+        optimizer.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    job.step = step
+    return job
+
+
 @watched(2, 3, truth=truth("clipped", "factor", words="clip|carry a factor|count differently"))
 def clipped_in_every_microbatch(draw):
     """Accumulated gradients are clipped after each microbatch, before the sum."""

@@ -31,6 +31,10 @@ _NOT_CLEARED = (
     "an optimizer took a step with its gradient inside the watch, and the next backward added to that gradient without "
     "clearing it: end the watch after each step"
 )
+_TWO_STEPS = (
+    "its optimizer took two steps with one gradient inside the watch, which was neither cleared nor computed anew in "
+    "between: end the watch after each step"
+)
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -61,6 +65,7 @@ class Afterwards:
         self._by_id = {id(entry.owned): entry for entry in watched}
         self._take, self._checksum, self._guarded = take, checksum, guarded
         self._stepped: Sums = {}  # the sum with which the last step was taken, until another addend comes
+        self._stepping: dict[str, int] = {}  # which optimizer took that step: its id()
         self._cleared: Sums = {}  # sums of steps whose gradients were cleared
         self._before: Sums = {}  # the sum that the job's hooks are about to get
         self._changes: Sums = {}  # by how much hooks changed sums
@@ -128,16 +133,36 @@ class Afterwards:
         params = (param for group in optimizer.param_groups for param in group["params"])
         return (self._by_id[id(param)] for param in params if id(param) in self._by_id)
 
-    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        for entry in self._of(optimizer):
-            self._guarded(entry.name, self._note_step, entry)
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An optimizer that gets a closure takes the gradients that each call of it leaves: LBFGS calls it more than once
+        in a step, and each call clears the gradients of the one before."""
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._around_closure(optimizer, kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._around_closure(optimizer, args[1]), *args[2:]), kwargs
+        self._note_steps(optimizer)
+        return None
 
-    def _note_step(self, entry: Watched) -> None:
+    def _around_closure(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            loss = closure()
+            self._note_steps(optimizer)
+            return loss
+
+        return call
+
+    def _note_steps(self, optimizer: Optimizer) -> None:
+        for entry in self._of(optimizer):
+            self._guarded(entry.name, self._note_step, entry, id(optimizer))
+
+    def _note_step(self, entry: Watched, stepping: int) -> None:
         with torch.no_grad():
             taken = self._take(entry)
             if taken is None:
                 return
-            self._stepped[entry.name] = taken
+            if entry.name in self._stepped and self._stepping[entry.name] == stepping:
+                entry.unjudged = entry.unjudged or _TWO_STEPS
+            self._stepped[entry.name], self._stepping[entry.name] = taken, stepping
             checksum = None if entry.name in self.values else self._checksum(entry, taken)
         if checksum is not None:
             self.values[entry.name] = checksum
