@@ -400,7 +400,9 @@ typedef struct ad_batch_field {
 /* For `create`: makes, for every microbatch, an array [samples, row...] of each field, cut as `rows` says, with memory
  * that is zero at first. A program has at most one batch. Unless the kind's `data` says otherwise, these arrays are the
  * program's data: their bytes count as its memory, and dumps contain them ("microbatch.0.x"). The fields are borrowed.
- */
+ * The mesh of `rows` must have this rank. A rank that it does not have, as in a pool that reads no batch, has no part
+ * of one: there, `create` does not call this (ad_mesh_has_rank), and `read` does not call ad_batch_read. AD_INVALID
+ * otherwise. */
 AD_API AD_CHECKED ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_batch_field *fields,
                                                  size_t count, ad_batch **out);
 /* one field in microbatch m; borrowed */

@@ -23,7 +23,7 @@ typedef enum bridged_form {
       BRIDGED_COUNT
 } bridged_form;
 
-enum { BRIDGED_MICROBATCHES = 8, BRIDGED_WIDTH = 6, BRIDGED_NEAR = 0, BRIDGED_FAR = 1 };
+enum { BRIDGED_WIDTH = 6, BRIDGED_NEAR = 0, BRIDGED_FAR = 1 };
 
 typedef struct bridged_options {
   int64_t form;
@@ -159,13 +159,13 @@ static inline ad_status bridged_create(const void *given, ad_program *to, void *
   model->rows = bridged_rows(to, BRIDGED_FAR);
   AD_TRY(bridged_add_module(model, to, BRIDGED_NEAR));
   AD_TRY(bridged_add_module(model, to, BRIDGED_FAR));
-  int at_near = model->form == BRIDGED_BACK, both = model->form == BRIDGED_LOSSES;
-  if (!at_near) AD_TRY(bridged_add_count(to, BRIDGED_FAR));
-  if (at_near || both) AD_TRY(bridged_add_count(to, BRIDGED_NEAR));
+  AD_TRY(bridged_add_count(to, BRIDGED_FAR));
+  AD_TRY(bridged_add_count(to, BRIDGED_NEAR));
   ad_loss_spec loss = {.size = sizeof loss, .name = "loss", .per_microbatch = model->form == BRIDGED_GATHERED};
   ad_loss_spec size = {.size = sizeof size, .name = "size", .count = 1, .coefficient = 0.25};
+  loss.count = model->form == BRIDGED_BACK;
   AD_TRY(ad_program_add_loss(to, &loss));
-  if (both) AD_TRY(ad_program_add_loss(to, &size));
+  if (model->form == BRIDGED_LOSSES) AD_TRY(ad_program_add_loss(to, &size));
   return bridged_add_phases(model, to);
 }
 
@@ -184,16 +184,14 @@ static inline ad_status bridged_read_row(void *own, ad_batch_row *to) {
   return AD_OK;
 }
 
-/* A module that has a loss counts its rows: `near` those that it reads, and `far` those that arrive. */
+/* `near` counts the rows that it reads, and `far` those that arrive. In most forms no loss is divided by one of these
+ * counts. */
 static inline ad_status bridged_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   const bridged_model *model = own;
   ad_row_reader reader = {bridged_read_row, own};
-  int64_t all = model->rows_in_all, parts = model->microbatches, read[BRIDGED_MICROBATCHES] = {0};
-  int at_near = model->form == BRIDGED_BACK, both = model->form == BRIDGED_LOSSES;
-  for (int64_t m = 0; m < parts && !at_near; m++)
-    counted[0][m] = ad_batch_rows(&model->rows, model->rank, all, parts, m).count;
-  if (!model->batch) return AD_OK;
-  return ad_batch_read(model->batch, step, held_out, &reader, at_near ? counted[0] : both ? counted[1] : read);
+  int64_t all = model->rows_in_all, parts = model->microbatches;
+  for (int64_t m = 0; m < parts; m++) counted[0][m] = ad_batch_rows(&model->rows, model->rank, all, parts, m).count;
+  return model->batch ? ad_batch_read(model->batch, step, held_out, &reader, counted[1]) : AD_OK;
 }
 
 static const ad_key bridged_keys[] = {

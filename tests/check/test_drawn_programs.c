@@ -261,19 +261,30 @@ static const struct {
               {"dp=3", "dp=3", "colocated"}};
 enum { JOINED = sizeof joined / sizeof *joined, BRIDGED_CASES = 280 };
 
-static void expect_right_over_a_bridge(int i, ad_check_options options) {
+static void register_bridged(void) {
+  static int is_registered;
+  if (!is_registered++) must(ad_program_register(&bridged_kind));
+}
+
+/* Writes the recipe of case number i; rows 0: as many as are drawn. Returns its form. */
+static int write_bridged(int i, int rows, char *text, size_t size) {
   uint64_t drawn[5];
-  char text[512], *json = NULL;
-  int holds = 0;
-  ad_recipe *recipe;
   for (int k = 0; k < 5; k++) drawn[k] = ad_random_bits(92, (uint64_t)i, (uint64_t)k);
   int form = i / 2 % BRIDGED_COUNT, mesh = (int)(drawn[0] % JOINED), microbatches = 1 + (int)(drawn[1] % 3);
-  snprintf(text, sizeof text,
+  snprintf(text, size,
            "name: bridged\nmodel: {kind: bridged, form: %d}\nmesh: {near: \"%s\", far: \"%s\"}\nplacement: %s\n"
            "precision: {compute: %s}\nshard: {zero: %d}\n"
            "train: {global_batch: %d, microbatches: %d, steps: 3, lr: 0.01, seed: %d, clip: 0.05}\n",
            form, joined[mesh].near, joined[mesh].far, joined[mesh].placement, i % 2 ? "bf16" : "f32",
-           (int)(drawn[2] % 4), 3 * microbatches + (int)(drawn[3] % 8), microbatches, i);
+           (int)(drawn[2] % 4), rows ? rows : 3 * microbatches + (int)(drawn[3] % 8), microbatches, i);
+  return form;
+}
+
+static void expect_right_over_a_bridge(int i, ad_check_options options) {
+  char text[512], *json = NULL;
+  int holds = 0;
+  ad_recipe *recipe;
+  int form = write_bridged(i, 0, text, sizeof text);
   must(ad_recipe_parse(text, "bridged.yaml", NULL, 0, &recipe));
   options.size = sizeof options;
   if (ad_check(recipe, &options, &holds, &json)) fail_msg("%s\n%s: %s", bridged_forms[form], text, ad_last_error());
@@ -288,12 +299,79 @@ static void expect_right_over_a_bridge(int i, ad_check_options options) {
 
 static void no_right_program_with_bridges_is_called_wrong(void **state) {
   draw cases = draw_cases("right programs with bridges", BRIDGED_CASES, 0, 28);
-  must(ad_program_register(&bridged_kind));
+  register_bridged();
   for (int i = 0; i < BRIDGED_CASES; i++)
     if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){0});
   cases = draw_cases("right programs with bridges and planted mistakes", BRIDGED_CASES, 0, 3);
   for (int i = 0; i < BRIDGED_CASES; i++)
     if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){.sabotage = 1, .sabotage_count = 12});
+}
+
+/* The outcome of the mistake whose name begins so; NULL: it is not in the document. */
+static const json_t *mistake_of(const json_t *document, const char *name) {
+  const json_t *one;
+  size_t i;
+  json_array_foreach(json_object_get(document, "sabotage"), i,
+                     one) if (!strncmp(text_at(one, "name"), name, strlen(name))) return one;
+  return NULL;
+}
+
+static json_t *check_bridged(const char *text, int *holds) {
+  char *json = NULL;
+  ad_recipe *recipe;
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  must(ad_recipe_parse(text, "bridged.yaml", NULL, 0, &recipe));
+  must(ad_check(recipe, &options, holds, &json));
+  json_t *document = json_loads(json, 0, NULL);
+  assert_non_null(document);
+  free(json);
+  ad_recipe_destroy(recipe);
+  return document;
+}
+
+/* `near` counts its rows, and the only loss is divided by the count of `far`; in form 4 it is the other way round. */
+static void a_count_that_no_loss_is_divided_by_has_no_effect_and_one_that_divides_is_refused(void **state) {
+  int idle = 0, refused = 0, holds;
+  register_bridged();
+  for (int form = 0; form <= BRIDGED_BACK; form += BRIDGED_BACK) {
+    char text[256];
+    snprintf(text, sizeof text,
+             "name: bridged\nmodel: {kind: bridged, form: %d}\nmesh: {near: \"dp=3\", far: \"dp=2\"}\n"
+             "placement: disjoint\ntrain: {global_batch: 8, microbatches: 1, steps: 3, lr: 0.01}\n",
+             form);
+    json_t *document = check_bridged(text, &holds);
+    const json_t *count = mistake_of(document, "left_out in the record: count");
+    if (!holds) fail_msg("%s", json_dumps(document, 0));
+    assert_non_null(count);
+    assert_int_equal(json_integer_value(json_object_get(document, "survivors")), 0);
+    idle += !strcmp(text_at(count, "caught_by"), "no_effect");
+    refused += !strcmp(text_at(count, "caught_by"), "type");
+    json_decref(document);
+  }
+  assert_int_equal(idle, 1);
+  assert_int_equal(refused, 1);
+}
+
+/* Sums over few rows hide that they are rounded to bf16 on the way; sums over many rows show it. */
+static void a_mistake_that_only_rounds_has_no_effect_on_short_sums_and_is_killed_on_long_ones(void **state) {
+  enum { SHORT = 205 };
+  static const struct {
+    int rows; /* 0: the few of the draw */
+    const char *caught_by;
+  } cases[] = {{0, "no_effect"}, {2048, "number"}};
+  register_bridged();
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    int holds;
+    char text[512];
+    write_bridged(SHORT, cases[i].rows, text, sizeof text);
+    json_t *document = check_bridged(text, &holds);
+    const json_t *sums = mistake_of(document, "product-sums-in-bf16");
+    assert_non_null(sums);
+    if (!holds || strcmp(text_at(sums, "caught_by"), cases[i].caught_by) != 0)
+      fail_msg("%d rows: holds %d, %s: %s", cases[i].rows, holds, text_at(sums, "caught_by"),
+               json_dumps(document, JSON_INDENT(1)));
+    json_decref(document);
+  }
 }
 
 static void no_mistake_survives_in_a_right_program(void **state) {
@@ -342,6 +420,8 @@ int main(void) {
       cmocka_unit_test(no_right_program_is_called_wrong),
       cmocka_unit_test(no_right_program_with_bridges_is_called_wrong),
       cmocka_unit_test(no_mixture_of_experts_is_called_wrong),
+      cmocka_unit_test(a_count_that_no_loss_is_divided_by_has_no_effect_and_one_that_divides_is_refused),
+      cmocka_unit_test(a_mistake_that_only_rounds_has_no_effect_on_short_sums_and_is_killed_on_long_ones),
       cmocka_unit_test(no_mistake_survives_in_a_right_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

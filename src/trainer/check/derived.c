@@ -9,6 +9,7 @@
 #include "check/plants.h"
 #include "check/sabotage.h"
 #include "nn/experts.h"
+#include "recipe/paper.h"
 #include "recipe/recipe.h"
 
 /* ---- the table: transitions, and ways to do them wrongly ---- */
@@ -300,6 +301,28 @@ ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_r
   return ad_repair_find(take_mended_step, &recorded, out, found, &search);
 }
 
+static int divides_a_loss(const ad_program *program, size_t count) {
+  for (size_t i = 0; i < ad_program_loss_count(program); i++)
+    if (ad_program_loss(program, i)->count == count) return 1;
+  return 0;
+}
+
+/* Finds whether the place sums counts of its rank by which no loss is divided, on this rank or on another. */
+static ad_status is_of_idle_count(const ad_recipe *recipe, const ad_place *place, int *out) {
+  ad_paper paper;
+  *out = ad_place_is_count(place);
+  if (!*out) return AD_OK;
+  AD_TRY(ad_paper_open(recipe, &paper));
+  for (size_t i = 0; i < ad_program_count_count(paper.program); i++) {
+    const ad_layout *layout = &ad_program_count(paper.program, i)->layout;
+    ad_axes summed = ad_layout_axes_of(layout, AD_P) & ad_mesh_large(layout->mesh);
+    int is_here = ad_mesh_has_rank(layout->mesh, place->rank) && summed == (place->axes & place->large);
+    if (is_here && divides_a_loss(paper.program, i)) *out = 0;
+  }
+  ad_paper_close(&paper);
+  return AD_OK;
+}
+
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {
   recorded_step recorded = {recipe, &sabotage->planting};
   ad_status status = take_recorded_step(&recorded);
@@ -315,9 +338,14 @@ ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) 
   } else if (!sabotage->planting.fired) {
     snprintf(sabotage->message, sizeof sabotage->message,
              "the step with the mistake did not reach the transition in which the mistake is planted");
-  } else if (why_same_program(&sabotage->planting)) {
+  } else {
+    const char *why = why_same_program(&sabotage->planting);
+    int is_idle = 0;
+    if (!why) AD_TRY(is_of_idle_count(recipe, &sabotage->planting.place, &is_idle));
+    if (is_idle) why = "no loss is divided by this count, so no type depends on it";
+    if (!why) return AD_OK;
     sabotage->caught = AD_CAUGHT_NO_EFFECT;
-    snprintf(sabotage->message, sizeof sabotage->message, "%s", why_same_program(&sabotage->planting));
+    snprintf(sabotage->message, sizeof sabotage->message, "%s", why);
   }
   return AD_OK;
 }

@@ -14,8 +14,9 @@ typedef enum ad_caught {
   AD_CAUGHT_NUMBER,
   AD_CAUGHT_PROTOCOL,
   AD_CAUGHT_PLAN,      /* contracts or collectives differ from the plan's */
-  AD_CAUGHT_NO_EFFECT, /* the mistake changed no bit of any judged number, or no type. A known mistake gets this
-                        * outcome only if its record says why it may have no effect */
+  AD_CAUGHT_NO_EFFECT, /* the mistake changed no bit of any judged number, or no type, or it changed roundings of a
+                        * custom program within their bounds. A known mistake of addend's own programs gets this outcome
+                        * only if its record says why it may have no effect */
   AD_CAUGHT_UNPLANTED, /* known mistakes only: it cannot change a number in this run; `message` says why */
   AD_CAUGHT_UNTRIED    /* the proof does not hold even with nothing planted, so a failing proof would not show the
                         * mistake */

@@ -260,6 +260,21 @@ static void say_cancelled(const trials *t, ad_sabotage *sabotage) {
   }
 }
 
+/* Where every sum of a custom program is short, a mistake that only rounds changes each number by less than its bound,
+ * which has room for the right program's rounding. In addend's own programs bounds are narrow enough to see it. */
+static void say_within_rounding(const trials *t, ad_sabotage *sabotage) {
+  const ad_program_kind *kind = ad_program_kind_of(t->prover.run->program);
+  const ad_proof *proof = t->job->proof.proof;
+  double share = 0;
+  if (!sabotage->known || !sabotage->known->rounds || !ad_program_kind_is_custom(kind)) return;
+  for (size_t i = 0; i < proof->param_count; i++) share = fmax(share, ad_param_share(&proof->params[i]));
+  sabotage->caught = AD_CAUGHT_NO_EFFECT;
+  snprintf(sabotage->message, sizeof sabotage->message,
+           "not visible in this program: it changes roundings only, and every number stays within the bound that the "
+           "recipe's own dtypes need (gradients reach %.2g of theirs); longer sums would show it",
+           share);
+}
+
 /* Proves again, with the mistake planted, up to the first step that does not hold. */
 static ad_status judge(trials *t, ad_sabotage *sabotage) {
   ad_proof *proof = t->job->proof.proof;
@@ -281,7 +296,10 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
   ad_seams_clear();
   if (sabotage->known && t->scene.ratio != 0) sabotage->expected_ratio = t->scene.ratio;
   if (!passes && t->prover.reference) take_verdict(proof, sabotage);
-  if (passes && t->prover.reference) say_cancelled(t, sabotage);
+  if (passes && t->prover.reference) {
+    say_cancelled(t, sabotage);
+    say_within_rounding(t, sabotage);
+  }
   return AD_OK;
 }
 

@@ -234,11 +234,13 @@ static const ad_mistake mistakes[] = {
      .words = "values go to other ranks as bf16 where f16 was promised",
      .needs = AD_NEED_TOKENS | AD_NEED_F16_VALUES,
      .of_dtype = 1,
+     .rounds = 1,
      .at = {{AD_SEAM_WIRE, narrow_values}}},
     {.name = "bf16-for-f16-gradients",
      .words = "gradients come back from other ranks as bf16 where f16 was promised",
      .needs = AD_NEED_TOKENS | AD_NEED_F16_GRADIENTS,
      .of_dtype = 1,
+     .rounds = 1,
      .at = {{AD_SEAM_WIRE, narrow_gradients}}},
 };
 
