@@ -4,6 +4,7 @@ have cleared since; by what GradScaler multiplied them; and what hooks of the jo
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from typing import Any, Callable, Iterator, Optional, Sequence
@@ -66,6 +67,7 @@ class Afterwards:
         self._take, self._checksum, self._guarded = take, checksum, guarded
         self._stepped: Sums = {}  # the sum with which the last step was taken, until another addend comes
         self._stepping: dict[str, int] = {}  # which optimizer took that step: its id()
+        self._inside: collections.Counter[int] = collections.Counter()  # how often an optimizer's step has begun
         self._cleared: Sums = {}  # sums of steps whose gradients were cleared
         self._before: Sums = {}  # the sum that the job's hooks are about to get
         self._changes: Sums = {}  # by how much hooks changed sums
@@ -134,33 +136,38 @@ class Afterwards:
         return (self._by_id[id(param)] for param in params if id(param) in self._by_id)
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An optimizer that gets a closure takes the gradients that each call of it leaves: LBFGS calls it more than once
-        in a step, and each call clears the gradients of the one before."""
+        """An optimizer with a closure takes the gradients that each call of it leaves: LBFGS calls it more than once
+        in a step, and each call clears the gradients of the one before. A step inside a step is the same one, of a
+        subclass that calls its parent's."""
+        self._inside[id(optimizer)] += 1
+        is_nested = self._inside[id(optimizer)] > 1
         if callable(kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._around_closure(optimizer, kwargs["closure"])}
+            closure = kwargs["closure"] if is_nested else self._around_closure(optimizer, kwargs["closure"])
+            return args, {**kwargs, "closure": closure}
         if len(args) > 1 and callable(args[1]):
-            return (args[0], self._around_closure(optimizer, args[1]), *args[2:]), kwargs
-        self._note_steps(optimizer)
+            closure = args[1] if is_nested else self._around_closure(optimizer, args[1])
+            return (args[0], closure, *args[2:]), kwargs
+        self._note_steps(optimizer, is_nested)
         return None
 
     def _around_closure(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         def call() -> Any:
             loss = closure()
-            self._note_steps(optimizer)
+            self._note_steps(optimizer, False)
             return loss
 
         return call
 
-    def _note_steps(self, optimizer: Optimizer) -> None:
+    def _note_steps(self, optimizer: Optimizer, is_nested: bool) -> None:
         for entry in self._of(optimizer):
-            self._guarded(entry.name, self._note_step, entry, id(optimizer))
+            self._guarded(entry.name, self._note_step, entry, id(optimizer), is_nested)
 
-    def _note_step(self, entry: Watched, stepping: int) -> None:
+    def _note_step(self, entry: Watched, stepping: int, is_nested: bool) -> None:
         with torch.no_grad():
             taken = self._take(entry)
             if taken is None:
                 return
-            if entry.name in self._stepped and self._stepping[entry.name] == stepping:
+            if not is_nested and entry.name in self._stepped and self._stepping[entry.name] == stepping:
                 entry.unjudged = entry.unjudged or _TWO_STEPS
             self._stepped[entry.name], self._stepping[entry.name] = taken, stepping
             checksum = None if entry.name in self.values else self._checksum(entry, taken)
@@ -170,6 +177,7 @@ class Afterwards:
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         """An optimizer may sum inside its step, or run the backward there; a fused one that unscales there has taken
         the scaled gradients."""
+        self._inside[id(optimizer)] -= 1
         if getattr(optimizer, "grad_scale", None) is None:
             for entry in self._of(optimizer):
                 self._guarded(entry.name, self._note_stepped, entry)
