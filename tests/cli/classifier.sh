@@ -9,6 +9,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$source"
 recipe=examples/classifier.yaml
 fail() { echo "FAILED: $*" >&2 && exit 1; }
+. "$source/tests/support/says.sh"
 
 prove() {
   "$mine" check $recipe "$@" --sabotage --json >"$work/check.json" || fail "check $*: $(tail -c 300 "$work/check.json")"
@@ -49,10 +50,12 @@ grep -q " rows/s; see " "$work/trained" || fail "this program counts rows: $(cat
 # What only addend's own decoders can do says so, and advises nothing that does not help.
 for call in "sample $work/run hi" "export $work/run $work/out"; do
   status=0; "$addend" $call >"$work/out.txt" 2>&1 || status=$?
-  [ $status = 2 ] && grep -q "is a run of .classifier., which is no program of addend's own" "$work/out.txt" || fail "$call: $(cat "$work/out.txt")"
+  [ $status = 2 ] || fail "$call: $(cat "$work/out.txt")"
+  says "$work/out.txt" "$work/run" classifier
   ! grep -q -e --program "$work/out.txt" || fail "$call: advises --program"
   status=0; "$addend" ${call%% *} --program mine.so ${call#* } >"$work/out.txt" 2>&1 || status=$?
-  [ $status = 2 ] && grep -q "unrecognized option '--program'" "$work/out.txt" || fail "--program is ignored: $(cat "$work/out.txt")"
+  [ $status = 2 ] || fail "--program is ignored: $(cat "$work/out.txt")"
+  says "$work/out.txt" --program
 done
 
 # A resumed run continues from half way, bit for bit.
@@ -80,22 +83,23 @@ bash -n "$work/completions"
 cp "$mine" "$work/my-model.2"
 "$work/my-model.2" --completions bash | grep -q "complete -F _my_model_2 my-model.2" || fail "completions of a name that is no identifier"
 ! "$mine" bench 2>"$work/error" || fail "bench is none of its commands"
-grep -q "is not a command.*example_classifier --help" "$work/error" || fail "its name: $(cat "$work/error")"
+says "$work/error" bench "example_classifier --help"
 
 # Errors are told before any rank starts, or with the sentence of the program's own code.
-says() { # arguments: words of the message, call
-  local words=$1
+refused() { # arguments: facts of the message with | between them, call
+  local facts
+  IFS='|' read -ra facts <<<"$1"
   shift
   ! "$mine" "$@" >"$work/said" 2>&1 || fail "$* should not hold"
-  grep -q -- "$words" "$work/said" || fail "'$words' is not in: $(cat "$work/said")"
+  says "$work/said" "${facts[@]}"
 }
-says "model.features: is missing" check $recipe --set model='{kind: classifier, classes: 3}'
-says "model.classes: must be .*, is 1" check $recipe --set model.classes=1
-says "/nowhere.csv cannot be opened" check $recipe --set data.rows=/nowhere.csv
+refused model.features check $recipe --set model='{kind: classifier, classes: 3}'
+refused "model.classes|is 1" check $recipe --set model.classes=1
+refused /nowhere.csv check $recipe --set data.rows=/nowhere.csv
 printf 'a,b,class\n1,2,0\n1,x,0\n' >"$work/bad.csv"
-says "bad.csv: row 1 is not 2 numbers and a class" check $recipe --set data.rows="$work/bad.csv" --set model.features=2
-says "row 3 is not 4 numbers and a class" check $recipe --set data.rows=<(head -4 examples/iris.csv | sed 's/,0$/,7/;1,3s/,7$/,0/')
-says "must be gpt.*classifier, is mine" train $recipe --set model.kind=mine
+refused "bad.csv|row 1|2 numbers" check $recipe --set data.rows="$work/bad.csv" --set model.features=2
+refused "row 3|4 numbers" check $recipe --set data.rows=<(head -4 examples/iris.csv | sed 's/,0$/,7/;1,3s/,7$/,0/')
+refused model.kind train $recipe --set model.kind=mine
 "$addend" check $recipe >"$work/said" 2>&1 && fail "addend itself does not know it"
 grep -q -- "--program FILE brings one of your own" "$work/said" || fail "--program is not named"
 echo "classifier: all hold"

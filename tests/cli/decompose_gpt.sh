@@ -7,6 +7,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
 small=(--set 'model={kind: decompose, layers: 1, d_model: 16, heads: 2, d_hidden: 24}' --set data.seq=16
   --set 'importance={layers: 1, d_model: 16, heads: 2}'
   --set 'sites=[{match: "blocks.*.attn.w[qo]", components: 6}, {match: "blocks.*.mlp.*", components: 8}]'
@@ -52,7 +53,7 @@ for run in stopped other; do
 done
 train -o read --resume --set target.steps=0 --set target.weights=whole/target/weights.safetensors || fail "resuming with the same target from a file fails"
 cmp whole/weights.safetensors read/weights.safetensors || fail "a run resumed with the same target from a file has other weights"
-train -o whole --resume && grep -q "^all 8 steps were taken before" out || fail "resuming a finished run does not say that all steps were taken"
+train -o whole --resume && says out "8 steps" || fail "resuming a finished run fails"
 
 # ---- Ctrl-C while the target trains: it leaves a checkpoint, and resumes with the same bits ----
 "$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" --set target.steps=100000 -o long >out 2>err & launcher=$!
@@ -64,9 +65,9 @@ exits_with 3 wait $launcher
 step=$(ls long/target/checkpoints | sed -n 's/step-//p' | sort -n | tail -1)
 [ "$(wc -l <long/target/metrics.jsonl)" = "$step" ] && [ ! -e long/metrics.jsonl ] || fail "the run was not stopped in the target's training, or has no metrics of it"
 exits_with 2 train -o long
-grep -q "in this recipe: long/target holds a run that took $step of 100000 steps: --resume goes on" err || fail "no message that the stopped training of the target can be resumed"
+says err long/target "$step of" "100000 steps"
 train -o long --resume --set target.steps=$((step + 5)) || fail "resuming in the target's training fails"
-grep -q "the run continues after $step step" err || fail "the target's training did not continue after step $step"
+says_facts err "after $step"
 [ "$(wc -l <long/target/metrics.jsonl)" -eq $((step + 5)) ] && [ "$(wc -l <long/metrics.jsonl)" -eq 8 ] || fail "the target or the decomposition has not taken all steps"
 
 # A killed rank of the target's training ends the whole run.
@@ -80,32 +81,34 @@ grep -q "rank [0-9]* died: signal 9" err || fail "no message which rank died"
 # ---- a checkpoint's target is not replaced by another; errors are told before any rank starts ----
 cp -r whole changed
 exits_with 2 train -o changed --resume --set target.lr=0.5
-grep -q "training of the target, whose keys train.* are written target.* in this recipe: .*differs in train.lr (checkpoint: 0.01, recipe: 0.5)" err || fail "no message that the target's training differs in its learning rate"
+says err "train.*" "target.*" train.lr "checkpoint: 0.01" "recipe: 0.5"
 rm -r changed/checkpoints/step-8 changed/weights.safetensors
 exits_with 2 train -o changed --resume --set target.steps=0 --set target.weights=long/target/weights.safetensors
-grep -q "target.weights (checkpoint: [0-9]* numbers, xxh64 [0-9a-f]*, recipe: [0-9]* numbers, xxh64 [0-9a-f]*)" err || fail "no message that the target's weights differ"
+says err target.weights
 cmp whole/target/weights.safetensors changed/target/weights.safetensors || fail "a refused run changed the trained target"
 train -o changed --overwrite --set target.steps=20 --set checkpoint.every=0 || fail "training with --overwrite fails"
 [ "$(wc -l <changed/target/metrics.jsonl)" -eq 20 ] && [ ! -e changed/checkpoints ] || fail "--overwrite did not replace both runs"
-refused() { # words, KEY=VALUE...
-  local words=$1 sets=() set
+refused() { # facts with | between them, KEY=VALUE...
+  local facts sets=() set
+  IFS='|' read -ra facts <<<"$1"
   shift
   for set in "$@"; do sets+=(--set "$set"); done
   exits_with 2 train -o none "${sets[@]}"
-  grep -qF -- "$words" err && [ ! -e none ] || fail "wanted: $words"
+  says err "${facts[@]}"
+  [ ! -e none ] || fail "a refused run left a folder: $*"
 }
-refused 'target.weights: the target is either read from these weights or trained for target.steps; give one of the two keys' target.weights=whole/target/weights.safetensors
-refused 'target.warmup: must be at most target.steps, but is 400, with target.steps 300; set target.warmup to 300 or less, or target.steps to 400 or more' target.warmup=400
-refused 'target.steps: must be at least 0, is -1' target.steps=-1
-refused 'losses.sparsity.anneal_to: must be above anneal_from, but is 0.5, with anneal_from 0.5' losses.sparsity.anneal_from=0.5 losses.sparsity.anneal_to=0.5
-refused 'losses.sparsity.anneal_from: must be below anneal_to, but is 1, with anneal_to 1' losses.sparsity.anneal_from=1 losses.sparsity.anneal_to=1
-refused 'losses.sparsity.anneal_to: must be above anneal_from, but is 0.25, with anneal_from 0.75' losses.sparsity.last_power=power losses.sparsity.anneal_from=0.75 losses.sparsity.anneal_to=0.25
+refused 'target.weights|target.steps' target.weights=whole/target/weights.safetensors
+refused 'target.warmup|is 400|target.steps 300|to 300|to 400' target.warmup=400
+refused 'target.steps|least 0|is -1' target.steps=-1
+refused 'losses.sparsity.anneal_to|is 0.5|anneal_from 0.5' losses.sparsity.anneal_from=0.5 losses.sparsity.anneal_to=0.5
+refused 'losses.sparsity.anneal_from|is 1|anneal_to 1' losses.sparsity.anneal_from=1 losses.sparsity.anneal_to=1
+refused 'losses.sparsity.anneal_to|is 0.25|anneal_from 0.75' losses.sparsity.last_power=power losses.sparsity.anneal_from=0.75 losses.sparsity.anneal_to=0.25
 sed 's/anneal_to: 0.9/anneal_to: 0.2/' "$source/recipes/decompose-gpt.yaml" >falls.yaml
 exits_with 2 "$addend" plan falls.yaml 2>err
-grep -q '^falls.yaml:28: losses.sparsity.anneal_to: must be above anneal_from, but is 0.2, with anneal_from 0.3$' err || fail "no message with the recipe's line 28"
-refused 'losses.sparsity.last_power: must be above 0, is -1' losses.sparsity.last_power=-1
+says err falls.yaml:28 losses.sparsity.anneal_to "is 0.2" "anneal_from 0.3"
+refused 'losses.sparsity.last_power|above 0|is -1' losses.sparsity.last_power=-1
 "$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan fails"
-grep -q "^addend: this command draws the weights of the target from the seed; .addend train. trains them first$" err || fail "plan does not say which target it uses"
+says err "addend train"
 
 # ---- the exponent of importances at step s: constant until anneal_from, then linear to last_power at anneal_to ----
 anneal() { # arguments: folder, KEY=VALUE...
@@ -126,5 +129,5 @@ for step, power in enumerate((2, 2, 2, 1.625, 1.25, 0.875, 0.5, 0.5)):
 assert len({round(sparsity(f"stays-{power}")[4], 3) for power in (2, 1.625, 1.25, 0.875, 0.5)}) == 5
 P
 "$addend" check "$source/recipes/decompose-gpt.yaml" "${small[@]}" --steps 3 --set losses.sparsity.anneal_from=0 >out 2>err || { cat out; fail "its gradients are proven"; }
-grep -q "^addend: this command draws the weights of the target from the seed" err || fail "check does not say which target it uses"
+says err "addend train"
 echo "decompose_gpt: all hold"

@@ -8,6 +8,7 @@ end_all() { [ -z "$launcher" ] || kill -9 "$launcher" 2>/dev/null || true; rm -r
 trap end_all EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 recipe=$source/recipes/gpt-dp.yaml
 
 hang=60 # seconds after which a call counts as hanging: twice what a rank has to answer, since the machine may be busy
@@ -65,7 +66,7 @@ killed_rank_is_named() {
   kill -9 "$victim"
   wait_for_end
   [ $status -eq 3 ] || fail "a killed rank is exit 3, not $status: $(cat err)"
-  grep -q "rank $1 died" err && grep -q SIGKILL err || { cat err >&2; fail "the message does not name the killed rank and the signal"; }
+  says_facts err "rank $1" SIGKILL
   nothing_left
 }
 
@@ -94,7 +95,7 @@ stopped_cleanly() {
   wait_for_end
   [ $status -eq 3 ] || fail "a stopped run is exit 3, not $status: $(cat err)"
   grep -q "stopped on request after" err && grep -q report.html err || { cat err >&2; fail "the message does not say that the run was stopped on request, or where its report is"; }
-  grep -q "its checkpoint is in $work/run/checkpoints; --resume goes on from it" err || { cat err >&2; fail "the message does not say how to resume"; }
+  says err "$work/run/checkpoints"
   [ -s "run/checkpoints/step-$(wc -l <run/metrics.jsonl)/index.json" ] || { ls run/checkpoints; fail "there is no checkpoint of the last step"; }
   [ ! -s out ] || fail "a stopped run printed a result"
   nothing_left
@@ -112,7 +113,7 @@ P
 goes_on() { # the run resumes from the step at which it was stopped
   local taken; taken=$(wc -l <run/metrics.jsonl)
   "$addend" train "$recipe" --set train.steps=$((taken + 1)) -o run --resume >out 2>err || { cat err >&2; fail "resuming the stopped run fails"; }
-  grep -q "the run continues after $taken step" err && [ "$(wc -l <run/metrics.jsonl)" -eq $((taken + 1)) ] || { cat err >&2; fail "the resumed run did not continue after step $taken"; }
+  says_facts err "after $taken" && [ "$(wc -l <run/metrics.jsonl)" -eq $((taken + 1)) ] || { cat err >&2; fail "the resumed run did not continue after step $taken"; }
 }
 # the signals of Ctrl-C, kill and Slurm
 for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes_on; done
@@ -120,7 +121,7 @@ for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes
 start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly
 start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # only one rank gets the signal
 start; kill -QUIT $launcher; wait_for_end # SIGQUIT ends the ranks, with a message
-[ $status -eq 3 ] && grep -q "interrupted by signal 3, SIGQUIT; ranks that still ran were killed" err || { cat err >&2; fail "SIGQUIT did not end the run with exit 3 and its message: exit $status"; }
+[ $status -eq 3 ] && says err "signal 3" SIGQUIT || { cat err >&2; fail "SIGQUIT is exit $status"; }
 nothing_left
 
 start; kill -USR1 $launcher # SIGUSR1 stops the run with a checkpoint, though the recipe has none, and it can be resumed
@@ -134,7 +135,7 @@ kill -INT $launcher; wait_for_end; nothing_left
 
 start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher # a stopped rank does not answer
 wait_for_end
-[ $status -eq 3 ] && grep -q "SIGTERM; ranks that still ran were killed: rank 1 was stopped$" err || { cat err >&2; fail "SIGTERM with a rank that does not answer: exit $status, or another message"; }
+[ $status -eq 3 ] && says err SIGTERM "rank 1" || { cat err >&2; fail "SIGTERM with a rank that does not answer: exit $status"; }
 nothing_left
 start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; ask_twice TERM
 
@@ -146,7 +147,7 @@ nothing_left
 
 in_background check "$recipe" --steps 100000
 wait_for_ranks 3; kill -INT $launcher; wait_for_end
-[ $status -eq 3 ] && grep -q "interrupted by signal 2" err || { cat err >&2; fail "an interrupted check does not exit 3 with its message: exit $status"; }
+[ $status -eq 3 ] && says_facts err "signal 2" || { cat err >&2; fail "an interrupted check is exit $status"; }
 nothing_left
 
 # the ranks ignore the first request, and the second ends them
@@ -168,20 +169,20 @@ for folder in /proc/nowhere/run taken taken/run; do
   could_not "^addend: [^ ]*: the folder cannot be made" train "$recipe" -o $folder
   [ "$(wc -l <err)" -eq 1 ] || { cat err >&2; fail "the error about $folder is not one line"; }
 done
-# arguments: NAME=VALUE, what it must be, COMMAND...; refused before any rank starts, so no rank is named
+# arguments: NAME=VALUE, facts of what it must be, COMMAND...; refused before any rank starts, so no rank is named
 not_in_environment() {
-  local variable=$1 words=$2 status=0
+  local variable=$1 facts=$2 status=0
   shift 2
   env "$variable" "$addend" "$@" >out 2>err || status=$?
-  [ $status -eq 2 ] && grep -qF "addend: ${variable%%=*} must be $words, is \"${variable#*=}\"" err && grep -q '^addend: ADDEND_' err ||
+  [ $status -eq 2 ] && says err "${variable%%=*}" "${variable#*=}" $facts ||
     { cat err >&2; fail "$variable: exit $status: $*"; }
 }
-for threads in none 0 2x -1; do not_in_environment ADDEND_BLAS_THREADS=$threads "a number from 1 to 1024" check "$recipe"; done
-for staging in x 2 true; do not_in_environment ADDEND_STAGING=$staging "0 or 1" check "$recipe"; done
+for threads in none 0 2x -1; do not_in_environment ADDEND_BLAS_THREADS=$threads "1 1024" check "$recipe"; done
+for staging in x 2 true; do not_in_environment ADDEND_STAGING=$staging "0 1" check "$recipe"; done
 for command in "check $recipe" "train $recipe -o run --overwrite" "run -n 2 -- true"; do
-  not_in_environment ADDEND_KERNELS=foo "one of plain, avx2, avx512, avx512fp16" $command
-  not_in_environment ADDEND_HOSTILE=foo "a number from 0 to 4294967295" $command
-  not_in_environment ADDEND_FLIGHT_DIR=/nonexist "a folder that can be written to" $command
+  not_in_environment ADDEND_KERNELS=foo "avx2 avx512 avx512fp16" $command
+  not_in_environment ADDEND_HOSTILE=foo "0 4294967295" $command
+  not_in_environment ADDEND_FLIGHT_DIR=/nonexist "" $command
 done
 could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run --overwrite \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
@@ -193,7 +194,7 @@ fi
 could_not "world of this version of addend (0.0.0)" run -n 2 -- "$(dirname "$addend")/mpi_sums_of_another_version"
 could_not "exit status 7" run -n 3 -- sh -c 'exit 7'
 status=0; "$addend" run -n 3 -- ./no-such-program >out 2>err || status=$?
-[ $status -eq 2 ] && grep -q "no-such-program" err || { cat err >&2; fail "a program that is not there is exit 2, not $status"; }
+[ $status -eq 2 ] && says err ./no-such-program || { cat err >&2; fail "a program that is not there is exit 2, not $status"; }
 status=0; "$addend" train "$recipe" -o full --set train.steps=2 >/dev/full 2>err || status=$?
 [ $status -eq 3 ] && grep -q "standard output" err || { cat err >&2; fail "a full standard output is exit 3, not $status"; }
 for call in "train --help" "plan --help" --help "plan $recipe"; do
@@ -211,7 +212,7 @@ few_processes() { # runs addend as a user who may start no more processes; `ulim
 chmod 755 .
 if [ "$(id -u)" -eq 0 ] && few_processes "$addend" --version >/dev/null 2>err; then
   status=0; few_processes "$addend" check "$recipe" >out 2>err || status=$?
-  [ $status -eq 3 ] && grep -q "rank 0 of 3 could not be started.*ulimit -u" err || { cat err >&2; fail "no processes: exit $status"; }
+  [ $status -eq 3 ] && says err "rank 0" "of 3" || { cat err >&2; fail "no processes: exit $status"; }
 fi
 start # ranks have names in ps
 [ "$(cat /proc/$launcher/comm)" = addend ] && [ "$(cat "/proc/$(cut -d' ' -f2 <<<"$ranks")/comm")" = addend:1 ] ||
@@ -223,7 +224,7 @@ could_not "^addend: step [0-9]*: the loss\|^addend: rank [0-9]: step" train "$re
 (ulimit -f 1; could_not "ulimit -f" train "$recipe" -o small)
 
 "$addend" run -n 3 -- true 2>err || fail "a program that never joins and returns 0 makes the run fail"
-grep -q "3 of the 3 processes of true ended without having called ad_comm_open" err || { cat err >&2; fail "no message that 3 processes never called ad_comm_open"; }
+says err ad_comm_open "3 of" "3 processes"
 "$addend" run -n 3 -- "$addend" plan "$recipe" >out 2>err && ! grep -q "was summed" err && grep -q "only where nothing is to be summed" err ||
   { cat err >&2; fail "a program that sums nothing is not told that nothing was summed"; }
 examples=$(dirname "$addend")
@@ -234,7 +235,7 @@ examples=$(dirname "$addend")
 "$examples/example_plain_buffers" >alone && diff <(cut -c1-40 out) <(cut -c1-40 alone) || fail "an example prints other numbers on 4 ranks than alone"
 for call in "check $recipe" "train $recipe -o elsewhere" "run -n 2 -- true"; do
   status=0; RANK=1 WORLD_SIZE=3 "$addend" $call >out 2>err || status=$?
-  [ $status -eq 2 ] && grep -q "torchrun.*addend run -n 3" err || { cat err >&2; fail "under torchrun: exit $status: $call"; }
+  [ $status -eq 2 ] && says err "-n 3" || { cat err >&2; fail "under torchrun: exit $status: $call"; }
 done
 "$addend" run -n 32 -- true || fail "starting 32 processes fails"
 "$addend" check "$recipe" --set mesh=dp_replicate=32 >out || fail "check on 32 ranks fails"

@@ -10,6 +10,7 @@ trap clean_up EXIT
 cd "$work"
 hang=60
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
 exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
@@ -129,7 +130,7 @@ exits_with 2 "$addend" report
 exits_with 2 "$addend" report other --out ''
 for folder in nowhere empty; do
   exits_with 2 "$addend" report other $folder --out none.html
-  grep -q "^addend: $folder is not the folder of a run: there is no $folder/metrics.jsonl; " err || fail "it says what is expected there"
+  says err "$folder/metrics.jsonl"
   [ ! -e none.html ] || fail "and writes no page"
 done
 
@@ -150,7 +151,7 @@ judges_out check "$recipe" --steps 1
 exits_with 2 "$addend" report other --out other/check.json
 exits_with 2 "$addend" check "$recipe" --out other/report.html
 exits_with 3 "$addend" report other --out nowhere/page.html
-grep -q "^addend: nowhere/page.html: cannot be written" err || fail "it says which page"
+says err nowhere/page.html
 
 # Missing and broken files are told, and the rest is shown.
 cp -r other broken && echo '{"half' >broken/check.json && echo '[]' >broken/trace.json && rm broken/run.json

@@ -6,6 +6,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 "$addend" train "$source/recipes/gpt-text.yaml" --set train.steps=25 --json >story.json 2>err || { cat err >&2; fail "train"; }
 python3 - <<'P'
 import json
@@ -70,12 +71,12 @@ tiny() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=8 --set
 head -c 6001 /usr/share/common-licenses/GPL-3 >few.txt # 600 bytes are held out: 24 samples of 24 tokens
 tiny -o three --set evaluate.every=3 --set evaluate.samples=10
 [ "$(held_out three)" = "[(2, 10), (5, 10), (7, 10)]" ] || fail "when and how much: $(held_out three)"
-grep -q "^held-out loss [0-9.]* +- [0-9.]* (standard error) over 10 samples, after 8 steps$" out || { cat out >&2; fail "it is said at the end"; }
+says out "10 samples" "8 steps"
 [ ! -s err ] || { cat err >&2; fail "nothing else is told"; }
-grep -q "^loss [0-9.]* -> [0-9.]* (the first and the last step) in 8 steps, [0-9]* tokens/s; see three/report.html$" out || { cat out >&2; fail "which steps the losses are of"; }
+says out "8 steps" tokens/s three/report.html
 grep -q "^it is [0-9.]* +- [0-9.]* [a-z]* than before the first step.* (sample by sample)$" out || { cat out >&2; fail "how far it came"; }
 tiny -o twelve --set train.steps=12
-grep -q "^loss [0-9.]* -> [0-9.]* (means of the first and the last 2 steps) in 12 steps, " out || { cat out >&2; fail "means"; }
+says out "2 steps" "12 steps" tokens/s
 python3 - <<'P' || fail "the losses are means"
 import json
 lines = [json.loads(line)["loss"] for line in open("twelve/metrics.jsonl")]
@@ -87,7 +88,7 @@ tiny -o still --set train.lr=0 --set train.steps=3
 grep -q "^it is 0.0000 +- 0.0000 [a-z]* than before the first step: no change beyond noise (sample by sample)$" out || { cat out >&2; fail "no change"; }
 tiny -o more --set evaluate.samples=1000 --set evaluate.every=8
 [ "$(held_out more)" = "[(7, 24)]" ] || fail "all that there are: $(held_out more)"
-grep -q "^addend: evaluate.samples is 1000, but only 24 samples are held out: each evaluation reads all of these$" err || { cat err >&2; fail "it says that there are fewer"; }
+says err evaluate.samples 1000 "24 samples"
 tiny -o none --set evaluate.samples=0
 [ "$(held_out none)" = "[]" ] && ! grep -q held-out out || fail "no evaluation"
 tiny -o uncounted-there --set 'data.valid=[0, 0]'
@@ -95,8 +96,8 @@ tiny -o uncounted-there --set 'data.valid=[0, 0]'
 # Law 5: a step without a counted token has gradient 0, with a warning, and training continues; of several such steps
 # the first is named, with their number.
 "$addend" train "$source/recipes/gpt-dp.yaml" --set 'data.valid=[0]' --set train.steps=2 -o uncounted --json >uncounted.json 2>err || fail "uncounted"
-grep -q "^addend: warning: step 0: no token of the batch counts in the loss, so the gradient is 0$" err || { cat err >&2; fail "it warns"; }
-grep -q "^addend: warning: in 2 steps no token of the batch counted in the loss; the gradients of these steps were 0$" err || { cat err >&2; fail "it counts them"; }
+says err "step 0"
+says err "2 steps"
 [ "$(grep -c "^addend: warning: " err)" -eq 2 ] || { cat err >&2; fail "it warns once"; }
 python3 - <<'P'
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a command says: the facts of one line of its output, and that line's sentence in the golden file.
 
-    says.py NAME FILE FACT...     one line of FILE has all facts, and tests/golden/cli.txt lists it under NAME
+    says.py NAME FILE FACT...     one line of FILE has all facts, and tests/golden/cli.txt lists it under "NAME. FACT..."
     says.py --has FILE FACT...    the same without the golden file, for lines that differ from run to run
 
     from says import says         in a test in Python: says(self, text, "dp", "1/3")
@@ -90,7 +90,9 @@ def says(test, text, *facts):
 
 
 def main(arguments):
-    area, head = (None, None) if arguments[0] == "--has" else ("cli", arguments[0])
+    area, head = ("cli", " ".join([arguments[0] + ".", *map(sentence_of, arguments[2:])]))
+    if arguments[0] == "--has":
+        area = None
     text = pathlib.Path(arguments[1]).read_text(encoding="utf-8", errors="replace")
     wrong = wrong_line(text, arguments[2:], area, head)
     if wrong:

@@ -4,7 +4,8 @@
 #   says err step-2/index.json 9      a line of the file `err` has these facts, and tests/golden/cli.txt lists it
 #   says_facts err "$process"         the same without the golden file, for lines that differ from run to run
 #
-# Ends the script with status 1, and tells the file, if not. A script's lines are listed under its own name.
+# Ends the script with status 1, and tells the file, if not. A line is listed under the script's name and the
+# facts without their numbers, so that two assertions of other facts never take each other's sentence.
 
 says_support=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
