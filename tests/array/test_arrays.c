@@ -96,38 +96,33 @@ static void a_rank_off_the_mesh_is_refused(void **state) {
   ad_mesh_destroy(pool);
 }
 
-static void refused(ad_status status, const char *words) {
-  assert_int_equal(status, AD_INVALID);
-  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" lacks \"%s\"", ad_last_error(), words);
-}
+#define refused(status, ...) (assert_int_equal((status), AD_INVALID), assert_says(__VA_ARGS__))
 
 static void dtypes_of_collectives_alone_are_no_arrays(void **state) {
   fixture *f = *state;
   ad_group all = ad_mesh_group(f->mesh, AD_AXES_ALL, 0);
   for (ad_dtype dtype = AD_U8; dtype <= AD_BOOL; dtype++) {
-    char words[64];
-    snprintf(words, sizeof words, ": an array cannot have the dtype %s, which only collectives take",
-             ad_dtype_name(dtype));
+    const char *name = ad_dtype_name(dtype);
     ad_array array = described(f, "dp=P", f->a), made, out = described(f, "dp=R", f->b);
     const ad_array *arrays[] = {&array};
     double sum;
     ad_request request;
     array.dtype = out.dtype = dtype;
-    refused(ad_array_create(f->comm, dtype, &array.shape, &array.layout, &made), words);
+    refused(ad_array_create(f->comm, dtype, &array.shape, &array.layout, &made), name, "ad_comm_run");
     refused(ad_array_move(f->comm, &array, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_R, 0,
                           &out),
-            words);
+            name, "ad_comm_run");
     refused(ad_array_post(f->comm, &array, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_R, 0,
                           &out, &request),
-            words);
-    refused(ad_array_whole(f->comm, &array, &made), words);
-    refused(ad_array_square_sum(f->comm, &all, arrays, 1, &sum), words);
-    refused(ad_array_add(&array, &array), "arrays of f64, f32, bf16 and f16 can be added");
+            name, "ad_comm_run");
+    refused(ad_array_whole(f->comm, &array, &made), name, "ad_comm_run");
+    refused(ad_array_square_sum(f->comm, &all, arrays, 1, &sum), name, "ad_comm_run");
+    refused(ad_array_add(&array, &array), name, "f64", "f32", "bf16", "f16");
     assert_true(isnan(ad_array_get(&array, 0)));
     array.dtype = AD_F64;
     refused(ad_array_move(f->comm, &array, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_R, 0,
                           &out),
-            words);
+            name, "ad_comm_run");
     assert_true(f->a[0] == 0 && f->b[11] == 11);
   }
 }
@@ -136,11 +131,10 @@ static void whole_numbers_are_not_added(void **state) {
   fixture *f = *state;
   ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
   to.dtype = from.dtype = AD_I64;
-  refused(ad_array_add(&to, &from),
-          "add: the sum has dtype i64, but only arrays of f64, f32, bf16 and f16 can be added");
+  refused(ad_array_add(&to, &from), "i64", "f64", "bf16");
   to.dtype = AD_F64;
   from.dtype = AD_I32;
-  refused(ad_array_add(&to, &from), "add: the value to add has dtype i32");
+  refused(ad_array_add(&to, &from), "i32", "f64", "bf16");
 }
 
 /* ---- transitions that are posted and waited for ---- */
@@ -331,7 +325,7 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   // A group that does not hold the whole pool cannot tell which of its ranks have copies.
   ad_group alone = ad_mesh_group(world, 0, rank);
   CHECK_STATUS(ad_array_square_sum(comm, &alone, &pointers[own], 1, &sum), AD_INVALID);
-  CHECK_LISTED();
+  CHECK_SAYS("dp_shard=6", own ? "dp_shard=2 tp=2" : "dp_shard=2");
   ad_array_destroy(comm, &arrays[own]);
   ad_mesh_destroy(pools[0]);
   ad_mesh_destroy(pools[1]);
@@ -432,7 +426,7 @@ static int refuse_varying(ad_comm *comm, void *context) {
   ad_array array = ad_array_describe(comm, AD_F64, &shape, &layout), out = {.data = memory};
   array.data = data;
   CHECK(ad_array_whole(comm, &array, &out) == AD_TYPE);
-  CHECK(strstr(ad_last_error(), "`tp`") != NULL);
+  CHECK_SAYS("tp", "V");
   ad_mesh_destroy(mesh);
   return 0;
 }

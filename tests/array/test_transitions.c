@@ -334,6 +334,7 @@ static void what_the_table_lacks_is_refused(void **state) {
   dry_world *world = *state;
   static const ad_type types[] = {AD_R, AD_I, AD_V, AD_P, AD_S(0), AD_S(1), AD_S_ZIGZAG(1)};
   int refused = 0;
+  char text[16];
   for (int move = 0; move < AD_MOVE_COUNT; move++)
     for (size_t f = 0; f < sizeof types; f++)
       for (size_t t = 0; t < sizeof types; t++) {
@@ -350,7 +351,7 @@ static void what_the_table_lacks_is_refused(void **state) {
         assert_memory_equal(&out, &untouched, sizeof out);
         assert_int_equal(ad_array_move(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], AD_F64, &out),
                          AD_TYPE);
-        assert_says("test_transitions.c");
+        assert_facts(ad_last_error(), "test_transitions.c", "tp", ad_type_print(types[f], text, sizeof text));
       }
   assert_true(refused > 200);
 }
@@ -370,7 +371,7 @@ static void counts_that_do_not_fit_are_refused(void **state) {
   ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in, untouched = in;
   static const size_t fits[] = {2, 0, 3}, short_of[] = {2, 0, 2}, receive[] = {7, 0, 0};
   assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), short_of, receive, &out), AD_INVALID);
-  assert_says("4");
+  assert_says("4 rows");
   ad_array whole = ad_array_describe(world->comm, AD_F64, &shapes[0], &replicated);
   assert_int_equal(ad_array_exchange(world->comm, &whole, AD_AXES(AD_TP), fits, receive, &out), AD_TYPE);
   assert_memory_equal(&out, &untouched, sizeof out);
@@ -391,7 +392,7 @@ static void own_rows_that_do_not_all_arrive_are_refused(void **state) {
   in.data = values;
   out.data = memory;
   assert_int_equal(ad_array_exchange(comm, &in, AD_AXES(AD_TP), sent, received, &out), AD_INVALID);
-  assert_says("3", "2");
+  assert_says("3 rows", "2 rows");
   ad_mesh_destroy(mesh);
   ad_comm_close(comm);
 }
@@ -405,7 +406,7 @@ static void a_wrongly_described_result_is_refused(void **state) {
   ad_array other = out;
   other.dtype = AD_I32;
   assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, &other), AD_INVALID);
-  assert_says("i32");
+  assert_says("out", "i32", "f64", "all_reduce");
   // A sum may change dtype and scale; a transition that sums nothing keeps both.
   other = out;
   other.dtype = AD_F16;
@@ -416,7 +417,7 @@ static void a_wrongly_described_result_is_refused(void **state) {
   assert_int_equal(again.scale, 4);
   again.scale = 0;
   assert_int_equal(ad_array_move(world->comm, &other, AD_MOVE_CONVERT, AD_AXES(AD_TP), AD_S(0), 0, &again), AD_INVALID);
-  assert_says("2", "-4");
+  assert_says("out", "f16", "2^0", "2^-4");
   other = out;
   other.layout = in.layout;
   assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, &other), AD_INVALID);

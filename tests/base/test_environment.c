@@ -7,25 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/environment.h"
+#include "says.h"
 
 static const struct {
-  const char *name, *good[4], *bad[8], *words;
+  const char *name, *good[4], *bad[8], *facts[3];
 } variables[] = {
-    {"ADDEND_STAGING", {"0", "1"}, {"2", "-1", "x", "true", "01x"}, "must be 0 or 1, is"},
-    {"ADDEND_BLAS_THREADS",
-     {"1", "1024"},
-     {"0", "-1", "1025", "2x", "none", " 3"},
-     "must be a number from 1 to 1024, is"},
+    {"ADDEND_STAGING", {"0", "1"}, {"2", "-1", "x", "true", "01x"}, {"0", "1"}},
+    {"ADDEND_BLAS_THREADS", {"1", "1024"}, {"0", "-1", "1025", "2x", "none", " 3"}, {"1", "1024"}},
     {"ADDEND_HOSTILE",
      {"0", "7", "4294967295"},
      {"foo", "-1", "+1", "4294967296", "18446744073709551617"},
-     "must be a number from 0 to 4294967295, is"},
-    {"ADDEND_FLIGHT_DIR",
-     {".", "/tmp"},
-     {"/nonexist", "/proc/self/status"},
-     "must be a folder that can be written to, is"},
-    {"ADDEND_DUMP", {".", "/tmp"}, {"/nonexist", "/proc/self/status"}, "must be a folder that can be written to, is"},
-    {"ADDEND_DUMP_STEP", {"0", "3"}, {"-1", "x", "4294967296"}, "must be a number from 0 to 4294967295, is"},
+     {"0", "4294967295"}},
+    {"ADDEND_FLIGHT_DIR", {".", "/tmp"}, {"/nonexist", "/proc/self/status"}, {NULL}},
+    {"ADDEND_DUMP", {".", "/tmp"}, {"/nonexist", "/proc/self/status"}, {NULL}},
+    {"ADDEND_DUMP_STEP", {"0", "3"}, {"-1", "x", "4294967296"}, {"0", "4294967295"}},
 };
 enum { VARIABLES = sizeof variables / sizeof *variables };
 
@@ -34,9 +29,8 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     for (int k = 0; variables[i].bad[k]; k++) {
       setenv(variables[i].name, variables[i].bad[k], 1);
       assert_int_equal(ad_environment_check(), AD_INVALID);
-      assert_non_null(strstr(ad_last_error(), variables[i].name));
-      assert_non_null(strstr(ad_last_error(), variables[i].words));
-      assert_non_null(strstr(ad_last_error(), variables[i].bad[k]));
+      assert_says(variables[i].name, variables[i].bad[k]);
+      assert_says_all(variables[i].facts);
       assert_int_equal(ad_environment_number(variables[i].name, 77), 77);
     }
     unsetenv(variables[i].name);

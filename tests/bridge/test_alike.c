@@ -471,7 +471,7 @@ typedef struct refusal {
   int64_t first; /* first rank of the destination */
   ad_bridge_options options;
   ad_status status;
-  const char *words;
+  const char *facts[6];
 } refusal;
 
 static void is_refused(ad_comm *comm, const refusal *r) {
@@ -483,7 +483,7 @@ static void is_refused(ad_comm *comm, const refusal *r) {
   must(ad_layout_parse(a, r->from, &from));
   must(ad_layout_parse(b, r->to, &to));
   assert_int_equal(ad_bridge_create(comm, &from, &to, &r->options, &bridge), r->status);
-  if (!strstr(ad_last_error(), r->words)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), r->words);
+  assert_says_all(r->facts);
   assert_int_equal(ad_bridge_check(&from, &to, &r->options), r->status);
   assert_null(bridge);
   ad_mesh_destroy(a);
@@ -495,26 +495,39 @@ static void is_refused(ad_comm *comm, const refusal *r) {
 
 static void what_is_not_alike_is_refused_with_both_sides(void **state) {
   static const refusal list[] = {
-      {"dp=2 tp=2", "dp=S0 tp=I", "dp=4", "dp=S0", 4, OPTIONS(.tag = 0), AD_INVALID,
-       "the source's mesh is \"dp_shard=2 tp=2\", the destination's mesh is \"dp_shard=4\"; alike meshes must have the "
-       "same axes"},
-      {"dp=2 tp=2", "dp=S0 tp=I", "tp=2 dp=2", "dp=S0 tp=I", 4, OPTIONS(.tag = 0), AD_INVALID, "in the same order"},
-      {"dp=2", "dp=S0", "dp=3", "dp=S0", 2, OPTIONS(.tag = 0), AD_INVALID, "the destination's mesh is \"dp_shard=3\""},
-      {"dp=4", "dp=S0", "dp=4", "dp=S0", 2, OPTIONS(.tag = 0), AD_INVALID, "or no rank in common"},
-      {"dp=2 cp=3", "dp=S0 cp=S1z", "dp=2 cp=3", "dp=S0 cp=S1", 6, OPTIONS(.tag = 0), AD_TYPE,
-       "bridge: the source is S(1z) on `cp`, the destination is S(1); between alike meshes both must have the same "
-       "type"},
-      {"dp=3", "dp=R", "dp=3", "dp=I", 3, OPTIONS(.tag = 0), AD_TYPE,
-       "the source is R on `dp_shard`, the destination is I"},
-      {"dp=3 tp=1", "dp=R tp=R", "dp=3 tp=1", "dp=R tp=I", 0, OPTIONS(.tag = 0), AD_TYPE, "is R on `tp`"},
-      {"dp=2 tp=2", "dp=S0 tp=S0", "dp=2 tp=2", "tp=S0 dp=S0", 4, OPTIONS(.tag = 0), AD_TYPE,
-       "the source and the destination are S(0) on `dp_shard`, but nest their cuts in different orders"},
-      {"dp=2 tp=2", "dp=S0 tp=P", "dp=2 tp=2", "dp=S0 tp=P", 4, OPTIONS(.tag = 0), AD_TYPE,
-       "the source is P on `tp`; sum it first"},
-      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.ragged = 1), AD_INVALID,
-       "the options `alike` and `ragged` exclude each other"},
-      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.tag = -1), AD_INVALID, "the tag is -1; it must be from 0 to"},
-      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.tag = INT64_MAX / 2 + 1), AD_INVALID, "it must be from 0 to"},
+      {"dp=2 tp=2", "dp=S0 tp=I", "dp=4", "dp=S0", 4, OPTIONS(.tag = 0), AD_INVALID, {"dp_shard=2 tp=2", "dp_shard=4"}},
+      {"dp=2 tp=2",
+       "dp=S0 tp=I",
+       "tp=2 dp=2",
+       "dp=S0 tp=I",
+       4,
+       OPTIONS(.tag = 0),
+       AD_INVALID,
+       {"dp_shard=2 tp=2", "tp=2 dp_shard=2"}},
+      {"dp=2", "dp=S0", "dp=3", "dp=S0", 2, OPTIONS(.tag = 0), AD_INVALID, {"dp_shard=2", "dp_shard=3"}},
+      {"dp=4", "dp=S0", "dp=4", "dp=S0", 2, OPTIONS(.tag = 0), AD_INVALID, {"dp_shard=4", "0", "3", "2", "5"}},
+      {"dp=2 cp=3", "dp=S0 cp=S1z", "dp=2 cp=3", "dp=S0 cp=S1", 6, OPTIONS(.tag = 0), AD_TYPE, {"cp", "S(1z)", "S(1)"}},
+      {"dp=3", "dp=R", "dp=3", "dp=I", 3, OPTIONS(.tag = 0), AD_TYPE, {"dp_shard", "R", "I"}},
+      {"dp=3 tp=1", "dp=R tp=R", "dp=3 tp=1", "dp=R tp=I", 0, OPTIONS(.tag = 0), AD_TYPE, {"tp", "R", "is I"}},
+      {"dp=2 tp=2", "dp=S0 tp=S0", "dp=2 tp=2", "tp=S0 dp=S0", 4, OPTIONS(.tag = 0), AD_TYPE, {"dp_shard", "S(0)"}},
+      {"dp=2 tp=2",
+       "dp=S0 tp=P",
+       "dp=2 tp=2",
+       "dp=S0 tp=P",
+       4,
+       OPTIONS(.tag = 0),
+       AD_TYPE,
+       {"tp", "P", "P->I", "P->R"}},
+      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.ragged = 1), AD_INVALID, {"alike", "ragged"}},
+      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.tag = -1), AD_INVALID, {"-1", "0", "4611686018427387903"}},
+      {"dp=2",
+       "dp=S0",
+       "dp=2",
+       "dp=S0",
+       2,
+       OPTIONS(.tag = INT64_MAX / 2 + 1),
+       AD_INVALID,
+       {"4611686018427387904", "0"}},
   };
   ad_comm *comm;
   must(ad_comm_open_dry(0, 16, &comm));

@@ -711,8 +711,8 @@ static void known_mistakes_show_where_it_is_said(void **state) {
 
 /* ---- what is refused ---- */
 
-static void refused(const char *source, const char *from, const char *destination, const char *to, int64_t first,
-                    int64_t rows, ad_status status, const char *words) {
+static void is_refused(const char *source, const char *from, const char *destination, const char *to, int64_t first,
+                       int64_t rows, ad_status status) {
   ad_comm *comm;
   ad_mesh *a, *b;
   ad_layout layouts[2];
@@ -730,37 +730,28 @@ static void refused(const char *source, const char *from, const char *destinatio
     is =
         ad_bridge_describe_at(bridge, AD_F32, &(ad_shape){2, {rows, 3}}, AD_FORWARD, &arrays[0], &arrays[1], "ocr.c:1");
   assert_int_equal(is, status);
-  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), words);
   ad_bridge_destroy(bridge);
   ad_mesh_destroy(a);
   ad_mesh_destroy(b);
   ad_comm_close(comm);
 }
+#define refused(source, from, destination, to, first, rows, status, ...) \
+  (is_refused((source), (from), (destination), (to), (first), (rows), (status)), assert_says(__VA_ARGS__))
 
 static void what_cannot_be_joined_is_refused_with_its_numbers(void **state) {
-  refused("dp=4 tp=2", "dp=S0 tp=I", "dp=2 cp=2", "dp=S0 cp=R", 0, 8, AD_INVALID,
-          "the source \"dp_shard=4 tp=2\" has 8 ranks (0 to 7), the destination \"dp_shard=2 cp=2\" has 4 (0 to 3); "
-          "both must have the same ranks, or no rank in common");
-  refused("dp=4", "dp=S0", "dp=4", "dp=S0", 2, 8, AD_INVALID,
-          "(0 to 3), the destination \"dp_shard=4\" has 4 (2 to 5)");
-  refused("pp=2 dp=2", "pp=I dp=S0", "dp=4", "dp=S0", 0, 8, AD_INVALID, "the source has pp=2");
-  refused("dp=2 cp=2", "dp=S0 cp=R", "dp=4", "dp=S0", 0, 8, AD_TYPE,
-          "the source is R on `cp`; the value's gradient would be counted once for each copy");
-  refused("dp=2 cp=2", "dp=S0 cp=S1", "dp=4", "dp=S0", 0, 8, AD_TYPE,
-          "the source is S(1) on `cp`; all copies must be the same");
-  refused("dp=2 tp=2", "dp=S0 tp=P", "dp=4", "dp=S0", 0, 8, AD_TYPE, "the source is P on `tp`");
-  refused("dp=2 tp=2", "dp=I tp=I", "dp=4", "dp=S0", 0, 8, AD_TYPE,
-          "the source is I on `dp_shard`; on a dp axis the value must be cut by batch");
-  refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=I", 0, 8, AD_TYPE,
-          "the destination is I on `cp`; on cp the value must be R");
-  refused("dp=4", "dp=S0", "dp=2 tp=2", "dp=S0 tp=S1", 0, 8, AD_TYPE,
-          "the destination is S(1) on `tp`; the value must arrive whole");
-  refused("dp=3 tp=2", "dp=S0 tp=I", "dp=2 cp=3", "dp=S0 cp=R", 0, 6, AD_INVALID,
-          "the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 "
-          "with 2 or 4 parts, or allow ragged splits");
-  refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=R", 0, 10, AD_INVALID,
-          "ocr.c:1: bridge: a batch of 10 rows cannot be divided evenly into the 4 parts of the source; 8 or 12 rows "
-          "can be divided");
+  refused("dp=4 tp=2", "dp=S0 tp=I", "dp=2 cp=2", "dp=S0 cp=R", 0, 8, AD_INVALID, "dp_shard=4 tp=2", "dp_shard=2 cp=2",
+          "8 ranks", "0", "7", "3");
+  refused("dp=4", "dp=S0", "dp=4", "dp=S0", 2, 8, AD_INVALID, "dp_shard=4", "0", "3", "2", "5");
+  refused("pp=2 dp=2", "pp=I dp=S0", "dp=4", "dp=S0", 0, 8, AD_INVALID, "pp=2");
+  refused("dp=2 cp=2", "dp=S0 cp=R", "dp=4", "dp=S0", 0, 8, AD_TYPE, "cp", "R");
+  refused("dp=2 cp=2", "dp=S0 cp=S1", "dp=4", "dp=S0", 0, 8, AD_TYPE, "cp", "S(1)");
+  refused("dp=2 tp=2", "dp=S0 tp=P", "dp=4", "dp=S0", 0, 8, AD_TYPE, "tp", "P");
+  refused("dp=2 tp=2", "dp=I tp=I", "dp=4", "dp=S0", 0, 8, AD_TYPE, "dp_shard", "I");
+  refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=I", 0, 8, AD_TYPE, "cp", "I", "R");
+  refused("dp=4", "dp=S0", "dp=2 tp=2", "dp=S0 tp=S1", 0, 8, AD_TYPE, "tp", "S(1)");
+  refused("dp=3 tp=2", "dp=S0 tp=I", "dp=2 cp=3", "dp=S0 cp=R", 0, 6, AD_INVALID, "3 parts", "2", "4 parts");
+  refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=R", 0, 10, AD_INVALID, "ocr.c:1", "10 rows", "4 parts", "8",
+          "12 rows");
 }
 
 static int64_t multiple_of(const char *source, const char *destination, int ragged) {

@@ -14,10 +14,7 @@
 #include "ranks.h"
 #include "says.h"
 
-static void refused(ad_status status, const char *words) {
-  assert_int_equal(status, AD_INVALID);
-  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" lacks \"%s\"", ad_last_error(), words);
-}
+#define refused(status, ...) (assert_int_equal((status), AD_INVALID), assert_says(__VA_ARGS__))
 
 static ad_comm *open_alone(void) {
   ad_comm *comm;
@@ -34,16 +31,16 @@ static void a_comm_that_is_null_is_refused_by_name(void **state) {
   int done;
   void *memory;
   char *text;
-  refused(ad_comm_run(NULL, &barrier), "`comm` is NULL");
-  refused(ad_comm_post(NULL, &barrier, &request), "`comm` is NULL");
-  refused(ad_comm_test(NULL, &request, &done), "`comm` is NULL");
-  refused(ad_comm_wait(NULL, &request), "`comm` is NULL");
-  refused(ad_comm_barrier(NULL, &group), "`comm` is NULL");
-  refused(ad_comm_health(NULL), "ad_comm_health: `comm` is NULL");
-  refused(ad_comm_alloc(NULL, 8, &memory), "ad_comm_alloc: `comm` is NULL");
-  refused(ad_comm_alloc_shared(NULL, &group, 8, &memory), "ad_comm_alloc_shared_at: `comm` is NULL");
-  refused(ad_comm_flight_record(NULL, &text), "ad_comm_flight_record: `comm` is NULL");
-  refused(ad_comm_lacking(NULL, &text), "ad_comm_lacking: `comm` is NULL");
+  refused(ad_comm_run(NULL, &barrier), "comm", "NULL");
+  refused(ad_comm_post(NULL, &barrier, &request), "comm", "NULL");
+  refused(ad_comm_test(NULL, &request, &done), "comm", "NULL");
+  refused(ad_comm_wait(NULL, &request), "comm", "NULL");
+  refused(ad_comm_barrier(NULL, &group), "comm", "NULL");
+  refused(ad_comm_health(NULL), "comm", "ad_comm_health", "NULL");
+  refused(ad_comm_alloc(NULL, 8, &memory), "comm", "ad_comm_alloc", "NULL");
+  refused(ad_comm_alloc_shared(NULL, &group, 8, &memory), "comm", "ad_comm_alloc_shared_at", "NULL");
+  refused(ad_comm_flight_record(NULL, &text), "comm", "ad_comm_flight_record", "NULL");
+  refused(ad_comm_lacking(NULL, &text), "comm", "ad_comm_lacking", "NULL");
   ad_comm_fail(NULL, AD_SYSTEM, "nobody hears this");
   ad_comm_free(NULL, NULL);
   ad_comm_close(NULL);
@@ -59,21 +56,21 @@ static void a_missing_argument_is_refused_and_the_next_call_works(void **state) 
                 astray = {.size = sizeof astray, .op = AD_ALL_REDUCE, .count = 1};
   ad_request request = {0};
   void *memory;
-  refused(ad_comm_open(NULL), "`out` is NULL");
-  refused(ad_comm_open_alone(NULL), "`out` is NULL");
-  refused(ad_comm_open_dry(0, 1, NULL), "`out` is NULL");
-  refused(ad_comm_run(comm, NULL), "`collective` is NULL");
-  refused(ad_comm_run(comm, &astray), ": all_reduce: ");
-  refused(ad_comm_post(comm, &barrier, NULL), "`out` is NULL");
-  refused(ad_comm_test(comm, &request, NULL), "`done` is NULL");
-  refused(ad_comm_test(comm, NULL, &(int){0}), "`request` is NULL");
-  refused(ad_comm_wait(comm, NULL), "`request` is NULL");
-  refused(ad_comm_barrier(comm, NULL), "`group` is NULL");
-  refused(ad_comm_alloc(comm, 8, NULL), "`out` is NULL");
-  refused(ad_comm_alloc_shared(comm, NULL, 8, &memory), "`group` is NULL");
-  refused(ad_comm_alloc_shared(comm, &no_mesh, 8, &memory), "`group->mesh` is NULL");
-  refused(ad_comm_alloc_shared(comm, &group, 8, NULL), "`out` is NULL");
-  refused(ad_comm_flight_record(comm, NULL), "`out` is NULL");
+  refused(ad_comm_open(NULL), "out", "NULL");
+  refused(ad_comm_open_alone(NULL), "out", "NULL");
+  refused(ad_comm_open_dry(0, 1, NULL), "out", "NULL");
+  refused(ad_comm_run(comm, NULL), "collective", "NULL");
+  refused(ad_comm_run(comm, &astray), "all_reduce");
+  refused(ad_comm_post(comm, &barrier, NULL), "out", "NULL");
+  refused(ad_comm_test(comm, &request, NULL), "done", "NULL");
+  refused(ad_comm_test(comm, NULL, &(int){0}), "request", "NULL");
+  refused(ad_comm_wait(comm, NULL), "request", "NULL");
+  refused(ad_comm_barrier(comm, NULL), "group", "NULL");
+  refused(ad_comm_alloc(comm, 8, NULL), "out", "NULL");
+  refused(ad_comm_alloc_shared(comm, NULL, 8, &memory), "group", "NULL");
+  refused(ad_comm_alloc_shared(comm, &no_mesh, 8, &memory), "group->mesh", "NULL");
+  refused(ad_comm_alloc_shared(comm, &group, 8, NULL), "out", "NULL");
+  refused(ad_comm_flight_record(comm, NULL), "out", "NULL");
   assert_int_equal(ad_comm_run(comm, &barrier), AD_OK);
   assert_int_equal(ad_comm_barrier_at(comm, &group, NULL), AD_OK);
   ad_mesh_destroy(mesh);
@@ -96,12 +93,12 @@ static void what_an_exchange_receives_lands_in_memory_of_its_own(void **state) {
                             .messages = messages,
                             .message_count = 4,
                             .dtype = AD_F32};
-  refused(ad_comm_run(comm, &exchange), "message 2 is received into memory that message 3 is received into too");
+  refused(ad_comm_run(comm, &exchange), "2", "3");
   messages[3].receive = cells + 8;
   messages[1] = (ad_message){.send = cells + 1, .count = 3}; /* this send ends where the receive begins */
   messages[3].count = 3;
   messages[2].receive = cells + 3;
-  refused(ad_comm_run(comm, &exchange), "message 2 is received into memory that message 0 is sent from");
+  refused(ad_comm_run(comm, &exchange), "2", "0");
   messages[2].receive = cells + 4;
   assert_int_equal(ad_comm_run(comm, &exchange), AD_OK);
   assert_true(cells[4] == 1 && cells[7] == 4 && cells[8] == 2 && cells[10] == 4);

@@ -380,40 +380,49 @@ static void products_form_in_the_accumulate_dtype(void **state) { run_ranks(4, m
 
 /* ---- what is refused ---- */
 
-static void refused(ad_comm *comm, ad_collective call, const char *words) {
+static void refused(ad_comm *comm, ad_collective call) {
   static double in[2], out[2];
   ad_mesh *mesh;
   assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
   call.size = sizeof call, call.group = ad_mesh_group(mesh, AD_AXES_ALL, 0);
   call.in = in, call.out = out, call.count = 2;
   assert_int_equal(ad_comm_run(comm, &call), AD_INVALID);
-  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" lacks \"%s\"", ad_last_error(), words);
   ad_mesh_destroy(mesh);
 }
 
 static void refuse_all(ad_comm *comm) {
   for (ad_dtype dtype = AD_F64; dtype <= AD_F16; dtype++) {
-    refused(comm, (ad_collective){.dtype = dtype, .reduction = AD_BIT_AND}, " cannot be reduced with bit_and");
-    refused(comm, (ad_collective){.dtype = dtype, .reduction = AD_BIT_XOR}, " cannot be reduced with bit_xor");
+    refused(comm, (ad_collective){.dtype = dtype, .reduction = AD_BIT_AND});
+    assert_says(ad_dtype_name(dtype), "bit_and");
+    refused(comm, (ad_collective){.dtype = dtype, .reduction = AD_BIT_XOR});
+    assert_says(ad_dtype_name(dtype), "bit_xor");
   }
-  refused(comm, (ad_collective){.dtype = AD_U8, .reduction = (ad_reduction)7},
-          "7 is not a reduction; the reductions are sum, max");
-  refused(comm, (ad_collective){.dtype = (ad_dtype)11}, "11 is not a dtype");
+  refused(comm, (ad_collective){.dtype = AD_U8, .reduction = (ad_reduction)7});
+  assert_says("7", "bit_xor");
+  refused(comm, (ad_collective){.dtype = (ad_dtype)11});
+  assert_says("11");
   for (ad_dtype dtype = AD_I32; dtype <= AD_BOOL; dtype++) {
-    refused(comm, (ad_collective){.dtype = dtype, .accumulate = AD_F32}, "cannot be summed in f32");
-    refused(comm, (ad_collective){.dtype = dtype, .accumulate = dtype == AD_I64 ? AD_I32 : AD_I64},
-            "integers and bool in their own dtype");
-    refused(comm, (ad_collective){.dtype = dtype, .out_dtype = AD_F32}, "cannot be written as f32");
-    refused(comm, (ad_collective){.dtype = dtype, .out_dtype = dtype == AD_U8 ? AD_I8 : AD_U8},
-            "integers and bool only in their own dtype");
-    refused(comm, (ad_collective){.dtype = dtype, .in_scale = 1}, "only for sums of floats");
-    refused(comm, (ad_collective){.dtype = dtype, .op = AD_REDUCE_SCATTER, .adds = 1}, "only for sums of floats");
+    refused(comm, (ad_collective){.dtype = dtype, .accumulate = AD_F32});
+    assert_says(ad_dtype_name(dtype), "f32", "accumulate");
+    refused(comm, (ad_collective){.dtype = dtype, .accumulate = dtype == AD_I64 ? AD_I32 : AD_I64});
+    assert_says(ad_dtype_name(dtype), dtype == AD_I64 ? "i32" : "i64", "accumulate");
+    refused(comm, (ad_collective){.dtype = dtype, .out_dtype = AD_F32});
+    assert_says(ad_dtype_name(dtype), "f32", "out_dtype");
+    refused(comm, (ad_collective){.dtype = dtype, .out_dtype = dtype == AD_U8 ? AD_I8 : AD_U8});
+    assert_says(ad_dtype_name(dtype), dtype == AD_U8 ? "i8" : "u8", "out_dtype");
+    refused(comm, (ad_collective){.dtype = dtype, .in_scale = 1});
+    assert_says(ad_dtype_name(dtype), "in_scale");
+    refused(comm, (ad_collective){.dtype = dtype, .op = AD_REDUCE_SCATTER, .adds = 1});
+    assert_says(ad_dtype_name(dtype), "adds", "reduce_scatter");
   }
-  refused(comm, (ad_collective){.dtype = AD_F32, .out_dtype = AD_U8}, "cannot be written as u8");
-  refused(comm, (ad_collective){.dtype = AD_F32, .accumulate = AD_I16}, "cannot be summed in i16");
-  refused(comm, (ad_collective){.dtype = AD_F32, .reduction = AD_PRODUCT, .out_scale = 1}, "only for sums of floats");
-  refused(comm, (ad_collective){.dtype = AD_F32, .reduction = AD_PRODUCT, .op = AD_REDUCE_SCATTER, .adds = 1},
-          "only for sums of floats");
+  refused(comm, (ad_collective){.dtype = AD_F32, .out_dtype = AD_U8});
+  assert_says("f32", "u8", "out_dtype");
+  refused(comm, (ad_collective){.dtype = AD_F32, .accumulate = AD_I16});
+  assert_says("f32", "i16", "accumulate");
+  refused(comm, (ad_collective){.dtype = AD_F32, .reduction = AD_PRODUCT, .out_scale = 1});
+  assert_says("f32", "out_scale");
+  refused(comm, (ad_collective){.dtype = AD_F32, .reduction = AD_PRODUCT, .op = AD_REDUCE_SCATTER, .adds = 1});
+  assert_says("f32", "adds", "reduce_scatter");
 }
 
 static void what_a_dtype_does_not_have_is_refused(void **state) {
@@ -457,8 +466,9 @@ static int differ(ad_comm *comm, void *context) {
   call.reduction = w.index ? AD_PRODUCT : AD_BIT_OR;
   if (context) call.reduction = AD_MIN, call.count = 8, call.dtype = w.index ? AD_U8 : AD_BOOL;
   CHECK_STATUS(ad_comm_run(comm, &call), AD_MISMATCH);
-  CHECK_MESSAGE(context ? "all_reduce(min) of 8 u8" : "all_reduce(product) of 4 i16");
-  CHECK_MESSAGE(context ? "all_reduce(min) of 8 bool" : "all_reduce(bit_or) of 4 i16");
+  const char *const of_sizes[] = {"all_reduce(min)", "8 u8", "8 bool", NULL};
+  const char *const of_operations[] = {"all_reduce(product)", "all_reduce(bit_or)", "4 i16", NULL};
+  CHECK_SAYS_ALL(context ? of_sizes : of_operations);
   ad_mesh_destroy(w.mesh);
   return 0;
 }

@@ -17,15 +17,12 @@ static void ranks_on_a_processor_that_was_tried(void **state) {
 }
 
 #ifndef AD_UNTRIED_COMM
-static void refused(const char *kind, int64_t ranks, const char *words) {
-  assert_int_equal(ad_processor_check(kind, ranks), AD_SYSTEM);
-  assert_memory_equal(ad_last_error(), words, strlen(words));
-  assert_says("addend diff");
-}
+#define refused(kind, ranks, ...) \
+  (assert_int_equal(ad_processor_check((kind), (ranks)), AD_SYSTEM), assert_says("addend diff", __VA_ARGS__))
 
 static void ranks_on_another_are_refused(void **state) {
-  refused("aarch64", 2, "2 ranks on aarch64: the tests of addend's communication have not run on such processors");
-  refused("riscv64", INT64_MAX, "ranks of a launcher on riscv64: ");
+  refused("aarch64", 2, "2 ranks", "aarch64");
+  refused("riscv64", INT64_MAX, "riscv64");
 }
 
 static void one_process_works_on_any(void **state) {

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "diff/known.h"
 #include "diff/threads.h"
+#include "says.h"
 
 static const int numbers[] = {1, 2, 5, 16};
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
@@ -267,7 +268,7 @@ static void what_is_not_fitted_is_the_same(void **state) {
 
 /* ---- errors in parameters ---- */
 
-static void expect_message(const char *reference, const char *const *words) {
+static void is_refused(const char *reference) {
   const char *whole[] = {folder};
   char first[AD_MESSAGE_MAX] = "";
   for (int n = 0; n < NUMBERS; n++) {
@@ -279,9 +280,13 @@ static void expect_message(const char *reference, const char *const *words) {
     if (!n) snprintf(first, sizeof first, "%s", ad_last_error());
     assert_string_equal(ad_last_error(), first);
   }
-  for (const char *at = first; *words; words++, at++) {
-    at = strstr(at, *words);
-    if (!at) fail_msg("\"%s\" is not in its place in: %s", *words, first);
+}
+
+/* The message names these, one after another. */
+static void are_in_order(const char *const *names) {
+  for (const char *at = ad_last_error(); *names; names++, at++) {
+    at = strstr(at, *names);
+    if (!at) fail_msg("%s is not in its place in: %s", *names, ad_last_error());
   }
 }
 
@@ -296,32 +301,32 @@ static void overwrite(const ad_job *job, int rank, float value) {
 
 static void files_that_cannot_be_read_are_named_in_order(void **state) {
   const ad_job job = {12, 1, 9, 20, 0};
-  const char *const words[] = {"004.a00.safetensors: not every value is a finite number: p08[19] is nan",
-                               "006.a00.safetensors is not a safetensors file", "009.a00.safetensors: not every value",
-                               "p08[19] is inf", NULL};
+  const char *const names[] = {"004.a00.safetensors", "p08[19]", "nan", "006.a00.safetensors",
+                               "009.a00.safetensors", "p08[19]", "inf", NULL};
   char path[128];
   write_dump(&job);
   overwrite(&job, 4, (float)NAN);
   overwrite(&job, 9, (float)INFINITY);
   assert_int_equal(truncate(path_of(&job, 6, 0, path, sizeof path), 30), 0);
-  expect_message(NULL, words);
+  is_refused(NULL);
+  are_in_order(names);
+  assert_listed();
   remove_dump(&job);
 }
 
 /* The parameter's addends are in no sum that is judged, but their values are checked all the same. */
 static void a_value_of_a_parameter_without_a_sum_is_looked_at(void **state) {
   const ad_job job = {12, 2, 9, 20, 2};
-  const char *const words[] = {"007.a00.safetensors: not every value is a finite number: p08[19] is inf", NULL};
   write_dump(&job);
   overwrite(&job, 7, (float)INFINITY);
-  expect_message(NULL, words);
+  is_refused(NULL);
+  assert_says("007.a00.safetensors", "p08[19]");
   remove_dump(&job);
 }
 
 /* An error that is found only when its parameter is judged. */
 static void the_first_parameter_that_fails_is_named(void **state) {
   const ad_job job = {12, 1, 36, 20, 0};
-  const char *const words[] = {"\"p05\" as f32 [2]", NULL};
   const ad_safetensor tensors[] = {{.name = "p05", .dtype = AD_F32, .shape = {1, {2}}},
                                    {.name = "p06", .dtype = AD_F32, .shape = {1, {3}}}};
   const float values[3] = {0};
@@ -333,7 +338,8 @@ static void the_first_parameter_that_fails_is_named(void **state) {
   assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_OK);
   ad_safetensors_writer_destroy(writer);
   write_dump(&job);
-  expect_message(path, words);
+  is_refused(path);
+  assert_says("p05", "f32 [2]");
   remove_dump(&job);
   assert_int_equal(unlink(path), 0);
 }

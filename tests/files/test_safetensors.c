@@ -145,8 +145,7 @@ static void a_file_that_finds_no_room_leaves_what_was_there(void **state) {
   ad_status status = ad_safetensors_add(writer, many);
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &usual), 0);
   assert_int_equal(status, AD_IO);
-  assert_memory_equal(ad_last_error(), path, strlen(path));
-  assert_listed();
+  assert_says(path);
   ad_safetensors_writer_destroy(writer);
   holds_tensors(TENSORS);
 }
@@ -174,12 +173,9 @@ static void dtypes_of_collectives_alone_are_not_written(void **state) {
   for (ad_dtype dtype = AD_U8; dtype <= AD_BOOL; dtype++) {
     ad_safetensor tensor = tensors[0];
     ad_safetensors_writer *writer = NULL;
-    char words[128];
     tensor.dtype = dtype;
-    snprintf(words, sizeof words, "has dtype %s; only F64, F32, BF16, F16, I32 and I64 can be written",
-             ad_dtype_name(dtype));
     assert_int_equal(ad_safetensors_create(path, &tensor, 1, NULL, &writer), AD_INVALID);
-    assert_non_null(strstr(ad_last_error(), words));
+    assert_says("wide", ad_dtype_name(dtype), "F64", "I64");
     assert_null(writer);
   }
 }
@@ -196,13 +192,13 @@ static ad_status parse(const char *header, size_t data_bytes, ad_safetensors **o
   return status;
 }
 
-static void refused(const char *header, size_t data_bytes, const char *words) {
+static void is_refused(const char *header, size_t data_bytes) {
   ad_safetensors *file = NULL;
   assert_int_equal(parse(header, data_bytes, &file), AD_INVALID);
   assert_null(file);
-  if (!strstr(ad_last_error(), words) || !strstr(ad_last_error(), "odd.safetensors"))
-    fail_msg("\"%s\" is not in: %s", words, ad_last_error());
 }
+#define refused(header, data_bytes, ...) \
+  (is_refused((header), (data_bytes)), assert_says("odd.safetensors", __VA_ARGS__))
 
 #define T(name, dtype, shape, offsets) \
   "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
@@ -219,32 +215,32 @@ static void good_headers_are_taken(void **state) {
 }
 
 static void hostile_headers_are_refused(void **state) {
-  refused("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12, "\"b\" overlaps");
-  refused("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "\"a\" has a gap");
-  refused("{" T("a", "F32", "[2]", "[0,8]") "}", 12, "4 bytes follow the last");
-  refused("{" T("a", "F32", "[2]", "[0,8]") "}", 7, "cut short");
-  refused("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "wrong order");
-  refused("{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "wrong order");
-  refused("{" T("a", "F32", "[3]", "[0,8]") "}", 8, "has 8 bytes, but its shape and dtype need 12");
-  refused("{" T("a", "F32", "[1]", "[0,8]") "}", 8, "has 8 bytes, but its shape and dtype need 4");
-  refused("{" T("a", "F32", "[2]", "[0,0]") "}", 0, "has 0 bytes, but its shape and dtype need 8");
-  refused("{" T("a", "F32", "[-1]", "[0,8]") "}", 8, "not a whole number of at least 0");
-  refused("{" T("a", "F32", "[1.5]", "[0,8]") "}", 8, "not a whole number of at least 0");
-  refused("{" T("a", "F32", "[4294967296,4294967296,4]", "[0,8]") "}", 8, "more elements");
+  refused("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12, "b", "data_offsets");
+  refused("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "a", "data_offsets");
+  refused("{" T("a", "F32", "[2]", "[0,8]") "}", 12, "4 bytes");
+  refused("{" T("a", "F32", "[2]", "[0,8]") "}", 7, "a", "bytes 0", "of 7");
+  refused("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "a", "bytes 8", "of 8");
+  refused("{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "a", "bytes -8", "of 8");
+  refused("{" T("a", "F32", "[3]", "[0,8]") "}", 8, "8 bytes", "12");
+  refused("{" T("a", "F32", "[1]", "[0,8]") "}", 8, "8 bytes", "4");
+  refused("{" T("a", "F32", "[2]", "[0,0]") "}", 0, "0 bytes", "8");
+  refused("{" T("a", "F32", "[-1]", "[0,8]") "}", 8, "a", "shape", "0");
+  refused("{" T("a", "F32", "[1.5]", "[0,8]") "}", 8, "a", "shape", "0");
+  refused("{" T("a", "F32", "[4294967296,4294967296,4]", "[0,8]") "}", 8, "a", "shape");
   refused("{" T("a", "F32", "[1,1,1,1,1,1,1]", "[0,4]") "}", 4, "7 dimensions");
-  refused("{" T("a", "U8", "[2]", "[0,2]") "}", 2, "has dtype U8; only F64, F32, BF16, F16, I32 and I64 can be read");
-  refused("{" T("a", "I8", "[2]", "[0,2]") "}", 2, "has dtype I8; only F64");
-  refused("{" T("a", "I16", "[2]", "[0,4]") "}", 4, "has dtype I16; only F64");
-  refused("{" T("a", "BOOL", "[2]", "[0,2]") "}", 2, "has dtype BOOL; only F64");
-  refused("{" T("a", "F32", "2", "[0,8]") "}", 8, "has no shape");
-  refused("{" T("a", "F32", "[2]", "[0]") "}", 8, "has no data_offsets");
-  refused("{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "has no dtype");
-  refused("{\"a\":3}", 0, "has no dtype");
-  refused("{" T("a", "F32", "[1]", "[0,4]") "," T("a", "F32", "[1]", "[0,4]") "}", 4, "duplicate");
-  refused("[]", 0, "not a JSON object");
-  refused("{", 0, "not JSON");
-  refused("", 0, "not JSON");
-  refused("{\"__metadata__\":{\"x\":1}}", 0, "is not a string");
+  refused("{" T("a", "U8", "[2]", "[0,2]") "}", 2, "U8", "F64", "F32", "BF16", "F16", "I32", "I64");
+  refused("{" T("a", "I8", "[2]", "[0,2]") "}", 2, "I8", "F64");
+  refused("{" T("a", "I16", "[2]", "[0,4]") "}", 4, "I16", "F64");
+  refused("{" T("a", "BOOL", "[2]", "[0,2]") "}", 2, "BOOL", "F64");
+  refused("{" T("a", "F32", "2", "[0,8]") "}", 8, "a", "shape");
+  refused("{" T("a", "F32", "[2]", "[0]") "}", 8, "a", "data_offsets");
+  refused("{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "a", "dtype");
+  refused("{\"a\":3}", 0, "a", "dtype");
+  refused("{" T("a", "F32", "[1]", "[0,4]") "," T("a", "F32", "[1]", "[0,4]") "}", 4, "JSON", "\"a\"", "byte 57");
+  refused("[]", 0, "JSON");
+  refused("{", 0, "JSON", "byte 1");
+  refused("", 0, "JSON", "byte 0");
+  refused("{\"__metadata__\":{\"x\":1}}", 0, "__metadata__", "x");
 }
 
 static void a_header_longer_than_the_file_is_refused(void **state) {

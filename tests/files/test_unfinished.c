@@ -97,7 +97,7 @@ static void what_is_no_file_is_not_replaced(void **state) {
     struct stat before, after;
     assert_int_equal(lstat(names[i], &before), 0);
     assert_int_equal(ad_unfinished_write(names[i], put_words, "words", NULL), AD_IO);
-    assert_memory_equal(ad_last_error(), names[i], strlen(names[i]));
+    assert_says(names[i]);
     assert_int_equal(lstat(names[i], &after), 0);
     assert_true(before.st_ino == after.st_ino && before.st_mode == after.st_mode);
   }

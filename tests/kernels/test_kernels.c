@@ -763,8 +763,7 @@ static void a_name_of_no_variant_is_refused(void **state) {
   for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
     setenv("ADDEND_KERNELS", nonsense[i], 1);
     assert_int_equal(ad_kernels_check(), AD_INVALID);
-    assert_non_null(strstr(ad_last_error(), nonsense[i]));
-    assert_says("avx2", "avx512", "avx512fp16");
+    assert_says("ADDEND_KERNELS", nonsense[i], "avx2", "avx512", "avx512fp16");
     assert_int_equal(ad_kernels_best(), best);
   }
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -26,9 +26,10 @@ typedef struct meeting {
   const char *dims;
   int linearity;
   const char *first, *second; /* operand layouts; second NULL: one operand */
-  const char *result;         /* the result's layout, or a part of the error message */
+  const char *result;         /* the result's layout; NULL if the operands are refused */
   const char *whole;
   const char *constant; /* "01": the second operand carries no gradient */
+  const char *facts[8]; /* of the refusal */
 } meeting;
 
 static ad_layout read_layout(const char *text) {
@@ -60,8 +61,8 @@ static void check_refused(const meeting *meetings, size_t count) {
   for (size_t i = 0; i < count; i++) {
     ad_layout out = ad_layout_all(mesh, AD_V), before = out;
     assert_int_equal(meet(&meetings[i], &out), AD_TYPE);
-    if (!strstr(ad_last_error(), meetings[i].result)) assert_string_equal(ad_last_error(), meetings[i].result);
-    assert_memory_equal(ad_last_error(), "moe.c:88: multiply: operand ", 28);
+    assert_says_all(meetings[i].facts);
+    assert_says("moe.c:88");
     assert_true(ad_layout_equal(&out, &before));
   }
 }
@@ -125,24 +126,20 @@ static void a_constant_is_replicated_or_invariant_as_needed(void **state) {
        SUM,
        "dp=P tp=R",
        "dp=R tp=R",
-       "operand 1 is P on `dp_shard`, operand 2 is R: every rank would add",
        NULL,
-       "01"},
-      {.dims = "bn,bn->bn",
-       SUM,
-       "dp=P tp=R",
-       "dp=I tp=R",
-       "convert operand 2 I->R, then once operand 2 R->P",
        NULL,
-       "01"},
-      {.dims = "bn,bn->bn", PRODUCT, "dp=S0 tp=R", "dp=I tp=R", "convert operand 2 I->S(0)", NULL, "01"},
+       "01",
+       .facts = {"dp_shard", "operand 1", "P", "operand 2", "R"}},
+      {.dims = "bn,bn->bn", SUM, "dp=P tp=R", "dp=I tp=R", NULL, NULL, "01", .facts = {"operand 2", "I->R", "R->P"}},
+      {.dims = "bn,bn->bn", PRODUCT, "dp=S0 tp=R", "dp=I tp=R", NULL, NULL, "01", .facts = {"operand 2", "I->S(0)"}},
       {.dims = "bn,bn->bn",
        PRODUCT,
        "dp=I tp=R",
        "dp=S0 tp=R",
-       "operand 1 is I on `dp_shard`, operand 2 is S(0); this may repair it: convert",
        NULL,
-       "01"},
+       NULL,
+       "01",
+       .facts = {"dp_shard", "operand 1", "I", "operand 2", "S(0)"}},
   };
   ALLOWED(meetings);
   REFUSED(wrong);
@@ -154,51 +151,26 @@ static void an_invariant_meets_only_invariants(void **state) {
        PRODUCT,
        "dp=R tp=I",
        "dp=R tp=S0",
-       "moe.c:88: multiply: operand 1 is I on `tp`, operand 2 is S(0); this may repair it: convert operand 1 I->S(0)"},
-      {.dims = "te,et->te", PRODUCT, "dp=R tp=I", "dp=R tp=S0z", "convert operand 1 I->S(1z)"},
-      {.dims = "te,n->ten", PRODUCT, "dp=R tp=I", "dp=R tp=S0", "convert operand 1 I->R"},
-      {.dims = "bn,bn->bn",
-       SUM,
-       "dp=R tp=R",
-       "dp=R tp=I",
-       "operand 1 is R on `tp`, operand 2 is I; this may repair it: convert operand 2 I->R"},
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=V", "dp=R tp=I", "convert operand 2 I->R"},
-      {.dims = "bn,bn->bn",
-       SUM,
-       "dp=R tp=I",
-       "dp=R tp=P",
-       "operand 2 is P; this may repair it: all_reduce operand 2 P->I"},
-      {.dims = "bn,bn->bn",
-       PRODUCT,
-       "dp=R tp=I",
-       "dp=R tp=P",
-       "operand 2 is P; this may repair it: convert operand 1 I->R"},
-      {.dims = "bn,bn->bn", CURVE, "dp=R tp=P", "dp=R tp=I", "all_reduce operand 1 P->I"},
+       .facts = {"tp", "moe.c:88", "operand 1", "operand 2", "I->S(0)"}},
+      {.dims = "te,et->te", PRODUCT, "dp=R tp=I", "dp=R tp=S0z", .facts = {"operand 1", "I->S(1z)"}},
+      {.dims = "te,n->ten", PRODUCT, "dp=R tp=I", "dp=R tp=S0", .facts = {"operand 1", "I->R"}},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=R", "dp=R tp=I", .facts = {"tp", "operand 1", "operand 2", "I->R"}},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=V", "dp=R tp=I", .facts = {"operand 2", "I->R"}},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=I", "dp=R tp=P", .facts = {"operand 2", "all_reduce", "P->I"}},
+      {.dims = "bn,bn->bn", PRODUCT, "dp=R tp=I", "dp=R tp=P", .facts = {"operand 2", "P", "operand 1", "I->R"}},
+      {.dims = "bn,bn->bn", CURVE, "dp=R tp=P", "dp=R tp=I", .facts = {"all_reduce", "operand 1", "P->I"}},
   };
   REFUSED(wrong);
 }
 
 static void a_partial_never_adds_to_a_sum(void **state) {
   static const meeting wrong[] = {
-      {.dims = "bn,n->bn",
-       SUM,
-       "dp=R tp=P",
-       "dp=R tp=R",
-       "operand 1 is P on `tp`, operand 2 is R: every rank would add the whole value to its addend, and the sum count "
-       "it once per rank; this may repair it: once operand 2 R->P"},
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=R", "dp=R tp=P", "once operand 1 R->P"},
-      {.dims = "bn,bn->bn",
-       SUM,
-       "dp=R tp=S1",
-       "dp=R tp=P",
-       "operand 2 is P; this may repair it: reduce_scatter operand 2 P->S(1)"},
-      {.dims = "bn,b->bn", SUM, "dp=R tp=S1", "dp=R tp=P", "all_reduce operand 2 P->R"},
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=V", "dp=R tp=P", "declare operand 1 V->P"},
-      {.dims = "bn,b->b",
-       SUM,
-       "dp=S1 tp=R",
-       "dp=R tp=R",
-       "would count once per rank; this may repair it: all_gather operand 1 S(1)->R"},
+      {.dims = "bn,n->bn", SUM, "dp=R tp=P", "dp=R tp=R", .facts = {"tp", "operand 1", "operand 2", "R->P"}},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=R", "dp=R tp=P", .facts = {"operand 1", "R->P"}},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=S1", "dp=R tp=P", .facts = {"operand 2", "reduce_scatter", "P->S(1)"}},
+      {.dims = "bn,b->bn", SUM, "dp=R tp=S1", "dp=R tp=P", .facts = {"all_reduce", "operand 2", "P->R"}},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=V", "dp=R tp=P", .facts = {"operand 1", "V->P"}},
+      {.dims = "bn,b->b", SUM, "dp=S1 tp=R", "dp=R tp=R", .facts = {"all_gather", "operand 1", "S(1)->R"}},
   };
   REFUSED(wrong);
 }
@@ -209,72 +181,34 @@ static void a_partial_is_never_squared_or_bent(void **state) {
        PRODUCT,
        "dp=P tp=R",
        "dp=P tp=R",
-       "operand 1 is P on `dp_shard`, operand 2 is P: a product of sums is not the sum of the products; this may "
-       "repair it: all_reduce "
-       "operand 2 P->R"},
-      {.dims = "bn,bn->bn", PRODUCT, "dp=P tp=R", "dp=S0 tp=R", "reduce_scatter operand 1 P->S(0)"},
-      {.dims = "bn,bn->bn", PRODUCT, "dp=P tp=R", "dp=V tp=R", "all_reduce operand 1 P->R"},
-      {.dims = "bn->bn",
-       CURVE,
-       "dp=P tp=R",
-       NULL,
-       "operand 1 is P on `dp_shard`: the operation is not linear, so the sum must be complete before it; this may "
-       "repair it: "
-       "all_reduce operand 1 "
-       "P->R"},
+       .facts = {"dp_shard", "operand 1", "operand 2", "all_reduce", "P->R"}},
+      {.dims = "bn,bn->bn", PRODUCT, "dp=P tp=R", "dp=S0 tp=R", .facts = {"reduce_scatter", "operand 1", "P->S(0)"}},
+      {.dims = "bn,bn->bn", PRODUCT, "dp=P tp=R", "dp=V tp=R", .facts = {"all_reduce", "operand 1", "P->R"}},
+      {.dims = "bn->bn", CURVE, "dp=P tp=R", .facts = {"dp_shard", "operand 1", "all_reduce", "P->R"}},
   };
   REFUSED(wrong);
 }
 
 static void cuts_fit_or_are_refused(void **state) {
   static const meeting wrong[] = {
-      {.dims = "bn,bn->bn",
-       SUM,
-       "dp=V tp=R",
-       "dp=S0 tp=R",
-       "operand 2 is S(0); this may repair it: all_gather operand 2 S(0)->R"},
-      {.dims = "bn,b->bn",
-       PRODUCT,
-       "dp=S1 tp=R",
-       "dp=V tp=R",
-       "operand 2 is V; this may repair it: declare operand 1 S(1)->V"},
-      {.dims = "bn,nb->bn",
-       SUM,
-       "dp=S0 tp=R",
-       "dp=R tp=R",
-       "one operand has this dimension cut, the other whole; this may repair it: convert operand 2 R->S(1)"},
-      {.dims = "bk,kn->bn", PRODUCT, "dp=R tp=S1", "dp=R tp=R", "convert operand 2 R->S(0)"},
+      {.dims = "bn,bn->bn", SUM, "dp=V tp=R", "dp=S0 tp=R", .facts = {"operand 2", "all_gather", "S(0)->R"}},
+      {.dims = "bn,b->bn", PRODUCT, "dp=S1 tp=R", "dp=V tp=R", .facts = {"operand 2", "operand 1", "S(1)->V"}},
+      {.dims = "bn,nb->bn", SUM, "dp=S0 tp=R", "dp=R tp=R", .facts = {"operand 2", "R->S(1)"}},
+      {.dims = "bk,kn->bn", PRODUCT, "dp=R tp=S1", "dp=R tp=R", .facts = {"operand 2", "R->S(0)"}},
       {.dims = "bk,kn->bn",
        PRODUCT,
        "dp=S0 tp=R",
        "dp=S1 tp=R",
-       "operand 1 is S(0) on `dp_shard`, operand 2 is S(1): one axis would cut two dimensions of the result; "
-       "this may repair it: all_gather "
-       "operand 2 S(1)->R"},
-      {.dims = "bn,bn->bn", PRODUCT, "dp=S0 tp=R", "dp=S1 tp=R", "all_to_all operand 2 S(1)->S(0)"},
-      {.dims = "bn,bn->bn",
-       PRODUCT,
-       "dp=S0z tp=R",
-       "dp=S0 tp=R",
-       "only zigzag cuts fit zigzag cuts; this may repair it: all_to_all operand 2 S(0)->S(0z)"},
-      {.dims = "bn->bn",
-       CURVE,
-       "dp=R tp=S1",
-       NULL,
-       "operand 1 is S(1) on `tp`: the operation is not local along that dimension; this may repair it: all_gather "
-       "operand 1 "
-       "S(1)->R",
-       "n"},
-      {.dims = "bn,bn->bn",
-       PRODUCT,
-       "dp=S0 tp=S0",
-       "tp=S0 dp=S0",
-       "the operands nest the cuts differently; this may repair it: cut operand 2 in the order of operand 1"},
+       .facts = {"dp_shard", "operand 1", "S(0)", "operand 2", "all_gather", "S(1)->R"}},
+      {.dims = "bn,bn->bn", PRODUCT, "dp=S0 tp=R", "dp=S1 tp=R", .facts = {"all_to_all", "operand 2", "S(1)->S(0)"}},
+      {.dims = "bn,bn->bn", PRODUCT, "dp=S0z tp=R", "dp=S0 tp=R", .facts = {"all_to_all", "operand 2", "S(0)->S(0z)"}},
+      {.dims = "bn->bn", CURVE, "dp=R tp=S1", NULL, NULL, "n", .facts = {"tp", "operand 1", "all_gather", "S(1)->R"}},
+      {.dims = "bn,bn->bn", PRODUCT, "dp=S0 tp=S0", "tp=S0 dp=S0", .facts = {"dp_shard", "operand 2", "operand 1"}},
       {.dims = "b,bn->bn",
        PRODUCT,
        "dp=S1 tp=R",
        "dp=R tp=R",
-       "operand 1 is S(1) on `dp_shard`, but it has 1 dimension in"},
+       .facts = {"dp_shard", "operand 1", "S(1)", "1 dimension"}},
   };
   REFUSED(wrong);
 }
@@ -286,8 +220,8 @@ static void an_axis_of_size_one_is_checked_like_any_other(void **state) {
       {.dims = "bk,kn->bn", PRODUCT, "dp=R tp=R cp=S0", "dp=R tp=R", "dp=R tp=R cp=S0"},
   };
   static const meeting wrong[] = {
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=R cp=P", "dp=R tp=R", "operand 1 is P on `cp`, operand 2 is R"},
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=R cp=I", "dp=R tp=R", "operand 1 is I on `cp`, operand 2 is R"},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=R cp=P", "dp=R tp=R", .facts = {"cp", "operand 1", "P", "operand 2", "R"}},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=R cp=I", "dp=R tp=R", .facts = {"cp", "operand 1", "I", "operand 2", "R"}},
   };
   ALLOWED(meetings);
   REFUSED(wrong);

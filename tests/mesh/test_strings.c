@@ -35,23 +35,25 @@ static void a_mesh_string_is_normalised(void **state) {
 }
 
 static void a_wrong_mesh_string_is_refused_and_says_why(void **state) {
-  static const char *const pairs[][2] = {
-      {"tp=2 xp=3", "unknown axis `xp`; the axes are pp, dp_replicate, dp_shard, cp, tp, block, efsdp, ep, etp"},
-      {"tp=2 cp=2 tp=2", "`tp` is named twice"},
-      {"dp=2 dp_shard=2", "`dp_shard` is named twice"},
-      {"tp=0", "`tp` has size `0`; a size is a whole number from 1"},
-      {"tp=-1", "`tp` has size `-1`"},
-      {"tp=", "`tp` has size ``"},
-      {"tp=2x", "`tp` has size `2x`"},
-      {"tp=99999999999999999999999", "`tp` has size"},
-      {"tp", "`tp` is not AXIS=SIZE"},
-      {"dp=1048576 tp=1048577", "1048576 times `tp`=1048577 is more than 2^40 ranks"},
+  static const struct {
+    const char *text, *facts[8];
+  } cases[] = {
+      {"tp=2 xp=3", {"xp", "dp_replicate", "dp_shard"}},
+      {"tp=2 cp=2 tp=2", {"tp"}},
+      {"dp=2 dp_shard=2", {"dp_shard"}},
+      {"tp=0", {"tp", "0", "1"}},
+      {"tp=-1", {"tp", "-1"}},
+      {"tp=", {"tp"}},
+      {"tp=2x", {"tp", "2x"}},
+      {"tp=99999999999999999999999", {"tp"}},
+      {"tp", {"tp", "AXIS=SIZE"}},
+      {"dp=1048576 tp=1048577", {"tp", "1048576", "=1048577", "2^40 ranks"}},
   };
-  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ad_mesh *mesh = NULL;
-    assert_int_equal(ad_mesh_create(pairs[i][0], &mesh), AD_INVALID);
+    assert_int_equal(ad_mesh_create(cases[i].text, &mesh), AD_INVALID);
     assert_null(mesh);
-    assert_non_null(strstr(ad_last_error(), pairs[i][1]));
+    assert_says_all(cases[i].facts);
   }
 }
 

@@ -230,13 +230,14 @@ static void an_empty_shard_is_a_shard(void **state) {
   ad_mesh_destroy(w.mesh);
 }
 
-static void refused(ad_adamw *optimizer, ad_array *param, const ad_array *grad, ad_status status, const char *message) {
+static void is_refused(ad_adamw *optimizer, ad_array *param, const ad_array *grad, ad_status status) {
   float before = *(float *)param->data;
   assert_int_equal(ad_adamw_step_at(optimizer, &param, &grad, 0.1, 1, "train.c:7"), status);
-  assert_string_equal(ad_last_error(), message);
   assert_true(*(float *)param->data == before);
   assert_int_equal(ad_adamw_steps(optimizer), 0);
 }
+#define refused(optimizer, param, grad, status, ...) \
+  (is_refused((optimizer), (param), (grad), (status)), assert_says(__VA_ARGS__))
 
 static void what_does_not_fit_updates_nothing(void **state) {
   world w = open_world("dp_replicate=2", AD_R);
@@ -249,14 +250,10 @@ static void what_does_not_fit_updates_nothing(void **state) {
   scaled.scale = 2;
   whole_numbers.dtype = AD_I32;
   wide.dtype = AD_F64;
-  refused(optimizer, &param, &short_one, AD_INVALID,
-          "train.c:7: AdamW: gradient 0 has shape [3], but its state has shape [4]; nothing was updated");
-  refused(optimizer, &param, &scaled, AD_TYPE,
-          "train.c:7: AdamW: gradient 0 is stored times 2^-2, but its state is unscaled; nothing was updated");
-  refused(optimizer, &param, &whole_numbers, AD_TYPE,
-          "train.c:7: AdamW: gradient 0 has dtype i32, but must have a floating dtype; nothing was updated");
-  refused(optimizer, &wide, &grad, AD_TYPE,
-          "train.c:7: AdamW: parameter 0 is f64, but its state was made for f32; nothing was updated");
+  refused(optimizer, &param, &short_one, AD_INVALID, "train.c:7", "AdamW", "gradient 0", "[3]", "[4]");
+  refused(optimizer, &param, &scaled, AD_TYPE, "train.c:7", "AdamW", "gradient 0", "2^-2");
+  refused(optimizer, &param, &whole_numbers, AD_TYPE, "train.c:7", "AdamW", "gradient 0", "i32");
+  refused(optimizer, &wide, &grad, AD_TYPE, "train.c:7", "AdamW", "parameter 0", "f64", "f32");
   assert_int_equal(
       ad_adamw_step_at(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"),
       AD_TYPE);
@@ -272,11 +269,11 @@ static void options_that_mean_nothing_are_refused(void **state) {
   const ad_array *params[] = {&param}, *halves[] = {&half};
   ad_adamw *optimizer;
   ad_adamw_options wrong[] = {{.beta1 = 1}, {.beta2 = -0.1}, {.epsilon = -1}, {.weight_decay = NAN}};
-  const char *const named[] = {"beta1", "beta2", "epsilon", "weight_decay"};
+  static const char *const facts[][3] = {{"beta1", "are 1"}, {"beta2", "-0.1"}, {"epsilon", "-1"}, {"weight_decay"}};
   for (int i = 0; i < 4; i++) {
     wrong[i].size = sizeof wrong[i];
     assert_int_equal(ad_adamw_create(params, NULL, 1, &wrong[i], &optimizer), AD_INVALID);
-    assert_non_null(strstr(ad_last_error(), named[i]));
+    assert_says_all(facts[i]);
   }
   assert_int_equal(ad_adamw_create(halves, NULL, 1, NULL, &optimizer), AD_INVALID);
   ad_mesh_destroy(w.mesh);

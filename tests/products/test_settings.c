@@ -9,15 +9,14 @@
 #include <string.h>
 #include "comm/settings.h"
 #include "products/products.h"
+#include "says.h"
 
-static void is_refused(const char *name, const char *value, const char *words) {
+static void are_refused(const char *name, const char *value) {
   setenv(name, value, 1);
   assert_int_equal(ad_settings_check(), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), name));
-  assert_non_null(strstr(ad_last_error(), words));
-  assert_non_null(strstr(ad_last_error(), value));
   unsetenv(name);
 }
+#define is_refused(name, value, ...) (are_refused((name), (value)), assert_says((name), (value), __VA_ARGS__))
 
 static void is_taken(const char *name, const char *value) {
   setenv(name, value, 1);
@@ -26,9 +25,9 @@ static void is_taken(const char *name, const char *value) {
 }
 
 static void a_word_that_means_nothing_is_refused_by_name(void **state) {
-  is_refused("ADDEND_KERNELS", "foo", "must be one of plain,");
-  is_refused("ADDEND_PRODUCTS", "foo", "must be openblas, onednn");
-  is_refused("ADDEND_STAGING", "2", "must be 0 or 1");
+  is_refused("ADDEND_KERNELS", "foo", NULL);
+  is_refused("ADDEND_PRODUCTS", "foo", NULL);
+  is_refused("ADDEND_STAGING", "2", "0", "1");
 }
 
 static void words_that_mean_something_are_taken(void **state) {
@@ -42,7 +41,7 @@ static void a_library_that_is_not_there_is_refused(void **state) {
   if (ad_onednn_version())
     is_taken("ADDEND_PRODUCTS", "onednn");
   else
-    is_refused("ADDEND_PRODUCTS", "onednn", "without oneDNN");
+    is_refused("ADDEND_PRODUCTS", "onednn", "oneDNN");
 }
 
 int main(void) {

@@ -97,30 +97,28 @@ static void write_text(const char *text) {
   assert_int_equal(fclose(file), 0);
 }
 
-static void is_refused(const char *text, const char *words) {
+static void is_no_table(const char *text) {
   uint32_t ways = 7;
   write_text(text);
   assert_int_not_equal(ad_ways_read(path, AD_UNITS_AVX2, &ways), AD_OK);
   assert_int_equal(ways, 7);
-  assert_non_null(strstr(ad_last_error(), path));
-  if (!strstr(ad_last_error(), words)) fail_msg("%s: not in: %s", words, ad_last_error());
 }
+#define is_refused(text, ...) (is_no_table(text), assert_says(path, __VA_ARGS__))
 
 #define HEAD "{\"format\": \"addend products 1\", \"instructions\": "
 #define F32 ", \"f32\": {\"vector\": \"openblas\", \"small\": \"openblas\", \"large\": \"onednn\"}"
 
 static void what_is_no_table_is_refused(void **state) {
-  is_refused("", "not JSON");
-  is_refused("[1]", "not a JSON object");
-  is_refused("{}", "`format` is not");
-  is_refused("{\"format\": 3}", "`format` is not");
-  is_refused(HEAD "\"avx1024\"}", "`instructions` is avx1024");
-  is_refused(HEAD "null}", "`instructions` is missing");
-  is_refused(HEAD "\"amx\"" F32 "}", "measured on a processor with amx, but this processor has avx2");
-  is_refused(HEAD "\"avx2\"}", "f32.vector must be one of openblas, onednn, is missing");
-  is_refused(HEAD "\"avx2\"" F32 "}",
-             "bf16.vector must be one of onednn, widened_openblas, widened_onednn, is missing");
-  is_refused(HEAD "\"avx2\"" F32 ", \"bf16\": {\"vector\": \"openblas\"}}", "is openblas");
+  is_refused("", "JSON");
+  is_refused("[1]", "JSON");
+  is_refused("{}", "format");
+  is_refused("{\"format\": 3}", "format");
+  is_refused(HEAD "\"avx1024\"}", "instructions", "avx1024");
+  is_refused(HEAD "null}", "instructions");
+  is_refused(HEAD "\"amx\"" F32 "}", "avx2");
+  is_refused(HEAD "\"avx2\"}", "f32.vector");
+  is_refused(HEAD "\"avx2\"" F32 "}", "bf16.vector", "widened_openblas", "widened_onednn");
+  is_refused(HEAD "\"avx2\"" F32 ", \"bf16\": {\"vector\": \"openblas\"}}", "bf16.vector", "widened_openblas");
 }
 
 static void ranks_are_refused_before_they_start(void **state) {

@@ -38,38 +38,39 @@ static ad_param_spec spec_of(const world *w, const char *name, int64_t numel, co
   return spec;
 }
 
-static void refused(const world *w, const ad_param_spec *params, size_t count, ad_status status, const char *words) {
+static void is_refused(const world *w, const ad_param_spec *params, size_t count, ad_status status) {
   ad_reducer *reducer = NULL;
   assert_int_equal(ad_reducer_create(w->comm, params, count, NULL, &reducer), status);
   assert_null(reducer);
-  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" lacks \"%s\"", ad_last_error(), words);
 }
+#define refused(world, params, count, status, ...) \
+  (is_refused((world), (params), (count), (status)), assert_says(__VA_ARGS__))
 
 static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   const world *w = *state;
   ad_param_spec spec = spec_of(w, "w", 8, "dp=R tp=I", "dp=R tp=S0");
-  refused(w, &spec, 1, AD_INVALID, "cut only on axes where they are summed");
+  refused(w, &spec, 1, AD_INVALID, NULL);
   spec = spec_of(w, "w", 8, "dp=R tp=R", "dp_replicate=R dp_shard=S1 tp=R");
   spec.shape = (ad_shape){2, {4, 2}};
   refused(w, &spec, 1, AD_INVALID, "S0");
   spec = spec_of(w, "w", 8, "dp=R tp=R", "dp_replicate=R dp_shard=S0 tp=R");
   spec.shape = (ad_shape){0, {0}};
-  refused(w, &spec, 1, AD_INVALID, "`w`");
+  refused(w, &spec, 1, AD_INVALID, "w");
   spec = spec_of(w, "w", 8, "dp=R tp=S0", "dp=R tp=R");
-  refused(w, &spec, 1, AD_TYPE, "`w`");
+  refused(w, &spec, 1, AD_TYPE, "w");
   spec = spec_of(w, "w", 8, "dp=R tp=R", "dp=R tp=R");
   spec.contract = (ad_contract){.reduce = AD_F64, .accumulate = AD_F32};
-  refused(w, &spec, 1, AD_INVALID, "narrower than reduce");
+  refused(w, &spec, 1, AD_INVALID, NULL);
   spec.contract = (ad_contract){.param = AD_I32};
   refused(w, &spec, 1, AD_INVALID, "i32");
   spec.contract = (ad_contract){0};
   spec.shape.dim[0] = -8;
-  refused(w, &spec, 1, AD_INVALID, "reducer: parameter `w`: dimension 0 has size -8; a size must be 0 or more");
+  refused(w, &spec, 1, AD_INVALID, "w", "dimension 0", "size -8");
   spec.shape.dim[0] = 8;
   ad_param_spec twice[] = {spec, spec};
-  refused(w, twice, 2, AD_INVALID, "both named `w`");
+  refused(w, twice, 2, AD_INVALID, "w");
   spec.name = "";
-  refused(w, &spec, 1, AD_INVALID, "no name");
+  refused(w, &spec, 1, AD_INVALID, NULL);
 }
 
 static void a_contract_fills_what_is_left_out(void **state) {
@@ -115,11 +116,11 @@ static void a_contract_that_means_nothing_is_refused(void **state) {
 
 static void a_contract_takes_no_dtype_of_collectives_alone(void **state) {
   for (ad_dtype dtype = AD_I32; dtype <= AD_BOOL; dtype++) {
+    static const char *const fields[] = {"param", "grad", "reduce", "accumulate"};
     ad_contract contracts[] = {{.param = dtype}, {.grad = dtype}, {.reduce = dtype}, {.accumulate = dtype}};
     for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
       assert_int_equal(ad_contract_complete(&contracts[i]), AD_INVALID);
-      assert_non_null(strstr(ad_last_error(), ad_dtype_name(dtype)));
-      assert_non_null(strstr(ad_last_error(), i < 3 ? "but must be f64, f32, bf16 or f16" : "but must be f32 or f64"));
+      assert_says(fields[i], ad_dtype_name(dtype), i < 3 ? "bf16" : "f32", i < 3 ? "f16" : "f64");
     }
   }
 }

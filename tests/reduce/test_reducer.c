@@ -337,10 +337,7 @@ static int differing_sets(ad_comm *comm, void *context) {
   CHECK_OK(run_step(&m, &s));
   if (ad_comm_rank(comm) == 1) s.present[0] = 0x1b;
   CHECK(run_step(&m, &s) == AD_MISMATCH);
-  CHECK(strstr(ad_last_error(), "`query`") && strstr(ad_last_error(), "1 on rank 1") &&
-        strstr(ad_last_error(), "2 on rank 0 2"));
-  CHECK_SAYS("gradients.h");
-  CHECK_LISTED();
+  CHECK_SAYS("gradients.h", "query", "in 1", "rank 1", "in 2", "rank 0");
   s = full_schedule(2);
   CHECK_OK(run_step(&m, &s));  // the reducer can be used again
   CHECK(sums_are(&m, &s, 1));
@@ -368,7 +365,10 @@ static int differ_along_another_axis(ad_comm *comm, void *context) {
   if (odd_one) s.present[0] = 0x1b;
   ad_status status = differs_in_list ? ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) : run_step(&m, &s);
   CHECK_STATUS(status, AD_MISMATCH);
-  CHECK_MESSAGE(differs_in_list ? "`key`" : "2 on rank 0 2, in 1 on rank 1 3");
+  if (differs_in_list)
+    CHECK_SAYS("key", "query");
+  else
+    CHECK_SAYS("query", "in 2", "rank 0", "in 1", "rank 1");
   close_model(&m);
   return 0;
 }
@@ -382,7 +382,11 @@ typedef enum difference { OTHER_NAME, OTHER_SHAPE, OTHER_CONTRACT, OTHER_COUNT, 
 
 static int differing_lists(ad_comm *comm, void *context) {
   difference what = *(const difference *)context;
-  static const char *const sentences[] = {"`key`", "[4, 3]", "grad f32", "no parameter", "bucket_bytes 77"};
+  static const char *const facts[][4] = {{"rank 2", "key"},
+                                         {"rank 2", "[4, 3]"},
+                                         {"rank 2", "grad f32"},
+                                         {"rank 2", "parameter 4", "head"},
+                                         {"rank 2", "bucket_bytes 77"}};
   model m;
   int odd_one = ad_comm_rank(comm) == 2;
   open_model(&m, comm, "dp_replicate=3 dp_shard=1", AD_F64);
@@ -394,9 +398,8 @@ static int differing_lists(ad_comm *comm, void *context) {
   size_t count = odd_one && what == OTHER_COUNT ? PARAMS - 1 : PARAMS;
   CHECK_OK(ad_reducer_create(comm, m.params, count, &options, &m.reducer));
   CHECK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) == AD_MISMATCH);
-  CHECK(strstr(ad_last_error(), sentences[what]) && strstr(ad_last_error(), "rank 2"));
   CHECK_SAYS("test_reducer.c");
-  CHECK_LISTED();
+  CHECK_SAYS_ALL(facts[what]);
   CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL), AD_INVALID);
   CHECK_LISTED();
   close_model(&m);
@@ -409,23 +412,23 @@ static void lists_that_differ_are_named_at_the_first_step(void **state) {
 
 /* ---- wrong arguments and calls in a wrong order ---- */
 
-static void refuse_create(const model *m, const ad_param_spec *params, const char *sentence) {
+static void is_refused(const model *m, const ad_param_spec *params) {
   ad_reducer *reducer = NULL;
   CHECK_STATUS(ad_reducer_create(m->comm, params, PARAMS, NULL, &reducer), AD_INVALID);
-  CHECK_MESSAGE(sentence);
   CHECK(!reducer);
 }
+#define refuse_create(model, params, ...) (is_refused((model), (params)), CHECK_SAYS(__VA_ARGS__))
 
 static int describe_wrongly(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=1", AD_F32);
   model good = m;
-  refuse_create(&m, NULL, "`params` is NULL");
+  refuse_create(&m, NULL, "params", "NULL");
   m.params[2].layout.mesh = NULL;
-  refuse_create(&m, m.params, "`query`: its layout has no mesh");
+  refuse_create(&m, m.params, "query");
   m = good;
   m.params[2].storage = (ad_layout){0};
-  refuse_create(&m, m.params, "`query`: its storage has no mesh");
+  refuse_create(&m, m.params, "query");
   ad_mesh_destroy(good.mesh);
   return 0;
 }
@@ -436,11 +439,11 @@ static int shape_wrongly(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=1", AD_F32);
   m.params[2].shape.dim[1] = -2;
-  refuse_create(&m, m.params, "`query`: dimension 1 has size -2");
+  refuse_create(&m, m.params, "query", "dimension 1", "size -2");
   m.params[2].shape.ndim = AD_DIMS_MAX + 1;
-  refuse_create(&m, m.params, "`query`: the shape has 7 dimensions");
+  refuse_create(&m, m.params, "query", "7 dimensions");
   m.params[2].shape.ndim = -1;
-  refuse_create(&m, m.params, "`query`: the shape has -1 dimensions");
+  refuse_create(&m, m.params, "query", "-1 dimensions");
   ad_mesh_destroy(m.mesh);
   return 0;
 }
@@ -461,23 +464,21 @@ static int sync_wrongly(ad_comm *comm, void *context) {
 
 static void a_sync_that_is_none_of_the_three_is_refused(void **state) { run_ranks(1, sync_wrongly, NULL); }
 
-static void refuse_gradient(model *m, ad_type shard, ad_type replicate, const char *sentence) {
+static void is_mistyped(model *m, ad_type shard, ad_type replicate) {
   ad_array grad = describe_gradient(m, 2);
   ad_layout_set(&grad.layout, AD_AXES(AD_DP_SHARD), shard);
   ad_layout_set(&grad.layout, AD_AXES(AD_DP_REPLICATE), replicate);
   CHECK_STATUS(ad_reducer_add(m->reducer, 2, &grad), AD_TYPE);
-  CHECK_MESSAGE(sentence);
-  CHECK_SAYS("ad_layout_dual");
 }
+#define refuse_gradient(model, shard, replicate, ...) \
+  (is_mistyped((model), (shard), (replicate)), CHECK_SAYS("ad_layout_dual", __VA_ARGS__))
 
 static int type_wrongly(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=1", AD_F32);
   create_reducer(&m, 0);
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
-  refuse_gradient(
-      &m, AD_R, AD_P,
-      "has layout \"dp_shard=R\"; the parameter has layout \"dp_shard=R\", so the gradient must have \"dp_shard=P\":");
+  refuse_gradient(&m, AD_R, AD_P, "dp_shard=R", "dp_shard=P");
   refuse_gradient(&m, AD_P, AD_I, "dp_replicate=I");
   close_model(&m);
   return 0;
@@ -572,7 +573,7 @@ static int ask_beyond(ad_comm *comm, void *context) {
   CHECK(described.dtype == AD_F32 && ad_array_numel(&described) == 8 && described.layout.type[AD_DP_SHARD] == AD_P);
   for (size_t param = PARAMS; param; param = param == PARAMS ? SIZE_MAX : 0) {
     CHECK(ad_reducer_gradient(m.reducer, param) == NULL);
-    CHECK(strstr(ad_last_error(), "ad_reducer_gradient: parameter ") && strstr(ad_last_error(), "; there are 5"));
+    CHECK_SAYS("ad_reducer_gradient", param == PARAMS ? "parameter 5" : "parameter -1", "are 5");
     CHECK(ad_reducer_is_absent(m.reducer, param) && !ad_reducer_describe(m.reducer, param).layout.mesh);
     CHECK(ad_reducer_contract(m.reducer, param).param == 0);
     CHECK(ad_reducer_bucket(m.reducer, param).param_count == 0 && ad_reducer_plan(m.reducer, param).param_count == 0);

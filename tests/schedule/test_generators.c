@@ -294,25 +294,26 @@ static void leads_are_those_of_the_step(void **state) {
 
 /* ---- shapes that do not fit a schedule ---- */
 
-static void refuses(const char *name, int32_t stages, int32_t ranks, int32_t microbatches, const char *why) {
+static void is_refused(const char *name, int32_t stages, int32_t ranks, int32_t microbatches) {
   ad_table *table = NULL;
   ad_table_shape shape = {.size = sizeof shape, .stages = stages, .microbatches = microbatches, .ranks = ranks};
   assert_int_equal(ad_table_make(name, &shape, &table), AD_INVALID);
   assert_null(table);
-  if (!strstr(ad_last_error(), why)) fail_msg("%s", ad_last_error());
 }
+#define refuses(name, stages, ranks, microbatches, ...) \
+  (is_refused((name), (stages), (ranks), (microbatches)), assert_says(__VA_ARGS__))
 
 static void shapes_that_do_not_fit_are_refused(void **state) {
-  refuses("1f1b", 4, 2, 8, "must be equal, not 4 and 2");
-  refuses("zb", 2, 3, 8, "must be equal, not 2 and 3");
-  refuses("interleaved", 5, 2, 8, "of the 2 ranks, so the number of stages must be a multiple of that, not 5");
-  refuses("accumulate", 2, 2, 8, "all stages on one rank, not on 2 ranks");
-  refuses("1f1", 2, 2, 8, "did you mean 1f1b?");
-  refuses("nonsense", 2, 2, 8, "the schedules are gpipe, 1f1b");
-  refuses("gpipe", 0, 0, 8, "1 to 4096 stages, not 0");
-  refuses("gpipe", 2, 0, 0, "1 to 524288 microbatches, not 0");
-  refuses("gpipe", 4096, 4096, 257, "1 to 256 microbatches, not 257");
-  refuses("gpipe", 2, -1, 1, "1 to 4096 ranks, not -1");
+  refuses("1f1b", 4, 2, 8, "1f1b", "4", "2");
+  refuses("zb", 2, 3, 8, "2", "3");
+  refuses("interleaved", 5, 2, 8, "2 ranks", "5");
+  refuses("accumulate", 2, 2, 8, "2 ranks");
+  refuses("1f1", 2, 2, 8, "1f1", "1f1b");
+  refuses("nonsense", 2, 2, 8, "nonsense", "1f1b");
+  refuses("gpipe", 0, 0, 8, "4096 stages", "0");
+  refuses("gpipe", 2, 0, 0, "1", "524288 microbatches", "0");
+  refuses("gpipe", 4096, 4096, 257, "1", "256 microbatches", "257");
+  refuses("gpipe", 2, -1, 1, "4096 ranks", "-1");
 }
 
 /* Costs of each action of one microbatch on two stages, in the order of kinds F, B, I, W. */

@@ -41,10 +41,9 @@ static void same(const ad_table *a, const ad_table *b) {
 
 /* ---- adding actions ---- */
 
-static void refuses_action(ad_table *table, int32_t rank, ad_action action, const char *why) {
+static void refuses_action(ad_table *table, int32_t rank, ad_action action) {
   size_t before = ad_table_action_count(table, 0);
   assert_int_equal(ad_table_add(table, rank, &action), AD_INVALID);
-  if (!strstr(ad_last_error(), why)) fail_msg("%s", ad_last_error());
   assert_int_equal(ad_table_action_count(table, 0), before);
   assert_int_equal(ad_table_parts(table), 0);
 }
@@ -54,20 +53,34 @@ static void actions_that_are_none_are_refused(void **state) {
   assert_int_equal(ad_table_create(0, &table), AD_INVALID);
   assert_int_equal(ad_table_create(AD_TABLE_RANKS_MAX + 1, &table), AD_INVALID);
   assert_int_equal(ad_table_create(2, &table), AD_OK);
-  refuses_action(table, 2, (ad_action){AD_ACTION_F, 0, 0, 0}, "ranks 0 to 1, but no rank 2");
-  refuses_action(table, -1, (ad_action){AD_ACTION_F, 0, 0, 0}, "no rank -1");
-  refuses_action(table, 0, (ad_action){AD_ACTION_COUNT, 0, 0, 0}, "is not a kind of action");
-  refuses_action(table, 0, (ad_action){(ad_action_kind)-1, 0, 0, 0}, "is not a kind of action");
-  refuses_action(table, 0, (ad_action){AD_ACTION_F, -1, 0, 0}, "F needs a stage from 0 to 4095, not -1");
-  refuses_action(table, 0, (ad_action){AD_ACTION_F, AD_TABLE_STAGES_MAX, 0, 0}, "not 4096");
-  refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, -1, 0}, "needs a microbatch");
-  refuses_action(table, 0, (ad_action){AD_ACTION_F, 4095, 4095, 0}, "is too large: the product");
-  refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, 0, 1}, "is not a transfer");
-  refuses_action(table, 0, (ad_action){AD_ACTION_GATHER, 0, 1, 0}, "is not an action of one microbatch");
-  refuses_action(table, 0, (ad_action){AD_ACTION_REDUCE, 0, -2, 0}, "or -1 for the last reduction of the stage");
-  refuses_action(table, 0, (ad_action){AD_ACTION_SUMS, 1, 0, 0}, "is not an action of one stage");
-  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_B, 0, 0, 0}, "leads to a stage outside the table");
-  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_F, 0, 0, INT32_MAX}, "beyond the number of stages");
+  refuses_action(table, 2, (ad_action){AD_ACTION_F, 0, 0, 0});
+  assert_says("ranks 0", "1", "rank 2");
+  refuses_action(table, -1, (ad_action){AD_ACTION_F, 0, 0, 0});
+  assert_says("rank -1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_COUNT, 0, 0, 0});
+  assert_says("17", "0", "16");
+  refuses_action(table, 0, (ad_action){(ad_action_kind)-1, 0, 0, 0});
+  assert_says("-1", "0", "16");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, -1, 0, 0});
+  assert_says("F", "0", "4095", "-1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, AD_TABLE_STAGES_MAX, 0, 0});
+  assert_says("F", "0", "4095", "4096");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, -1, 0});
+  assert_says("F", "stage 0", "-1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, 4095, 4095, 0});
+  assert_says("4096 stages", "4096 microbatches", "1048576");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, 0, 1});
+  assert_says("F", "hop", "0", "1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_GATHER, 0, 1, 0});
+  assert_says("GATHER", "microbatch", "0", "1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_REDUCE, 0, -2, 0});
+  assert_says("REDUCE", "stage 0", "-1", "-2");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SUMS, 1, 0, 0});
+  assert_says("SUMS", "stage", "0", "1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_B, 0, 0, 0});
+  assert_says("SEND_B", "stage 0", "hop");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_F, 0, 0, INT32_MAX});
+  assert_says("SEND_F", "stage 0", "hop", "2147483647");
   assert_null(ad_table_action(table, 0, 0));
   assert_null(ad_table_action(table, 2, 0));
   assert_int_equal(ad_table_action_count(table, -1), 0);
@@ -329,58 +342,55 @@ static void cells_are_read_as_pytorch_writes_them(void **state) {
   ad_table_destroy(table);
 }
 
-static void refuses_text(const char *text, const char *why) {
+static void is_no_table(const char *text) {
   ad_table *table = NULL;
   assert_int_equal(parse(text, &table, NULL), AD_INVALID);
   assert_null(table);
-  if (!strstr(ad_last_error(), why)) fail_msg("%s: %s", text, ad_last_error());
 }
+#define refuses_text(text, ...) (is_no_table(text), assert_says(__VA_ARGS__))
 
 static void texts_that_are_none_are_refused(void **state) {
-  refuses_text("", "test: is empty; a schedule table must have a row for each rank");
-  refuses_text(" \n\n", "test: is empty");
-  refuses_text("0F0\n0F0,0X1\n", "test: line 2, cell 2: '0X1' is not an action; write stage, kind");
-  refuses_text("F0\n", "test: line 1, cell 1: 'F0' has no stage number before its kind");
-  refuses_text("0F\n", "'0F' has no microbatch number after its kind");
-  refuses_text("0F0x\n", "'0F0x' has more text after its action");
-  refuses_text("0F0>1\n", "has a '>', but is not a transfer");
-  refuses_text("0SEND_F0>0\n", "has a '>', but is not a transfer to another stage");
-  refuses_text("0SEND_F0>\n", "has a '>', but is not");
-  refuses_text("0UNSHARD1\n", "names a microbatch, but its kind is an action of a whole step");
-  refuses_text("0SUMS\n", "names a stage, but its kind is an action of all ranks");
-  refuses_text("99999999999999999999F0\n", "has a number that is too large for a table");
-  refuses_text("0F99999999999999999999\n", "has a number that is too large for a table");
-  refuses_text("5000F0\n", "F needs a stage from 0 to 4095, not 5000");
-  refuses_text("(0F0;1B0\n", "begins with '(' but does not end with ')OVERLAP_F_B'");
-  refuses_text("(0F0;1X0)OVERLAP_F_B\n", "'1X0' is not an action");
-  refuses_text("\x1b[31m\n", "'\\x1b[31m' is not an action");
-  refuses_text("0SEND_B0\n",
-               "test: line 1, cell 1: SEND_B of stage 0 has a `hop` that leads to a stage outside the table");
-  refuses_text("{", "test: is not valid JSON: line 1");
-  refuses_text("{\"ranks\": [[]]}", "test: is not a schedule table: it has no \"schedule\": 1");
-  refuses_text("{\"schedule\": 2, \"ranks\": [[]]}", "it has no \"schedule\": 1");
-  refuses_text("{\"schedule\": 1, \"ranks\": [[]], \"ranks\": [[\"0F0\"]]}", "duplicate object key");
-  refuses_text("{\"schedule\": 1}", "\"ranks\" is not a list");
-  refuses_text("{\"schedule\": 1, \"ranks\": []}", "\"ranks\" is not a list of 1 to 4096");
-  refuses_text("{\"schedule\": 1, \"ranks\": [1]}", "test: the entry of rank 0 is not a list of actions");
-  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0F0\", 1]]}", "test: rank 0, place 1: the action is not a string");
-  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0Q0\"]]}", "test: rank 0, place 0: '0Q0' is not an action");
-  refuses_text("{\"schedule\": 1, \"edges\": 1, \"ranks\": [[]]}", "\"edges\" is not a list");
-  refuses_text("{\"schedule\": 1, \"edges\": [[0]], \"ranks\": [[]]}", "test: edge 0: the edge is not [from, to]");
-  refuses_text("{\"schedule\": 1, \"edges\": [[0, 1, \"two\"]], \"ranks\": [[]]}",
-               "edge 0: the edge is not [from, to]");
-  refuses_text("{\"schedule\": 1, \"edges\": [[0, 5000]], \"ranks\": [[]]}",
-               "names a stage outside the range 0 to 4095");
-  refuses_text("{\"schedule\": 1, \"edges\": [[1, 0]], \"ranks\": [[]]}", "edge 0: a stage hands its value to a later");
+  refuses_text("", NULL);
+  refuses_text(" \n\n", NULL);
+  refuses_text("0F0\n0F0,0X1\n", "0X1", "line 2", "cell 2");
+  refuses_text("F0\n", "F0", "line 1", "cell 1");
+  refuses_text("0F\n", "0F");
+  refuses_text("0F0x\n", "0F0x");
+  refuses_text("0F0>1\n", ">");
+  refuses_text("0SEND_F0>0\n", ">");
+  refuses_text("0SEND_F0>\n", ">");
+  refuses_text("0UNSHARD1\n", NULL);
+  refuses_text("0SUMS\n", NULL);
+  refuses_text("99999999999999999999F0\n", NULL);
+  refuses_text("0F99999999999999999999\n", NULL);
+  refuses_text("5000F0\n", "F", "0", "4095", "5000");
+  refuses_text("(0F0;1B0\n", "(", ")OVERLAP_F_B");
+  refuses_text("(0F0;1X0)OVERLAP_F_B\n", "1X0");
+  refuses_text("\x1b[31m\n", "\\x1b[31m");
+  refuses_text("0SEND_B0\n", "hop", "line 1", "cell 1", "SEND_B", "stage 0");
+  refuses_text("{", "JSON", "line 1");
+  refuses_text("{\"ranks\": [[]]}", "schedule", "1");
+  refuses_text("{\"schedule\": 2, \"ranks\": [[]]}", "schedule", "1");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[]], \"ranks\": [[\"0F0\"]]}", NULL);
+  refuses_text("{\"schedule\": 1}", "ranks");
+  refuses_text("{\"schedule\": 1, \"ranks\": []}", "ranks", "1", "4096");
+  refuses_text("{\"schedule\": 1, \"ranks\": [1]}", "rank 0");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0F0\", 1]]}", "rank 0", "place 1");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0Q0\"]]}", "0Q0", "rank 0", "place 0");
+  refuses_text("{\"schedule\": 1, \"edges\": 1, \"ranks\": [[]]}", "edges");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0]], \"ranks\": [[]]}", "edge 0");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0, 1, \"two\"]], \"ranks\": [[]]}", "edge 0");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0, 5000]], \"ranks\": [[]]}", "0", "4095");
+  refuses_text("{\"schedule\": 1, \"edges\": [[1, 0]], \"ranks\": [[]]}", "edge 0");
   char rows[AD_TABLE_RANKS_MAX + 8];
   memset(rows, '\n', sizeof rows);
   memcpy(rows + AD_TABLE_RANKS_MAX, "0F0", 4);
-  refuses_text(rows, "test: has 4097 rows, one for each rank; at most 4096 ranks are allowed");
+  refuses_text(rows, "4097 rows", "4096 ranks");
   char lists[4 * AD_TABLE_RANKS_MAX + 64] = "{\"schedule\": 1, \"ranks\": [[]";
   size_t used = strlen(lists);
   for (int i = 0; i < AD_TABLE_RANKS_MAX; i++, used += 3) memcpy(lists + used, ",[]", 3);
   memcpy(lists + used, "]}", 3);
-  refuses_text(lists, "\"ranks\" is not a list of 1 to 4096");
+  refuses_text(lists, "ranks", "1", "4096");
   ad_table *table;
   assert_int_equal(ad_table_parse("0F0", ((size_t)1 << 26) + 1, "test", &table, NULL), AD_INVALID);
   assert_says("67108865", "67108864");

@@ -17,7 +17,7 @@
 enum { LONGEST = 1 << 16, NAMES = 128 };
 static _Thread_local char wrong[2 * LONGEST];
 
-static const char *const AXES[] = {"pp", "dp", "cp", "tp", "ep", "etp", "sp", "efsdp"};
+static const char *const AXES[] = {"pp", "dp", "cp", "tp", "ep", "etp", "sp", "efsdp", "bool"};
 
 static const char *say(const char *format, ...) {
   va_list arguments;

@@ -14,7 +14,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-AXES = {"pp", "dp", "cp", "tp", "ep", "etp", "sp", "efsdp"}
+AXES = {"pp", "dp", "cp", "tp", "ep", "etp", "sp", "efsdp", "bool"}
 FOLDERS = [os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm", "/var/tmp"]
 PLACE = re.compile(
     r"(?<!\w)(?:"

@@ -50,11 +50,11 @@ static ad_status find_copies(const ad_array *array, const ad_group *group, const
   int has_all = has_ranks(group, mesh);
   *out = has_all ? same : same & group->axes;
   if (has_all || ad_mesh_equal(mesh, of_group)) return AD_OK;
-  char axes[96];
+  char ranks[160];
   return ad_fail(AD_INVALID,
-                 "%s: square sum: the group over %s of \"%s\" does not contain all ranks of \"%s\", on which a value "
+                 "%s: square sum: the group %s of \"%s\" does not contain all ranks of \"%s\", on which a value "
                  "lies; use a group of that mesh, or one that contains all its ranks",
-                 site, ad_axes_print(group->axes, axes, sizeof axes), ad_mesh_text(of_group), ad_mesh_text(mesh));
+                 site, ad_group_print(group, ranks, sizeof ranks), ad_mesh_text(of_group), ad_mesh_text(mesh));
 }
 
 /* Describes `count` sums as an array on the mesh: R on the axes `copies`, P on `addends`. R stands for R and I alike,

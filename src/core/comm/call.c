@@ -112,15 +112,17 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   int scaled = call->in_scale || call->out_scale;
   if (!call->out_element ||
       (how->out_dtype != call->dtype && !(ad_dtype_is_float(call->dtype) && ad_dtype_is_float(how->out_dtype))))
-    return REFUSE(call,
-                  "sums of %s cannot be written as %s: sums of floats can be written in any float dtype, sums of "
-                  "integers and bool only in their own dtype",
-                  ad_dtype_name(call->dtype), ad_dtype_name(how->out_dtype));
+    return REFUSE(
+        call,
+        "sums of %s cannot be written as %s (`out_dtype`): sums of floats can be written in any float dtype, sums of "
+        "integers and bool only in their own dtype",
+        ad_dtype_name(call->dtype), ad_dtype_name(how->out_dtype));
   if (abs(call->in_scale) > SCALE_MAX || abs(call->out_scale) > SCALE_MAX)
-    return REFUSE(call, "a scale must be from -%d to %d, but the scales are %d and %d", SCALE_MAX, SCALE_MAX,
+    return REFUSE(call, "`in_scale` and `out_scale` must be from -%d to %d, but are %d and %d", SCALE_MAX, SCALE_MAX,
                   call->in_scale, call->out_scale);
   if ((scaled || how->adds) && (!ad_dtype_is_float(call->dtype) || how->reduction != AD_SUM))
-    return REFUSE(call, "%s", "scales and `adds` are only for sums of floats");
+    return REFUSE(call, "`in_scale`, `out_scale` and `adds` are only for sums of floats, not for the %s of %s",
+                  ad_reduction_name(how->reduction), ad_dtype_name(call->dtype));
   if (how->adds && (call->op != AD_REDUCE_SCATTER || how->out_dtype != how->accumulate))
     return REFUSE(call,
                   "`adds` with an output of %s: only a reduce_scatter adds to its output, which must have the dtype of "
@@ -145,7 +147,8 @@ static ad_status take_reduction(const ad_collective *collective, ad_call *call) 
                                      : accumulate == AD_F32 || accumulate == AD_F64;
   if (!fits)
     return REFUSE(call,
-                  "%s cannot be summed in %s: floats are summed in f32 or f64, never in less than their own dtype, "
+                  "%s cannot be summed in %s (`accumulate`): floats are summed in f32 or f64, never in less than their "
+                  "own dtype, "
                   "integers and bool in their own dtype",
                   ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
   if ((unsigned)reduction > AD_BIT_XOR)
@@ -165,7 +168,7 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
   call->out_element = call->element;
   if (!ad_op_reduces(call->op)) {
     if (!says_outputs(collective)) return AD_OK;
-    return REFUSE(call, "%s", "out_dtype, scales and `adds` are for operations that reduce");
+    return REFUSE(call, "%s", "`out_dtype`, `in_scale`, `out_scale` and `adds` are for operations that reduce");
   }
   AD_TRY(take_reduction(collective, call));
   return take_outputs(collective, call);

@@ -56,7 +56,7 @@ static ad_status wrong(const ad_safetensors *file, const char *name, const char 
 
 static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
   const char *name = json_string_value(json_object_get(entry, "dtype"));
-  if (!name) return wrong(file, tensor->name, "has no dtype");
+  if (!name) return wrong(file, tensor->name, "has no `dtype`");
   tensor->dtype = ad_safetensors_dtype(name);
   if (tensor->dtype) return AD_OK;
   return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has dtype %.20s; only F64, F32, BF16, F16, I32 and I64 can be read",
@@ -66,7 +66,7 @@ static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_
 /* Reads a tensor's shape and computes its bytes. */
 static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
   const json_t *shape = json_object_get(entry, "shape");
-  if (!json_is_array(shape)) return wrong(file, tensor->name, "has no shape");
+  if (!json_is_array(shape)) return wrong(file, tensor->name, "has no `shape`");
   if (json_array_size(shape) > AD_DIMS_MAX)
     return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has %zu dimensions; at most %d are allowed", file->path,
                    tensor->name, json_array_size(shape), AD_DIMS_MAX);
@@ -76,11 +76,11 @@ static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_
   for (int dim = 0; dim < tensor->shape.ndim; dim++) {
     const json_t *size = json_array_get(shape, (size_t)dim);
     if (!json_is_integer(size) || json_integer_value(size) < 0)
-      return wrong(file, tensor->name, "has a dimension that is not a whole number of at least 0");
+      return wrong(file, tensor->name, "has a dimension in its `shape` that is not a whole number of at least 0");
     tensor->shape.dim[dim] = json_integer_value(size);
     overflows |= __builtin_mul_overflow(tensor->bytes, (size_t)tensor->shape.dim[dim], &tensor->bytes);
   }
-  return overflows ? wrong(file, tensor->name, "has more elements than any file can hold") : AD_OK;
+  return overflows ? wrong(file, tensor->name, "has a `shape` with more elements than any file can hold") : AD_OK;
 }
 
 /* Reads a tensor's place in the file, which must lie in the file and have the tensor's size. */
@@ -88,7 +88,7 @@ static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, a
   const json_t *offsets = json_object_get(entry, "data_offsets");
   const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
   if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
-    return wrong(file, tensor->name, "has no data_offsets");
+    return wrong(file, tensor->name, "has no `data_offsets`");
   json_int_t begin = json_integer_value(first), end = json_integer_value(last);
   if (begin < 0 || end < begin || (uint64_t)end > file->data_bytes)
     return ad_fail(AD_INVALID, "%s is not a safetensors file: tensor \"%.80s\" at bytes %lld to %lld of %zu: %s",
@@ -127,8 +127,8 @@ static ad_status check_places(const ad_safetensors *file) {
   for (size_t i = 0; i < file->count; i++) {
     const ad_safetensor *tensor = &file->tensors[i];
     const char *begin = tensor->data;
-    if (begin < next) return wrong(file, tensor->name, "overlaps another tensor");
-    if (begin > next) return wrong(file, tensor->name, "has a gap before its bytes");
+    if (begin < next) return wrong(file, tensor->name, "overlaps another tensor in `data_offsets`");
+    if (begin > next) return wrong(file, tensor->name, "has a gap before its `data_offsets`");
     next = begin + tensor->bytes;
   }
   if (next == file->data + file->data_bytes) return AD_OK;

@@ -36,12 +36,12 @@ static void set_defaults(ad_adamw_options *options) {
 
 static ad_status check_options(const ad_adamw_options *options) {
   if (!(options->beta1 >= 0 && options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1))
-    return ad_fail(AD_INVALID, "AdamW: beta1 and beta2 must lie from 0 to below 1, but are %g and %g", options->beta1,
-                   options->beta2);
+    return ad_fail(AD_INVALID, "AdamW: `beta1` and `beta2` must lie from 0 to below 1, but are %g and %g",
+                   options->beta1, options->beta2);
   if (!(options->epsilon > 0 && isfinite(options->epsilon)))
-    return ad_fail(AD_INVALID, "AdamW: epsilon must be above 0, but is %g", options->epsilon);
+    return ad_fail(AD_INVALID, "AdamW: `epsilon` must be above 0, but is %g", options->epsilon);
   if (!(options->weight_decay >= 0 && isfinite(options->weight_decay)))
-    return ad_fail(AD_INVALID, "AdamW: weight_decay must be at least 0, but is %g", options->weight_decay);
+    return ad_fail(AD_INVALID, "AdamW: `weight_decay` must be at least 0, but is %g", options->weight_decay);
   return AD_OK;
 }
 

@@ -9,7 +9,7 @@ static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 
 
 static ad_status check_float(ad_dtype dtype, const char *field) {
   if (ad_dtype_is_float(dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "contract: %s is %s, but must be f64, f32, bf16 or f16", field, ad_dtype_name(dtype));
+  return ad_fail(AD_INVALID, "contract: `%s` is %s, but must be f64, f32, bf16 or f16", field, ad_dtype_name(dtype));
 }
 
 ad_status ad_contract_complete(ad_contract *contract) {
@@ -28,7 +28,7 @@ ad_status ad_contract_complete(ad_contract *contract) {
   if (full.grad) AD_TRY(check_float(full.grad, "grad"));
   AD_TRY(check_float(full.reduce, "reduce"));
   if (width(full.accumulate) < 2) {
-    return ad_fail(AD_INVALID, "contract: accumulate is %s, but must be f32 or f64", ad_dtype_name(full.accumulate));
+    return ad_fail(AD_INVALID, "contract: `accumulate` is %s, but must be f32 or f64", ad_dtype_name(full.accumulate));
   }
   if (width(full.accumulate) < width(full.reduce)) {
     return ad_fail(AD_INVALID,

@@ -10,9 +10,9 @@ static const char call[] = "ad_multiply_matrices";
 /* Checks a matrix of [rows, columns]; transposed, its memory has [columns, rows]. */
 static ad_status check_matrix(const char *name, const ad_matrix *matrix, int64_t rows, int64_t columns) {
   int64_t width = matrix->transposed ? rows : columns;
-  if (rows && columns && !matrix->data) return ad_fail(AD_INVALID, "%s: the memory of %s is NULL", call, name);
+  if (rows && columns && !matrix->data) return ad_fail(AD_INVALID, "%s: the memory of `%s` is NULL", call, name);
   if (matrix->stride < width)
-    return ad_fail(AD_INVALID, "%s: the rows of %s have %lld elements, but its stride is only %lld", call, name,
+    return ad_fail(AD_INVALID, "%s: the rows of `%s` have %lld elements, but its stride is only %lld", call, name,
                    (long long)width, (long long)matrix->stride);
   return AD_OK;
 }
