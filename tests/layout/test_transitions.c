@@ -224,7 +224,9 @@ static void a_gradient_without_a_path_is_refused(void **state) {
       {"dp=R tp=R", "dp=P tp=R", {"dp_replicate", "R", "P"}},
       {"dp=P tp=S1", "dp=R tp=S0", {"tp", "S(1)", "S(0)"}},
       {"dp=P tp=S1", "dp=R tp=R", {"tp", "S(1)", "R"}},
-      {"dp=P tp=S0", "dp_shard=S0 tp=S0 dp_replicate=R", {"dp_replicate=R tp=S0 cp=R dp_shard=S0", "dp_replicate=R dp_shard=S0 cp=R tp=S0"}},
+      {"dp=P tp=S0",
+       "dp_shard=S0 tp=S0 dp_replicate=R",
+       {"dp_replicate=R tp=S0 cp=R dp_shard=S0", "dp_replicate=R dp_shard=S0 cp=R tp=S0"}},
   };
   char text[256];
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
