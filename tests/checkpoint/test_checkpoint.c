@@ -429,7 +429,7 @@ static int refuse_on_rank(ad_comm *comm, void *context) {
   open_side(comm, context, &s);
   spoil(&s);
   CHECK_STATUS(ad_checkpoint_load(comm, s.mesh, folder, &s.state), AD_IO);
-  CHECK_MESSAGE(damaged);
+  CHECK_SAYS(damaged);
   close_side(&s);
   return 0;
 }

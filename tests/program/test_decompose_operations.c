@@ -111,11 +111,10 @@ static ad_tensor *leaf(dry_world *d, const char *layout_text, ad_shape shape) {
   return ad_input(d->tape, array);
 }
 
-static void refused(dry_world *d, const ad_tensor *out, ad_status status, const char *a, const char *b) {
+static void refused(dry_world *d, const ad_tensor *out, ad_status status, const char *const *facts) {
   assert_null(ad_tensor_array(out));
   assert_int_equal(ad_tape_status(d->tape), status);
-  if (!strstr(ad_last_error(), a)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), a);
-  if (!strstr(ad_last_error(), b)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), b);
+  assert_says_all(facts);
   ad_tape_reset(d->tape);
   d->count = 0;
 }
@@ -123,8 +122,7 @@ static void refused(dry_world *d, const ad_tensor *out, ad_status status, const 
 static void lower_takes_no_gradient_that_is_an_addend(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 8));
-  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: the result is R on `tp`",
-          "not linear in the gradient; this may repair it: all_reduce P->I");
+  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, SAYS_FACTS("lower", "tp", "R", "all_reduce", "P->I"));
   x = leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 8));
   must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_PLAIN)), "tp")));
   ad_tape_reset(d->tape);
@@ -135,13 +133,15 @@ static void lower_takes_no_gradient_that_is_an_addend(void **state) {
 static void what_is_linear_in_neither_takes_no_addends(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), *u = leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 8));
-  refused(d, ad_mix(d->tape, x, u), AD_TYPE, "mix: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_mix(d->tape, x, u), AD_TYPE, SAYS_FACTS("mix", "tp", "operand 1", "P", "all_reduce"));
   x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
-  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE,
+          SAYS_FACTS("lower", "tp", "operand 1", "P", "all_reduce"));
   x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
-  refused(d, ad_upper(d->tape, x), AD_TYPE, "upper: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_upper(d->tape, x), AD_TYPE, SAYS_FACTS("upper", "tp", "operand 1", "P", "all_reduce"));
   x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
-  refused(d, ad_power_sums(d->tape, x, 0.1, 2), AD_TYPE, "power_sums: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_power_sums(d->tape, x, 0.1, 2), AD_TYPE,
+          SAYS_FACTS("power_sums", "tp", "operand 1", "P", "all_reduce"));
 }
 
 /* Checks the types on dp_shard and tp. */
@@ -155,7 +155,7 @@ static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
   dry_world *d = *state;
   ad_tensor *sums = ad_power_sums(d->tape, leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8)), 0.1, 2);
   assert_types(ad_tensor_array(sums), AD_P, AD_S(0));
-  refused(d, ad_sparsity(d->tape, sums, 0.5), AD_TYPE, "sparsity: the sums are P on `dp_shard`", "all_reduce P->I");
+  refused(d, ad_sparsity(d->tape, sums, 0.5), AD_TYPE, SAYS_FACTS("sparsity", "dp_shard", "P", "all_reduce", "P->I"));
   ad_tensor *x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
   sums = ad_all_reduce(d->tape, ad_power_sums(d->tape, x, 0.1, 2), "dp", AD_I);
   ad_tensor *loss = ad_sparsity(d->tape, sums, 0.5);
@@ -164,7 +164,7 @@ static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
   assert_types(ad_grad(x), AD_S(0), AD_S(2));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_sparsity(d->tape, x, 0.5), AD_INVALID, "[6, 4, 8]", "1 dimension (");
+  refused(d, ad_sparsity(d->tape, x, 0.5), AD_INVALID, SAYS_FACTS("[6, 4, 8]", "1"));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_dry, close_dry)

@@ -81,11 +81,6 @@ static void a_token_is_multiplied_with_its_experts_alone(void **state) {
 }
 
 static void every_mistake_is_told_at_once(void **state) {
-  static const char *const wanted[] = {
-      "model.top_k: must be at most model.experts, but is 7 of 3",
-      "model.shared_experts: tp=2 cuts the width of the shared expert, which is 1; it must be at least 2",
-      "model.experts: ep=4 distributes the experts, but 3 experts leave ranks without any; at least 4 are needed",
-  };
   ad_moe_options options = tiny();
   ad_comm *comm;
   ad_program *program;
@@ -95,8 +90,9 @@ static void every_mistake_is_told_at_once(void **state) {
   options.sparse = (char[]){"efsdp=1 ep=4 etp=1"};
   must(ad_comm_open_dry(0, 4, &comm));
   assert_int_equal(try(&options, comm, "dp_shard=2 tp=2", &program), AD_INVALID);
-  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-    if (!strstr(ad_last_error(), wanted[i])) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), wanted[i]);
+  assert_text_says(ad_last_error(), "model.top_k", "model.experts", "7", "3");
+  assert_text_says(ad_last_error(), "model.shared_experts", "tp=2", "1", "2");
+  assert_text_says(ad_last_error(), "model.experts", "ep=4", "3 experts", "4");
   options.sparse = (char[]){"efsdp=1 ep=3 etp=1"};
   assert_int_equal(try(&options, comm, "dp_shard=2 tp=2", &program), AD_INVALID);
   assert_says("efsdp=1 ep=3 etp=1", "views.sparse", "3");

@@ -46,9 +46,18 @@ static int is_quoted(const char *text, const char *fact) {
   return 0;
 }
 
+// The subject of a message: `rotary` in "rotary: ..." and in "mine.c:7: rotary: ...".
+static int is_subject(const char *text, const char *fact) {
+  size_t length = strlen(fact);
+  for (const char *at = text; (at = strstr(at, fact)); at++)
+    if (at[length] == ':' && (at == text || (at - text > 1 && !strncmp(at - 2, ": ", 2)))) return 1;
+  return 0;
+}
+
 static int is_fact(const char *text, const char *fact) {
-  if (is_quoted(text, fact)) return 1;
+  if (is_quoted(text, fact) || *fact == '[') return 1;
   const char *space = strchr(fact, ' ');
+  if (!space && is_subject(text, fact)) return 1;
   if (space && strchr(space + 1, ' ')) return 0;
   for (size_t i = 0; i < sizeof AXES / sizeof *AXES; i++)
     if (!strcmp(fact, AXES[i])) return 1;

@@ -258,7 +258,7 @@ static void the_folder_of_a_run_is_made_or_refused(void **state) {
   snprintf(lock, sizeof lock, "%s/.lock", folder);
   assert_int_equal(unlink(lock), 0);
   assert_int_equal(ad_train_make_folder(recipe, &below), AD_IO);
-  assert_non_null(strstr(ad_last_error(), text_path));
+  assert_says(text_path);
   ad_recipe_destroy(recipe);
 }
 

@@ -598,7 +598,7 @@ static void is_refused(const refusal *r, int64_t rank) {
   if (!status) status = ad_backward(s.tape, loss);
   CHECK(status == AD_TYPE);
   const char *may = strstr(ad_last_error(), AD_MAY_REPAIR);
-  if (!may || strcmp(may + strlen(AD_MAY_REPAIR), r->said) != 0) CHECK_MESSAGE(r->said);
+  if (!may || strcmp(may + strlen(AD_MAY_REPAIR), r->said) != 0) CHECK_FACTS(r->said);
   CHECK(may != NULL);
   close_scene(&s);
   ad_comm_close(dry);
@@ -863,9 +863,7 @@ static int repair_dtypes(ad_comm *comm, void *context) {
     ad_tensor *leaf = ad_parameter(s.tape, &from, 0), *w = s.way == 1 ? ad_to_dtype(s.tape, leaf, AD_F32) : leaf;
     ad_tensor *loss = ad_sum(s.tape, ad_multiply(s.tape, w, w));
     CHECK_STATUS(ad_tape_status(s.tape), s.way ? AD_OK : AD_INVALID);
-    if (!s.way)
-      CHECK_MESSAGE(
-          "must not be rounded to that: convert the parameter to f32 first (ad_to_dtype), or declare it `wide`");
+    if (!s.way) CHECK_SAYS("ad_to_dtype", "f32", "wide");
     if (s.way) CHECK_OK(ad_backward(s.tape, loss));
     for (size_t i = 0; i < 4 && s.way; i++) CHECK(ad_element(AD_F32, ad_grad(leaf)->data, i) == 2 * numbers[i]);
     CHECK(!s.way || ad_grad(leaf)->dtype == AD_F32);
