@@ -367,7 +367,7 @@ static void other_files_are_refused_with_what_to_do(void **state) {
   touch("consolidated.00.pth");
   config_says(AD_INVALID, SAYS_FACTS("Meta's", "consolidated.00.pth"));
   snprintf(folder + strlen(folder), 5, "/no");
-  config_says(AD_IO, SAYS_FACTS("No"));
+  config_says(AD_IO, SAYS_FACTS(folder));
   folder[strlen(folder) - 3] = 0;
 }
 

@@ -304,18 +304,18 @@ static void what_is_no_call_of_a_layer_sticks_to_the_tape(void **state) {
   must(list.status);
   ad_experts_forward(d.tape, params, &layer, x, NULL, (ad_decisions){0}, &notes);
   assert_int_equal(ad_tape_status(d.tape), AD_INVALID);
-  assert_says("ad_experts_forward", "[4, 3, 9]", "8]");
+  assert_says("ad_experts_forward", "[4, 3, 9]", "8");
   assert_null(notes.routing);
   assert_null(notes.balance);
   ad_tape_reset(d.tape);
   x = leaf(&d, d.mesh, "dp_shard=S0 tp=I", (ad_shape){3, {4, 3, WIDTH}}, 1);
   ad_experts_forward(d.tape, params, &never, x, NULL, (ad_decisions){0}, NULL);
   assert_int_equal(ad_tape_status(d.tape), AD_INVALID);
-  assert_listed();
+  assert_says("ad_experts_forward");
   ad_tape_reset(d.tape);
   ad_experts_forward(d.tape, params, &layer, NULL, NULL, (ad_decisions){0}, NULL);
   assert_int_equal(ad_tape_status(d.tape), AD_INVALID);
-  assert_says("operand 1", "NULL");
+  assert_says("to_rows", "operand 1", "NULL");
   ad_declarations_release(&list);
   close_dry(&d);
 }
