@@ -165,6 +165,8 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   ad_describe_test(script/environment script 600)
   add_test(NAME script/draw COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/draw.sh ${CMAKE_SOURCE_DIR})
   ad_describe_test(script/draw script 60)
+  add_test(NAME script/turns COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/turns.sh ${CMAKE_SOURCE_DIR})
+  ad_describe_test(script/turns script 120)
 endif()
 
 # Python: tests/python needs NumPy; tests/torch needs PyTorch and starts ranks. The python3 that has them is searched

@@ -156,7 +156,7 @@ P
   # An interrupt, also in the middle of a question to Python, ends both, without a message.
   status=0; ADDEND_PYTHON=$python timeout -s INT 2 "$addend" sample "$work/text-model" w3 --tokens 1000000000 >out 2>err || status=$?
   [ $status -eq 124 ] && [ ! -s err ] || { cat err >&2; fail "an interrupted sample, exit $status"; }
-  for _ in $(seq 50); do pgrep -f "$work/text-model" >processes || break; sleep 0.1; done
+  for _ in $(seq 600); do pgrep -f "$work/text-model" >processes || break; sleep 0.1; done
   [ ! -s processes ] || fail "an interrupted sample leaves Python"
 fi
 

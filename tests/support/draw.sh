@@ -17,6 +17,21 @@ draw_cases() {
   done | sort | sed -n "1,${taken}s/[^ ]* //p")
 }
 
+# take_turns WHAT TAKEN CASE...: like draw_cases, but the cases take turns in an order of their own: of ten seeds in a row
+# at least one takes each case, and a seed takes TAKEN or one less. Fails if TAKEN is too small for that.
+take_turns() {
+  local what=$1 taken=$2 one turns
+  shift 2
+  choose_seed
+  turns=$((($# + taken - 1) / taken))
+  [ $turns -le 10 ] || { echo "$what: $taken of $# would not take each once in ten commits" >&2 && return 1; }
+  [ "$ADDEND_TEST_SEED" != all ] || turns=1
+  mapfile -t drawn < <(for one in "$@"; do
+    echo "$(md5sum <<<"$what $one" | cut -c 1-16) $one"
+  done | sort | awk -v turns=$turns -v turn=$((ADDEND_TEST_SEED % turns)) 'NR % turns == turn {sub(/[^ ]* /, ""); print}')
+  echo "$what: ${#drawn[@]} of $# are taken, ADDEND_TEST_SEED=$ADDEND_TEST_SEED"
+}
+
 # is_drawn CASE: whether the last draw_cases took this case.
 is_drawn() {
   local one

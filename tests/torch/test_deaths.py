@@ -69,16 +69,17 @@ def run_dying(place, dead):
 
 
 def run_late():
-    """The second rank ends its watch after the group's timeout."""
-    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
-    model = nn.Linear(4, 4)
+    """The second rank ends its watch after the first has waited as long as the group does."""
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=4))
+    model, store = nn.Linear(4, 4), dist.distributed_c10d._get_default_store()
     with (
         contextlib.redirect_stdout(io.StringIO()),
         addend.torch.watch(model, group=group) as watch,
     ):
         model(torch.ones(3, 4)).square().mean().backward()
         if dist.get_rank():
-            time.sleep(2.5)
+            store.wait(["the first waited"])
+    store.set("the first waited", "")
     return watch.report.ok, watch.report.messages[0]
 
 
@@ -102,7 +103,7 @@ class Deaths(unittest.TestCase):
             self.assertIsNone(ok)
             self.assertEqual(
                 text,
-                "rank 1 did not end the watch within the group's timeout of 1 s: this step is not judged",
+                "rank 1 did not end the watch within the group's timeout of 4 s: this step is not judged",
             )
 
 

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from torch import nn
 
 import addend
 import ranks
+from addend.torch import _testing_pool
 from addend.torch.testing import RankError, World
 
 HANGS = 120  # seconds
@@ -152,7 +154,7 @@ def setUpModule():
 
 
 def await_gone(pids):
-    end = time.monotonic() + 20
+    end = time.monotonic() + HANGS
     while any(map(is_alive, pids)) and time.monotonic() < end:
         time.sleep(0.05)
     return [pid for pid in pids if is_alive(pid)]
@@ -291,6 +293,19 @@ class Bodies(unittest.TestCase):
         self.assertFalse(set(pids) & set(self.world.run(get_pid)))
         kill.join()
         self.assertEqual(await_gone(pids), [])
+
+
+class Server(unittest.TestCase):
+    def test_one_that_does_not_end_by_itself_is_killed(self):
+        """However long that takes, closing the world is no error, and the ranks end with the server."""
+        world = World(2, timeout=HANGS)
+        pids, server = world.run(get_pid), world._pool._server.pid
+        os.kill(server, signal.SIGSTOP)
+        with unittest.mock.patch.object(_testing_pool, "_GENTLY", 0.1):
+            world.close()
+        self.assertEqual(await_gone([*pids, server]), [])
+        with world:
+            self.assertFalse(set(pids) & set(world.run(get_pid)))
 
 
 HEAD = """

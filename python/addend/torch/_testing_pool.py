@@ -28,6 +28,7 @@ from addend._errors import SystemRefusedError
 _IMPORTS = 300.0  # seconds that starting the ranks may take
 _ANSWER = 60.0  # seconds in which a process that waits for its next body answers, on a machine however loaded
 _OTHERS = 5.0  # seconds after which the other ranks are ended, once one rank has failed
+_GENTLY = 10.0  # seconds that the server has to end by itself; it is killed after them
 _STACKS = 2.0  # seconds to wait for the stack of a rank that hangs
 _LINES = 12  # lines of such a stack that are shown
 _PACKAGES = str(Path(__file__).resolve().parents[2])
@@ -235,12 +236,11 @@ class Pool:
         self._control.close()  # tells the server to end
         self._forget_ranks()
         try:
-            self._server.wait(10)
-        except BaseException:
-            self._server.kill()  # the ranks end with the server
-            self._server.wait()
-            raise
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._server.wait(_GENTLY)
         finally:
+            self._server.kill()  # does nothing if it has ended; else the ranks end with it
+            self._server.wait()
             self._server = None
             shutil.rmtree(self._folder, ignore_errors=True)
 
