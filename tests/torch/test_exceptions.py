@@ -358,7 +358,9 @@ class Exceptions(unittest.TestCase):
         for raises in (False, True):
             (warned, printed, took, told, later), (silent, *_, later_too) = ranks.run(2, run_alone, raises)
             self.assertEqual((len(warned), silent), (1, []))
-            self.assertIn(f"rank 0 entered a watch, and rank 1 did not within {WAIT:g} s: this step is not watched", warned[0])
+            self.assertIn(
+                f"rank 0 entered a watch, and rank 1 did not within {WAIT:g} s: this step is not watched", warned[0]
+            )
             self.assertIn("rank 0 entered a watch", printed)
             self.assertGreaterEqual(took, WAIT)
             self.assertEqual((told, later, later_too), ([None], True, True))
