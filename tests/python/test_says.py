@@ -1,4 +1,4 @@
-"""Test what tests/support/says.py and says.sh take for a fact of a line, and which sentences the golden file has to list."""
+"""Test what tests/support/says.py and says.sh take for a fact, and which sentences the golden file has to list."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 sys.path.insert(0, str(SUPPORT))
-import says
+import says  # noqa: E402  its folder is added above
 
 HANGS = 60  # seconds
 
@@ -27,13 +27,21 @@ def script(text, golden=None):
         Path(folder, "err").write_text("another line\nnobody.py:7: says `this`\n", encoding="utf-8")
         Path(folder, "nobody.sh").write_text(f". {SUPPORT}/says.sh\n{text}\necho reached\n", encoding="utf-8")
         return subprocess.run(
-            ["bash", "nobody.sh"], cwd=folder, env=environment, capture_output=True, text=True, timeout=HANGS, check=False
+            ["bash", "nobody.sh"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=HANGS,
+            check=False,
         )
 
 
 class Says(unittest.TestCase):
     def test_a_fact_is_a_whole_name_or_number(self):
-        self.assertIsNone(wrong("rank 12 has `emb.w` over dp, 2.5e-07 of it", "rank 12", "12", "emb.w", "dp", "2.5e-07"))
+        self.assertIsNone(
+            wrong("rank 12 has `emb.w` over dp, 2.5e-07 of it", "rank 12", "12", "emb.w", "dp", "2.5e-07")
+        )
         for text, fact in ("rank 12", "rank 1"), ("rank 12", "2"), ("over dp_shard", "dp"), ("`emb.w`", "emb.b"):
             self.assertIn("no line has", wrong(text, fact))
 
@@ -48,12 +56,17 @@ class Says(unittest.TestCase):
         self.assertIn("no line has", wrong("rank 1\nrank 2", "rank 1", "rank 2"))
 
     def test_the_sentence_is_the_line_without_numbers(self):
-        self.assertEqual(says.sentence_of("/tmp/tmp.x1/run: 12 of 0.5, xxh64 0123456789abcdef"), ".../run: # of #, xxh64 #")
+        self.assertEqual(
+            says.sentence_of("/tmp/tmp.x1/run: 12 of 0.5, xxh64 0123456789abcdef"), ".../run: # of #, xxh64 #"
+        )
 
     def test_a_line_that_is_not_listed_ends_the_script(self):
         ended = script("says err nobody.py:7 this")
         self.assertEqual((ended.returncode, ended.stdout), (1, ""))
-        self.assertIn("tests/golden/cli.txt does not list, for nobody. nobody.py:# this:\n  nobody.py:#: says `this`", ended.stderr)
+        self.assertIn(
+            "tests/golden/cli.txt does not list, for nobody. nobody.py:# this:\n  nobody.py:#: says `this`",
+            ended.stderr,
+        )
         self.assertIn("FAILED: line 2 of nobody.sh", ended.stderr)
 
     def test_a_line_is_recorded_under_its_script_and_its_facts(self):

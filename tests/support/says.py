@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a command says: the facts of one line of its output, and that line's sentence in the golden file.
 
-    says.py NAME FILE FACT...     one line of FILE has all facts, and tests/golden/cli.txt lists it under "NAME. FACT..."
+    says.py NAME FILE FACT...     one line of FILE has all facts; tests/golden/cli.txt lists it under "NAME. FACT..."
     says.py --has FILE FACT...    the same without the golden file, for lines that differ from run to run
 
     from says import says         in a test in Python: says(self, text, "dp", "1/3")
@@ -47,7 +47,7 @@ def sentence_of(text):
 
 def lists(area):
     """The sentences that tests/golden/AREA.txt lists for each of its heads."""
-    found, path = {}, ROOT / "tests" / "golden" / f"{area}.txt"
+    found, head, path = {}, "", ROOT / "tests" / "golden" / f"{area}.txt"
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         if line.startswith("  "):
             found[head].add(line[2:])
@@ -58,7 +58,7 @@ def lists(area):
 
 
 def wrong_line(text, facts, area, head):
-    """What is wrong with the line of the text that has the facts; None if nothing is. `area`: None for no golden file."""
+    """What is wrong with the line of the text that has the facts; None if nothing is. `area` None: no golden file."""
     line = next((line for line in text.splitlines() if all(has(line, fact) for fact in facts)), None)
     if line is None:
         return f"no line has {' '.join(facts)}:\n{text}"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/golden from what tests said: write_golden.py FOLDER AREA/NAME..., called by script/golden.
 
-The files FOLDER/said-* have lines AREA, HEAD, SENTENCE between tabs; FOLDER/junit.xml tells which tests passed. The lists of a test
+The files FOLDER/said-* have lines AREA, HEAD, SENTENCE between tabs; FOLDER/junit.xml tells which tests
+passed. The lists of a test
 are replaced by what it said if it passed; the lists of all others stay."""
 
 import pathlib
