@@ -115,7 +115,7 @@ static int compare_reports(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("dp_shard=5", &mesh));
   ad_group everyone = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  if (s->changed >> ad_comm_rank(comm) & 1) *(double *)((char *)&report + s->offset) = s->to;
+  if (s->changed >> ad_comm_rank(comm) & 1) memcpy((char *)&report + s->offset, &s->to, sizeof s->to);
   CHECK_OK(ad_reports_compare(comm, &everyone, &report, text, sizeof text));
   snprintf(named, sizeof named, "rank %d", s->first);
   CHECK(s->first ? strstr(text, "rank 0") && strstr(text, named) : !*text);

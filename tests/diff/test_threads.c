@@ -284,9 +284,14 @@ static void is_refused(const char *reference) {
 
 /* The message names these, one after another. */
 static void are_in_order(const char *const *names) {
-  for (const char *at = ad_last_error(); *names; names++, at++) {
-    at = strstr(at, *names);
-    if (!at) fail_msg("%s is not in its place in: %s", *names, ad_last_error());
+  const char *rest = ad_last_error();
+  for (; *names; names++) {
+    const char *at = strstr(rest, *names);
+    if (!at) {
+      fail_msg("%s is not in its place in: %s", *names, ad_last_error());
+      return;
+    }
+    rest = at + 1;
   }
 }
 

@@ -2,6 +2,7 @@
  * every rank reports of a step, as they are. */
 #include "check/replicas.h"
 
+#include <stdint.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -109,11 +110,17 @@ static const char *what_number(int k) {
   return k == LOSS ? "the loss" : k == NORM ? "the norm" : k < NORMS ? "a loss" : "a group's norm";
 }
 
+static uint64_t bits_of(double number) {
+  uint64_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+
 static void describe_difference(const ad_group *group, const double *all, char *text, size_t size) {
   for (int64_t i = 1; i < ad_group_size(group); i++) {
     const double *own = all + (size_t)i * NUMBERS;
     for (int k = 0; k < NUMBERS; k++) {
-      if (!memcmp(&own[k], &all[k], sizeof *own)) continue;
+      if (bits_of(own[k]) == bits_of(all[k])) continue;
       snprintf(text, size, "%s is %.9g on rank %lld and %.9g on rank %lld", what_number(k), all[k],
                (long long)ad_group_rank(group, 0), own[k], (long long)ad_group_rank(group, i));
       return;

@@ -134,7 +134,8 @@ static int put(shm_world *world, shm_transfer *t) {
   shm_queue *queue = &ad_shm_queues(world->control)[to];
   uint64_t number = atomic_load(&queue->taken);
   do {
-    if (number - atomic_load_explicit(&queue->drained, memory_order_acquire) >= SHM_CELLS) return 0;
+    uint64_t drained = atomic_load_explicit(&queue->drained, memory_order_acquire);
+    if (number - drained >= SHM_CELLS) return 0;
   } while (!atomic_compare_exchange_weak(&queue->taken, &number, number + 1));
   shm_cell *cell = &queue->cells[number % SHM_CELLS];
   cell->envelope = t->envelope;
