@@ -24,7 +24,7 @@ root = xml.parse(sys.argv[1]).getroot()
 assert root.tag == "{http://www.w3.org/2000/svg}svg" and not list(root.iter("{http://www.w3.org/2000/svg}script"))
 texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
 assert texts[0] == plan["recipe"] == root.find("{http://www.w3.org/2000/svg}title").text, texts[0]
-assert texts[1].startswith(f"{plan['world']:,} ranks, mesh "), texts[1]
+assert texts[1].startswith(f"{plan['world']:,} rank{'s' * (plan['world'] != 1)}, mesh "), texts[1]
 
 # Collectives: what the entries of the cards say.
 sites = {bridge["site"] for bridge in plan["bridges"]}
