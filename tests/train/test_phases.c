@@ -449,7 +449,8 @@ static void a_dump_tells_the_divisor_where_all_that_learn_have_one(void **state)
 static void a_dumps_norm_is_that_of_its_scaled_sums(void **state) {
   for (int scale = 0; scale < 13; scale += 12) {
     char precision[64], path[128];
-    snprintf(precision, sizeof precision, scale ? "precision: {param: f16, loss_scale: %d}\n" : "", scale);
+    snprintf(precision, sizeof precision, "precision: {param: f16, loss_scale: %d}\n", scale);
+    if (!scale) precision[0] = 0;
     ad_recipe *recipe = two_recipe(MESHES_OF_ONE, ", apart: true, divides: 1", STEPPING, precision);
     ad_comm *comm;
     ad_run *run;
