@@ -137,10 +137,19 @@ static void one_bit_of_a_loss_or_a_norm_on_any_rank_is_a_difference(void **state
   }
 }
 
+static void a_number_that_is_not_finite_is_no_zero(void **state) {
+  report_scene nan = {offsetof(ad_step_report, losses[2]), 1u << 3, NAN, 3}; /* the others' is 0 */
+  report_scene infinite = {offsetof(ad_step_report, losses[2]), 1u << 1, INFINITY, 1};
+  run_ranks(REPORTS_RANKS, compare_reports, &nan);
+  run_ranks(REPORTS_RANKS, compare_reports, &infinite);
+}
+
 static void the_same_reports_and_the_ranks_own_times_are_no_difference(void **state) {
   report_scene same = {offsetof(ad_step_report, norm), 0, 0, 0};
   report_scene overflowed = {offsetof(ad_step_report, norm), (1u << REPORTS_RANKS) - 1, NAN, 0};
   run_ranks(REPORTS_RANKS, compare_reports, &same);
+  run_ranks(REPORTS_RANKS, compare_reports, &overflowed);
+  overflowed.to = -INFINITY;
   run_ranks(REPORTS_RANKS, compare_reports, &overflowed);
 }
 
@@ -152,6 +161,7 @@ int main(void) {
       cmocka_unit_test(copies_that_differ_along_one_axis_name_it),
       cmocka_unit_test(parts_are_compared_with_their_own_copies_only),
       cmocka_unit_test(one_bit_of_a_loss_or_a_norm_on_any_rank_is_a_difference),
+      cmocka_unit_test(a_number_that_is_not_finite_is_no_zero),
       cmocka_unit_test(the_same_reports_and_the_ranks_own_times_are_no_difference),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

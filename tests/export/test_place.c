@@ -76,7 +76,7 @@ static ad_status export_text(const char *text, int overwrite, ad_status written)
   return ad_export_end(&place, written);
 }
 
-/* With an earlier export: the first renaming fails by itself, since the folder is not empty. */
+/* Where an earlier export is, the first renaming (of the new folder onto it) fails by itself, since it is not empty. */
 static void an_earlier_export_survives_a_renaming_that_fails(void **state) {
   assert_int_equal(export_text("earlier", 0, AD_OK), AD_OK);
   has_text("config.json", "earlier");

@@ -64,17 +64,21 @@ static ad_replicas compare_one(const ad_hashes *hashes, const ad_layout *layout)
   return result;
 }
 
-static ad_status gather_hashes(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
-                               int64_t *all) {
-  int64_t *own = all + (size_t)ad_group_index(group, ad_comm_rank(comm)) * count;
-  for (size_t i = 0; i < count; i++) own[i] = (int64_t)XXH64(arrays[i]->data, ad_array_bytes(arrays[i]), 0);
+/* The calling rank's row of `all`, [ranks of the group][count] elements of 8 bytes. */
+static void *own_row(const ad_comm *comm, const ad_group *group, void *all, size_t count) {
+  return (char *)all + (size_t)ad_group_index(group, ad_comm_rank(comm)) * count * 8;
+}
+
+/* Gathers `count` elements of 8 bytes from each rank of the group, in place: `all` has [ranks of the group][count], and the
+ * calling rank has written its own row. */
+static ad_status gather_rows(ad_comm *comm, const ad_group *group, void *all, size_t count, ad_dtype dtype) {
   ad_collective gather = {.size = sizeof gather,
                           .op = AD_ALL_GATHER,
                           .group = *group,
-                          .in = own,
+                          .in = own_row(comm, group, all, count),
                           .out = all,
                           .count = count,
-                          .dtype = AD_I64,
+                          .dtype = dtype,
                           .site = AD_HERE};
   return ad_comm_run(comm, &gather);
 }
@@ -83,7 +87,9 @@ ad_status ad_replicas_compare(ad_comm *comm, const ad_group *group, const ad_arr
                               ad_replicas *out) {
   void *memory;
   AD_TRY(ad_comm_alloc(comm, (size_t)ad_group_size(group) * count * sizeof(int64_t), &memory));
-  ad_status status = gather_hashes(comm, group, arrays, count, memory);
+  int64_t *own = own_row(comm, group, memory, count);
+  for (size_t i = 0; i < count; i++) own[i] = (int64_t)XXH64(arrays[i]->data, ad_array_bytes(arrays[i]), 0);
+  ad_status status = gather_rows(comm, group, memory, count, AD_I64);
   for (size_t i = 0; i < count && !status; i++) {
     ad_hashes hashes = {(const int64_t *)memory + i, count, ad_mesh_first_rank(group->mesh)};
     out[i] = compare_one(&hashes, &arrays[i]->layout);
@@ -96,14 +102,14 @@ ad_status ad_replicas_compare(ad_comm *comm, const ad_group *group, const ad_arr
 
 enum { LOSS, NORM, LOSSES, NORMS = LOSSES + AD_LOSSES_MAX, NUMBERS = NORMS + AD_NORM_GROUPS_MAX };
 
-/* A number that is not finite counts as 0: its bits say nothing. */
+/* All NaN have the same bits here: a sign or a payload says nothing. */
 static void list_numbers(const ad_step_report *report, double numbers[NUMBERS]) {
   numbers[LOSS] = report->loss;
   numbers[NORM] = report->norm;
   for (int i = 0; i < AD_LOSSES_MAX; i++) numbers[LOSSES + i] = report->losses[i];
   for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) numbers[NORMS + i] = report->norms[i];
   for (int k = 0; k < NUMBERS; k++)
-    if (!isfinite(numbers[k])) numbers[k] = 0;
+    if (isnan(numbers[k])) numbers[k] = NAN;
 }
 
 static const char *what_number(int k) {
@@ -132,17 +138,8 @@ ad_status ad_reports_compare(ad_comm *comm, const ad_group *group, const ad_step
                              size_t size) {
   void *memory;
   AD_TRY(ad_comm_alloc(comm, (size_t)ad_group_size(group) * NUMBERS * sizeof(double), &memory));
-  double *own = (double *)memory + (size_t)ad_group_index(group, ad_comm_rank(comm)) * NUMBERS;
-  list_numbers(report, own);
-  ad_collective gather = {.size = sizeof gather,
-                          .op = AD_ALL_GATHER,
-                          .group = *group,
-                          .in = own,
-                          .out = memory,
-                          .count = NUMBERS,
-                          .dtype = AD_F64,
-                          .site = AD_HERE};
-  ad_status status = ad_comm_run(comm, &gather);
+  list_numbers(report, own_row(comm, group, memory, NUMBERS));
+  ad_status status = gather_rows(comm, group, memory, NUMBERS, AD_F64);
   *text = 0;
   if (!status) describe_difference(group, memory, text, size);
   ad_comm_free(comm, memory);

@@ -83,7 +83,7 @@ const SPREAD = [0.1, 0.5, 0.9];
 /* How many steps the smoothed curves look at: a fortieth of the run, and odd, so that each step is its window's middle. */
 const windowOf = (length) => 2 * Math.floor(Math.min(Math.max(length / 40, 5), 201) / 2) + 1;
 
-/* Of loss and norm each step is shown as long as there are few. */
+/* The loss and the norm of each step are shown as long as there are few steps. */
 const calmWindowOf = (length) => (length < 400 ? 1 : windowOf(length));
 
 /* For each value the SPREAD of the `width` values around it. The window stays sorted while it moves. */
@@ -103,7 +103,7 @@ function rollingSpread(values, width) {
 
 const column = (run, key) => run.metrics.map((line) => line[key]);
 
-/* Of a long run only every so many lines may be here; their steps are still those of the run. */
+/* The page of a long run may have one line in every few; their steps are still those of the run. */
 function stepsTaken(run) {
   return run.metrics.length ? run.metrics[run.metrics.length - 1].step + 1 : 0;
 }
@@ -295,7 +295,7 @@ const scaleSpec = {title: 'Loss scale', log: true, optional: true, curves: [{lab
 
 /* ---- what several losses and a program's measures come to ---- */
 
-/* Of a measure's last word: how it is called, and what its numbers are. Others go by their own names. */
+/* What a measure's last word is called, and what its numbers are. Measures not listed go by their own names. */
 const MEASURES = {
   tokens: ['Tokens per expert', 'of all choices'],
   dropped: ['Dropped choices', 'share of all'],
@@ -473,7 +473,7 @@ function touchable(group) {
 const DRAWN_ROWS = 2000;
 const stepOfRow = (row) => row[0];
 
-/* Of long runs only some rows are drawn: those in the window, and of each stretch of them the ones in which a series is
+/* Some rows of a long run are drawn: those in the window, and of each stretch of them the ones in which a series is
  * lowest or highest, so that no spike gets lost. The first and the last row always are, for they say how far the steps go. */
 function thinned(rows, low, high) {
   const from = Math.max(placeIn(rows, low, stepOfRow) - 1, 0), to = Math.min(placeIn(rows, high, stepOfRow) + 2, rows.length);
@@ -722,7 +722,7 @@ const NUMBERED = {
   'wait for room': 'microbatch', 'wait for bucket': 'bucket', reduction: 'bucket',
 };
 const COMPUTE_HEIGHT = 20, REDUCTION_HEIGHT = 5, GAP = 2;
-/* Of the longest step: what has room for a number. */
+/* A span that takes this share of the longest step has room for a number. */
 const NUMBER_SHARE = 0.012;
 
 const isShown = (span) => span.kind in KINDS && span.end > span.begin;
@@ -744,7 +744,7 @@ function pipelineWords(steps) {
   return steps.some((step) => step.stages > 1) && make('p', {class: 'quiet'}, words);
 }
 
-/* Of modules on ranks of their own. */
+/* The timelines of modules that are on ranks of their own. */
 function drawPools(run) {
   const pools = run.run && run.run.pools, idle = run.timeline.idle;
   if (!pools || !idle) return null;

@@ -60,7 +60,7 @@ const measureShape = either(aNumber, listOf(aNumber));
 const changeShape = objectOf({step: aNumber, change: aNumber, standard_error: aNumber, verdict: aText});
 const objectShapes = {validation_before: objectOf({loss: aNumber}), validation_since_first: changeShape, validation_since_best: changeShape};
 
-/* Of a line of metrics.jsonl what can be drawn; `tell` is told of the rest. */
+/* What can be drawn of a line of metrics.jsonl; `tell` is told of the rest. */
 function soundLine(line, tell) {
   const sound = {};
   const keep = (to, key, value, shape, path) => {
