@@ -583,6 +583,152 @@ def unscaled():
     )
 
 
+def scaled_before(scale, unscales=None, make=DistributedDataParallel, **told):
+    """`scale(scaler, loss)` is computed before the watch, the backward and `unscales` are in it. GradScaler's division
+    is right for certain only where every backward begins with a product with its own scale."""
+    model = make(Net())
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.ones(1))  # makes the scale
+    found = scale(scaler, mean_loss(model, draw(dist.get_rank())))
+
+    def step():
+        found.backward()
+        unscales(scaler, optimizer) if unscales else scaler.unscale_(optimizer)
+
+    return Job(model, step, words=["GradScaler divided its gradient by 1024"], **told)
+
+
+def open_scale(made):
+    """A job of which it cannot be told whether its loss was scaled: the scale and both readings are named."""
+    made.answer = None
+    made.words += [
+        "1/1024 times what is expected",
+        "right if it was",
+        "wrong if it never was",
+        "begin the watch before",
+    ]
+    return made
+
+
+@job
+def loss_scaled_before():
+    return scaled_before(lambda scaler, loss: scaler.scale(loss))
+
+
+@job
+def loss_scaled_before_and_converted():
+    return scaled_before(lambda scaler, loss: scaler.scale(loss).to(torch.float64))
+
+
+@job
+def loss_scaled_before_and_steps():
+    return scaled_before(
+        lambda scaler, loss: scaler.scale(loss), lambda scaler, optimizer: scaler.step(optimizer), fully_shard
+    )
+
+
+@job
+def loss_scaled_before_and_expected():
+    """The caller's factor is that of the scale, so the division may be in it."""
+    made = scaled_before(lambda scaler, loss: scaler.scale(loss), expect=0.5 / 1024)
+    made.words = ()
+    return made
+
+
+@job
+def loss_never_scaled():
+    return open_scale(scaled_before(lambda scaler, loss: loss))
+
+
+@job
+def loss_never_scaled_and_weighed():
+    """A weight that has the scale's value is no scale."""
+    return open_scale(scaled_before(lambda scaler, loss: loss * torch.tensor(1024.0)))
+
+
+@job
+def loss_never_scaled_and_weighed_by_a_number():
+    return open_scale(scaled_before(lambda scaler, loss: loss * 1024.0))
+
+
+@job
+def loss_scaled_before_and_divided():
+    """The last operation is no product with the scale: what was done to it is not looked into."""
+    return open_scale(scaled_before(lambda scaler, loss: scaler.scale(loss) / 1024))
+
+
+@job
+def loss_scaled_before_by_another_scaler():
+    def scale(scaler, loss):
+        return torch.amp.GradScaler("cpu", init_scale=1024.0).scale(loss)
+
+    return open_scale(scaled_before(scale))
+
+
+@job
+def loss_scaled_before_in_a_list():
+    """GradScaler multiplies a list's losses by a copy of its scale."""
+    return open_scale(scaled_before(lambda scaler, loss: scaler.scale([loss])[0]))
+
+
+@job
+def loss_scaled_before_where_saved_tensors_are_moved():
+    def scale(scaler, loss):
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda kept: kept):
+            return scaler.scale(loss)
+
+    return open_scale(scaled_before(scale))
+
+
+@job
+def loss_scaled_on_one_rank():
+    made = scaled_before(lambda scaler, loss: scaler.scale(loss) if dist.get_rank() == 0 else loss * 1024.0)
+    return open_scale(made)
+
+
+@job
+def loss_never_scaled_and_scale_printed():
+    """A scale that the job gets when the backward is over scales no loss."""
+
+    def unscales(scaler, optimizer):
+        scaler.unscale_(optimizer)
+        scaler.get_scale()
+        scaler.scale(torch.ones(1, requires_grad=True))
+
+    return open_scale(scaled_before(lambda scaler, loss: loss, unscales))
+
+
+@job
+def loss_never_scaled_but_a_number_was():
+    model = DistributedDataParallel(Net())
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def step():
+        scaler.scale(torch.ones(1))
+        mean_of(model)()
+        scaler.unscale_(optimizer)
+
+    return open_scale(Job(model, step, words=["GradScaler divided its gradient by 1024"]))
+
+
+@job
+def one_of_two_microbatches_scaled_before():
+    model = Net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    first, second = (mean_loss(model, draw(dist.get_rank(), m)) for m in range(2))
+    first = scaler.scale(first)
+
+    def step():
+        first.backward()
+        second.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        scaler.unscale_(optimizer)
+
+    return open_scale(Job(model, step, words=["GradScaler divided its gradient by 1024"]))
+
+
 @job
 def unscaled_and_said():
     made = scaled(

@@ -74,6 +74,8 @@ class Addends:
         self._known: dict[str, float] = {}  # hooks of a parameter when the watch began, less planted ones
         # Called before an addend is taken, with whether torch.autograd.grad returns it
         self.on_addend: Callable[[Watched, bool], None] = lambda entry, is_asked: None
+        # Called with the tensors from which a backward begins, and with None when it has ended
+        self.on_backward: Callable[[Any], None] = lambda roots: None
         self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of docs/dumps.md
         self.microbatch = 0
         self.errors: list[str] = []
@@ -132,6 +134,8 @@ class Addends:
     def _run_backward(self, *args: Any, **kwargs: Any) -> None:
         """Replaces torch.autograd.backward to count microbatches. A backward inside another one (reentrant activation
         checkpointing) belongs to the same microbatch."""
+        if self._depth == 0:
+            self.guarded("backward", self.on_backward, args[0] if args else kwargs.get("tensors"))
         self._depth += 1
         try:
             self._backward(*args, **kwargs)
@@ -139,6 +143,7 @@ class Addends:
             self._depth -= 1
             if self._depth == 0:
                 self.microbatch += 1
+                self.on_backward(None)
 
     @contextlib.contextmanager
     def numbered(self, microbatch: int) -> Iterator[None]:

@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from addend.torch import _meshes
@@ -26,7 +27,8 @@ Take = Callable[[Watched], Optional[Taken]]  # a parameter's sampled sum; None: 
 Checksum = Callable[[Watched, Taken], Optional[str]]  # of a parameter's values; None: they are not compared
 Guard = Callable[..., Any]  # calls a function, and keeps its exception from the job
 _UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"  # PyTorch's function by which every GradScaler unscales
-_SCALES = ("scale", "get_scale")  # methods by which a job gets its loss scaled
+# Methods of GradScaler by which a job gets its loss scaled, and its gradients unscaled
+_SCALES, _UNSCALES = ("scale", "get_scale"), ("unscale_",)
 _OTHER_SCALE = "GradScaler divided its gradient by {:.6g} and by {:.6g} inside the watch: end the watch in between"
 _NOT_CLEARED = (
     "an optimizer took a step with its gradient inside the watch, and the next backward added to that gradient without "
@@ -44,6 +46,11 @@ def _address(tensor: torch.Tensor) -> int:
     return int(values.data_ptr())
 
 
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one element lie at the same place of memory."""
+    return (one.device, one.dtype, one.data_ptr()) == (other.device, other.dtype, other.data_ptr())
+
+
 def _scalers(kind: type = GradScaler) -> Iterator[type]:
     yield kind
     further: type
@@ -51,15 +58,31 @@ def _scalers(kind: type = GradScaler) -> Iterator[type]:
         yield from _scalers(further)
 
 
+def _multiplier(root: torch.Tensor) -> torch.Tensor | None:
+    """The tensor of one element by which a loss was last multiplied, without a copy; None: there is none, or a hook on
+    saved tensors keeps it, or this PyTorch cannot say. A conversion to another dtype may follow, as ShardedGradScaler
+    has it."""
+    node = root.grad_fn
+    while node is not None and node.name() == "ToCopyBackward0":
+        node = node.next_functions[0][0]
+    saved: Any = getattr(node, "_raw_saved_other", None) if node is not None and node.name() == "MulBackward0" else None
+    found = saved.data if saved is not None and getattr(saved, "unpack_hook", saved) is None else None
+    return found if type(found) is torch.Tensor and found.numel() == 1 else None
+
+
 class Afterwards:
-    """From `attach` to `remove`. `scaled`: by what gradients were multiplied, by the parameter's name; `has_scaled`:
-    whether the job got a loss scaled by a GradScaler, too. `before_hooks`, after `complete`: sums as the wrapper made
-    them, where a hook of the job changed them then. `values`: checksums of parameters' values before the first step
-    that changed them; `later`, after `complete`: names of parameters whose gradient changed after the step with it."""
+    """From `attach` to `remove`. `scaled`: by what gradients were multiplied, by the parameter's name. `before_hooks`,
+    after `complete`: sums as the wrapper made them, where a hook of the job changed them then. `values`: checksums of
+    parameters' values before the first step that changed them; `later`, after `complete`: names of parameters whose
+    gradient changed after the step with it."""
 
     def __init__(self, watched: Sequence[Watched], take: Take, checksum: Checksum, guarded: Guard):
         self.scaled: dict[str, float] = {}
-        self.has_scaled = False
+        self._has_asked = self._has_scaled = False  # the job asked a GradScaler for a scale; a backward came after it
+        self._scaler: Any = None  # the GradScaler that unscales now
+        self._scale_of: dict[str, torch.Tensor] = {}  # the scale, as the GradScaler holds it, by the parameter's name
+        self._running: list[torch.Tensor | None] = [None]  # what multiplied the losses from which a backward begins
+        self._multipliers: dict[str, list[torch.Tensor | None]] = {}  # those of all its backwards, by parameter
         self.values: dict[str, str] = {}
         self.later: list[str] = []
         self.before_hooks: Sums = {}
@@ -85,17 +108,33 @@ class Afterwards:
         self._unscale = getattr(torch, _UNSCALE, None)
         if self._unscale is not None:
             setattr(torch, _UNSCALE, functools.partial(self._unscaling, self._unscale))
-        self._scales = [(kind, name, vars(kind)[name]) for kind in _scalers() for name in _SCALES if name in vars(kind)]
+        names = (*_SCALES, *_UNSCALES)
+        self._scales = [(kind, name, vars(kind)[name]) for kind in _scalers() for name in names if name in vars(kind)]
         for kind, name, method in self._scales:
-            setattr(kind, name, self._noting_scale(method))
+            setattr(kind, name, self._noting_scaler(name, method))
 
-    def _noting_scale(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting_scaler(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            self.has_scaled = True
-            return method(*args, **kwargs)
+        def noted(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if name in _UNSCALES:
+                self._scaler = scaler
+            elif name == "get_scale" or any(getattr(one, "requires_grad", True) for one in tree_leaves((args, kwargs))):
+                self._has_asked = True
+            return method(scaler, *args, **kwargs)
 
         return noted
+
+    def was_scaled(self, name: str) -> bool:
+        """Whether the parameter's gradient is known to be of losses that were scaled as it was unscaled: the job got a
+        scale in the watch before a backward, or all its backwards began from a product with the scaler's own scale."""
+        own, by = self._scale_of.get(name), self._multipliers.get(name, [])
+        is_product = own is not None and bool(by) and all(one is not None and _is_same(one, own) for one in by)
+        return self._has_scaled or is_product
+
+    def around_backward(self, roots: Any) -> None:
+        """Called with the tensors from which a backward begins; with None when it has ended."""
+        found = [roots] if isinstance(roots, torch.Tensor) else roots
+        self._running = [_multiplier(root) for root in found] if isinstance(found, (list, tuple)) else [None]
 
     def _attach_around(self, entry: Watched, hooks: Any) -> None:
         """Takes the sum before and after the job's hooks, which run in the order of their dictionary."""
@@ -197,12 +236,17 @@ class Afterwards:
         for entry in self._by_id.values():
             if entry.owned.grad is not None and _address(entry.owned.grad) in scaled:
                 known = self.scaled.setdefault(entry.name, factor)
+                if type(getattr(self._scaler, "_scale", None)) is torch.Tensor:
+                    self._scale_of[entry.name] = self._scaler._scale
                 if known != factor:
                     entry.unjudged = entry.unjudged or _OTHER_SCALE.format(1 / known, 1 / factor)
 
     def before_addend(self, entry: Watched, is_asked: bool) -> None:
         """Called when a backward brings another addend: a gradient that was cleared since the step is no part of the
         sum that begins now. `is_asked`: torch.autograd.grad returns it, and adds it to nothing."""
+        self._has_scaled = self._has_asked
+        if not is_asked:
+            self._multipliers.setdefault(entry.name, []).extend(self._running)
         if entry.name not in self._stepped:
             return
         if entry.owned.grad is None or is_zero(entry.owned.grad):

@@ -187,6 +187,7 @@ class Step:
         self._attached.attach()
         self._afterwards = _afterwards.Afterwards(self._watched, self._take, self._checksum, self._attached.guarded)
         self._attached.on_addend = self._afterwards.before_addend
+        self._attached.on_backward = self._afterwards.around_backward
         self._afterwards.attach()
         self._pipeline.attach(self._attached)
 
@@ -341,8 +342,9 @@ class Step:
         well, and the factor that the caller expects is that of a mean over ranks, or 1."""
         assert self._afterwards is not None
         words = f"GradScaler divided its gradient by {1 / factor:.6g} inside the watch, "
-        if not self._afterwards.has_scaled:
-            return factor, f"{words}where no loss was scaled: right if it was scaled before", False
+        if not self._afterwards.was_scaled(name):
+            words += "and no loss was seen to be multiplied by that scale: right if it was before the watch began, "
+            return factor, f"{words}wrong if it never was; begin the watch before the loss is scaled", False
         counts = {1}
         for size in self._mesh.sizes:
             counts |= {size * count for count in counts}
