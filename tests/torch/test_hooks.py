@@ -310,6 +310,20 @@ def local_sgd_over_some():
     )
 
 
+def run_subgroups(pairs, halved, by_group):
+    """Post-local SGD within pairs of four ranks. The job divides the sum by 2 again on the ranks `halved`."""
+    groups = [dist.new_group(pair) for pair in pairs]
+    own = groups[next(i for i, pair in enumerate(pairs) if dist.get_rank() in pair)]
+    state = post_localSGD_hook.PostLocalSGDState(None, own, 0)
+    model = communicates(post_localSGD_hook.post_localSGD_hook, state)
+    told = {"group": own} if by_group else {}
+    with contextlib.redirect_stdout(None), addend.torch.watch(model, **told) as watch:
+        mean_of(model)()
+        for p in model.parameters() if dist.get_rank() in halved else ():
+            p.grad /= 2
+    return watch.report
+
+
 # -- communication hooks of the job's
 
 
@@ -1267,6 +1281,29 @@ def run_jobs(names):
             except Exception:
                 found[name] = (traceback.format_exc(), True, (), ())
     return found
+
+
+class Subgroups(unittest.TestCase):
+    """Post-local SGD sums within subgroups of the ranks: each is judged by itself, where group= names it."""
+
+    PAIRS = ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+
+    def test_each_subgroup_is_judged_by_its_own_sums(self):
+        for pairs in self.PAIRS:
+            for halved in ([], pairs[1], [0, 1, 2, 3]):
+                for rank, report in enumerate(ranks.run(4, run_subgroups, pairs, halved, True)):
+                    with self.subTest(pairs=pairs, halved=halved, rank=rank):
+                        self.assertEqual((report.ok, report.world), (rank not in halved, 2), report)
+                        told = {(p.cause.kind, p.cause.axes, p.cause.factor) for p in report.params if p.ok is False}
+                        self.assertEqual(told, {("averaged", "dp", 0.5)} if rank in halved else set(), report)
+
+    def test_all_ranks_together_are_not_judged(self):
+        for pairs in self.PAIRS:
+            for halved in ([], pairs[1]):
+                for report in ranks.run(4, run_subgroups, pairs, halved, False):
+                    self.assertEqual([(p.ok, p.kind) for p in report.params], [(None, "not_judged")] * len(NET), report)
+                    self.assertIn("group=", str(report))
+                    self.assertIn(f"ranks {pairs[0][0]} and {pairs[0][1]}", str(report))
 
 
 class Hooks(unittest.TestCase):

@@ -461,7 +461,7 @@ class Seen(unittest.TestCase):
             "twice": (False, "loss scale"),
             "two steps": (True, "divided its gradient by 8"),
             "scale grows": (None, "by 8 and by 16"),
-            "never scaled": (None, "no loss was scaled"),
+            "never scaled": (None, "begin the watch before the loss is scaled"),
             "mean, expect": (True, "divided its gradient by 8"),
             "scale, expect": (True, ""),
             "divided too, expect": (None, "expect= may have"),
