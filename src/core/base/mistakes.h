@@ -86,7 +86,8 @@ typedef struct ad_mistake {
   int catalogue;  /* number of the published mistake that this one repeats; 0: none */
   ad_needs needs; /* the mistake changes numbers if the run has all of these */
   int of_dtype;   /* 1: f64 would hide the mistake, so it is planted with the recipe's own dtypes */
-  int rounds; /* 1: the mistake only rounds: over short sums it changes numbers by no more than their bounds allow */
+  int rounds; /* 1: the mistake only rounds more what ranks compute: where sums are short, by less than the right program
+               * rounds */
   /* 1: the mistake is made while buckets are created, so it is planted before a run of its own is created, whose
    * collectives show it */
   int at_creation;

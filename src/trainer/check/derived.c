@@ -161,7 +161,8 @@ static ad_sabotage mistake_of(const ad_place *place, ad_operator op, ad_axis axi
                           .catalogue = catalogue_of(place, op, axis),
                           .expected_ratio = in_record ? NAN : expected_ratio(place, op),
                           .ratio = NAN,
-                          .loss_err = NAN};
+                          .loss_err = NAN,
+                          .moved = NAN};
   char where[2 * AD_PARAM_NAME_SIZE + 128];
   snprintf(sabotage.name, sizeof sabotage.name, "%s%s%s%s: %s", ad_operator_name(op), has_axis(op) ? ":" : "",
            has_axis(op) ? ad_axis_name(axis) : "", in_record ? " in the record" : "",

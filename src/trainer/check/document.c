@@ -126,13 +126,13 @@ static json_t *derived_document(const ad_sabotage *sabotage) {
 }
 
 static json_t *sabotage_document(const ad_sabotage *sabotage) {
-  json_t *document =
-      json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:n, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
-                sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype",
-                ad_sabotage_is_of_dtype(sabotage) ? "recipe" : "f64", "caught_by", ad_caught_name(sabotage->caught),
-                "param", text_or_null(caught_param(sabotage)), "ratio", number(sabotage->ratio), "expected_ratio",
-                number(sabotage->expected_ratio), "loss_rel_err", number(sabotage->loss_err), "only_loss", "cause",
-                "message", text_or_null(sabotage->message), "derived", derived_document(sabotage));
+  json_t *document = json_pack(
+      "{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:n, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
+      sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype",
+      ad_sabotage_is_of_dtype(sabotage) ? "recipe" : "f64", "caught_by", ad_caught_name(sabotage->caught), "param",
+      text_or_null(caught_param(sabotage)), "ratio", number(sabotage->ratio), "expected_ratio",
+      number(sabotage->expected_ratio), "loss_rel_err", number(sabotage->loss_err), "moved", number(sabotage->moved),
+      "only_loss", "cause", "message", text_or_null(sabotage->message), "derived", derived_document(sabotage));
   ad_cause_set(document, causes_document(&sabotage->causes));
   return document;
 }

@@ -19,8 +19,12 @@
 static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list) {
   for (size_t i = 0; i < count && list; i++) {
     const ad_mistake *known = &mistakes[i];
-    list[i] = (ad_sabotage){
-        .known = known, .catalogue = known->catalogue, .expected_ratio = NAN, .ratio = NAN, .loss_err = NAN};
+    list[i] = (ad_sabotage){.known = known,
+                            .catalogue = known->catalogue,
+                            .expected_ratio = NAN,
+                            .ratio = NAN,
+                            .loss_err = NAN,
+                            .moved = NAN};
     snprintf(list[i].name, sizeof list[i].name, "%s", known->name);
   }
   return count;

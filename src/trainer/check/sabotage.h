@@ -14,9 +14,9 @@ typedef enum ad_caught {
   AD_CAUGHT_NUMBER,
   AD_CAUGHT_PROTOCOL,
   AD_CAUGHT_PLAN,      /* contracts or collectives differ from the plan's */
-  AD_CAUGHT_NO_EFFECT, /* the mistake changed no bit of any judged number, or no type, or it changed roundings of a
-                        * custom program within their bounds. A known mistake of addend's own programs gets this outcome
-                        * only if its record says why it may have no effect */
+  AD_CAUGHT_NO_EFFECT, /* the mistake changed no bit of any judged number, or no type, or it moved gradients of a
+                        * custom program by less than its own roundings do. A known mistake of addend's own programs gets
+                        * this outcome only if its record says why it may have no effect */
   AD_CAUGHT_UNPLANTED, /* known mistakes only: it cannot change a number in this run; `message` says why */
   AD_CAUGHT_UNTRIED    /* the proof does not hold even with nothing planted, so a failing proof would not show the
                         * mistake */
@@ -34,6 +34,8 @@ typedef struct ad_sabotage {
   char param[2 * AD_PARAM_NAME_SIZE];
   double ratio;
   double loss_err; /* relative error of the loss when the mistake was caught; NaN: no number caught it */
+  double moved;    /* by how much a mistake that only rounds moved the gradients of a custom program, over what the
+                    * program's own roundings do; NaN: not measured, or caught */
   ad_causes causes;
   char message[512];
 } ad_sabotage;

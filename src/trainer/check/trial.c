@@ -10,6 +10,7 @@
 #include "check/plants.h"
 #include "check/prover.h"
 #include "check/sabotage.h"
+#include "kernels/kernels.h"
 #include "comm/agree.h"
 #include "module/module.h"
 #include "program/program.h"
@@ -31,6 +32,7 @@ typedef struct trials {
   ad_step_report reports[STEPS]; /* reports of the clean run's steps */
   ad_loss_scale loss_scale;      /* the loss scale before the first step */
   ad_mistake_scene scene;
+  double *moved; /* [parameters]: norm of what a mistake that only rounds changed in the gradient */
 } trials;
 
 /* ---- snapshots of what a rank holds ---- */
@@ -119,7 +121,7 @@ static ad_status take_memory(trials *t) {
   visit_arrays(t->prover.run, 1, add_bytes, &t->all_bytes);
   AD_TRY(ad_new(t->state_bytes, &t->start.bytes));
   for (int step = 0; step < STEPS; step++) AD_TRY(ad_new(t->all_bytes, &t->after[step].bytes));
-  return AD_OK;
+  return ad_new(t->prover.param_count, &t->moved);
 }
 
 static ad_status take_clean_steps(trials *t, ad_needs *seen) {
@@ -196,6 +198,46 @@ static ad_status over_all(trials *t, int32_t words[WORDS]) {
   return ad_comm_run(t->prover.comm, &call);
 }
 
+/* The sum of (now - clean)^2 over this rank's elements. */
+static double squares_between(const ad_array *now, const char *clean) {
+  size_t size = ad_dtype_size(now->dtype);
+  double squares = 0;
+  for (size_t k = 0; now->data && k < ad_array_numel(now); k++) {
+    double value, before;
+    ad_cast(&value, AD_F64, (const char *)now->data + k * size, now->dtype, 1);
+    ad_cast(&before, AD_F64, clean + k * size, now->dtype, 1);
+    squares += (value - before) * (value - before);
+  }
+  return squares;
+}
+
+/* Measures `moved` in the first step that differs from the clean run's, which began from the clean run's state. Every
+ * element of a gradient is on equally many ranks. */
+static ad_status measure_moved(trials *t, int step) {
+  const char *clean = t->after[step].bytes + t->state_bytes;
+  size_t count = t->prover.param_count;
+  double(*sums)[2]; /* squares, elements */
+  AD_TRY(ad_new(count, &sums));
+  for (size_t i = 0; i < count; i++) {
+    const ad_array *gradient = ad_run_part(t->prover.run, i, AD_PART_GRADIENT);
+    if (!gradient) continue;
+    sums[i][0] = squares_between(gradient, clean);
+    sums[i][1] = gradient->data ? (double)ad_array_numel(gradient) : 0;
+    clean += ad_array_bytes(gradient);
+  }
+  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = sums, .out = sums};
+  call.count = 2 * count;
+  call.dtype = AD_F64;
+  call.site = AD_HERE;
+  ad_status status = ad_comm_run(t->prover.comm, &call);
+  for (size_t i = 0; i < count; i++) {
+    double copies = sums[i][1] / (double)ad_array_numel(&t->prover.gradients[i]);
+    t->moved[i] = ldexp(sqrt(sums[i][0] / copies), -t->reports[step].loss_scale);
+  }
+  ad_release(sums);
+  return status;
+}
+
 /* Takes the two steps with the mistake and compares; `found` is the same on all ranks. */
 static ad_status look(trials *t, ad_sabotage *sabotage, int32_t found[WORDS]) {
   AD_TRY(start_again(t));
@@ -209,6 +251,7 @@ static ad_status look(trials *t, ad_sabotage *sabotage, int32_t found[WORDS]) {
     found[DIFFERS] = differs_here(t, step, &report);
     found[FIRED] = has_fired(t, sabotage);
     AD_TRY(over_all(t, found));
+    if (found[DIFFERS] && sabotage->known && sabotage->known->rounds) AD_TRY(measure_moved(t, step));
     ad_plants_put_back(&plants);
   }
   ad_seams_clear();
@@ -260,19 +303,37 @@ static void say_cancelled(const trials *t, ad_sabotage *sabotage) {
   }
 }
 
-/* Where every sum of a custom program is short, a mistake that only rounds changes each number by less than its bound,
- * which has room for the right program's rounding. In addend's own programs bounds are narrow enough to see it. */
-static void say_within_rounding(const trials *t, ad_sabotage *sabotage) {
-  const ad_program_kind *kind = ad_program_kind_of(t->prover.run->program);
+/* By how much the mistake moved gradients, over what their own roundings do: one process's error in the recipe's own
+ * dtypes, and that of wires. Root mean square over the parameters. Both are measured, and depend on no bound. */
+static double moved_over_roundings(const trials *t) {
+  const ad_computing *computing = &t->prover.computing;
+  double squares = 0;
+  for (size_t i = 0; i < computing->count; i++)
+    if (t->moved[i] != 0) squares += pow(t->moved[i] / hypot(computing->spread[i].error, computing->wires[i]), 2);
+  return sqrt(squares / (double)computing->count);
+}
+
+/* Where sums are short, a mistake that rounds more often moves gradients by less than the roundings of the right program
+ * do, for which every bound has room: in a custom program it has no effect if it moves them by less than `within` of
+ * these. (docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all of their own
+ * roundings.) A mistake that moves gradients by more survives, since a bound that it passes is too wide. In addend's own
+ * programs all sums are long enough. */
+static void judge_rounding(const trials *t, ad_sabotage *sabotage) {
   const ad_proof *proof = t->job->proof.proof;
-  double share = 0;
-  if (!sabotage->known || !sabotage->known->rounds || !ad_program_kind_is_custom(kind)) return;
+  double share = 0, moved = moved_over_roundings(t), within = t->prover.cuts_formulas ? 1 : 0.5;
   for (size_t i = 0; i < proof->param_count; i++) share = fmax(share, ad_param_share(&proof->params[i]));
-  sabotage->caught = AD_CAUGHT_NO_EFFECT;
-  snprintf(sabotage->message, sizeof sabotage->message,
-           "not visible in this program: it changes roundings only, and every number stays within the bound that the "
-           "recipe's own dtypes need (gradients reach %.2g of theirs); longer sums would show it",
-           share);
+  sabotage->moved = moved;
+  if (moved < within) sabotage->caught = AD_CAUGHT_NO_EFFECT;
+  snprintf(
+      sabotage->message, sizeof sabotage->message,
+      "it only rounds, and moves gradients by %.2g of what the program's own roundings move them (from %g on it must "
+      "show); gradients reach %.2g of their bounds, and all together %.2g",
+      moved, within, share, proof->process_share);
+}
+
+static int is_judged_by_roundings(const trials *t, const ad_sabotage *sabotage) {
+  return sabotage->known && sabotage->known->rounds &&
+         ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program));
 }
 
 /* Proves again, with the mistake planted, up to the first step that does not hold. */
@@ -298,7 +359,7 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
   if (!passes && t->prover.reference) take_verdict(proof, sabotage);
   if (passes && t->prover.reference) {
     say_cancelled(t, sabotage);
-    say_within_rounding(t, sabotage);
+    if (is_judged_by_roundings(t, sabotage)) judge_rounding(t, sabotage);
   }
   return AD_OK;
 }
@@ -439,6 +500,7 @@ static void release(trials *t) {
   ad_prover_destroy(&t->prover);
   ad_release(t->start.bytes);
   for (int step = 0; step < STEPS; step++) ad_release(t->after[step].bytes);
+  ad_release(t->moved);
 }
 
 ad_status ad_trials(ad_comm *comm, const ad_trial_job *job) {
