@@ -24,6 +24,9 @@ static void a_fact_is_a_whole_name_or_number(void **state) {
 static void a_word_of_prose_is_no_fact(void **state) {
   const char text[] = "the mesh must have `block` first, on \"dp=2 tp=3\" and gloo";
   assert_null(LACKS(text, "block", "dp=2 tp=3", "dp=2"));
+  assert_null(LACKS("summed over efsdp,etp", "efsdp,etp"));
+  assert_null(LACKS("--set name: is empty", "--set name"));
+  assert_non_null(strstr(LACKS("summed over ep,all", "ep,all"), "prose"));
   assert_non_null(strstr(LACKS(text, "must"), "prose"));
   assert_non_null(strstr(LACKS(text, "gloo"), "prose"));
   assert_non_null(strstr(LACKS("at most 3 rows of it", "most 3 rows of"), "prose"));

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "draw.h"
+#include "says.h"
 
 static const struct {
   const char *mesh;
@@ -157,12 +158,10 @@ static void judge(int world, const ad_sabotage *tried) {
 static void what_is_written_is_refused_and_what_is_done_shows_in_numbers(void **state) { visit_derived(found, judge); }
 
 static void explain(int world, const ad_sabotage *tried) {
-  static const char *const reasons[] = {"over one rank", "has one rank", "all ranks along",
-                                        "or the same on other ranks", "a declaration moves no bytes"};
+  char list[96];
   if (tried->caught != AD_CAUGHT_NO_EFFECT) return;
-  for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
-    if (strstr(tried->message, reasons[i])) return;
-  fail_msg("%s on %s: %s", tried->name, worlds[world].mesh, tried->message);
+  snprintf(list, sizeof list, "%s without effect", ad_operator_name(tried->planting.operator_));
+  assert_says_in(list, tried->message, SAYS_FACTS(NULL));
 }
 
 static void what_has_no_effect_has_a_reason(void **state) { visit_derived(found, explain); }
@@ -171,7 +170,7 @@ static void leave_cp(int world, const ad_sabotage *tried) {
   const ad_planting *planting = &tried->planting;
   if (planting->operator_ != AD_OPERATOR_FEWER_AXES || planting->axis != AD_CP || planting->in_record) return;
   assert_int_equal(tried->caught, AD_CAUGHT_NO_EFFECT);
-  assert_string_equal(tried->message, "`cp` has one rank");
+  assert_text_says(tried->message, "cp");
 }
 
 static void an_axis_of_one_rank_may_be_left_out(void **state) { visit_derived(found, leave_cp); }
@@ -242,7 +241,7 @@ static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void 
   char message[512];
   must(ad_recipe_parse(text, "plain.yaml", NULL, 0, &recipe));
   assert_int_equal(try_unreached(recipe, message, sizeof message), AD_CAUGHT_NONE);
-  assert_non_null(strstr(message, "addend's list of mistakes is wrong"));
+  assert_text_says(message, NULL);
 }
 
 /* Nobody says of a custom program what its steps reach, so there it is no survivor. */

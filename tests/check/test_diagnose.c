@@ -60,7 +60,7 @@ static void the_inverse_of_a_group_names_its_average(void **state) {
   ad_cause cause = diagnose(1.0 / 3, 0.66, 1, 1, 0, -1);
   assert_int_equal(cause.kind, AD_CAUSE_AVERAGED);
   assert_int_equal(cause.axes, REPLICATE);
-  assert_string_equal(cause.text, "averaged, or divided by a count that was summed twice, over dp_replicate");
+  assert_text_says(cause.text, "dp_replicate");
   assert_int_equal(diagnose(0.5, 0.5, 1, 1, 0, -1).axes, SHARD);
   assert_int_equal(diagnose(1.0 / 6, 0.8, 1, 1, 0, -1).axes, REPLICATE | SHARD);
 }
@@ -81,7 +81,7 @@ static void the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_
   ad_cause cause = causes.list[0];
   assert_int_equal(cause.kind, AD_CAUSE_DOUBLED);
   assert_int_equal(cause.axes, AD_AXES(AD_EP));
-  assert_string_equal(cause.text, "divided by too few ranks: by none over ep");
+  assert_text_says(cause.text, "ep");
   ad_mesh_destroy(view);
 }
 
@@ -95,12 +95,10 @@ static void a_factor_that_several_groups_have_names_all_of_them(void **state) {
                       "averaged tp; averaged dp_replicate,dp_shard");
   assert_string_equal(factors("pp=4 dp_replicate=2 dp_shard=2", two, 4), "doubled pp; doubled dp_replicate,dp_shard");
   assert_string_equal(factors("dp_replicate=2 tp=2", tp, 2), "doubled tp; doubled dp_replicate");
-  assert_string_equal(causes.list[0].text, "summed twice, or divided by a local count, over tp");
-  assert_string_equal(causes.list[1].text, "divided by too few ranks: by none over dp_replicate");
+  assert_says_in("doubled over axes of its sum", causes.list[0].text, SAYS_FACTS("tp"));
+  assert_says_in("doubled over other axes", causes.list[1].text, SAYS_FACTS("dp_replicate"));
   assert_string_equal(factors("dp_replicate=2 tp=2", tp, 0.5), "averaged tp; averaged dp_replicate");
-  assert_string_equal(
-      causes.list[1].text,
-      "averaged, or divided by a count that was summed twice, over dp_replicate, over which it is not all summed");
+  assert_says_in("averaged over other axes", causes.list[1].text, SAYS_FACTS("dp_replicate"));
   assert_string_equal(factors("pp=2 dp_replicate=2 dp_shard=2 cp=2 tp=2 block=2", AD_AXES_ALL, 0.7), "unknown ");
   factors("pp=2 dp_replicate=2 dp_shard=2 cp=2 tp=2 block=2", AD_AXES_ALL, 0.125);
   assert_int_equal(causes.count, 20);
@@ -123,7 +121,7 @@ static void a_document_has_one_cause_or_those_that_are_possible(void **state) {
   ad_cause_set(document, list);
   assert_true(json_is_null(json_object_get(document, "cause")) && ad_cause_is_told(document));
   assert_int_equal(json_array_size(json_object_get(document, "possible_causes")), 4);
-  assert_string_equal(ad_cause_print(document, text, sizeof text), "possible causes: averaged over tp; and 3 more");
+  assert_text_says(ad_cause_print(document, text, sizeof text), "tp", "3");
   json_decref(document);
 }
 
@@ -168,7 +166,7 @@ static void a_number_that_is_none_is_told_as_no_error_of_sums(void **state) {
   for (int i = 0; i < 2; i++) {
     ad_cause cause = diagnose(NAN, errors[i], 0, 1, 0, -1);
     assert_int_equal(cause.kind, AD_CAUSE_UNKNOWN);
-    assert_string_equal(cause.text, "a value is not a finite number");
+    assert_text_says(cause.text, NULL);
   }
 }
 
@@ -211,11 +209,11 @@ static void an_error_is_rounding_below_what_a_narrower_dtype_makes(void **state)
 static void rounding_names_what_exceeds_its_share(void **state) {
   static const struct {
     double sum, process;
-    const char *says;
-  } cases[] = {{1, 1, "a narrower dtype or another order of the sum"},
-               {1, 1.01, "it is computed in a narrower dtype"},
-               {1.01, 1, "its addends are summed in a narrower dtype"},
-               {1.01, 1.01, "its addends are summed in a narrower dtype"}};
+    const char *exceeds;
+  } cases[] = {{1, 1, "no share exceeds its part"},
+               {1, 1.01, "process_share exceeds its part"},
+               {1.01, 1, "sum_share exceeds its part"},
+               {1.01, 1.01, "sum_share exceeds its part"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ad_proof_param param = {.ratio = 1,
                             .max_rel_err = 1e-9,
@@ -226,7 +224,8 @@ static void rounding_names_what_exceeds_its_share(void **state) {
                             .replicas_equal = 1};
     ad_diagnose(mesh, REPLICATE | SHARD, &param, 0, 0, -1, &causes);
     assert_int_equal(causes.count, 1);
-    assert_non_null(strstr(causes.list[0].text, cases[i].says));
+    assert_int_equal(causes.list[0].kind, AD_CAUSE_ROUNDING);
+    assert_says_in(cases[i].exceeds, causes.list[0].text, SAYS_FACTS(NULL));
   }
 }
 

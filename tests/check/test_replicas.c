@@ -118,7 +118,10 @@ static int compare_reports(ad_comm *comm, void *context) {
   if (s->changed >> ad_comm_rank(comm) & 1) memcpy((char *)&report + s->offset, &s->to, sizeof s->to);
   CHECK_OK(ad_reports_compare(comm, &everyone, &report, text, sizeof text));
   snprintf(named, sizeof named, "rank %d", s->first);
-  CHECK(s->first ? strstr(text, "rank 0") && strstr(text, named) : !*text);
+  if (s->first)
+    CHECK_TEXT_SAYS(text, "rank 0", named);
+  else
+    CHECK(!*text);
   ad_mesh_destroy(mesh);
   return 0;
 }

@@ -1,5 +1,6 @@
 /* Tests the verdict from both sides, on a proof made up by the test: each number in turn is just within its bound, at
  * it, and just beyond it. */
+#include "says.h"
 #include "world.h"
 
 #include <math.h>
@@ -284,19 +285,21 @@ static char *table_of(const ad_proof *proof, const ad_proof *own) {
   return table;
 }
 
-static void expect_told(const ad_proof *wrong, const char *words) {
+/* The table of a wrong proof has a line that no table of a sound one has, also where the wrong proof is the one in the
+ * recipe's own dtypes. Its sentence stands in the list of `what`. */
+static void expect_told(const ad_proof *wrong, const char *what) {
   ad_proof *sound = sound_proof();
-  char *told[] = {table_of(sound, sound), table_of(wrong, NULL), table_of(sound, wrong)};
-  if (strstr(told[0], words)) fail_msg("\"%s\" is said of a sound proof:\n%s", words, told[0]);
-  if (!strstr(told[1], words)) fail_msg("\"%s\" is not said:\n%s", words, told[1]);
-  if (!strstr(told[2], words)) fail_msg("\"%s\" is not said of own dtypes:\n%s", words, told[2]);
-  for (int i = 0; i < 3; i++) free(told[i]);
+  char *told[] = {table_of(sound, sound), table_of(sound, NULL), table_of(wrong, NULL), table_of(sound, wrong)};
+  const char *at = told[2], *line = next_line_beyond(&at, told[1]);
+  if (!line) fail_msg("%s: nothing is said:\n%s", what, told[2]);
+  assert_says_in(what, line, SAYS_FACTS(NULL));
+  if (strstr(told[0], line)) fail_msg("\"%s\" is said of a sound proof:\n%s", line, told[0]);
+  if (!strstr(told[3], line)) fail_msg("\"%s\" is not said of own dtypes:\n%s", line, told[3]);
+  for (int i = 0; i < 4; i++) free(told[i]);
   free(sound);
 }
 
 static void whatever_decides_is_told_in_the_table(void **state) {
-  static const char *const words[] = {"the loss is off by", "the norm is off by", "a choice is worse by",
-                                      "all gradients together are", "the program's states or measured numbers are off"};
   ad_proof *proof = sound_proof();
   proof->margin = -1e-3;
   for (size_t i = 0; i < COUNT(of_proof); i++) {
@@ -304,25 +307,32 @@ static void whatever_decides_is_told_in_the_table(void **state) {
     double values[] = {1.001 * bound_of(&of_proof[i], proof), NAN};
     for (size_t k = 0; k < COUNT(values); k++) {
       *value = values[k];
-      expect_told(proof, words[i]);
+      expect_told(proof, of_proof[i].name);
     }
     *value = kept;
   }
   proof->initial_equal = 0;
-  expect_told(proof, "the initial values are not those");
+  expect_told(proof, "initial_equal");
   proof->initial_equal = 1;
   proof->updates_equal = 0;
-  expect_told(proof, "the optimizer of one process gives other bits");
+  expect_told(proof, "updates_equal");
   proof->updates_equal = 1;
   strcpy(proof->reports, "the norm is 1 on rank 0 and 2 on rank 1");
-  expect_told(proof, proof->reports);
+  expect_told(proof, "reports");
   *proof->reports = 0;
   for (int p = 0; p < PARAMS; p++) {
     proof->params[p].replicas_equal = 0;
-    char *told = table_of(proof, proof);
-    assert_non_null(strstr(told, "copies are not the same bits"));
-    free(told);
+    char *told = table_of(proof, proof), *own = NULL;
     proof->params[p].replicas_equal = 1;
+    char *sound = table_of(proof, proof);
+    const char *at = told, *line;
+    while ((line = next_line_beyond(&at, sound)))
+      if (strstr(line, "BAD") && !strstr(line, proof->params[p].name)) free(own), own = strdup(line);
+    if (!own) fail_msg("no line of own dtypes:\n%s", told);
+    assert_says_in("replicas_equal", own, SAYS_FACTS("BAD"));
+    free(own);
+    free(sound);
+    free(told);
   }
   free(proof);
 }
@@ -332,14 +342,14 @@ static void a_share_near_1_is_told_with_more_digits(void **state) {
   static const struct {
     double share;
     const char *told;
-  } cases[] = {{0.5123, ", 0.51 of it"},     {0.89123, ", 0.89 of it"},   {0.90123, ", 0.9012 of it"},
-               {0.999512, ", 0.9995 of it"}, {1.001234, ", 1.001 of it"}, {1.09876, ", 1.099 of it"},
-               {1.16789, ", 1.2 of it"}};
+  } cases[] = {{0.5123, "0.51"},    {0.89123, "0.89"},  {0.90123, "0.9012"}, {0.999512, "0.9995"},
+               {1.001234, "1.001"}, {1.09876, "1.099"}, {1.16789, "1.2"}};
   ad_proof *proof = sound_proof();
   for (size_t i = 0; i < COUNT(cases); i++) {
     proof->params[1].max_rel_err = cases[i].share * proof->params[1].bound;
-    char *told = table_of(proof, proof);
-    if (!strstr(told, cases[i].told)) fail_msg("not \"%s\":\n%s", cases[i].told, told);
+    char *told = table_of(proof, proof), named[256];
+    snprintf(named, sizeof named, "`%s`", proof->params[1].name);
+    assert_text_says(told, named, cases[i].told);
     free(told);
   }
   free(proof);

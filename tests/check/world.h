@@ -29,6 +29,32 @@ static inline ad_recipe *small_recipe(const char *mesh, const char *data, const 
   return recipe;
 }
 
+/* The last line of a table, which is its verdict, without its end; in memory that the next call uses again. */
+static inline const char *last_line(const char *table) {
+  static char line[1024];
+  size_t length = strlen(table);
+  assert_true(length && table[length - 1] == '\n');
+  const char *at = table + length - 1;
+  while (at > table && at[-1] != '\n') at--;
+  snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+  return line;
+}
+
+/* The first line of `table` after `from` that `other` does not have, without its end; NULL if there is none. In memory
+ * that the next call uses again. *from is set to the end of the line. */
+static inline const char *next_line_beyond(const char **from, const char *other) {
+  static char line[1024];
+  for (const char *at = *from; *at; at = *from) {
+    size_t length = strcspn(at, "\n");
+    *from = at + length + (at[length] == '\n');
+    snprintf(line, sizeof line, "%.*s\n", (int)length, at);
+    if (strstr(other, line)) continue;
+    line[length] = 0;
+    return line;
+  }
+  return NULL;
+}
+
 #define UNEQUAL ", valid: [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0]"
 
 #endif

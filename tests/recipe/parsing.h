@@ -7,13 +7,17 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "addend/recipe.h"
+#include "says.h"
 
 #define COUNT_OF(...) (sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 /* READ parses a recipe with --set arguments (NULL: none) that must be right. */
 #define READ(text, ...) read_good(text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
-/* SAYS checks that the recipe is refused with exactly this message. */
-#define SAYS(message, text) says(message, text, NULL, 0)
-#define SET_SAYS(message, text, ...) says(message, text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
+/* SAYS checks that the recipe is refused with a message that has these facts, which stand in parentheses: "r.yaml:5: KEY",
+ * "--set KEY", values. Its sentence stands in the golden list of that text or of those --set arguments. */
+#define SAYS(facts, text) says(__FILE__, __LINE__, #text, SAYS_FACTS facts, text, NULL, 0)
+#define SET_SAYS(facts, text, ...)                                                                   \
+  says(__FILE__, __LINE__, #__VA_ARGS__, SAYS_FACTS facts, text, (const char *const[]){__VA_ARGS__}, \
+       COUNT_OF(__VA_ARGS__))
 
 static inline ad_recipe *read_good(const char *text, const char *const *sets, size_t count) {
   ad_recipe *recipe = NULL;
@@ -22,10 +26,11 @@ static inline ad_recipe *read_good(const char *text, const char *const *sets, si
   return recipe;
 }
 
-static inline void says(const char *message, const char *text, const char *const *sets, size_t count) {
+static inline void says(const char *file, int line, const char *list, const char *const *facts, const char *text,
+                        const char *const *sets, size_t count) {
   ad_recipe *recipe = NULL;
   assert_int_equal(ad_recipe_parse(text, "r.yaml", sets, count, &recipe), AD_INVALID);
-  assert_string_equal(ad_last_error(), message);
+  says_or_fail(says_wrong(ad_last_error(), facts, file, list), file, line);
   assert_null(recipe);
 }
 

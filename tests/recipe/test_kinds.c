@@ -132,10 +132,7 @@ static void a_view_enumerates_the_ranks_of_its_mesh(void **state) {
   assert_text_says(printed, "efsdp=2 ep=2");
   free(printed);
   ad_recipe_destroy(recipe);
-  SAYS(
-      "r.yaml:5: views.sparse: view \"efsdp=2 ep=3\" has 6 ranks, its mesh \"tp=4\" has 4; the two numbers must be "
-      "equal",
-      GOOD "views: {sparse: efsdp=2 ep=3}\n");
+  SAYS(("r.yaml:5: views.sparse", "efsdp=2 ep=3", "6", "tp=4", "4"), GOOD "views: {sparse: efsdp=2 ep=3}\n");
 }
 
 static void assert_view(const char *mesh, const char *text, const char *wanted) {
@@ -214,32 +211,16 @@ static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state
 }
 
 static void no_other_program_knows_its_keys(void **state) {
-  SAYS(
-      "r.yaml:5: losses: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, "
-      "evaluate, "
-      "checkpoint",
-      GPT "losses: {weights: [1]}\n");
-  SET_SAYS(
-      "--set losses.weights: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, "
-      "evaluate, "
-      "checkpoint\n"
-      "--set mesh.encoder: unknown key; `mesh` has no keys below it\n"
-      "--set train.balance: unknown key; known here are global_batch, microbatches, steps, lr, warmup, "
-      "final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay, seed, sync",
-      GPT, "losses.weights=[1]", "mesh.encoder=dp=2", "train.balance=1");
-  SAYS(
-      "r.yaml:5: data: unknown key; known here are name, model, losses, views, images, mesh, placement, precision, "
-      "shard, train, evaluate, "
-      "checkpoint",
-      GOOD "data: {seq: 3}\n");
+  SAYS(("r.yaml:5: losses"), GPT "losses: {weights: [1]}\n");
+  SET_SAYS(("--set losses.weights", "--set mesh.encoder", "--set train.balance"), GPT, "losses.weights=[1]",
+           "mesh.encoder=dp=2", "train.balance=1");
+  SAYS(("r.yaml:5: data"), GOOD "data: {seq: 3}\n");
 }
 
 static void kinds_are_listed_where_none_is_named(void **state) {
-  SAYS(
-      "r.yaml:1: model.kind: must be gpt, moe, ocr, decompose or pair, is diffuse; --program FILE brings one of your "
-      "own",
-      "model: {kind: diffuse, experts: 8, heads: 0, width: 1}\nlosses: {weights: x}\nimages: 3\n" MESH TRAIN);
-  SAYS("r.yaml:1: model.kind: is missing: gpt, moe, ocr, decompose or pair", "model: {width: 4}\n" IMAGES MESH TRAIN);
+  SAYS(("r.yaml:1: model.kind", "--program", "FILE"),
+       "model: {kind: diffuse, experts: 8, heads: 0, width: 1}\nlosses: {weights: x}\nimages: 3\n" MESH TRAIN);
+  SAYS(("r.yaml:1: model.kind"), "model: {width: 4}\n" IMAGES MESH TRAIN);
 }
 
 static void each_module_has_its_mesh(void **state) {
@@ -259,31 +240,18 @@ static void each_module_has_its_mesh(void **state) {
 }
 
 static void a_mesh_that_is_missing_or_of_no_module_is_told_with_its_line(void **state) {
-  SAYS(
-      "r.yaml:4: mesh.model: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"\n"
-      "r.yaml:5: mesh.encodr: unknown key; did you mean mesh.encoder?\n"
-      "r.yaml:6: mesh.encoder: mesh \"dq=2\": unknown axis `dq`; the axes are pp, dp_replicate, dp_shard, cp, tp, "
-      "block, "
-      "efsdp, ep, etp, and dp for dp_shard\n"
-      "r.yaml:7: mesh.colour: unknown key; known here are encoder, model",
-      MODEL IMAGES TRAIN "mesh:\n  encodr: dp=2\n  encoder: dq=2\n  colour: dp=4\n");
-  SAYS("r.yaml:3: mesh: must be a mapping of keys to values, is dp=4", MODEL IMAGES "mesh: dp=4\n" TRAIN);
-  SAYS(
-      "r.yaml: mesh.encoder: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"\n"
-      "r.yaml: mesh.model: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"",
-      MODEL IMAGES TRAIN);
-  SET_SAYS("--set mesh.decoder: unknown key; did you mean mesh.encoder?\n--set mesh.model: has tp", GOOD,
-           "mesh.decoder=dp=4", "mesh.model=dp=2 tp=2");
+  SAYS(("r.yaml:4: mesh.model", "r.yaml:5: mesh.encodr", "mesh.encoder", "r.yaml:6: mesh.encoder", "dq=2",
+        "r.yaml:7: mesh.colour"),
+       MODEL IMAGES TRAIN "mesh:\n  encodr: dp=2\n  encoder: dq=2\n  colour: dp=4\n");
+  SAYS(("r.yaml:3: mesh", "dp=4"), MODEL IMAGES "mesh: dp=4\n" TRAIN);
+  SAYS(("r.yaml: mesh.encoder", "r.yaml: mesh.model"), MODEL IMAGES TRAIN);
+  SET_SAYS(("--set mesh.decoder", "mesh.encoder", "--set mesh.model"), GOOD, "mesh.decoder=dp=4",
+           "mesh.model=dp=2 tp=2");
 }
 
 static void modules_have_as_many_ranks_as_each_other(void **state) {
-  SET_SAYS(
-      "r.yaml:3: mesh: the modules run on the same ranks, so their meshes must have equally many ranks: encoder has "
-      "tp=4, "
-      "so 4 "
-      "ranks; model has dp=6, so 6 ranks; with placement: disjoint each module has ranks of its own",
-      GOOD, "mesh.model=dp=6");
-  SET_SAYS("--set placement: must be colocated or disjoint, is apart", GOOD, "placement=apart");
+  SET_SAYS(("r.yaml:3: mesh", "tp=4", "4", "dp=6", "6"), GOOD, "mesh.model=dp=6");
+  SET_SAYS(("--set placement"), GOOD, "placement=apart");
   ad_recipe *r = READ(GOOD, "mesh.model=dp=6", "placement=disjoint");
   int64_t ranks = 7;
   assert_int_equal(ad_recipe_world(r, &ranks), AD_OK);
@@ -298,16 +266,16 @@ static void modules_have_as_many_ranks_as_each_other(void **state) {
 }
 
 static void what_keys_say_together_is_told_once_and_at_its_place(void **state) {
-  SAYS("r.yaml:1: model.width: must be even, is 5\nr.yaml:4: train.balance: is more than microbatches",
+  SAYS(("r.yaml:1: model.width", "5", "r.yaml:4: train.balance"),
        "model: {kind: pair, width: 5}\n" IMAGES MESH
        "train: {global_batch: 6, steps: 10, lr: 1e-3, balance: 2, microbatches: 1}\n");
-  SAYS("r.yaml:1: model.width: must be at least 2, is 1", "model: {kind: pair, width: 1}\n" IMAGES MESH TRAIN);
-  SAYS("r.yaml:4: mesh.model: has tp", MODEL IMAGES "mesh: {encoder: dp=2,\n  model: tp=2}\n" TRAIN);
+  SAYS(("r.yaml:1: model.width", "2", "1"), "model: {kind: pair, width: 1}\n" IMAGES MESH TRAIN);
+  SAYS(("r.yaml:4: mesh.model"), MODEL IMAGES "mesh: {encoder: dp=2,\n  model: tp=2}\n" TRAIN);
 }
 
 static void a_list_with_a_mistake_is_left_empty(void **state) {
-  SAYS("r.yaml:5: losses.weights: must be at most 2, is 3", GOOD "losses: {weights: [1, 3]}\n");
-  SET_SAYS("--set images: must be a text, is a list", GOOD, "images=[a, [b]]");
+  SAYS(("r.yaml:5: losses.weights", "2", "3"), GOOD "losses: {weights: [1, 3]}\n");
+  SET_SAYS(("--set images"), GOOD, "images=[a, [b]]");
 }
 
 static void a_file_that_is_missing_is_told_at_its_element(void **state) {
@@ -318,9 +286,9 @@ static void a_file_that_is_missing_is_told_at_its_element(void **state) {
   fprintf(file, MODEL MESH TRAIN "images:\n  - /etc/passwd\n  - /nowhere\n");
   fclose(file);
   ad_recipe *recipe = NULL;
-  snprintf(expected, sizeof expected, "%s:6: images: /nowhere", path);
+  snprintf(expected, sizeof expected, "%s:6", path);
   assert_int_equal(ad_recipe_read(path, NULL, 0, &recipe), AD_IO);
-  assert_string_equal(ad_last_error(), expected);
+  assert_says(expected, "images", "/nowhere");
   remove(path);
 }
 
@@ -343,7 +311,7 @@ static void contracts_and_storage_are_said_of_the_parameters_of_all_modules(void
   ad_program_destroy(program);
   ad_comm_close(comm);
   ad_recipe_destroy(r);
-  SET_SAYS("--set precision.overrides: decoder.* matches no parameter; the parameters are encoder.w to model.w", GOOD,
+  SET_SAYS(("--set precision.overrides", "decoder.*", "encoder.w", "model.w"), GOOD,
            "precision.overrides={decoder.*: {param: f64}}");
 }
 
@@ -398,14 +366,10 @@ static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **
   assert_says("model.layers", "1", "0", "model.rotary_base", "data.seq", "-4", "model.heads", "d_model", "32", "3", "2",
               "4", "ep=2", "dp_replicate", "dp_shard", "cp", "tp");
   ad_comm_close(comm);
-  SAYS(
-      "r.yaml:1: model.layers: must be at least 1, is 0\n"
-      "r.yaml:2: model.rotary_base: must be above 1, is 1\n"
-      "r.yaml:3: model.heads: must divide d_model: 32 is not a multiple of 3; 2 or 4 would do\n"
-      "r.yaml:4: data.seq: must be at least 1, is -4\n"
-      "r.yaml:5: mesh: ep=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp",
-      "model: {kind: gpt, layers: 0,\n  rotary_base: 1, d_model: 32,\n  heads: 3}\ndata: {text: a, seq: -4}\n"
-      "mesh: dp=2 ep=2\n" TRAIN);
+  SAYS(("r.yaml:1: model.layers", "1", "0", "r.yaml:2: model.rotary_base", "r.yaml:3: model.heads", "d_model", "32",
+        "3", "2", "4", "r.yaml:4: data.seq", "-4", "r.yaml:5: mesh", "ep=2"),
+       "model: {kind: gpt, layers: 0,\n  rotary_base: 1, d_model: 32,\n  heads: 3}\ndata: {text: a, seq: -4}\n"
+       "mesh: dp=2 ep=2\n" TRAIN);
 }
 
 int main(void) {

@@ -20,6 +20,8 @@
 /* Checks that the message recorded last has these facts, and that its sentence is listed (says.h). */
 #define CHECK_SAYS(...) \
   rank_check_says(says_wrong(ad_last_error(), SAYS_FACTS(__VA_ARGS__), __FILE__, __func__), __FILE__, __LINE__)
+#define CHECK_TEXT_SAYS(text, ...) \
+  rank_check_says(says_wrong_line((text), SAYS_FACTS(__VA_ARGS__), __FILE__, __func__), __FILE__, __LINE__)
 #define CHECK_LISTED() CHECK_SAYS(NULL)
 #define CHECK_FACTS(...) rank_check_says(says_lacks(ad_last_error(), SAYS_FACTS(__VA_ARGS__)), __FILE__, __LINE__)
 #define CHECK_FACTS_ALL(facts) rank_check_says(says_lacks(ad_last_error(), (facts)), __FILE__, __LINE__)

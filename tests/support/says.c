@@ -54,13 +54,24 @@ static int is_subject(const char *text, const char *fact) {
   return 0;
 }
 
+// An axis, or several with commas between them.
+static int is_of_axes(const char *fact) {
+  for (size_t length; *fact; fact += length + (fact[length] == ',')) {
+    int is_axis = 0;
+    length = strcspn(fact, ",");
+    for (size_t i = 0; i < sizeof AXES / sizeof *AXES; i++)
+      is_axis |= length == strlen(AXES[i]) && !strncmp(fact, AXES[i], length);
+    if (!is_axis) return 0;
+  }
+  return 1;
+}
+
 static int is_fact(const char *text, const char *fact) {
   if (is_quoted(text, fact) || *fact == '[') return 1;
   const char *space = strchr(fact, ' ');
   if (!space && is_subject(text, fact)) return 1;
   if (space && strchr(space + 1, ' ')) return 0;
-  for (size_t i = 0; i < sizeof AXES / sizeof *AXES; i++)
-    if (!strcmp(fact, AXES[i])) return 1;
+  if (is_of_axes(fact) || !strncmp(fact, "--", 2)) return 1;
   for (const char *c = fact; *c; c++)
     if (isdigit((unsigned char)*c) || isupper((unsigned char)*c) || strchr("/.=_", *c) || *c & 0x80) return 1;
   return 0;

@@ -5,11 +5,12 @@
  *   assert_text_says(page, "emb.w", "2.5e-07");           one line of the text has them all
  *   CHECK_SAYS("rank 1", "signal 9");                     the first, in a rank, see ranks.h
  *
- * assert_says_all and CHECK_SAYS_ALL take a list that ends with NULL, for tables of cases.
+ * assert_says_all and CHECK_SAYS_ALL take a list that ends with NULL, for tables of cases. assert_says_in also names the
+ * list of sentences, which otherwise is that of the function: a helper's caller, or a case.
  *
  * A fact is a name or a value as the message prints it: it stands in quotes or backquotes there, or it has a digit, a
- * capital letter, a slash, a point, an equals sign or an underscore, or it is an axis or a term of the field (AXES in
- * says.c), or a shape in brackets, or the subject before the message's colon. It is no part of a longer name or number. A word of prose is refused as a fact.
+ * capital letter, a slash, a point, an equals sign or an underscore, or it is an option of the command line, or axes or a
+ * term of the field (AXES in says.c), or a shape in brackets, or the subject before the message's colon. It is no part of a longer name or number. A word of prose is refused as a fact.
  *
  * tests/golden/LAYER.txt lists the sentences of each test function. A sentence that is not listed there fails its test;
  * script/golden writes the lists again. A sentence is listed without its numbers, and paths of this source tree and of
@@ -28,6 +29,8 @@
   says_or_fail(says_wrong(ad_last_error(), (facts), __FILE__, __func__), __FILE__, __LINE__)
 #define assert_text_says(text, ...) \
   says_or_fail(says_wrong_line((text), SAYS_FACTS(__VA_ARGS__), __FILE__, __func__), __FILE__, __LINE__)
+#define assert_says_in(list, text, facts) \
+  says_or_fail(says_wrong((text), (facts), __FILE__, (list)), __FILE__, __LINE__)
 #define assert_facts(text, ...) says_or_fail(says_lacks((text), SAYS_FACTS(__VA_ARGS__)), __FILE__, __LINE__)
 
 /* What is wrong with a text, in memory that the next call of the thread uses again; NULL if it has the facts, and if

@@ -35,9 +35,9 @@ def has(text, fact):
 
 def is_fact(text, fact):
     """Whether the text prints the fact as a name or a value, so that it is no word of prose."""
-    if fact in AXES or any(f"{quote}{fact}{quote}" in text for quote in "`\"'"):
+    if AXES.issuperset(fact.split(",")) or any(f"{quote}{fact}{quote}" in text for quote in "`\"'"):
         return True
-    return fact.count(" ") < 2 and re.search(r"[\d/.=_]|[^\W\d_a-z]|[^\x00-\x7f]", fact) is not None
+    return fact.count(" ") < 2 and re.search(r"^--|[\d/.=_]|[^\W\d_a-z]|[^\x00-\x7f]", fact) is not None
 
 
 def sentence_of(text):

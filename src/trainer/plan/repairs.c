@@ -114,9 +114,7 @@ ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context) {
   if (!search.listed || (!found && refused == AD_INVALID)) return ad_fail(refused, "%s", message);
   char *guess = strstr(message, AD_MAY_REPAIR);
   if (guess) *guess = 0;
-  if (!found)
-    return ad_fail(refused, "%s; no conversion of a single value there repairs it (%s)", message,
-                   print_tried(&search, others, sizeof others));
-  return ad_fail(refused, "%s; this repairs it: %s (tried on a whole step: all types are then right, %s)", message,
+  if (!found) return ad_fail(refused, "%s" AD_NO_REPAIR "(%s)", message, print_tried(&search, others, sizeof others));
+  return ad_fail(refused, "%s" AD_REPAIRS "%s (tried on a whole step: all types are then right, %s)", message,
                  ad_repair_print(&repair, text, sizeof text), print_others(&repair, &search, others, sizeof others));
 }

@@ -4,6 +4,10 @@
 #include "addend/status.h"
 #include "tensor/repair.h"
 
+/* What a message says before a repair that was tried, and where none was found. */
+#define AD_REPAIRS "; this repairs it: "
+#define AD_NO_REPAIR "; no conversion of a single value there repairs it "
+
 /* One step of the program on engine dry; every call must do the same. */
 typedef ad_status (*ad_dry_step)(void *context);
 
