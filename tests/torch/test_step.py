@@ -1,0 +1,564 @@
+"""Test what a watch decides of a step by tables of synthetic inputs: factors of a GradScaler, further readings, what is
+not judged and why, the type, factor and place of each parameter, and which elements are sampled. No job runs.
+Sources: _step, _afterwards, _readings, _doubts, _seen, _expected, _pipeline and _sample of addend.torch.
+"""
+
+import math
+import types
+import unittest
+
+import numpy
+import torch
+from torch import nn
+
+from addend.torch import _addends, _afterwards, _doubts, _expected, _pipeline, _readings, _sample, _seen, _step
+from addend.torch._meshes import Mesh
+from addend.torch._parameters import Watched
+
+DP = Mesh(("dp",), (2,), {0: (0,), 1: (1,)})
+DP_TP = Mesh(("dp", "tp"), (2, 3), {3 * dp + tp: (dp, tp) for dp in range(2) for tp in range(3)})
+NAN, INF = math.nan, math.inf
+
+
+def entry(name="w", **more):
+    param = nn.Parameter(torch.ones(3))
+    return Watched(name, param, more.pop("owned", param), **more)
+
+
+def piece(*values):
+    return _sample.Piece(torch.tensor(values), _sample.Box((0,), (len(values),)), (len(values),))
+
+
+class Scales(unittest.TestCase):
+    """By what a GradScaler divided, and whether that surely is no part of what is expected."""
+
+    def factor(self, scale, expected=1.0, said=False, was_scaled=True, mesh=DP):
+        step = object.__new__(_step.Step)
+        step._mesh, step._factors, step._expect = mesh, {"w": expected}, expected if said else None
+        step._afterwards = types.SimpleNamespace(was_scaled=lambda name: was_scaled)
+        times, words, is_certain = step._scaler_factor("w", 1 / scale)
+        self.assertAlmostEqual(times * scale, 1)
+        self.assertIn(f"{scale:g}", words)
+        return is_certain, words
+
+    def test_a_factor_is_certain_where_the_loss_was_scaled(self):
+        for scale in (2, 8, 1024):
+            for expected in (1.0, 0.5, 1 / 3):
+                self.assertIs(self.factor(scale, expected)[0], True)
+                is_certain, words = self.factor(scale, expected, was_scaled=False)
+                self.assertIs(is_certain, False)
+                for some in ("right if", "wrong if", "begin the watch before the loss is scaled"):
+                    self.assertIn(some, words)
+
+    def test_what_the_caller_expects_may_have_the_scale(self):
+        for mesh, means in ((DP, (1, 2)), (DP_TP, (1, 2, 3, 6))):
+            for count in range(1, 8):
+                is_certain, words = self.factor(1024, 1 / count, True, mesh=mesh)
+                self.assertIs(is_certain, count in means, (mesh, count))
+                self.assertIn("expect=", words)
+            for by, is_certain in ((1 + 1e-10, True), (1 - 1e-10, True), (1 + 1e-8, False), (1 - 1e-8, False)):
+                self.assertIs(self.factor(1024, 0.5 * by, True, mesh=mesh)[0], is_certain, by)
+            for scale in (1, 2, 3, 4, 6, 8):  # one that is a number of ranks may be the mean itself
+                self.assertIs(self.factor(scale, 1.0, True, mesh=mesh)[0], scale not in means, scale)
+
+    def loss(self):
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+        self.param = nn.Parameter(torch.ones(3))
+        self.scaler.scale(torch.ones(1))
+        return self.param.sum()
+
+    def was_scaled(self, *backwards, scaler=None):
+        """Whether the loss of a parameter counts as scaled after these backwards (what they begin from, and whether
+        torch.autograd.grad runs them) and a division by the scaler."""
+        found = _afterwards.Afterwards([Watched("w", self.param, self.param)], None, None, None)
+        for roots, is_asked in backwards:
+            found.around_backward(roots)
+            found.before_addend(found._by_id[id(self.param)], is_asked)
+            found.around_backward(None)
+        self.param.grad = torch.ones(3)
+        found._scaler = scaler or self.scaler
+        found._note_scale([self.param.grad], torch.tensor(1 / 16.0))
+        self.assertEqual(found.scaled, {"w": 1 / 16})
+        return found.was_scaled("w")
+
+    def test_a_loss_counts_as_scaled_if_each_backward_begins_from_a_product_with_the_scale(self):
+        loss = self.loss()
+        right = self.scaler.scale(loss)
+        table = {
+            "scaled": (right, True),
+            "converted": (right.double(), True),
+            "in a tuple": ((right,), True),
+            "no loss": ((), False),
+            "not scaled": (loss, False),
+            "a leaf": (self.param, False),
+            "another product": (loss * 16, False),
+            "a tensor of that value": (loss * torch.tensor(16.0), False),
+            "divided": (right / 16, False),
+            "added": (right + 1, False),
+            "both": ((right, loss), False),
+            "unknown": (None, False),
+            "a product with elements": ((self.param * torch.full((3,), 16.0)), False),
+        }
+        for name, (roots, expected) in table.items():
+            for backwards in ([(roots, False)], [(right, False), (roots, False)], [(roots, False), (right, True)]):
+                with self.subTest(name, backwards=len(backwards)):
+                    is_first = roots == () and len(backwards) == 2 and not backwards[1][1]
+                    self.assertIs(self.was_scaled(*backwards), expected or is_first)
+        self.assertIs(self.was_scaled((right, True)), False)  # no backward
+        self.assertIs(self.was_scaled((right, False), scaler=torch.amp.GradScaler("cpu")), False)
+
+    def test_a_scale_that_the_job_gets_before_a_backward_scales_it(self):
+        loss = self.loss()
+        calls = {
+            "scale": (lambda: self.scaler.scale(loss), True),
+            "scale a list": (lambda: self.scaler.scale([torch.ones(1), loss]), True),
+            "scale a number": (lambda: self.scaler.scale(torch.ones(1)), False),
+            "get": (lambda: self.scaler.get_scale(), True),
+        }
+        for name, (call, expected) in calls.items():
+            for is_before in (True, False):
+                found = _afterwards.Afterwards([entry()], None, None, None)
+                found.attach()
+                self.addCleanup(found.remove)
+                for at in (0, 1):
+                    if at == is_before:
+                        found.before_addend(entry(), False)
+                    else:
+                        call()
+                found.remove()
+                self.assertIs(found.was_scaled("w"), expected and is_before, (name, is_before))
+
+
+class Readings(unittest.TestCase):
+    """Further ways to read a sum."""
+
+    def test_what_autograd_grad_returned_is_one_more_reading_beside_those_of_backwards(self):
+        found = _readings.of({}, {}, ["w"])
+        self.assertEqual(
+            [(one.asked, one.hooked, one.times, one.doubt) for one in found["w"]], [(True, False, 1.0, "")]
+        )
+        self.assertIn("torch.autograd.grad", found["w"][0].words)
+        self.assertEqual(_readings.of({}, {}), {})
+        both = _readings.of({"w": _addends.Change("changed", 0.5)}, {"w": [(0.25, "scaled", False)]}, ["w"])["w"]
+        told = [(one.asked, one.hooked, one.times, one.doubt) for one in both]
+        self.assertEqual(
+            told,
+            [
+                (False, False, 0.25, "scaled"),
+                (False, True, 1.0, ""),
+                (False, True, 0.25, "scaled"),
+                (True, False, 1, ""),
+            ],
+        )
+
+    def test_gradients_that_were_asked_for_are_addends_where_no_backward_has_any(self):
+        """Whether the parameter has an addend of a backward and a sum: where that of torch.autograd.grad goes, and
+        whether such gradients number the microbatches."""
+        table = {
+            "added by hand": ((True, True), ("beside", False)),
+            "inside the loss, without a sum": ((True, False), ("", False)),
+            "alone": ((False, True), ("taken", True)),
+            "alone, without a sum": ((False, False), ("taken", True)),
+        }
+        for name, ((has_backward, has_sum), (goes, numbers)) in table.items():
+            addends = _addends.Addends([], _sample.Sampler(None), {})
+            addends.taken = {**({0: {"w": piece(1.0)}} if has_backward else {}), -1: {"w": piece(2.0)}}
+            with self.subTest(name):
+                self.assertIs(addends.settle(["w"] if has_sum else []), numbers)
+                self.assertEqual([one.values.item() for one in addends.beside.get("w", [])], [2.0] * (goes == "beside"))
+                self.assertEqual(addends.taken[0]["w"].values.item(), 2.0 if goes == "taken" else 1.0)
+                self.assertEqual(addends.discarded, [])
+        addends = _addends.Addends([], _sample.Sampler(None), {})
+        addends.taken = {0: {"v": piece(1.0)}, -1: {"w": piece(2.0)}, -2: {"w": piece(3.0)}}
+        self.assertIs(addends.settle(["v"]), False)
+        self.assertEqual((addends.discarded, addends.beside, [*addends.taken]), (["w"], {}, [0]))
+
+    def test_gradients_that_were_asked_for_are_added_to_the_first_microbatch_alone(self):
+        addends = _addends.Addends([], _sample.Sampler(None), {})
+        addends.taken = {0: {"v": piece(9.0)}, 1: {"w": piece(1.0)}, 2: {"w": piece(1.0)}}
+        addends.beside = {"w": [piece(2.0), piece(4.0)]}
+        for number, sum_ in ((1, 7.0), (2, 1.0)):
+            self.assertEqual(addends.with_beside(number, "w", piece(1.0)).values.item(), sum_)
+
+
+class Doubts(unittest.TestCase):
+    """Parameters that are not judged, and what is said of them."""
+
+    def test_a_group_of_some_ranks(self):
+        for summed, world, doubted in ((2, 2, False), (1, 2, True), (3, 4, True)):
+            one = entry()
+            _doubts.own_group([one], summed, world)
+            self.assertEqual(bool(one.unjudged), doubted)
+            if doubted:
+                for some in (f"{summed} of {world}", "mesh=", "group="):
+                    self.assertIn(some, one.unjudged)
+
+    def test_sums_over_fewer_ranks_than_are_watched(self):
+        for among, own, ranks, doubted in (
+            ([0, 1], [0, 1], [0, 1], False),
+            ([0, 1, 2], [0, 1], [0, 1], False),
+            ([0, 1, 2], [0, 1], [0], False),
+            ([0, 1, 2], [0, 1], [0, 1, 2], True),
+            ([0, 1, 2], [0, 1], [1, 2], True),
+            ([0, 1], [0], [0, 1], True),
+            ([], [0, 1], [0, 1, 2], False),
+        ):
+            one = entry(among=among, data=[own])
+            _doubts.local_sums([one], ranks)
+            self.assertEqual(bool(one.unjudged), doubted, (among, own, ranks))
+            if doubted:
+                self.assertEqual("group=" in one.unjudged, len(own) > 1)
+                self.assertIn(f"{own[0]}", one.unjudged)
+
+    def test_a_cleared_gradient(self):
+        for used, has, sums, doubted in (
+            (True, True, {}, True),
+            (True, True, {"w": None}, False),
+            (True, False, {}, False),
+            (False, True, {}, False),
+        ):
+            one = entry() if used else entry(owned=nn.Parameter(torch.ones(3)))
+            addends = types.SimpleNamespace(taken={0: {"w": None}} if has else {0: {}})
+            _doubts.cleared([one], addends, sums)
+            self.assertEqual(bool(one.unjudged), doubted, (used, has, sums))
+
+    def test_a_stage_that_has_a_gradient_in_some_of_its_microbatches(self):
+        for has, run, is_stage, unused, doubted in (
+            (0, 3, True, (), False),
+            (1, 3, True, (), True),
+            (2, 3, True, (), True),
+            (3, 3, True, (), False),
+            (2, 3, False, (), False),
+            (2, 3, True, ("v", "w"), False),
+            (2, 3, True, ("v",), True),
+        ):
+            one = entry(stage=object() if is_stage else None)
+            addends = types.SimpleNamespace(taken={m: {"w": None} if m < has else {"v": None} for m in range(run)})
+            pipeline = types.SimpleNamespace(run_by=lambda stage, run=run: run)
+            _doubts.lost_microbatches([one], addends, pipeline, unused)
+            self.assertEqual(f"only {has} " in one.unjudged and "unused=" in one.unjudged, doubted, (has, run))
+
+    def test_a_reason_that_is_known_stays(self):
+        def known():
+            return entry(among=[0, 1], data=[[0]], unjudged="known")
+
+        for doubt in (
+            lambda one: _doubts.own_group([one], 1, 2),
+            lambda one: _doubts.local_sums([one], [0, 1]),
+            lambda one: _doubts.cleared([one], types.SimpleNamespace(taken={0: {"w": None}}), {}),
+        ):
+            one = known()
+            doubt(one)
+            self.assertEqual(one.unjudged, "known")
+
+    def test_names_with_equal_values_are_tied_if_their_sums_are(self):
+        sets = [["first", "last"]]
+        for everyones, doubted in (
+            ([{"first": ((0, 3), "a")}, {"first": ((0, 3), "a")}], False),
+            ([{"first": ((0, 3), "a")}, {"first": ((0, 3), "b")}], True),
+            ([{"first": ((0, 3), "a")}, {"first": ((3, 3), "b")}], False),  # two shards
+            ([{"first": ((0, 3), "a")}, {"first": ((3, 3), "b")}, {"first": ((3, 3), "c")}], True),
+            ([{"first": ((0, 3), "a")}, {}], False),
+        ):
+            watched = [entry("first"), entry("other")]
+            _doubts.ties(watched, sets, everyones)
+            self.assertEqual([bool(one.unjudged) for one in watched], [doubted, False], everyones)
+            if doubted:
+                for some in ("first", "last", "tied="):
+                    self.assertIn(some, watched[0].unjudged)
+
+
+def seen(**more):
+    found = {**dict.fromkeys(_seen.Seen._fields, ()), "numbers": [0], "used": {"w"}, "sums": 1, "infinite_norm": False}
+    return _seen.Seen(**{**found, **more})
+
+
+class Seen(unittest.TestCase):
+    """Steps that are not judged."""
+
+    def test_an_overflow(self):
+        table = {
+            "nothing": ({}, {}, None),
+            "an addend": ({}, {"infinite": ["w"]}, ("rank 1", "`w`")),
+            "both": ({"infinite": ["v", "w", "x"]}, {"infinite": ["w"]}, ("ranks 0 and 1", "`v`", "2 more")),
+            "a sum": ({}, {"infinite_sums": ["w"]}, ("in the sum", "rank 1")),
+            "an addend and a sum": ({"infinite": ["w"]}, {"infinite_sums": ["w"]}, ("rank 0",)),
+            "the norm": ({}, {"infinite_norm": True}, ("norm",)),
+        }
+        for name, (first, second, words) in table.items():
+            with self.subTest(name):
+                found = _seen.overflow({0: seen(**first), 1: seen(**second)})
+                self.assertEqual(found and found.verdict, words and "overflow")
+                for some in words or ():
+                    self.assertIn(some, found.text)
+                if name == "an addend and a sum":
+                    self.assertNotIn("in the sum", found.text)
+
+    def test_nothing(self):
+        for first, second, words in (
+            ({}, {"numbers": []}, None),
+            ({"numbers": []}, {"numbers": []}, "there are gradients"),
+            ({"numbers": [], "sums": 0}, {"numbers": []}, "there are gradients"),
+            ({"numbers": [], "sums": 0}, {"numbers": [], "sums": 0}, "no backward in this watch gave a parameter"),
+            ({"numbers": [], "used": (), "idle": ["w"], "sums": 0},) * 2 + ("no backward in this watch gave a",),
+            ({"numbers": [], "used": ()}, {"numbers": [], "used": ()}, "requires_grad"),
+        ):
+            found = _seen.nothing({0: seen(**first), 1: seen(**second)})
+            self.assertEqual(found and found.verdict, words and "cannot_tell", (first, second))
+            self.assertIn(words or "", found.text if found else "")
+
+
+class Expected(unittest.TestCase):
+    """The type, the factor and the place of a parameter."""
+
+    def test_types_that_the_caller_gives(self):
+        data = Mesh(("dp_replicate", "dp_shard"), (2, 2), {i: divmod(i, 2) for i in range(4)})
+        self.assertEqual(_expected.parse("dp=R tp=S0", DP_TP), {"dp": "R", "tp": "S0"})
+        self.assertEqual(_expected.parse("tp=S10", DP_TP), {"tp": "S10"})
+        self.assertEqual(_expected.parse("dp=I", data), {"dp_replicate": "I", "dp_shard": "I"})
+        self.assertEqual(_expected.parse("dp_shard=I", data), {"dp_shard": "I"})
+        self.assertEqual(_expected.parse("", DP), {})
+        for text, mesh in (("pp=R", DP), ("dp=P", DP), ("dp=S", DP), ("dp=S-1", DP), ("dp", DP), ("d=R", data)):
+            with self.assertRaises(ValueError, msg=text) as caught:
+                _expected.parse(text, mesh)
+            self.assertIn(text, str(caught.exception))
+
+    def test_the_last_pattern_that_fits_counts(self):
+        patterns = {"*": 1, "up.*": 2, "down.weight": 3}
+        for names, value in ((["up.weight"], 2), (["down.weight"], 3), (["down.bias"], 1), (["Up.bias", "up.x"], 2)):
+            self.assertEqual(_expected.last_that_fits(patterns, names[0], 0, *names[1:]), value)
+        self.assertEqual(_expected.last_that_fits({"up.*": 2}, "down", 0), 0)
+
+    def test_types_come_from_wrappers_then_from_the_caller(self):
+        stage = _pipeline.Stage(0, 3, [0, 1, 2], {}, None)
+        table = {
+            "nobody says": (entry(), None, "dp=R tp=R"),
+            "the caller": (entry(), {"w": "tp=S0"}, "dp=R tp=S0"),
+            "a stage": (entry(stage=stage), None, "dp=R tp=I"),
+            "a stage, and the caller": (entry(stage=stage), {"w": "tp=R"}, "dp=R tp=R"),
+            "a tie, whatever the caller gives": (entry(stage=stage, tied=("w", "v")), {"*": "tp=I"}, "dp=R tp=R"),
+            "a wrapper over tp in a stage": (entry(stage=stage, data=[[0, 1, 2]]), None, "dp=R tp=R"),
+        }
+        for name, (one, given, text) in table.items():
+            with self.subTest(name):
+                self.assertEqual(_expected.text(_expected.types_of([one], DP_TP, given, {})["w"]), text)
+
+    def test_factors_come_from_the_caller_then_from_wrappers(self):
+        beside = ([[0, 3]], 0.5)
+        types_of = {"w": {"dp": "R", "tp": "R"}}
+        table = {
+            "the wrapper's": (entry(factor=0.25), None, types_of, 0.25),
+            "the others'": (entry(beside=beside), None, types_of, 0.5),
+            "not the others', of another type": (entry(beside=beside), None, {"w": {"dp": "I", "tp": "R"}}, 1.0),
+            "the caller's": (entry(factor=0.25), 3, types_of, 3.0),
+            "the caller's by pattern": (entry(beside=beside), {"v": 3, "w": 4}, types_of, 4.0),
+            "the caller's for another": (entry(beside=beside), {"v": 3}, types_of, 0.5),
+            "0": (entry(factor=0.25), 0, types_of, 0.0),
+        }
+        for name, (one, given, kinds, factor) in table.items():
+            with self.subTest(name):
+                self.assertEqual(_expected.factors_of([one], given, DP_TP, kinds), {"w": factor})
+
+    def test_a_wrapper_of_some_ranks_along_an_axis_is_noted(self):
+        for data, noted in (([[0, 3]], False), ([[0, 1]], True), ([[0, 1, 2]], False), ([[0, 1, 2, 3, 4, 5]], False)):
+            notes = _expected.smaller_groups([entry(data=data)], DP_TP)
+            self.assertEqual(len(notes), noted, data)
+            if noted:
+                self.assertIn("2 of the 3 ranks along tp", notes[0])
+
+    def test_a_lost_gradient_has_a_peer_with_another_number(self):
+        for name, used, meant, lost in (
+            ("layers.1.w", ["layers.0.w"], (), True),
+            ("layers.10.w", ["layers.9.w"], (), True),
+            ("layers.1.w", ["layers.0.v"], (), False),
+            ("layers.1.w", [], (), False),
+            ("layers.1.w", ["layers.0.w"], ("layers.*",), False),
+            ("layers.1.w", ["layers.0.w"], ("head",), True),
+        ):
+            found = _expected.lost([name], used, meant)
+            self.assertEqual([*found], [name] if lost else [], (name, used, meant))
+            self.assertIn(used[0] if lost else "", found.get(name, ""))
+
+    def test_shards_lie_in_the_order_of_coordinates(self):
+        sizes = {0: 2, 1: 2, 2: 1}
+        shapes = {3 * dp + tp: (4, sizes[tp]) for dp in range(2) for tp in range(3)}
+        for rank in range(6):
+            first = sum(sizes[tp] for tp in range(rank % 3))
+            whole, box = _expected.place({"dp": "R", "tp": "S1"}, DP_TP, rank, shapes)
+            self.assertEqual((whole, box), ((4, 5), _sample.Box((0, first), (4, sizes[rank % 3]))))
+            whole, box = _expected.place({"dp": "S0", "tp": "S1"}, DP_TP, rank, shapes)
+            self.assertEqual((whole, box.first), ((8, 5), (rank // 3 * 4, first)))
+        del shapes[1]  # a rank without the parameter
+        self.assertEqual(_expected.place({"dp": "R", "tp": "S1"}, DP_TP, 2, shapes)[0], (4, 3))
+
+    def test_a_plain_tensor_that_the_caller_shards_needs_a_shape(self):
+        watched = [entry("w"), entry("v")]
+        kinds = {"w": {"dp": "R", "tp": "S0"}, "v": {"dp": "R", "tp": "I"}}
+        self.assertEqual(_expected.cut_by_hand(watched, kinds), ["w"])
+
+    def test_factors_as_a_text(self):
+        self.assertEqual(_expected.factors_text({"a": 0.5, "b": 0.5}), "0.5")
+        self.assertEqual(_expected.factors_text({}), "1.0")
+        self.assertEqual(_expected.factors_text({"a[0]": 0.5, "b": 1.0}), {"a[[]0]": 0.5, "b": 1.0})
+
+
+class Sample(unittest.TestCase):
+    """Which elements are sampled: one in each of equal intervals, the same however the parameter is sharded."""
+
+    def test_a_tensor_that_is_no_larger_than_the_sample_is_taken_whole(self):
+        for numel, count, taken in ((7, 8, 7), (8, 8, 8), (9, 8, 8), (0, 8, 0), (4097, 64, 64)):
+            found = _sample.sampled("w", numel, count)
+            self.assertEqual(len(found), taken)
+            if numel > count:
+                bounds = [k * (numel // count) + k * (numel % count) // count for k in range(count + 1)]
+                for k, at in enumerate(found):
+                    self.assertTrue(bounds[k] <= at < bounds[k + 1], (numel, k))
+            else:
+                self.assertEqual(found.tolist(), list(range(numel)))
+
+    def test_shards_have_together_what_the_whole_has(self):
+        whole = torch.arange(15.0 * 7).reshape(15, 7)
+        for count in (None, 16, 104, 105):
+            wanted = _sample.Sampler(count).take("w", (15, 7), whole, _sample.Box((0, 0), (15, 7))).values
+            self.assertEqual(len(wanted), min(count or 105, 105))
+            for dim, cuts in ((0, (0, 4, 5, 5, 15)), (1, (0, 3, 7))):
+                found = []
+                for first, last in zip(cuts, cuts[1:]):
+                    at, size = [0, 0], [15, 7]
+                    at[dim], size[dim] = first, last - first
+                    box = _sample.Box(tuple(at), tuple(size))
+                    for local in (
+                        whole.narrow(dim, first, last - first),
+                        whole.narrow(dim, first, last - first).T.contiguous().T,
+                    ):
+                        taken = _sample.Sampler(count).take("w", (15, 7), local, box).values
+                        self.assertTrue(bool((taken[1:] > taken[:-1]).all()))
+                    found += taken.tolist()
+                self.assertEqual(sorted(found), wanted.tolist(), (count, dim))
+
+    def test_a_plan_is_for_one_layout(self):
+        local = torch.ones(4, 6)
+        plan = _sample.Sampler(5).plan("w", (4, 6), local, _sample.Box((0, 0), (4, 6)))
+        for other, fits in (
+            (torch.zeros(4, 6), True),
+            (torch.zeros(6, 4), False),
+            (torch.zeros(6, 4).T, False),
+            (torch.zeros(4, 6).to_sparse(), False),
+            (nn.Parameter(torch.zeros(4, 6)), False),
+        ):
+            self.assertIs(plan.fits(other), fits, other)
+
+    def test_a_plan_is_thinned_to_at_most_a_number(self):
+        local = torch.arange(100.0)
+        for drawn, count, left in ((50, 50, 50), (50, 49, 25), (50, 25, 25), (50, 24, 17), (50, 1, 1), (None, 5, 100)):
+            plan = _sample.Sampler(drawn).plan("w", (100,), local, _sample.Box((0,), (100,)))
+            self.assertEqual(len(plan.thinned(count).take(local).values), left, (drawn, count))
+
+    def test_values_that_are_no_numbers(self):
+        most = torch.finfo(torch.float32).max
+        pieces = {"a": piece(1.0, 2.0), "b": piece(1.0, NAN), "c": piece(-INF), "d": piece(most, most)}
+        self.assertEqual(_sample.not_finite(pieces), ["b", "c"])
+        self.assertEqual(_sample.not_finite({name: pieces[name] for name in "ad"}), [])
+        self.assertEqual(_sample.not_finite({}), [])
+
+    def test_complex_values_are_two_numbers_and_narrow_ones_are_f32(self):
+        value = torch.tensor([1 + 2j, 3 - 4j])
+        parts, shape, box = _sample.as_real(value.conj(), (5,), _sample.Box((3,), (2,)))
+        self.assertEqual(parts.tolist(), [[1, -2], [3, 4]])
+        self.assertEqual((shape, box), ((5, 2), _sample.Box((3, 0), (2, 2))))
+        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+            taken = _sample.Sampler(None).take("w", (2,), torch.ones(2).to(dtype), _sample.Box((0,), (2,))).values
+            self.assertEqual(taken.dtype, torch.float32 if dtype == torch.float8_e4m3fn else dtype)
+
+    def test_the_name_draws_the_elements(self):
+        self.assertFalse(numpy.array_equal(_sample.sampled("w", 4096, 64), _sample.sampled("v", 4096, 64)))
+
+
+class Stages(unittest.TestCase):
+    """Numbers of a pipeline's microbatches."""
+
+    def test_a_microbatch_is_numbered_by_its_chunk_and_its_round(self):
+        observer, first, second = _pipeline.Observer(), types.SimpleNamespace(submod=1), types.SimpleNamespace(submod=2)
+        told = [observer._number(first, "backward_one_chunk", chunk) for chunk in (0, 1, 0, 1)]
+        self.assertEqual(told, [0, 1, 1 << 20, (1 << 20) + 1])
+        self.assertEqual(observer._number(second, "backward_one_chunk", 0), 0)
+        self.assertEqual(observer._number(first, "backward_weight_one_chunk", 0), 0)  # the other half of the same
+        for module, count in ((1, 4), (2, 1), (3, 0)):
+            self.assertEqual(observer.run_by(_pipeline.Stage(0, 1, [0], {}, module)), count)
+
+    def test_the_divisor_of_a_schedule_is_in_the_factor(self):
+        observer, module = _pipeline.Observer(), nn.Linear(1, 1)
+        observer._note(types.SimpleNamespace(submod=module), 4)
+        step = object.__new__(_step.Step)
+        step._pipeline = observer
+        stage = _pipeline.Stage(0, 1, [0], {}, module)
+        step._watched = [
+            entry(stage=stage),
+            entry("v"),
+            entry("u", stage=_pipeline.Stage(0, 1, [0], {}, nn.Linear(1, 1))),
+        ]
+        step._divide_by_schedules()
+        self.assertEqual([one.factor for one in step._watched], [0.25, 1.0, 1.0])
+
+
+class Afterwards(unittest.TestCase):
+    """Sums with which an optimizer stepped inside the watch."""
+
+    def complete(self, sums, stepped=None, cleared=None, changes=None):
+        found = _afterwards.Afterwards([entry()], None, None, None)
+        for kept, value in ((found._stepped, stepped), (found._cleared, cleared), (found._changes, changes)):
+            if value is not None:
+                kept["w"] = (piece(*value), [])
+        every = {"w": (piece(*sums), [])} if sums is not None else {}
+        found.complete(every)
+        before = found.before_hooks.get("w")
+        return every["w"][0].values.tolist() if every else None, found.later, before and before[0].values.tolist()
+
+    def test_the_sum_is_that_of_the_step(self):
+        table = {
+            "no step": (((1, 2),), ([1, 2], [], None)),
+            "a step": (((1, 2), (1, 2)), ([1, 2], [], None)),
+            "changed since": (((1, 3), (1, 2)), ([1, 2], ["w"], None)),
+            "zeroed since": (((0, 0), (1, 2)), ([1, 2], [], None)),
+            "dropped since": ((None, (1, 2)), ([1, 2], [], None)),
+            "an earlier step, too": (((1, 2), (1, 2), (4, 5)), ([5, 7], [], None)),
+            "an earlier step alone": ((None, None, (4, 5)), ([4, 5], [], None)),
+            "a hook changed it": (((1, 2), None, None, (0, 0.5)), ([1, 2], [], [1, 1.5])),
+            "a hook looked at it": (((1, 2), None, None, (0, 0)), ([1, 2], [], None)),
+        }
+        for name, (arguments, expected) in table.items():
+            with self.subTest(name):
+                given = [None if values is None else [float(one) for one in values] for values in arguments]
+                self.assertEqual(self.complete(*given), expected)
+
+    def test_a_gradient_with_which_a_step_was_taken_is_cleared_or_not(self):
+        for gradient, is_asked, cleared, doubted in (
+            (None, False, True, False),
+            (torch.zeros(3), False, True, False),
+            (torch.ones(3), False, False, True),
+            (torch.ones(3), True, False, False),
+            (torch.zeros(3), True, True, False),
+        ):
+            one = entry()
+            found = _afterwards.Afterwards([one], None, None, None)
+            found._stepped["w"] = (piece(1.0, 1.0, 1.0), [])
+            one.owned.grad = gradient
+            found.before_addend(one, is_asked)
+            told = (bool(found._cleared), bool(one.unjudged), bool(found._stepped))
+            self.assertEqual(told, (cleared, doubted, not cleared and not doubted), (gradient, is_asked))
+
+    def test_two_scales_in_one_watch_are_not_judged(self):
+        for second, doubted in ((1 / 16, False), (1 / 8, True)):
+            one = entry()
+            one.owned.grad = torch.ones(3)
+            found = _afterwards.Afterwards([one], None, None, None)
+            for inverse in (1 / 16, second):
+                found._note_scale([one.owned.grad], torch.tensor(inverse))
+            self.assertEqual((found.scaled, bool(one.unjudged)), ({"w": 1 / 16}, doubted))
+            self.assertEqual("by 16 and by 8" in one.unjudged, doubted)
+            found._note_scale([torch.ones(3)], torch.tensor(0.5))
+            self.assertEqual(found.scaled, {"w": 1 / 16})
+
+
+if __name__ == "__main__":
+    unittest.main()
