@@ -247,7 +247,7 @@ def gradient_of(
         return Gradient(some)
     factors = [factor_of(parts[rank], right[rank], bound) for rank in parts if numpy.any(right[rank])]
     if factors and all(f is not None and abs(f - (factors[0] or 0)) <= 1e-6 * abs(f) + 1e-12 for f in factors):
-        return Gradient(factor=factors[0])
+        return Gradient(factor=max(factors, key=lambda f: abs((f or 0) - 1)))  # a rank of factor 1 hides no other's
     return Gradient(factor=None)
 
 

@@ -1,0 +1,274 @@
+"""Test where a check says that an error begins, by tables of synthetic records: what each module's inputs, outputs and
+gradients are on two ranks, compared with one process. No job runs. Source: addend/torch/_proof/_where.py.
+"""
+
+import unittest
+
+import numpy
+
+from addend.torch._proof import _where
+from addend.torch._proof._axes import Axes
+from addend.torch._proof._factors import Factors
+from addend.torch._proof._trace import Record
+
+TP, DP = Axes({"tp": 2}), Axes({"dp": 2})
+BOUND = 1e-9
+# A model with two layers; the second one has a layer inside. In the order in which one process records them.
+FORWARD = [("", "in"), ("a", "in"), ("a", "out"), ("b", "in"), ("b.c", "in"), ("b.c", "out"), ("b", "out"), ("", "out")]
+BACKWARD = [("", "gout"), ("b", "gout"), ("b.c", "gout"), ("b.c", "gin"), ("b", "gin"), ("a", "gout"), ("a", "gin")]
+
+
+def values():
+    """One process's tensors: a module's input is the output of the one before."""
+    drawn = numpy.random.default_rng(3)
+    x, h, y = (drawn.standard_normal((4, 3)) for _ in range(3))
+    found = {("", "in"): x, ("a", "in"): x, ("a", "out"): h, ("b", "in"): h, ("b", "out"): y, ("", "out"): y}
+    gx, gh, gy = (drawn.standard_normal((4, 3)) for _ in range(3))
+    found.update({("", "gout"): gy, ("b", "gout"): gy, ("b", "gin"): gh, ("a", "gout"): gh, ("a", "gin"): gx})
+    for kind in ("in", "out", "gin", "gout"):
+        found["b.c", kind] = found["b", kind]
+    return found
+
+
+WHOLE = values()
+NOISE = numpy.random.default_rng(4).standard_normal((4, 3))
+
+
+def addend(rank, value):
+    return NOISE if rank == 0 else value - NOISE
+
+
+def times(factor):
+    return lambda rank, value: factor * value
+
+
+def noise(rank, value):
+    return NOISE * (1 + rank)
+
+
+def off(by):
+    """An error in one element of rank 1, in units of the bound."""
+
+    def change(rank, value):
+        value = value.copy()
+        value[0, 0] += rank * by * BOUND * abs(value).max()
+        return value
+
+    return change
+
+
+def rows(rank, value):
+    return value[2 * rank : 2 * rank + 2]
+
+
+def dropped(rank, value):
+    return None
+
+
+def modules(changes, axes=TP, passes=None, collectives=(), averaged=None):
+    """What `changes` made of tensors on two ranks, which have all else as one process has; `passes`: of gradients."""
+    order = [(name, 0, kind, 0) for name, kind in FORWARD + BACKWARD]
+    whole = Record(values={key: WHOLE[key[0], key[2]] for key in order}, order=order)
+    ranks = {}
+    for rank in range(2):
+        own = {key: changes.get((key[0], key[2]), lambda _, value: value)(rank, WHOLE[key[0], key[2]]) for key in order}
+        own = {key: value for key, value in own.items() if value is not None}
+        ranks[rank] = Record(values=own, order=[key for key in order if key in own], collectives=[*collectives])
+        ranks[rank].passes.update({(name, 0, kind, 0): count for (name, kind), count in (passes or {}).items()})
+        ranks[rank].kinds.update({"": "Net", "a": "Layer", "b": "Layer", "b.c": "Inner"})
+    averaged = averaged or {0: 1.0, 1: 1.0}
+    return _where.Modules(whole, ranks, axes, averaged, BOUND, Factors(axes), 1)
+
+
+def told(begins):
+    return begins and (begins.module, begins.place, begins.axes, begins.factor and round(begins.factor, 9))
+
+
+def of(names, kinds, change):
+    return {(name, kind): change for name in names for kind in kinds}
+
+
+class Forward(unittest.TestCase):
+    def hold(self, table):
+        for name, (changes, expected) in table.items():
+            with self.subTest(name):
+                self.assertEqual(told(modules(changes).forward()), expected)
+
+    def test_the_first_module_whose_output_is_wrong(self):
+        inner = of(("b.c", "b", ""), ("out",), noise)
+        between = {**inner, **of(("b.c", "b"), ("in",), noise)}
+        self.hold(
+            {
+                "nothing is": ({}, None),
+                "a": (of("a", ("out",), noise), ("a", "forward", (), None)),
+                "an inner module before the one around it": (inner, ("b.c", "forward", (), None)),
+                "the outer one alone": (of("b", ("out",), noise), ("b", "forward", (), None)),
+                "a module between others": (between, ("", "forward", (), None)),
+                "a multiple": (of("a", ("out",), times(2.0)), ("a", "forward", ("tp",), 2.0)),
+                "a multiple of no number of ranks": (of("a", ("out",), times(1.7)), ("a", "forward", (), 1.7)),
+                "the model": (of(("",), ("out",), times(0.3)), ("", "forward", (), 0.3)),
+            }
+        )
+
+    def test_a_multiple_is_one_factor_on_all_ranks(self):
+        for by, has in ((0.4e-6, True), (-0.4e-6, True), (1e-4, False), (-1e-4, False)):
+            change = of("a", ("out",), lambda rank, value, by=by: value * (1.7 + 1.7 * rank * by))
+            self.assertIs(modules(change).forward().factor is not None, has, by)
+
+    def test_an_output_is_held_to_the_bound(self):
+        for by in (0.9, -0.9, 1.1, -1.1):
+            self.assertEqual(modules(of("a", ("out",), off(by))).forward() is None, abs(by) < 1, by)
+
+    def test_a_gradient_is_held_to_the_bound_on_each_rank(self):
+        for rank in range(2):
+            for by in (0.9, -0.9, 1.1, -1.1, 900, -900, 1100):
+
+                def change(at, value, rank=rank, by=by):
+                    return value * (1 + by * BOUND) if at == rank else value
+
+                self.assertEqual(modules(of("a", ("gin",), change)).hands_on_wrong(), abs(by) > 1, (rank, by))
+
+    def test_a_missing_sum(self):
+        pending = of("a", ("out",), addend)
+        consumed = {**pending, **of(("b", "b.c"), ("in",), addend)}
+        last = of(("b.c", "b", ""), ("out",), addend)
+        self.hold(
+            {
+                "none, where an addend is summed behind": (consumed, None),
+                "behind a": ({**consumed, **of(("b.c", "b", ""), ("out",), noise)}, ("a", "forward", ("tp",), None)),
+                "behind the last": (last, ("b.c", "forward", ("tp",), None)),
+            }
+        )
+
+    def test_rows_that_no_rank_has(self):
+        self.assertIsNone(modules({key: rows for key in WHOLE}, DP).missing())
+        first = {key: lambda rank, value: value[:2] for key in WHOLE}
+        found = modules(first, DP).missing()
+        self.assertEqual(told(found), ("", "forward", (), None))
+        self.assertIn("2 of 4 indices along dimension 0", found.text)
+        self.assertIn("first 2", found.text)
+        most = {key: lambda rank, value: value[:3] if rank else value[:2] for key in WHOLE}
+        self.assertIn("1 of 4", modules(most, DP).missing().text)
+
+    def test_what_outputs_are(self):
+        self.assertEqual(modules({}).tensors(), {})
+        self.assertEqual(modules(of("a", ("out",), addend)).tensors(), {"a": "addend over tp"})
+        found = modules({key: rows for key in WHOLE}, DP).tensors()
+        self.assertEqual(found, dict.fromkeys(("", "a", "b", "b.c"), "part along dimension 0 over dp"))
+
+
+class Loss(unittest.TestCase):
+    def scaled(self, *factors):
+        gradients = {key: (lambda rank, value: factors[rank] * value) for key in WHOLE if key[1][0] == "g"}
+        return modules(gradients)
+
+    def test_a_factor_of_all_losses_to_a_millionth(self):
+        for by, factor in ((0.9e-6, None), (-0.9e-6, None), (1.2e-6, True), (-1.2e-6, True), (2.0, True)):
+            found = self.scaled(1 + by, 1 + by).loss()
+            self.assertEqual(found is not None, factor is not None, by)
+            if found:
+                self.assertEqual((found.place, found.module), ("loss", ""))
+                self.assertAlmostEqual(found.factor, 1 + by, places=9)
+        self.assertEqual(told(self.scaled(2, 2).loss()), ("", "loss", ("tp",), 2.0))
+        wanted = modules({key: times(2.0) for key in WHOLE if key[1][0] == "g"}, averaged={0: 2.0, 1: 2.0})
+        self.assertIsNone(wanted.loss())
+
+    def test_losses_that_do_not_count_alike(self):
+        found = self.scaled(1, 1.5).loss()
+        self.assertEqual(told(found), ("", "loss", (), None))
+        for some in ("rank 0's microbatch 0: 1", "rank 1's microbatch 0: 1.5"):
+            self.assertIn(some, found.text)
+
+    def test_a_wrong_gradient_of_the_output(self):
+        self.assertIsNone(modules({}).behind())
+        self.assertEqual(told(modules(of(("",), ("gout",), noise)).behind()), ("b.c", "loss", (), None))
+        self.assertEqual(told(modules(of(("",), ("gout",), addend)).behind()), ("b.c", "loss", ("tp",), None))
+        lost = {("", "gout"): noise, ("", "out"): noise}
+        self.assertIsNone(modules(lost).behind())
+        pending = {("", "gout"): addend, ("", "out"): addend}
+        self.assertIsNone(modules({("", "out"): addend}).behind())
+        self.assertEqual(told(modules(pending).behind()), ("b.c", "loss", (), None))
+
+
+class Backward(unittest.TestCase):
+    EARLY = {"a.weight": "wrong"}
+
+    def test_the_first_module_that_hands_back_a_wrong_gradient(self):
+        inner = of(("b.c", "b"), ("gin",), noise)
+        both = {**of(("b",), ("gin",), noise), **of("a", ("gout", "gin"), noise)}
+        before = {**of("a", ("gout",), addend), **of(("b.c", "b"), ("gin",), addend), **of("a", ("gin",), noise)}
+        table = {
+            "nothing is": ({}, {}, None),
+            "no parameter is wrong": (of(("b",), ("gin",), noise), {}, None),
+            "b": (both, self.EARLY, ("b", "backward", (), None)),
+            "the inner one": (inner, self.EARLY, ("b.c", "backward", (), None)),
+            "a multiple": (of(("b",), ("gin",), times(2.0)), self.EARLY, ("b", "backward", ("tp",), 2.0)),
+            "a parameter alone": ({}, self.EARLY, ("a", "backward", (), None)),
+            "a parameter of the inner one": ({}, {"b.c.weight": ""}, ("b.c", "backward", (), None)),
+            "a parameter of no module": ({}, {"b.d.e.weight": ""}, ("b", "backward", (), None)),
+            "a sum is missing before": (before, self.EARLY, ("b.c", "backward", ("tp",), None)),
+            "between modules": (of("a", ("gout", "gin"), noise), self.EARLY, ("", "backward", (), None)),
+            "between, a multiple": (of("a", ("gout", "gin"), times(1.7)), self.EARLY, ("", "backward", (), 1.7)),
+            "between, none": (of("a", ("gout", "gin"), dropped), self.EARLY, ("", "backward", (), None)),
+        }
+        for name, (changes, early, expected) in table.items():
+            with self.subTest(name):
+                found = modules(changes)
+                self.assertEqual(told(found.backward(early, {})), expected)
+                self.assertEqual(
+                    found.hands_on_wrong(), any("g" in kind for _, kind in changes) and name[-6:] != ", none"
+                )
+
+    def test_a_sum_that_is_missing_where_addends_are_right(self):
+        changes = of("a", ("gout", "gin"), addend)
+        late = {"a.weight": frozenset(["tp"])}
+        self.assertEqual(told(modules(changes).backward({}, late)), ("", "backward", ("tp",), None))
+        for other in ({}, {"b.weight": frozenset(["tp"])}, {"a.weight": frozenset()}):
+            self.assertIsNone(modules(changes).backward({}, other), other)
+        whole = {**changes, **of(("",), ("gout",), addend)}
+        self.assertEqual(told(modules(whole).backward({}, late)), ("b.c", "loss", ("tp",), None))
+
+    def test_parameters_with_the_same_addends_on_ranks_show_a_wrong_module_if_one_is(self):
+        wrong = of(("b.c",), ("gin",), times(0.5))
+        self.assertEqual(modules(wrong).backward({}, {}, ["a.weight"]).module, "b.c")
+        self.assertIsNone(modules(wrong).backward({}, {}, []))
+        self.assertIsNone(modules({}).backward({}, {}, ["a.weight"]))
+
+    def test_a_gradient_that_two_backwards_give_is_half_of_one_process(self):
+        half = of("a", ("gin",), times(0.5))
+        for passes, wrong in ((1, True), (2, False), (3, True)):
+            self.assertIs(modules(half, passes={("a", "gin"): passes}).hands_on_wrong(), wrong, passes)
+        self.assertFalse(modules({}, passes={("a", "gin"): 2}).hands_on_wrong())
+
+    def test_a_module_that_calls_a_collective_itself(self):
+        calls = [("b.c", "backward", "all_reduce over tp", "x.py:1"), ("a", "forward", "all_reduce over dp", "x.py:2")]
+        found, tp = modules({}, collectives=calls), frozenset(["tp"])
+        for name, phase, has in (("b.c", "backward", True), ("b.c", "forward", False), ("b", "backward", False)):
+            self.assertIs(found.calls(name, phase, tp), has, name)
+        self.assertFalse(found.calls("a", "forward", tp))
+        for module, count in (("b", 1), ("b.c", 1), ("a", 1), ("", 2), ("c", 0)):
+            self.assertEqual(len(found.begins("forward", module, "", tp, None).collectives), count, module)
+
+
+class Names(unittest.TestCase):
+    def test_inside(self):
+        for name, around, inside in (
+            ("b.c", "b", True),
+            ("b", "b", True),
+            ("bc", "b", False),
+            ("b", "b.c", False),
+            ("b", "", True),
+            ("", "b", False),
+        ):
+            self.assertIs(_where.is_inside(name, around), inside, (name, around))
+
+    def test_microbatches_are_calls_over_those_of_one_process(self):
+        for most, alone, expected in ((4, 2, 2), (2, 2, 1), (3, 2, 0), (1, 2, 0), (3, 0, 0), (3, 1, 3)):
+            found = object.__new__(_where.Modules)
+            found._calls, found._whole_calls = {0: {"a": 1}, 1: {"a": most}}, {"a": alone} if alone else {}
+            self.assertEqual(found.microbatches("a"), expected, (most, alone))
+        self.assertEqual(found._key(("a", 0, "in", 1), 2), ("a", 2, "in", 1))
+
+
+if __name__ == "__main__":
+    unittest.main()
