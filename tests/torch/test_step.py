@@ -10,6 +10,7 @@ import unittest
 import numpy
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from addend.torch import _addends, _afterwards, _doubts, _expected, _pipeline, _readings, _sample, _seen, _step
 from addend.torch._meshes import Mesh
@@ -18,6 +19,7 @@ from addend.torch._parameters import Watched
 DP = Mesh(("dp",), (2,), {0: (0,), 1: (1,)})
 DP_TP = Mesh(("dp", "tp"), (2, 3), {3 * dp + tp: (dp, tp) for dp in range(2) for tp in range(3)})
 NAN, INF = math.nan, math.inf
+SAMPLED = [116, 233, 475, 659, 966]  # of 1000 elements of a parameter "w", in a sample of 5
 
 
 def entry(name="w", **more):
@@ -391,6 +393,60 @@ class Expected(unittest.TestCase):
         del shapes[1]  # a rank without the parameter
         self.assertEqual(_expected.place({"dp": "R", "tp": "S1"}, DP_TP, 2, shapes)[0], (4, 3))
 
+    def test_axes_that_somebody_named(self):
+        stage = _pipeline.Stage(0, 3, [0, 1, 2], {}, None)
+        for one, given, said in (
+            (entry(), None, set()),
+            (entry(), {"w": "tp=I"}, {"tp"}),
+            (entry(), {"v": "tp=I"}, set()),
+            (entry(stage=stage), None, {"tp"}),
+            (entry(data=[[0, 3]]), None, {"dp"}),
+            (entry(data=[[0, 3]], stage=stage), None, {"dp", "tp"}),
+        ):
+            self.assertEqual(_expected.said_axes([one], DP_TP, given), said, (one.data, given))
+
+    def test_a_tie_that_the_caller_contradicts_is_noted(self):
+        stage = _pipeline.Stage(0, 3, [0, 1, 2], {}, None)
+        for tied, given, noted in (
+            (("w", "v"), "tp=I", True),
+            (("w", "v"), "tp=R", False),
+            (("w", "v"), "dp=I", False),
+            (("w", "v"), "", False),
+            ((), "tp=I", False),
+        ):
+            notes = _expected.contradicted_ties([entry(stage=stage, tied=tied)], DP_TP, {"w": given})
+            self.assertEqual(len(notes), noted, (tied, given))
+            for some in ("`w` and `v`", "tp=I", "tied=()") if noted else ():
+                self.assertIn(some, notes[0])
+
+    def test_what_the_caller_may_say_where_something_is_wrong(self):
+        def notes(watched, verdict="wrong", axis=None, mesh=DP_TP, given=None, expect=None, ties=()):
+            params = [types.SimpleNamespace(name=one.name, verdict=verdict, axis=axis) for one in watched[:1]]
+            report = types.SimpleNamespace(params=params)
+            return _expected.unsaid(watched, mesh, given, expect, ties, report)
+
+        wrapped = entry("v", data=[[0, 3]])
+        small = Mesh(("dp", "tp"), (2, 1), {0: (0, 0), 1: (1, 0)})
+        table = {
+            "nobody says tp": (notes([wrapped]), ["along tp"]),
+            "nobody says an axis": (notes([entry()]), ["along dp", "along tp"]),
+            "it is not wrong": (notes([wrapped], "right"), []),
+            "it is wrong over another axis": (notes([wrapped], axis="dp"), []),
+            "it is wrong over both": (notes([wrapped], axis="dp,tp"), ["along tp"]),
+            "the caller says tp": (notes([wrapped], given={"*": "tp=I"}), []),
+            "one axis": (notes([entry()], mesh=DP), []),
+            "one axis of more than one rank": (notes([entry()], mesh=small), []),
+            "tied names": (notes([wrapped], ties=[["x", "y"]]), ['"x": "tp=R", "y": "tp=R"']),
+            "no wrapper sums it": (notes([entry(), wrapped], axis="dp"), ['expect={"w"']),
+            "none has a wrapper": (notes([entry(), entry("v")], axis="none"), []),
+            "the caller says a factor": (notes([entry(), wrapped], axis="dp", expect=1.0), []),
+        }
+        for name, (found, words) in table.items():
+            with self.subTest(name):
+                self.assertEqual(len(found), len(words), found)
+                for note, some in zip(found, words):
+                    self.assertIn(some, note)
+
     def test_a_plain_tensor_that_the_caller_shards_needs_a_shape(self):
         watched = [entry("w"), entry("v")]
         kinds = {"w": {"dp": "R", "tp": "S0"}, "v": {"dp": "R", "tp": "I"}}
@@ -471,6 +527,8 @@ class Sample(unittest.TestCase):
             self.assertEqual(taken.dtype, torch.float32 if dtype == torch.float8_e4m3fn else dtype)
 
     def test_the_name_draws_the_elements(self):
+        """Files of other programs have these elements, too (docs/dumps.md)."""
+        self.assertEqual(_sample.sampled("w", 1000, 5).tolist(), SAMPLED)
         self.assertFalse(numpy.array_equal(_sample.sampled("w", 4096, 64), _sample.sampled("v", 4096, 64)))
 
 
@@ -546,6 +604,53 @@ class Afterwards(unittest.TestCase):
             found.before_addend(one, is_asked)
             told = (bool(found._cleared), bool(one.unjudged), bool(found._stepped))
             self.assertEqual(told, (cleared, doubted, not cleared and not doubted), (gradient, is_asked))
+
+    def test_steps_are_noted_once_each(self):
+        """What the optimizer is called with, how often, and whether its step calls its parent's."""
+        for calls, nested, closure, doubted in (
+            (1, False, False, False),
+            (2, False, False, True),
+            (1, True, False, False),
+            (1, False, True, False),
+            (2, False, True, True),
+            (1, True, True, False),
+        ):
+            one = entry()
+            one.owned.grad = torch.ones(3)
+            taken = lambda _, one=one: (_sample.Piece(one.owned.grad.clone(), None, (3,)), [])  # noqa: E731
+            found = _afterwards.Afterwards([one], taken, lambda *_: "sum", lambda _, do, *given: do(*given))
+
+            class Inner(torch.optim.SGD):
+                pass
+
+            class Outer(Inner):
+                def step(self, closure=None):
+                    return super().step(closure)
+
+            optimizer = (Outer if nested else Inner)([one.owned], 0.1)
+            found.attach()
+            try:
+                for _ in range(calls):
+                    optimizer.step(*([lambda: None] if closure else []))
+            finally:
+                found.remove()
+            self.assertEqual(found._stepped["w"][0].values.tolist(), [1, 1, 1])
+            self.assertEqual(found.values, {"w": "sum"})
+            self.assertEqual(bool(one.unjudged), doubted, (calls, nested, closure))
+
+    def test_nothing_is_left_of_a_watch(self):
+        kept = lambda: [  # noqa: E731
+            torch._amp_foreach_non_finite_check_and_unscale_,
+            *(vars(torch.amp.GradScaler)[name] for name in ("scale", "get_scale", "unscale_")),
+            len(_global_optimizer_pre_hooks),
+            len(_global_optimizer_post_hooks),
+        ]
+        before, found = kept(), _afterwards.Afterwards([entry()], None, None, None)
+        found.attach()
+        during = kept()
+        self.assertEqual([one == other for one, other in zip(before, during)], [False] * len(before))
+        found.remove()
+        self.assertEqual(kept(), before)
 
     def test_two_scales_in_one_watch_are_not_judged(self):
         for second, doubted in ((1 / 16, False), (1 / 8, True)):
