@@ -81,6 +81,7 @@ def modules(changes, axes=TP, passes=None, collectives=(), averaged=None):
 
 
 def told(begins):
+    assert begins is None or isinstance(begins.text, str)
     return begins and (begins.module, begins.place, begins.axes, begins.factor and round(begins.factor, 9))
 
 
@@ -149,6 +150,9 @@ class Forward(unittest.TestCase):
         self.assertIn("first 2", found.text)
         most = {key: lambda rank, value: value[:3] if rank else value[:2] for key in WHOLE}
         self.assertIn("1 of 4", modules(most, DP).missing().text)
+        inside = {(name, kind): change for (name, kind), change in first.items() if name}
+        self.assertIsNone(modules(inside, DP).missing())  # of the model's output alone
+        self.assertIsNone(modules({("", "out"): dropped}).missing())
 
     def test_what_outputs_are(self):
         self.assertEqual(modules({}).tensors(), {})
@@ -218,6 +222,36 @@ class Backward(unittest.TestCase):
                 self.assertEqual(
                     found.hands_on_wrong(), any("g" in kind for _, kind in changes) and name[-6:] != ", none"
                 )
+
+    def test_what_is_handed_back_is_named_or_the_parameter_is(self):
+        table = {"`a.weight`": {}, "what it hands back": of("a", ("gin",), noise)}
+        for words, changes in table.items():
+            for some in table:
+                self.assertEqual(some in modules(changes).backward(self.EARLY, {}).text, some == words)
+        self.assertIsNone(modules(of("a", ("gin",), noise)).backward({}, {}))
+
+    def test_a_sum_is_missing_around_a_module_where_similar_ones_have_it_there(self):
+        """The second layer's inner module has an addend. Whether the sum belongs around it is shown by the first layer,
+        whose inner module has one, too, or a right output."""
+
+        def outwards(first_inner, first, alike=True):
+            found = object.__new__(_where.Modules)
+            kinds = {"a.c": "Inner", "b.c": "Inner" if alike else "Other", "a": "Layer", "b": "Layer", "": "Net"}
+            found.ranks, found.found = {0: Record(kinds=kinds)}, {name: _where.Module(name) for name in kinds}
+            for name, axes in {"b.c": "tp", "b": "tp", "a.c": first_inner, "a": first, "": ""}.items():
+                index = {rank: () for rank in range(2)}
+                values = [_where._match.Value(frozenset([axes] if axes else []), index)]
+                found.found[name].values = {"out": values, "in": [_where._match.Value(frozenset(), index)]}
+            return found._outwards("b.c", "out", "in", "a")
+
+        for first_inner, first, alike, expected in (
+            ("tp", "", True, "b"),
+            ("", "", True, "b.c"),
+            ("tp", "tp", True, "b.c"),
+            ("tp", "", False, "b.c"),
+            ("dp", "", True, "b.c"),
+        ):
+            self.assertEqual(outwards(first_inner, first, alike), expected, (first_inner, first, alike))
 
     def test_a_sum_that_is_missing_where_addends_are_right(self):
         changes = of("a", ("gout", "gin"), addend)
