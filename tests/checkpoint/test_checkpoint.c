@@ -577,9 +577,7 @@ static void another_models_checkpoint_is_refused_by_name(void **state) {
   a.s.list[0].name = "matrix2";
   a.s.arrays[1].shape.dim[0] = 1;
   assert_int_equal(ad_checkpoint_load(a.comm, a.s.mesh, folder, &a.s.state), AD_INVALID);
-  assert_says("matrix2");
-  assert_listed();
-  assert_says("[1", "4", "2]");
+  assert_says("matrix2", "[1, 4, 2]");
   a.s.list[0].name = values[0].name;
   a.s.arrays[1].shape = values[1].shape;
   a.s.numbers[0].name = "other";

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <stdio.h>
 #include "addend/tensor.h"
 #include "ranks.h"
 #include "says.h"
@@ -100,27 +101,27 @@ static void a_cut_value_leaves_as_each_ranks_own(void **state) { run_ranks(3, a_
 
 /* ---- refusals ---- */
 
-static void refused(ad_comm *comm, const char *layout, const char *gradient, const char *words) {
+static void refused(ad_comm *comm, const char *layout, const char *gradient, ad_status status,
+                    const char *const *facts) {
   outside o;
+  char list[32];
   open_outside(&o, comm, "tp=3", layout);
   ad_tensor *local = ad_to_local(o.t, ad_input(o.t, &o.array), gradient);
   CHECK(!ad_tensor_array(local));
-  CHECK_STATUS(ad_tape_status(o.t), words ? AD_TYPE : AD_INVALID);
-  if (words) CHECK_MESSAGE(words);
+  CHECK_STATUS(ad_tape_status(o.t), status);
+  snprintf(list, sizeof list, "%s, %s", layout, gradient ? gradient : "not stated");
+  CHECK_SAYS_IN(list, ad_last_error(), facts);
   close_outside(&o);
 }
 
 static int refusals(ad_comm *comm, void *context) {
-  refused(comm, "tp=P", NULL, "pending sum");
-  refused(comm, "tp=P", NULL,
-          "this may repair it: sum the value first, or state its gradient's layout (R on that axis");
-  refused(comm, "tp=P", "tp=I", "the value is P on `tp`, and its gradient is stated as I");
-  refused(comm, "tp=P", "tp=I", "this may repair it: all_reduce P->I, or state R");
-  refused(comm, "tp=R", "tp=I", "the gradient of a value of type R is P");
-  refused(comm, "tp=I", "tp=R", "this may repair it: convert I->R, then once R->P, or state I");
-  refused(comm, "tp=I", "tp=V", "stated as V");
-  refused(comm, "tp=S0", "tp=P", "stated as P");
-  refused(comm, "tp=I", "xp=P", NULL);
+  refused(comm, "tp=P", NULL, AD_TYPE, SAYS_FACTS("to_local", "P", "tp", "R"));
+  refused(comm, "tp=P", "tp=I", AD_TYPE, SAYS_FACTS("to_local", "P", "tp", "I", "P->I", "R"));
+  refused(comm, "tp=R", "tp=I", AD_TYPE, SAYS_FACTS("to_local", "R", "tp", "I", "P"));
+  refused(comm, "tp=I", "tp=R", AD_TYPE, SAYS_FACTS("to_local", "I", "tp", "R", "I->R", "R->P"));
+  refused(comm, "tp=I", "tp=V", AD_TYPE, SAYS_FACTS("to_local", "I", "tp", "V"));
+  refused(comm, "tp=S0", "tp=P", AD_TYPE, SAYS_FACTS("to_local", "S(0)", "tp", "P"));
+  refused(comm, "tp=I", "xp=P", AD_INVALID, SAYS_FACTS("xp=P"));
   return 0;
 }
 

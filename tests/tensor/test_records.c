@@ -1,11 +1,8 @@
 /* Tests what the record of an operation may state, each by a record made for this test: memory that forward makes, a
  * backward that is not linear, dtypes, a struct of its own. */
+#include "says.h"
 #include "tensor/tape.h"
 #include "world.h"
-
-static void assert_mentions(const char *text) {
-  if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
-}
 
 /* ---- memory that forward makes ---- */
 
@@ -106,8 +103,7 @@ static void a_forward_that_makes_no_memory_is_found_out(void **state) {
   ad_tensor *leaf = ad_input(tape, &x);
   ad_tape_apply(tape, &forgetful, &leaf, 1, &(above_numbers){0}, AD_HERE);
   assert_int_equal(ad_tape_status(tape), AD_INVALID);
-  assert_mentions("above");
-  assert_mentions("no data");
+  assert_says("above");
   free(x.data);
   ad_tape_destroy(tape);
   world_close(&w);
@@ -154,9 +150,7 @@ static void what_is_not_linear_backward_is_refused_where_its_gradient_would_be_a
   must(clip_on("dp_shard=3 tp=2", "dp=S0 tp=I", 1));
   must(clip_on("dp_shard=3 tp=2", "dp=V tp=P", 1));  // the gradients of V and P are V and R
   assert_int_equal(clip_on("dp_shard=3 tp=2", "dp=S0 tp=R", 1), AD_TYPE);
-  assert_mentions("clip");
-  assert_mentions("R on `tp`");
-  assert_mentions("P->I");
+  assert_says("clip", "R", "tp", "P->I");
   // types are judged by the mesh's axes, whatever their sizes
   assert_int_equal(clip_on("dp_shard=3 tp=1", "dp=I tp=R", 1), AD_TYPE);
   must(clip_on("dp_shard=3", "dp_shard=I", 1));      // an axis that the mesh does not name is R
@@ -185,7 +179,7 @@ static void a_record_says_for_which_dtypes_it_has_arithmetic(void **state) {
   must(apply_to(&clip, AD_F32));
   must(apply_to(&narrow, AD_F64));
   assert_int_equal(apply_to(&narrow, AD_F32), AD_INVALID);
-  assert_mentions("clip: the operation cannot compute in dtype f32");
+  assert_says("clip", "f32");
 }
 
 int main(void) {

@@ -82,10 +82,6 @@ static void assert_gradients(const branches *f, const recorded *r, double bound)
   }
 }
 
-static void assert_mentions(const char *text) {
-  if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
-}
-
 /* ---- from one tape to another and back ---- */
 
 static void a_gradient_that_comes_back_continues_its_tape(void **state) {
@@ -323,7 +319,7 @@ static void a_start_after_the_last_is_refused(void **state) {
   recorded r = record(&f, t, &f.from);
   must(ad_backward_from(t, &r.loss[0], NULL, 1, AD_LAST_START));
   assert_int_equal(ad_backward_from(t, &r.loss[1], NULL, 1, AD_LAST_START), AD_INVALID);
-  assert_mentions("ad_tape_reset");
+  assert_says("ad_tape_reset");
   ad_tape_destroy(t);
   close_branches(&f);
 }
@@ -334,10 +330,10 @@ static void a_start_that_reaches_nothing_is_refused(void **state) {
   ad_tape *t = open_tape(&f.w, AD_F64);
   ad_tensor *loss = ad_sum(t, ad_constant(t, &f.x));
   assert_int_equal(ad_backward(t, loss), AD_INVALID);
-  assert_mentions("depend on constants only");
+  assert_says_in("constants alone", ad_last_error(), SAYS_FACTS("backward"));
   ad_tape_reset(t);
   assert_int_equal(ad_backward_from(t, NULL, NULL, 0, AD_LAST_START), AD_INVALID);
-  assert_mentions("without outputs");
+  assert_says_in("no outputs", ad_last_error(), SAYS_FACTS("backward"));
   ad_tape_destroy(t);
   close_branches(&f);
 }
@@ -349,10 +345,10 @@ static void outputs_belong_to_their_tape(void **state) {
   ad_tensor *x = ad_input(other, &f.x);
   const ad_array *grad = &f.c[0];
   assert_int_equal(ad_backward_from(t, &x, &grad, 1, AD_LAST_START), AD_INVALID);
-  assert_mentions("output 0 is a tensor of another tape");
+  assert_says_in("a tensor of another tape", ad_last_error(), SAYS_FACTS("backward", "output 0"));
   ad_tape_reset(t);
   assert_int_equal(ad_backward_from(t, (ad_tensor *[]){NULL}, &grad, 1, AD_LAST_START), AD_INVALID);
-  assert_mentions("output 0 is NULL");
+  assert_says("backward", "output 0", "NULL");
   ad_tape_destroy(t);
   ad_tape_destroy(other);
   close_branches(&f);
@@ -379,21 +375,21 @@ static void a_gradient_has_the_shape_and_dtype_of_its_output(void **state) {
   must(start_with(&f, &right));
   wrong.data = NULL;
   assert_int_equal(start_with(&f, &wrong), AD_INVALID);
-  assert_mentions("no data");
+  assert_says_in("no data", ad_last_error(), SAYS_FACTS("backward", "[3, 4]"));
   wrong = right;
   wrong.scale = 3;
   assert_int_equal(start_with(&f, &wrong), AD_TYPE);
-  assert_mentions("2^-3");
+  assert_says("backward", "output 0", "2^-3");
   wrong = right;
   wrong.layout.mesh = NULL;
   assert_int_equal(start_with(&f, &wrong), AD_INVALID);
-  assert_mentions("no mesh");
+  assert_says_in("no mesh", ad_last_error(), SAYS_FACTS("backward", "output 0"));
   wrong = right;
   wrong.dtype = AD_F32;
   assert_int_equal(start_with(&f, &wrong), AD_INVALID);
-  assert_mentions("has dtype f32, but the output has f64");
+  assert_says("backward", "output 0", "f32", "f64");
   assert_int_equal(start_with(&f, &larger), AD_INVALID);
-  assert_mentions("[4, 4], but the output has [3, 4]");
+  assert_says("backward", "output 0", "[4, 4]", "[3, 4]");
   close_branches(&f);
 }
 
@@ -434,8 +430,7 @@ static void a_gradient_that_is_not_the_dual_of_its_output_is_refused(void **stat
   grad = &x;
   output = ad_input(d.tape, &x);
   assert_int_equal(ad_backward_from(d.tape, &output, &grad, 1, AD_LAST_START), AD_TYPE);
-  assert_mentions("gradient of output 0 is \"dp_shard=S0 tp=R\"");
-  assert_mentions("the gradient must have the dual layout, \"dp_shard=S0 tp=P\"");
+  assert_says("backward", "output 0", "dp_shard=S0 tp=R", "dp_shard=S0 tp=P");
   close_dry(&d);
 }
 
@@ -447,7 +442,7 @@ static void a_loss_among_the_outputs_keeps_the_seed_rule(void **state) {
   ad_tensor *outputs[] = {ad_input(d.tape, &pending), ad_input(d.tape, &same)};
   must(ad_backward_from(d.tape, outputs, NULL, 1, AD_MORE_STARTS));
   assert_int_equal(ad_backward_from(d.tape, outputs, NULL, 2, AD_LAST_START), AD_TYPE);
-  assert_mentions("once");
+  assert_says("backward", "R->P");
   ad_tape_reset(d.tape);
   outputs[1] = ad_input(d.tape, &same);  // an R output takes the gradient that arrives, which is its dual P
   must(ad_backward_from(d.tape, &outputs[1], (const ad_array *[]){&dual}, 1, AD_LAST_START));

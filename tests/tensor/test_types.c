@@ -1,7 +1,9 @@
 /* Tests what the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The type rules
  * themselves are tested in tests/layout. */
 #include <stdio.h>
+#include "says.h"
 #include "base/seams.h"
+#include "layout/sentences.h"
 #include "reduce/count.h"
 #include "tensor/repair.h"
 #include "tensor/tape.h"
@@ -49,10 +51,6 @@ static ad_tensor *indices(dry_world *d, const char *layout_text, ad_shape shape)
   return ad_constant(d->tape, array_of(d, AD_I32, layout_text, shape));
 }
 
-static void assert_mentions(const char *text) {
-  if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
-}
-
 /* Checks the types on dp_shard and tp. */
 static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
   assert_non_null(array);
@@ -77,10 +75,7 @@ static void a_forgotten_all_reduce_is_a_type_error_at_the_next_line(void **state
   ad_tensor *out = block(d, 0);
   assert_null(ad_tensor_array(out));
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
-  assert_mentions("test_types.c:");
-  assert_mentions("add");
-  assert_mentions("`tp`");
-  assert_mentions("P->I");
+  assert_says("test_types.c", "add", "operand 1", "tp", "P->I");
 }
 
 static void the_block_with_its_all_reduce_is_typed(void **state) {
@@ -124,23 +119,23 @@ static void shapes_that_differ_are_named(void **state) {
   dry_world *d = *state;
   ad_linear(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=R tp=I", SHAPE(2, 9, 4)));
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("[9, 4]");
+  assert_says("linear", "operand 2", "[9, 4]");
   ad_tape_reset(d->tape);
   ad_linear(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=R tp=I", SHAPE(1, 8)));
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("2 dimensions");
+  assert_says("linear", "operand 2", "2 dimensions");
   ad_tape_reset(d->tape);
   ad_attention(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)),
                leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), 5);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("head_dim 5");
+  assert_says("attention", "head_dim 5");
 }
 
 static void heads_are_not_cut_in_two(void **state) {
   dry_world *d = *state;
   ad_rotary(d->tape, leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 8, 12)), 4, 10000);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("cuts a head");
+  assert_says("rotary", "[6, 12)", "4", "3");
 }
 
 static void scaled_rotations_have_numbers_that_mean_something(void **state) {
@@ -149,8 +144,7 @@ static void scaled_rotations_have_numbers_that_mean_something(void **state) {
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ad_rotary_scaled(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), 4, 10000, &wrong[i]);
     assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-    assert_mentions("rotary: the scaling has factor ");
-    assert_mentions("all must be above 0, and high_turns above low_turns");
+    assert_says("rotary", "high_turns", "low_turns");
     ad_tape_reset(d->tape);
     d->count = 0;
   }
@@ -164,14 +158,14 @@ static void indices_are_i32_and_values_are_not(void **state) {
   dry_world *d = *state;
   ad_embedding(d->tape, leaf(d, "dp=R tp=I", SHAPE(2, 9, 4)), leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 5)));
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("i32");
+  assert_says("embedding", "i32");
   ad_tape_reset(d->tape);
   ad_gelu(d->tape, indices(d, "dp=S0 tp=I", SHAPE(2, 6, 5)));
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
   ad_tape_reset(d->tape);
   ad_input(d->tape, array_of(d, AD_F64, "dp=R tp=I", SHAPE(1, 4)));
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("f64");
+  assert_says("f64", "f32");
 }
 
 static ad_status start_from(dry_world *d, const char *layout) {
@@ -185,13 +179,12 @@ static void backward_starts_from_sums_only(void **state) {
   must(start_from(d, "dp=P tp=I"));
   must(start_from(d, "dp=I tp=P"));
   assert_int_equal(start_from(d, "dp=R tp=I"), AD_TYPE);
-  assert_mentions("once");
-  assert_mentions("`dp_shard`");
+  assert_says("backward", "R", "dp_shard", "R->P");
   assert_int_equal(start_from(d, "dp=P tp=V"), AD_TYPE);
-  assert_mentions("declare");
+  assert_says("backward", "V", "tp", "V->P");
   ad_tape_reset(d->tape);
   assert_int_equal(ad_backward(d->tape, leaf(d, "dp=P tp=I", SHAPE(1, 3))), AD_INVALID);
-  assert_mentions("scalar");
+  assert_says("backward", "[3]");
 }
 
 static void backward_runs_once(void **state) {
@@ -199,7 +192,7 @@ static void backward_runs_once(void **state) {
   ad_tensor *loss = ad_sum(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(1, 6)));
   must(ad_backward(d->tape, loss));
   assert_int_equal(ad_backward(d->tape, loss), AD_INVALID);
-  assert_mentions("ad_tape_reset");
+  assert_says("ad_tape_reset");
 }
 
 static void tensors_belong_to_their_tape(void **state) {
@@ -212,11 +205,11 @@ static void tensors_belong_to_their_tape(void **state) {
   ad_tape_destroy(other);
   ad_add(d->tape, x, NULL);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("NULL");
+  assert_says("add", "operand 2", "NULL");
   ad_tensor *dead = ad_gelu(d->tape, x);
   ad_tape_reset(d->tape);
   assert_int_equal(ad_backward(d->tape, dead), AD_INVALID);
-  assert_mentions("ad_tape_reset");
+  assert_says("ad_tape_reset");
   ad_tape_reset(d->tape);
   ad_all_reduce(d->tape, dead, "tp", AD_R);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
@@ -230,12 +223,11 @@ static void wrong_options_are_refused(void **state) {
   options.size = sizeof options;
   options.dtype = AD_F16;
   assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
-  assert_mentions("f16");
+  assert_says("tape", "f16");
   options.dtype = AD_F32;
   options.residual = AD_BF16;
   assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
-  assert_mentions(
-      "the residual stream has dtype bf16, but values have f32; the residual stream must have that dtype or f32");
+  assert_says("tape", "bf16", "f32");
   assert_null(tape);
 }
 
@@ -245,17 +237,17 @@ static void a_tape_takes_no_dtype_of_collectives_alone(void **state) {
     ad_tape *tape = NULL;
     ad_tape_options options = {.size = sizeof options, .dtype = dtype};
     assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
-    assert_mentions(ad_dtype_name(dtype));
+    assert_says("tape", ad_dtype_name(dtype));
     ad_array array = *array_of(d, AD_I32, "dp=R tp=R", (ad_shape){1, {4}});
     array.dtype = dtype;
     ad_tape_reset(d->tape);
     ad_constant(d->tape, &array);
     assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-    assert_mentions("(indices: i32)");
+    assert_says(ad_dtype_name(dtype), "i32");
     ad_tape_reset(d->tape);
     ad_input(d->tape, &array);
     assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-    assert_mentions(ad_dtype_name(dtype));
+    assert_says("test_types.c", ad_dtype_name(dtype), "f32");
   }
 }
 
@@ -268,7 +260,7 @@ static void rows_that_were_cut_on_their_way_do_not_return(void **state) {
   must(ad_tape_status(d->tape));
   assert_null(ad_tensor_array(ad_from_rows(d->tape, cut, like)));
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
-  assert_mentions("the rows are S(0) on `tp`, but all ranks took the same rows, so they must be I");
+  assert_says("S(0)", "tp", "I");
 }
 
 static void a_move_over_axes_of_different_types_is_a_chain(void **state) {
@@ -313,11 +305,11 @@ static void a_set_that_has_arrived_is_refused_by_its_named_axis(void **state) {
   must(ad_tape_status(d->tape));
   ad_all_reduce(d->tape, reduced, "dp", AD_I);
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
-  assert_mentions("I on `dp_shard` already");
+  assert_says("all_reduce", "I", "dp_shard");
   ad_tape_reset(d->tape);
   ad_all_reduce(d->tape, loss_of_cut_batch(d), "dp_replicate", AD_R);
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
-  assert_mentions("R on `dp_replicate` already");
+  assert_says("all_reduce", "R", "dp_replicate");
 }
 
 static void the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial(void **state) {
@@ -346,12 +338,12 @@ static void transitions_are_numbered_in_the_order_of_recording(void **state) {
 
 /* ---- partial sums inside nonlinear formulas ---- */
 
-static void refused(dry_world *d, ad_tensor *out, ad_status status, const char *a, const char *b) {
+/* The call is refused with these facts; its sentence stands in the list of the test. */
+#define refused(d, out, status, ...) refused_in(__func__, (d), (out), (status), SAYS_FACTS("test_types.c", __VA_ARGS__))
+static void refused_in(const char *test, dry_world *d, ad_tensor *out, ad_status status, const char *const *facts) {
   assert_null(ad_tensor_array(out));
   assert_int_equal(ad_tape_status(d->tape), status);
-  assert_mentions("test_types.c:");
-  assert_mentions(a);
-  assert_mentions(b);
+  assert_says_in(test, ad_last_error(), facts);
   ad_tape_reset(d->tape);
   d->count = 0;
 }
@@ -359,8 +351,7 @@ static void refused(dry_world *d, ad_tensor *out, ad_status status, const char *
 static void what_is_not_linear_takes_no_gradient_that_is_an_addend(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
-  refused(d, bent(d->tape, x), AD_TYPE, "bent: the result is R on `tp`",
-          "not linear in the gradient; this may repair it: all_reduce P->I");
+  refused(d, bent(d->tape, x), AD_TYPE, "bent", "R", "tp", "all_reduce", "P->I");
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
   must(ad_backward(d->tape, ad_sum(d->tape, bent(d->tape, ad_all_reduce(d->tape, x, "tp", AD_I)))));
   ad_tape_reset(d->tape);
@@ -368,28 +359,23 @@ static void what_is_not_linear_takes_no_gradient_that_is_an_addend(void **state)
   must(ad_backward(d->tape, ad_sum(d->tape, bent(d->tape, x))));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
-  refused(d, bent(d->tape, x), AD_TYPE, "bent: operand 1 is P on `tp`", "all_reduce");
+  refused(d, bent(d->tape, x), AD_TYPE, "bent", "operand 1", "P", "tp", "all_reduce");
 }
 
-static void cannot_start(dry_world *d, const char *layout, const char *said) {
+static void cannot_start(dry_world *d, const char *layout, const char *const *facts) {
   assert_int_equal(ad_backward(d->tape, leaf(d, layout, (ad_shape){0})), AD_TYPE);
-  assert_mentions(said);
+  assert_says_in(layout, ad_last_error(), facts);
   ad_tape_reset(d->tape);
 }
 
 static void what_a_loss_is_said_to_lack_makes_it_one(void **state) {
   dry_world *d = *state;
-  cannot_start(d, "dp=P tp=R",
-               "the loss is R on `tp`, but backward starts from P or I: every rank holds the same sum; this may repair "
-               "it: once R->P, or all_reduce P->I instead of P->R where it is made");
+  cannot_start(d, "dp=P tp=R", SAYS_FACTS("backward", "R", "tp", "R->P", "P->I", "P->R"));
   must(ad_backward(d->tape, ad_once(d->tape, leaf(d, "dp=P tp=R", (ad_shape){0}), "tp")));
   ad_tape_reset(d->tape);
   must(ad_backward(d->tape, ad_all_reduce(d->tape, leaf(d, "dp=P tp=P", (ad_shape){0}), "tp", AD_I)));
   ad_tape_reset(d->tape);
-  cannot_start(
-      d, "dp_shard=V tp=I",
-      "the loss is V on `dp_shard`, but backward starts from P or I; this may repair it: declare V->P, if each "
-      "rank's value is an addend of the loss");
+  cannot_start(d, "dp_shard=V tp=I", SAYS_FACTS("backward", "V", "dp_shard", "V->P"));
   must(ad_backward(d->tape, ad_declare(d->tape, leaf(d, "dp_shard=V tp=I", (ad_shape){0}), "dp_shard", AD_P)));
 }
 
@@ -423,10 +409,10 @@ static void what_is_said_to_repair_a_place_does(void **state) {
     const ad_shape whole = SHAPE(3, 6, 4, 8), front = SHAPE(3, 6, 2, 8);
     if (i / 6 == i % 6) continue;
     assert_null(ad_tensor_array(ad_place(d->tape, leaf(d, types[i / 6], whole), leaf(d, types[i % 6], front))));
-    assert_mentions("place: operand 1 is ");
-    const char *may = strstr(ad_last_error(), "; this may repair it: ");
+    assert_says("place", "operand 1", "operand 2", "tp");
+    const char *may = strstr(ad_last_error(), AD_MAY_REPAIR);
     char said[128];
-    snprintf(said, sizeof said, "%s", may ? may + strlen("; this may repair it: ") : "");
+    snprintf(said, sizeof said, "%s", may ? may + strlen(AD_MAY_REPAIR) : "");
     ad_tape_reset(d->tape);
     silent += !may;
     if (may) {
@@ -476,50 +462,50 @@ static void what_a_refused_call_takes_is_listed_in_one_order(void **state) {
 static void what_is_linear_in_neither_takes_no_addends(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), *u = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
-  refused(d, ad_squared_error(d->tape, x, u), AD_TYPE, "squared_error: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_squared_error(d->tape, x, u), AD_TYPE, "squared_error", "operand 1", "P", "tp", "all_reduce");
   x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
-  refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "rms_norm_unweighted", "operand 1", "P", "tp",
+          "all_reduce");
   x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8));
-  refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "operand 1 is S(1) on `tp`", "all_gather");
+  refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "rms_norm_unweighted", "operand 1", "S(1)", "tp",
+          "all_gather");
   x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
-  refused(d, ad_shares(d->tape, x), AD_TYPE, "shares: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_shares(d->tape, x), AD_TYPE, "shares", "operand 1", "P", "tp", "all_reduce");
   x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8));
-  refused(d, ad_shares(d->tape, x), AD_TYPE, "shares: operand 1 is S(1) on `tp`", "all_gather");
+  refused(d, ad_shares(d->tape, x), AD_TYPE, "shares", "operand 1", "S(1)", "tp", "all_gather");
 }
 
 static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
-  refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over: operand 1 is S(2) on `tp`", "all_gather");
+  refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over", "operand 1", "S(2)", "tp", "all_gather");
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
-  refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over", "operand 1", "P", "tp", "all_reduce");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 0));
-  refused(d, ad_max_over(d->tape, x, 2), AD_INVALID, "max_over: dimension 2 has no elements", "no maximum");
+  refused(d, ad_max_over(d->tape, x, 2), AD_INVALID, "max_over", "dimension 2");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_sum_over(d->tape, x, 3), AD_INVALID, "sum_over: there is no dimension 3", "[6, 4, 8]");
+  refused(d, ad_sum_over(d->tape, x, 3), AD_INVALID, "sum_over", "dimension 3", "[6, 4, 8]");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_mean_over(d->tape, x, -1), AD_INVALID, "mean_over: there is no dimension -1", "[6, 4, 8]");
+  refused(d, ad_mean_over(d->tape, x, -1), AD_INVALID, "mean_over", "dimension -1", "[6, 4, 8]");
 }
 
 static void stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=S1", SHAPE(3, 6, 4, 8));
-  refused(d, ad_slice_along(d->tape, x, 1, 0, 2), AD_TYPE, "slice: operand 1 is S(1) on `tp`", "all_gather");
+  refused(d, ad_slice_along(d->tape, x, 1, 0, 2), AD_TYPE, "slice", "operand 1", "S(1)", "tp", "all_gather");
   x = leaf(d, "dp=S0 tp=S1", SHAPE(3, 6, 4, 8));
-  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 1), AD_TYPE, "concat: operand 1 is S(1) on `tp`",
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 1), AD_TYPE, "concat", "operand 1", "S(1)", "tp",
           "all_gather");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_slice_along(d->tape, x, 1, 3, 2), AD_INVALID, "slice: 2 elements from element 3 on of dimension 1",
-          "it has 4");
+  refused(d, ad_slice_along(d->tape, x, 1, 3, 2), AD_INVALID, "slice", "2", "3", "dimension 1", "4");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_slice_along(d->tape, x, -1, 0, 2), AD_INVALID, "slice: there is no dimension", "[6, 4, 8]");
+  refused(d, ad_slice_along(d->tape, x, -1, 0, 2), AD_INVALID, "slice", "[6, 4, 8]");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 3), AD_INVALID, "concat: there is no dimension 3",
-          "[6, 4, 8]");
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 3), AD_INVALID, "concat", "dimension 3", "[6, 4, 8]");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   ad_tensor *other = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 3, 7));
-  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, other}, 2, 1), AD_INVALID, "[6, 3, 7]",
-          "equal except in dimension 1");
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, other}, 2, 1), AD_INVALID, "concat", "operand 2", "[6, 3, 7]",
+          "dimension 1");
 }
 
 static ad_tensor *reshaped(dry_world *d, const char *layout, ad_shape to) {
@@ -535,26 +521,22 @@ static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
   assert_types(y, AD_S(0), AD_P);
   y = ad_tensor_array(reshaped(d, "dp=S0 tp=S1", SHAPE(4, 1, 6, 2, 16)));
   assert_types(y, AD_S(1), AD_S(2));
-  refused(d, reshaped(d, "dp=S0 tp=S2", SHAPE(2, 6, 32)), AD_TYPE,
-          "reshape: operand 1 of shape [6, 4, 8] is S(2) on `tp`, and in shape [6, 32] no dimension begins where that "
-          "one does",
-          "all_gather S(2)->I");
-  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 4, 48)), AD_TYPE, "is S(0) on `dp_shard`",
-          "its parts would be other elements");
-  refused(d, reshaped(d, "dp=S0 tp=S0", SHAPE(2, 3, 64)), AD_TYPE, "S(0)", "its parts would be other elements");
-  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 6, 31)), AD_INVALID, "[6, 4, 8] has 192 elements", "[6, 31] has 186");
-  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, -6, -32)), AD_INVALID,
-          "reshape: the new shape must have 0 to 6 dimensions", "negative");
+  refused(d, reshaped(d, "dp=S0 tp=S2", SHAPE(2, 6, 32)), AD_TYPE, "reshape", "operand 1", "[6, 4, 8]", "S(2)", "tp",
+          "[6, 32]", "all_gather", "S(2)->I");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 4, 48)), AD_TYPE, "reshape", "S(0)", "dp_shard", "[4, 48]");
+  refused(d, reshaped(d, "dp=S0 tp=S0", SHAPE(2, 3, 64)), AD_TYPE, "reshape", "S(0)", "dp_shard", "[3, 64]");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 6, 31)), AD_INVALID, "reshape", "[6, 4, 8]", "192", "[6, 31]", "186");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, -6, -32)), AD_INVALID, "reshape", "0", "6");
   refused(d, ad_reshape(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 4)), NULL), AD_INVALID, "reshape", "NULL");
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_transpose(d->tape, x, 0, 3), AD_INVALID, "transpose: there is no dimension 3", "[6, 4, 8]");
+  refused(d, ad_transpose(d->tape, x, 0, 3), AD_INVALID, "transpose", "dimension 3", "[6, 4, 8]");
 }
 
 static void a_function_of_one_number_takes_no_addends(void **state) {
   dry_world *d = *state;
-  refused(d, ad_relu(d->tape, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8))), AD_TYPE, "relu: operand 1 is P on `tp`",
+  refused(d, ad_relu(d->tape, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8))), AD_TYPE, "relu", "operand 1", "P", "tp",
           "all_reduce");
-  refused(d, ad_ln(d->tape, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8))), AD_TYPE, "ln: operand 1 is P on `tp`",
+  refused(d, ad_ln(d->tape, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8))), AD_TYPE, "ln", "operand 1", "P", "tp",
           "all_reduce");
   assert_types(ad_tensor_array(ad_tanh(d->tape, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)))), AD_S(0), AD_S(1));
 }
@@ -562,40 +544,37 @@ static void a_function_of_one_number_takes_no_addends(void **state) {
 static void a_layer_norm_is_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), *row = leaf(d, "dp=R tp=S0", SHAPE(1, 8));
-  refused(d, ad_layer_norm(d->tape, x, row, row, 1e-5), AD_TYPE, "layer_norm: operand 1 is S(1) on `tp`", "all_gather");
+  refused(d, ad_layer_norm(d->tape, x, row, row, 1e-5), AD_TYPE, "layer_norm", "operand 1", "S(1)", "tp", "all_gather");
   x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), row = leaf(d, "dp=R tp=I", SHAPE(1, 8));
   ad_tensor *short_one = leaf(d, "dp=R tp=I", SHAPE(1, 7));
-  refused(d, ad_layer_norm(d->tape, x, row, short_one, 1e-5), AD_INVALID, "layer_norm", "operand 3 (shape [7])");
+  refused(d, ad_layer_norm(d->tape, x, row, short_one, 1e-5), AD_INVALID, "layer_norm", "operand 3", "[7]");
 }
 
 static void dropout_is_of_parts_of_one_whole(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=V tp=I", SHAPE(2, 6, 8));
-  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_TYPE, "dropout: operand 1 is V on `dp_", "declare V->S(0)");
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_TYPE, "dropout", "operand 1", "V", "dp_replicate",
+          "V->S(0)");
   x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
   assert_types(ad_tensor_array(ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0)), AD_S(0), AD_P);
   static const double no_probabilities[] = {1, -0.25, NAN};
   for (size_t i = 0; i < 3; i++) {
     x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8));
-    refused(d, ad_dropout(d->tape, x, no_probabilities[i], 1, "a", 0, 0), AD_INVALID, "dropout: the probability is",
-            "below 1");
+    refused(d, ad_dropout(d->tape, x, no_probabilities[i], 1, "a", 0, 0), AD_INVALID, "dropout", "1");
   }
   x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8));
-  refused(d, ad_dropout(d->tape, x, 0.5, 1, NULL, 0, 0), AD_INVALID, "dropout", "the name is NULL");
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, NULL, 0, 0), AD_INVALID, "dropout", "NULL");
   x = ad_sum(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)));
-  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_INVALID, "dropout: the operand is a scalar", "samples");
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_INVALID, "dropout");
 }
 
 static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_kl_divergence(d->tape, x, target), AD_INVALID,
-          "kl_divergence: operand 2 needs a gradient, but the operation computes none for it: the operand must be a "
-          "constant",
-          "a constant");
+  refused(d, ad_kl_divergence(d->tape, x, target), AD_INVALID, "kl_divergence", "operand 2");
   x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
   target = ad_constant(d->tape, array_of(d, AD_F32, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8)));
-  refused(d, ad_kl_divergence(d->tape, x, target), AD_TYPE, "operand 1 is S(2) on `tp`", "all_gather");
+  refused(d, ad_kl_divergence(d->tape, x, target), AD_TYPE, "kl_divergence", "operand 1", "S(2)", "tp", "all_gather");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   target = ad_constant(d->tape, array_of(d, AD_F32, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)));
   ad_tensor *loss = ad_kl_divergence(d->tape, x, target);
@@ -618,34 +597,32 @@ static void columns_that_stand_side_by_side_are_of_one_type(void **state) {
   assert_types(ad_tensor_array(ad_slice(d->tape, out, 2, 9)), AD_S(0), AD_P);
   must(ad_tape_status(d->tape));
   out = concat_of_two(d, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 3)));
-  refused(d, out, AD_TYPE, "concat: operand 1 is P on `tp`, operand 2 is R", "once operand 2 R->P");
+  refused(d, out, AD_TYPE, "concat", "operand 1", "P", "tp", "operand 2", "R", "R->P");
   out = concat_of_two(d, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=I tp=I", SHAPE(2, 6, 3)));
-  refused(d, out, AD_TYPE, "concat: operand 1 is S(0) on `dp_shard`, operand 2 is I", "convert operand 2 I->S(0)");
+  refused(d, out, AD_TYPE, "concat", "operand 1", "S(0)", "dp_shard", "operand 2", "I", "I->S(0)");
   out = concat_of_two(d, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 3)));
-  refused(d, out, AD_TYPE, "concat: operand 1 is S(1) on `tp`", "all_gather");
-  refused(d, ad_slice(d->tape, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), 0, 2), AD_TYPE,
-          "slice: operand 1 is S(1) on `tp`", "all_gather");
+  refused(d, out, AD_TYPE, "concat", "operand 1", "S(1)", "tp", "all_gather");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), 0, 2), AD_TYPE, "slice", "operand 1", "S(1)",
+          "tp", "all_gather");
 }
 
 static void columns_that_do_not_fit_are_named(void **state) {
   dry_world *d = *state;
   ad_tensor *out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=I tp=I", SHAPE(2, 5, 8)));
-  refused(d, out, AD_INVALID, "concat: operand 2 has shape [5, 8], but operand 1 has [6, 8]", "last dimension");
+  refused(d, out, AD_INVALID, "concat", "operand 2", "[5, 8]", "operand 1", "[6, 8]");
   out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(0, 0)), leaf(d, "dp=I tp=I", SHAPE(0, 0)));
-  refused(d, out, AD_INVALID, "operand 1 has shape []", "last dimension");
+  refused(d, out, AD_INVALID, "concat", "operand 1", "[]");
   out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(1, 8)), leaf(d, "dp=I tp=I", SHAPE(2, 8, 8)));
-  refused(d, out, AD_INVALID, "concat: operand 2 has shape [8, 8], but operand 1 has [8]", "last dimension");
+  refused(d, out, AD_INVALID, "concat", "operand 2", "[8, 8]", "operand 1", "[8]");
   out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(1, 8)), indices(d, "dp=I tp=I", SHAPE(1, 8)));
-  refused(d, out, AD_INVALID, "concat: operand 2 is i32", "f32");
+  refused(d, out, AD_INVALID, "concat", "operand 2", "i32", "f32");
   enum { PARTS_MAX = AD_OPERANDS_MAX * AD_OPERANDS_MAX };
-  refused(d, ad_concat(d->tape, NULL, 2), AD_INVALID, "concat: 0 values were given", "1 to 4096");
+  refused(d, ad_concat(d->tape, NULL, 2), AD_INVALID, "concat", "0", "1", "4096");
   ad_tensor *x = leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), *many[PARTS_MAX + 1];
   for (int i = 0; i <= PARTS_MAX; i++) many[i] = x;
-  refused(d, ad_concat(d->tape, many, PARTS_MAX + 1), AD_INVALID, "concat: 4097 values were given", "1 to 4096");
-  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), 5, 4), AD_INVALID,
-          "slice: 4 columns from column 5 on", "the operand has 8");
-  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, 4), AD_INVALID, "4 columns from column -1 on",
-          "the operand has 8");
+  refused(d, ad_concat(d->tape, many, PARTS_MAX + 1), AD_INVALID, "concat", "4097", "1", "4096");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), 5, 4), AD_INVALID, "slice", "4", "5", "8");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, 4), AD_INVALID, "slice", "4", "-1", "8");
 }
 
 /* ---- counts ---- */
@@ -688,9 +665,7 @@ static void a_loss_is_divided_by_a_summed_count_only(void **state) {
   ad_count *count = count_on(d, "dp=P tp=I");
   for (int shares = 0; shares < 2; shares++) {
     assert_int_equal(divide_on(d, count, shares), AD_TYPE);
-    assert_mentions(shares ? "share" : "divide");
-    assert_mentions("the count is P on `dp_shard`");
-    assert_mentions("ad_count_post");
+    assert_says(shares ? "share" : "divide", "P", "dp_shard", "ad_count_post");
   }
   must(ad_count_post(count, &(int64_t){7}));
   assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_P);
@@ -719,9 +694,9 @@ static void a_count_that_was_never_posted_divides_nothing(void **state) {
   dry_world *d = *state;
   ad_count *count = count_on(d, "dp=R tp=I");
   assert_int_equal(divide_on(d, count, 0), AD_INVALID);
-  assert_mentions("no count was posted");
+  assert_says("ad_count_wait", "ad_count_post");
   assert_int_equal(divide_on(d, NULL, 0), AD_INVALID);
-  assert_mentions("the count is NULL");
+  assert_says("divide", "NULL");
   ad_count_destroy(count);
 }
 
@@ -731,8 +706,7 @@ static void a_count_of_fewer_ranks_than_the_tapes_is_refused(void **state) {
   ad_count *count = count_on(&few, "dp_shard=P");
   must(ad_count_post(count, &(int64_t){7}));
   assert_int_equal(divide_on(d, count, 0), AD_TYPE);
-  assert_mentions("ranks 0 to 2");
-  assert_mentions("0 to 5");
+  assert_says("ranks 0", "2", "5");
   ad_count_destroy(count);
   ad_mesh_destroy(few.mesh);
 }
@@ -771,15 +745,15 @@ static void tensors_on_two_views_meet_on_one_of_them(void **state) {
   x = leaf(d, "dp_shard=V tp=V", SHAPE(1, 8));
   ad_add(d->tape, x, ad_view(d->tape, x, view));
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
-  assert_mentions("change the view");
+  assert_says("add", "operand 1", "operand 2");
   ad_tape_reset(d->tape);
   ad_view(d->tape, leaf(d, "dp_shard=S0 tp=V", SHAPE(1, 9)), view);
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
-  assert_mentions("test_types.c:");
+  assert_says("test_types.c", "S(0)", "dp_shard");
   ad_tape_reset(d->tape);
   ad_view(d->tape, leaf(d, "dp_shard=I tp=I", SHAPE(1, 9)), NULL);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("the view is NULL");
+  assert_says("view", "NULL");
   ad_mesh_destroy(view);
 }
 
@@ -791,17 +765,16 @@ static ad_tensor *attend(dry_world *d, ad_shape q, ad_shape k, ad_shape v) {
 }
 
 static void keys_and_values_of_attention_are_alike_and_fit_its_queries(void **state) {
-  static const char ask[] = "with equal batch and seq, and k and v of equal shape";
   dry_world *d = *state;
   ad_shape right = SHAPE(3, 6, 8, 12), wider = SHAPE(3, 6, 8, 24), longer = SHAPE(3, 6, 9, 12),
            more = SHAPE(3, 7, 8, 12);
   attend(d, right, right, right);
   must(ad_tape_status(d->tape));
-  refused(d, attend(d, right, right, wider), AD_INVALID, "v is [6, 8, 24]", ask);
-  refused(d, attend(d, right, longer, longer), AD_INVALID, "k is [6, 9, 12]", ask);
-  refused(d, attend(d, right, more, more), AD_INVALID, "k is [7, 8, 12]", ask);
-  refused(d, attend(d, SHAPE(2, 6, 8), right, right), AD_INVALID, "q is [6, 8]", ask);
-  refused(d, attend(d, right, SHAPE(2, 6, 8), SHAPE(2, 6, 8)), AD_INVALID, "k is [6, 8]", ask);
+  refused(d, attend(d, right, right, wider), AD_INVALID, "attention", "[6, 8, 24]");
+  refused(d, attend(d, right, longer, longer), AD_INVALID, "attention", "[6, 9, 12]");
+  refused(d, attend(d, right, more, more), AD_INVALID, "attention", "[7, 8, 12]");
+  refused(d, attend(d, SHAPE(2, 6, 8), right, right), AD_INVALID, "attention", "[6, 8]");
+  refused(d, attend(d, right, SHAPE(2, 6, 8), SHAPE(2, 6, 8)), AD_INVALID, "attention", "[6, 8]");
 }
 
 /* ---- parameters ---- */
@@ -812,11 +785,11 @@ static void a_parameter_is_one_of_its_module(void **state) {
   ad_parameters from = {.size = sizeof from, .values = list, .count = 2};
   ad_parameter(d->tape, &from, 2);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("parameter 2 of 2");
+  assert_says("parameter 2", "2");
   ad_tape_reset(d->tape);
   ad_parameter(d->tape, &from, 1);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_mentions("needs an array");
+  assert_says("NULL");
   ad_tape_reset(d->tape);
   ad_parameter(d->tape, &from, 0);
   must(ad_tape_status(d->tape));
