@@ -270,9 +270,9 @@ static void weights_written_on_one_mesh_are_read_on_another(void **state) {
   char message[512];
   assert_int_equal(create_alone("d_model: 16", message), AD_OK);
   assert_int_equal(create_alone("d_model: 20", message), AD_INVALID);
-  assert_text_says(message, "embedding.weight", "[256", "16]", "20]");
+  assert_text_says(message, "embedding.weight", "[256, 16]", "[256, 20]");
   assert_int_equal(create_alone("d_model: 16, tied: false", message), AD_INVALID);
-  assert_non_null(strstr(message, "missing: head"));
+  assert_text_says(message, "head.weight");
   unlink(path);
   assert_int_equal(create_alone("d_model: 16", message), AD_IO);
 }
@@ -304,7 +304,7 @@ static void training_leaves_checkpoints_and_goes_on_from_them(void **state) {
   assert_string_equal(train((job){.loads = 1}), "");  // there is no checkpoint yet
   assert_true(is_there("checkpoints/step-6/index.json") && is_there("weights.safetensors"));
   assert_false(is_there("checkpoints/step-3"));  // keep: 1 leaves one checkpoint
-  assert_non_null(strstr(train((job){0}), "holds a finished run of 6 steps: --resume"));
+  assert_text_says(train((job){0}), "6", "--resume");
 }
 
 static void resuming_a_finished_run_writes_what_is_missing(void **state) {
@@ -325,18 +325,22 @@ static void resuming_a_finished_run_writes_what_is_missing(void **state) {
 }
 
 static void numbers_that_no_run_has_are_refused(void **state) {
-  static const char *const forgeries[][3] = {
-      {"\"optimizer_steps\":6", "\"optimizer_steps\":-1", "`optimizer_steps` is -1, but after 6 steps"},
-      {"\"optimizer_steps\":-1", "\"optimizer_steps\":7", "`optimizer_steps` is 7, but after 6 steps"},
-      {"\"optimizer_steps\":7", "\"optimizer_steps\":6", ""},
-      {"\"loss_scale\":0", "\"loss_scale\":4000000000", "`loss_scale` is 4000000000"},
-      {"\"loss_scale\":4000000000", "\"loss_scale\":0", ""},
-      {"\"seed\":4", "\"seed\":\"4\"", "lacks the number `seed`"}};
+  static const struct {
+    const char *from, *to, *facts[4]; /* no facts: the run is resumed */
+  } forgeries[] = {{"\"optimizer_steps\":6", "\"optimizer_steps\":-1", {"optimizer_steps", "-1", "6"}},
+                   {"\"optimizer_steps\":-1", "\"optimizer_steps\":7", {"optimizer_steps", "7", "6"}},
+                   {"\"optimizer_steps\":7", "\"optimizer_steps\":6", {NULL}},
+                   {"\"loss_scale\":0", "\"loss_scale\":4000000000", {"loss_scale", "4000000000"}},
+                   {"\"loss_scale\":4000000000", "\"loss_scale\":0", {NULL}},
+                   {"\"seed\":4", "\"seed\":\"4\"", {"seed"}}};
   assert_string_equal(train((job){0}), "");
   for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++) {
-    forge(in_folder("checkpoints/step-6/index.json"), forgeries[i][0], forgeries[i][1]);
+    forge(in_folder("checkpoints/step-6/index.json"), forgeries[i].from, forgeries[i].to);
     const char *message = train((job){.loads = 1});
-    if (forgeries[i][2][0] ? !strstr(message, forgeries[i][2]) : *message) fail_msg("%s: %s", forgeries[i][1], message);
+    if (forgeries[i].facts[0])
+      assert_says_in(forgeries[i].to, message, forgeries[i].facts);
+    else
+      assert_string_equal(message, "");
   }
 }
 
@@ -346,12 +350,11 @@ static void a_fingerprint_that_lacks_a_key_is_of_another_run(void **state) {
   forge(in_folder(index), "\"train.steps\":\"6\",", "");  // the number of steps may differ
   assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"model.heads\":\"2\",", "");
-  assert_non_null(strstr(train((job){.loads = 1}),
-                         "which differs in model.heads (checkpoint: nothing, recipe: 2); set these keys"));
+  assert_text_says(train((job){.loads = 1}), "model.heads", "2");
   forge(in_folder(index), "\"model.layers\":", "\"model.heads\":\"2\",\"model.layers\":");
   assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"facts\":{", "\"facts\":{},\"other\":{");
-  assert_non_null(strstr(train((job){.loads = 1}), "model.layers (checkpoint: nothing, "));
+  assert_text_says(train((job){.loads = 1}), "model.kind", "model.layers");
 }
 
 /* A key that an earlier version did not write has its default, and old words for a value have their meaning. */
@@ -363,12 +366,11 @@ static void a_fingerprint_of_an_earlier_version_is_of_the_same_run(void **state)
   forge(in_folder(index), "\"model.bias\":\"none\"", "\"model.bias\":\"false\"");
   assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"model.bias\":\"false\"", "\"model.bias\":\"true\"");
-  assert_non_null(
-      strstr(train((job){.loads = 1}), "which differs in model.bias (checkpoint: true, recipe: none); set these keys"));
+  assert_text_says(train((job){.loads = 1}), "model.bias");
 }
 
 static void an_interrupted_training_leaves_a_checkpoint(void **state) {
-  assert_non_null(strstr(train((job){.first = 1}), "stopped on request"));
+  assert_text_says(train((job){.first = 1}), "step 0", "6");
   assert_true(is_there("checkpoints/step-1/index.json"));
   must(ad_folder_remove(in_folder("checkpoints/step-1")));
 }

@@ -107,7 +107,7 @@ static ad_status close_microbatch(ad_run *run, size_t p) {
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) {
   int64_t back = run->progress.phases[p].back;
   if (back < 0 || (m >= 0 && m != back))
-    return ad_fail(AD_INVALID, "the schedule reduces the gradients of phase `%s` before its backward of the microbatch",
+    return ad_fail(AD_INVALID, "the schedule has the REDUCE of phase `%s` before its backward of the microbatch",
                    ad_program_phase(run->program, p)->name);
   *out = (size_t)back;
   return AD_OK;
