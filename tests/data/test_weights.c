@@ -99,36 +99,30 @@ static void what_an_index_says_wrongly_is_named(void **state) {
   static const struct {
     const char *text;
     ad_status status;
-    const char *words;
+    const char *facts[5];
   } wrong[] = {
-      {"", AD_INVALID, "not an index of safetensors files: it is not valid JSON"},
-      {"[]", AD_INVALID, "it has no weight_map"},
-      {"{\"metadata\": {}}", AD_INVALID, "it has no weight_map"},
-      {INDEX("[\"m-1\"]"), AD_INVALID, "it has no weight_map"},
-      {INDEX("{}"), AD_INVALID, "its weight_map is empty"},
-      {INDEX("{\"a\": \"m-1\", \"a\": \"m-2\"}"), AD_INVALID, "duplicate object key"},
-      {INDEX("{\"a\": 1}"), AD_INVALID, "the entry of tensor \"a\" is not the name of a file"},
-      {INDEX("{\"a\": \"\"}"), AD_INVALID, "tensor \"a\" is in \"\"; only files in the folder of the index are read"},
-      {INDEX("{\"a\": \"../m-1\"}"), AD_INVALID,
-       "tensor \"a\" is in \"../m-1\"; only files in the folder of the index are read"},
-      {INDEX("{\"a\": \"/etc/passwd\"}"), AD_INVALID, "is in \"/etc/passwd\"; only files in the folder"},
-      {INDEX("{\"a\": \"..\"}"), AD_INVALID, "is in \"..\"; only files in the folder"},
-      {INDEX("{\"a\": \"m-1\", \"b\": \"m-3\", \"c\": \"m-4\"}"), AD_IO,
-       "/m-3: cannot be read: No such file or directory, "},
-      {INDEX("{\"a\": \"m-1\", \"b\": \"m-3\", \"c\": \"m-4\"}"), AD_IO,
-       "/m-4: cannot be read: No such file or directory"},
-      {INDEX("{\"a\": \"m.safetensors.index.json\"}"), AD_INVALID, "index.json is not a safetensors file"},
-      {INDEX("{\"a\": \"m-1\", \"b\": \"m-1\", \"c\": \"m-1\"}"), AD_INVALID,
-       "the index does not match its files; there is no b in m-1"},
-      {INDEX("{\"a\": \"m-1\", \"b\": \"m-2\", \"c\": \"m-2\"}"), AD_INVALID,
-       "there is no c in m-2; it does not list c in m-1"},
-      {INDEX("{\"b\": \"m-2\", \"c\": \"m-1\"}"), AD_INVALID,
-       "the index does not match its files; it does not list a in m-1"},
+      {"", AD_INVALID, {"JSON"}},
+      {"[]", AD_INVALID, {"weight_map"}},
+      {"{\"metadata\": {}}", AD_INVALID, {"weight_map"}},
+      {INDEX("[\"m-1\"]"), AD_INVALID, {"weight_map"}},
+      {INDEX("{}"), AD_INVALID, {"weight_map"}},
+      {INDEX("{\"a\": \"m-1\", \"a\": \"m-2\"}"), AD_INVALID, {"a"}},
+      {INDEX("{\"a\": 1}"), AD_INVALID, {"a"}},
+      {INDEX("{\"a\": \"\"}"), AD_INVALID, {"a"}},
+      {INDEX("{\"a\": \"../m-1\"}"), AD_INVALID, {"a", "../m-1"}},
+      {INDEX("{\"a\": \"/etc/passwd\"}"), AD_INVALID, {"a", "/etc/passwd"}},
+      {INDEX("{\"a\": \"..\"}"), AD_INVALID, {"a", ".."}},
+      {INDEX("{\"a\": \"m-1\", \"b\": \"m-3\", \"c\": \"m-4\"}"), AD_IO, {"/m-3", "/m-4", "No such"}},
+      {INDEX("{\"a\": \"m.safetensors.index.json\"}"), AD_INVALID, {"index.json"}},
+      {INDEX("{\"a\": \"m-1\", \"b\": \"m-1\", \"c\": \"m-1\"}"), AD_INVALID, {"m-1"}},
+      {INDEX("{\"a\": \"m-1\", \"b\": \"m-2\", \"c\": \"m-2\"}"), AD_INVALID, {"m-2", "m-1"}},
+      {INDEX("{\"b\": \"m-2\", \"c\": \"m-1\"}"), AD_INVALID, {"m-1"}},
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ad_weights *weights = NULL;
     assert_int_equal(open_index(wrong[i].text, &weights), wrong[i].status);
-    if (!strstr(ad_last_error(), wrong[i].words)) fail_msg("%s: %s", wrong[i].text, ad_last_error());
+    assert_facts(ad_last_error(), "m.safetensors.index.json");
+    assert_says_in(wrong[i].text, ad_last_error(), wrong[i].facts);
     assert_null(weights);
   }
 }
