@@ -141,8 +141,8 @@ static void make_sentence(const char *text, char *sentence) {
     } else if (random || number) {
       *to++ = '#';
       at += random + number;
-    } else if (*at == '\n') {
-      to = stpcpy(to, "\\n");
+    } else if (*at == '\n' || *at == '\033') {
+      to = stpcpy(to, *at == '\n' ? "\\n" : "\\e");
       at++;
     } else {
       *to++ = *at++;

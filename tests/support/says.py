@@ -42,7 +42,7 @@ def is_fact(text, fact):
 
 def sentence_of(text):
     """The text as the golden file has it: on one line, without numbers and random names."""
-    return NUMBER.sub("#", PLACE.sub("...", text)).replace("\n", "\\n")
+    return NUMBER.sub("#", PLACE.sub("...", text)).replace("\n", "\\n").replace("\033", "\\e")
 
 
 def lists(area):
