@@ -130,7 +130,8 @@ static void is_refused(const place *p, ad_array array, ad_status status) {
   assert_int_equal(ad_array_uniform(p->comm, 7, "mask", 3, 0, &array), status);
 }
 #define refused(place, array, status, ...) \
-  (is_refused((place), (array), (status)), assert_says("test_uniform.c", __VA_ARGS__))
+  (is_refused((place), (array), (status)), \
+   assert_says_in(#array, ad_last_error(), SAYS_FACTS("test_uniform.c", __VA_ARGS__)))
 
 static void what_has_no_whole_or_no_samples_is_refused(void **state) {
   place p = open_place("dp_shard=2 tp=2", "dp=S0 tp=P", 0), v = open_place("dp_shard=2 tp=2", "dp=V tp=I", 0),

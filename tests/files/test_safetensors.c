@@ -198,7 +198,8 @@ static void is_refused(const char *header, size_t data_bytes) {
   assert_null(file);
 }
 #define refused(header, data_bytes, ...) \
-  (is_refused((header), (data_bytes)), assert_says("odd.safetensors", __VA_ARGS__))
+  (is_refused((header), (data_bytes)),   \
+   assert_says_in(#header, ad_last_error(), SAYS_FACTS("odd.safetensors", __VA_ARGS__)))
 
 #define T(name, dtype, shape, offsets) \
   "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"

@@ -16,7 +16,8 @@ static void are_refused(const char *name, const char *value) {
   assert_int_equal(ad_settings_check(), AD_INVALID);
   unsetenv(name);
 }
-#define is_refused(name, value, ...) (are_refused((name), (value)), assert_says((name), (value), __VA_ARGS__))
+#define is_refused(name, value, ...) \
+  (are_refused((name), (value)), assert_says_in((name), ad_last_error(), SAYS_FACTS((name), (value), __VA_ARGS__)))
 
 static void is_taken(const char *name, const char *value) {
   setenv(name, value, 1);

@@ -45,13 +45,6 @@ void rank_check_status(ad_status status, ad_status expected, const char *file, i
   rank_check_failed(file, line, text);
 }
 
-void rank_check_message(const char *words, const char *file, int line) {
-  char text[512];
-  if (strstr(ad_last_error(), words)) return;
-  snprintf(text, sizeof text, "\"%s\" is not in the message", words);
-  rank_check_failed(file, line, text);
-}
-
 void rank_check_says(const char *wrong, const char *file, int line) {
   if (wrong) rank_check_failed(file, line, wrong);
 }

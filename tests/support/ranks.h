@@ -29,15 +29,12 @@
 #define CHECK_FACTS_ALL(facts) rank_check_says(says_lacks(ad_last_error(), (facts)), __FILE__, __LINE__)
 #define CHECK_SAYS_ALL(facts) \
   rank_check_says(says_wrong(ad_last_error(), (facts), __FILE__, __func__), __FILE__, __LINE__)
-/* Checks that the message recorded last contains the words. */
-#define CHECK_MESSAGE(words) rank_check_message((words), __FILE__, __LINE__)
 
 /* For use in a test: runs function(comm, context) on `ranks` ranks; fails unless each returns 0. */
 #define run_ranks(ranks, function, context) run_ranks_at((ranks), (function), (context), __FILE__, __LINE__)
 
 void rank_check_failed(const char *file, int line, const char *words) __attribute__((noreturn));
 void rank_check_status(ad_status status, ad_status expected, const char *file, int line, const char *words);
-void rank_check_message(const char *words, const char *file, int line);
 void rank_check_says(const char *wrong, const char *file, int line);
 void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), void *context, const char *file,
                   int line);

@@ -37,7 +37,7 @@ def is_fact(text, fact):
     """Whether the text prints the fact as a name or a value, so that it is no word of prose."""
     if AXES.issuperset(fact.split(",")) or any(f"{quote}{fact}{quote}" in text for quote in "`\"'"):
         return True
-    return fact.count(" ") < 2 and re.search(r"^--|[\d/.=_]|[^\W\d_a-z]|[^\x00-\x7f]", fact) is not None
+    return fact.count(" ") < 2 and re.search(r"^-[-a-zA-Z]|[\d/.=_]|[^\W\d_a-z]|[^\x00-\x7f]", fact) is not None
 
 
 def sentence_of(text):
