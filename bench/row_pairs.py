@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Compares rows of `addend bench` of two builds, run in turns, and prints the ratio of their times.
 
-    git worktree add ../before COMMIT && cmake -S ../before -B ../before/build -DCMAKE_BUILD_TYPE=Release && cmake --build ../before/build
+    git worktree add ../before COMMIT && cmake -S ../before -B ../before/build -DCMAKE_BUILD_TYPE=Release
+    cmake --build ../before/build
     python3 bench/row_pairs.py ../before/build/addend build/addend all_reduce reducer train_step --pairs 15
 
-Prints a line for each row: the median of the pairs' ratios of median times, its quartiles, and the first build's time. The
-last line is the geometric mean of all medians. `--all` adds the cases that `bench --quick` leaves out. Run nothing else on
-the machine meanwhile: it makes single pairs worthless."""
+Prints a line for each row: the median of the pairs' ratios of median times, its 95 % interval (from order statistics,
+so of any distribution; with fewer than six pairs it is the range), and the first build's time. The last line is the
+geometric mean of all medians. `--all` adds the cases that `bench --quick` leaves out. Run nothing else on the machine
+meanwhile: it makes single pairs worthless. `script/freeze` compares with these functions, too."""
 
 import argparse
 import collections
+import functools
 import json
 import math
 import statistics
@@ -18,30 +21,43 @@ import subprocess
 NAMES = "op dtype storage bytes ranks engine memory in_place".split()
 
 
-def rows(program, op, options):
-    words = [program, "bench", "--json", "--op", op, "--ranks", options.ranks] + ["--quick"] * (not options.all)
+def rows(words, read=str, key="seconds_median"):
+    """Run `addend bench --json` and return each row's seconds by its name; read(text) is parsed as the document."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{' '.join(words)}: {done.stderr}")
+        raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr}")
     seen = collections.Counter()
     times = {}
-    for row in json.loads(done.stdout)["rows"]:
+    for row in json.loads(read(done.stdout))["rows"]:
         name = " ".join(str(row[key]) for key in NAMES if row.get(key) is not None)
         seen[name] += 1
-        times[name + f" ({seen[name]})" * (seen[name] > 1)] = row["seconds_median"]
+        times[name + f" ({seen[name]})" * (seen[name] > 1)] = row[key]
     return times
 
 
-def pairs_of(op, options):
-    ratios, before = collections.defaultdict(list), collections.defaultdict(list)
-    for i in range(options.pairs):
-        programs = [options.before, options.after][:: -1 if i % 2 else 1]
-        times = {program: rows(program, op, options) for program in programs}
-        for name, seconds in times[options.before].items():
-            if seconds and times[options.after].get(name):
-                ratios[name].append(times[options.after][name] / seconds)
-                before[name].append(seconds)
-    return ratios, before
+def pairs_of(before, after, pairs):
+    """Call two functions that return rows in turns, A B B A ..., and return each row's ratios and times before."""
+    ratios, times = collections.defaultdict(list), collections.defaultdict(list)
+    for i in range(pairs):
+        if i % 2:
+            new, old = after(), before()
+        else:
+            old, new = before(), after()
+        for name, seconds in old.items():
+            if seconds and new.get(name):
+                ratios[name].append(new[name] / seconds)
+                times[name].append(seconds)
+    return ratios, times
+
+
+def interval(ratios):
+    """Return the median, and bounds that hold the true median in 95 of 100 series, from order statistics."""
+    ordered, beyond, outside = sorted(ratios), 0, 0
+    while 2 * (outside + math.comb(len(ordered), beyond)) <= 0.05 * 2 ** len(ordered):
+        outside += math.comb(len(ordered), beyond)
+        beyond += 1
+    left_out = max(beyond - 1, 0)
+    return statistics.median(ordered), ordered[left_out], ordered[-1 - left_out]
 
 
 def parse():
@@ -59,12 +75,16 @@ def parse():
 def main():
     options, medians = parse(), []
     for op in options.op:
-        ratios, before = pairs_of(op, options)
+        words = ["bench", "--json", "--op", op, "--ranks", options.ranks] + ["--quick"] * (not options.all)
+        sides = [functools.partial(rows, [program, *words]) for program in (options.before, options.after)]
+        ratios, before = pairs_of(*sides, options.pairs)
         for name, each in ratios.items():
-            low, middle, high = statistics.quantiles(each, n=4) if len(each) > 1 else each * 3
+            middle, low, high = interval(each)
             medians.append(middle)
-            print(f"{middle:.3f}  ({low:.3f} .. {high:.3f})  {statistics.median(before[name]):.3g} s  {name}", flush=True)
+            seconds = statistics.median(before[name])
+            print(f"{middle:.3f}  ({low:.3f} .. {high:.3f})  {seconds:.3g} s  {name}", flush=True)
     print(f"{math.exp(statistics.fmean(map(math.log, medians))):.3f}  all {len(medians)} rows")
 
 
-main()
+if __name__ == "__main__":
+    main()

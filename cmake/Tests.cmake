@@ -114,6 +114,8 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ AND AD_TRAINER)
   add_test(NAME script/abi COMMAND python3 ${CMAKE_SOURCE_DIR}/script/abi ${CMAKE_BINARY_DIR})
   ad_describe_test(script/abi script 120)
   set_tests_properties(script/abi PROPERTIES SKIP_RETURN_CODE 77)
+  add_test(NAME script/freeze COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/freeze.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  ad_describe_test(script/freeze script 300)
   add_test(NAME script/torch COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/torch.sh ${CMAKE_SOURCE_DIR})
   ad_describe_test(script/torch script 120)
   add_test(NAME install/without_tests

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Tests script/freeze: the same build compares equal, and each planted change is a difference with its subject: a value of a
+# document, an exit status, one byte of weights, a line of --help, a symbol, a slower program; a rename that is told is none.
+#   freeze.sh SOURCE BUILD
+set -eu
+source=$1 build=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; cat "$work/out" "$work/err" >&2; exit 1; }
+
+# A build whose program does what the file `plant` says to what the real one does. Its bench is a table: each call takes
+# the next of nine times, once more or less of them than the recorded program takes.
+mkdir "$work/build" "$work/bin"
+echo "CMAKE_HOME_DIRECTORY:INTERNAL=$(cd "$source" && pwd -P)" >"$work/build/CMakeCache.txt"
+ln -s "$build"/libaddend.so "$build"/libaddend_train.so "$work/build/"
+cat >"$work/build/addend" <<P
+#!/usr/bin/env bash
+real=$build/addend work=$work
+P
+cat >>"$work/build/addend" <<'P'
+plant=$(cat "$work/plant")
+if [ "$1" = bench ]; then
+  case $0/$plant in
+    */build/addend/slower) seconds=1.3 ;;
+    */build/addend/noisy) n=$(cat "$work/calls") seconds=$((n % 2 ? 3 : 1)) && echo $((n + 1)) >"$work/calls" ;;
+    *) seconds=1 ;;
+  esac
+  printf '{"rows": [{"op": "%s", "dtype": "f32", "seconds_min": %s}]}\n' "$5" "$seconds"
+  exit
+fi
+[ "$plant" != status ] || exit 3
+status=0
+"$real" "$@" >"$work/said" || status=$?
+case $1/$plant in
+  plan/value) sed -i 's/"world": 3/"world": 4/' "$work/said" ;;
+  plan/word) sed -i 's/"world":/"number_of_ranks":/' "$work/said" ;;
+  check/help) sed -i 's/Prove N steps/Prove M steps/' "$work/said" ;;
+  train/byte)
+    weights=$PWD/train/gpt-dp/weights.safetensors
+    python3 -c 'import sys; p = sys.argv[1]; d = bytearray(open(p, "rb").read()); d[-1] ^= 1; open(p, "wb").write(d)' "$weights"
+    ;;
+esac
+cat "$work/said"
+exit $status
+P
+chmod +x "$work/build/addend"
+echo 0 >"$work/calls"
+
+freeze() { # arguments: exit status, what is planted, arguments of script/freeze
+  local wanted=$1 status=0
+  echo "$2" >"$work/plant" && shift 2
+  python3 "$source/script/freeze" "$1" "$work/recorded" "$work/build" "${@:2}" >"$work/out" 2>"$work/err" || status=$?
+  [ $status -eq "$wanted" ] || fail "script/freeze $*: exit $status instead of $wanted"
+}
+told() { grep -qE -- "$1" "$work/out" || fail "not told: $1"; }
+
+freeze 2 none compare
+freeze 0 none record --match '^(train|plan) gpt-dp$|^check --help$|^abi'
+freeze 0 none compare
+told '^equal to '
+[ "$(grep -c '1\.000 of the recorded time.*: holds$' "$work/out")" -ge 3 ] || fail "each row of bench holds 1.00"
+
+freeze 1 value compare --only json
+told '^json  plan gpt-dp: world was 3, is 4$'
+told ' in 1 facts$'
+freeze 1 status compare --only json
+told '^json  plan gpt-dp: exit was 0, is 3$'
+freeze 1 byte compare --only recipes
+told '^recipes  train gpt-dp: weights.safetensors [a-z0-9.]+ was F32 .*, is F32 '
+told ' in 1 facts$'
+freeze 1 help compare --only golden
+told '^golden  check --help: `.*Prove N steps.* is gone'
+told '^golden  check --help: `.*Prove M steps.* is new'
+freeze 1 slower compare --only bench
+told '^bench  all_reduce f32: 1\.300 of the recorded time, within 1\.300 \.\. 1\.300: slower$'
+freeze 1 noisy compare --only bench
+told '^bench  all_reduce f32: .*: cannot tell$'
+
+nm=$(command -v nm)
+printf '#!/bin/sh\n%s "$@" | grep -v ad_mesh_create\n' "$nm" >"$work/bin/nm" && chmod +x "$work/bin/nm"
+PATH=$work/bin:$PATH freeze 1 none compare --only symbols
+told '^symbols  abi --print: `libaddend ad_mesh_create@ADDEND_0 .* is gone'
+
+freeze 1 word compare --only json
+echo 'world number_of_ranks' >"$work/renames"
+freeze 0 word compare --only json --renames "$work/renames"
+freeze 1 none compare --only json --renames "$work/renames"
+echo "freeze: all hold"
