@@ -115,8 +115,8 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
   }
   if (to->scale != from->scale) {
     return ad_fail(AD_TYPE,
-                   "%s: add: the sum is stored times 2^-%d, the value to add times 2^-%d; both need the same scale",
-                   site, to->scale, from->scale);
+                   "%s: add: the sum is stored times 2^%d, the value to add times 2^%d; both need the same scale", site,
+                   -to->scale, -from->scale);
   }
   if (!ad_shape_equal(&to->shape, &from->shape) || !ad_shape_equal(&to->local, &from->local)) {
     return ad_fail(AD_INVALID, "%s: add: the shapes %s and %s differ", site, ad_shape_print(&to->shape, a, sizeof a),

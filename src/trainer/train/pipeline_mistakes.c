@@ -189,7 +189,7 @@ static void multiply_by_count(void *context, void *passing) {
 
 /* Whether some microbatch's gradients are added to an earlier one's before a reduction. */
 static int adds_before_reductions(const ad_recipe *recipe) {
-  int adds = recipe->train.microbatches > 1 && !recipe->train.sync_count;
+  int adds = 0;
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) adds |= recipe->train.sync[m] == AD_SYNC_NONE;
   return adds;
 }

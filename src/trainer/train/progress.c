@@ -69,10 +69,9 @@ static ad_reducer *reducer_of(const ad_run *run, size_t p) {
   return ad_module_reducer(ad_run_module(run, ad_program_phase(run->program, p)->module));
 }
 
-/* How far the microbatch that the module begins now is reduced. */
+/* How far the microbatch that the module begins now is reduced; a recipe that was read says it of each. */
 static ad_sync next_sync(const ad_run *run, const ad_module_run *module) {
-  if (module->ended + 1 == (size_t)run->recipe->train.microbatches) return AD_SYNC_ALL;
-  return module->ended < run->recipe->train.sync_count ? run->recipe->train.sync[module->ended] : AD_SYNC_SHARD;
+  return run->recipe->train.sync[module->ended];
 }
 
 static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
