@@ -44,6 +44,18 @@ KINDS = {
     'once_everywhere': ({'doubled'}, {'unknown', 'doubled'}),
 }
 
+# What is said of the norm's own sum, and of copies of a parameter that it counts.
+OF_NORM = {
+    'left_out': {'partial', 'missing', 'unknown'},
+    'fewer_axes': {'partial', 'missing', 'unknown'},
+    'first_microbatch_only': {'partial', 'missing', 'unknown'},
+    'other_group': {'partial', 'missing', 'unknown', 'doubled'},
+    'more_axes': {'doubled', 'unknown'},
+    'doubled': {'doubled'},
+    'averaged': {'averaged'},
+    'once_everywhere': {'doubled'},
+}
+
 # What a cause says of the count by which losses are divided, for each operator: a count that is too small makes the
 # gradient too large.
 OF_COUNT = {
@@ -59,6 +71,7 @@ OF_COUNT = {
 BACKWARD = r'formula of the backward pass|in the backward pass: a transition|on the way back over the bridge'
 FORWARD = r'formula or the data of the forward pass'
 UPDATE = r'update'
+NORM = r'^in the norm'
 NARROW = r'differs by rounding only: .*(narrower dtype|other order)|rounded to 16 bits'
 
 # Mistakes that are not in a transition: the kinds and the words of right causes, and which axes they are over ("sum":
@@ -66,7 +79,7 @@ NARROW = r'differs by rounding only: .*(narrower dtype|other order)|rounded to 1
 KNOWN = {
     'accumulated-divided-again': ({'averaged', 'unknown'}, r'accumulated was divided|microbatch \d+ counts', ''),
     'add-to-itself-in-group-of-one': ({'doubled'}, r'^doubled|^summed twice', ''),
-    'averaged-over-stages': ({'averaged', 'unknown'}, r'averaged', ''),
+    'averaged-over-stages': ({'averaged'}, r'averaged over the stages', 'pp'),
     'bf16-for-f16-gradients': ({'rounding'}, NARROW, ''),
     'bf16-for-f16-values': ({'rounding'}, NARROW, ''),
     'both-factors-when-one-runs': ({'averaged'}, r'accumulated was divided by the ranks of', ''),
@@ -82,7 +95,7 @@ KNOWN = {
     'divided-behind-backward': ({'unknown', 'doubled'}, rf'{BACKWARD}|not divided|loss scale', ''),
     'divided-by-microbatches-too': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}|{FORWARD}', ''),
     'divided-by-one-microbatch': ({'averaged', 'unknown'}, rf'divided by counts of their own|{FORWARD}|count that', ''),
-    'embedding-twice-in-norm': ({'unknown', 'replicas_differ'}, UPDATE, ''),
+    'embedding-twice-in-norm': ({'doubled'}, NORM, 'pp'),
     'experts-averaged-over-copies': ({'doubled'}, r'not divided|too few ranks', ''),
     'experts-divided-by-own-group': ({'doubled'}, r'not divided|too few ranks', ''),
     'factor-wrong-width': ({'missing', 'unknown'}, r'sum is zero, and no rank|factor|not finite', ''),
@@ -91,8 +104,8 @@ KNOWN = {
     'master-in-bf16': ({'unknown', 'replicas_differ'}, UPDATE, ''),
     'mean-of-microbatch-means': ({'averaged', 'unknown'}, rf'divided by counts of their own|{FORWARD}', ''),
     'narrow-accumulate': ({'rounding'}, NARROW, ''),
-    'norm-of-each-stage': ({'unknown', 'replicas_differ'}, UPDATE, ''),
-    'norm-over-other-mesh': ({'unknown', 'replicas_differ'}, UPDATE, ''),
+    'norm-of-each-stage': ({'missing'}, NORM, 'pp'),
+    'norm-over-other-mesh': ({'unknown', 'doubled', 'partial', 'missing'}, NORM, ''),
     'one-seed-for-two-averages': ({'averaged'}, r'averaged over [a-z_,]+ \(\d+\), and multiplied by the ranks of', ''),
     'overflow-per-rank': ({'unknown', 'replicas_differ'}, UPDATE, ''),
     'perturbed-replica': (
@@ -168,10 +181,10 @@ class Planted:
         over, text, kind = set_of(cause['axes']), cause['text'], cause['kind']
         if not self.operator:
             kinds, words, axes = KNOWN.get(self.name, COMPUTED)
-            has_axes = axes != 'sum' or over == self.large(self.param['reduced_over'])
+            has_axes = not axes or over == (self.large(self.param['reduced_over']) if axes == 'sum' else {axes})
             return kind in kinds and bool(re.search(words, text)) and has_axes and self.has_factor(cause)
         if self.what == 'norm':
-            return 'update' in text
+            return re.search(UPDATE, text) or (kind in OF_NORM[self.operator] and self.is_of_norm(over, text))
         if self.operator == 'first_microbatch_only' and re.match(r'microbatch 0 counts 1, .*counts 0 times', text):
             return self.phase == 'step'
         if not self.has_axes(over) or not self.has_factor(cause):
@@ -182,6 +195,16 @@ class Planted:
             own = self.param['name'] == self.what and not re.search('forward|backward|bridge', text)
             return own and kind in KINDS[self.operator][0]
         return kind in KINDS[self.operator][1] and self.is_placed(cause)
+
+    def is_of_norm(self, over, text):
+        """Whether a wrong norm is put down to axes of its sum. Where stages sum apart, each operator is made in the sum
+        over all stages as well; a parameter on another view has other axes."""
+        if not re.search(NORM, text):
+            return False
+        if self.operator in ('doubled', 'averaged', 'once_everywhere'):
+            return over - {'pp'} == self.axes
+        seen = self.named & set(self.sizes)
+        return bool(over) and (not seen or bool(over & (seen | {'pp'})))
 
     def is_placed(self, cause):
         """Whether the cause names the pass and the transition, or the bridge, of a mistake on a tape."""

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -229,9 +230,41 @@ static void rounding_names_what_exceeds_its_share(void **state) {
   }
 }
 
+/* A proof of parameters with these ratios; one whose gradient no step reached has 0. */
+static ad_proof *proof_of(const double *ratios, size_t count) {
+  ad_proof *proof = calloc(1, sizeof *proof + count * sizeof *proof->params);
+  proof->param_count = count;
+  for (size_t i = 0; i < count; i++)
+    proof->params[i] = (ad_proof_param){.ratio = ratios[i], .reached = ratios[i] != 0, .proportional = 1};
+  return proof;
+}
+
+static int count_of_stages(const ad_causes *of) {
+  int count = 0;
+  for (int i = 0; i < of->count; i++) count += of->list[i].axes == AD_AXES(AD_PP) && of->list[i].factor == 0.25;
+  return count;
+}
+
+/* Only what divides every gradient may be an average over the stages, each of which has some of them. */
+static void a_division_of_every_gradient_by_the_stages_names_them_once(void **state) {
+  static const struct {
+    double ratios[3];
+    int named;
+  } cases[] = {{{0.25, 0.25, 0.25}, 1}, {{0.25, 0, 0.25}, 1}, {{0.25, 1, 0.25}, 0}, {{0.25, 0.25, 0.2501}, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_proof *proof = proof_of(cases[i].ratios, 3);
+    ad_diagnose_stages(proof, 4);
+    ad_diagnose_stages(proof, 4);
+    for (size_t p = 0; p < 3; p++)
+      assert_int_equal(count_of_stages(&proof->params[p].causes), cases[i].named && cases[i].ratios[p] != 0);
+    free(proof);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sound_gradient_has_no_cause),
+      cmocka_unit_test(a_division_of_every_gradient_by_the_stages_names_them_once),
       cmocka_unit_test(the_inverse_of_a_group_names_its_average),
       cmocka_unit_test(the_size_of_a_group_names_its_double_sum),
       cmocka_unit_test(the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_it),

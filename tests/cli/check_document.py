@@ -5,6 +5,7 @@ import sys
 document = json.load(open(sys.argv[1]))
 for key in "recipe world mesh engine dtype steps seconds loss norm params summary".split():
     assert key in document, key
+if document["norm"]["ref"] is not None: assert document["norm"]["counted"] == [] and document["norm"]["cause"] is None, document["norm"]
 assert {"dist", "ref"} <= set(document["loss"]) and {"dist", "ref", "rel_err"} <= set(document["norm"])
 summary = document["summary"]
 assert summary["pass"] is True and summary["replicas_equal"] is True, summary
@@ -41,11 +42,15 @@ if "sabotage" in document:
         for cause in entry["possible_causes"] or ([entry["cause"]] if entry["cause"] else []):
             assert set(cause) == {"kind", "axes", "factor", "text", "place"} and cause["text"], entry
         assert entry["caught_by"] in ("type", "number", "protocol", "no_effect"), entry
-        assert (entry["message"] is None) == (entry["caught_by"] == "number"), entry
+        if entry["caught_by"] != "number" or entry["ratio"] is None: assert entry["message"], entry
+        if entry["caught_by"] == "number": assert entry["param"] and (entry["cause"] or entry["possible_causes"]), entry
         if entry["expected_ratio"] is not None and entry["caught_by"] == "number":
             assert abs(entry["ratio"] / entry["expected_ratio"] - 1) < 1e-6, entry
     for entry in derived:
-        assert {"place", "operator", "phase", "form"} <= set(entry["derived"]) and entry["dtype"] == "f64", entry
+        assert {"place", "operator", "axis", "axes", "phase", "form"} <= set(entry["derived"]) and entry["dtype"] == "f64", entry
+        assert entry["derived"]["place"].split(" (number ")[0].endswith(" over " + entry["derived"]["axes"]), entry
+        assert (entry["derived"]["axis"] is None) == (entry["derived"]["operator"] not in ("more_axes", "fewer_axes", "other_group")), entry
+        assert entry["derived"]["axis"] is None or f":{entry['derived']['axis']}" in entry["name"], entry
         assert entry["derived"]["operator"] in OPERATORS, entry
         assert entry["derived"]["phase"] in ("forward", "backward", "step"), entry
         assert entry["caught_by"] in (("type", "no_effect") if entry["derived"]["form"] == "record" else ("number", "no_effect")), entry

@@ -85,8 +85,9 @@ static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
   }
 }
 
-static int has_axis(ad_operator op) {
-  return op == AD_OPERATOR_MORE_AXES || op == AD_OPERATOR_FEWER_AXES || op == AD_OPERATOR_OTHER_GROUP;
+int ad_operator_has_axis(ad_operator operator_) {
+  return operator_ == AD_OPERATOR_MORE_AXES || operator_ == AD_OPERATOR_FEWER_AXES ||
+         operator_ == AD_OPERATOR_OTHER_GROUP;
 }
 
 /* Published mistakes about counts. If the count is not summed over the ranks that cut the sequence, each rank has its
@@ -164,9 +165,9 @@ static ad_sabotage mistake_of(const ad_place *place, ad_operator op, ad_axis axi
                           .loss_err = NAN,
                           .moved = NAN};
   char where[2 * AD_PARAM_NAME_SIZE + 128];
-  snprintf(sabotage.name, sizeof sabotage.name, "%s%s%s%s: %s", ad_operator_name(op), has_axis(op) ? ":" : "",
-           has_axis(op) ? ad_axis_name(axis) : "", in_record ? " in the record" : "",
-           ad_place_print(place, where, sizeof where));
+  snprintf(sabotage.name, sizeof sabotage.name, "%s%s%s%s: %s", ad_operator_name(op),
+           ad_operator_has_axis(op) ? ":" : "", ad_operator_has_axis(op) ? ad_axis_name(axis) : "",
+           in_record ? " in the record" : "", ad_place_print(place, where, sizeof where));
   return sabotage;
 }
 

@@ -104,6 +104,28 @@ void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mes
   if (data && data != reduced) add_averages(program, module, mesh, data, factor, causes);
 }
 
+static int names_stages(const ad_causes *causes) {
+  for (int i = 0; i < causes->count; i++)
+    if (causes->list[i].axes == AD_AXES(AD_PP)) return 1;
+  return 0;
+}
+
+void ad_diagnose_stages(ad_proof *proof, int64_t stages) {
+  for (size_t i = 0; i < proof->param_count; i++) {
+    const ad_proof_param *param = &proof->params[i];
+    if (param->reached && !(param->proportional && is_factor(param->ratio, 1 / (double)stages))) return;
+  }
+  for (size_t i = 0; i < proof->param_count; i++) {
+    ad_proof_param *param = &proof->params[i];
+    if (!param->reached || names_stages(&param->causes)) continue;
+    ad_causes_add(
+        &param->causes, AD_CAUSE_AVERAGED, AD_AXES(AD_PP), param->ratio,
+        "averaged over the stages (pp) as well, each of which has other parameters: every gradient is divided "
+        "by %lld",
+        (long long)stages);
+  }
+}
+
 void ad_diagnose_update(ad_causes *causes) {
   causes->count = 0;
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "the gradient is right, its update is not that of one process");

@@ -50,6 +50,18 @@ static json_t *params_document(const ad_findings *findings) {
 /* The larger number; NaN if one is NaN. */
 static double worse(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
 
+/* Adds what the norm counts other than once, and why. */
+static void add_counted(const ad_proof *proof, json_t *norm) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < proof->param_count; i++) {
+    const ad_proof_param *param = &proof->params[i];
+    if (isfinite(param->counted) && fabs(param->counted - 1) > 1e-6)
+      json_array_append_new(list, json_pack("{s:s, s:f}", "name", param->name, "times", param->counted));
+  }
+  json_object_set_new(norm, "counted", list);
+  ad_cause_set(norm, causes_document(&proof->norm_causes));
+}
+
 /* Adds what became of steps that overflowed, if some did and were skipped. */
 static void add_overflow(const ad_overflow *overflow, json_t *document) {
   if (!overflow->skipped) return;
@@ -118,11 +130,13 @@ static const char *caught_param(const ad_sabotage *sabotage) {
 static json_t *derived_document(const ad_sabotage *sabotage) {
   static const char *const phases[] = {"forward", "backward", "step"};
   const ad_planting *planting = &sabotage->planting;
-  char place[2 * AD_PARAM_NAME_SIZE + 128];
+  char place[2 * AD_PARAM_NAME_SIZE + 128], axes[80];
   if (sabotage->known) return json_null();
-  return json_pack("{s:s, s:s, s:s, s:s}", "place", ad_place_print(&planting->place, place, sizeof place), "operator",
-                   ad_operator_name(planting->operator_), "phase", phases[planting->place.phase], "form",
-                   planting->in_record ? "record" : "execution");
+  return json_pack("{s:s, s:s, s:o, s:s, s:s, s:s}", "place", ad_place_print(&planting->place, place, sizeof place),
+                   "operator", ad_operator_name(planting->operator_), "axis",
+                   text_or_null(ad_operator_has_axis(planting->operator_) ? ad_axis_name(planting->axis) : NULL),
+                   "axes", ad_axes_print(planting->place.axes & planting->place.named, axes, sizeof axes), "phase",
+                   phases[planting->place.phase], "form", planting->in_record ? "record" : "execution");
 }
 
 static json_t *sabotage_document(const ad_sabotage *sabotage) {
@@ -222,6 +236,7 @@ static json_t *own_document(const ad_proof *proof) {
   add_overflow(&proof->overflow, own);
   json_object_set_new(own, "loss", error_document(proof->loss_err, proof->loss_bound));
   json_object_set_new(own, "norm", error_document(proof->norm_err, proof->norm_bound));
+  add_counted(proof, json_object_get(own, "norm"));
   add_facts(proof, own);
   return own;
 }
@@ -292,6 +307,7 @@ json_t *ad_findings_document(const ad_findings *findings) {
                                 directional ? json_null() : number(proof->norm_ref), "rel_err",
                                 directional ? json_null() : number(proof->norm_err)));
   if (!directional) json_object_set_new(json_object_get(document, "norm"), "bound", number(proof->norm_bound));
+  if (!directional) add_counted(proof, json_object_get(document, "norm"));
   json_object_set_new(document, "params", params_document(findings));
   json_object_set_new(document, "summary", summary_document(findings));
   if (directional || findings->slope) add_directional(directional ? proof : findings->slope, document);

@@ -25,6 +25,8 @@ typedef enum ad_operator {
       AD_OPERATOR_COUNT
 } ad_operator;
 const char *ad_operator_name(ad_operator operator_);
+int ad_operator_has_axis(
+    ad_operator operator_); /* derived.c: the operator adds or drops one axis, or shears along it */
 
 typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP } ad_place_phase;
 

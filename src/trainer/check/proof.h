@@ -33,6 +33,8 @@ typedef struct ad_proof_param {
   int replicas_equal;
   int proportional; /* the gradient is ratio * reference, up to rounding */
   ad_accounted accounted;
+  double
+      counted; /* how often its squares are in the norm; NaN: the norm is right, or none of them is counted wrongly */
   int update_equal; /* 1: one process's optimizer, fed the distributed gradient, gave the same bits */
   ad_causes causes;
 } ad_proof_param;
@@ -48,7 +50,10 @@ typedef struct ad_proof {
   int complete; /* all numbers below were written */
   double loss_dist, loss_ref, loss_err, loss_bound;
   double norm_dist, norm_ref, norm_err, norm_bound;
-  int initial_equal; /* the first step started from the values that one process draws */
+  char norm_param[2 * AD_PARAM_NAME_SIZE]; /* of parameters that the norm counts more or less than once, the one that
+                                            * changes it most; "": all are counted once */
+  ad_causes norm_causes;                   /* why it is counted so */
+  int initial_equal;                       /* the first step started from the values that one process draws */
   int updates_equal; /* the reference's optimizer, fed the distributed gradient, gave the same values and moments, bit
                         for bit */
   int judges_states; /* the program has states, and nothing rounds but f64 */
@@ -135,6 +140,8 @@ void ad_diagnose_parts(ad_axes differs, ad_causes *causes);
  * group. */
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
                           ad_causes *causes);
+/* If every gradient of a pipeline of so many stages was divided by them, adds that cause to each. */
+void ad_diagnose_stages(ad_proof *proof, int64_t stages);
 /* Shards along these axes, which hold different elements, were summed with each other. */
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes);
 /* Gradients agree, and copies differ after the update. */

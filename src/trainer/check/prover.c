@@ -11,6 +11,7 @@
 #include "check/directional.h"
 #include "check/dump.h"
 #include "check/formulas.h"
+#include "check/norm.h"
 #include "check/overflow.h"
 #include "check/plants.h"
 #include "check/prover.h"
@@ -21,6 +22,7 @@
 #include "layout/shown.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/recipe.h"
 #include "train/run.h"
 
 static int rounds(const ad_proof_job *job) { return !ad_proof_is_wide(job->recipe, job->options); }
@@ -250,6 +252,7 @@ static void describe_param(const ad_run *run, size_t index, ad_proof_param *out)
   ad_run_param at = ad_run_param_at(run, index);
   *out = (ad_proof_param){
       .ratio = NAN, .max_rel_err = NAN, .bound = AD_WIDE_BOUND, .replicas_equal = 1, .update_equal = 1, .step = -1};
+  out->counted = NAN;
   out->one_process = out->wires = out->cosine = out->sum_share = out->process_share = NAN;
   ad_causes_add(&out->causes, AD_CAUSE_UNKNOWN, 0, NAN, "no step was taken: every one overflowed");
   ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
@@ -545,6 +548,7 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   if (dist->skipped) return AD_OK;
   AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &prover->reference_report));
   ad_prover_judge(prover, dist);
+  if (!(prover->job->proof->norm_err <= prover->job->proof->norm_bound)) AD_TRY(ad_norm_explain(prover));
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
 }
 
@@ -603,6 +607,12 @@ static ad_status compare_updates(ad_prover *prover, int skipped) {
   return AD_OK;
 }
 
+/* The stages of the pipeline, each on ranks of its own; 1: there is none. */
+static int64_t stages(const ad_prover *prover) {
+  if (ad_recipe_is_disjoint(prover->job->recipe)) return 1;
+  return ad_group_size(&prover->everyone) / ad_mesh_size(ad_run_param_at(prover->run, 0).spec->storage.mesh);
+}
+
 void ad_prover_begin(ad_prover *prover) {
   ad_proof *proof = prover->job->proof;
   prover->overflow = (ad_overflow){0};
@@ -640,6 +650,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   if (!status) status = compare_updates(prover, report->skipped);
   if (!status && prover->accounts)
     status = ad_account_end(prover, step, prover->reference && !ad_proof_passes(prover->job->proof, 0));
+  if (!status && prover->reference && stages(prover) > 1) ad_diagnose_stages(prover->job->proof, stages(prover));
   ad_plants_put_back(&plants);
   return status;
 }

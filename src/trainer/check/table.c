@@ -301,8 +301,11 @@ static void print_sabotages(FILE *file, const json_t *document, const ad_paint *
 static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {
   const json_t *number = json_object_get(document, name);
   if (!json_object_get(number, "bound") || ad_number_of(number, "rel_err") <= ad_number_of(number, "bound")) return;
-  fprintf(file, "  %sBAD%s  the %s is off by %.2g, bound %.2g\n", paint->bad, paint->off, name,
+  char causes[CAUSES];
+  fprintf(file, "  %sBAD%s  the %s is off by %.2g, bound %.2g", paint->bad, paint->off, name,
           ad_number_of(number, "rel_err"), ad_number_of(number, "bound"));
+  if (ad_cause_is_told(number)) fprintf(file, ": %s", ad_cause_print(number, causes, sizeof causes));
+  fprintf(file, "\n");
 }
 
 static void print_choices(FILE *file, const json_t *choices, const ad_paint *paint) {

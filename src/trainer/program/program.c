@@ -49,6 +49,15 @@ size_t ad_program_crossing_count(const ad_program *program) { return program->cr
 const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing) {
   return ad_has(crossing, program->crossing_count, __func__, "crossing") ? &program->crossings[crossing] : NULL;
 }
+size_t ad_program_gives_param(const ad_program *program, const char *name) {
+  size_t count = 0;
+  for (size_t i = 0; i < program->crossing_count; i++) {
+    const ad_crossing_spec *spec = &program->crossings[i];
+    size_t length = strlen(spec->value);
+    count += spec->is_parameter && !strncmp(name, spec->value, length) && name[length] == '.';
+  }
+  return count;
+}
 size_t ad_program_phase_count(const ad_program *program) { return program->phase_count; }
 const ad_phase *ad_program_phase(const ad_program *program, size_t phase) {
   return ad_has(phase, program->phase_count, __func__, "phase") ? &program->phases[phase] : NULL;

@@ -60,16 +60,6 @@ static void look_up_in_constant(void *context, void *passing) {
   fire(context);
 }
 
-/* Whether the parameter's value goes to another stage; crossings name the parameter's layer. */
-static int is_given_away(const ad_run *run, const char *param) {
-  for (size_t i = 0; i < ad_program_crossing_count(run->program); i++) {
-    const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
-    size_t length = strlen(spec->value);
-    if (spec->is_parameter && !strncmp(param, spec->value, length) && param[length] == '.') return 1;
-  }
-  return 0;
-}
-
 /* Whether the transition sums or selects parameters' sums of squares for the norm: f64 numbers, not on a tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass, ad_move move) {
   return pass->transit->move == move && pass->transit->what && pass->in->shape.ndim == 1 && pass->in->dtype == AD_F64;
@@ -80,7 +70,7 @@ static void count_twice(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
   if (!scene->kept || !counts_for_the_norm(pass, AD_MOVE_ONCE) || pass->in->shape.dim[0] > 1) return;
-  if (!is_given_away(scene->kept, pass->transit->what)) return;
+  if (!ad_program_gives_param(((const ad_run *)scene->kept)->program, pass->transit->what)) return;
   *(double *)pass->out->data *= 2;
   fire(context);
 }

@@ -1,0 +1,105 @@
+/* Tests what is said of a norm that counts some gradients more or less than once: which parameter, which axes, and how
+ * often. */
+#include "world.h"
+
+#include <math.h>
+
+/* Whether the mistake is made in the norm: in its sum, or in the choice of the copy that counts. */
+static int is_of_norm(const ad_sabotage *tried) {
+  if (tried->known) return strstr(tried->name, "norm") != NULL;
+  if (tried->planting.in_record) return 0;
+  return !strcmp(tried->planting.place.what, "norm") || tried->planting.operator_ == AD_OPERATOR_ONCE_EVERYWHERE;
+}
+
+/* Plants the mistakes of the recipe's norms alone. */
+static ad_sabotages *plant(const char *mesh, const char *data, const char *train) {
+  ad_recipe *recipe = small_recipe(mesh, data, train);
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_sabotages *tried;
+  ad_proof *proof;
+  size_t count = 0, derived = 0;
+  must(ad_proof_create(recipe, &proof));
+  must(ad_sabotages_create(recipe, 0, 0, &tried));
+  for (size_t i = 0; i < tried->count; i++) {
+    if (!is_of_norm(&tried->list[i])) continue;
+    derived += i < tried->derived;
+    tried->list[count++] = tried->list[i];
+  }
+  tried->count = count;
+  tried->derived = derived;
+  must(ad_sabotages_try(recipe, &options, proof, tried));
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+  return tried;
+}
+
+static const ad_sabotage *find(const ad_sabotages *tried, const char *name) {
+  for (size_t i = 0; i < tried->count; i++)
+    if (!strncmp(tried->list[i].name, name, strlen(name))) return &tried->list[i];
+  fail_msg("no mistake begins with `%s`", name);
+  return NULL;
+}
+
+/* Expects that the first cause of the mistake has this kind, these axes and this factor; NaN: a part of the squares. */
+static const ad_sabotage *expect(const ad_sabotages *tried, const char *name, ad_cause_kind kind, ad_axes axes,
+                                 double factor) {
+  const ad_sabotage *one = find(tried, name);
+  const ad_cause *cause = &one->causes.list[0];
+  int is_factor = isnan(factor) ? cause->factor > 0 && cause->factor < 1 : fabs(cause->factor - factor) < 1e-6;
+  if (one->caught != AD_CAUGHT_NUMBER || !one->causes.count || cause->kind != kind || cause->axes != axes || !is_factor)
+    fail_msg("%s: caught by %s, %s %#x %g: %s (%s)", one->name, ad_caught_name(one->caught), ad_cause_name(cause->kind),
+             cause->axes, cause->factor, cause->text, one->message);
+  assert_true(one->param[0] && one->message[0] && isnan(one->ratio));
+  return one;
+}
+
+static void each_has_param_cause_and_message(const ad_sabotages *tried) {
+  for (size_t i = 0; i < tried->count; i++) {
+    const ad_sabotage *one = &tried->list[i];
+    if (one->caught != AD_CAUGHT_NUMBER) continue;
+    if (!one->param[0] || !one->causes.count || !one->message[0]) fail_msg("%s: %s", one->name, one->message);
+  }
+}
+
+/* Copies along dp_replicate, shards along dp_shard. */
+static void copies_and_shards_are_named_with_their_axes(void **state) {
+  const ad_axes both = AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD);
+  ad_sabotages *tried = plant("dp_replicate=3 dp_shard=2", "", ", microbatches: 1}\nshard: {zero: 2");
+  each_has_param_cause_and_message(tried);
+  expect(tried, "doubled: norm", AD_CAUSE_DOUBLED, both, 6);
+  expect(tried, "averaged: norm", AD_CAUSE_AVERAGED, both, 1.0 / 6);
+  expect(tried, "fewer_axes:dp_shard: norm", AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD), NAN);
+  const ad_sabotage *once =
+      expect(tried, "once_everywhere: blocks.0.attn.wq", AD_CAUSE_DOUBLED, AD_AXES(AD_DP_REPLICATE), 3);
+  assert_string_equal(once->param, "blocks.0.attn.wq");
+  assert_int_equal(once->causes.count, 1);
+  ad_sabotages_destroy(tried);
+}
+
+/* The last stage's gradients are not on the first rank, and its copy of the tied embedding counts in no norm. */
+static void stages_are_named(void **state) {
+  ad_sabotages *tried = plant("pp=2 dp_shard=3", "", ", microbatches: 2");
+  each_has_param_cause_and_message(tried);
+  expect(tried, "norm-of-each-stage", AD_CAUSE_MISSING, AD_AXES(AD_PP), 0);
+  const ad_sabotage *twice = expect(tried, "embedding-twice-in-norm", AD_CAUSE_DOUBLED, AD_AXES(AD_PP), 2);
+  assert_string_equal(twice->param, "embedding.weight");
+  assert_int_equal(twice->causes.count, 1); /* no group has two ranks */
+  expect(tried, "doubled: norm", AD_CAUSE_DOUBLED, AD_AXES(AD_PP) | AD_AXES(AD_DP_SHARD), 18);
+  ad_sabotages_destroy(tried);
+}
+
+/* Where a stage has two copies, twice may be both of them, or one of each stage. */
+static void a_number_that_two_counts_give_has_two_causes(void **state) {
+  ad_sabotages *tried = plant("pp=2 dp_shard=2", "", ", microbatches: 2");
+  assert_true(find(tried, "embedding-twice-in-norm")->causes.count == 2);
+  ad_sabotages_destroy(tried);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(copies_and_shards_are_named_with_their_axes),
+      cmocka_unit_test(stages_are_named),
+      cmocka_unit_test(a_number_that_two_counts_give_has_two_causes),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
