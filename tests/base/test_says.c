@@ -21,6 +21,14 @@ static void a_fact_is_a_whole_name_or_number(void **state) {
   assert_non_null(LACKS("`emb.w`", "emb.b"));
 }
 
+static void numbers_are_in_the_order_of_the_message(void **state) {
+  const char text[] = "row 2: 3 of 4 ranks, at most 3, not -1.5";
+  assert_null(LACKS(text, "2", "3", "4", "3", "-1.5"));
+  assert_null(LACKS(text, "4", "row 2", "-1.5"));
+  assert_non_null(LACKS(text, "4", "2"));
+  assert_non_null(LACKS(text, "3", "3", "4"));
+}
+
 static void a_word_of_prose_is_no_fact(void **state) {
   const char text[] = "the mesh must have `block` first, on \"dp=2 tp=3\" and gloo";
   assert_null(LACKS(text, "block", "dp=2 tp=3", "dp=2"));
@@ -71,6 +79,7 @@ static void the_line_that_has_all_facts_is_the_sentence(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_fact_is_a_whole_name_or_number),
+      cmocka_unit_test(numbers_are_in_the_order_of_the_message),
       cmocka_unit_test(a_word_of_prose_is_no_fact),
       cmocka_unit_test(a_sentence_that_is_not_listed_fails),
       cmocka_unit_test(what_differs_from_run_to_run_is_not_in_the_sentence),

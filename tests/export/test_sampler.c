@@ -244,7 +244,7 @@ static void what_does_not_fit_is_refused(void **state) {
   refuses("no model", "tests/oracle/fixtures", NULL, SAYS_FACTS("tests/oracle/fixtures", "config.json"));
   refuses("no folder", "no/such/folder", NULL, SAYS_FACTS("no/such/folder", "No such"));
   refuses("temperature", model, &(ad_sampler_options){.size = sizeof(ad_sampler_options), .temperature = -1},
-          SAYS_FACTS("0", "-1"));
+          SAYS_FACTS("-1", "0"));
   refuses("dtype", model, &(ad_sampler_options){.size = sizeof(ad_sampler_options), .dtype = AD_F16},
           SAYS_FACTS("f16"));
 }

@@ -77,9 +77,22 @@ static int is_fact(const char *text, const char *fact) {
   return 0;
 }
 
+// Digits and a point, perhaps with a sign.
+static int is_number(const char *fact) {
+  size_t sign = *fact == '-';
+  return fact[sign] && fact[strspn(fact + sign, "0123456789.") + sign] == 0;
+}
+
 const char *says_lacks(const char *text, const char *const *facts) {
+  const char *after = text; /* the number before */
   for (; *facts; facts++) {
-    if (!find(text, *facts)) return say("\"%s\" does not say %s", text, *facts);
+    const char *at = find(text, *facts);
+    if (!at) return say("\"%s\" does not say %s", text, *facts);
+    if (is_number(*facts)) {
+      at = find(after, *facts);
+      if (!at) return say("\"%s\" says %s in another order among its numbers", text, *facts);
+      after = at + strlen(*facts);
+    }
     if (!is_fact(text, *facts))
       return say(
           "\"%s\" is prose: name a fact of the message (tests/support/says.h), and let its sentence stand in the "

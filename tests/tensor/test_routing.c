@@ -205,7 +205,7 @@ static void more_choices_than_experts_are_refused(void **state) {
   ad_tensor *slots = ad_to_slots(t, ad_slot_weights(t, chosen, routing), routing); /* the routing was refused before */
   assert_null(ad_tensor_array(ad_return(t, ad_dispatch(t, slots, routing, "ep"), routing, "ep")));
   assert_int_equal(ad_tape_status(t), AD_INVALID);
-  assert_says("top_k", "4", "[2, 3]", "1", "3");
+  assert_says("top_k", "4", "[2, 3]", "1");
   free(array.data);
   ad_tape_destroy(t);
   world_close(&w);
