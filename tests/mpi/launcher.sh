@@ -45,8 +45,9 @@ PLACE
 chmod +x "$work/place"
 
 . "$source/tests/support/draw.sh"
+# Of the implementations each second commit runs this one (script/test), so turns are taken by every second commit.
 # Nodes that hold whole parts of the summation tree, that cut it, and that hold every other rank.
-draw_cases "placings under $implementation" 4 a aa ab aaa aab abc aabb abab aaaaa aaabb aaabbb aabbcc abbcca
+every=2 take_turns "placings under $implementation" 4 a aa ab aaa aab abc aabb abab aaaaa aaabb aaabbb aabbcc abbcca
 for nodes in "${drawn[@]}"; do
   expected=$("$build/addend" run -n ${#nodes} -- "$build/mpi_sums" | cut -d' ' -f1)
   must timeout 200 "${launch[@]}" -n ${#nodes} "$work/place" "$nodes" "$build/mpi_sums"
@@ -162,7 +163,7 @@ done
 echo "deaths: the launcher's status, nothing left; stops: named"
 
 # The test suites of engine shm, on one node and on two.
-draw_cases "suites under $implementation" 4 {1,2}" "{comm_protocol,comm_conformance,comm_dtypes,comm_transfer,comm_ranks,reduce_store,reduce_slots,bridge_alike}
+every=2 take_turns "suites under $implementation" 4 {1,2}" "{comm_protocol,comm_conformance,comm_dtypes,comm_transfer,comm_ranks,reduce_store,reduce_slots,bridge_alike}
 for case in "${drawn[@]}"; do
   read -r nodes suite <<<"$case"
   must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"

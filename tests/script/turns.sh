@@ -22,6 +22,9 @@ done
 [ "$(cases_of 5 it 3 {1..20})" = "$(cases_of 5 it 3 {1..20})" ] || fail "the same seed takes others"
 [ "$(cases_of 5 it 3 {1..20})" != "$(cases_of 6 it 3 {1..20})" ] || fail "the next seed takes the same"
 [ "$(cases_of all it 3 {1..20} | wc -l)" -eq 20 ] || fail "all are not taken"
+for seed in {1401..1410..2}; do every=2 cases_of "$seed" it 4 {1..16}; done >"$work/ten"
+[ "$(sort -nu "$work/ten")" = "$(seq 16)" ] || fail "4 of 16 in every second commit: ten commits leave some out"
+! every=2 cases_of 5 it 3 {1..16} 2>"$work/error" || fail "a draw by which ten commits do not take a case, in every second one"
 ! cases_of 5 it 1 {1..11} 2>"$work/error" || fail "a draw by which one in ten commits does not take a case"
 grep -q "once in ten commits" "$work/error" || fail "$(cat "$work/error")"
 

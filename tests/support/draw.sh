@@ -19,16 +19,17 @@ draw_cases() {
 
 # take_turns WHAT TAKEN CASE...: like draw_cases, but the cases take turns in an order of their own: of ten seeds in a row
 # at least one takes each case, and a seed takes TAKEN or one less. Fails if TAKEN is too small for that.
+# every=K take_turns ...: in a script that itself is run by every K-th commit alone (script/test).
 take_turns() {
-  local what=$1 taken=$2 one turns
+  local what=$1 taken=$2 every=${every:-1} one turns
   shift 2
   choose_seed
   turns=$((($# + taken - 1) / taken))
-  [ $turns -le 10 ] || { echo "$what: $taken of $# would not take each once in ten commits" >&2 && return 1; }
-  [ "$ADDEND_TEST_SEED" != all ] || turns=1
+  [ $((turns * every)) -le 10 ] || { echo "$what: $taken of $# would not take each once in ten commits" >&2 && return 1; }
+  [ "$ADDEND_TEST_SEED" != all ] || turns=1 every=1
   mapfile -t drawn < <(for one in "$@"; do
     echo "$(md5sum <<<"$what $one" | cut -c 1-16) $one"
-  done | sort | awk -v turns=$turns -v turn=$((ADDEND_TEST_SEED % turns)) 'NR % turns == turn {sub(/[^ ]* /, ""); print}')
+  done | sort | awk -v turns=$turns -v turn=$((ADDEND_TEST_SEED / every % turns)) 'NR % turns == turn {sub(/[^ ]* /, ""); print}')
   echo "$what: ${#drawn[@]} of $# are taken, ADDEND_TEST_SEED=$ADDEND_TEST_SEED"
 }
 
