@@ -29,6 +29,16 @@ static void numbers_are_in_the_order_of_the_message(void **state) {
   assert_non_null(LACKS(text, "3", "3", "4"));
 }
 
+static void an_option_a_shape_and_the_subject_are_facts(void **state) {
+  const char text[] = "mine.c:7: rotary: shapes [2,3] and [2] differ without --resume, or -o with --no-resume-all: see that";
+  assert_null(LACKS(text, "rotary", "[2,3]", "--resume", "-o", "--no-resume-all"));
+  assert_non_null(strstr(LACKS(text, "see"), "prose"));
+  assert_non_null(strstr(LACKS(text, "that"), "prose"));
+  assert_non_null(strstr(LACKS(text, "shapes"), "prose"));
+  assert_non_null(LACKS("--resume-all", "--resume"));
+  assert_non_null(LACKS("--no", "-no"));
+}
+
 static void a_word_of_prose_is_no_fact(void **state) {
   const char text[] = "the mesh must have `block` first, on \"dp=2 tp=3\" and gloo";
   assert_null(LACKS(text, "block", "dp=2 tp=3", "dp=2"));
@@ -80,6 +90,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_fact_is_a_whole_name_or_number),
       cmocka_unit_test(numbers_are_in_the_order_of_the_message),
+      cmocka_unit_test(an_option_a_shape_and_the_subject_are_facts),
       cmocka_unit_test(a_word_of_prose_is_no_fact),
       cmocka_unit_test(a_sentence_that_is_not_listed_fails),
       cmocka_unit_test(what_differs_from_run_to_run_is_not_in_the_sentence),

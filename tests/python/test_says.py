@@ -19,11 +19,13 @@ def wrong(text, *facts):
 
 
 def script(text, golden=None):
-    """What a script `nobody.sh` ends with, whose file `err` has the text "nobody.py:7: says `this`"."""
+    """What a script `some/nobody.sh` ends with, whose file `err` has the text "nobody.py:7: says `this`"."""
     environment = {name: value for name, value in os.environ.items() if name != "ADDEND_GOLDEN"}
     if golden:
         environment["ADDEND_GOLDEN"] = golden
     with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder, "some")
+        folder.mkdir()
         Path(folder, "err").write_text("another line\nnobody.py:7: says `this`\n", encoding="utf-8")
         Path(folder, "nobody.sh").write_text(f". {SUPPORT}/says.sh\n{text}\necho reached\n", encoding="utf-8")
         return subprocess.run(
@@ -52,6 +54,14 @@ class Says(unittest.TestCase):
             self.assertIn("prose", wrong(text, prose))
         self.assertIn("prose", wrong("at most 3 rows of it", "most 3 rows of"))
 
+    def test_an_option_a_shape_and_the_subject_are_facts(self):
+        text = "mine.c:7: rotary: shapes [2,3] and [2] differ without --resume, or -o with --no-resume-all: see that"
+        self.assertIsNone(wrong(text, "rotary", "[2,3]", "--resume", "-o", "--no-resume-all"))
+        for prose in "see", "that", "shapes":
+            self.assertIn("prose", wrong(text, prose))
+        for longer, fact in ("--resume-all", "--resume"), ("--no", "-no"):
+            self.assertIn("no line has", wrong(longer, fact))
+
     def test_all_facts_stand_on_one_line(self):
         self.assertIn("no line has", wrong("rank 1\nrank 2", "rank 1", "rank 2"))
 
@@ -64,7 +74,7 @@ class Says(unittest.TestCase):
         ended = script("says err nobody.py:7 this")
         self.assertEqual((ended.returncode, ended.stdout), (1, ""))
         self.assertIn(
-            "tests/golden/cli.txt does not list, for nobody. nobody.py:# this:\n  nobody.py:#: says `this`",
+            "tests/golden/some.txt does not list, for nobody. nobody.py:# this:\n  nobody.py:#: says `this`",
             ended.stderr,
         )
         self.assertIn("FAILED: line 2 of nobody.sh", ended.stderr)
@@ -73,11 +83,17 @@ class Says(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(script("says err nobody.py:7 this", folder).stdout, "reached\n")
             said = [path.read_text(encoding="utf-8") for path in Path(folder).iterdir()]
-        self.assertEqual(said, ["cli\tnobody. nobody.py:# this\tnobody.py:#: says `this`\n"])
+        self.assertEqual(said, ["some\tnobody. nobody.py:# this\tnobody.py:#: says `this`\n"])
 
     def test_facts_without_the_golden_file(self):
         self.assertEqual(script("says_facts err nobody.py:7").stdout, "reached\n")
         self.assertEqual(script("says_facts err nobody.py:8").returncode, 1)
+
+    def test_no_line_has_what_is_not_to_be_said(self):
+        self.assertEqual(script("says_nothing_of err nobody.py:8").stdout, "reached\n")
+        ended = script("says_nothing_of err nobody.py:7 this")
+        self.assertEqual((ended.returncode, ended.stdout), (1, ""))
+        self.assertIn("nobody.py:7: says `this`", ended.stderr)
 
 
 if __name__ == "__main__":

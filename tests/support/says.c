@@ -29,12 +29,19 @@ static const char *say(const char *format, ...) {
 
 static int is_of_a_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-// The fact as a whole name or number in the text; NULL if it is not there.
+static int is_option(const char *fact) {
+  return *fact == '-' && (isalpha((unsigned char)fact[1]) || (fact[1] == '-' && isalpha((unsigned char)fact[2])));
+}
+
+// The fact as a whole name, option or number in the text; NULL if it is not there.
 static const char *find(const char *text, const char *fact) {
   size_t length = strlen(fact);
+  int option = is_option(fact);
   for (const char *at = text; (at = strstr(at, fact)); at++) {
     int begins = at == text || !is_of_a_name(at[-1]) || !is_of_a_name(*fact);
-    if (begins && (!is_of_a_name(at[length]) || !is_of_a_name(fact[length - 1]))) return at;
+    int ends = !is_of_a_name(at[length]) || !is_of_a_name(fact[length - 1]);
+    if (option) begins = at == text || (!is_of_a_name(at[-1]) && at[-1] != '-'), ends = ends && at[length] != '-';
+    if (begins && ends) return at;
   }
   return NULL;
 }
@@ -67,7 +74,7 @@ static int is_of_axes(const char *fact) {
 }
 
 static int is_fact(const char *text, const char *fact) {
-  if (is_quoted(text, fact) || *fact == '[') return 1;
+  if (is_quoted(text, fact) || *fact == '[' || is_option(fact)) return 1;
   const char *space = strchr(fact, ' ');
   if (!space && is_subject(text, fact)) return 1;
   if (space && strchr(space + 1, ' ')) return 0;

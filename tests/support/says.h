@@ -11,8 +11,8 @@
  * A fact is a name or a value as the message prints it: it stands in quotes or backquotes there, or it has a digit, a
  * capital letter, a slash, a point, an equals sign or an underscore, or it is an option of the command line, or axes or a
  * term of the field (AXES in says.c), or a shape in brackets, or the subject before the message's colon. It is no part of
- * a longer name or number. Facts that are numbers alone have the order of the message, so that "4 of 3" is not "3 of 4"
- * (not so in says.sh and says.py). A word of prose is refused as a fact.
+ * a longer name, option or number. Facts that are numbers alone have the order of the message, so that "4 of 3" is not
+ * "3 of 4" (not so in says.sh and says.py). A word of prose is refused as a fact.
  *
  * tests/golden/LAYER.txt lists the sentences of each test function. A sentence that is not listed there fails its test;
  * script/golden writes the lists again. A sentence is listed without its numbers, and paths of this source tree and of

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What a command says: the facts of one line of its output, and that line's sentence in the golden file.
 
-    says.py NAME FILE FACT...     one line of FILE has all facts; tests/golden/cli.txt lists it under "NAME. FACT..."
-    says.py --has FILE FACT...    the same without the golden file, for lines that differ from run to run
+    says.py AREA/NAME FILE FACT...    one line of FILE has all facts; tests/golden/AREA.txt lists it under "NAME. FACT..."
+    says.py --has FILE FACT...        the same without the golden file, for lines that differ from run to run
+    says.py --lacks FILE FACT...      no line of FILE has all facts
 
     from says import says         in a test in Python: says(self, text, "dp", "1/3")
 
@@ -24,20 +25,25 @@ PLACE = re.compile(
     + r")/[\w.+@-]+)"
 )
 RANDOM = r"(?<!\w)(?=[a-f]*\d)[0-9a-f]{8,}(?!\w)"
+OPTION = re.compile(r"--?[A-Za-z]")
 NUMBER = re.compile(RANDOM + r"|(?<!\w)\d+(?:(?:\.\d+)?(?:e[+-]?\d+)?(?!\w))?")
 
 
 def has(text, fact):
-    """Whether the fact is in the text, and no part of a longer name or number."""
-    left, right = (r"(?<!\w)" if re.match(r"\w", fact) else ""), (r"(?!\w)" if re.search(r"\w$", fact) else "")
+    """Whether the fact is in the text, and no part of a longer name, option or number."""
+    of_a_name = r"[\w-]" if OPTION.match(fact) else r"\w"
+    left = f"(?<!{of_a_name})" if re.match(of_a_name, fact) else ""
+    right = f"(?!{of_a_name})" if re.search(of_a_name + "$", fact) else ""
     return re.search(left + re.escape(fact) + right, text) is not None
 
 
 def is_fact(text, fact):
     """Whether the text prints the fact as a name or a value, so that it is no word of prose."""
-    if AXES.issuperset(fact.split(",")) or any(f"{quote}{fact}{quote}" in text for quote in "`\"'"):
+    if AXES.issuperset(fact.split(",")) or any(f"{quote}{fact}{quote}" in text for quote in "`\"'") or fact[0] == "[":
         return True
-    return fact.count(" ") < 2 and re.search(r"^-[-a-zA-Z]|[\d/.=_]|[^\W\d_a-z]|[^\x00-\x7f]", fact) is not None
+    if OPTION.match(fact) or (" " not in fact and re.search(rf"(?:^|: ){re.escape(fact)}:", text)):
+        return True
+    return fact.count(" ") < 2 and re.search(r"[\d/.=_]|[^\W\d_a-z]|[^\x00-\x7f]", fact) is not None
 
 
 def sentence_of(text):
@@ -89,12 +95,22 @@ def says(test, text, *facts):
         test.fail(wrong)
 
 
+def unwanted_line(text, facts):
+    """What is wrong with the text if a line of it has the facts; None if none has."""
+    line = next((line for line in text.splitlines() if all(has(line, fact) for fact in facts)), None)
+    return line and f"a line has {' '.join(facts)}:\n{line}"
+
+
 def main(arguments):
-    area, head = ("cli", " ".join([arguments[0] + ".", *map(sentence_of, arguments[2:])]))
-    if arguments[0] == "--has":
-        area = None
+    of, facts = arguments[0], arguments[2:]
     text = pathlib.Path(arguments[1]).read_text(encoding="utf-8", errors="replace")
-    wrong = wrong_line(text, arguments[2:], area, head)
+    if of == "--lacks":
+        wrong = unwanted_line(text, facts)
+    elif of == "--has":
+        wrong = wrong_line(text, facts, None, None)
+    else:
+        area, name = of.split("/")
+        wrong = wrong_line(text, facts, area, " ".join([name + ".", *map(sentence_of, facts)]))
     if wrong:
         print(wrong, file=sys.stderr)
     return 1 if wrong else 0

@@ -1,15 +1,27 @@
 #!/usr/bin/env python3
-"""Writes tests/golden from what tests said: write_golden.py FOLDER AREA/NAME..., called by script/golden.
+"""Writes tests/golden from what tests said; script/golden calls it with sources of tests, as AREA/NAME:
 
-The files FOLDER/said-* have lines AREA, HEAD, SENTENCE between tabs; FOLDER/junit.xml tells which tests
-passed. The lists of a test
-are replaced by what it said if it passed; the lists of all others stay."""
+    write_golden.py --names FOLDER AREA/NAME...    prints the names by which ctest runs them
+    write_golden.py FOLDER AREA/NAME...            writes the lists again
 
+FOLDER/tests.json is ctest's description of all tests, FOLDER/junit.xml tells which of them passed, and the files
+FOLDER/said-* have lines AREA, HEAD, SENTENCE between tabs. The lists of a source are replaced by what it said if all
+its tests passed; the lists of all others stay."""
+
+import json
 import pathlib
 import sys
 import xml.etree.ElementTree as xml
 
 import says
+
+
+def names_of(folder, source):
+    """The tests that ctest runs from tests/AREA/NAME.sh (or test_NAME.sh); of other sources that with their own name."""
+    area, name = source.split("/")
+    scripts = {str(says.ROOT / "tests" / area / f"{prefix}{name}.sh") for prefix in ("", "test_")}
+    tests = json.loads((folder / "tests.json").read_text(encoding="utf-8"))["tests"]
+    return [test["name"] for test in tests if scripts & set(test.get("command", []))] or [source]
 
 
 def said_by(folder):
@@ -24,8 +36,8 @@ def said_by(folder):
 
 
 def main(folder, wanted):
-    found, passed = said_by(pathlib.Path(folder))
-    failed = [test for test in wanted if not passed.get(test)]
+    found, passed = said_by(folder)
+    failed = [test for test in wanted if not all(passed.get(name) for name in names_of(folder, test))]
     for area in sorted({test.split("/")[0] for test in wanted}):
         kept = says.lists(area)
         for test in wanted:
@@ -42,4 +54,7 @@ def main(folder, wanted):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    if sys.argv[1] == "--names":
+        print("\n".join(name for source in sys.argv[3:] for name in names_of(pathlib.Path(sys.argv[2]), source)))
+    else:
+        sys.exit(main(pathlib.Path(sys.argv[1]), sys.argv[2:]))
