@@ -141,8 +141,8 @@ static int makes(const schedule_input *input) { return input->verb && !strcmp(in
 static error_t check_call(const schedule_input *input, struct argp_state *state) {
   if (!input->verb) ad_cli_wrong(state, "say `check FILE` or `make SCHEDULE`");
   if (!input->name)
-    ad_cli_wrong(state, makes(input) ? "name a schedule: gpipe, 1f1b, interleaved, zb, accumulate or leads"
-                                     : "name the file of a table");
+    ad_cli_wrong(state, makes(input) ? "make needs SCHEDULE: gpipe, 1f1b, interleaved, zb, accumulate or leads"
+                                     : "check needs FILE, the file of a table");
   if (makes(input) && (!input->shape.stages || !input->shape.microbatches))
     ad_cli_wrong(state, "make needs --stages and --microbatches");
   if (!makes(input) && (input->shape.stages || input->shape.microbatches || input->shape.ranks || input->csv))

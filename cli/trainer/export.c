@@ -60,7 +60,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG:
       return take_word(input, argument, state), 0;
     case ARGP_KEY_END:
-      if (!input->folder) ad_cli_wrong(state, "name the folder of a run and the one to write, for example runs/t out");
+      if (!input->folder)
+        ad_cli_wrong(state,
+                     "RUN and FOLDER are needed, the folder of a run and the one to write, for example runs/t out");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

@@ -42,7 +42,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       if (input->recipe) ad_cli_wrong(state, "one recipe at a time: '%s' is the second", argument);
       return input->recipe = argument, 0;
     case ARGP_KEY_NO_ARGS:
-      ad_cli_wrong(state, "name a recipe, for example recipes/gpt-text.yaml");
+      ad_cli_wrong(state, "RECIPE is needed, for example recipes/gpt-text.yaml");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

@@ -89,7 +89,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return take_word(input, argument, state), 0;
     case ARGP_KEY_END:
       if (!input->prompt || !*input->prompt)
-        ad_cli_wrong(state, "name the folder of a run or of a model, and a prompt: addend sample runs/t \"Once upon\"");
+        ad_cli_wrong(state, "name the folder of a run or of a model, and PROMPT: addend sample runs/t \"Once upon\"");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

@@ -258,7 +258,7 @@ class Comm:
 
 def _reduction(op: str) -> int:
     if op not in _REDUCTIONS:
-        raise InvalidError(f"op takes one of {', '.join(_REDUCTIONS)}, not {op!r}")
+        raise InvalidError(f"`op` takes one of {', '.join(_REDUCTIONS)}, not {op!r}")
     return _REDUCTIONS[op]
 
 

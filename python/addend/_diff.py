@@ -207,7 +207,7 @@ def judged(
     """Does the work of `diff`. `told`: the callback for progress, a CProgress; `finite`: as in ad_diff_options of
     diff.h."""
     if not 1 <= threads <= 64:
-        raise ValueError(f"threads takes a number from 1 to 64, not {threads}")
+        raise ValueError(f"`threads` takes a number from 1 to 64, not {threads}")
     paths = [path_of(path) for path in files]
     given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()

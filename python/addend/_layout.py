@@ -338,7 +338,7 @@ def propagate(
     `constant`: indices of operands that carry no gradient. `name`: what messages call the operation. If the layouts do
     not fit, LayoutError names the operand, the axis and the conversion that is needed."""
     if linearity not in _LINEARITY:
-        raise InvalidError(f"linearity takes one of {', '.join(_LINEARITY)}, not {linearity!r}")
+        raise InvalidError(f"`linearity` takes one of {', '.join(_LINEARITY)}, not {linearity!r}")
     if not operands:
         raise InvalidError("propagate needs the layout of every operand, and got none")
     rule = _CRule(ctypes.sizeof(_CRule), name.encode(), dims.encode(), _LINEARITY[linearity], whole.encode())

@@ -60,7 +60,7 @@ def join(store: Any, rank: int, size: int, seconds: int, handle: ctypes.c_void_p
     missing: List[str] = [name for name in ("set", "get", "wait") if not hasattr(store, name)]
     if missing:
         raise InvalidError(
-            f"a store must have set, get and wait, as torch.distributed.Store has; this one lacks {missing[0]}"
+            f"a store must have set, get and wait, as torch.distributed.Store has; this one has no `{missing[0]}`"
         )
 
     def put(_: Any, key: bytes, value: int, length: int) -> int:

@@ -191,7 +191,9 @@ class _Dump:
         coords = dict(enumerate(_positions(sizes)))
         missing = [at for at in coords.values() if at not in tensors]
         if missing:
-            raise ValueError(f"there is no file of the rank at {missing[0]} of the mesh {sizes}")
+            at = " ".join(f"{axis}={place}" for axis, place in zip(sizes, missing[0]))
+            mesh = " ".join(f"{axis}={size}" for axis, size in sizes.items())
+            raise ValueError(f"there is no file of the rank at {at} of the mesh {mesh}")
         self.mesh = _meshes.Mesh(tuple(sizes), tuple(sizes.values()), coords)
         self.names = sorted({name for values in tensors.values() for name in values})
         data = {axis: "R" if axis in ("dp", "cp") else "I" for axis in sizes}

@@ -9,6 +9,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
 
@@ -182,38 +183,38 @@ for from in ocr-disjoint ocr-fan-in-small; do
 done
 
 # ---- recipes that do not fit: all errors at once, with numbers that would fit ----
-refused() { # arguments: lines that the message must have, recipe, options
-  local status=0 words
+refused() { # arguments: lines of facts with | between them, a line for each line of the message, recipe, options
+  local status=0 facts
   "$addend" check "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?
   [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }
-  while IFS= read -r words; do grep -qF -- "$words" out || { cat out; fail "no word of '$words': ${*:2}"; }; done <<<"$1"
+  while IFS= read -r facts; do says_all out "$facts"; done <<<"$1"
 }
-refused 'mesh: the modules run on the same ranks, so their meshes must have equally many ranks: encoder has dp=4 tp=2, so 8 ranks; model has dp=2 cp=2 tp=1, so 4 ranks
-bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_shard=2 cp=2 tp=1" has 4 (0 to 3); both must have the same ranks, or no rank in common' \
+refused 'dp=4 tp=2|8 ranks|cp=2 tp=1|4 ranks
+dp_shard=4 tp=2|8 ranks|0 to|7|dp_shard=2 cp=2 tp=1|has 4|3' \
   ocr-fan-in-small --set 'mesh.model=dp=2 cp=2 tp=1'
-refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 with 2 or 4 parts, or allow ragged splits' \
+refused 'ocr-ragged.yaml|mesh.model|3|2|4' \
   ocr-ragged --set model.ragged=false
-refused 'data.chars: cp=2 cuts the sequence into 4 chunks, but the sum of 8 patches and 7 characters is not a multiple of that; 4 or 8 characters would do' ocr-fan-in-small --set data.chars=7
-refused 'model.heads: tp=2 cuts the heads evenly, but 3 is not a multiple of tp; 2 or 4 would do' ocr-fan-in-small --set model.heads=3
-refused 'bridge: the source has pp=2; a bridge can only join modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.encoder=dp=2 pp=2 tp=2'
-refused 'bridge: the destination has pp=2; a bridge can only join modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2'
-refused 'train.global_batch: of 6 samples, microbatch 1 of 2 has 3, but the bridge cuts each microbatch into 4 equal parts; 8 or 16 samples would do, or model.ragged: true' \
+refused 'data.chars|cp=2|4|8|7' ocr-fan-in-small --set data.chars=7
+refused 'model.heads|tp=2|3|tp|2|4' ocr-fan-in-small --set model.heads=3
+refused 'ocr-fan-in-small.yaml|mesh.model|pp=2|pp=1' ocr-fan-in-small --set 'mesh.encoder=dp=2 pp=2 tp=2'
+refused '--set mesh.model|pp=2|pp=1' ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2'
+refused 'train.global_batch|6|1|2|3|4|8|16|model.ragged' \
   ocr-fan-in-small --set train.global_batch=6
-refused 'train.global_batch: of 16 samples, microbatch 1 of 8 has 2, but the bridge cuts each microbatch into 4 equal parts; 32 or 64 samples would do, or model.ragged: true' \
+refused 'train.global_batch|16|1|8|2|4|32|64|model.ragged' \
   ocr-fan-out --set train.microbatches=8
-refused "the encoder's tp=2 cuts its heads evenly, but 3 is not a multiple of tp; 4 would do
-must divide data.width: 64 is not a multiple of 7; widths of 63 or 70 would do
-bridge: the destination has pp=2; a bridge can only join modules that have one stage: pp=1
-train.global_batch: of 6 samples, microbatch 1 of 2 has 3" \
+refused "model.encoder_heads|tp=2|3|4
+model.patch|data.width|64|7|63|70
+bridge|pp=2|pp=1
+train.global_batch|6|1|2|3" \
   ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
-refused 'placement: must be colocated or disjoint, is apart' ocr-disjoint --set placement=apart
-refused 'mesh: the modules run on the same ranks, so their meshes must have equally many ranks: encoder has dp=2 tp=2, so 4 ranks; model has cp=2, so 2 ranks; with placement: disjoint each module has ranks of its own' \
+refused '--set placement' ocr-disjoint --set placement=apart
+refused 'dp=2|tp=2|4|cp=2|2' \
   ocr-disjoint --set placement=colocated --set 'mesh.model=cp=2'
-refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 with 2 or 4 parts, or allow ragged splits' \
+refused '--set mesh|3|2|4' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=2"}'
-refused 'train.global_batch: of 16 samples, microbatch 1 of 4 has 4, but the bridge cuts each microbatch into 3 equal parts; 12 or 24 samples would do' \
+refused 'train.global_batch|16|1|4|3|12|24' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "cp=2"}'
-refused 'train.global_batch: of 6 samples, microbatch 1 of 4 has 1, but the bridge cuts each microbatch into 3 equal parts; 12 or 24 samples would do' \
+refused 'train.global_batch|6|1|4|3|12|24' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=3"}' --set train.global_batch=6 --set train.microbatches=4
-refused 'bridge: the source has pp=2; a bridge can only join modules that have one stage: pp=1' ocr-disjoint --set 'mesh.encoder=dp=2 pp=2'
+refused 'ocr-disjoint.yaml|mesh.model|pp=2|pp=1' ocr-disjoint --set 'mesh.encoder=dp=2 pp=2'
 echo "bridge: all hold"

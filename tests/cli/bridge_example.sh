@@ -3,15 +3,15 @@
 # would each count in the gradient is refused.
 #   bridge_example.sh ADDEND SOURCE
 set -eu
-addend=$1
+addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 
 "$(dirname "$addend")/example_bridge" >out 2>err || { cat out err >&2; fail "the example"; }
-diff - out <<'X' || fail "what it prints"
-refused: bridge: the source is R on `tp`; the value's gradient would be counted once for each copy; this may repair it: convert I->R after the bridge, or gather S->I before
-rank 0 gives 2 rows, reads 4, and gets the gradient of 2: the whole sum
-X
+says out refused R tp "I->R" "S->I"
+says out "rank 0" "2 rows" "of 2"
+[ "$(wc -l <out)" -eq 2 ] || { cat out >&2; fail "it prints more"; }
 [ ! -s err ] || { cat err >&2; fail "it complains"; }
 echo "bridge_example: all hold"

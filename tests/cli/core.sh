@@ -4,6 +4,7 @@ set -eu
 addend=$1 source=$2 build=$(dirname -- "$1")
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 
 # Ranks of a user's program join a world.
 "$addend" run -n 3 -- "$build/example_join" >"$work/joined" || fail "run"
@@ -40,8 +41,7 @@ if "$addend" --help | grep -q '^Without the trainer: train, check, plan and repo
     status=0
     "$addend" "$command" x.yaml 2>"$work/err" || status=$?
     [ $status -eq 2 ] || fail "$command without the trainer: exit $status, not 2"
-    grep -q "$command is a command of the trainer, .*pip install './python\[train\]'.*script/setup" "$work/err" ||
-      fail "$command does not say where the trainer is: $(cat "$work/err")"
+    says "$work/err" "$command" "./python[train]" script/setup
   done
   status=0
   "$addend" bench --op train_step 2>"$work/err" || status=$?

@@ -8,6 +8,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2 && exit 1; }
+. "$source/tests/support/says.sh"
 cat >ends.yaml <<'Y'
 name: ends
 model: {kind: ends}
@@ -16,36 +17,36 @@ train: {global_batch: 6, microbatches: 1, steps: 2, lr: 0.01}
 Y
 "${CC:-cc}" -std=gnu11 -shared -fPIC -I"$source/include" "$source/tests/cli/custom_ends.c" -o ends.so
 
-# ends WORDS COMMAND KEY=VALUE...: exit status 3, and the message has these words.
+# ends FACTS COMMAND KEY=VALUE...: exit status 3, and the message has these facts (with | between them).
 ends() {
-  local words=$1 command=$2 status=0 sets=() set
+  local facts=$1 command=$2 status=0 sets=() set
   shift 2
   for set in "$@"; do sets+=(--set "model.$set"); done
   timeout 120 "$addend" $command ends.yaml --program ./ends.so "${sets[@]}" >out 2>error || status=$?
   [ $status -eq 3 ] || fail "$command $*: exit status $status: $(cat error)"
-  grep -q -- "$words" error || fail "$command $*: '$words' is not in: $(cat error)"
+  says_all error "$facts"
 }
 
 "$addend" check ends.yaml --program ./ends.so >out || fail "the program is right: $(tail -n 3 out)"
 for how in exit exit5 _exit abort null divide; do
   for where in create read run complete; do
-    ends "ended in \`$where\`.* of the program \`ends\`" check where=$where how=$how
+    ends "$where|ends" check where=$where how=$how
   done
 done
-ends 'exit status 5' plan where=create how=exit5
-ends 'SIGSEGV' plan where=run how=null
-ends 'in `run` of phase `squares` of the program `ends`' plan where=run how=_exit
-ends 'in `read` of the program `ends`' "train --out run --overwrite" where=read how=exit
+ends 'create|ends|status 5' plan where=create how=exit5
+ends 'run|squares|ends|SIGSEGV' plan where=run how=null
+ends 'run|squares|ends' plan where=run how=_exit
+ends 'read|ends' "train --out run --overwrite" where=read how=exit
 
 # On ranks: on all of them, and on one while the other waits.
 for rank in -1 0 1; do
   for how in exit _exit null; do
-    ends 'in `run` of phase `squares` of the program `ends`' check where=run how=$how really=1 rank=$rank
+    ends 'run|squares|ends' check where=run how=$how really=1 rank=$rank
   done
-  ends 'in `open` of the program `ends`' check where=open how=exit really=1 rank=$rank
-  ends 'in `read` of the program `ends`' "train --out run --overwrite" where=read how=_exit really=1 rank=$rank
-  ends 'in the backward pass of phase `squares`' check where=backward how=exit really=1 rank=$rank
-  ends 'in `after` of phase `squares`' check where=after how=abort really=1 rank=$rank
+  ends 'open|ends' check where=open how=exit really=1 rank=$rank
+  ends 'read|ends' "train --out run --overwrite" where=read how=_exit really=1 rank=$rank
+  ends 'squares|ends' check where=backward how=exit really=1 rank=$rank
+  ends 'after|squares|ends' check where=after how=abort really=1 rank=$rank
 done
 
 # Ranks that `addend run` started.
@@ -55,7 +56,7 @@ for how in exit _exit null; do
     timeout 120 "$addend" run -n 2 -- "$addend" check ends.yaml --program ./ends.so --set model.where=$where \
       --set model.how=$how --set model.really=1 >out 2>error || status=$?
     [ $status -eq 3 ] || fail "addend run: $where $how: exit status $status: $(cat error)"
-    grep -q "ended in \`$where\`.* of the program \`ends\`" error || fail "addend run: $where $how: $(cat error)"
+    says error "$where" ends
   done
 done
 "$addend" run -n 2 -- "$addend" check ends.yaml --program ./ends.so >out || fail "addend run: $(tail -n 3 out)"
@@ -81,7 +82,7 @@ if ! grep -qE '__(asan|tsan)_init' "$build/libaddend_train.so"; then
     status=0
     ./ends plan ends.yaml --set model.where=run --set model.how=$how >out 2>error || status=$?
     [ $status -eq 3 ] || fail "ad_main: $how: exit status $status: $(cat error)"
-    grep -q 'ended in `run` of phase `squares` of the program `ends`' error || fail "ad_main: $how: $(cat error)"
+    says error run squares ends
   done
 fi
 

@@ -7,6 +7,7 @@ if grep -q __asan_init "$addend"; then echo "limits: skipped: a sanitizer takes 
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 hang=120 # seconds after which a command counts as hanging: it takes one, but the machine may be busy
 recipe=$source/recipes/gpt-dp.yaml few="--set train.steps=1 --set train.warmup=0"
 "$addend" train "$recipe" $few -o dumped --dump-step 0 >out 2>err || { cat err >&2; fail "a dump to read"; }
@@ -36,28 +37,31 @@ ends -d 2000 bench --quick --op attention # too little memory for OpenBLAS to st
 files=4 # file descriptors with which a program starts beside those that are open
 until (ulimit -n $files; exec true) 2>/dev/null; do files=$((files + 1)); done
 ends -n $files bench --quick --op attention
-grep -q "bench_attention cannot be started: Too many open files" err || { cat err >&2; fail "a program that cannot be started"; }
+says err bench_attention "Too many"
 
-told() { # arguments: words, -v or -d, KiB, call; it must exit with 3 before any rank starts
-  local words=$1 kind=$2 kibibytes=$3 status=0
+told() { # arguments: facts with | between them, -v or -d, KiB, call; it must exit with 3 before any rank starts
+  local facts=$1 kind=$2 kibibytes=$3 status=0
   shift 3
   (ulimit "$kind" "$kibibytes"; exec timeout -k 1 $hang "$addend" "$@") >out 2>err || status=$?
-  [ $status -eq 3 ] && grep -q "$words" err && ! grep -q "rank [0-9]*:" err || { cat err >&2; fail "exit $status: $*"; }
+  [ $status -eq 3 ] && ! grep -q "rank [0-9]*:" err || { cat err >&2; fail "exit $status: $*"; }
+  says_all err "$facts"
 }
-needs="^addend: no memory for matrix products by OpenBLAS, which needs 128 MiB .*ulimit -d"
+needs="OpenBLAS|128 MiB|-d"
 told "$needs" -d 100000 check "$recipe"
 told "$needs" -d 10000 check "$recipe"
 told "$needs" -d 100000 train "$recipe" $few -o run --overwrite
 told "$needs" -v 200000 check "$recipe"
-ADDEND_BLAS_THREADS=3 told "which needs 384 MiB" -d 200000 check "$recipe"
+ADDEND_BLAS_THREADS=3 told "OpenBLAS|384 MiB|-d" -d 200000 check "$recipe"
 # Fewer addresses than ranks' shared memory usually takes are enough if ADDEND_ADDRESSES says how many there are.
 told "ADDEND_ADDRESSES" -v 6000000 check "$recipe" --steps 1
-(ulimit -v 6000000; export ADDEND_ADDRESSES=2; exec timeout -k 1 $hang "$addend" check "$recipe" --steps 1) >out 2>err && grep -q ^proven out ||
+(ulimit -v 6000000; export ADDEND_ADDRESSES=2; exec timeout -k 1 $hang "$addend" check "$recipe" --steps 1 --json) >out 2>err && grep -q '"pass": true' out ||
   { cat out err >&2; fail "2 GiB of addresses, and as many again while ranks start, are enough"; }
-ADDEND_ADDRESSES=1 "$addend" check "$recipe" --steps 1 --set mesh=dp_replicate=32 --set train.global_batch=64 >out 2>err && grep -q ^proven out ||
+ADDEND_ADDRESSES=1 "$addend" check "$recipe" --steps 1 --set mesh=dp_replicate=32 --set train.global_batch=64 --json >out 2>err && grep -q '"pass": true' out ||
   { cat out err >&2; fail "32 ranks in 1 GiB"; }
 for addresses in 0 16385 x; do
   status=0; ADDEND_ADDRESSES=$addresses "$addend" check "$recipe" >out 2>err || status=$?
-  [ $status -eq 2 ] && grep -qF "ADDEND_ADDRESSES must be a number of GiB from 1 to 16384, is \"$addresses\"" err || { cat err >&2; fail "ADDEND_ADDRESSES=$addresses: exit $status"; }
+  [ $status -eq 2 ] || { cat err >&2; fail "ADDEND_ADDRESSES=$addresses: exit $status"; }
+  says err ADDEND_ADDRESSES "1 to" 16384 "$addresses"
+
 done
 echo "limits: all hold"

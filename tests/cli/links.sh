@@ -6,13 +6,13 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
 train() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=4 --set train.warmup=0 --set mesh=dp=1 --set checkpoint.every=2 "$@" >out 2>err; }
-refused() { # arguments: words of the message, options
-  local words=$1 status=0
-  shift
-  train "$@" || status=$?
-  [ $status -eq 2 ] || fail "exit $status, not 2: $*"
-  grep -q -- "$words" err || fail "it says why: $words"
+refused() { # arguments: facts of the message with | between them, options
+  local status=0
+  train "${@:2}" || status=$?
+  [ $status -eq 2 ] || fail "exit $status, not 2: ${*:2}"
+  says_all err "$1"
 }
 sums() { (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort); }
 
@@ -27,18 +27,18 @@ unchanged() { sums precious >after && cmp before after || fail "another run's fi
 # A link may be the run's folder, its checkpoints, a checkpoint, a dump, or a result.
 ln -s precious linked
 for folder in linked linked/ "$work/linked//"; do
-  refused "linked/* is a symbolic link to precious, and nothing is removed through a link" -o "$folder" --overwrite
+  refused "$folder" -o "$folder" --overwrite
   unchanged "the folder is a link, $folder"
 done
 train -o own || fail "train"
 rm -r own/checkpoints && ln -s ../precious/checkpoints own/checkpoints
 for option in --overwrite --resume; do
-  refused "own/checkpoints is a symbolic link to ../precious/checkpoints, and nothing is removed through a link" -o own $option
+  refused "own/checkpoints|../precious/checkpoints" -o own $option
   unchanged "checkpoints are a link, $option"
 done
 rm own/checkpoints && mkdir own/checkpoints && ln -s ../../precious/checkpoints/step-2 own/checkpoints/step-2
 rm own/weights.safetensors && ln -s ../precious/weights.safetensors own/weights.safetensors && ln -s ../precious/dump-1 own/dump-1
-refused "own/dump-1 already exists: move it away$" -o own --overwrite --dump-step 1
+refused "own/dump-1" -o own --overwrite --dump-step 1
 unchanged "a dump is a link"
 train -o own --overwrite || fail "links to files of another run"
 unchanged "a checkpoint is a link"
@@ -51,31 +51,32 @@ train -o precious --overwrite --dump-step 1 || fail "overwrite"
 [ "$(cat precious/checkpoints/notes.txt precious/checkpoints/*.others/notes.txt precious/dump-1/notes.txt | grep -c mine)" -eq 3 ] || fail "notes stay"
 for name in $alike; do [ "$(cat "precious/dump-1/$name")" = mine ] || fail "$name stays"; done
 mv precious/dump-1/rank00000.sum.safetensors kept && mkdir precious/dump-1/rank00000.sum.safetensors && sums precious >before
-refused "precious/dump-1/rank00000.sum.safetensors is a folder, but a file of that name must be written: move the folder away$" -o precious --overwrite --dump-step 1
+refused "precious/dump-1/rank00000.sum.safetensors" -o precious --overwrite --dump-step 1
 unchanged "a folder has the name of a file of the dump"
 rmdir precious/dump-1/rank00000.sum.safetensors && mv kept precious/dump-1/rank00000.sum.safetensors
 [ -s precious/dump-1/rank00000.sum.safetensors ] && [ "$(ls -d precious/checkpoints/step-[0-9] | wc -l)" -eq 2 ] || fail "and the new run has its files"
 
 # Something in a result's place that cannot be replaced is reported before anything is removed or trained.
-stands() { # arguments: status, words of the message, name, options; nothing may be changed
-  local expected=$1 words=$2 name=$3 status=0
+stands() { # arguments: status, further fact of the message or "", name, which it has too, options; nothing may be changed
+  local expected=$1 fact=$2 name=$3 status=0
   shift 3
   sums precious >before
   train -o precious "$@" || status=$?
-  [ $status -eq "$expected" ] && grep -qF -- "precious/$name$words" err || fail "exit $status, not $expected: $name stands in the way: $*"
-  ! grep -q "continues after" err || fail "it is told before the training: $name"
+  [ $status -eq "$expected" ] || fail "exit $status, not $expected: $name stands in the way: $*"
+  says err "precious/$name" ${fact:+"$fact"}
+  [ "$(wc -l <err)" -eq 1 ] || fail "it is told before the training: $name"
   unchanged "$name stands in the way: $*"
 }
 for name in weights.safetensors report.html trace.json run.json metrics.jsonl; do
   mv precious/$name kept && mkdir precious/$name && echo mine >precious/$name/mine
-  stands 3 ": cannot be written: Is a directory" $name --overwrite
-  [ $name = metrics.jsonl ] || stands 3 ": cannot be written: Is a directory" $name --resume --set train.steps=6
+  stands 3 "Is a" $name --overwrite
+  [ $name = metrics.jsonl ] || stands 3 "Is a" $name --resume --set train.steps=6
   rm -r precious/$name && mkfifo precious/$name
-  [ $name = metrics.jsonl ] || stands 3 ": cannot be written: it is not a regular file" $name --resume --set train.steps=6
+  [ $name = metrics.jsonl ] || stands 3 "" $name --resume --set train.steps=6
   rm precious/$name && mv kept precious/$name
 done
 mv precious/checkpoints kept && echo mine >precious/checkpoints
-for option in --overwrite --resume; do stands 2 " is not a folder, but checkpoints are written to a folder of that name" checkpoints $option; done
+for option in --overwrite --resume; do stands 2 "" checkpoints $option; done
 rm precious/checkpoints && mv kept precious/checkpoints
 train -o precious --resume --set train.steps=6 || fail "what stood there is gone"
 echo "links: all hold"

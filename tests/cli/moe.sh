@@ -9,6 +9,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
 
@@ -176,18 +177,18 @@ a, b = (json.loads(open(f"{run}/metrics.jsonl").readlines()[-1]) for run in ("ev
 assert a["measured"] == b["measured"] and abs(a["loss"] - b["loss"]) < 1e-4, (a, b)'
 
 # ---- recipes that do not fit: all errors at once, with numbers that would fit ----
-refused() {
+refused() { # arguments: facts of the message with | between them, recipe, options
   local status=0
   "$addend" check "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?
   [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }
-  grep -qF -- "$1" out || { cat out; fail "no word of '$1': ${*:2}"; }
+  says_all out "$1"
 }
-refused 'model.top_k: must be at most model.experts, but is 6 of 5' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
-refused 'views.sparse: view "efsdp=1 ep=3 etp=1" has 3 ranks, its mesh "dp_shard=2 tp=2" has 4; the two numbers must be equal' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
-refused 'views.sparse: etp=4 is neither 1 (experts whole, tokens split over tp) nor tp=2 (experts cut as the MLP is)' moe-tp2ep --set 'views.sparse=efsdp=1 ep=1 etp=4'
-refused 'views.sparse: etp=2 must have the same ranks as tp in the mesh "dp_shard=2 tp=2"' moe-tp2ep --set 'views.sparse=etp=2 efsdp=1 ep=2'
-refused 'views.sparse: may name efsdp, ep, etp and dp_replicate (an axis that is not named has size 1' moe-tp2ep --set 'views.sparse=ep=4 cp=1'
-refused 'views.sparse: view "efsdp=1 ep=2" has 2 ranks, its mesh "dp_shard=2 tp=2" has 4' moe-tp2ep --set 'views.sparse=efsdp=1 ep=2'
+refused 'model.top_k|model.experts|6|5' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
+refused 'views.sparse|3|4|efsdp=1 ep=3 etp=1|dp_shard=2 tp=2' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
+refused 'views.sparse|etp=4|1|tp=2' moe-tp2ep --set 'views.sparse=efsdp=1 ep=1 etp=4'
+refused 'views.sparse|etp=2|tp|dp_shard=2 tp=2' moe-tp2ep --set 'views.sparse=etp=2 efsdp=1 ep=2'
+refused 'views.sparse|efsdp|ep|etp|dp_replicate|1' moe-tp2ep --set 'views.sparse=ep=4 cp=1'
+refused 'views.sparse|2|4|efsdp=1 ep=2|dp_shard=2 tp=2' moe-tp2ep --set 'views.sparse=efsdp=1 ep=2'
 # An axis that is not named has size 1: the plan is that of the view with all three.
 for short in ep=4 'ep=4 etp=1' 'efsdp=1 ep=4'; do
   "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set "views.sparse=$short" >short 2>err || { cat err; fail "$short"; }
@@ -196,12 +197,12 @@ for short in ep=4 'ep=4 etp=1' 'efsdp=1 ep=4'; do
 done
 "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set views.sparse=efsdp=4 >short 2>err || { cat err; fail "efsdp=4"; }
 "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set 'views.sparse=efsdp=4 ep=1 etp=1' | cmp - short || fail "efsdp=4"
-refused 'model.experts: ep=4 distributes the experts, but 3 experts leave ranks without any; at least 4 are needed' moe-tp2ep --set model.experts=3
-refused 'model.expert_hidden: etp=2 cuts the width of the experts, which is 1; it must be at least 2' moe-dp2ep --set model.expert_hidden=1
-refused 'model.shared_experts: tp=2 cuts the width of the shared expert, which is 1; it must be at least 2' moe-dp2ep --set model.shared_experts=1
-refused 'model.capacity: must be above 0, is 0' moe-tp2ep --set model.capacity=0 --set model.top_k=6
-refused 'model.bias: must be none, qkv or attention, is mlp: ' moe-tp2ep --set model.bias=mlp
-refused 'model.capacity: must be a number or unlimited, is wide' moe-tp2ep --set model.capacity=wide
-refused 'model.balance_rate: must be at most 1, is 2' moe-tp2ep --set model.balance_rate=2
-refused 'mesh: must name dp_shard (dp_shard=1 will do)' moe-tp --set mesh=tp=2
+refused 'model.experts|ep=4|3|4' moe-tp2ep --set model.experts=3
+refused 'model.expert_hidden|etp=2|1|2' moe-dp2ep --set model.expert_hidden=1
+refused 'model.shared_experts|tp=2|1|2' moe-dp2ep --set model.shared_experts=1
+refused 'model.capacity|0' moe-tp2ep --set model.capacity=0 --set model.top_k=6
+refused 'model.bias' moe-tp2ep --set model.bias=mlp
+refused 'model.capacity' moe-tp2ep --set model.capacity=wide
+refused 'model.balance_rate|1|2' moe-tp2ep --set model.balance_rate=2
+refused '--set mesh|dp_shard=1' moe-tp --set mesh=tp=2
 echo "moe: all hold"

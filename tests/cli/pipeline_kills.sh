@@ -9,6 +9,7 @@ end_all() { [ -z "$launcher" ] || kill -9 "$launcher" 2>/dev/null || true; rm -r
 trap end_all EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 choose_seed
 [ "$ADDEND_TEST_SEED" != all ] || ADDEND_TEST_SEED=1
@@ -75,7 +76,8 @@ while [ $done_ones -lt "$kills" ]; do
   choose_case $number
   straight $number
   kill_one $((RANDOM % $(cat "lasts-$number"))) $number || continue
-  [ $status -eq 3 ] && grep -q "rank $victim died" err && grep -q SIGKILL err || fail "exit $status: rank $victim is not named"
+  [ $status -eq 3 ] || fail "exit $status after rank $victim was killed"
+  says_facts err "rank $victim" SIGKILL
   [ $took -le $longest ] || longest=$took
   goes_on $number
   done_ones=$((done_ones + 1))

@@ -7,6 +7,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 ln -s "$source/recipes" recipes
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
 exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
@@ -110,16 +111,17 @@ draws recipes/moe-16.yaml
 draws recipes/gpt-dp.yaml --set mesh="dp_replicate=1 dp_shard=1" # one rank: nothing is communicated
 draws recipes/gpt-dp.yaml --set mesh="dp_replicate=37 dp_shard=1"
 draws recipes/gpt-dp.yaml --set mesh="dp_replicate=256 dp_shard=256" --set shard.zero=2
-grep -q '>256 groups of 256 ranks; the first:<' picture.svg || fail "of a large world one group is drawn"
+says_facts picture.svg "256 groups" "256 ranks"
 draws recipes/gpt-dp.yaml --set mesh="dp_replicate=1048576 dp_shard=1048576"
 draws recipes/ocr-fan-in-small.yaml
 draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=2 tp=4" --set mesh.model="dp=4 cp=2 tp=1"
 draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=6" --set mesh.model="dp=3 cp=2" --set model.ragged=true \
   --set train.global_batch=7
 draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=32" --set mesh.model="dp=4 cp=4 tp=2" --set train.global_batch=64
-grep -q 'routes more are not drawn' picture.svg || fail "it says how many arrows are left out"
+python3 -c 'import json; bridges = json.load(open("out"))["bridges"]; assert max(len(bridge[way]["routes"]) for bridge in bridges for way in ("forward", "backward")) > 160' ||
+  fail "no arrow is left out"
 draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=256 tp=2" --set mesh.model="dp=128 cp=2 tp=2" --set train.global_batch=1024
-grep -q '>Rank 0, one of 512 senders: ' picture.svg || fail "of many senders one is drawn"
+says_facts picture.svg "Rank 0" "512 senders"
 
 # A bridge that moves nothing is drawn all the same; pools are drawn too, and pools with the same mesh are drawn apart.
 draws recipes/ocr-equal.yaml
@@ -129,7 +131,7 @@ for meshes in '{encoder: "dp=2 tp=2", model: "dp=2 cp=2 tp=1"}' '{encoder: "dp=2
   '{encoder: "dp=1", model: "dp=4 cp=2"}' '{encoder: "dp=3 tp=2", model: "dp=2 cp=2"}' '{encoder: "dp=32 tp=2", model: "dp=64 cp=2"}'; do
   draws recipes/ocr-fan-in.yaml --set placement=disjoint --set mesh="$meshes" --set model.ragged=true --set train.global_batch=64
 done
-grep -q '>Rank 64, one of 128 senders: ' picture.svg || fail "the first sender of a pool is one of its ranks"
+says_facts picture.svg "Rank 64" "128 senders"
 draws recipes/ocr-fan-in.yaml --set placement=disjoint --set mesh='{encoder: "dp=8 tp=16", model: "dp=16"}' --set train.global_batch=32 \
   --set model.encoder_heads=16
 grep -q '>143<' picture.svg || fail "of a pool whose ranks have three digits each is drawn"
@@ -195,7 +197,7 @@ exchanges 3 recipes/pools-ragged.yaml # microbatches have two sizes
 exchanges 3 recipes/pools-10.yaml --set placement=colocated --set 'mesh={ci: "dp=4", blocks: "block=2 dp=4", adv: "dp=4"}'
 exits_with 0 "$addend" plan recipes/decompose-gpt.yaml --set 'mesh={ci: "dp=3", blocks: "block=8 dp=2", adv: "dp=2"}' --picture picture.svg
 [ "$(grep -c 'marker-end' picture.svg)" -eq 6 ] || fail "many blocks are one"
-grep -q '>blocks, the first of 8<' picture.svg || fail "of many blocks the first one's sums are shown"
+grep -q '>blocks, .* of 8<' picture.svg || fail "of many blocks the first one's sums are shown"
 
 # The command is shown quoted as for a shell, and no character in it breaks the picture.
 draws recipes/gpt-dp.yaml --set 'train.steps=20 # <b> & ]]> it'"'"'s "x"' --set train.lr=1e-3
@@ -212,11 +214,11 @@ cmp table out || fail "the table is the same"
 mkdir folder && mkfifo pipe && ln -s picture.svg link
 for path in folder folder/ pipe link '' metrics.jsonl folder/weights.safetensors; do
   exits_with 2 timeout 60 "$addend" plan recipes/gpt-dp.yaml --picture "$path"
-  grep -q -e '--picture' err || fail "it says why '$path' is not written"
+  says err --picture
   [ ! -s out ] || fail "and prints no plan"
 done
 exits_with 3 "$addend" plan recipes/gpt-dp.yaml --picture nowhere/picture.svg
-grep -q '^addend: the picture cannot be written to nowhere/picture.svg: ' err || fail "it says which file"
+says err nowhere/picture.svg
 echo kept >kept.svg
 exits_with 2 "$addend" plan recipes/gpt-dp.yaml --set train.steps=0 --picture kept.svg
 grep -q kept kept.svg || fail "a recipe that is refused leaves what is there"

@@ -8,6 +8,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
 recipe=$source/recipes/gpt-dp.yaml
 small=(--set train.steps=9 --set data.held_out=0.1 --set evaluate.samples=12 --set evaluate.every=4)
 prompts=(--set 'evaluate.prompts=["The free", "a\nb", "the"]' --set evaluate.prompt_tokens=7)
@@ -141,37 +142,37 @@ for name in ("planned", "planned-alike", "planned-large"):
 P
 
 # ---- wrong prompts ----
-refused() { # arguments: words of the message, options
-  local words=$1 status=0
-  shift
-  "$addend" train "$recipe" -o refused "${small[@]}" "$@" >out 2>err || status=$?
-  [ $status = 2 ] && grep -qF -- "$words" err || fail "exit $status, or no '$words': $*"
-  [ ! -e refused ] || fail "a folder was made: $*"
+refused() { # arguments: facts of the message with | between them, options
+  local status=0
+  "$addend" train "$recipe" -o refused "${small[@]}" "${@:2}" >out 2>err || status=$?
+  [ $status = 2 ] || fail "exit $status, not 2: ${*:2}"
+  says_all err "$1"
+  [ ! -e refused ] || fail "a folder was made: ${*:2}"
 }
-refused '--set evaluate.prompts: is given, but evaluate.every is 0: set evaluate.every' "${prompts[@]}" --set evaluate.every=0
-refused '--set evaluate.prompts: is an empty text' --set 'evaluate.prompts=[""]'
-refused '--set evaluate.prompts: has no tokens' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "  "]'
-refused '--set evaluate.prompts: token 1 is 60, but the model'"'"'s vocabulary is 60: tokens are 0 to 59' \
+refused '--set evaluate.prompts|evaluate.every|is 0' "${prompts[@]}" --set evaluate.every=0
+refused '--set evaluate.prompts' --set 'evaluate.prompts=[""]'
+refused '--set evaluate.prompts' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "  "]'
+refused '--set evaluate.prompts|token 1|is 60|0 to|59' \
   "${of_tokens[@]}" --set 'evaluate.prompts=["59 60"]'
-refused 'token 0 is 2147483647' "${of_tokens[@]}" --set 'evaluate.prompts=["99999999999999999999"]'
-refused 'has 4097 tokens; at most 4096' --set "evaluate.prompts=[$(printf 'x%.0s' $(seq 4097))]"
-refused 'has 65 prompts; at most 64' --set "evaluate.prompts=[$(seq -s, 65)]"
-refused 'must be at most 4096, is 4097' "${prompts[@]}" --set evaluate.prompt_tokens=4097
-refused 'evaluate.prompts[1]: is not a list of token numbers, and there is no tokenizer' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "Once"]'
+refused '--set evaluate.prompts|token 0|is 2147483647' "${of_tokens[@]}" --set 'evaluate.prompts=["99999999999999999999"]'
+refused '--set evaluate.prompts|4097 tokens|most 4096' --set "evaluate.prompts=[$(printf 'x%.0s' $(seq 4097))]"
+refused '--set evaluate.prompts|65 prompts|most 64' --set "evaluate.prompts=[$(seq -s, 65)]"
+refused '--set evaluate.prompt_tokens|most 4096|is 4097' "${prompts[@]}" --set evaluate.prompt_tokens=4097
+refused 'evaluate.prompts[1]' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "Once"]'
 printf '%s\n' 'name: t' >line.yaml
 sed 's/^train:/evaluate: {every: 2, prompts: [\n  "a",\n  ""]}\ntrain:/' "$recipe" >line.yaml
 "$addend" train line.yaml -o refused >out 2>err && fail "an empty prompt"
-grep -q 'line.yaml:[0-9]*: evaluate.prompts' err || fail "no line"
+says err "line.yaml:$(grep -n '""' line.yaml | cut -d: -f1)" evaluate.prompts
 for of in ocr-equal decompose-gpt; do
   "$addend" train "$source/recipes/$of.yaml" -o refused "${prompts[@]}" >out 2>err && fail "$of has no next token"
-  grep -q 'evaluate.prompts: unknown key' err || fail "$of"
+  says err evaluate.prompts
 done
 
 # ---- prompts as text, with a tokenizer ----
 python=${ADDEND_PYTHON:-}
 [ -n "$python" ] || for python in "$HOME/.cache/addend/torch/bin/python3" python3; do [ ! -x "$python" ] || break; done
 echo '{"version": "1.0"}' >tokenizer.json
-ADDEND_PYTHON=/nowhere/python refused 'is text, and the tokenizer tokenizer.json cannot be used' "${of_tokens[@]}" --set 'evaluate.prompts=[Once]'
+ADDEND_PYTHON=/nowhere/python refused 'evaluate.prompts[0]|tokenizer.json' "${of_tokens[@]}" --set 'evaluate.prompts=[Once]'
 if "$python" -c 'import tokenizers' 2>/dev/null; then
   export ADDEND_PYTHON=$python
   "$python" - <<'P'
@@ -195,6 +196,6 @@ line = [json.loads(line) for line in open("text/samples.jsonl")][-2]
 said = subprocess.run([sys.argv[1], "sample", "text", "17 4", "--numbers", "--tokens", "3", "--json"], check=True, capture_output=True)
 assert line["prompt"] == "w17 w4" and json.loads(said.stdout)["tokens"] == line["tokens"], (line, said.stdout)
 P
-  refused 'evaluate.prompts[1]: token 1 is 60' "${of_tokens[@]}" --set 'evaluate.prompts=["w17", "w3 far"]'
+  refused 'evaluate.prompts[1]|token 1|is 60' "${of_tokens[@]}" --set 'evaluate.prompts=["w17", "w3 far"]'
 fi
 echo "prompts: all hold"

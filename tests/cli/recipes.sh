@@ -6,12 +6,13 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-refused() { # arguments: words that the message must have, call
-  local words=$1 status=0; shift
+. "$source/tests/support/says.sh"
+refused() { # arguments: lines of facts with | between them, a line for each line of the message, call
+  local lines=$1 status=0 facts; shift
   "$addend" "$@" >out 2>err || status=$?
   [ $status -eq 2 ] || { cat err >&2; fail "exit $status instead of 2: $*"; }
   [ ! -s out ] || fail "a refused call prints nothing on standard output: $*"
-  local word; while IFS= read -r word; do grep -qF -- "$word" err || { cat err >&2; fail "no '$word': $*"; }; done <<<"$words"
+  while IFS= read -r facts; do says_all err "$facts"; done <<<"$lines"
 }
 cp "$source/recipes/gpt-dp.yaml" good.yaml
 cat >bad.yaml <<'Y'
@@ -23,33 +24,32 @@ data:
 mesh: "dp_replicate=2 dq=2"
 train: {global_batch: 16, microbatchs: 2, steps: 0, lr: fast}
 Y
-refused $'bad.yaml:2\nmodel.layers\nbad.yaml:6\ndq\nbad.yaml:7\nmicrobatchs\nmicrobatches\ntrain.steps\ntrain.lr' check bad.yaml
+refused $'bad.yaml:2|model.layers\nbad.yaml:2|model.heads|30|4|3|5\nbad.yaml:6|dq=2\nbad.yaml:7|train.microbatchs|train.microbatches\nbad.yaml:7|train.steps|0\nbad.yaml:7|train.lr' check bad.yaml
 refused 'no-such.yaml' train no-such.yaml
-refused '--set data.text: /no/such/folder: cannot be read: No such file' plan good.yaml --set 'data.text=[/no/such/folder]'
-refused '--set data.text: no training data is given' train good.yaml --set 'data.text=[]'
+refused '--set data.text|/no/such/folder' plan good.yaml --set 'data.text=[/no/such/folder]'
+refused '--set data.text|data.tokens' train good.yaml --set 'data.text=[]'
 mkdir none
-refused 'none: this folder contains no regular file' train good.yaml --set 'data.text=[none]'
+refused '--set data.text|none' train good.yaml --set 'data.text=[none]'
 : >empty.txt
-refused '--set data.text: empty.txt: the text is empty' check good.yaml --set 'data.text=[empty.txt]'
+refused '--set data.text|empty.txt' check good.yaml --set 'data.text=[empty.txt]'
 echo short >short.txt
-refused $'good.yaml:14: data.seq\n6 bytes' check good.yaml --set 'data.text=[short.txt]'
-refused 'heads' check good.yaml --set model.heads=5
-refused '--set train.sync: must have one entry per microbatch, but has 1, and train.microbatches is 2' check good.yaml --set 'train.sync=[none]'
-refused '--set train.sync: must end in all, ends in shard' check good.yaml --set 'train.sync=[none, shard]'
-refused 'accumulate f32 is narrower than reduce f64, so sums would lose precision; accumulate must be at least f64' \
-  train good.yaml --set 'precision={reduce: f64, accumulate: f32}'
-refused 'precision.accumulate: must be auto, f64 or f32, is bf16' train good.yaml --set 'precision={accumulate: bf16}'
-refused '--set shard.bucket_mib: must be above 0, is 0' train good.yaml --set shard.bucket_mib=0
+refused 'good.yaml:14|data.seq|6 bytes' check good.yaml --set 'data.text=[short.txt]'
+refused '--set model.heads|5' check good.yaml --set model.heads=5
+refused '--set train.sync|has 1|train.microbatches|is 2' check good.yaml --set 'train.sync=[none]'
+refused '--set train.sync' check good.yaml --set 'train.sync=[none, shard]'
+refused '--set precision|f32|f64' train good.yaml --set 'precision={reduce: f64, accumulate: f32}'
+refused 'precision.accumulate|f64|f32,|bf16' train good.yaml --set 'precision={accumulate: bf16}'
+refused '--set shard.bucket_mib|above 0|is 0' train good.yaml --set shard.bucket_mib=0
 refused 'train.stepz' check good.yaml --set train.stepz=1
-refused 'pp' check good.yaml --set mesh="dp_shard=2 pp=2"
-refused 'steps' check good.yaml --steps none
-refused '--set views.sparse: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, evaluate, checkpoint' plan good.yaml --set views.sparse=x
-refused 'takes the name of a folder' train good.yaml --out ''
-refused 'recipe' check
-refused "'frobnicate' is not a command" frobnicate
+refused '--set mesh|pp' check good.yaml --set mesh="dp_shard=2 pp=2"
+refused '--steps|none' check good.yaml --steps none
+refused '--set views.sparse' plan good.yaml --set views.sparse=x
+refused '--out' train good.yaml --out ''
+refused 'RECIPE' check
+refused frobnicate frobnicate
 refused '-n' run -- true
 printf 'model: {kind: gpt\nname: [' >broken.yaml
-refused 'broken.yaml:' plan broken.yaml
+refused 'broken.yaml:2' plan broken.yaml
 for command in train check plan bench run; do
   "$addend" $command --help >help && grep -q Example help || fail "$command --help has an example"
 done
@@ -90,7 +90,7 @@ for size in (16, 8):
     gathered[size] = plan["memory_per_rank"][0]["gathered"]
 assert gathered[8] > 15 * gathered[16], gathered
 N
-refused 'ranks-per-node' plan good.yaml --ranks-per-node 0
+refused '--ranks-per-node|0' plan good.yaml --ranks-per-node 0
 # A model of 170 billion parameters: a plan holds none of them.
 python3 - "$addend" <<'Y'
 import json, resource, subprocess, sys

@@ -8,6 +8,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
 
@@ -39,7 +40,7 @@ prove_on Nehalem "" "" pools-10 train.seed=40972 train.microbatches=3
 # is.
 "$addend" check "$source/recipes/gpt-tp.yaml" >table.txt
 prove gpt-tp
-grep -q 'chance of a false alarm below 1e-07' table.txt || fail "no chance: $(grep -A1 'own dtypes' table.txt)"
+says table.txt 1e-07
 python3 - <<'Y' || fail "proof.json"
 import json
 proof = json.load(open("proof.json"))["own_dtypes"]

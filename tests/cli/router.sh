@@ -9,6 +9,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
 
@@ -89,7 +90,9 @@ done
 
 # ---- the example program ----
 "$(dirname "$addend")/example_router" >out 2>err || { cat out err >&2; fail "the example"; }
-[ "$(grep -c 'refused: examples/router.c:[0-9]*: ' out)" -eq 3 ] || { cat out >&2; fail "three layers are refused where they are written"; }
+[ "$(grep -c ' examples/router.c:[0-9]*: ' out)" -eq 3 ] || { cat out >&2; fail "three layers are refused where they are written"; }
+says out examples/router.c tp
 [ "$(grep -c 'repaired: .*: right; ' out)" -eq 3 ] || { cat out >&2; fail "three layers are repaired"; }
-! grep -q WRONG out || { cat out >&2; fail "what is repaired is right"; }
+says out repaired
+says_nothing_of out WRONG
 echo "router: all hold"

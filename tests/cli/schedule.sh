@@ -11,8 +11,7 @@ run() { # arguments: exit status, arguments of schedule; output in `out`, errors
   "$addend" schedule "$@" >out 2>err || status=$?
   [ $status -eq "$expected" ] || { cat out err >&2; fail "exit $status instead of $expected: $*"; }
 }
-says() { grep -qF -e "$1" out || { cat out >&2; fail "it says: $1"; }; }
-complains() { [ ! -s out ] && grep -qF -e "$1" err || { cat out err >&2; fail "it complains: $1"; }; }
+. "$source/tests/support/says.sh"
 
 # docs/pipeline.md shows what is printed.
 run 0 make 1f1b --stages 3 --microbatches 4
@@ -43,10 +42,9 @@ for name in gpipe 1f1b interleaved zb leads accumulate; do
   stages=4; [ $name != interleaved ] || stages=8
   run 0 make $name --stages $stages --ranks $ranks --microbatches 6 --csv; cp out table.csv
   run 0 make $name -s $stages -n $ranks -m 6 --lower --gathered 1 --json; cp out table.json
-  run 0 check table.csv; says "right: $ranks rank"
-  run 0 check table.json; says "right: $ranks rank"
-  ! grep -q "not checked" out || fail "$name: every part is there"
-  run 0 check table.csv --lower --reduce-each; grep -q "judged after lowering" err || fail "it says that it lowers"
+  run 0 check table.csv; says out right "$ranks"
+  run 0 check table.json; says out right "$ranks"
+  run 0 check table.csv --lower --reduce-each; says err
   run 0 check table.json --json
   python3 - $name <<'P' || fail "the document of $name"
 import json, sys
@@ -74,9 +72,9 @@ assert not found["right"] and found["faults"] == 1 and "bubble" not in found
 assert found["broken"][0].items() >= {"law": "circle", "rank": 0, "place": 3, "stage": 0, "microbatch": 1}.items()
 P
 run 0 make 1f1b -s 4 -m 8 --limit 4
-run 1 make 1f1b -s 4 -m 8 --limit 3; says "in_flight: rank 0, place 3 (0F3): with it 4 activations are in flight, and the limit is 3"
-run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10; says "of 88;"
-run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10 --lower; says "of 102;"
+run 1 make 1f1b -s 4 -m 8 --limit 3; says out in_flight "rank 0" "place 3" 0F3 4 "is 3"
+run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10; says out 50.0 88 "rank 0"
+run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10 --lower; says out 102 "rank 0"
 
 # Tables of PyTorch: compute actions alone, and lowered with communication.
 fixtures=$source/tests/schedule/pytorch
@@ -92,7 +90,7 @@ assert found["right"] and found["pairs"] == "ranks" and found["ranks"] == len(ce
 assert ("transfers" in found["parts"]) == (".comms." in sys.argv[1])
 P
 done
-run 0 check "$fixtures/dualpipev.compute.csv"; grep -qE "^addend: the parts of [0-9]+ OVERLAP_F_B actions are read one after the other$" err || fail "overlaps are told"
+run 0 check "$fixtures/dualpipev.compute.csv"; says err OVERLAP_F_B 6
 # addend's orders of compute actions are PyTorch's.
 compute() { python3 -c 'import csv, re, sys
 for row in csv.reader(open(sys.argv[1])): print(",".join(cell for cell in row if re.fullmatch(r"\d+[FBIW]\d+", cell)))' "$1"; }
@@ -112,14 +110,14 @@ for name in interleaved interleaved-zb looped-bfs zbv; do
 done
 # In PyTorch's dumped 1F1B the last rank counts microbatches from 1, which the check refuses; the other ranks' lists are
 # addend's.
-run 1 check "$fixtures/1f1b.csv"; says "once: rank 3: stage 3 never computes microbatch 0 forward; put 3F0 into its list"
+run 1 check "$fixtures/1f1b.csv"; says out once "rank 3" "stage 3" "microbatch 0" 3F0
 run 0 make 1f1b -s 4 -m 6 --csv
 tr -d '\r' <out >ours; compute "$fixtures/1f1b.csv" >theirs
 cmp -s <(head -3 ours) <(head -3 theirs) || fail "1f1b is PyTorch's order on the first ranks"
 
 # PyTorch gives a receive the next send between the two ranks, whatever their stages.
 deferred=$fixtures/interleaved-zb-deferred.comms.csv
-run 0 check "$deferred" --pairs edge; says "right: 2 ranks, 4 stages"
+run 0 check "$deferred" --pairs edge; says out right "2 ranks" "4 stages"
 run 1 check "$deferred" --pairs ranks; cp out by_ranks
 run 1 check "$deferred"; cmp -s out by_ranks || fail "a CSV is judged by pairs of ranks"
 python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows what is said of PyTorch's table"
@@ -168,39 +166,46 @@ width = int(root.get("width"))
 assert all(int(rect.get("x")) + int(rect.get("width")) <= width for rect in root.iter(S + "rect"))
 P
 run 1 check wrong.csv --picture none.svg
-[ ! -e none.svg ] && grep -q "none.svg was not written: the table is wrong" err || fail "no picture of a wrong table"
+[ ! -e none.svg ] || fail "a wrong table has a picture"
+says err none.svg
 run 3 make zb -s 4 -m 8 --picture /nonexistent/zb.svg
 
 # A large table, and one with more ranks than a terminal shows.
 run 0 make interleaved -s 64 -n 64 -m 512 --lower --json; cp out large.json
-run 0 check large.json; says "right: 64 ranks, 64 stages, 512 microbatches"
-run 0 make 1f1b -s 200 -m 3; says "... and 136 more ranks"
+run 0 check large.json; says out right "64 ranks" "64 stages" "512 microbatches"
+run 0 make 1f1b -s 200 -m 3; says out 136
 
 # Wrong calls and files.
-complaint() { local sentence=$1; shift; run 2 "$@"; complains "$sentence"; }
-complaint "say \`check FILE\` or \`make SCHEDULE\`"
-complaint "say \`check FILE\` or \`make SCHEDULE\`, not 'draw'" draw it
-complaint "name the file of a table" check
-complaint "name a schedule: gpipe" make
-complaint "'b.csv' is one too many" check a.csv b.csv
-complaint "make needs --stages and --microbatches" make 1f1b
-complaint "are for make" check wrong.csv --stages 2
-complaint "--csv or --json, not both" make 1f1b -s 2 -m 2 --csv --json
-complaint "add it" make 1f1b -s 2 -m 2 --gathered 1
-complaint "add it" make 1f1b -s 2 -m 2 --waits
-complaint "did you mean 1f1b?" make 1f1 -s 2 -m 2
-complaint "--limit takes a number from 1 on" check wrong.csv --limit 0
-complaint "--pairs takes edge or ranks, not 'edges'" check wrong.csv --pairs edges
-complaint "--cost takes F, B, I, W or transfer" check wrong.csv --cost Q=1
-complaint "--cost takes times above 0, not '0'" check wrong.csv --cost F=0
-complaint "--cost takes times above 0" check wrong.csv --cost F=nan
-complaint "costs are given for 1 stage, but the table has 2" check wrong.csv --buffered --stage-cost 1
+complaint() { # arguments: facts of the message with | between them, call
+  run 2 "${@:2}"
+  [ ! -s out ] || { cat out >&2; fail "a wrong call printed something: ${*:2}"; }
+  says_all err "$1"
+
+}
+complaint "check FILE|make SCHEDULE"
+complaint "check FILE|make SCHEDULE|draw" draw it
+complaint FILE check
+complaint "SCHEDULE|1f1b" make
+complaint "b.csv" check a.csv b.csv
+complaint "--stages|--microbatches" make 1f1b
+complaint "--stages|--csv" check wrong.csv --stages 2
+complaint "--csv|--json" make 1f1b -s 2 -m 2 --csv --json
+complaint "--gathered|--lower" make 1f1b -s 2 -m 2 --gathered 1
+complaint "--waits|--lower" make 1f1b -s 2 -m 2 --waits
+complaint "1f1|1f1b" make 1f1 -s 2 -m 2
+complaint "--limit|1|0" check wrong.csv --limit 0
+complaint "--pairs|edges" check wrong.csv --pairs edges
+complaint "--cost|F, B,|Q=1" check wrong.csv --cost Q=1
+complaint "--cost|above 0|'0'" check wrong.csv --cost F=0
+complaint "--cost|above 0|nan" check wrong.csv --cost F=nan
+complaint "1 stage|has 2" check wrong.csv --buffered --stage-cost 1
 complaint "nothing.csv" check nothing.csv
-complaint "Is a directory" check "$work"
+complaint "$work" check "$work"
 printf '0F0,0Q0\n' >cells.csv
-complaint "cells.csv: line 1, cell 2: '0Q0' is not an action" check cells.csv
+complaint "cells.csv|line 1|cell 2|0Q0" check cells.csv
 printf '{"schedule": 1, "ranks": [["0F0",]]}' >cells.json
-complaint "cells.json: is not valid JSON: line 1" check cells.json
+complaint "cells.json|JSON|line 1" check cells.json
+
 status=0; "$addend" schedule make 1f1b -s 2 -m 2 >/dev/full 2>err || status=$?
 [ $status -eq 3 ] || fail "a full disk: exit $status"
 echo "schedule: all hold"

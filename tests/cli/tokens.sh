@@ -8,6 +8,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
 recipe=$source/recipes/gpt-dp.yaml
 
 # ---- writing token files ----
@@ -36,46 +37,46 @@ tokens=(--set 'data.text=[]' --set 'data.tokens=[one.npy, two.npy]')
 masked=("${tokens[@]}" --set 'data.mask=[one.mask.npy, two.mask.npy]' --set data.held_out=0.2)
 
 # ---- wrong token files ----
-refused() { # arguments: words of the message, options
-  local words=$1 status=0
-  shift
-  "$addend" train "$recipe" -o refused "$@" >out 2>err || status=$?
-  [ $status = 2 ] && grep -qF -- "$words" err || fail "exit $status, or no '$words': $*"
-  [ ! -e refused ] || fail "a folder was made: $*"
+refused() { # arguments: facts of the message with | between them, options
+  local status=0
+  "$addend" train "$recipe" -o refused "${@:2}" >out 2>err || status=$?
+  [ $status = 2 ] || fail "exit $status: ${*:2}"
+  says_all err "$1"
+  [ ! -e refused ] || fail "a folder was made: ${*:2}"
 }
-# arguments: file, words of the message
-wrong() { refused "--set data.tokens: $1.npy: $2" --set 'data.text=[]' --set "data.tokens=[$1.npy]"; }
-wrong nowhere 'cannot be read: No such file'
-wrong text 'is not a .npy file: it does not begin as one; write it with numpy.save or addend.tokens'
-wrong empty 'is not a .npy file: it is empty'
-wrong list 'is not a .npy file: its header is not a dictionary of descr, fortran_order and shape'
-wrong huge 'is not a .npy file: the length of its header is given as 2147483648 bytes; at most 10000 are allowed'
-wrong cut 'its header says 100 elements of 2 bytes, but 198 bytes follow: it is cut short'
-wrong float "its elements are '<f8', where uint16 or uint32 is needed; an id that was kept as a float may have been rounded"
-wrong bytes "its elements are '|u1', where uint16 or uint32 is needed"
-wrong big "its elements are big endian ('>u2'): write array.astype('<u2')"
-wrong square 'has 2 dimensions, where one is needed: write array.reshape(-1)'
-wrong fortran 'is in Fortran order: write numpy.ascontiguousarray(array)'
-wrong none 'the array has no elements'
-wrong labels "the token at index 100 is 65436, but the model's vocabulary is 256: tokens are 0 to 255; -100 in unsigned bits is this number"
-wrong beyond "the token at index 1001 is 256, but the model's vocabulary is 256: tokens are 0 to 255"
-refused 'one.npy: is uint16, which has no id above 65535, but the model'"'"'s vocabulary is 65537' --set 'data.text=[]' --set 'data.tokens=[one.npy]' --set model.vocabulary=65537
-refused 'the tokens do not hold a single sample: seq 24 needs 25 tokens in a row in one file' --set 'data.text=[]' --set 'data.tokens=[short.npy]'
-refused 'data.text: no training data is given: give files or folders of text, or data.tokens' --set 'data.text=[]'
-refused '--set data.tokens: data.text is given too, but a run is trained on one of the two: leave one out' --set 'data.tokens=[one.npy]'
-refused '--set data.mask: needs data.tokens, which is not given' --set 'data.mask=[one.mask.npy]'
-refused '--set data.mask: must have one file for each file of data.tokens, but has 1 for 2' "${tokens[@]}" --set 'data.mask=[one.mask.npy]'
-refused 'two.mask.npy: has 400 elements, but one.npy has 1001 tokens' "${tokens[@]}" --set 'data.mask=[two.mask.npy, one.mask.npy]'
-refused "--set data.mask: one.npy: its elements are '<u2', where uint8 or bool is needed" "${tokens[@]}" --set 'data.mask=[one.npy, two.mask.npy]'
-refused '--set data.mask: mask3.npy: the element at index 2 is 3, but an element of a mask must be 1' "${tokens[@]}" --set 'data.mask=[mask3.npy, two.mask.npy]'
+# arguments: file, facts of the message
+wrong() { refused "--set data.tokens|$1.npy${2:+|$2}" --set 'data.text=[]' --set "data.tokens=[$1.npy]"; }
+wrong nowhere
+wrong text 'numpy.save|addend.tokens'
+wrong empty .npy
+wrong list 'fortran_order'
+wrong huge '2147483648 bytes|10000'
+wrong cut '100 elements|2 bytes|198 bytes'
+wrong float "<f8|uint16|uint32"
+wrong bytes "u1|uint16|uint32"
+wrong big ">u2|array.astype('<u2')"
+wrong square '2 dimensions|array.reshape(-1)'
+wrong fortran 'numpy.ascontiguousarray(array)'
+wrong none
+wrong labels "index 100|is 65436|is 256|0 to|255|-100"
+wrong beyond "index 1001|is 256|0 to|255"
+refused 'one.npy|uint16|above 65535|is 65537' --set 'data.text=[]' --set 'data.tokens=[one.npy]' --set model.vocabulary=65537
+refused 'seq 24|25 tokens' --set 'data.text=[]' --set 'data.tokens=[short.npy]'
+refused 'data.text|data.tokens' --set 'data.text=[]'
+refused '--set data.tokens|data.text' --set 'data.tokens=[one.npy]'
+refused '--set data.mask|data.tokens' --set 'data.mask=[one.mask.npy]'
+refused '--set data.mask|data.tokens|has 1|for 2' "${tokens[@]}" --set 'data.mask=[one.mask.npy]'
+refused 'two.mask.npy|400 elements|one.npy|1001 tokens' "${tokens[@]}" --set 'data.mask=[two.mask.npy, one.mask.npy]'
+refused "--set data.mask|one.npy|<u2|uint8|bool" "${tokens[@]}" --set 'data.mask=[one.npy, two.mask.npy]'
+refused '--set data.mask|mask3.npy|index 2|is 3' "${tokens[@]}" --set 'data.mask=[mask3.npy, two.mask.npy]'
 for kind in moe-tp decompose-gpt; do
   "$addend" plan "$source/recipes/$kind.yaml" --set 'data.text=[]' --set 'data.tokens=[beyond.npy]' >out 2>err && fail "$kind takes a token of no vocabulary"
-  grep -q "the token at index 1001 is 256" err || fail "$kind says which token"
+  says err beyond.npy "index 1001" "is 256"
 done
 sed -e '/^data:/,/^$/d' "$recipe" >inside.yaml
 printf 'data:\n  tokens:\n    - one.npy\n    - beyond.npy\n  seq: 24\n' >>inside.yaml
 "$addend" plan inside.yaml >out 2>err && fail "a recipe with a wrong second file"
-grep -q "^inside.yaml:$(grep -n beyond inside.yaml | cut -d: -f1): data.tokens: beyond.npy: the token at index 1001" err || fail "a wrong file is told in its line"
+says err "inside.yaml:$(grep -n beyond inside.yaml | cut -d: -f1)" data.tokens beyond.npy "index 1001"
 
 # ---- proofs, and batches as data.h describes them ----
 check() { "$addend" check "$@" >out 2>err || fail "check $*"; }
@@ -152,14 +153,15 @@ for change in 'data.tokens=[other.npy, two.npy]' 'data.tokens=[two.npy, one.npy]
   [ "$change" != 'data.tokens=[two.npy, one.npy]' ] || files+=(--set 'data.mask=[two.mask.npy, one.mask.npy]')
   rm -rf changed && cp -r stopped changed
   if train -o changed --resume --set mesh=dp_shard=2 "${files[@]}"; then fail "goes on with $change"; fi
-  grep -q "the checkpoint belongs to another run, which differs in data.\(tokens\|mask\) (checkpoint: [0-9]* bytes, xxh64 [0-9a-f]*, recipe: " err || fail "says that $change differs"
+  says err "${change%%=*}" changed/checkpoints/step-4
 done
 
 # ---- the tokenizer is copied to the run ----
 cmp tokenizer.json one/tokenizer.json || fail "the tokenizer is copied"
 mkdir foreign && echo own >foreign/tokenizer.json
 train -o foreign || fail "train beside another tokenizer.json"
-grep -q "foreign/tokenizer.json was not overwritten, but differs from tokenizer.json, which this run uses" err || fail "says that it stays"
+says err foreign/tokenizer.json tokenizer.json
+
 [ "$(cat foreign/tokenizer.json)" = own ] || fail "another tokenizer.json stays"
 train -o foreign --overwrite && [ "$(cat foreign/tokenizer.json)" = own ] || fail "--overwrite leaves what is not addend's"
 mv tokenizer.json away.json

@@ -12,6 +12,7 @@ prefix="$work/the prefix"
 expected="dp_replicate=2 tp=3: 6 ranks"
 
 fail() { echo "install: $*" >&2 && exit 1; }
+. "$source/tests/support/says.sh"
 
 must_print() {
   local what=$1 printed
@@ -97,7 +98,8 @@ cmake -S "$source/tests/install/package" -B "$work/core build" -DCMAKE_PREFIX_PA
   -DCMAKE_C_COMPILER="$compiler" >"$work/cmake.log" || { cat "$work/cmake.log" >&2 && fail "find_package of the core failed"; }
 ! cmake -S "$source/tests/install/package" -B "$work/no trainer" -DCMAKE_PREFIX_PATH="$work/core" -DTRAINER=ON \
   -DCMAKE_C_COMPILER="$compiler" >"$work/cmake.log" 2>&1 || fail "a trainer that is not there was found"
-grep -q 'installed here without its trainer' "$work/cmake.log" || { cat "$work/cmake.log" >&2 && fail "nothing says that the trainer is not there"; }
+tr -s ' \n' ' ' <"$work/cmake.log" >"$work/said" # cmake wraps its lines
+says_facts "$work/said" -DAD_TRAINER=OFF
 
 # The installed program works without the build tree.
 if [ -x "$build/addend" ]; then

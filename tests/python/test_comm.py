@@ -10,6 +10,7 @@ import unittest
 from pathlib import Path
 
 import numpy
+from says import raises
 
 import addend
 
@@ -156,7 +157,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(done.stdout.count("job.py:5"), 4, done.stdout)  # each rank names both calls
 
     def test_a_process_that_nobody_started_is_refused(self):
-        with self.assertRaisesRegex(addend.InvalidError, "no launcher started this process as a rank"):
+        with raises(self, addend.InvalidError, "Comm(alone=True)"):
             addend.Comm()
 
     def test_a_store_brings_processes_together(self):
@@ -191,41 +192,34 @@ class Ranks(unittest.TestCase):
             def get(self, key):
                 return b"of another"
 
-        for given, words in (
-            ({"rank": 1, "size": 2}, "needs a store"),
-            ({"store": Full()}, "needs this process's rank"),
-            ({"store": {}, "rank": 0, "size": 2}, "this one lacks set"),
-            ({"store": Full(), "rank": 2, "size": 2}, "rank 2 is not in a world of 2 ranks"),
+        for given, facts in (
+            ({"rank": 1, "size": 2}, ["store="]),
+            ({"store": Full()}, ["rank=", "size="]),
+            ({"store": {}, "rank": 0, "size": 2}, ["set"]),
+            ({"store": Full(), "rank": 2, "size": 2}, ["rank 2", "2 ranks"]),
         ):
-            with self.assertRaisesRegex(addend.InvalidError, words):
+            with raises(self, addend.InvalidError, *facts):
                 addend.Comm(**given)
-        for store, rank, words in (
-            (Full(), 0, "could not put `addend/world`: OSError: the disk is full"),
-            (
-                Full(),
-                1,
-                r"waiting for rank 0 \(`addend/world`\): TimeoutError: addend/world did not come in 7 s",
-            ),
-            (Silent(), 0, r"waiting for rank 1 \(`(addend/\w+/0/1)`\): TimeoutError: \1 did not come in 7 s"),
-            (Short(), 0, "` has 10 bytes, not 8: something else used this store"),
+        for store, rank, facts in (
+            (Full(), 0, ["addend/world", "OSError"]),
+            (Full(), 1, ["rank 0", "addend/world", "TimeoutError", "7 s"]),
+            (Silent(), 0, ["rank 1", "TimeoutError", "7 s"]),
+            (Short(), 0, ["10 bytes", "8"]),
         ):
-            with self.assertRaisesRegex(addend.AddendError, words):
+            with raises(self, addend.AddendError, *facts):
                 addend.Comm(store=store, rank=rank, size=2, seconds=7)
 
     def test_a_world_of_torchrun_is_refused(self):
         os.environ.update(RANK="1", WORLD_SIZE="4")
         try:
             for alone in (False, True):
-                with self.assertRaisesRegex(
-                    addend.InvalidError,
-                    "torchrun or a launcher like it started this process",
-                ):
+                with raises(self, addend.InvalidError, "RANK=1", "WORLD_SIZE=4"):
                     addend.Comm(alone=alone)
         finally:
             del os.environ["RANK"], os.environ["WORLD_SIZE"]
 
     def test_a_mesh_of_another_size_is_refused(self):
-        with self.assertRaisesRegex(addend.InvalidError, "1 rank was started, but the mesh 'dp_shard=2' has 2"):
+        with raises(self, addend.InvalidError, "1 rank", "dp_shard=2", "has 2"):
             addend.Comm("dp=2", alone=True)
 
 
@@ -261,27 +255,27 @@ class Arrays(unittest.TestCase):
     def tearDownClass(cls):
         cls.comm.close()
 
-    def refused(self, words, array, **arguments):
-        with self.assertRaisesRegex(addend.InvalidError, words):
+    def refused(self, facts, array, **arguments):
+        with raises(self, addend.InvalidError, *facts):
             self.comm.all_reduce(array, **arguments)
 
     def test_what_cannot_be_handed_over_is_refused_by_its_reason(self):
         square = numpy.zeros((4, 4))
-        self.refused("array has strides", square[:, :2])
-        self.refused("array has strides", square.T[:3])
-        self.refused("array has strides", square[::-1])
-        self.refused("out has strides", numpy.zeros(4), out=square[:, 0])
-        self.refused("type '<u4'", numpy.zeros(3, "u4"))
-        self.refused("type '>f4'", numpy.zeros(3, ">f4"))
-        self.refused("type list, which is not an array", [1.0, 2.0])
-        self.refused("memory of CUDA device 1", OnDevice())
-        self.refused("memory of a CUDA device", OnCuda())
-        self.refused("op takes one of sum, max, min, product, bit_and, bit_or, bit_xor", square, op="mean")
-        self.refused("takes f8, f4, f2, i8, i4, i2, i1, u1, b1 of this", numpy.zeros(3, "u2"))
-        self.refused("different dtypes, f64 and f32", square, out=numpy.zeros((4, 4), "f4"))
-        self.refused(r"shape \[2\], but must have \[4, 4\]", square, out=numpy.zeros(2))
+        self.refused(["array", "numpy.ascontiguousarray"], square[:, :2])
+        self.refused(["array", "numpy.ascontiguousarray"], square.T[:3])
+        self.refused(["array", "numpy.ascontiguousarray"], square[::-1])
+        self.refused(["out", "numpy.ascontiguousarray"], numpy.zeros(4), out=square[:, 0])
+        self.refused(["<u4"], numpy.zeros(3, "u4"))
+        self.refused([">f4"], numpy.zeros(3, ">f4"))
+        self.refused(["list"], [1.0, 2.0])
+        self.refused(["CUDA", "1"], OnDevice())
+        self.refused(["CUDA"], OnCuda())
+        self.refused(["op", "bit_and", "mean"], square, op="mean")
+        self.refused(["f8", "f4", "i8", "b1", "<u2"], numpy.zeros(3, "u2"))
+        self.refused(["f64", "f32"], square, out=numpy.zeros((4, 4), "f4"))
+        self.refused(["[2]", "[4, 4]"], square, out=numpy.zeros(2))
         square.flags.writeable = False
-        self.refused("read-only", square)
+        self.refused(["array"], square)
 
     def test_a_row_of_a_matrix_is_contiguous(self):
         square = numpy.ones((4, 4))
@@ -298,9 +292,9 @@ class Arrays(unittest.TestCase):
         )
         for dtype, name in (("u1", "AD_U8"), ("i1", "AD_I8"), ("i2", "AD_I16"), ("?", "AD_BOOL")):
             self.assertEqual(memory_of(ByDLPackAlone(numpy.zeros(3, dtype)), "array").dtype, name)
-        self.refused("array has strides", ByDLPackAlone(array[:, :2]))
-        self.refused("elements of a type that addend does not take", ByDLPackAlone(array.astype("c8")))
-        self.refused("it takes f64, f32, f16, bf16, i64, i32, i16, i8, u8, bool", ByDLPackAlone(array.astype("u4")))
+        self.refused(["array"], ByDLPackAlone(array[:, :2]))
+        self.refused(["f64", "bool"], ByDLPackAlone(array.astype("c8")))
+        self.refused(["f64", "bf16", "u8", "bool"], ByDLPackAlone(array.astype("u4")))
 
     def test_memory_outlives_the_array_s_name(self):
         from addend._arrays import memory_of

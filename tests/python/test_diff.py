@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy
+from says import raises
 
 import addend
 from addend._progress import progress
@@ -71,7 +72,7 @@ class Reports(unittest.TestCase):
     def test_kinds_are_explained(self):
         self.assertTrue(addend.explain("own_only").startswith("# own_only: "))
         self.assertIn("\n  own_only ", addend.explain())
-        with self.assertRaisesRegex(addend.InvalidError, "did you mean own_only"):
+        with raises(self, addend.InvalidError, "own_onyl", "own_only"):
             addend.explain("own_onyl")
 
     def setUp(self):
@@ -101,7 +102,6 @@ class Reports(unittest.TestCase):
         self.assertEqual((wrong.verdict, wrong.kind, wrong.axis, wrong.ranks), ("wrong", "missing", "dp", (2,)))
         self.assertEqual([round(count, 3) for (count,) in wrong.counts], [1, 1, 0, 1])
         self.assertEqual(len(wrong.errors), RANKS)
-        self.assertIn("missing", str(report))
         with self.assertRaises(KeyError):
             report["nothing"]
 
@@ -139,7 +139,7 @@ class Reports(unittest.TestCase):
         Dump(self.folder, alike=True)
         self.assertEqual(addend.diff(self.folder, threads=3).document, addend.diff(self.folder).document)
         for threads in (0, 65):
-            with self.assertRaisesRegex(ValueError, f"threads takes a number from 1 to 64, not {threads}"):
+            with raises(self, ValueError, "threads", "1 to", "64", str(threads)):
                 addend.diff(self.folder, threads=threads)
 
     def test_a_norm_that_counts_twice_is_not_the_sums(self):
@@ -178,14 +178,14 @@ class Reports(unittest.TestCase):
         Dump(self.folder)
         cut = self.folder / "1.addend.safetensors"
         cut.write_bytes(cut.read_bytes()[:-3])
-        with self.assertRaisesRegex(addend.InvalidError, "1.addend.safetensors"):
+        with raises(self, addend.InvalidError, "1.addend.safetensors"):
             addend.diff(self.folder)
         cut.unlink()
-        with self.assertRaisesRegex(addend.InvalidError, "rank 1"):
+        with raises(self, addend.InvalidError, "rank 1"):
             addend.diff(self.folder)
         with self.assertRaises(addend.AddendError):
             addend.diff([])
-        with self.assertRaisesRegex(addend.AddendError, "nowhere"):
+        with raises(self, addend.AddendError, "nowhere"):
             addend.diff("nowhere")
 
 

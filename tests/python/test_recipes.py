@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 import numpy
+from says import raises, says
 
 import addend
 
@@ -41,7 +42,7 @@ class Checks(unittest.TestCase):
         report = addend.check(RECIPE, steps=1, set={"mesh": "dp=2", "data.valid": [0]})  # no target counts
         self.assertIs(report.ok, False)
         self.assertIs(report.document["summary"]["pass"], report.ok)
-        self.assertIn("nothing", str(report).lower())
+        self.assertEqual(report.document["summary"]["counted"], 0)
 
     def test_sabotage_proves_the_proof(self):
         report = addend.check(RECIPE, steps=1, sabotage=1, seed=3, set=["mesh='dp=2'"])
@@ -55,8 +56,8 @@ class Checks(unittest.TestCase):
     def test_all_mistakes_of_a_recipe_are_reported_at_once(self):
         with self.assertRaises(addend.InvalidError) as raised:
             addend.check(RECIPE, set=["mesh='zz=3'", "a.b=2"])
-        self.assertIn("unknown axis `zz`", str(raised.exception))
-        self.assertIn("a.b: unknown key", str(raised.exception))
+        says(self, str(raised.exception), "--set mesh", "zz")
+        says(self, str(raised.exception), "a.b")
 
     def test_a_call_that_is_wrong_is_refused_before_anything_starts(self):
         for wrong in ({"steps": 0}, {"steps": True}, {"dtype": "bf16"}, {"sabotage": -1}):
@@ -82,7 +83,7 @@ class Checks(unittest.TestCase):
     def test_a_rank_starts_no_ranks(self):
         os.environ.update(ADDEND_RANK="0", ADDEND_RANKS="2", ADDEND_SHM_FD="99")
         try:
-            with self.assertRaisesRegex(addend.InvalidError, "in a process that is itself a rank"):
+            with raises(self, addend.InvalidError, "addend.check", "addend run"):
                 addend.check(RECIPE)
         finally:
             del os.environ["ADDEND_RANK"], os.environ["ADDEND_RANKS"], os.environ["ADDEND_SHM_FD"]
@@ -100,7 +101,7 @@ class Trainings(unittest.TestCase):
         self.assertEqual(result.folder, self.folder)
         self.assertEqual([row["step"] for row in result.metrics() if "step" in row][-1], 2)
         self.assertTrue((self.folder / "weights.safetensors").exists())
-        with self.assertRaisesRegex(addend.InvalidError, "holds a finished run of 3 steps"):
+        with raises(self, addend.InvalidError, str(self.folder), "3 steps"):
             addend.train(RECIPE, out=self.folder)
         again = addend.train(RECIPE, out=self.folder, steps=2, overwrite=True)
         self.assertEqual(again.steps, 2)
@@ -139,7 +140,7 @@ class Plans(unittest.TestCase):
             self.assertIn("<svg", path.read_text(encoding="utf-8"))
 
     def test_a_recipe_that_is_not_there_is_named(self):
-        with self.assertRaisesRegex(addend.FileError, "nowhere.yaml"):
+        with raises(self, addend.FileError, "nowhere.yaml"):
             addend.plan("nowhere.yaml")
 
 

@@ -55,8 +55,8 @@ class Says(unittest.TestCase):
         self.assertIn("prose", wrong("at most 3 rows of it", "most 3 rows of"))
 
     def test_an_option_a_shape_and_the_subject_are_facts(self):
-        text = "mine.c:7: rotary: shapes [2,3] and [2] differ without --resume, or -o with --no-resume-all: see that"
-        self.assertIsNone(wrong(text, "rotary", "[2,3]", "--resume", "-o", "--no-resume-all"))
+        text = "  axes: mine.c:7: rotary: shapes [2,3] and [2] differ without --resume, -o or --no-resume-all: see that"
+        self.assertIsNone(wrong(text, "axes", "rotary", "[2,3]", "--resume", "-o", "--no-resume-all"))
         for prose in "see", "that", "shapes":
             self.assertIn("prose", wrong(text, prose))
         for longer, fact in ("--resume-all", "--resume"), ("--no", "-no"):

@@ -2,6 +2,8 @@
 
 import unittest
 
+from says import raises
+
 import addend
 
 
@@ -19,11 +21,11 @@ class Meshes(unittest.TestCase):
         self.assertEqual(mesh.position(5), {"dp_replicate": 1, "tp": 1})
         self.assertEqual(mesh.group("tp", 5), [4, 5, 6, 7])
         self.assertEqual(mesh.group("dp_replicate", 5), [1, 5])
-        with self.assertRaisesRegex(addend.InvalidError, "ranks 0 to 7, not 8"):
+        with raises(self, addend.InvalidError, "0 to", "7", "8"):
             mesh.position(8)
 
     def test_an_unknown_axis_is_named(self):
-        with self.assertRaisesRegex(addend.InvalidError, "unknown axis `zz`"):
+        with raises(self, addend.InvalidError, "zz"):
             addend.Mesh("zz=2")
         with self.assertRaises(ValueError):
             addend.Mesh("dp=0")
@@ -51,12 +53,12 @@ class Layouts(unittest.TestCase):
     def test_a_move_that_is_not_in_the_table_says_what_is(self):
         layout = self.mesh.layout("dp_shard=R tp=S1")
         self.assertEqual(str(layout.after("all_gather", "tp", "R")), "dp_shard=R tp=R")
-        with self.assertRaisesRegex(addend.LayoutError, r"test_types.py:\d+: all_reduce: .*S\(1\) on `tp`"):
+        with raises(self, addend.LayoutError, "test_types.py:", "all_reduce", "S(1)", "tp"):
             layout.after("all_reduce", "tp", "R")
-        with self.assertRaisesRegex(addend.InvalidError, "no move 'add'"):
+        with raises(self, addend.InvalidError, "add"):
             layout.after("add", "tp", "R")
         for wrong in ("X", "S", "S9", "Sz", "S0zz", "S²", ""):
-            with self.assertRaisesRegex(addend.InvalidError, "is not a type"):
+            with raises(self, addend.InvalidError, *filter(None, [wrong]), "S0z"):
                 layout.after("all_gather", "tp", wrong)
 
     def test_a_view_has_the_same_ranks(self):
@@ -75,9 +77,7 @@ class Propagation(unittest.TestCase):
 
     def test_what_does_not_fit_names_operand_axis_and_repair(self):
         x, w = self.mesh.layout("dp_shard=S0 tp=R"), self.mesh.layout("dp_shard=I tp=R")
-        with self.assertRaisesRegex(
-            addend.LayoutError, "linear: .*operand 2 is I; this may repair it: convert operand 2 I->R"
-        ):
+        with raises(self, addend.LayoutError, "linear", "operand 2", "I->R"):
             addend.propagate("bk,kn->bn", x, w, name="linear")
         with self.assertRaises(TypeError):
             addend.propagate("bk,kn->bn", x, w)
@@ -87,7 +87,7 @@ class Propagation(unittest.TestCase):
         self.assertEqual(addend.propagate("b,b->b", partial, partial, linearity="additive"), partial)
         with self.assertRaises(addend.LayoutError):
             addend.propagate("b->b", partial, linearity="nonlinear")
-        with self.assertRaisesRegex(addend.InvalidError, "linearity takes one of"):
+        with raises(self, addend.InvalidError, "linearity"):
             addend.propagate("b->b", partial, linearity="square")
 
     def test_the_backward_of_every_transition_is_a_transition(self):

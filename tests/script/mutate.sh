@@ -9,6 +9,7 @@ for program in git gcov ninja ctest; do
 done
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; tail -n 40 "$work/out" "$work/err" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 cp -r "$source/tests/script/tiny" "$work/tiny"
 mkdir "$work/tiny/script"
 cp -r "$source/script/mutate" "$source/script/mutation" "$work/tiny/script/"
@@ -21,33 +22,35 @@ mutate() { # arguments: exit status, arguments of script/mutate
   python3 script/mutate "$@" --jobs 2 >"$work/out" 2>"$work/err" || status=$?
   [ $status -eq "$wanted" ] || fail "script/mutate $*: exit $status instead of $wanted"
 }
-told() { grep -qE -- "$1" "$work/out" || fail "not told: $1"; }
+counted() { # arguments: how many were planted, were caught, live
+  grep -qE -- "^$1 [a-z]+, $2 [a-z]+, $3 [a-z]+, " "$work/out" || fail "not counted: $*"
+}
 
 mutate 0 src/tiny/judged.c 8 --seed 7
-told '^8 planted, 8 caught, 0 live, '
+counted 8 8 0
 kept=build-mutate/last.jsonl
 for row in '"line": 3,.*"by": "tiny/tiny"' '"line": 7,.*"by": "tiny/other"'; do
   grep -q "$row" $kept || fail "no mutant is caught so: $row"
 done
 ! grep -E '"line": [34],.*"tiny/other"|"line": 7,.*"tiny/tiny"' $kept || fail "a test runs where it does not run the line"
 mutate 1 src/tiny/ignored.c 3 --seed 7 --out "$work/mutants.jsonl"
-told '^3 planted, 0 caught, 3 live, '
-told '^src/tiny/ignored.c:2: lives \('
-told '^  - int tiny_ignored.* return a \+ 2 \* b;.*a comment with a < b'
-told '^  ran: tiny/tiny$'
+counted 3 0 3
+says_facts "$work/out" src/tiny/ignored.c:2
+grep -q '^  - int tiny_ignored.* return a + 2 \* b;.*a comment with a < b' "$work/out" || fail "the line is not shown"
+says "$work/out" tiny/tiny
 [ "$(grep -c '"state": "live"' "$work/mutants.jsonl")" -eq 3 ] || fail "three survivors are recorded"
 sort "$work/out" >"$work/first"
 cp "$work/mutants.jsonl" "$work/more.jsonl"
 mutate 1 src/tiny/ignored.c 4 --seed 7 --out "$work/more.jsonl"
-told '^4 planted, 0 caught, 4 live, '
-[ "$(grep -c ': lives (' "$work/out")" -eq 1 ] || fail "of four mutants three are in the file, and one is tried"
+counted 4 0 4
+[ "$(grep -c '^src/tiny/ignored.c:[0-9]*: ' "$work/out")" -eq 1 ] || fail "of four mutants three are in the file, and one is tried"
 [ -z "$(sort "$work/more.jsonl" | uniq -d)" ] || fail "what a file has is tried again"
 
 # A line inserted above moves the survivors; the changed test then catches them.
 sed -i '1i /* Moved. */' src/tiny/ignored.c
 sed -i 's/^  tiny_ignored(1, 2);/  if (tiny_ignored(1, 2) != 5 || tiny_ignored(0, 1) != 2) return 1;/' tests/test_tiny.c
 mutate 0 --again "$work/mutants.jsonl"
-told '^3 planted, 3 caught, 0 live, 0 equivalent'
+counted 3 3 0
 
 # --change plants mutants only in changed lines: one line of judged.c.
 git commit -q -a -m moved
@@ -57,4 +60,4 @@ grep -q '"line": 4' "$work/change.jsonl" || fail "the line that changed has muta
 ! grep -qv '"file": "src/tiny/judged.c", "line": 4' "$work/change.jsonl" || fail "and no other has"
 [ "$(git status --porcelain)" = " M src/tiny/judged.c" ] || fail "the tree is not as it was: $(git status --porcelain)"
 mutate 2 no/such/file.c
-grep -q 'no/such/file.c' "$work/err" || fail "a file that is not there is named"
+says "$work/err" no/such/file.c

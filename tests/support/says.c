@@ -57,7 +57,7 @@ static int is_quoted(const char *text, const char *fact) {
 static int is_subject(const char *text, const char *fact) {
   size_t length = strlen(fact);
   for (const char *at = text; (at = strstr(at, fact)); at++)
-    if (at[length] == ':' && (at == text || (at - text > 1 && !strncmp(at - 2, ": ", 2)))) return 1;
+    if (at[length] == ':' && (at == text + strspn(text, " ") || (at - text > 1 && !strncmp(at - 2, ": ", 2)))) return 1;
   return 0;
 }
 

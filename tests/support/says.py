@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """What a command says: the facts of one line of its output, and that line's sentence in the golden file.
 
-    says.py AREA/NAME FILE FACT...    one line of FILE has all facts; tests/golden/AREA.txt lists it under "NAME. FACT..."
+    says.py AREA/NAME FILE FACT...    one line of FILE has all facts, and tests/golden/AREA.txt lists it under their names
     says.py --has FILE FACT...        the same without the golden file, for lines that differ from run to run
     says.py --lacks FILE FACT...      no line of FILE has all facts
 
-    from says import says         in a test in Python: says(self, text, "dp", "1/3")
+    from says import says, raises     in a test in Python: says(self, text, "dp", "1/3")
+                                      with raises(self, ValueError, "dp"): ...
 
 What a fact is, and what the golden file has, stands in tests/support/says.h; both follow the same rules."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -41,7 +43,7 @@ def is_fact(text, fact):
     """Whether the text prints the fact as a name or a value, so that it is no word of prose."""
     if AXES.issuperset(fact.split(",")) or any(f"{quote}{fact}{quote}" in text for quote in "`\"'") or fact[0] == "[":
         return True
-    if OPTION.match(fact) or (" " not in fact and re.search(rf"(?:^|: ){re.escape(fact)}:", text)):
+    if OPTION.match(fact) or (" " not in fact and re.search(rf"(?:^ *|: ){re.escape(fact)}:", text)):
         return True
     return fact.count(" ") < 2 and re.search(r"[\d/.=_]|[^\W\d_a-z]|[^\x00-\x7f]", fact) is not None
 
@@ -93,6 +95,14 @@ def says(test, text, *facts):
     wrong = wrong_line(text, facts, path.parent.name, f"{path.stem.removeprefix('test_')}.{test.id().split('.')[-1]}")
     if wrong:
         test.fail(wrong)
+
+
+@contextlib.contextmanager
+def raises(test, error, *facts):
+    """Fails the test case unless the block raises the error, whose message says the facts."""
+    with test.assertRaises(error) as caught:
+        yield
+    says(test, str(caught.exception), *facts)
 
 
 def unwanted_line(text, facts):

@@ -3,6 +3,7 @@
 #
 #   . "$source/tests/support/says.sh"
 #   says err step-2/index.json 9      a line of the file `err` has these facts, and the golden file lists it
+#   says_all err "rank 1|SIGKILL"     the same, the facts with | between them
 #   says err                          its first line has no facts, and the golden file lists it
 #   says_facts err "$process"         the same without the golden file, for lines that differ from run to run
 #   says_nothing_of err "rank 1"      no line of it has these facts
@@ -25,6 +26,12 @@ says() {
 
 says_nothing_of() {
   python3 "$says_support/says.py" --lacks "$@" || says_failed
+}
+
+says_all() {
+  local facts
+  IFS='|' read -ra facts <<<"$2"
+  says "$1" "${facts[@]}"
 }
 
 says_facts() {

@@ -17,7 +17,7 @@ import says
 
 
 def names_of(folder, source):
-    """The tests that ctest runs from tests/AREA/NAME.sh (or test_NAME.sh); of other sources that with their own name."""
+    """The tests that ctest runs from tests/AREA/NAME.sh (or test_NAME.sh); of another source that of its own name."""
     area, name = source.split("/")
     scripts = {str(says.ROOT / "tests" / area / f"{prefix}{name}.sh") for prefix in ("", "test_")}
     tests = json.loads((folder / "tests.json").read_text(encoding="utf-8"))["tests"]

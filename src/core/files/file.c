@@ -240,7 +240,7 @@ ad_status ad_folder_check_no_link(const char *path) {
   ad_release(name);
   if (length < 0) return AD_OK;  // the path is no link, or does not exist
   return ad_fail(AD_INVALID,
-                 "%s is a symbolic link to %.*s, and nothing is removed through a link: name that folder itself, or "
+                 "%s: is a symbolic link to %.*s, and nothing is removed through a link: name that folder itself, or "
                  "remove the link",
                  path, (int)length, target);
 }
