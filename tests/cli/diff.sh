@@ -5,6 +5,7 @@ set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 python3 "$source/tests/cli/diff_cases.py" "$addend" "$work"
 
 # The table has one line for all right parameters, one for each group with the same verdict, and the answer.
@@ -93,7 +94,7 @@ for threads in 0 65 -1 two; do
   status=0
   "$addend" diff --threads=$threads groups >out 2>err || status=$?
   [ $status -eq 2 ] && [ ! -s out ] || fail "--threads $threads: exit $status: $(cat err)"
-  says err --threads "'$threads'"
+  says err --threads "$threads"
 
 done
 status=0
