@@ -78,7 +78,7 @@ static int is_fact(const char *text, const char *fact) {
   const char *space = strchr(fact, ' ');
   if (!space && is_subject(text, fact)) return 1;
   if (space && strchr(space + 1, ' ')) return 0;
-  if (is_of_axes(fact) || (*fact == '-' && (fact[1] == '-' || isalpha((unsigned char)fact[1])))) return 1;
+  if (is_of_axes(fact)) return 1;
   for (const char *c = fact; *c; c++)
     if (isdigit((unsigned char)*c) || isupper((unsigned char)*c) || strchr("/.=_", *c) || *c & 0x80) return 1;
   return 0;
