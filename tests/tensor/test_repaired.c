@@ -628,11 +628,14 @@ static void programs_that_do_what_is_said_give_what_the_formula_has(void **state
 
 /* ---- changes of view ---- */
 
-/* Follows an error such as "but the value is I on `tp`; this may repair it: convert I->R there, so that ...". */
+/* Follows an error such as "but the value is I on `tp`; this may repair it: convert I->R there, so that ...": the axis is
+ * the last name before the proposal. */
 static void do_there(scene *s, const char *said, ad_tensor **x) {
   char axis[16];
-  const char *may = strstr(said, AD_MAY_REPAIR), *at = strstr(said, "but the value is ");
-  CHECK(may && at && sscanf(at, "but the value is %*s on `%15[^`]", axis) == 1);
+  const char *may = strstr(said, AD_MAY_REPAIR), *at = may;
+  CHECK(may != NULL);
+  for (int quotes = 0; at > said && quotes < 2; quotes += *at == '`') at--;
+  CHECK(sscanf(at, "`%15[^`]", axis) == 1);
   do_what_is_said(s->tape, may + strlen(AD_MAY_REPAIR), axis, x);
 }
 
@@ -738,8 +741,8 @@ static int leave_as_said(scene *s, const char *is, const char *stated) {
 static void leave_unstated(scene *s) {
   char said[128];
   CHECK(!ad_tensor_array(ad_to_local(s->tape, leaf_called(s, "tp=P"), NULL)));
-  CHECK(take_said(s->tape, said, sizeof said) &&
-        strstr(said, "sum the value first, or state its gradient's layout (R on that axis"));
+  CHECK(take_said(s->tape, said, sizeof said));
+  CHECK_TEXT_SAYS(said, "R");
   for (int i = 0; i < 2; i++) {
     ad_tensor *leaf = leaf_called(s, "tp=P");
     compute_outside(s, leaf, ad_to_local(s->tape, ad_all_reduce(s->tape, leaf, "tp", i ? AD_I : AD_R), NULL));
