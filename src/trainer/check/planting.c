@@ -57,8 +57,10 @@ static ad_place place_of(const ad_comm *comm, const ad_transit *transit, const a
   return place;
 }
 
+/* Pools of other meshes may do the same over axes that they name otherwise: those are two places. */
 static int same_place(const ad_place *a, const ad_place *b) {
-  return a->phase == b->phase && a->move == b->move && a->axes == b->axes && a->ordinal == b->ordinal &&
+  int same_axes = a->axes == b->axes && (a->axes & a->named) == (b->axes & b->named);
+  return same_axes && a->phase == b->phase && a->move == b->move && a->ordinal == b->ordinal &&
          a->is_segment == b->is_segment && !strcmp(a->what, b->what);
 }
 
