@@ -333,26 +333,27 @@ static json_t *check_bridged(const char *text, int *holds) {
   return document;
 }
 
-/* `near` counts its rows, and the only loss is divided by the count of `far`; in form 4 it is the other way round. The
- * counts are summed over different axes, so that both are tried, each on a rank of its own pool. */
+/* `near` counts its rows, and the only loss is divided by the count of `far`; in form 4 it is the other way round. Sums
+ * over axes of other names are tried each on a rank of its own pool; over axes of one name, on one of the first. */
 static void a_count_that_no_loss_is_divided_by_has_no_effect_and_one_that_divides_is_refused(void **state) {
+  static const char *const fars[] = {"dp=2", "dp_replicate=2"};
   static const char *const counts[] = {"left_out in the record: count: all_reduce over dp_shard",
                                        "left_out in the record: count: all_reduce over dp_replicate"};
   register_bridged();
-  for (int form = 0; form <= BRIDGED_BACK; form += BRIDGED_BACK) {
+  for (int i = 0; i < 4; i++) {
     char text[256];
-    int holds, divides = form == 0; /* the count that the loss is divided by */
+    int holds, apart = i / 2, form = i % 2 * BRIDGED_BACK, divides = form == 0; /* the count that divides the loss */
     snprintf(text, sizeof text,
-             "name: bridged\nmodel: {kind: bridged, form: %d}\nmesh: {near: \"dp=3\", far: \"dp_replicate=2\"}\n"
+             "name: bridged\nmodel: {kind: bridged, form: %d}\nmesh: {near: \"dp=3\", far: \"%s\"}\n"
              "placement: disjoint\ntrain: {global_batch: 8, microbatches: 1, steps: 3, lr: 0.01}\n",
-             form);
+             form, fars[apart]);
     json_t *document = check_bridged(text, &holds);
     if (!holds) fail_msg("%s", json_dumps(document, 0));
     assert_int_equal(json_integer_value(json_object_get(document, "survivors")), 0);
-    for (int i = 0; i < 2; i++) {
-      const json_t *count = mistake_of(document, counts[i]);
+    for (int k = 0; k <= apart; k++) {
+      const json_t *count = mistake_of(document, counts[k]);
       assert_non_null(count);
-      assert_string_equal(text_at(count, "caught_by"), i == divides ? "type" : "no_effect");
+      assert_string_equal(text_at(count, "caught_by"), k == divides ? "type" : "no_effect");
     }
     json_decref(document);
   }
