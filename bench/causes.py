@@ -202,13 +202,13 @@ class Planted:
         if not re.search(NORM, text):
             return False
         if self.operator in ('doubled', 'averaged', 'once_everywhere'):
-            return over - {'pp'} == self.axes
+            return over - {'pp'} == self.axes or 'over all ranks' in text  # whose mesh has one axis of all stages' ranks
         seen = self.named & set(self.sizes)
         return bool(over) and (not seen or bool(over & (seen | {'pp'})))
 
     def is_placed(self, cause):
         """Whether the cause names the pass and the transition, or the bridge, of a mistake on a tape."""
-        if not re.search(r'\.c:\d+$', self.what):
+        if not re.search(r'\.c:\d+(,|$)', self.what):
             return cause['place'] == self.what and 'bridge' in cause['text']
         listed = self.what in cause['text'] or re.search(r' or \d+ more\)$', cause['text'])
         return f'in the {self.phase} pass: a transition' in cause['text'] and bool(listed)

@@ -125,6 +125,21 @@ static void a_count_that_differs_beside_its_sum_is_no_sum_left_out(void **state)
   ad_recipe_destroy(recipe);
 }
 
+/* Each rank has one element of a norm's weight, or none, and any factor gives one element. */
+static void shards_of_one_element_that_were_summed_are_no_factor(void **state) {
+  ad_recipe *recipe = NULL;
+  must(
+      ad_recipe_parse("name: uneven\nmodel: {kind: gpt, layers: 1, d_model: 6, heads: 1, d_hidden: 10, tied: false}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 12" UNEQUAL "}\n"
+                      "mesh: \"dp_replicate=1 dp_shard=7\"\nshard: {zero: 3}\n"
+                      "train: {global_batch: 12, microbatches: 2, steps: 3, lr: 1e-3, seed: 1}\n",
+                      "uneven.yaml", NULL, 0, &recipe));
+  SAYS(recipe, "more_axes:dp_shard: blocks.0.norm.mlp", "all_reduce over dp_replicate", 1, AD_CAUSE_WRONG_GROUP,
+       AD_AXES(AD_DP_SHARD), "", {"dp_shard"});
+  SAYS(recipe, "fewer_axes:dp_shard: norm", "all_reduce", 2, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD), "", {"dp_shard"});
+  ad_recipe_destroy(recipe);
+}
+
 static void what_was_counted_is_told_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=2", UNEQUAL, ", microbatches: 2}\nshard: {zero: 2");
   SAYS(recipe, "first_microbatch_only: ", "reduce_scatter over dp_shard", 1, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD),
@@ -235,6 +250,7 @@ int main(void) {
       cmocka_unit_test(a_group_of_two_views_is_told_of_in_one),
       cmocka_unit_test(the_count_is_told_of_in_the_view_of_tokens),
       cmocka_unit_test(a_count_that_differs_beside_its_sum_is_no_sum_left_out),
+      cmocka_unit_test(shards_of_one_element_that_were_summed_are_no_factor),
       cmocka_unit_test(what_was_counted_is_told_by_microbatches),
       cmocka_unit_test(a_mean_of_means_is_told_by_microbatches),
       cmocka_unit_test(accounts_of_living_processes_stay),

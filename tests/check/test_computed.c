@@ -143,6 +143,23 @@ static void shards_that_were_summed_are_seen_along_their_axis(void **state) {
   assert_int_equal(summed("dp_shard=4 tp=1", "dp_shard=S1 tp=R", AD_DP_SHARD, 0), 0);
 }
 
+/* 5 columns on 2 ranks: shards of 2 and 3 columns, 4 and 6 elements, of which the first 4 have a partner. */
+static void shards_of_unequal_size_are_summed_as_they_lie_in_memory(void **state) {
+  ad_mesh *mesh;
+  ad_layout layout;
+  const ad_shape shape = {2, {2, 5}};
+  static const int shorter[] = {0, 1, 5, 6}, longer[] = {2, 3, 4, 7, 8, 9};
+  double ref[10], dist[10];
+  for (int i = 0; i < 10; i++) ref[i] = dist[i] = sin(i + 1);
+  for (int k = 0; k < 4; k++) dist[longer[k]] = dist[shorter[k]] = ref[longer[k]] + ref[shorter[k]];
+  assert_int_equal(ad_mesh_create("tp=2", &mesh), AD_OK);
+  assert_int_equal(ad_layout_parse(mesh, "tp=S1", &layout), AD_OK);
+  assert_int_equal(ad_shards_summed(&layout, &shape, dist, ref, 1), AD_AXES(AD_TP));
+  dist[longer[5]] += 1e-6; /* an element without a partner */
+  assert_int_equal(ad_shards_summed(&layout, &shape, dist, ref, 1), 0);
+  ad_mesh_destroy(mesh);
+}
+
 /* Two axes cut one dimension of 8 elements: tp's parts are pairs inside the halves of dp_shard. */
 static void the_inner_of_two_axes_sums_neighbours(void **state) {
   ad_mesh *mesh;
@@ -165,6 +182,7 @@ int main(void) {
       cmocka_unit_test(a_wrong_loss_is_made_on_the_way_there),
       cmocka_unit_test(a_factor_is_that_of_a_group_of_its_size),
       cmocka_unit_test(shards_that_were_summed_are_seen_along_their_axis),
+      cmocka_unit_test(shards_of_unequal_size_are_summed_as_they_lie_in_memory),
       cmocka_unit_test(the_inner_of_two_axes_sums_neighbours),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

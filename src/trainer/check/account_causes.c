@@ -191,6 +191,9 @@ void ad_account_judge(const ad_prover *prover, const json_t *document, size_t in
   if (param->accounted != AD_SUM_IS_WRONG || has_no_counts(judged) || is_kind(judged, "rounding")) return;
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);
+  /* Shards of few elements that were summed with each other are by chance some factors of their addends as well. */
+  if (param->causes.list[0].kind == AD_CAUSE_WRONG_GROUP && causes.count && causes.list[0].kind == AD_CAUSE_UNKNOWN)
+    return;
   if (is_kind(judged, "divided_by_own_count"))
     say_own_count(&prover->told_counts, &causes);
   else

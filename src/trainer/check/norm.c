@@ -153,15 +153,18 @@ static void say_less(const part *of, const char *name, ad_causes *causes) {
         name, print(copies), of->times);
 }
 
-/* A parameter that does not count at all. Where the first rank does not hold it, no sum brings it there. */
-static void say_none(const parts *p, const part *of, const char *name, ad_causes *causes) {
-  if (has_first_rank(p, of))
-    ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` is not counted", name);
-  else
-    ad_causes_add(causes, AD_CAUSE_MISSING, stages(p), 0,
-                  "in the norm of the first rank: `%.80s` and what else other ranks hold is not counted: the sum over "
-                  "%s was left out",
-                  name, stages(p) ? "the stages (pp)" : "the pools");
+/* A parameter of the first rank's own that does not count at all: it, or the shards that other ranks have. */
+static void say_none(const part *of, const char *name, ad_causes *causes) {
+  say_less(of, name, causes);
+  ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` is not counted", name);
+}
+
+/* A parameter that does not count at all, and that the first rank does not hold: no sum brings it there. */
+static void say_elsewhere(const parts *p, const char *name, ad_causes *causes) {
+  ad_causes_add(causes, AD_CAUSE_MISSING, stages(p), 0,
+                "in the norm of the first rank: `%.80s` and what else other ranks hold is not counted: the sum over "
+                "%s was left out",
+                name, stages(p) ? "the stages (pp)" : "the pools");
 }
 
 static ad_status explain(ad_prover *prover, parts *p) {
@@ -174,8 +177,10 @@ static ad_status explain(ad_prover *prover, parts *p) {
   snprintf(proof->norm_param, sizeof proof->norm_param, "%s", name);
   proof->norm_causes.count = 0;
   int alike = count_alike(p, of);
-  if (of->times == 0)
-    say_none(p, of, name, &proof->norm_causes);
+  if (of->times == 0 && !has_first_rank(p, of))
+    say_elsewhere(p, name, &proof->norm_causes);
+  else if (of->times == 0)
+    say_none(of, name, &proof->norm_causes);
   else if (alike < 2 && of->times > 1)
     say_more(p, of, name, &proof->norm_causes);
   else if (alike < 2)

@@ -1,58 +1,71 @@
-/* Finds out whether ranks summed their shards of a gradient, which hold different elements, with each other: each shard
- * is then the sum of all of the reference's shards. */
+/* Finds out whether ranks summed their shards of a gradient, which hold different elements, with each other: element k
+ * of each rank's shard is then the sum of elements k of all the reference's shards that have so many. */
 #include "check/shards.h"
 
 #include <math.h>
-#include "layout/type.h"
+#include "array/part.h"
+#include "base/memory.h"
 
-/* How an axis cuts a dimension: element `index` of the whole is at ((outer * shards + shard) * inner) + rest. */
-typedef struct cut {
-  int64_t outer, shards, inner;
-} cut;
-
-static int64_t product(const ad_shape *shape, int from, int to) {
-  int64_t numel = 1;
-  for (int i = from; i < to; i++) numel *= shape->dim[i];
-  return numel;
+/* The number in the whole array of element k of this part, whose elements are row-major over its spans. */
+static size_t index_of(const ad_part *part, const ad_shape *shape, size_t k) {
+  size_t index = 0, stride = 1;
+  for (int dim = part->ndim; dim-- > 0; stride *= (size_t)shape->dim[dim]) {
+    size_t size = 0;
+    for (int s = 0; s < part->count[dim]; s++) size += (size_t)part->span[dim][s].count;
+    size_t left = k % size;
+    int s = 0;
+    while (left >= (size_t)part->span[dim][s].count) left -= (size_t)part->span[dim][s++].count;
+    index += ((size_t)part->span[dim][s].first + left) * stride;
+    k /= size;
+  }
+  return index;
 }
 
-/* Returns 0 if the shards are not all of one size. */
-static int find_cut(const ad_layout *layout, ad_axis axis, const ad_shape *shape, cut *out) {
-  int dim = ad_type_dim(layout->type[axis]);
-  int64_t slower = 1, all = 1;
-  for (int other = 0; other < AD_AXIS_COUNT; other++) {
-    int64_t size = ad_mesh_axis_size(layout->mesh, (ad_axis)other);
-    if (ad_type_dim(layout->type[other]) != dim) continue;
-    all *= size;
-    if (layout->depth[other] < layout->depth[axis]) slower *= size;
+typedef struct search {
+  const ad_layout *layout;
+  const ad_shape *shape;
+  const double *dist, *ref;
+  double tolerance;
+  ad_part *parts; /* room for those of one group */
+} search;
+
+/* Whether the shards of this group's members hold the sum of the reference's. */
+static int is_sum_in(const search *s, const ad_group *group) {
+  size_t members = (size_t)ad_group_size(group), most = 0;
+  for (size_t m = 0; m < members; m++) {
+    ad_part_of(s->layout, s->shape, ad_group_rank(group, (int64_t)m), &s->parts[m]);
+    size_t numel = ad_part_numel(&s->parts[m]);
+    if (numel > most) most = numel;
   }
-  *out = (cut){product(shape, 0, dim) * slower, ad_mesh_axis_size(layout->mesh, axis), 0};
-  if (shape->dim[dim] % all) return 0;
-  out->inner = product(shape, dim, shape->ndim) / slower / out->shards;
+  for (size_t k = 0; k < most; k++) {
+    double sum = 0;
+    for (size_t m = 0; m < members; m++)
+      if (k < ad_part_numel(&s->parts[m])) sum += s->ref[index_of(&s->parts[m], s->shape, k)];
+    for (size_t m = 0; m < members; m++)
+      if (k < ad_part_numel(&s->parts[m]) &&
+          !(fabs(s->dist[index_of(&s->parts[m], s->shape, k)] - sum) <= s->tolerance))
+        return 0;
+  }
   return 1;
 }
 
-/* Whether each shard of `dist` is the sum of all shards of `ref`, to 1e-9 of the largest element. */
-static int is_sum(const cut *c, const double *dist, const double *ref, double largest) {
-  for (int64_t o = 0; o < c->outer; o++)
-    for (int64_t i = 0; i < c->inner; i++) {
-      const int64_t first = o * c->shards * c->inner + i;
-      double sum = 0;
-      for (int64_t s = 0; s < c->shards; s++) sum += ref[first + s * c->inner];
-      for (int64_t s = 0; s < c->shards; s++)
-        if (!(fabs(dist[first + s * c->inner] - sum) <= 1e-9 * largest)) return 0;
-    }
+static int is_sum_along(const search *s, ad_axis axis) {
+  const ad_mesh *mesh = s->layout->mesh;
+  int64_t first = ad_mesh_first_rank(mesh);
+  for (int64_t rank = first; rank < first + ad_mesh_size(mesh); rank++) {
+    ad_group group = ad_mesh_group(mesh, AD_AXES(axis), rank);
+    if (ad_group_rank(&group, 0) == rank && !is_sum_in(s, &group)) return 0;
+  }
   return 1;
 }
 
 ad_axes ad_shards_summed(const ad_layout *layout, const ad_shape *shape, const double *dist, const double *ref,
                          double largest) {
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    cut c;
-    if (!ad_type_is_cut(layout->type[axis]) || ad_type_is_zigzag(layout->type[axis]) ||
-        ad_mesh_axis_size(layout->mesh, (ad_axis)axis) < 2)
-      continue;
-    if (find_cut(layout, (ad_axis)axis, shape, &c) && is_sum(&c, dist, ref, largest)) return AD_AXES(axis);
-  }
-  return 0;
+  search s = {layout, shape, dist, ref, 1e-9 * largest, NULL};
+  ad_axes found = 0, shards = ad_layout_cut_axes(layout) & ad_mesh_large(layout->mesh);
+  if (!shards || ad_new((size_t)ad_mesh_size(layout->mesh), &s.parts)) return 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT && !found; axis++)
+    if ((shards & AD_AXES(axis)) && is_sum_along(&s, (ad_axis)axis)) found = AD_AXES(axis);
+  ad_release(s.parts);
+  return found;
 }
