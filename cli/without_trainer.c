@@ -9,7 +9,7 @@ static int refuse(const char *unknown) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     if (strcmp(names[i], unknown) != 0) continue;
     fprintf(stderr,
-            "addend: %s is a command of the trainer, which this program was built without: run `pip install "
+            "addend: `%s` is a command of the trainer, which this program was built without: run `pip install "
             "'./python[train]'` in addend's folder, or run script/setup there and build addend again\n",
             unknown);
     return 1;

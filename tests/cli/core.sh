@@ -41,7 +41,7 @@ if "$addend" --help | grep -q '^Without the trainer: train, check, plan and repo
     status=0
     "$addend" "$command" x.yaml 2>"$work/err" || status=$?
     [ $status -eq 2 ] || fail "$command without the trainer: exit $status, not 2"
-    says "$work/err" "$command" "./python[train]" script/setup
+    says_facts "$work/err" "$command" "./python[train]" script/setup
   done
   status=0
   "$addend" bench --op train_step 2>"$work/err" || status=$?

@@ -17,15 +17,16 @@ if ! command -v "${launch[0]}" >/dev/null || [ ! -e "$build/libaddend-mpi-$imple
 fi
 
 fail() { echo "failed: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 must() { "$@" >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "status $?: $*"; }; }
-# refused STATUS WORDS COMMAND...: the command must exit with this status and say these words
+# refused STATUS FACTS COMMAND...: the command must exit with this status and a message with these facts (| between them)
 refused() {
-  local status=$1 words=$2 got
+  local status=$1 facts=$2 got
   shift 2
   timeout 200 "$@" >"$work/out" 2>&1
   got=$?
   [ "$got" -eq "$status" ] || { cat "$work/out" >&2; fail "status $got instead of $status: $*"; }
-  grep -qF -- "$words" "$work/out" || { cat "$work/out" >&2; fail "\"$words\" is not in what was said by: $*"; }
+  says_all "$work/out" "$facts"
 }
 
 # place NODES PROGRAM...: NODES has a letter for each rank, which names its node; or it is the number of ranks on the
@@ -87,8 +88,8 @@ must "${launch[@]}" -n 8 "$work/place" 4 "$build/addend" train "$pools" --set tr
 must "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools-on-shm"
 cmp "$work/pools/weights.safetensors" "$work/pools-on-shm/weights.safetensors" || fail "pools learn other bits than on shm"
 must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
-grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
-[ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"
+says "$work/out" "2 steps" "$work/run/report.html"
+[ "$(grep -c '/run/report.html' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"
 [ -e "$work/run/report.html" ] || fail "no report"
 echo "proofs and training: on one node and on two"
 
@@ -96,31 +97,34 @@ echo "proofs and training: on one node and on two"
 must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped"
 must "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped-on-shm"
 must diff -r "$work/dumped/dump-1" "$work/dumped-on-shm/dump-1"
-must "$build/addend" diff "$work/dumped/dump-1"
-grep -q "norm: reported .*, which is the norm of the sums" "$work/out" || fail "no norm in the dump: $(cat "$work/out")"
+must "$build/addend" diff --json "$work/dumped/dump-1"
+python3 -c 'import json, sys; norm = json.load(open(sys.argv[1]))["norm"]; assert norm["pass"] and norm["reported"] > 0, norm' "$work/out" || fail "no norm in the dump"
 mkdir "$work/own"
 must env ADDEND_DUMP="$work/own" "${launch[@]}" -n 4 "$build/example_own_sum" --own-count
-refused 1 "each rank divided its loss by its own count" "$build/addend" diff "$work/own"
-refused 1 "rank00000.addend.m0.safetensors already exists" env ADDEND_DUMP="$work/own" "${launch[@]}" -n 4 "$build/example_own_sum"
-refused 2 "ADDEND_DUMP_STEP must be a number" env ADDEND_DUMP_STEP=x "${launch[@]}" -n 3 "$build/addend" train "$recipe" --out "$work/nothing"
+refused 1 BAD "$build/addend" diff "$work/own"
+status=0; ADDEND_DUMP=$work/own timeout 200 "${launch[@]}" -n 4 "$build/example_own_sum" >"$work/out" 2>&1 || status=$?
+[ $status -eq 1 ] || { cat "$work/out" >&2; fail "status $status instead of 1: a dump over another"; }
+says_facts "$work/out" ADDEND_DUMP .addend.m0.safetensors # whichever rank speaks first
+refused 2 "ADDEND_DUMP_STEP|0 to|4294967295|x" env ADDEND_DUMP_STEP=x "${launch[@]}" -n 3 "$build/addend" train "$recipe" --out "$work/nothing"
 [ ! -e "$work/nothing" ] || fail "a folder is made for what does not begin"
 echo "dumps: as on shm"
 
-refused 2 'started 2 rank(s), the mesh "dp_replicate=3 dp_shard=1" of gpt-dp has 3' "${launch[@]}" -n 2 "$build/addend" train "$recipe"
-refused 2 'sabotage starts ranks of its own' "${launch[@]}" -n 3 "$build/addend" check "$recipe" --sabotage
+refused 2 '2 rank(s)|dp_replicate=3 dp_shard=1|has 3' "${launch[@]}" -n 2 "$build/addend" train "$recipe"
+refused 2 '--sabotage' "${launch[@]}" -n 3 "$build/addend" check "$recipe" --sabotage
 refused 2 'no-such-recipe.yaml' "${launch[@]}" -n 2 "$build/addend" check no-such-recipe.yaml
 must "${launch[@]}" -n 3 "$build/addend" train "$recipe" --set train.steps=2 --resume --out "$work/begun"
-[ "$(grep -c 'begun/checkpoints: there is no checkpoint to continue from: the run begins' "$work/out")" -eq 1 ] || fail "--resume begins where there is nothing, and says so once"
-refused 1 'different versions of addend: rank 0 has' "${launch[@]}" -n 1 "$build/mpi_sums" : -n 1 "$build/mpi_sums_of_another_version"
-refused 1 'could not be loaded' env ADDEND_MPI_MODULE=/nowhere/module.so "${launch[@]}" -n 1 "$build/mpi_sums"
+says "$work/out" "$work/begun/checkpoints"
+[ "$(grep -c 'begun/checkpoints: ' "$work/out")" -eq 1 ] || fail "--resume begins where there is nothing, and says so once"
+refused 1 'rank 0|0.0.0' "${launch[@]}" -n 1 "$build/mpi_sums" : -n 1 "$build/mpi_sums_of_another_version"
+refused 1 /nowhere/module.so env ADDEND_MPI_MODULE=/nowhere/module.so "${launch[@]}" -n 1 "$build/mpi_sums"
 cp "$build/mpi_sums" "$work/moved"
-refused 1 "libaddend-mpi-$implementation.so, is not in" "${launch[@]}" -n 1 "$work/moved"
+refused 1 "libaddend-mpi-$implementation.so" "${launch[@]}" -n 1 "$work/moved"
 must env ADDEND_MPI_MODULE="$build/libaddend-mpi-$implementation.so" "${launch[@]}" -n 1 "$work/moved"
 echo "mistakes: refused with their sentence"
 
 # A stopped rank (here the one that usually reports): another rank reports it. A killed rank: the launcher reports it
 # and ends the others.
-says() { # argument: words that the run must print within a minute
+waits_for() { # argument: pattern of a line that the run must print within a minute
   for _ in $(seq 600); do grep -q "$1" "$work/out" && return 0; sleep 0.1; done
   kill -CONT "$stopped"
   kill $launcher
@@ -150,8 +154,9 @@ for first in 3 2; do
   starts "$recipe" 3 "$first"
   stopped=$(cat "$work/pids/0")
   kill -STOP "$stopped"
-  says "rank 0 (process $stopped) is stopped"
-  [ "$first" -eq 3 ] || says "rank 2 waits for .* at src/" # rank 2 is alone on the other node
+  waits_for "rank 0 .*$stopped"
+  says_facts "$work/out" "rank 0" "process $stopped"
+  [ "$first" -eq 3 ] || waits_for "rank 2 .* src/" # rank 2 is alone on the other node
   kill -CONT "$stopped"
   ends_when_killed 2
 done

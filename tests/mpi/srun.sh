@@ -22,6 +22,7 @@ clean_up() {
 }
 trap clean_up EXIT
 fail() { echo "failed: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 
 host=$(hostname -s)
 read -r controller node < <(python3 -c '
@@ -71,12 +72,14 @@ fi
 
 recipe=$source/recipes/hsdp-2x2.yaml
 start() { timeout 120 srun "$@" >"$work/out" 2>&1; }
-refused() { # arguments: words of the message, arguments of srun
-  local words=$1 status
+refused() { # arguments: facts of the message with | between them, arguments of srun
+  local facts status
+  IFS='|' read -ra facts <<<"$1"
   shift
   start "$@" && status=0 || status=$?
   [ $status -eq 2 ] || { cat "$work/out" >&2; fail "status $status instead of 2: srun $*"; }
-  [ "$(grep -cF -- "$words" "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "\"$words\" is not said once by: srun $*"; }
+  says_facts "$work/out" "${facts[@]}"
+  [ "$(grep -cwF -- "${facts[0]}" "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "\"${facts[0]}\" is not said once by: srun $*"; }
 }
 
 tried=0
@@ -85,18 +88,19 @@ speaks() { # arguments: MPI implementation, srun's --mpi type
   if ! srun --mpi=list 2>&1 | grep -qw "$2"; then echo "srun --mpi=$2 is not here: $1 is not tried"; return 0; fi
   tried=$((tried + 1))
   start -K --mpi="$2" -n 4 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run-$1" || { cat "$work/out" >&2; fail "training, $1"; }
-  [ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "the first rank speaks, once, $1"; }
+  says_facts "$work/out" "2 steps" "$work/run-$1/report.html"
+  [ "$(grep -c "/run-$1/report.html" "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "not only the first rank speaks, $1"; }
   start -K --mpi="$2" -n 4 "$build/addend" check "$recipe" || { cat "$work/out" >&2; fail "the proof, $1"; }
-  refused 'started 3 rank(s), the mesh "dp_replicate=2 dp_shard=2" of hsdp-2x2 has 4' --mpi="$2" -n 3 "$build/addend" train "$recipe"
+  refused 'dp_replicate=2 dp_shard=2|3 rank(s)|has 4' --mpi="$2" -n 3 "$build/addend" train "$recipe"
   echo "$1: trained and proven under srun --mpi=$2"
 }
 speaks openmpi pmix
 speaks mpich pmi2
 
-refused "without MPI, so the tasks cannot find each other" --mpi=none -n 3 "$build/addend" train "$recipe"
+refused --mpi=none --mpi=none -n 3 "$build/addend" train "$recipe"
 if [ -e "$build/libaddend-mpi-mpich.so" ] && srun --mpi=list 2>&1 | grep -qw pmix; then
   export ADDEND_MPI_MODULE=mpich
-  refused "srun --mpi=pmix started 4 ranks, but MPICH could not join them" --mpi=pmix -n 4 "$build/addend" train "$recipe"
+  refused "--mpi=pmix|4 ranks|MPICH" --mpi=pmix -n 4 "$build/addend" train "$recipe"
   unset ADDEND_MPI_MODULE
 fi
 start --mpi=none -n 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/alone" || { cat "$work/out" >&2; fail "one task starts its own ranks"; }
