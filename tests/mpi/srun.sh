@@ -73,13 +73,12 @@ fi
 recipe=$source/recipes/hsdp-2x2.yaml
 start() { timeout 120 srun "$@" >"$work/out" 2>&1; }
 refused() { # arguments: facts of the message with | between them, arguments of srun
-  local facts status
-  IFS='|' read -ra facts <<<"$1"
+  local facts=$1 status
   shift
   start "$@" && status=0 || status=$?
   [ $status -eq 2 ] || { cat "$work/out" >&2; fail "status $status instead of 2: srun $*"; }
-  says_facts "$work/out" "${facts[@]}"
-  [ "$(grep -cwF -- "${facts[0]}" "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "\"${facts[0]}\" is not said once by: srun $*"; }
+  says_all "$work/out" "$facts"
+  [ "$(grep -cwF -- "${facts%%|*}" "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "\"${facts%%|*}\" is not said once by: srun $*"; }
 }
 
 tried=0
@@ -88,7 +87,7 @@ speaks() { # arguments: MPI implementation, srun's --mpi type
   if ! srun --mpi=list 2>&1 | grep -qw "$2"; then echo "srun --mpi=$2 is not here: $1 is not tried"; return 0; fi
   tried=$((tried + 1))
   start -K --mpi="$2" -n 4 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run-$1" || { cat "$work/out" >&2; fail "training, $1"; }
-  says_facts "$work/out" "2 steps" "$work/run-$1/report.html"
+  says "$work/out" "2 steps" "$work/run-$1/report.html"
   [ "$(grep -c "/run-$1/report.html" "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "not only the first rank speaks, $1"; }
   start -K --mpi="$2" -n 4 "$build/addend" check "$recipe" || { cat "$work/out" >&2; fail "the proof, $1"; }
   refused 'dp_replicate=2 dp_shard=2|3 rank(s)|has 4' --mpi="$2" -n 3 "$build/addend" train "$recipe"
@@ -97,7 +96,7 @@ speaks() { # arguments: MPI implementation, srun's --mpi type
 speaks openmpi pmix
 speaks mpich pmi2
 
-refused --mpi=none --mpi=none -n 3 "$build/addend" train "$recipe"
+refused "--mpi=pmix|task 0|of 3" --mpi=none -n 3 "$build/addend" train "$recipe"
 if [ -e "$build/libaddend-mpi-mpich.so" ] && srun --mpi=list 2>&1 | grep -qw pmix; then
   export ADDEND_MPI_MODULE=mpich
   refused "--mpi=pmix|4 ranks|MPICH" --mpi=pmix -n 4 "$build/addend" train "$recipe"
