@@ -238,7 +238,10 @@ static void says_of_long_step(const char *name, long_step *step, int is_found, i
   snprintf(listed, sizeof listed, "%zu", search.listed);
   const char *told = strstr(ad_last_error(), found ? AD_REPAIRS : AD_NO_REPAIR);
   assert_non_null(told);
-  assert_says_in(name, told, found && are_all_tried ? SAYS_FACTS("tp") : SAYS_FACTS(tried, listed));
+  if (!are_all_tried)
+    assert_says_in(name, told, SAYS_FACTS(tried, listed));
+  else
+    assert_says_in(name, told, found ? SAYS_FACTS("tp") : SAYS_FACTS(tried, NULL));
 }
 
 /* In a short step all repairs are tried, in a long step only the simplest; the message says which and how many. */
