@@ -309,13 +309,14 @@ def _wide(value: Any) -> Any:
 
 def quiet(model: nn.Module) -> Set[str]:
     """Turns dropout modules off; returns a note if there were any."""
-    found = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p]
-    for dropout in found:
-        dropout.p = 0.0
+    is_found = False
     for module in model.modules():
-        if isinstance(getattr(module, "dropout", None), float):  # in nn.MultiheadAttention and nn.LSTM
-            setattr(module, "dropout", 0.0)  # noqa: B010  nn.Module has no attribute dropout
-    return {"dropout is off"} if found else set()
+        held = {"p": isinstance(module, nn.modules.dropout._DropoutNd)}
+        held["dropout"] = isinstance(getattr(module, "dropout", None), float)  # in nn.MultiheadAttention and nn.LSTM
+        for name in (name for name, is_held in held.items() if is_held and getattr(module, name)):
+            setattr(module, name, 0.0)
+            is_found = True
+    return {"dropout is off"} if is_found else set()
 
 
 def widen_policies(parts: Iterable[nn.Module]) -> Set[str]:
