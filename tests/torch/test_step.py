@@ -4,13 +4,22 @@ Sources: _step, _afterwards, _readings, _doubts, _seen, _expected, _pipeline and
 """
 
 import math
+import sys
 import types
 import unittest
+from unittest import mock
 
 import numpy
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.stage import _PipelineStageBase
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from addend.torch import _addends, _afterwards, _doubts, _expected, _pipeline, _readings, _sample, _seen, _step
 from addend.torch._meshes import Mesh
@@ -458,6 +467,134 @@ class Expected(unittest.TestCase):
         self.assertEqual(_expected.factors_text({"a[0]": 0.5, "b": 1.0}), {"a[[]0]": 0.5, "b": 1.0})
 
 
+def as_six_ranks(case):
+    """Makes this process, for one test case, rank 0 of six that exchange nothing."""
+    dist.init_process_group("fake", rank=0, world_size=6, store=FakeStore())
+    case.addCleanup(dist.destroy_process_group)
+
+
+class Placed(unittest.TestCase):
+    """The types that placements of DTensors mean."""
+
+    def setUp(self):
+        as_six_ranks(self)
+        self.device_mesh = init_device_mesh("cpu", (2, 3), mesh_dim_names=("data", "model"))
+
+    def placed(self, *placements, name="w", **more):
+        return entry(name, part=(self.device_mesh, placements, (3,)), **more)
+
+    def types(self, watched, name="w", given=None, mesh=DP_TP, **gradients):
+        found = _expected.types_of(watched, mesh, given, gradients)
+        return _expected.text(found[name])
+
+    def test_a_placement_is_a_type_on_the_axes_of_its_own_group(self):
+        table = {
+            "dp=I tp=I": (Replicate(), Replicate()),
+            "dp=R tp=I": (Partial(), Replicate()),
+            "dp=I tp=R": (Replicate(), Partial()),
+            "dp=I tp=S0": (Replicate(), Shard(0)),
+            "dp=S1 tp=S0": (Shard(1), Shard(0)),
+            "dp=S0 tp=S2": (_StridedShard(0, split_factor=3), Shard(2)),
+        }
+        for text, placements in table.items():
+            self.assertEqual(self.types([self.placed(*placements)]), text)
+            placed = (self.device_mesh, placements)
+            self.assertEqual(self.types([entry()], w=placed), text)  # of its gradient
+            self.assertEqual(self.types([self.placed(Shard(3), Shard(3))], w=placed), text)
+            if not any(each.is_partial() for each in placements):
+                used = DTensor.from_local(torch.ones(2, 2, 2), self.device_mesh, placements, run_check=False)
+                self.assertEqual(self.types([Watched("w", used, used)]), text)
+
+    def test_a_group_may_span_several_axes_or_fewer(self):
+        flat = init_device_mesh("cpu", (6,))
+        for mesh, text in ((DP_TP, "dp=S0 tp=S0"), (Mesh(("x",), (6,), {i: (i,) for i in range(6)}), "x=S0")):
+            self.assertEqual(self.types([entry(part=(flat, (Shard(0),), (3,)))], mesh=mesh), text)
+        small = Mesh(("dp", "one", "tp"), (2, 1, 3), {i: (i // 3, 0, i % 3) for i in range(6)})
+        self.assertEqual(self.types([self.placed(Shard(0), Replicate())], mesh=small), "dp=S0 one=R tp=I")
+        other = Mesh(("a", "b"), (3, 2), {i: divmod(i, 2) for i in range(6)})
+        with self.assertRaises(ValueError):
+            self.types([self.placed(Shard(0), Replicate())], mesh=other)
+
+    def test_what_counts_before_a_placement(self):
+        stage = _pipeline.Stage(0, 3, [0, 1, 2], {}, None)
+        cut, same = (Replicate(), Shard(0)), (Replicate(), Replicate())
+        table = {
+            "nothing": (self.placed(*cut), None, "dp=I tp=S0"),
+            "its wrapper": (self.placed(*cut, data=[[0, 3]]), None, "dp=R tp=S0"),
+            "its wrapper over the sharded axis": (self.placed(*cut, data=[[0, 1, 2]]), None, "dp=I tp=R"),
+            "the caller": (self.placed(*cut), {"w": "dp=R"}, "dp=R tp=S0"),
+            "a stage": (self.placed(*cut, stage=stage), None, "dp=I tp=I"),
+            "the wrapper of others": (self.placed(*cut, beside=([[0, 3]], 1.0)), None, "dp=R tp=S0"),
+            "the wrapper of others, not over a shard": (
+                self.placed(*cut, beside=([[0, 1, 2]], 1.0)),
+                None,
+                "dp=I tp=S0",
+            ),
+            "the wrapper of others, of a copy": (self.placed(*same, beside=([[0, 1, 2]], 1.0)), None, "dp=I tp=R"),
+            "the wrapper of others, of an addend": (
+                self.placed(Shard(0), Partial(), beside=([[0, 3]], 1.0)),
+                None,
+                "dp=S0 tp=R",
+            ),
+        }
+        for name, (one, given, text) in table.items():
+            with self.subTest(name):
+                self.assertEqual(self.types([one], given=given), text)
+
+    def test_a_plain_tensor_beside_dtensors(self):
+        """Along an axis of DTensors, which no wrapper sums over, ranks use a plain tensor for the same work, unless the
+        others' wrapper sums over the axis, and no DTensor is sharded along it."""
+        summed, other = ([[0, 1, 2]], 1.0), ([[0, 3]], 1.0)
+        table = {
+            "sharded": ((Replicate(), Shard(0)), {}, None, "dp=I tp=I"),
+            "sharded, in DDP": ((Replicate(), Shard(0)), {"data": [[0, 3]]}, None, "dp=R tp=I"),
+            "in DDP over both": ((Shard(0), Shard(0)), {"data": [[0, 1, 2, 3, 4, 5]]}, None, "dp=R tp=R"),
+            "the wrapper sums over shards": ((Replicate(), Shard(0)), {}, summed, "dp=I tp=I"),
+            "the wrapper sums over copies": ((Shard(0), Replicate()), {}, summed, "dp=I tp=R"),
+            "the wrapper sums over other copies": ((Replicate(), Shard(0)), {}, other, "dp=R tp=I"),
+            "the wrapper sums over addends": ((Replicate(), Partial()), {}, summed, "dp=I tp=R"),
+        }
+        for name, (placements, more, beside, text) in table.items():
+            for first in (True, False):
+                watched = [self.placed(*placements, name="v", **more), entry("w", beside=beside)]
+                with self.subTest(name, first=first):
+                    self.assertEqual(self.types(watched if first else watched[::-1]), text)
+        self.assertEqual(self.types([entry("v"), entry("w")]), "dp=R tp=R")
+
+    def test_axes_that_placements_name(self):
+        for one, said in (
+            (self.placed(Replicate(), Shard(0)), {"dp", "tp"}),
+            (self.placed(Replicate(), Shard(0), data=[[0, 3]]), {"dp", "tp"}),
+            (entry(part=(init_device_mesh("cpu", (6,)), (Shard(0),), (3,))), {"dp", "tp"}),
+            (entry(part=(self.device_mesh["model"], (Shard(0),), (3,))), {"tp"}),
+            (entry(part=(self.device_mesh["data"], (Shard(0),), (3,))), {"dp"}),
+        ):
+            self.assertEqual(_expected.said_axes([one], DP_TP, None), said, one.part)
+
+    def test_copies_that_are_assumed(self):
+        """Axes of type I by placements alone: neither by a stage nor by the caller."""
+        stage = _pipeline.Stage(0, 3, [0, 1, 2], {}, None)
+        same, cut = (Replicate(), Replicate()), (Replicate(), Shard(0))
+        for one, given, axes in (
+            (self.placed(*same), None, "dp tp"),
+            (self.placed(*cut), None, "dp"),
+            (self.placed(Shard(0), Partial()), None, None),
+            (self.placed(*same, data=[[0, 3]]), None, "tp"),
+            (self.placed(*same, stage=stage), None, "dp"),
+            (self.placed(*same), {"w": "tp=I"}, "dp"),
+            (self.placed(*same), {"v": "tp=I"}, "dp tp"),
+            (entry(), {"w": "tp=I"}, None),
+        ):
+            kinds = _expected.types_of([one], DP_TP, given, {})
+            found = _expected.assumed_of([one], DP_TP, given, kinds)
+            self.assertEqual(found, {"w": axes} if axes else {}, (one.part, given))
+
+    def test_a_shard_without_a_placement_needs_a_shape(self):
+        watched = [entry("w"), self.placed(Replicate(), Shard(0), name="v")]
+        kinds = {name: {"dp": "R", "tp": "S0"} for name in "wv"}
+        self.assertEqual(_expected.cut_by_hand(watched, kinds), ["w"])
+
+
 class Sample(unittest.TestCase):
     """Which elements are sampled: one in each of equal intervals, the same however the parameter is sharded."""
 
@@ -544,6 +681,149 @@ class Stages(unittest.TestCase):
         for module, count in ((1, 4), (2, 1), (3, 0)):
             self.assertEqual(observer.run_by(_pipeline.Stage(0, 1, [0], {}, module)), count)
 
+    def stage(self, module, group=None, index=1):
+        found = PipelineStage.__new__(PipelineStage)
+        found.__dict__.update(submod=module, group=group, stage_index=index, num_stages=4)
+        return found
+
+    def test_the_stages_of_a_model(self):
+        as_six_ranks(self)
+        inner, outer, stranger = nn.Linear(1, 1), nn.Module(), nn.Linear(1, 1)
+        outer.layer = nn.Sequential(inner)
+        pair = dist.new_group([0, 3])
+        table = {
+            "the model": ([(inner, None)], inner, ["weight", "bias"]),
+            "inside the model": ([(inner, None)], outer, ["weight", "bias"]),
+            "around the model": ([(outer, None)], inner, ["layer.0.weight", "layer.0.bias"]),
+            "none": ([(stranger, None)], outer, None),
+            "no module": ([(None, None), ("text", None)], outer, None),
+            "a group": ([(inner, pair)], inner, ["weight", "bias"]),
+            "two": ([(inner, None), (stranger, None)], inner, ["weight", "bias"]),
+        }
+        for name, (modules, model, names) in table.items():
+            with self.subTest(name):
+                kept = [self.stage(module, group) for module, group in modules]
+                kept.append(types.SimpleNamespace(submod=model, group=None, stage_index=0, num_stages=1))
+                found = _pipeline.find(model)
+                del kept
+                self.assertEqual([[*one.names.values()] for one in found], [names] if names else [])
+                for one in found:
+                    self.assertIs(one.module, modules[0][0])
+                    self.assertEqual(one.names, {id(p): n for n, p in one.module.named_parameters()})
+                    self.assertEqual((one.index, one.count), (1, 4))
+                    self.assertEqual(one.ranks, [0, 3] if name == "a group" else [0, 1, 2, 3, 4, 5])
+
+    def test_a_stage_without_a_module_is_none(self):
+        as_six_ranks(self)
+        without, model = PipelineStage.__new__(PipelineStage), nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+        kept = [self.stage(model[at], index=at) for at in range(2)]
+        self.assertEqual(sorted(one.index for one in _pipeline.find(model)), [0, 1])
+        del kept, without
+
+    def test_a_job_without_pipelining_has_no_stages(self):
+        as_six_ranks(self)
+        model = nn.Linear(1, 1)
+        kept = [self.stage(model)]
+        self.assertEqual(len(_pipeline.find(model)), 1)
+        with mock.patch.dict(sys.modules):
+            del sys.modules["torch.distributed.pipelining.stage"]
+            self.assertEqual(_pipeline.find(model), [])
+            self.assertIs(self.called_by("_shape_inference", "torch.distributed.pipelining.stage"), False)
+        del kept
+
+    def called_by(self, name, module):
+        """Whether a stage infers shapes where a function of this name, of this module, is running."""
+        given = {"__name__": module}
+        exec(f"def {name}(call): return call()", given)  # noqa: S102
+        return given[name](_pipeline.infers)
+
+    def test_a_stage_infers_shapes_inside_functions_of_pipelining(self):
+        pipelining = "torch.distributed.pipelining."
+        for name, module, expected in (
+            ("_forward_metadata_inference", f"{pipelining}stage", True),
+            ("_backward_metadata_inference", f"{pipelining}stage", True),
+            ("_shape_inference", f"{pipelining}stage", True),
+            ("_shape_inference", f"{pipelining}another", True),
+            ("forward_one_chunk", f"{pipelining}stage", False),
+            ("shape_inference", f"{pipelining}stage", False),
+            ("_shape_inference", "job", False),
+            ("_shape_inference", "torch.distributed.pipelining_of_a_job", False),
+            ("_shape_inference", f"job.{pipelining}stage", False),
+        ):
+            self.assertIs(self.called_by(name, module), expected, (name, module))
+        self.assertIs(_pipeline.infers(), False)
+
+    def watched_stage(self, *left_out):
+        """A class like PyTorch's, without some methods, and what its methods were called with."""
+        told, addends = [], _addends.Addends([], _sample.Sampler(None), {})
+
+        class Stage:
+            pass
+
+        def method(name):
+            def run(stage, *args, **kwargs):
+                told.append((name, addends.microbatch if addends._in_schedule else None, args, kwargs))
+                return len(told)
+
+            return run
+
+        for name in {"backward_one_chunk", "backward_weight_one_chunk", "scale_grads"} - set(left_out):
+            setattr(Stage, name, method(name))
+        return Stage, addends, told
+
+    def test_a_watch_numbers_backwards_and_notes_divisors(self):
+        every = ("backward_one_chunk", "backward_weight_one_chunk", "scale_grads")
+        for left_out in ((), *((name,) for name in every)):
+            kind, addends, told = self.watched_stage(*left_out)
+            before = {name: vars(kind).get(name) for name in every}
+            observer, stage = _pipeline.Observer(), kind()
+            stage.submod = nn.Linear(1, 1)
+            with self.subTest(left_out=left_out), mock.patch.object(_pipeline, "_base", lambda kind=kind: kind):
+                observer.attach(addends)
+                expected = []
+                for name in every[:2] * 2:
+                    if name not in left_out:
+                        at = len(expected) // (2 - bool({*left_out} & {*every[:2]}))
+                        number = 3 + at * (1 << 20)
+                        expected.append((name, number, ("loss",), {"full": True}))
+                        self.assertEqual(getattr(stage, name)(3, "loss", full=True), len(expected))
+                self.assertEqual([(name, at, args[1:], more) for name, at, args, more in told], expected)
+                self.assertEqual({args[0] for _, _, args, _ in told}, {3})
+                if "scale_grads" not in left_out:
+                    self.assertEqual(stage.scale_grads(8), len(told))
+                    self.assertEqual(told[-1], ("scale_grads", None, (8,), {}))
+                self.assertEqual(observer.divided, {} if "scale_grads" in left_out else {id(stage.submod): 8})
+                observer.remove()
+                self.assertEqual({name: vars(kind).get(name) for name in every}, before)
+                observer.remove()
+                self.assertEqual({name: vars(kind).get(name) for name in every}, before)
+            self.assertEqual((addends.errors, addends._in_schedule), ([], False))
+
+    def test_a_stage_that_cannot_be_numbered_runs_all_the_same(self):
+        kind, addends, told = self.watched_stage()
+        observer, stage = _pipeline.Observer(), kind()  # without a module
+        with mock.patch.object(_pipeline, "_base", lambda: kind):
+            observer.attach(addends)
+            stage.backward_one_chunk(0)
+            stage.scale_grads(4)
+            observer.remove()
+        self.assertEqual(
+            [(name, number) for name, number, _, _ in told], [("backward_one_chunk", None), ("scale_grads", None)]
+        )
+        self.assertEqual([error.partition(":")[0] for error in addends.errors], ["backward_one_chunk", "scale_grads"])
+
+    def test_pytorchs_own_stage_has_the_methods(self):
+        names = ("backward_one_chunk", "backward_weight_one_chunk", "scale_grads")
+        before = [vars(_PipelineStageBase)[name] for name in names]
+        observer = _pipeline.Observer()
+        observer.attach(_addends.Addends([], _sample.Sampler(None), {}))
+        try:
+            for name, own in zip(names, before):
+                self.assertIsNot(vars(_PipelineStageBase)[name], own, name)
+        finally:
+            observer.remove()
+        self.assertEqual([vars(_PipelineStageBase)[name] for name in names], before)
+
     def test_the_divisor_of_a_schedule_is_in_the_factor(self):
         observer, module = _pipeline.Observer(), nn.Linear(1, 1)
         observer._note(types.SimpleNamespace(submod=module), 4)
@@ -604,6 +884,77 @@ class Afterwards(unittest.TestCase):
             found.before_addend(one, is_asked)
             told = (bool(found._cleared), bool(one.unjudged), bool(found._stepped))
             self.assertEqual(told, (cleared, doubted, not cleared and not doubted), (gradient, is_asked))
+
+    def around(self, hooks, backwards=1, own=False, flat=None, take=None):
+        """The sums before hooks of the job on a parameter, which get the sum behind a wrapper; and the observer."""
+        param = nn.Parameter(torch.tensor([1.0, 1.0]))
+        for hook in hooks:
+
+            def call(param, hook=hook):  # PyTorch wants None
+                hook(param)
+
+            param.register_post_accumulate_grad_hook(call)
+        one = Watched("w", param if own else param.detach(), param, flat=flat)
+
+        def taken(entry):
+            value = entry.owned.grad
+            return None if value is None else (_sample.Piece(value.clone(), None, (2,)), ["dp"])
+
+        found = _afterwards.Afterwards([one], take or taken, None, lambda _, do, *given: do(*given))
+        before = [*(param._post_accumulate_grad_hooks or {}).values()]
+        found.attach()
+        self.addCleanup(found.remove)
+        for _ in range(backwards):
+            (param * torch.tensor([2.0, 8.0])).sum().backward()
+        found.remove()
+        self.assertEqual([*(param._post_accumulate_grad_hooks or {}).values()], before)
+        sums = {} if param.grad is None else {"w": taken(one)}
+        found.complete(sums)
+        (kept,) = [*found.before_hooks.values()] or [None]
+        return (kept and (kept[0].values.tolist(), kept[1])), (
+            param.grad if param.grad is None else param.grad.tolist()
+        )
+
+    def test_the_sum_before_the_jobs_hooks_is_kept(self):
+        """What hooks made of the sum 2, 8 of each backward: the sum before them, and the gradient after."""
+
+        def by(factor):
+            return lambda param: param.grad.mul_(factor)
+
+        def plus(more):
+            return lambda param: param.grad.add_(more)
+
+        def drop(param):
+            param.grad = None
+
+        table = {
+            "halved": ([by(0.5)], {}, ([2, 8], ["dp"]), [1, 4]),
+            "one element": ([lambda param: param.grad[1:].zero_()], {}, ([2, 8], ["dp"]), [2, 0]),
+            "nearly nothing is left": ([by(2.0**-40)], {}, ([2, 8], ["dp"]), [2.0**-39, 2.0**-37]),
+            "two hooks": ([by(0.5), plus(1.0)], {}, ([2, 8], ["dp"]), [2, 5]),
+            "the other order": ([plus(2.0), by(0.5)], {}, ([2, 8], ["dp"]), [2, 5]),
+            "two backwards": ([plus(1.0)], {"backwards": 2}, ([4, 16], ["dp"]), [6, 18]),
+            "three": ([plus(1.0)], {"backwards": 3}, ([6, 24], ["dp"]), [9, 27]),
+            "looked at": ([lambda param: None], {}, None, [2, 8]),
+            "hooks that cancel": ([by(0.5), by(2.0)], {}, None, [2, 8]),
+            "no hook": ([], {}, None, [2, 8]),
+            "cleared": ([drop], {}, None, None),
+            "without a wrapper": ([by(0.5)], {"own": True}, None, [1, 4]),
+            "in a flat buffer": ([by(0.5)], {"flat": True}, None, [1, 4]),
+            "no sum is taken": ([by(0.5)], {"take": lambda entry: None}, None, [1, 4]),
+        }
+        for name, (hooks, more, before, after) in table.items():
+            with self.subTest(name):
+                self.assertEqual(self.around(hooks, **more), (before, after))
+
+    def test_an_error_around_a_hook_is_kept_from_the_job(self):
+        one, told = entry(owned=nn.Parameter(torch.ones(3))), []
+        one.owned.register_post_accumulate_grad_hook(lambda param: None)
+        found = _afterwards.Afterwards([one], None, None, lambda name, do, *given: told.append((name, do, *given)))
+        found.attach()
+        self.addCleanup(found.remove)
+        one.owned.sum().backward()
+        self.assertEqual(told, [("w", found._note_before, one), ("w", found._note_after, one)])
 
     def test_steps_are_noted_once_each(self):
         """What the optimizer is called with, how often, and whether its step calls its parent's."""

@@ -2,6 +2,7 @@
 gradients are on two ranks, compared with one process. No job runs. Source: addend/torch/_proof/_where.py.
 """
 
+import types
 import unittest
 
 import numpy
@@ -78,6 +79,29 @@ def modules(changes, axes=TP, passes=None, collectives=(), averaged=None):
         ranks[rank].kinds.update({"": "Net", "a": "Layer", "b": "Layer", "b.c": "Inner"})
     averaged = averaged or {0: 1.0, 1: 1.0}
     return _where.Modules(whole, ranks, axes, averaged, BOUND, Factors(axes), 1)
+
+
+def microbatched(count, change=lambda rank, at, key, value: value, calls=1, averaged=1.0):
+    """The same of several microbatches: one process's model is called `calls` times, a rank's that often in each of
+    `count` microbatches. `change`: what a rank, the call `at` (of all microbatches), has of one process's tensor."""
+    alone = [(name, call, kind, 0) for call in range(calls) for name, kind in FORWARD + BACKWARD]
+    drawn = numpy.random.default_rng(6)
+    whole = Record(values={key: drawn.standard_normal((4, 3)) for key in alone}, order=alone)
+    ranks = {}
+    for rank in range(2):
+        own = {
+            (key[0], key[1] + calls * at, *key[2:]): change(rank, key[1] + calls * at, (key[0], key[2]), value)
+            for at in range(count)
+            for key, value in whole.values.items()
+        }
+        kept = {key: value for key, value in own.items() if value is not None}
+        ranks[rank] = Record(values=kept, order=[*kept])
+    return _where.Modules(whole, ranks, TP, {0: averaged, 1: averaged}, BOUND, Factors(TP), 1)
+
+
+def only(call, name, kind, change):
+    """`change` of one tensor in one call, for microbatched."""
+    return lambda rank, at, key, value: change(rank, value) if (at, *key) == (call, name, kind) else value
 
 
 def told(begins):
@@ -159,6 +183,77 @@ class Forward(unittest.TestCase):
         self.assertEqual(modules(of("a", ("out",), addend)).tensors(), {"a": "addend over tp"})
         found = modules({key: rows for key in WHOLE}, DP).tensors()
         self.assertEqual(found, dict.fromkeys(("", "a", "b", "b.c"), "part along dimension 0 over dp"))
+
+
+class Microbatches(unittest.TestCase):
+    def test_calls_of_all_microbatches_are_compared(self):
+        for count, calls in ((1, 1), (2, 1), (3, 1), (2, 2), (1, 3), (3, 2)):
+            found = microbatched(count, calls=calls)
+            self.assertEqual(found.microbatches("a"), count)
+            self.assertEqual(len(found.module("a").values["out"]), count * calls)
+            self.assertEqual(len(found.module("a").gradients["gin"]), count * calls)
+            self.assertIsNone(found.forward())
+            self.assertFalse(found.hands_on_wrong())
+            for at in range(count * calls):
+                with self.subTest(count=count, calls=calls, at=at):
+                    wrong = microbatched(count, only(at, "a", "out", noise), calls)
+                    self.assertEqual(told(wrong.forward()), ("a", "forward", (), None))
+                    wrong = microbatched(count, only(at, "a", "gin", noise), calls)
+                    self.assertTrue(wrong.hands_on_wrong())
+                    self.assertEqual(told(wrong.backward({"a.weight": ""}, {})), ("a", "backward", (), None))
+
+    def test_a_key_of_a_microbatch_is_behind_the_calls_of_those_before(self):
+        found = object.__new__(_where.Modules)
+        for calls in (1, 2, 3):
+            found._whole_calls = {"a": calls}
+            for call in range(calls):
+                for microbatch in range(3):
+                    key = found._key(("a", call, "gin", 1), microbatch)
+                    self.assertEqual(key, ("a", call + calls * microbatch, "gin", 1))
+        self.assertEqual(found._key(("b", 1, "in", 0), 2), ("b", 1, "in", 0))
+
+    def test_the_value_of_a_tensor_is_that_of_the_first_microbatch(self):
+        for calls in (1, 2):
+            for call in range(2 * calls):
+                found = microbatched(2, only(call, "a", "out", addend), calls)
+                for key in range(calls):
+                    axes = found.value(("a", key, "out", 0)).axes
+                    self.assertEqual(axes, {"tp"} if call == key else frozenset(), (calls, call, key))
+                lost = microbatched(2, only(call, "a", "out", noise), calls)
+                self.assertEqual(lost.value(("a", 0, "out", 0)) is None, call == 0)
+        self.assertIsNone(microbatched(2).value(("c", 0, "out", 0)))
+
+    def test_a_loss_is_scaled_in_each_microbatch(self):
+        for at in range(2):
+            for rank in range(2):
+
+                def change(own, call, key, value, at=at, rank=rank):
+                    return value * 1.5 if (own, call) == (rank, at) and key[1][0] == "g" else value
+
+                found = microbatched(2, change)
+                self.assertEqual({key for key, scale in found.scales.items() if abs(scale - 1.5) < 1e-9}, {(rank, at)})
+                self.assertFalse(found.hands_on_wrong())
+                self.assertIn(f"rank {rank}'s microbatch {at}: 1.5", found.loss().text)
+            self.assertTrue(microbatched(2, only(at, "a", "gin", times(1.5))).hands_on_wrong())
+        for name, known in (("", {(0, 0), (1, 0), (0, 1), (1, 1)}), ("a", set())):  # of the model's output alone
+            found = microbatched(2, lambda own, call, key, value, name=name: value if key[0] == name else None)
+            self.assertEqual({*found.scales}, known, name)
+        twice = microbatched(2, lambda own, call, key, value: value * (2 if key[1][0] == "g" else 1), averaged=2.0)
+        self.assertIsNone(twice.loss())
+        self.assertEqual((twice.scale(0, 1), twice.scale(0, 2)), (2.0, 2.0))  # the latter is averaged alone
+
+    def test_batches_of_one_process_are_its_calls_in_equal_parts(self):
+        for batches, calls, numbers in ((1, 2, [0, 0]), (2, 2, [0, 1]), (2, 4, [0, 0, 1, 1]), (3, 3, [0, 1, 2])):
+            found = object.__new__(_where.Modules)
+            found._batches, found._whole_calls = batches, {"a": calls}
+            self.assertEqual([found._batch(("a", call, "gout", 0)) for call in range(calls)], numbers)
+
+    def test_a_gradient_that_one_microbatch_lacks(self):
+        for at in range(3):
+            found = microbatched(3, only(at, "a", "gout", dropped))
+            self.assertTrue(found.module("a").without)
+            self.assertEqual(len(found.module("a").gradients["gout"]), 2)
+        self.assertFalse(microbatched(3).module("a").without)
 
 
 class Loss(unittest.TestCase):
@@ -252,6 +347,44 @@ class Backward(unittest.TestCase):
             ("dp", "", True, "b.c"),
         ):
             self.assertEqual(outwards(first_inner, first, alike), expected, (first_inner, first, alike))
+
+    def test_a_sum_is_sought_outwards_up_to_a_module(self):
+        """Modules inside one another, all with an addend: how far the sum may lie outside of the innermost."""
+        names = ("a.b.c.d", "a.b.c.e", "a.b.c", "a.b.f", "a.b", "a.g", "a", "")
+
+        def outwards(avoid, settled=(), consumed=(), wrong=(), other_axes=()):
+            found = object.__new__(_where.Modules)
+            found.ranks = {0: Record(kinds={name: name for name in names})}
+            found.found = {name: _where.Module(name) for name in names}
+            for name, module in found.found.items():
+                axes = [] if name in settled else ["dp" if name in other_axes else "tp"]
+                index = {rank: () for rank in range(2)}
+                module.values["out"] = [_where._match.Value(frozenset(axes), index)]
+                module.values["in"] = [_where._match.Value(frozenset(["tp"] if name in consumed else []), index)]
+                if name in wrong:
+                    module.gradients["out"] = [types.SimpleNamespace(wrong=True, pending=False, axes=frozenset())]
+            return found._outwards("a.b.c.d", "out", "in", avoid)
+
+        for avoid, more, expected in (
+            ("z", {}, "a"),  # the model is around it
+            ("", {}, "a"),
+            ("a", {}, "a.b"),
+            ("a.b", {}, "a.b.c"),
+            ("a.b.c", {}, "a.b.c.d"),
+            ("a.b.c.e", {}, "a.b.c.d"),
+            ("a.b.f", {}, "a.b.c"),
+            ("a.b.f.x", {}, "a.b.c"),
+            ("a.g", {}, "a.b"),
+            ("ab", {}, "a"),
+            ("z", {"settled": ["a.b"]}, "a.b.c"),
+            ("z", {"settled": ["a.b.c"]}, "a.b.c.d"),
+            ("z", {"other_axes": ["a.b"]}, "a.b.c"),
+            ("z", {"consumed": ["a.b"]}, "a.b.c"),
+            ("z", {"wrong": ["a.b"]}, "a.b.c"),
+            ("z", {"settled": ["a.b.c.e"]}, "a.b.c.d"),  # only one inside has an addend
+            ("z", {"other_axes": ["a.b.f"]}, "a.b.c"),
+        ):
+            self.assertEqual(outwards(avoid, **more), expected, (avoid, more))
 
     def test_a_sum_that_is_missing_where_addends_are_right(self):
         changes = of("a", ("gout", "gin"), addend)

@@ -66,7 +66,7 @@ def infers() -> bool:
         return False
     return any(
         frame.f_code.co_name in _INFERENCES and frame.f_globals.get("__name__", "").startswith(_PACKAGE)
-        for frame, _ in traceback.walk_stack(None)
+        for frame, _ in traceback.walk_stack(sys._getframe())
     )
 
 
