@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a command says: the facts of one line of its output, and that line's sentence in the golden file.
 
-    says.py AREA/NAME FILE FACT...    one line of FILE has all facts, and tests/golden/AREA.txt lists it under their names
+    says.py AREA/NAME FILE FACT...    one line of FILE has all facts, and tests/golden/AREA.txt lists it for them
     says.py --has FILE FACT...        the same without the golden file, for lines that differ from run to run
     says.py --lacks FILE FACT...      no line of FILE has all facts
 
