@@ -128,6 +128,7 @@ class Forward(unittest.TestCase):
                 "a": (of("a", ("out",), noise), ("a", "forward", (), None)),
                 "an inner module before the one around it": (inner, ("b.c", "forward", (), None)),
                 "the outer one alone": (of("b", ("out",), noise), ("b", "forward", (), None)),
+                "an input alone": (of("b", ("in",), noise), ("", "forward", (), None)),
                 "a module between others": (between, ("", "forward", (), None)),
                 "a multiple": (of("a", ("out",), times(2.0)), ("a", "forward", ("tp",), 2.0)),
                 "a multiple of no number of ranks": (of("a", ("out",), times(1.7)), ("a", "forward", (), 1.7)),
@@ -406,6 +407,9 @@ class Backward(unittest.TestCase):
         for passes, wrong in ((1, True), (2, False), (3, True)):
             self.assertIs(modules(half, passes={("a", "gin"): passes}).hands_on_wrong(), wrong, passes)
         self.assertFalse(modules({}, passes={("a", "gin"): 2}).hands_on_wrong())
+        for factor in (1 / 2, 1 / 10):  # nobody counted the backwards of this one
+            found = modules(of("a", ("gin",), times(factor)), passes={("b", "gin"): 2})
+            self.assertTrue(found.hands_on_wrong(), factor)
 
     def test_a_module_that_calls_a_collective_itself(self):
         calls = [("b.c", "backward", "all_reduce over tp", "x.py:1"), ("a", "forward", "all_reduce over dp", "x.py:2")]
