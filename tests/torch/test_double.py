@@ -53,6 +53,7 @@ class Converted(unittest.TestCase):
             "mapping": (Encoding(a=one, b=number), lambda found: [found["a"], found["b"]]),
             "ordered": (collections.OrderedDict(a=one, b=number), lambda found: [*found.values()]),
             "dataclass": (Batch(one, number), lambda found: [found.tokens, found.mask]),
+            "list of dataclasses": ([Batch(one, number)], lambda found: [found[0].tokens, found[0].mask]),
             "nested": ({"a": [(one,), Pair(number, None)]}, lambda found: [found["a"][0][0], found["a"][1].first]),
         }
         for name, (value, read) in table.items():
@@ -235,6 +236,14 @@ class Narrow(unittest.TestCase):
                 self.assertEqual(torch.ones(2).half().dtype, F64)  # and no others
         self.assertEqual(NoDouble.told, [[F64], [F32], [F32]])
         self.assertFalse(mode.narrow["NoDouble"].startswith("in `"))
+
+    def test_inside_of_an_operation_the_operation_is_named_alone(self):
+        mode = _double.Double()
+        with mode:
+            mode._inside = True
+            self.assertEqual(NoDouble.apply(torch.ones(2)).tolist(), [1, 1])
+            self.assertRaises(RuntimeError, NoDouble.apply, torch.ones(2, dtype=F64))
+        self.assertEqual(mode.narrow, {})
 
     def test_tensors_of_two_dtypes_are_all_made_f64(self):
         mode, one = _double.Double(), torch.ones(2, dtype=F64)

@@ -139,6 +139,21 @@ class Scales(unittest.TestCase):
                 found.remove()
                 self.assertIs(found.was_scaled("w"), expected and is_before, (name, is_before))
 
+    def test_a_scaler_works_as_it_does_without_a_watch(self):
+        param = nn.Parameter(torch.ones(3))
+        found = _afterwards.Afterwards([Watched("w", param, param)], None, None, lambda _, do, *given: do(*given))
+        scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=16.0), torch.optim.SGD([param], 1.0)
+        found.attach()
+        self.addCleanup(found.remove)
+        self.assertEqual((scaler.scale(torch.ones(1)).item(), scaler.get_scale()), (16, 16))
+        param.grad = torch.full((3,), 32.0)
+        self.assertIsNone(scaler.unscale_(optimizer))
+        self.assertEqual(param.grad.tolist(), [2, 2, 2])
+        self.assertEqual((found.scaled, found._scaler), ({"w": 1 / 16}, scaler))
+        self.assertIs(found._scale_of["w"], scaler._scale)
+        found.remove()
+        self.assertIs(found._unscale, None)
+
 
 class Readings(unittest.TestCase):
     """Further ways to read a sum."""

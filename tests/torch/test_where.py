@@ -193,6 +193,9 @@ class Microbatches(unittest.TestCase):
             self.assertEqual(found.microbatches("a"), count)
             self.assertEqual(len(found.module("a").values["out"]), count * calls)
             self.assertEqual(len(found.module("a").gradients["gin"]), count * calls)
+            self.assertEqual({*found.module("a").values}, {"in", "out"})
+            self.assertEqual({*found.module("a").gradients}, {"gin", "gout"})
+            self.assertEqual({key[2] for key, _ in found._gradients}, {"gout"})
             self.assertIsNone(found.forward())
             self.assertFalse(found.hands_on_wrong())
             for at in range(count * calls):
@@ -419,6 +422,14 @@ class Backward(unittest.TestCase):
         self.assertFalse(found.calls("a", "forward", tp))
         for module, count in (("b", 1), ("b.c", 1), ("a", 1), ("", 2), ("c", 0)):
             self.assertEqual(len(found.begins("forward", module, "", tp, None).collectives), count, module)
+
+
+class Order(unittest.TestCase):
+    def test_a_backward_ends_with_the_last_module_inside(self):
+        found, order = modules({}).found, FORWARD + BACKWARD
+        for name, last in (("", "a"), ("a", "a"), ("b", "b"), ("b.c", "b.c")):
+            self.assertEqual(found[name].backward, order.index((last, "gin")), name)
+            self.assertEqual(found[name].forward, order.index((name, "out")), name)
 
 
 class Names(unittest.TestCase):
