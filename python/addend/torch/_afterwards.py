@@ -67,7 +67,7 @@ def _multiplier(root: torch.Tensor) -> torch.Tensor | None:
         node = node.next_functions[0][0]
     saved: Any = getattr(node, "_raw_saved_other", None) if node is not None and node.name() == "MulBackward0" else None
     found = saved.data if saved is not None and getattr(saved, "unpack_hook", saved) is None else None
-    return found if type(found) is torch.Tensor and found.numel() == 1 else None
+    return found if found is not None and type(found) is torch.Tensor and found.numel() == 1 else None
 
 
 class Afterwards:
