@@ -26,7 +26,8 @@ static void judge(made_parts *m, ad_judged *list) {
 /* Counts near one that a mistake makes are that one, where the fit allows it; all others stay as they were fitted. */
 static void counts_are_those_of_a_mistake_or_as_fitted(void **state) {
   enum { RANKS = 3 };
-  static const double tried[] = {1, 0, 2, 1.0 / 3, 1.0 / 3 + 1e-3, 0.7, -1, 1 + 1e-3, 1 - 1e-3, 3};
+  static const double tried[] = {1,  0,        2,        1.0 / 3, 1.0 / 3 + 1e-3, 0.7,
+                                 -1, 1 + 1e-3, 1 - 1e-3, 3,       1 + 1e-5,       0.5 - 1e-5};
   for (size_t i = 0; i < sizeof tried / sizeof *tried; i++) {
     double counts[RANKS] = {1, tried[i], 1};
     made_parts m;
@@ -49,8 +50,8 @@ static void counts_are_those_of_a_mistake_or_as_fitted(void **state) {
 
 /* A sum whose elements are off by `off` times the unit roundoff of a dtype, up and down, is one that was rounded to
  * it, although the dump says f64. */
-static ad_dtype rounded(double off, double unit, int elements) {
-  double counts[2] = {1, 0};
+static ad_dtype rounded(double first, double off, double unit, int elements) {
+  double counts[2] = {first, 0};
   made_parts m;
   ad_judged judged;
   int64_t holders[2] = {0, 1};
@@ -62,6 +63,7 @@ static ad_dtype rounded(double off, double unit, int elements) {
   for (int i = 0; i < elements; i++) m.sum[i] *= 1 + off * unit * (i / 2 % 2 ? -1 : 1);
   judge(&m, &judged);
   assert_int_equal(judged.holds, 0);
+  assert_true(judged.why.errors[0] > 0);
   ad_dtype found = judged.why.explains ? judged.why.rounded : AD_F64;
   ad_judged_clear(&m.parts, &judged);
   drop_parts(&m);
@@ -73,9 +75,17 @@ static void a_sum_may_be_rounded_to_a_narrower_dtype(void **state) {
   static const double units[] = {0x1p-24, 0x1p-11, 0x1p-8};
   static const ad_dtype dtypes[] = {AD_F32, AD_F16, AD_BF16}, beyond[] = {AD_F16, AD_BF16, AD_F64};
   for (int i = 0; i < 3; i++) {
-    assert_int_equal(rounded(0.99 * 3, units[i], 400), dtypes[i]);
-    assert_int_equal(rounded(1.01 * 3, units[i], 400), beyond[i]);
+    assert_int_equal(rounded(1, 0.99 * 3, units[i], 400), dtypes[i]);
+    assert_int_equal(rounded(1, 1.01 * 3, units[i], 400), beyond[i]);
   }
+}
+
+/* A count that no mistake makes is fitted to its elements: at least 40 bits of others must agree, 22 of each in f32. */
+static void fitted_counts_need_elements_of_their_own(void **state) {
+  assert_int_equal(rounded(0.7, 1, 0x1p-24, 8), AD_F32);
+  assert_int_equal(rounded(0.7, 1, 0x1p-24, 4), AD_F32);
+  assert_int_equal(rounded(0.7, 1, 0x1p-24, 3), AD_F64);
+  assert_int_equal(rounded(1, 1, 0x1p-24, 3), AD_F32);
 }
 
 /* ---- sums in a dtype that hides a missing addend ---- */
@@ -159,6 +169,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(counts_are_those_of_a_mistake_or_as_fitted),
       cmocka_unit_test(a_sum_may_be_rounded_to_a_narrower_dtype),
+      cmocka_unit_test(fitted_counts_need_elements_of_their_own),
       cmocka_unit_test(counts_are_fitted_where_rounding_may_hide_an_addend),
       cmocka_unit_test(copies_may_differ_by_64_roundings_of_the_largest_element),
   };
