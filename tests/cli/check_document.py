@@ -43,7 +43,8 @@ if "sabotage" in document:
             assert set(cause) == {"kind", "axes", "factor", "text", "place"} and cause["text"], entry
         assert entry["caught_by"] in ("type", "number", "protocol", "no_effect"), entry
         if entry["caught_by"] != "number" or entry["ratio"] is None: assert entry["message"], entry
-        if entry["caught_by"] == "number": assert entry["param"] and (entry["cause"] or entry["possible_causes"]), entry
+        only_changes_loss = entry["ratio"] is None and (entry["loss_rel_err"] or 0) > 1e-9  # which no parameter is the place of
+        if entry["caught_by"] == "number" and not only_changes_loss: assert entry["param"] and (entry["cause"] or entry["possible_causes"]), entry
         if entry["expected_ratio"] is not None and entry["caught_by"] == "number":
             assert abs(entry["ratio"] / entry["expected_ratio"] - 1) < 1e-6, entry
     for entry in derived:
