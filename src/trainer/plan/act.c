@@ -39,11 +39,21 @@ static int passes_values(const ad_run *run) {
   return 0;
 }
 
+/* Whether this rank has no row of any microbatch, and gets none from other ranks: it makes no matrix product. */
+static int has_no_rows(const ad_run *run) {
+  const ad_array *array;
+  size_t i = 0;
+  for (; (array = ad_program_batch_array(ad_run_program(run), i, NULL, 0)); i++)
+    if (ad_array_bytes(array)) return 0;
+  return i > 0 && !passes_values(run);
+}
+
 /* Memory of the library that makes this run's matrix products, judged by how a product of usual size is made. */
 static size_t products_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
   gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
   gemm_way way = ad_gemm_choose(&products, &usual);
+  if (has_no_rows(run)) return 0;
   if (way != GEMM_ONEDNN && way != GEMM_WIDEN_ONEDNN) return 0;
   return usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes;
 }
