@@ -172,12 +172,12 @@ static void what_backward_must_leave_as_it_is(void **state) {
 
 static void what_a_slot_says(void **state) {
 #if defined(AD_SANITIZED) /* with a sanitizer the child ends by an exit status, and may end before */
-  ad_operation other = bend;
-  other.backward = ignores_that_a_slot_is_null;
-  assert_int_equal(ad_check_operation(&other, &on_matrix), AD_INVALID);
+  ad_operation ends = bend;
+  ends.backward = ignores_that_a_slot_is_null;
+  assert_int_equal(ad_check_operation(&ends, &on_matrix), AD_INVALID);
   assert_facts(ad_last_error(), "bend", "NULL", "operand 1", "1");
-  other.backward = needs_more_scratch;
-  assert_int_equal(ad_check_operation(&other, &on_matrix), AD_INVALID);
+  ends.backward = needs_more_scratch;
+  assert_int_equal(ad_check_operation(&ends, &on_matrix), AD_INVALID);
   assert_facts(ad_last_error(), "bend", "operand 2");
 #else
   WITH_BACKWARD(ignores_that_a_slot_is_null, "NULL", "operand 1", "signal 11");
