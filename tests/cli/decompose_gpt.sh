@@ -64,7 +64,7 @@ kill -INT $launcher
 exits_with 3 wait $launcher
 step=$(ls long/target/checkpoints | sed -n 's/step-//p' | sort -n | tail -1)
 [ "$(wc -l <long/target/metrics.jsonl)" = "$step" ] && [ ! -e long/metrics.jsonl ] || fail "the run was not stopped in the target's training, or has no metrics of it"
-exits_with 2 train -o long
+exits_with 2 train -o long --set target.steps=100000
 says err long/target "$step of" "100000 steps"
 train -o long --resume --set target.steps=$((step + 5)) || fail "resuming in the target's training fails"
 says_facts err "after $step"

@@ -127,10 +127,11 @@ static int differ_in_counts(ad_comm *comm, void *context) {
       .size = sizeof call, .op = op, .group = w->all, .in = w->in, .out = w->out, .counts = counts, .dtype = AD_F32};
   if (op == AD_ALL_TO_ALL) call.receive_counts = receive;
   if (w->rank == 1) usleep(300000);  // the two ranks that agree are both in the call when the difference is found
+  const char *nodes = getenv("ADDEND_TEST_NODES"); /* of two nodes each has one rank that speaks for it */
   if (op == AD_ALL_TO_ALL)
     fails_on_all(w, &call, AD_MISMATCH, "rank 1", "4 elements", "rank 0", "receives 1");
   else
-    fails_on_all(w, &call, AD_MISMATCH, "ranks 0,2", "rank 1", "6 f32");
+    fails_on_all(w, &call, AD_MISMATCH, "rank 1", nodes && *nodes == '2' ? "6 f32" : "ranks 0,2", "6 f32");
   return close_world(w);
 }
 

@@ -155,7 +155,7 @@ size_t ad_program_loss_count(const ad_program *program);
 const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss);
 size_t ad_program_crossing_count(const ad_program *program);
 const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing);
-/* To how many modules or stages the value of the parameter of this name goes; crossings name its layer. */
+/* The number of other modules or stages that use the parameter of this name: a crossing brings them its value. */
 size_t ad_program_gives_param(const ad_program *program, const char *name);
 size_t ad_program_phase_count(const ad_program *program);
 const ad_phase *ad_program_phase(const ad_program *program, size_t phase);
