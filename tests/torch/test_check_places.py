@@ -14,6 +14,7 @@ from torch.autograd import Function
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from addend.torch import check
+from addend.torch._proof import _names, _trace
 from addend.torch._proof._calls import Calls
 from addend.torch._proof._trace import Trace
 
@@ -242,6 +243,42 @@ def proof(parallelize, mesh=2):
 
 def names_of(report):
     return [call.partition(" (")[0] for call in report.begins.calls]
+
+
+def called_through(look, *files, name="line"):
+    """What `look` finds if a job's function of this name calls it in line 2, through one function of each file."""
+    for file in reversed(files):
+        look = defined(file, "through", look)
+    return defined("/job/train.py", name, look)()
+
+
+def defined(file, name, calls):
+    found = {"calls": calls}
+    exec(compile(f"def {name}():\n    return calls()", file, "exec"), found)
+    return found[name]
+
+
+class Lines(unittest.TestCase):
+    """The job's line is found through any number of calls in between, of which there may be none. No job runs."""
+
+    OWN = _names.__file__
+    WAY = dist.distributed_c10d.__file__  # PyTorch's collectives call others
+    WRAPPER = nn.parallel.distributed.__file__  # calls collectives of itself
+
+    def test_the_innermost_call_outside(self):
+        for between in ((), (self.OWN,), (self.WRAPPER,), (self.OWN, self.WRAPPER), (self.OWN,) * 2 + (self.WAY,) * 3):
+            self.assertEqual(called_through(_names.caller, *between), "/job/train.py:2", between)
+
+    def test_the_call_of_the_job(self):
+        for between in ((), (self.OWN,), (self.WAY,), (self.WAY, self.OWN), (self.WAY,) * 3 + (self.OWN,) * 2):
+            self.assertEqual(called_through(_names.called, *between), "/job/train.py:2", between)
+        for between in ((self.WRAPPER,), (self.WRAPPER, self.WAY), (self.WRAPPER, self.WAY, self.OWN, self.OWN)):
+            self.assertEqual(called_through(_names.called, *between), "", between)
+
+    def test_the_backward_of_weights_alone(self):
+        for between in ((), (self.OWN,), (self.OWN,) * 5):
+            self.assertIs(called_through(_trace._weights_alone, *between, name="stage_backward_weight"), True, between)
+            self.assertIs(called_through(_trace._weights_alone, *between, name="stage_backward"), False, between)
 
 
 class Places(unittest.TestCase):

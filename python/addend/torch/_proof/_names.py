@@ -4,6 +4,7 @@ the job that made a call."""
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from typing import Iterable, Iterator, List, Tuple
 
@@ -50,7 +51,7 @@ def is_inside(file: str) -> bool:
 
 def caller() -> str:
     """file:line of the innermost call outside of PyTorch and of this package."""
-    for frame, line in traceback.walk_stack(None):
+    for frame, line in traceback.walk_stack(sys._getframe()):
         if not is_inside(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{line}"
     return ""
@@ -70,7 +71,7 @@ _WAYS = tuple(  # files of PyTorch through which a call of a public function goe
 def called() -> str:
     """file:line of the job's call of the present operation; "" if PyTorch itself, such as a wrapper, made the call."""
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    for frame, line in traceback.walk_stack(None):
+    for frame, line in traceback.walk_stack(sys._getframe()):
         file = frame.f_code.co_filename
         if not file.startswith((own, "<", *_WAYS)):
             return "" if is_inside(file) else f"{file}:{line}"

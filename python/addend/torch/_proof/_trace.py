@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any, Collection, Dict, List, Optional, Tuple
 
@@ -201,7 +202,7 @@ class Trace:
 
 def _weights_alone() -> bool:
     """Whether a zero-bubble schedule now computes gradients of weights, in which hooks are called a second time."""
-    return any(frame.f_code.co_name == "stage_backward_weight" for frame, _ in traceback.walk_stack(None))
+    return any(frame.f_code.co_name == "stage_backward_weight" for frame, _ in traceback.walk_stack(sys._getframe()))
 
 
 def _ends(name: str, own: Collection[str], whole: Optional[Record], everywhere: Collection[str]) -> Tuple[bool, bool]:
