@@ -10,19 +10,22 @@
 #include "check/account.h"
 #include "says.h"
 
+static ad_recipe *parsed(const char *text) {
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(text, "account.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
 /* A recipe with two pools and the bridge `images` between them, cut along an axis of 3. */
 static ad_recipe *two_pools(void) {
-  ad_recipe *recipe = NULL;
-  must(
-      ad_recipe_parse("name: pictures\nmodel: {kind: ocr, encoder_layers: 1, encoder_d_model: 16, encoder_heads: 2,"
-                      " patch: 8, layers: 1, d_model: 16, heads: 2}\n"
-                      "data: {text: [/usr/share/common-licenses],"
-                      " fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 6, height: 16, width: 48,"
-                      " sizes: [9, 11]}\n"
-                      "mesh: {encoder: \"dp=2 tp=1\", model: \"dp=1 cp=3\"}\nplacement: disjoint\n"
-                      "train: {global_batch: 8, microbatches: 2, steps: 3, lr: 1e-3}\n",
-                      "pictures.yaml", NULL, 0, &recipe));
-  return recipe;
+  return parsed(
+      "name: pictures\nmodel: {kind: ocr, encoder_layers: 1, encoder_d_model: 16, encoder_heads: 2,"
+      " patch: 8, layers: 1, d_model: 16, heads: 2}\n"
+      "data: {text: [/usr/share/common-licenses],"
+      " fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 6, height: 16, width: 48,"
+      " sizes: [9, 11]}\n"
+      "mesh: {encoder: \"dp=2 tp=1\", model: \"dp=1 cp=3\"}\nplacement: disjoint\n"
+      "train: {global_batch: 8, microbatches: 2, steps: 3, lr: 1e-3}\n");
 }
 
 typedef struct saying {
@@ -52,55 +55,62 @@ static ad_sabotage says(const char *test, const ad_recipe *recipe, const saying 
 }
 #define SAYS(recipe, ...) says(__func__, (recipe), &(saying){__VA_ARGS__})
 
-static void a_bridges_sum_is_told_with_the_bridge(void **state) {
-  ad_recipe *recipe = two_pools();
-  SAYS(recipe, "averaged: images", "all_reduce over cp", 2, AD_CAUSE_AVERAGED, AD_AXES(AD_CP), "images",
-       {"images", "cp"});
-  SAYS(recipe, "first_microbatch_only: images", "all_reduce over cp", 2, AD_CAUSE_UNKNOWN, AD_AXES(AD_CP), "images",
-       {"images", "cp"});
+/* Tries several mistakes of one recipe, which it takes. */
+static void says_each(const char *test, ad_recipe *recipe, const saying *list, size_t count) {
+  for (size_t i = 0; i < count; i++) says(test, recipe, &list[i]);
   ad_recipe_destroy(recipe);
+}
+#define SAYS_EACH(recipe, ...) \
+  says_each(__func__, (recipe), (const saying[]){__VA_ARGS__}, sizeof(const saying[]){__VA_ARGS__} / sizeof(saying))
+
+static void a_bridges_sum_is_told_with_the_bridge(void **state) {
+  SAYS_EACH(
+      two_pools(),
+      {"averaged: images", "all_reduce over cp", 2, AD_CAUSE_AVERAGED, AD_AXES(AD_CP), "images", {"images", "cp"}},
+      {"first_microbatch_only: images",
+       "all_reduce over cp",
+       2,
+       AD_CAUSE_UNKNOWN,
+       AD_AXES(AD_CP),
+       "images",
+       {"images", "cp"}});
 }
 
 /* A group of ranks that is one axis in the experts' view and two in the tokens' view is named by the experts' axis. */
 static void a_parameter_of_experts_is_told_of_in_its_own_view(void **state) {
-  ad_recipe *recipe = NULL;
-  must(
-      ad_recipe_parse("name: spread\nmodel: {kind: moe, layers: 1, d_model: 8, heads: 2, experts: 7, top_k: 2,"
-                      " expert_hidden: 6}\n"
-                      "data: {text: [/usr/share/common-licenses], seq: 5}\n"
-                      "mesh: \"dp_shard=3 tp=2\"\nviews: {sparse: \"efsdp=1 ep=6 etp=1\"}\n"
-                      "train: {global_batch: 5, microbatches: 2, steps: 3, lr: 1e-3}\n",
-                      "spread.yaml", NULL, 0, &recipe));
-  SAYS(recipe, "experts-divided-by-own-group", "", 1, AD_CAUSE_DOUBLED, AD_AXES(AD_EP), "", {"ep"});
-  ad_recipe_destroy(recipe);
+  SAYS_EACH(parsed("name: spread\nmodel: {kind: moe, layers: 1, d_model: 8, heads: 2, experts: 7, top_k: 2,"
+                   " expert_hidden: 6}\n"
+                   "data: {text: [/usr/share/common-licenses], seq: 5}\n"
+                   "mesh: \"dp_shard=3 tp=2\"\nviews: {sparse: \"efsdp=1 ep=6 etp=1\"}\n"
+                   "train: {global_batch: 5, microbatches: 2, steps: 3, lr: 1e-3}\n"),
+            {"experts-divided-by-own-group", "", 1, AD_CAUSE_DOUBLED, AD_AXES(AD_EP), "", {"ep"}});
 }
 
 /* A wrong group that consists of an axis of the experts' view and one of the tokens' view is named in the experts'
  * view. */
 static void a_group_of_two_views_is_told_of_in_one(void **state) {
-  ad_recipe *recipe = NULL;
-  must(
-      ad_recipe_parse("name: mixed\nmodel: {kind: moe, layers: 1, d_model: 8, heads: 2, experts: 4, top_k: 2,"
-                      " expert_hidden: 6}\n"
-                      "data: {text: [/usr/share/common-licenses], seq: 5}\n"
-                      "mesh: \"dp_shard=4 tp=2\"\nviews: {sparse: \"efsdp=2 ep=2 etp=2\"}\n"
-                      "train: {global_batch: 8, steps: 3, lr: 1e-3}\n",
-                      "mixed.yaml", NULL, 0, &recipe));
-  SAYS(recipe, "more_axes:etp: ", "all_reduce over efsdp", 1, AD_CAUSE_WRONG_GROUP, AD_AXES(AD_EFSDP) | AD_AXES(AD_ETP),
-       "", {"efsdp,etp"});
-  ad_recipe_destroy(recipe);
+  SAYS_EACH(parsed("name: mixed\nmodel: {kind: moe, layers: 1, d_model: 8, heads: 2, experts: 4, top_k: 2,"
+                   " expert_hidden: 6}\n"
+                   "data: {text: [/usr/share/common-licenses], seq: 5}\n"
+                   "mesh: \"dp_shard=4 tp=2\"\nviews: {sparse: \"efsdp=2 ep=2 etp=2\"}\n"
+                   "train: {global_batch: 8, steps: 3, lr: 1e-3}\n"),
+            {"more_axes:etp: ",
+             "all_reduce over efsdp",
+             1,
+             AD_CAUSE_WRONG_GROUP,
+             AD_AXES(AD_EFSDP) | AD_AXES(AD_ETP),
+             "",
+             {"efsdp,etp"}});
 }
 
 /* A wrong count of tokens is named by the axes of the tokens' view, since the experts' view has none for it. */
 static void the_count_is_told_of_in_the_view_of_tokens(void **state) {
-  ad_recipe *recipe = NULL;
-  must(
-      ad_recipe_parse("name: counted\nmodel: {kind: moe, layers: 2, d_model: 24, heads: 6, experts: 5, top_k: 2,"
-                      " expert_hidden: 10, score_before_experts: true}\n"
-                      "data: {text: [/usr/share/common-licenses], seq: 12, valid: [1, 0.5, 0.25, 1, 0, 0]}\n"
-                      "mesh: \"dp_shard=2 cp=2\"\nviews: {sparse: \"ep=4 etp=1\"}\n"
-                      "train: {global_batch: 5, microbatches: 2, steps: 3, lr: 1e-3, seed: 1}\n",
-                      "counted.yaml", NULL, 0, &recipe));
+  ad_recipe *recipe = parsed(
+      "name: counted\nmodel: {kind: moe, layers: 2, d_model: 24, heads: 6, experts: 5, top_k: 2,"
+      " expert_hidden: 10, score_before_experts: true}\n"
+      "data: {text: [/usr/share/common-licenses], seq: 12, valid: [1, 0.5, 0.25, 1, 0, 0]}\n"
+      "mesh: \"dp_shard=2 cp=2\"\nviews: {sparse: \"ep=4 etp=1\"}\n"
+      "train: {global_batch: 5, microbatches: 2, steps: 3, lr: 1e-3, seed: 1}\n");
   ad_sabotage count = SAYS(recipe, "left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD) | AD_AXES(AD_CP),
                            "", {"dp_shard,cp"});
   assert_true(count.loss_err > 0.01);  // a wrong count makes the loss wrong too
@@ -110,34 +120,31 @@ static void the_count_is_told_of_in_the_view_of_tokens(void **state) {
 /* One rank reads the batch of another step. Its count is summed with the others' of its group, so the ranks of a group
  * have one count, and those beside them along tp have another: no sum of counts was left out. */
 static void a_count_that_differs_beside_its_sum_is_no_sum_left_out(void **state) {
-  ad_recipe *recipe = NULL;
-  must(
-      ad_recipe_parse("name: beside\nmodel: {kind: ocr, encoder_layers: 1, encoder_d_model: 16, encoder_heads: 2,"
-                      " patch: 8, layers: 1, d_model: 16, heads: 2}\n"
-                      "data: {text: [/usr/share/common-licenses],"
-                      " fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 6, height: 16, width: 48,"
-                      " sizes: [9, 11]}\n"
-                      "mesh: {encoder: \"dp=4\", model: \"dp=2 tp=2\"}\nplacement: colocated\n"
-                      "train: {global_batch: 8, microbatches: 2, steps: 3, lr: 1e-3}\n",
-                      "beside.yaml", NULL, 0, &recipe));
-  SAYS(recipe, "shifted-slice", "", 1, AD_CAUSE_UNKNOWN, AD_AXES(AD_TP), "", {"tp"});
-  SAYS(recipe, "left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD), "", {"dp_shard"});
-  ad_recipe_destroy(recipe);
+  SAYS_EACH(parsed("name: beside\nmodel: {kind: ocr, encoder_layers: 1, encoder_d_model: 16, encoder_heads: 2,"
+                   " patch: 8, layers: 1, d_model: 16, heads: 2}\n"
+                   "data: {text: [/usr/share/common-licenses],"
+                   " fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 6, height: 16, width: 48,"
+                   " sizes: [9, 11]}\n"
+                   "mesh: {encoder: \"dp=4\", model: \"dp=2 tp=2\"}\nplacement: colocated\n"
+                   "train: {global_batch: 8, microbatches: 2, steps: 3, lr: 1e-3}\n"),
+            {"shifted-slice", "", 1, AD_CAUSE_UNKNOWN, AD_AXES(AD_TP), "", {"tp"}},
+            {"left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD), "", {"dp_shard"}});
 }
 
 /* Each rank has one element of a norm's weight, or none, and any factor gives one element. */
 static void shards_of_one_element_that_were_summed_are_no_factor(void **state) {
-  ad_recipe *recipe = NULL;
-  must(
-      ad_recipe_parse("name: uneven\nmodel: {kind: gpt, layers: 1, d_model: 6, heads: 1, d_hidden: 10, tied: false}\n"
-                      "data: {text: [/usr/share/common-licenses], seq: 12" UNEQUAL "}\n"
-                      "mesh: \"dp_replicate=1 dp_shard=7\"\nshard: {zero: 3}\n"
-                      "train: {global_batch: 12, microbatches: 2, steps: 3, lr: 1e-3, seed: 1}\n",
-                      "uneven.yaml", NULL, 0, &recipe));
-  SAYS(recipe, "more_axes:dp_shard: blocks.0.norm.mlp", "all_reduce over dp_replicate", 1, AD_CAUSE_WRONG_GROUP,
-       AD_AXES(AD_DP_SHARD), "", {"dp_shard"});
-  SAYS(recipe, "fewer_axes:dp_shard: norm", "all_reduce", 2, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD), "", {"dp_shard"});
-  ad_recipe_destroy(recipe);
+  SAYS_EACH(parsed("name: uneven\nmodel: {kind: gpt, layers: 1, d_model: 6, heads: 1, d_hidden: 10, tied: false}\n"
+                   "data: {text: [/usr/share/common-licenses], seq: 12" UNEQUAL "}\n"
+                   "mesh: \"dp_replicate=1 dp_shard=7\"\nshard: {zero: 3}\n"
+                   "train: {global_batch: 12, microbatches: 2, steps: 3, lr: 1e-3, seed: 1}\n"),
+            {"more_axes:dp_shard: blocks.0.norm.mlp",
+             "all_reduce over dp_replicate",
+             1,
+             AD_CAUSE_WRONG_GROUP,
+             AD_AXES(AD_DP_SHARD),
+             "",
+             {"dp_shard"}},
+            {"fewer_axes:dp_shard: norm", "all_reduce", 2, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD), "", {"dp_shard"}});
 }
 
 static void what_was_counted_is_told_by_microbatches(void **state) {
