@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests script/freeze: the same build compares equal, and each planted change is a difference with its subject: a value of a
-# document, an exit status, one byte of weights, a line of --help, a symbol, a slower program; a rename that is told is none.
+# document, an exit status, one byte of weights, a line of --help, a symbol, a name of the Python package, a slower program;
+# a rename that is told is none.
 #   freeze.sh SOURCE BUILD
 set -eu
 source=$1 build=$2
@@ -97,4 +98,43 @@ freeze 1 word compare --only json
 echo 'world number_of_ranks' >"$work/renames"
 freeze 0 word compare --only json --renames "$work/renames"
 freeze 1 none compare --only json --renames "$work/renames"
+
+# What the Python package has, in a tree of its own: what is private may change. A name, an argument's default, a field's
+# type and a keyword argument that a TypedDict declares are differences.
+tree=$work/tree
+mkdir -p "$tree/build" "$tree/script"
+cp "$source/script/freeze" "$source/script/names" "$tree/script/"
+cp -r "$source/python" "$tree/python"
+ln -s "$(cd "$source" && pwd -P)"/{bench,tests,recipes,examples} "$tree/"
+ln -s "$build"/libaddend.so "$build"/addend "$tree/build/"
+echo "CMAKE_HOME_DIRECTORY:INTERNAL=$(cd "$tree" && pwd -P)" >"$tree/build/CMakeCache.txt"
+names() { # arguments: exit status, what script/freeze is to do
+  local status=0
+  PYTHONDONTWRITEBYTECODE=1 python3 "$tree/script/freeze" "$2" "$work/named" --only names --all >"$work/out" 2>"$work/err" || status=$?
+  [ $status -eq "$1" ] || fail "script/freeze $2 --only names: exit $status instead of $1"
+}
+change() { # arguments: file of the package, command of sed, which must change it
+  local file=$tree/python/addend/$1
+  cp "$file" "$work/before" && sed -i "$2" "$file" && ! cmp -s "$file" "$work/before" || fail "$1 has nothing for $2"
+}
+names 0 record
+grep -q '"addend: diff"' "$work/named/names.json" || fail "diff is no name of the package"
+change _layout.py 's/^def propagate(/def _unused(tree): pass\n\n\ndef propagate(/'
+names 0 compare
+change __init__.py 's/^    "explain",$/    "explained",/; s/ diff, explain$/ diff, explain as explained/'
+change _plan.py 's/ranks_per_node: int = 0/ranks_per_node: int = 1/'
+change _cause.py 's/^    text: str$/    text: bytes/'
+names 1 compare
+told "^names  addend: explain is gone \(was function \("
+told "^names  addend: explained is new \(function \("
+told "^names  addend: Cause.text was field str, is field bytes$"
+told "^names  addend: plan was function .*ranks_per_node: 'int' = 0.*, is function .*ranks_per_node: 'int' = 1"
+told ' in 5 facts$'
+if grep -q '"addend.torch: watch"' "$work/named/names.json"; then
+  change torch/_arguments.py '/^    reduce: /d'
+  names 1 compare
+  told "^names  addend.torch: assert_summed was function \(.* reduce: .*, is function "
+  told "^names  addend.torch: dump.__init__ was function \(.* reduce: .*, is function "
+  told ' in 7 facts$'
+fi
 echo "freeze: all hold"
