@@ -7,6 +7,7 @@
 
     from says import says, raises     in a test in Python: says(self, text, "dp", "1/3")
                                       with raises(self, ValueError, "dp"): ...
+                                      says_facts, says_nothing_of, raises_facts: as --has and --lacks
 
 What a fact is, and what the golden file has, stands in tests/support/says.h; both follow the same rules."""
 
@@ -97,12 +98,34 @@ def says(test, text, *facts):
         test.fail(wrong)
 
 
+def says_facts(test, text, *facts):
+    """Fails the test case unless a line of the text has the facts: for lines that differ from run to run."""
+    wrong = wrong_line(text, facts, None, None)
+    if wrong:
+        test.fail(wrong)
+
+
+def says_nothing_of(test, text, *facts):
+    """Fails the test case if a line of the text has the facts."""
+    wrong = unwanted_line(text, facts)
+    if wrong:
+        test.fail(wrong)
+
+
 @contextlib.contextmanager
 def raises(test, error, *facts):
     """Fails the test case unless the block raises the error, whose message says the facts."""
     with test.assertRaises(error) as caught:
-        yield
+        yield caught
     says(test, str(caught.exception), *facts)
+
+
+@contextlib.contextmanager
+def raises_facts(test, error, *facts):
+    """The same without the golden file."""
+    with test.assertRaises(error) as caught:
+        yield caught
+    says_facts(test, str(caught.exception), *facts)
 
 
 def unwanted_line(text, facts):

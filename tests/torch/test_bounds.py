@@ -7,8 +7,10 @@ import unittest
 
 import numpy
 import torch
+from says import raises
 from torch import nn
 
+import addend
 from addend.torch import _addends, _readings, _sample
 from addend.torch._proof import _double, _factors, _job, _judge, _losses, _match
 from addend.torch._proof._axes import Axes
@@ -277,9 +279,8 @@ class Buffers(unittest.TestCase):
         gradients = {"w": RIGHT}
         _job._need_numbers(1.0, gradients, [{"w": RIGHT, "mask": numpy.full(2, -INF)}])  # has no gradient
         for value in (NAN, INF):
-            with self.assertRaises(Exception, msg=value) as caught:
+            with raises(self, addend.InvalidError, "w", "step 2"):
                 _job._need_numbers(1.0, gradients, [{"w": RIGHT}, {"w": moved(RIGHT, value)}])
-            self.assertIn("step 2", str(caught.exception))
             for loss, wrong in ((value, RIGHT), (1.0, moved(RIGHT, value))):
                 self.assertRaises(Exception, _job._need_numbers, loss, {"w": wrong}, [])  # noqa: B017
 

@@ -7,6 +7,7 @@ import unittest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from says import says
 from torch import nn
 
 from addend.torch import check
@@ -134,7 +135,7 @@ class WrongSteps(unittest.TestCase):
             report = checked(lambda model, step=step: unlike_alone(model, step))
             self.assertIs(report.ok, False)
             self.assertEqual((report.begins.place, report.begins.step), ("optimizer", step), report)
-            self.assertIn(f"begins: the optimizer, step {step}: ", str(report))
+            says(self, str(report), f"step {step}")
 
     def test_a_wrong_gradient_comes_before_the_update(self):
         report = checked(OPTIMIZERS["SGD"], lambda model, mesh: model)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from says import says, says_nothing_of
 from torch import nn
 from torch.autograd import graph
 from torch.nn import functional
@@ -173,11 +174,13 @@ class Unified(unittest.TestCase):
         self.assertEqual(self.unified(unknown.clone(), wanted=unknown)[:2], (0, {}))
 
     def test_the_note_names_one_and_how_many_more(self):
-        for count, some in ((1, "values: a"), (2, "a and 1 more"), (3, "a and 2 more")):
+        for count, more in (1, "0 more"), (2, "1 more"), (3, "2 more"):
             said, _ = _double.unify_buffers(
                 [buffered(*(self.off(1) for _ in range(count)))], dict.fromkeys("abc", self.RIGHT)
             )
-            self.assertTrue(next(iter(said)).endswith(some), (count, said))
+            says(self, next(iter(said)), "a", *[more] * (count > 1))
+            if count == 1:
+                says_nothing_of(self, next(iter(said)), more)
 
     def test_buffers_are_named_without_wrappers(self):
         outer = buffered(torch.ones(1), torch.ones(1, dtype=torch.int64))
@@ -225,7 +228,7 @@ class Narrow(unittest.TestCase):
                         self.assertRaises(kind, NoDouble.apply, torch.ones(2, dtype=F64))
                 self.assertEqual([*mode.narrow], ["NoDouble"] * (taken and kind is not KeyError))
                 for place in mode.narrow.values():
-                    self.assertTrue(place.startswith("in `b`, "), place)
+                    says(self, place, "b", "test_double.py")
 
     def test_it_is_tried_in_f64_once(self):
         mode = _double.Double()
@@ -235,7 +238,7 @@ class Narrow(unittest.TestCase):
                 self.assertEqual(NoDouble.inner, F16)  # its own conversions stay
                 self.assertEqual(torch.ones(2).half().dtype, F64)  # and no others
         self.assertEqual(NoDouble.told, [[F64], [F32], [F32]])
-        self.assertFalse(mode.narrow["NoDouble"].startswith("in `"))
+        self.assertNotIn("`", mode.narrow["NoDouble"])
 
     def test_inside_of_an_operation_the_operation_is_named_alone(self):
         mode = _double.Double()
@@ -293,21 +296,21 @@ class Narrow(unittest.TestCase):
             self.assertEqual((NoDouble.told, [*mode.narrow]), ([F32], ["NoDouble"]))
 
 
-CONVERSIONS, DROPOUT, AUTOCAST = "conversions to a narrower dtype", "dropout is off", "autocast was off"
+CONVERSIONS, DROPOUT, AUTOCAST = "f64", "dropout", "autocast"
 
 
 class Step(unittest.TestCase):
     X = torch.linspace(1, 2, 16, dtype=F64).reshape(1, 4, 4)
 
     def hold(self, table):
-        for name, (call, dtype, *words) in table.items():
+        for name, (call, dtype, *facts) in table.items():
             mode = _double.Double()
             with self.subTest(name), mode:
                 found = call(self.X)
                 self.assertEqual(found.dtype, dtype)
-            self.assertEqual(len(mode.notes), len(words), mode.notes)
-            for some in words:
-                self.assertTrue(any(some in note for note in mode.notes), (name, mode.notes))
+            self.assertEqual(len(mode.notes), len(facts), mode.notes)
+            for fact in facts:
+                says(self, "\n".join(sorted(mode.notes, reverse=True)), fact)
 
     def test_conversions_to_narrower_dtypes_are_to_f64(self):
         self.hold(
@@ -453,7 +456,8 @@ class Made(unittest.TestCase):
         model.layer = nn.Module()
         model.layer.ones = nn.Parameter(torch.ones(2))
         (said,) = _double.vary_constants(model)
-        self.assertTrue(said.endswith(": zeros, ones"), said)
+        says(self, said, "zeros", "ones")
+        self.assertEqual(said.count("`"), 4, said)
         for name, value in values.items():
             own = getattr(model, name).detach()
             self.assertEqual(torch.equal(own, value), name not in ("zeros", "ones"), name)

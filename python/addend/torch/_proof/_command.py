@@ -35,11 +35,11 @@ def _load(text: str) -> Dict[str, Any]:
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
-        raise addend.InvalidError(f"there is no module {error.name} in {os.getcwd()} or on PYTHONPATH") from error
+        raise addend.InvalidError(f"there is no module `{error.name}` in {os.getcwd()} or on PYTHONPATH") from error
     function = getattr(module, name, None)
     if not callable(function):
         own = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
-        raise addend.InvalidError(f"{path} has no function {name}; it has {', '.join(own) or 'none'}")
+        raise addend.InvalidError(f"`{path}` has no function `{name}`; it has {', '.join(own) or 'none'}")
     found = function()
     if not isinstance(found, dict):
         raise addend.InvalidError(f"{text} returned {type(found).__name__}, not a dictionary of check's arguments")

@@ -108,7 +108,7 @@ def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]
         if buffer.dtype in NARROW:
             narrow[name] = _SHORT.get(buffer.dtype, str(buffer.dtype).removeprefix("torch."))
     more = f" and {len(found) - 1} more" if found[1:] else ""
-    said = f"buffers that parallelize rounded otherwise have one process's values: {found[0]}{more}" if found else ""
+    said = f"buffers that parallelize rounded otherwise have one process's values: `{found[0]}`{more}" if found else ""
     return {said} - {""}, narrow
 
 
@@ -265,10 +265,10 @@ class Double(TorchFunctionMode):
             args = tuple(_wide(value) for value in args)
             kwargs = {key: _wide(value) for key, value in kwargs.items()}
         if name == "dropout" or name.endswith("_dropout"):
-            self.said.add("dropout is off")
+            self.said.add("`dropout` is off")
             return args[0] if args else kwargs["input"]
         if kwargs.get("dropout_p"):
-            self.said.add("dropout is off")
+            self.said.add("`dropout` is off")
             kwargs["dropout_p"] = 0.0
         if name in _DRAWS:
             self._drawn.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
@@ -278,7 +278,7 @@ class Double(TorchFunctionMode):
         try:
             if not torch.is_autocast_enabled("cpu"):
                 return self._call(name, func, args, kwargs)
-            self.said.add("autocast was off: f64")
+            self.said.add("`autocast` was off: f64")
             with torch.autocast("cpu", enabled=False):
                 return self._call(name, func, args, kwargs)
         finally:
@@ -316,7 +316,7 @@ def quiet(model: nn.Module) -> Set[str]:
         for name in (name for name, is_held in held.items() if is_held and getattr(module, name)):
             setattr(module, name, 0.0)
             is_found = True
-    return {"dropout is off"} if is_found else set()
+    return {"`dropout` is off"} if is_found else set()
 
 
 def widen_policies(parts: Iterable[nn.Module]) -> Set[str]:
@@ -331,7 +331,7 @@ def widen_policies(parts: Iterable[nn.Module]) -> Set[str]:
             if policy is not None and any((policy.param_dtype, policy.reduce_dtype, policy.output_dtype)):
                 wide = dataclasses.replace(policy, param_dtype=None, reduce_dtype=None, output_dtype=None)
                 setattr(holder, name, wide)
-                said.add("fully_shard's mixed precision was off: f64")
+                said.add("`fully_shard`'s mixed precision was off: f64")
     return said
 
 
@@ -345,4 +345,5 @@ def vary_constants(model: nn.Module) -> Set[str]:
             if parameter.numel() > 1 and bool((parameter == parameter.reshape(-1)[0]).all()):
                 parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype) * 0.1)
                 varied[name.rpartition(".")[2]] = None
-    return {f"parameters that held one number were varied: {', '.join(varied)}"} if varied else set()
+    names = ", ".join(f"`{name}`" for name in varied)
+    return {f"parameters that held one number were varied: {names}"} if varied else set()

@@ -13,6 +13,7 @@ class Reading(NamedTuple):
 
     text: str
     axes: FrozenSet[str]
+    microbatches: int = 1  # how many of them are a part of it; 1: none
 
 
 class Factors:
@@ -41,7 +42,7 @@ class Factors:
             words = [f"averaged over {along}"] * bool(some) + [f"divided by {batches}"] * bool(batches)
         else:
             return []
-        return [Reading(" and ".join(words), some)]
+        return [Reading(" and ".join(words), some, count)]
 
     def causes(self, factor: Optional[float]) -> List[str]:
         """The readings' words."""

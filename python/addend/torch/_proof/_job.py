@@ -31,7 +31,7 @@ _SEED = 20
 _TIMES = 8.0  # allowed error of ranks, as a multiple of the error that rounding makes in one process
 _DRAWS = 4  # number of random roundings that are tried
 _ROUNDING = 1e-4  # errors are relative to a gradient's largest element, but at least this part of the largest of all
-STEPS = ("its first step", "its second step", "its third step")  # three, since a lost hook shows only after the first
+STEPS = 3  # that are compared: a lost hook shows only after the first
 
 
 @dataclasses.dataclass
@@ -137,7 +137,7 @@ def microbatches(task: Task, axes: Axes, rank: Optional[int]) -> List[Any]:
         found = whole if rank is None else cut(whole, rank, axes)
     if found is None:
         whose = "the whole" if rank is None else f"rank {rank}"
-        raise addend.InvalidError(f"batches returned None for {whose}: it must return a list of microbatches")
+        raise addend.InvalidError(f"`batches` returned None for {whose}: it must return a list of microbatches")
     return [_double.doubled(batch) for batch in (found if isinstance(found, list) else [found])]
 
 
@@ -147,11 +147,11 @@ def _loss_of(task: Task, model: Any, batch: Any) -> Tuple[torch.Tensor, Optional
     if isinstance(found, (tuple, list)):
         if len(found) != 2:
             raise addend.InvalidError(
-                f"loss returned {len(found)} values; it must return a scalar, or a numerator and a count"
+                f"`loss` returned {len(found)} values; it must return a scalar, or a numerator and a count"
             )
         return found[0], float(found[1])
     if not isinstance(found, torch.Tensor) or found.numel() != 1:
-        raise addend.InvalidError(f"loss returned a {type(found).__name__}; it must return a tensor of one element")
+        raise addend.InvalidError(f"`loss` returned a {type(found).__name__}; it must return a tensor of one element")
     return found, None
 
 
@@ -179,7 +179,7 @@ def make(task: Task, ranks: int, one: int = 1) -> Tuple[nn.Module, Set[str]]:
     """The unsharded model in f64, and notes on what was changed in it."""
     model = task.make_model()
     if not isinstance(model, nn.Module):
-        raise addend.InvalidError(f"make_model returned a {type(model).__name__}; it must return a torch.nn.Module")
+        raise addend.InvalidError(f"`make_model` returned a {type(model).__name__}; it must return a torch.nn.Module")
     _need_memory(model, ranks, one)
     said = _double.quiet(model)
     return _double.widened(model), said
@@ -214,9 +214,7 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
     with mode:
         value, count = _whole_loss(task, model, batches)
         if not value.requires_grad:
-            raise addend.InvalidError(
-                "no parameter of the model gets a gradient: the loss depends on none that requires one"
-            )
+            raise addend.InvalidError("`loss` depends on no parameter of the model that requires a gradient")
         value.backward()
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
@@ -237,7 +235,7 @@ def _need_numbers(loss: float, gradients: Mapping[str, Any], after: Sequence[Map
     """Refuses a loss of one process, its gradients, or parameters that have one after a step, if they are no numbers:
     nothing can be compared with them."""
     if not math.isfinite(loss):
-        raise addend.InvalidError(f"the loss of the whole batch is {loss:g}: nothing can be compared with it")
+        raise addend.InvalidError(f"`loss` is {loss:g} for the whole batch: nothing can be compared with it")
     for name, gradient in gradients.items():
         if not math.isfinite(_match.largest(gradient)):
             raise addend.InvalidError(
@@ -254,7 +252,7 @@ def _need_numbers(loss: float, gradients: Mapping[str, Any], after: Sequence[Map
 
 def _narrow_text(narrow: Mapping[str, str], bound: float) -> str:
     return (
-        f"computed in f32, for there is no f64: {', '.join(f'{name} ({place})' for name, place in narrow.items())}; "
+        f"computed in f32, for there is no f64: {', '.join(f'`{name}` ({place})' for name, place in narrow.items())}; "
         f"so the bound is at least {bound:.2g}: {_TIMES:g} times the difference that other roundings of the inputs of "
         f"these operations make in one process ({_DRAWS} draws)"
     )
@@ -296,7 +294,7 @@ def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[t
     if not counts:
         return value, None
     if not sum(counts):
-        raise addend.InvalidError("the counts that loss returns for the whole batch add up to 0")
+        raise addend.InvalidError("the counts that `loss` returns for the whole batch add up to 0")
     return value / sum(counts), sum(counts)
 
 
@@ -362,7 +360,7 @@ class Rank:
         self.parts: List[nn.Module] = [m for m in _modules_of(self.model)]
         if not self.parts:
             raise addend.InvalidError(
-                f"parallelize returned a {type(made).__name__}; it must return a module, a list of modules, or None"
+                f"`parallelize` returned a {type(made).__name__}; it must return a module, a list of modules, or None"
             )
         self.said |= _double.widen_policies(self.parts)
         said, self.narrow = _double.unify_buffers(self.parts, buffers)
@@ -445,7 +443,7 @@ class Rank:
         with self._whole_parameters():
             params = {name: self._held(name, parameter) for name, parameter in self.named()}
         norms = []
-        for _ in STEPS[:-1]:
+        for _ in range(STEPS - 1):
             self.step()
             self._keep(params)
             if self.task.norm is not None:

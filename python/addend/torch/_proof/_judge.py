@@ -170,7 +170,7 @@ class Judge:
                 found.unknown = True
                 found.worse(math.inf, self._no_part(name, rank, one))
                 return found
-        for step in range(len(STEPS)):
+        for step in range(STEPS):
             self._compare(found, right, held, step)
         self._after(found, name, held)
         return found
@@ -191,7 +191,7 @@ class Judge:
 
     def _compare(self, found: Found, right: NDArray[numpy.float64], held: Dict[int, Held], step: int) -> None:
         scale = max(_match.largest(right), self.whole.floor) or 1.0
-        late = f", in {STEPS[step]}" if step and not found.text else ""
+        late = f", in step {step + 1}" if step and not found.text else ""
         self._cover(found, right, held)
         for rank, one in held.items():
             assert one.index is not None
@@ -308,7 +308,7 @@ class Judge:
             if some
         }
         if not losses:
-            why = "run never called loss" if self.task.run is not None else "no rank has a microbatch"
+            why = "`run` never called `loss`" if self.task.run is not None else "no rank has a microbatch"
             self.messages.append(f"the losses were not compared: {why}")
             return None, True
         alone, every = self.whole.loss, list(_losses.readings(losses, self.axes))
@@ -320,12 +320,12 @@ class Judge:
         value, doubt, mean = best.values[0], "", _losses.nearest(every, alone)
         ours, one = _words.apart(value, alone)
         if not has_backward:
-            doubt = f"the loss was seen without a backward alone, and is {ours}, in one process {one}: cannot tell "
+            doubt = f"`loss` was seen without a backward alone, and is {ours}, in one process {one}: cannot tell "
             doubt += "whether it is the step's or a validation's"
         elif not self._is_small(error) and self._is_near(mean.error(alone)):
             value = mean.total
             doubt = f"the losses add up to {value:.9g}, in one process to {one}, and their mean over {mean.mean} is "
-            doubt += "that of one process: cannot tell whether loss returns numerators that are too large or the job "
+            doubt += "that of one process: cannot tell whether `loss` returns numerators that are too large or the job "
             doubt += "divides by hand. Return plain numerators, and give what the job divides by as averaged="
         is_open = bool(doubt) or self._is_small(error)
         self._is_doubted |= is_open

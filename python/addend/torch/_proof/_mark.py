@@ -18,11 +18,11 @@ def need_same(whole: Whole, model_mark: str, batch_mark: str) -> None:
     """Refuses a reference that was written for another model or batch than this job's."""
     if whole.file and whole.model_mark != model_mark:
         raise addend.InvalidError(
-            f"{whole.file} is the reference of another model: the weights that make_model gives have other names, "
+            f"{whole.file} is the reference of another model: the weights that `make_model` gives have other names, "
             "shapes or values (write it again; a make_model with random weights must set a seed)"
         )
     if whole.file and whole.batch_mark != batch_mark:
-        raise addend.InvalidError(f"{whole.file} is the reference of another batch: write it again with this one")
+        raise addend.InvalidError(f"{whole.file} is not the reference of the batch of `batches`: write it again")
 
 
 def mark_of(value: Any) -> str:

@@ -52,19 +52,19 @@ def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length + 8 > size:
-            raise _Damaged("it is not a safetensors file, or only its beginning")
+            raise _Damaged(f"its {size} bytes are no safetensors file, or only the beginning of one")
         try:
             header = json.loads(file.read(length))
             metadata = json.loads(header.pop("__metadata__")["addend.reference"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _Damaged("it was not written by write_reference") from error
+            raise _Damaged("it was not written by `write_reference`") from error
     if metadata.get("format") != _FORMAT:
         raise _Damaged(f"its format is {metadata.get('format')}, this addend reads {_FORMAT}")
     at = length + 8
     wanted = at + max((entry["data_offsets"][1] for entry in header.values()), default=0)
     if size != wanted:
         raise _Damaged(
-            f"it has {size} bytes of {wanted}: it is cut off" if size < wanted else "it is longer than its header says"
+            f"it has {size} bytes of {wanted}: it is {'cut off' if size < wanted else 'longer than its header says'}"
         )
     data = numpy.memmap(path, dtype=numpy.uint8, mode="c")
     digest, found = hashlib.sha256(), {}
@@ -74,7 +74,7 @@ def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         digest.update(piece.data)
         found[name] = piece.view(numpy.dtype(_DTYPES[entry["dtype"]])).reshape(entry["shape"])
     if digest.hexdigest() != metadata["sha256"]:
-        raise _Damaged("its tensors were changed after writing: its checksum differs")
+        raise _Damaged("its tensors were changed after writing: their SHA-256 differs")
     return metadata, found
 
 
