@@ -51,6 +51,8 @@ class Sabotage:
     message: Optional[str] = None
     derived: Optional[Mapping[str, Any]] = None
     possible_causes: Tuple[Cause, ...] = ()
+    axes: Optional[str] = None  # that all of its causes name
+    no_axis: Optional[str] = None  # why `axes` is None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "check/no_axis.h"
 #include "check/proof.h"
 #include "says.h"
 
@@ -261,6 +262,27 @@ static void a_division_of_every_gradient_by_the_stages_names_them_once(void **st
   }
 }
 
+/* What is wrong without an axis says why none is named. */
+static void a_cause_without_axes_says_why(void **state) {
+  const struct {
+    double ratio, error;
+    int proportional;
+    ad_cause_kind kind;
+    ad_no_axis why;
+  } cases[] = {
+      {0.5, 0.5, 1, AD_CAUSE_AVERAGED, AD_AXIS_IS_NAMED},       {0.7, 0.3, 1, AD_CAUSE_UNKNOWN, AD_NO_AXIS_NO_GROUP},
+      {0.7, 0.9, 0, AD_CAUSE_MISSING, AD_NO_AXIS_COPIES_AGREE}, {1, 0.9e-6, 0, AD_CAUSE_ROUNDING, AD_NO_AXIS_ROUNDING},
+      {1, INFINITY, 0, AD_CAUSE_UNKNOWN, AD_NO_AXIS_NOT_SHOWN},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_cause cause = diagnose(cases[i].ratio, cases[i].error, cases[i].proportional, 1, 0, -1);
+    assert_int_equal(cause.kind, cases[i].kind);
+    assert_int_equal(ad_cause_no_axis(&cause), cases[i].why);
+  }
+  ad_diagnose_update(&causes);
+  assert_int_equal(ad_cause_no_axis(&causes.list[0]), AD_NO_AXIS_COPIES_AGREE);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sound_gradient_has_no_cause),
@@ -280,6 +302,7 @@ int main(void) {
       cmocka_unit_test(a_factor_is_a_groups_within_a_millionth),
       cmocka_unit_test(an_error_is_rounding_below_what_a_narrower_dtype_makes),
       cmocka_unit_test(rounding_names_what_exceeds_its_share),
+      cmocka_unit_test(a_cause_without_axes_says_why),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include "check/document.h"
+#include "check/no_axis.h"
 
 static char *table_of(int world, const char *error, const char *equal) {
   char document[1024], *table;
@@ -74,6 +75,32 @@ static void every_possible_cause_stands_in_the_row(void **state) {
   assert_text_says(table, "mistake-1");
   assert_text_says(table, "1", "0");
   free(table);
+}
+
+/* A mistake, or a parameter's only cause, that names no axis is followed by why; one that names an axis is not. */
+static void a_row_without_an_axis_says_why(void **state) {
+  static const struct {
+    const char *param, *mistake, *why;
+  } cases[] = {
+      {"\"cause\":{\"text\":\"c\",\"no_axis\":\"no_group\"}", "\"no_axis\":null", "no_group"},
+      {"\"cause\":null", "\"no_axis\":\"several\"", "several"},
+      {"\"cause\":{\"text\":\"c\",\"no_axis\":null}", "\"no_axis\":null", NULL},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char document[1024], *table;
+    snprintf(document, sizeof document,
+             "{\"recipe\":\"tiny\",\"world\":4,\"summary\":{\"params\":1,\"counted\":1},\"params\":[{\"name\":\"w\","
+             "\"max_rel_err\":1.0,\"bound\":1e-12,\"replicas_equal\":true,%s}],\"sabotage\":[{\"name\":\"mistake-1\","
+             "\"caught_by\":\"number\",\"param\":\"w\",\"cause\":{\"text\":\"d\",\"no_axis\":\"formula\"},%s}]}",
+             cases[i].param, cases[i].mistake);
+    assert_int_equal(ad_check_table(document, AD_PLAIN_TEXT, &table), AD_OK);
+    for (int why = AD_AXIS_IS_NAMED + 1; why <= AD_NO_AXIS_NO_NUMBER; why++) {
+      const char *name = ad_no_axis_name((ad_no_axis)why);
+      int is_there = cases[i].why && !strcmp(name, cases[i].why);
+      assert_int_equal(strstr(table, ad_no_axis_clause(name)) != NULL, is_there);
+    }
+    free(table);
+  }
 }
 
 /* ---- the last line: the verdict ---- */
@@ -205,6 +232,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_angle_is_no_number_where_a_gradient_has_no_direction),
       cmocka_unit_test(the_smallest_angle_is_named_whichever_parameter_has_it),
+      cmocka_unit_test(a_row_without_an_axis_says_why),
       cmocka_unit_test(the_last_line_is_the_verdict_and_there_is_one),
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
       cmocka_unit_test(every_possible_cause_stands_in_the_row),

@@ -38,9 +38,13 @@ if "sabotage" in document:
     for entry in document["sabotage"]:
         expected = "name catalogue dtype caught_by param ratio expected_ratio only_loss cause possible_causes message derived".split()
         assert set(expected) <= set(entry), entry
+        named = {cause["axes"] for cause in entry["possible_causes"] or [entry["cause"]] if cause}
+        assert entry["axes"] == (named.pop() or None if len(named) == 1 else None), entry
+        assert (entry["no_axis"] is None) == (entry["axes"] is not None), entry
         assert len(entry["possible_causes"]) != 1 and not (entry["cause"] and entry["possible_causes"]), entry
         for cause in entry["possible_causes"] or ([entry["cause"]] if entry["cause"] else []):
-            assert set(cause) == {"kind", "axes", "factor", "text", "place"} and cause["text"], entry
+            assert set(cause) == {"kind", "axes", "factor", "text", "place", "no_axis"} and cause["text"], entry
+            assert (cause["no_axis"] is None) == (cause["axes"] != ""), entry
         assert entry["caught_by"] in ("type", "number", "protocol", "no_effect"), entry
         if entry["caught_by"] != "number" or entry["ratio"] is None: assert entry["message"], entry
         only_changes_loss = entry["ratio"] is None and (entry["loss_rel_err"] or 0) > 1e-9  # which no parameter is the place of
@@ -55,6 +59,8 @@ if "sabotage" in document:
         assert entry["derived"]["operator"] in OPERATORS, entry
         assert entry["derived"]["phase"] in ("forward", "backward", "step"), entry
         assert entry["caught_by"] in (("type", "no_effect") if entry["derived"]["form"] == "record" else ("number", "no_effect")), entry
+    why = {entry["name"]: entry["no_axis"] for entry in document["sabotage"] if not entry["derived"]}
+    assert why["bucket-order"] == why["bucket-size"] == "protocol" and why["last-microbatch-only"] == "microbatches", why
     assert all(entry["caught_by"] != "no_effect" for entry in document["sabotage"] if not entry["derived"])
     coverage = document["coverage"]
     count = {way: sum(entry["caught_by"] == way for entry in derived) for way in ("type", "number", "protocol", "no_effect")}

@@ -5,6 +5,7 @@
 
 #include "check/account.h"
 #include "check/computed.h"
+#include "check/no_axis.h"
 #include "diff/cause.h"
 #include "module/module.h"
 #include "train/run.h"
@@ -85,8 +86,8 @@ static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_
 
 /* ---- turning a diff's document into causes ---- */
 
-/* Adds the cause that one JSON object describes. */
-static void add_cause(const json_t *document, ad_causes *out) {
+/* Adds the cause that one JSON object of the judgement describes. */
+static void add_cause(const json_t *judged, const json_t *document, ad_causes *out) {
   const char *kind, *axes, *text, *place = NULL;
   double factor = NAN;
   ad_axes over = 0;
@@ -98,6 +99,7 @@ static void add_cause(const json_t *document, ad_causes *out) {
   if (!*axes || ad_axes_parse(axes, &over)) over = 0;
   ad_cause *cause = ad_causes_add(out, kind_of(kind), over, factor, "%s", text);
   snprintf(cause->place, sizeof cause->place, "%s", place ? place : "");
+  if (!over && strcmp(cause->place, AD_MICROBATCHES) != 0) cause->no_axis = ad_no_axis_of_counts(judged);
 }
 
 /* Replaces the causes by one, if ranks divided their losses by different counts. The axes are those of the counts,
@@ -125,8 +127,8 @@ static void take_causes(const json_t *judged, ad_causes *out) {
   size_t i;
   const json_t *one;
   out->count = 0;
-  if (json_is_object(cause)) add_cause(cause, out);
-  json_array_foreach(several, i, one) add_cause(one, out);
+  if (json_is_object(cause)) add_cause(judged, cause, out);
+  json_array_foreach(several, i, one) add_cause(judged, one, out);
 }
 
 static int is_kind(const json_t *judged, const char *kind) {
@@ -170,7 +172,7 @@ static void take_weights(const json_t *judged, ad_proof_param *param) {
   if (!place || strcmp(place, AD_MICROBATCHES)) return;
   param->accounted = AD_ADDENDS_ARE_WEIGHED;
   param->causes.count = 0;
-  add_cause(cause, &param->causes);
+  add_cause(judged, cause, &param->causes);
 }
 
 static int is_wrong(const ad_prover *prover, size_t index, const ad_proof_param *param) {

@@ -146,7 +146,8 @@ static void find(const search *s, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, s->factor,
                 s->forward ? "a formula or the data of the forward pass: the loss is wrong as well"
                            : "a formula of the backward pass, in what comes back to `%s`: the loss is right",
-                s->by);
+                s->by)
+      ->no_axis = AD_NO_AXIS_FORMULA;
 }
 
 /* If the account shows wrong addends, causes that were found from the sum alone are removed, but for two that may still

@@ -47,7 +47,8 @@ static void add_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, ad_ca
       }
   if (!causes->count)
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, ratio, "%.*g times the reference: a factor that is no group's size",
-                  fabs(ratio - 1) < 1e-4 ? 12 : 6, ratio);
+                  fabs(ratio - 1) < 1e-4 ? 12 : 6, ratio)
+        ->no_axis = AD_NO_AXIS_NO_GROUP;
 }
 
 void ad_diagnose_parts(ad_axes differs, ad_causes *causes) {
@@ -128,7 +129,8 @@ void ad_diagnose_stages(ad_proof *proof, int64_t stages) {
 
 void ad_diagnose_update(ad_causes *causes) {
   causes->count = 0;
-  ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "the gradient is right, its update is not that of one process");
+  ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "the gradient is right, its update is not that of one process")
+      ->no_axis = AD_NO_AXIS_COPIES_AGREE;
 }
 
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes) {
@@ -152,7 +154,8 @@ void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes) {
  * bits. */
 static void add_wrong_sum(const ad_proof_param *param, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
-                "all copies agree and are wrong: addends are missing, counted with other weights, or of other data");
+                "all copies agree and are wrong: addends are missing, counted with other weights, or of other data")
+      ->no_axis = AD_NO_AXIS_COPIES_AGREE;
   if (param->max_rel_err < coarse_rounding)
     ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "rounded to 16 bits, or summed in them");
 }

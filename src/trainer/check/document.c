@@ -5,19 +5,24 @@
 #include <math.h>
 
 #include "check/computing.h"
+#include "check/no_axis.h"
 
 static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
+
+/* The word for why no axis is named; null if one is. */
+static json_t *no_axis_document(ad_no_axis why) { return why ? json_string(ad_no_axis_name(why)) : json_null(); }
 
 static json_t *causes_document(const ad_causes *causes) {
   json_t *list = json_array();
   for (int i = 0; i < causes->count; i++) {
     const ad_cause *cause = &causes->list[i];
     char axes[80];
-    json_array_append_new(list,
-                          ad_cause_document(ad_cause_name(cause->kind), ad_axes_print(cause->axes, axes, sizeof axes),
-                                            cause->factor, cause->text, cause->place));
+    json_t *document = ad_cause_document(ad_cause_name(cause->kind), ad_axes_print(cause->axes, axes, sizeof axes),
+                                         cause->factor, cause->text, cause->place);
+    json_object_set_new(document, "no_axis", no_axis_document(ad_cause_no_axis(cause)));
+    json_array_append_new(list, document);
   }
   return list;
 }
@@ -148,6 +153,11 @@ static json_t *sabotage_document(const ad_sabotage *sabotage) {
       number(sabotage->expected_ratio), "loss_rel_err", number(sabotage->loss_err), "moved", number(sabotage->moved),
       "only_loss", "cause", "message", text_or_null(sabotage->message), "derived", derived_document(sabotage));
   ad_cause_set(document, causes_document(&sabotage->causes));
+  char names[80];
+  ad_no_axis why;
+  json_object_set_new(document, "axes",
+                      text_or_null(ad_axes_print(ad_sabotage_axes(sabotage, &why), names, sizeof names)));
+  json_object_set_new(document, "no_axis", no_axis_document(why));
   return document;
 }
 

@@ -101,7 +101,8 @@ static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cau
   if (own == all || !(is_second || is_both)) return 0;
   ad_causes_add(causes, cause.kind, ad_mesh_large(mesh) | stages(p), cause.factor,
                 "in the norm: the sum of squares over all ranks%s %s",
-                is_second ? "" : ", and the one before it over the ranks of each stage or pool,", did);
+                is_second ? "" : ", and the one before it over the ranks of each stage or pool,", did)
+      ->no_axis = AD_NO_AXIS_POOLS;
   return 1;
 }
 
@@ -116,7 +117,8 @@ static void say_common(const parts *p, const part *of, ad_causes *causes) {
   added += add_sums_of_all(p, of, factor, cause, doubled ? "was made twice" : "was averaged", causes);
   if (!added)
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, of->times,
-                  "in the norm: the sum of squares is %.6g times what it should be", of->times);
+                  "in the norm: the sum of squares is %.6g times what it should be", of->times)
+        ->no_axis = AD_NO_AXIS_NO_GROUP;
 }
 
 /* A parameter that counts more than once. */
@@ -131,10 +133,12 @@ static void say_more(const parts *p, const part *of, const char *name, ad_causes
   if (given && is_times(of->times, 1 + (double)given))
     ad_causes_add(causes, AD_CAUSE_DOUBLED, stages(p), of->times,
                   "in the norm: `%.80s` was counted %.0f times, also where another stage or pool has a copy", name,
-                  of->times);
+                  of->times)
+        ->no_axis = AD_NO_AXIS_POOLS;
   else if (!added)
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, copies, of->times, "in the norm: `%.80s` was counted %.6g times%s%s", name,
-                  of->times, copies ? ": not once for each of its copies along " : "", copies ? print(copies) : "");
+                  of->times, copies ? ": not once for each of its copies along " : "", copies ? print(copies) : "")
+        ->no_axis = AD_NO_AXIS_NO_COPIES;
 }
 
 /* A parameter that counts in part. */
@@ -164,7 +168,8 @@ static void say_elsewhere(const parts *p, const char *name, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, stages(p), 0,
                 "in the norm of the first rank: `%.80s` and what else other ranks hold is not counted: the sum over "
                 "%s was left out",
-                name, stages(p) ? "the stages (pp)" : "the pools");
+                name, stages(p) ? "the stages (pp)" : "the pools")
+      ->no_axis = AD_NO_AXIS_POOLS;
 }
 
 static ad_status explain(ad_prover *prover, parts *p) {

@@ -7,6 +7,7 @@
 #include "files/printed.h"
 #include "base/text.h"
 #include "diff/cause.h"
+#include "check/no_axis.h"
 #include "check/planting.h"
 
 enum { CAUSES = 640 }; /* bytes of a line of causes */
@@ -71,6 +72,13 @@ static void print_word(FILE *file, int holds, int proves, const ad_paint *paint)
 /* Whether the parameter was proven in dtypes that round; its row then has the error of one process in these dtypes. */
 static int is_rounded(const json_t *param) { return json_object_get(param, "one_process_err") != NULL; }
 
+/* Prints why no axis is named, where a mistake or its only cause has none. */
+static void print_no_axis(FILE *file, const json_t *judged) {
+  const json_t *of = json_object_get(judged, "no_axis") ? judged : json_object_get(judged, "cause");
+  const char *clause = ad_no_axis_clause(ad_text_of(of, "no_axis"));
+  if (*clause) fprintf(file, " (no axis: %s)", clause);
+}
+
 static void print_param(FILE *file, const json_t *param, int proves, const ad_paint *paint) {
   const char *over = ad_text_of(param, "reduced_over");
   print_word(file, param_holds(param), proves && is_reached(param), paint);
@@ -83,6 +91,7 @@ static void print_param(FILE *file, const json_t *param, int proves, const ad_pa
     fprintf(file, " %s%s%s", paint->bad, ad_cause_print(param, causes, sizeof causes), paint->off);
   else if (!is_reached(param))
     fprintf(file, " no gradient reached it");
+  print_no_axis(file, param);
   fprintf(file, "\n");
 }
 
@@ -180,6 +189,7 @@ static void print_sabotage(FILE *file, const json_t *sabotage, const ad_paint *p
   if (*message) fprintf(file, " %.*s", (int)strcspn(message, "\n"), message);
   if (strcmp(caught, "number") == 0 && !is_told)
     fprintf(file, " the loss, the norm or an update is off, or ranks differ in the loss or the norm");
+  print_no_axis(file, sabotage);
   fprintf(file, "\n");
 }
 
@@ -305,6 +315,7 @@ static void print_number(FILE *file, const json_t *document, const char *name, c
   fprintf(file, "  %sBAD%s  the %s is off by %.2g, bound %.2g", paint->bad, paint->off, name,
           ad_number_of(number, "rel_err"), ad_number_of(number, "bound"));
   if (ad_cause_is_told(number)) fprintf(file, ": %s", ad_cause_print(number, causes, sizeof causes));
+  print_no_axis(file, number);
   fprintf(file, "\n");
 }
 
