@@ -59,7 +59,10 @@ def _play(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
         arguments["addend_watch"] = functools.partial(_watching, used, place["seed"])
     function(**arguments)
     if not used:
-        return "failed", "the test takes addend_watch but never uses it: put `with addend_watch(model):` around a step"
+        return (
+            "failed",
+            "the test takes `addend_watch` but never uses it: put `with addend_watch(model):` around a step",
+        )
     with contextlib.suppress(RuntimeError):  # raised if another rank failed, which reports its error itself
         dist.barrier()
     return "passed", ""

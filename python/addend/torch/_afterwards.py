@@ -32,7 +32,7 @@ _SCALES, _UNSCALES = ("scale", "get_scale"), ("unscale_",)
 _OTHER_SCALE = "GradScaler divided its gradient by {:.6g} and by {:.6g} inside the watch: end the watch in between"
 _NOT_CLEARED = (
     "an optimizer took a step with its gradient inside the watch, and the next backward added to that gradient without "
-    "clearing it: end the watch after each step"
+    "clearing it (zero_grad): end the watch after each step"
 )
 _TWO_STEPS = (
     "its optimizer took two steps with one gradient inside the watch, which was neither cleared nor computed anew in "

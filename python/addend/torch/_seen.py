@@ -51,7 +51,7 @@ def overflow(everyones: Mapping[int, Seen]) -> Unjudged | None:
         words = f"overflow in the sum on {where(sums)}, of addends that are finite: this step is not judged"
         return Unjudged("overflow", words)
     if any(seen.infinite_norm for seen in everyones.values()):
-        return Unjudged("overflow", "overflow in the global norm: this step is not judged")
+        return Unjudged("overflow", "overflow in the global norm that `norm` gives: this step is not judged")
     return None
 
 
@@ -62,7 +62,7 @@ def nothing(everyones: Mapping[int, Seen]) -> Unjudged | None:
     if not any(seen.used or seen.idle for seen in everyones.values()):
         words = "no parameter of the model wants a gradient (requires_grad): there is nothing to judge"
     elif any(seen.sums for seen in everyones.values()):
-        words = "there are gradients, and no backward in this watch gave them to parameters: nothing is judged"
+        words = "parameters have gradients (`.grad`) that no backward in this watch gave them: nothing is judged"
     else:
         words = (
             "no backward in this watch gave a parameter a gradient: nothing is judged (torch.func.grad has no hooks: "

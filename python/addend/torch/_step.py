@@ -133,7 +133,7 @@ class Step:
         if not self._watches:
             return self
         if _running:
-            raise RuntimeError("another watch or dump is active already in this process: leave it first")
+            raise RuntimeError("another `watch` or `dump` is active already in this process: leave it first")
         _running.append(self)
         try:
             self._reset()

@@ -121,7 +121,7 @@ class watch(Step):
         notes = []
         idle = [name for name in self._unused if name not in self._lost]
         if idle:
-            some = f"{', '.join(idle[:3])}{' ...' if len(idle) > 3 else ''}"
+            some = ", ".join(f"`{name}`" for name in idle[:3]) + " ..." * (len(idle) > 3)
             notes.append(f"no rank used {some}: no gradient but zeros, and none expected")
         for first, *others in self._ties:
             notes.append(f"`{first}` stands for {', '.join(f'`{name}`' for name in others)} too: they are tied")

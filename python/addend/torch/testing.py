@@ -76,12 +76,12 @@ def _place(body: Any) -> Dict[str, Any]:
     name = getattr(body, "__qualname__", repr(body))
     if not isinstance(body, FunctionType) or "<" in name:
         raise InvalidError(
-            f"the ranks are other processes and find a body by its file and name: {name} must be a function at the top "
-            "of its file; hand what it needs to run() as arguments"
+            f"the ranks are other processes and find a body by its file and name: `{name}` must be a function at the "
+            "top of its file; hand what it needs to run() as arguments"
         )
     file = inspect.getsourcefile(body)
     if file is None or not os.path.exists(file):
-        raise InvalidError(f"{name} is in no source file, so the ranks cannot find it: define it in one")
+        raise InvalidError(f"`{name}` is in no source file, so the ranks cannot find it: define it in one")
     return {"module": body.__module__, "file": os.path.abspath(file), "name": name}
 
 
