@@ -59,10 +59,8 @@ def _play(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
         arguments["addend_watch"] = functools.partial(_watching, used, place["seed"])
     function(**arguments)
     if not used:
-        return (
-            "failed",
-            "the test takes `addend_watch` but never uses it: put `with addend_watch(model):` around a step",
-        )
+        text = "the test takes `addend_watch` but never uses it: put `with addend_watch(model):` around a step"
+        return "failed", text
     with contextlib.suppress(RuntimeError):  # raised if another rank failed, which reports its error itself
         dist.barrier()
     return "passed", ""

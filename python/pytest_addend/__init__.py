@@ -66,10 +66,8 @@ def _told(item: Any) -> Dict[str, Any]:
         given["ranks"] = marker.args[0]
     unknown = set(given) - set(told)
     if unknown:
-        pytest.fail(
-            f"the marker `addend` takes ranks, seed and timeout, not {', '.join(f'`{name}`' for name in sorted(unknown))}",
-            pytrace=False,
-        )
+        names = ", ".join(f"`{name}`" for name in sorted(unknown))
+        pytest.fail(f"the marker `addend` takes ranks, seed and timeout, not {names}", pytrace=False)
     told.update(given)
     return told
 

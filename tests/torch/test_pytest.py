@@ -10,8 +10,9 @@ import sys
 import tempfile
 import unittest
 
-import draws
 from says import says, says_facts
+
+import draws
 
 HANGS = 120  # seconds; several times what a run takes
 HEAD = """
