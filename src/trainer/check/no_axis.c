@@ -29,19 +29,18 @@ ad_no_axis ad_cause_no_axis(const ad_cause *cause) {
 }
 
 ad_axes ad_causes_axes(const ad_causes *causes, ad_no_axis *why) {
-  int named = 0, differ = 0, reasons_differ = 0;
+  int differ = 0, reasons_differ = 0;
   *why = AD_NO_AXIS_NO_CAUSE;
   if (!causes->count) return 0;
   const ad_cause *first = &causes->list[0];
   *why = ad_cause_no_axis(first);
   for (int i = 0; i < causes->count; i++) {
     const ad_cause *cause = &causes->list[i];
-    named |= cause->axes != 0;
     differ |= cause->axes != first->axes;
     reasons_differ |= ad_cause_no_axis(cause) != *why;
   }
   if (reasons_differ) *why = AD_NO_AXIS_NONE_NAMED;
-  if (named && differ) *why = AD_NO_AXIS_SEVERAL;
+  if (differ) *why = AD_NO_AXIS_SEVERAL;
   return differ ? 0 : first->axes;
 }
 
