@@ -117,13 +117,13 @@ static ad_status settle(const ad_parts *parts, const ad_part *part, const double
 
 /* ---- explaining a part that is not the expected combination ---- */
 
-/* Fits the counts of these parts by least squares. *known: 1 if the fit determines the count of every addend, so
+/* Fits the counts of these parts, which have more elements than addends, by least squares. *known: 1 if the fit determines the count of every addend, so
  * that no hypothesis has to be tried. */
 static ad_status explain_by_fit(const ad_parts *parts, const ad_products *products, const double *expected,
                                 ad_judged *const *list, size_t count, int *known) {
   ad_fit fit;
   AD_TRY(ad_fit_create(products, expected, &fit));
-  *known = fit.rank + ad_products_zeros(products) == products->n && products->rows > fit.rank;
+  *known = fit.rank + ad_products_zeros(products) == products->n;
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && *known && !status; i++)
     status = settle(parts, list[i]->part, fit.counts, fit.errors, products->rows - fit.rank, &list[i]->why);
