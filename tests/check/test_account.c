@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "check/account.h"
+#include "check/no_axis.h"
 #include "says.h"
 
 static ad_recipe *parsed(const char *text) {
@@ -54,6 +55,12 @@ static ad_sabotage says(const char *test, const ad_recipe *recipe, const saying 
   return tried;
 }
 #define SAYS(recipe, ...) says(__func__, (recipe), &(saying){__VA_ARGS__})
+
+static ad_no_axis why_no_axis(const ad_sabotage *tried) {
+  ad_no_axis why;
+  assert_int_equal(ad_sabotage_axes(tried, &why), 0);
+  return why;
+}
 
 /* Tries several mistakes of one recipe, which it takes. */
 static void says_each(const char *test, ad_recipe *recipe, const saying *list, size_t count) {
@@ -153,6 +160,9 @@ static void what_was_counted_is_told_by_microbatches(void **state) {
        "microbatches", {"dp_shard"});
   ad_sabotage last = SAYS(recipe, "last-microbatch-only", "", 1, AD_CAUSE_MISSING, 0, "", {NULL});
   assert_true(last.loss_err < 1e-12);  // gradients are wrong, but the loss is right
+  assert_int_equal(why_no_axis(&last), AD_NO_AXIS_MICROBATCHES);
+  ad_sabotage zero = SAYS(recipe, "factor-wrong-width", "", 1, AD_CAUSE_MISSING, 0, "", {NULL});
+  assert_int_equal(why_no_axis(&zero), AD_NO_AXIS_EVERY_ADDEND);
   SAYS(recipe, "fewer_axes:dp_shard: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD),
        "", {"dp_replicate,dp_shard"});
   SAYS(recipe, "more_axes:dp_shard: embedding.weight", "all_reduce", 1, AD_CAUSE_WRONG_GROUP, AD_AXES(AD_DP_SHARD), "",
@@ -165,6 +175,9 @@ static void what_was_counted_is_told_by_microbatches(void **state) {
 static void a_mean_of_means_is_told_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=1 dp_shard=3 tp=2", UNEQUAL, ", microbatches: 3}\nshard: {zero: 2");
   ad_sabotage means = SAYS(recipe, "mean-of-microbatch-means", "", 3, AD_CAUSE_AVERAGED, 0, "microbatches", {NULL});
+  assert_int_equal(why_no_axis(&means), AD_NO_AXIS_SEVERAL);
+  assert_int_equal(ad_cause_no_axis(&means.causes.list[0]), AD_NO_AXIS_MICROBATCHES);
+  assert_int_equal(ad_cause_no_axis(&means.causes.list[2]), AD_NO_AXIS_FORMULA);
   assert_int_equal(means.causes.list[1].kind, AD_CAUSE_UNKNOWN);
   assert_text_says(means.causes.list[1].text, "dp_shard");
   assert_int_equal(means.causes.list[2].kind, AD_CAUSE_UNKNOWN);
