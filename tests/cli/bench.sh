@@ -2,8 +2,10 @@
 # Tests that `addend bench` measures and that its document has the keys that scripts rely on. Times are not judged.
 # Usage: bench.sh PROGRAM SOURCE
 set -euo pipefail
-addend=$1
-. "$2/tests/support/draw.sh"
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
+. "$source/tests/support/draw.sh"
+. "$source/tests/support/says.sh"
 draw_cases "measurements" 4 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention pipeline \
   decompose memory torch_group
 
@@ -51,9 +53,9 @@ PY
 done
 fi
 
-for ranks in "2 ranks" "errors on 3" "startup on 32"; do # the next documents must have these
-  "$addend" bench --help | tr -s ' \n' ' ' | grep -q -- "--quick[^-]*$ranks" || { echo "bench --help: --quick does not say $ranks" >&2 && exit 1; }
-done
+# The next documents have the numbers of ranks that --help reports.
+"$addend" bench --help | tr -s ' \n' ' ' | grep -o -- '--quick [^-]*[^- ]' >"$work/quick"
+says "$work/quick" "2 ranks" 3 32
 if is_drawn startup; then
 document=$("$addend" bench --quick --json --op startup 2>/dev/null)
 python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"
@@ -61,7 +63,7 @@ fi
 
 # Matrix products: every shape in every dtype, by each library that is there.
 if is_drawn products; then
-table=$(mktemp -d)/products.json
+table=$work/products.json
 document=$("$addend" bench --quick --json --op products --write "$table" 2>/dev/null)
 python3 - "$table" "$document" <<'PY'
 import json, math, sys
@@ -90,12 +92,13 @@ for dtype, names in words.items():
         fastest = min(names, key=lambda name: sum(time(row, names[name]) for row in of)) if of else table[dtype][shape]
         assert table[dtype][shape] == fastest, (dtype, shape, fastest, table)
 PY
-"$addend" bench --quick --op products 2>/dev/null | grep -Eq '^weight +384 x 384 x 2048 bf16 to f32 '
+"$addend" bench --quick --op products 2>/dev/null | sed -n '/^weight /p' >"$work/rows"
+says_facts "$work/rows" "384 x" "x 2048" bf16 f32
 if grep -q '"onednn_seconds": [0-9]' <<<"$document"; then
-  ADDEND_PRODUCTS=$table "$addend" check "$2/recipes/gpt-dp.yaml" --steps 1 >/dev/null
+  ADDEND_PRODUCTS=$table "$addend" check "$source/recipes/gpt-dp.yaml" --steps 1 >/dev/null
 fi
-{ "$addend" bench --op all_reduce --write "$table" 2>&1 || true; } | grep -q "add --op products" || { echo "bench: --write alone is taken" >&2 && exit 1; }
-rm -r "${table%/*}"
+! "$addend" bench --op all_reduce --write "$table" 2>"$work/err" || { echo "bench: --write alone is taken" >&2 && exit 1; }
+says "$work/err" --write --op
 fi
 
 # Training steps: two models, the second twice as wide, on one rank and on two, in f32 and in bf16 with the same f32
@@ -130,9 +133,10 @@ for dtype, name in (("f32", "products"), ("bf16", "products_bf16")):
     for rate, is_made in made.items():
         assert own[rate] > 0 if is_made else own[rate] is None, own
 PY
-table=$("$addend" bench --quick --op train_step 2>/dev/null)
-grep -Eq '^ +2 +256 bf16 +2 .* (oneDNN|OpenBLAS)' <<<"$table"
-grep -Eq '^matrix products of a step in bf16 on one rank, .*%' <<<"$table"
+"$addend" bench --quick --op train_step 2>/dev/null >"$work/table"
+grep -Eq '^ +2 +256 bf16 +2 .* (oneDNN|OpenBLAS)' "$work/table"
+sed -n '/^[^ ].*%/p' "$work/table" >"$work/shares" # of products in a step's time, a line for each dtype
+says_facts "$work/shares" bf16 GFLOP/s
 fi
 
 # Errors: every mistake reaches every other rank; two ranks have one group, so there is no circle of waits. Nothing is
@@ -303,21 +307,27 @@ rm -- "$rows_of_group"
 fi
 
 # A measurement that is not possible is told, with exit status 3.
-log=$(mktemp)
-trap 'rm -f -- "$log"' EXIT
-could_not() { # arguments: words of the message, then options
-  local words=$1 status=0
-  shift
+log=$work/log
+could_not() { # arguments: what judges the message, its facts with | between them, then options
+  local judge=$1 facts status=0
+  IFS='|' read -ra facts <<<"$2"
+  shift 2
   "$addend" bench --quick "$@" >/dev/null 2>"$log" || status=$?
-  [ "$status" -eq 3 ] && grep -q "$words" "$log" || { cat "$log" >&2 && echo "bench $*: exit $status, not 3 with '$words'" >&2 && exit 1; }
+  [ "$status" -eq 3 ] || { cat "$log" >&2 && echo "bench $*: exit $status, not 3" >&2 && exit 1; }
+  $judge "$log" "${facts[@]}"
 }
 # fewer file descriptors than ranks: the ranks are watched all the same
 (ulimit -n 16 && "$addend" bench --quick --op startup >/dev/null)
-(exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -n 4 && could_not "addend bench: startup, [0-9]* ranks: signals cannot be watched" --op startup)
-ADDEND_PEERS=/nowhere could_not "attention, ring, 1 rank, 256 tokens: no result" --op attention
-TMPDIR=/nowhere could_not "zero1, dp_shard=2: /nowhere/addend-bench-.*: the folder for checkpoints cannot be made" --op memory
-# every row is left out: the table has none
-"$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores
+status=0
+(exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -n 4 && exec "$addend" bench --quick --op startup) >/dev/null 2>"$log" || status=$?
+[ "$status" -eq 3 ] || { cat "$log" >&2 && echo "bench without file descriptors: exit $status, not 3" >&2 && exit 1; }
+says "$log" "32 ranks"
+ADDEND_PEERS=/nowhere could_not says "1 rank|256 tokens" --op attention
+TMPDIR=/nowhere could_not says_facts "zero1|dp_shard=2|TMPDIR" --op memory # the folder's name is drawn
+# every row is left out: the table has the line of the machine alone
+"$addend" bench --quick --op memory --largest 1024 2>/dev/null >"$work/table"
+says_facts "$work/table" GB/s
+[ "$(wc -l <"$work/table")" -eq 1 ]
 "$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 +f32 +8 '
 
 # A request to stop ends the bench: with a message while ranks run, by the signal itself between runs.
@@ -349,6 +359,5 @@ for row in rows:
     assert row["op"] == "pipeline" and row["ranks"] == 2 and row["tokens_per_second"] > 0, row
     assert 0 < row["transfer_seconds"] < row["seconds_max"], row
 PY
-table=$("$addend" bench --quick --op pipeline 2>/dev/null)
-grep -Eq '^pipeline .* zb .* transfers [0-9.]+ %$' <<<"$table"
+"$addend" bench --quick --op pipeline 2>/dev/null | grep -Eq '^pipeline .* zb .* [0-9.]+ %$' # with the share of transfers
 fi

@@ -38,7 +38,7 @@ for command in $commands; do
   found=$(bash_completes addend "$command" -- | grep -vx -e --)
   same "bash: options of $command" "$(options_of "$command" | sort)" "$(sort <<<"$found")"
 done
-operations=$("$addend" bench --help | tr -s '\n ' ' ' | sed -n 's/.*--op=NAME Only this one: \([^-]*\) -.*/\1/p' | sed 's/, \| or /\n/g' | sort)
+operations=$("$addend" bench --help | tr -s '\n ' ' ' | sed -n 's/.*--op=NAME [^:]*: \([^-]*\) -.*/\1/p' | sed 's/, \| or /\n/g' | sort)
 [ "$(wc -l <<<"$operations")" -gt 15 ] || fail "help names the operations"
 same "bash: operations" "$operations" "$(bash_completes addend bench --op "" | sort)"
 same "bash: dtypes" "f32 f64 recipe" "$(bash_completes addend check R.yaml --dtype "" | sort | xargs)"

@@ -8,7 +8,8 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 
 # Ranks of a user's program join a world.
 "$addend" run -n 3 -- "$build/example_join" >"$work/joined" || fail "run"
-[ "$(cat "$work/joined")" = "the numbers of all 3 ranks add up to 3" ] || fail "run printed: $(cat "$work/joined")"
+[ "$(wc -l <"$work/joined")" -eq 1 ] || fail "run printed: $(cat "$work/joined")"
+says "$work/joined" "3 ranks" 3
 "$build/example_plain_buffers" >"$work/buffers" || fail "plain buffers: $(cat "$work/buffers")"
 
 # Collectives are measured beside the floor: the rows are of this operation and of no other.
@@ -35,7 +36,7 @@ judge() { # arguments: expected exit status, argument of the example
 judge 0
 judge 1 --own-count
 
-if "$addend" --help | grep -q '^Without the trainer: train, check, plan and report'; then
+if [ ! -e "$build/libaddend_train.so" ]; then
   ! "$addend" --help | grep -qE '^  (train|check|plan|report) ' || fail "--help lists what is not there"
   for command in train check plan report; do
     status=0

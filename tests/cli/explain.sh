@@ -58,7 +58,7 @@ P
 "$addend" diff right >table || fail "the right dump"
 ! grep -q 'addend explain' table || fail "nothing to explain of what is right"
 "$addend" diff wrong >table && fail "the wrong dump"
-[ "$(tail -n 1 table)" = "more: addend explain averaged missing" ] || { cat table >&2; fail "the last line"; }
+[ "$(tail -n 1 table | grep -o 'addend explain .*')" = "addend explain averaged missing" ] || { cat table >&2; fail "the last line"; }
 # shellcheck disable=SC2046 # words
-"$addend" $(tail -n 1 table | sed 's/^more: addend //') >pages || fail "the last line is a command"
+"$addend" $(tail -n 1 table | grep -o 'explain .*') >pages || fail "the last line is a command"
 echo "explain: all hold"

@@ -55,7 +55,7 @@ status=0; "$addend" check "$source/recipes/fsdp-uneven.yaml" --set 'data.valid=[
 python3 - <<'Y'
 import json
 proof = json.load(open("proof.json"))
-assert proof["reason"].startswith("nothing was counted") and proof["summary"]["worst_rel_err"] == 0, proof["summary"]
+assert proof["reason"] and proof["summary"]["counted"] == 0 and proof["summary"]["worst_rel_err"] == 0, proof["summary"]
 Y
 prove hsdp-2x2 --directional
 prove fsdp-uneven --directional --set shard.zero=3
@@ -172,8 +172,7 @@ assert whens == {("reduce_scatter", "last_microbatch"), ("all_reduce", "last_mic
 "$addend" plan "$source/recipes/fsdp-4.yaml" >plan.txt
 [ "$(grep -c "^  [0-9]* *all_gather" plan.txt)" -eq 3 ] || { cat plan.txt >&2; fail "a row for each of three units"; }
 [ "$(grep -c "^  1  *all_gather .* 13440 forward, backward 9$" plan.txt)" -eq 1 ] || { cat plan.txt >&2; fail "the row of the block"; }
-grep -q "attn.wq .* all_gather over dp_shard in unit 1, forward and backward; reduce_scatter over dp_shard in bucket 1$" plan.txt ||
-  { cat plan.txt >&2; fail "of a parameter too they are one step"; }
+says plan.txt blocks.0.attn.wq all_gather dp_shard "unit 1" reduce_scatter "bucket 1" # of a parameter too they are one step
 
 # ---- settings without a meaning are refused, with a sentence that helps ----
 refused() { # arguments: facts of the message with | between them, options

@@ -18,7 +18,7 @@ for command in $commands; do
   grep -q "^| \`addend $command[ \`]" "$source/README.md" || { echo "FAILED: README's table has no $command" >&2; exit 1; }
   ! grep -q -e --json "$command.help" || json="$json $command"
 done
-said=$(sed -n 's/.*`--json` on \([^:]*\):.*/\1/p' "$source/README.md" | tr -dc 'a-z \n-' | sed 's/ and / /' | xargs -n 1 | sort | xargs)
+said=$(grep -o '`--json`[^:]*:' "$source/README.md" | grep -o '`[a-z][a-z-]*`' | tr -d '`' | sort | xargs)
 [ "$said" = "$(xargs -n 1 <<<"$json" | sort | xargs)" ] || { echo "FAILED: README names who takes --json: $json, not $said" >&2; exit 1; }
 if command -v groff >/dev/null; then
   groff -ww -man -Tutf8 -z "$source/docs/addend.1" 2>warnings || true
@@ -64,12 +64,18 @@ assert len(names) > 20 and not lacking, lacking
 signals = page.split("\n.SH SIGNALS\n")[1].split("\n.SH ")[0]
 def constant(file, name): return int(re.search(r"\b" + name + r"\s*=\s*(\d+)", open(sys.argv[1] + file).read()).group(1))
 launcher = "/src/core/comm/launch.c"
-for words in (
-    f"{constant('/cli/trainer/train.c', 'PATIENCE_SECONDS')} seconds, in which they finish the step",
-    f"under the others {constant(launcher, 'SIGNAL_GRACE_MILLISECONDS') // 1000} seconds",
-    f"one within {constant(launcher, 'ONE_SIGNAL_MILLISECONDS')} milliseconds of the first",
-    f"the others have {constant(launcher, 'GRACE_MILLISECONDS') // 1000} seconds",
+patience = constant("/cli/trainer/train.c", "PATIENCE_SECONDS")
+one_signal = constant(launcher, "ONE_SIGNAL_MILLISECONDS")
+grace, grace_of_signals = (constant(launcher, name) // 1000 for name in ("GRACE_MILLISECONDS", "SIGNAL_GRACE_MILLISECONDS"))
+# Paragraphs in their order: a signal that ranks get, under train and under the others; a rank that fails by itself.
+first, *_ = paragraphs = signals.split("\n.PP\n")
+under_train, under_others = re.split(r"^\.B train$", first, flags=re.M)[1].split("\\-\\-resume", 1)
+for text, duration in (
+    (under_train, f"{patience} seconds"),
+    (under_others, f"{grace_of_signals} seconds"),
+    (under_others, f"{one_signal} milliseconds"),
+    ("\n".join(paragraphs[1:]), f"{grace} seconds"),
 ):
-    assert words in signals, words
+    assert re.search(rf"(?<!\d){duration}\b", text), (duration, text)
 P
 echo "manual: all hold"

@@ -9,6 +9,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 hang=60
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
 exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
@@ -53,9 +54,9 @@ assert document["verdict"] == "wrong", document
 assert page.count("<script") == 2 and "<img" not in page
 P
 exits_with 1 "$addend" diff run/dump-0 --html map.html
-grep -q WRONG out || fail "the table is printed beside it"
+says out WRONG "of 11" # the table is printed beside it
 exits_with 3 "$addend" diff run/dump-0 --html nowhere/map.html
-grep -q "nowhere/map.html: cannot be written" err || fail "it says which page"
+says err nowhere/map.html
 exits_with 2 "$addend" diff run/dump-0 --html run/metrics.jsonl
 echo "map: the document holds"
 

@@ -136,21 +136,21 @@ cp -r stopped counted
 says out "5 steps" "5 before"
 
 # A setting that changes the meaning of the numbers is refused with both values; other changed settings are listed.
-while read -r key value words; do
+while read -r key value old; do
   rm -rf other && cp -r stopped other
   exits_with 2 train -o other --resume --set "$key=$value"
-  grep -qF "$key ($words, recipe: $value)" err || fail "no message that $key differs from the checkpoint's"
+  says err "$key" "$old" "recipe: $value"
   train -o other --resume --force --set "$key=$value" || fail "--force with another $key fails"
-  grep "^addend: warning: " err | grep -qF "$key ($words, recipe: $value)" || fail "--force does not warn that $key differs"
+  grep "^addend: warning: " err >warned && says warned "$key" "$old" "recipe: $value"
 done <<'KEYS'
-model.heads 2 checkpoint: 4
-model.rotary_base 500 checkpoint: 10000
-data.seq 8 checkpoint: 24
-data.valid [0.5] checkpoint: [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0]
-train.lr 0.5 checkpoint: 0.001
-train.beta2 0.99 checkpoint: 0.95
-train.seed 7 checkpoint: 1
-precision.compute f64 checkpoint: f32
+model.heads 2 4
+model.rotary_base 500 10000
+data.seq 8 24
+data.valid [0.5] [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0]
+train.lr 0.5 0.001
+train.beta2 0.99 0.95
+train.seed 7 1
+precision.compute f64 f32
 KEYS
 exits_with 2 train -o stopped --resume --force --set model.d_model=64
 says err value.embedding.weight
@@ -162,7 +162,7 @@ says err shard.zero "checkpoint: 0" "recipe: 1" train.steps "checkpoint: 10" "re
 # Another library for matrix products gives other bits, which is told.
 cp -r stopped otherwise
 ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "resuming with another library for matrix products fails"
-grep -q "^addend: warning: matrix products are computed in another way than before the checkpoint (then: by table; .*; now: OpenBLAS; .*), so" err || fail "no warning that matrix products are computed differently"
+grep "^addend: warning: " err >warned && says_facts warned OpenBLAS # and the processor
 grep -q '"products": "OpenBLAS; ' otherwise/run.json || fail "run.json does not name the library of the matrix products"
 train -o same --resume --set train.steps=11 && ! grep -q "^addend: warning: " err || fail "the same matrix products cause a warning, or resuming fails"
 # A text is identified by its contents.
@@ -183,8 +183,9 @@ cmp straight/weights.safetensors damaged/weights.safetensors || fail "a run resu
 rm damaged/checkpoints/*/index.json
 exits_with 3 train -o damaged --resume --set train.steps=11
 says err damaged/checkpoints "step 10" "step 5" step-10/index.json step-5/index.json
-grep -q "^addend: warning: the checkpoint of step 10 is not usable, so the one before it is tried: " err || fail "no warning that the checkpoint before step 10 is tried"
-grep -q "^addend: warning: the checkpoint of step 5 is not usable: " err || fail "no warning that the checkpoint of step 5 is not usable"
+grep "^addend: warning: " err >warned
+says warned "step 10" step-10/index.json
+says warned "step 5" step-5/index.json
 
 # Ctrl-C leaves a checkpoint.
 "$addend" train "$recipe" --set train.steps=100000 --set checkpoint.every=100000 -o long >out 2>err & launcher=$!
@@ -203,7 +204,7 @@ for _ in $(seq 600); do [ ! -s shared/metrics.jsonl ] || break; sleep 0.1; done
 lines=$(wc -l <shared/metrics.jsonl)
 for more in --resume ""; do
   exits_with 3 train -o shared $more
-  grep -q "^addend: shared: another run writes to this folder (process [0-9]* on " err || fail "no message that another run has the folder locked"
+  says_facts err shared "process $launcher"
 done
 kill -9 $launcher && wait $launcher 2>/dev/null || true
 [ "$(wc -l <shared/metrics.jsonl)" -ge "$lines" ] || fail "a second run in the folder shortened the first run's metrics"

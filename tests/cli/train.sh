@@ -74,7 +74,8 @@ tiny -o three --set evaluate.every=3 --set evaluate.samples=10
 says out "10 samples" "8 steps"
 [ ! -s err ] || { cat err >&2; fail "nothing else is told"; }
 says out "8 steps" tokens/s three/report.html
-grep -q "^it is [0-9.]* +- [0-9.]* [a-z]* than before the first step.* (sample by sample)$" out || { cat out >&2; fail "how far it came"; }
+change=$(python3 -c 'import json; print("{:.4f}".format(abs(json.loads(list(open("three/metrics.jsonl"))[-1])["validation_since_first"]["change"])))')
+grep -E " [0-9.]+ \+- [0-9.]+ " out | tail -n 1 >came && says_facts came "$change" # how far it came
 tiny -o twelve --set train.steps=12
 says out "2 steps" "12 steps" tokens/s
 python3 - <<'P' || fail "the losses are means"
@@ -85,12 +86,12 @@ assert said[1] == f"{sum(lines[:2]) / 2:.4f}" and said[3] == f"{sum(lines[-2:]) 
 P
 # What does not train does not change, by any sample.
 tiny -o still --set train.lr=0 --set train.steps=3
-grep -q "^it is 0.0000 +- 0.0000 [a-z]* than before the first step: no change beyond noise (sample by sample)$" out || { cat out >&2; fail "no change"; }
+grep " 0.0000 +- 0.0000 " out >came && says came "0.0000"
 tiny -o more --set evaluate.samples=1000 --set evaluate.every=8
 [ "$(held_out more)" = "[(7, 24)]" ] || fail "all that there are: $(held_out more)"
 says err evaluate.samples 1000 "24 samples"
 tiny -o none --set evaluate.samples=0
-[ "$(held_out none)" = "[]" ] && ! grep -q held-out out || fail "no evaluation"
+[ "$(held_out none)" = "[]" ] && [ "$(wc -l <out)" -eq 1 ] || { cat out >&2; fail "no evaluation"; }
 tiny -o uncounted-there --set 'data.valid=[0, 0]'
 [ "$(held_out uncounted-there)" = "[]" ] || fail "nothing that counts"
 # Law 5: a step without a counted token has gradient 0, with a warning, and training continues; of several such steps
