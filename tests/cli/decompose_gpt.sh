@@ -59,7 +59,7 @@ train -o whole --resume && says out "8 steps" || fail "resuming a finished run f
 "$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" --set target.steps=100000 -o long >out 2>err & launcher=$!
 for _ in $(seq 600); do [ ! -s long/target/metrics.jsonl ] || break; sleep 0.1; done
 exits_with 3 train -o long --resume
-says_facts err long "process $launcher"
+grep -w -e "$(pgrep -P $launcher | sed 's/^/process /')" err >held && says_facts held long || fail "no message that a rank of the first run has the folder locked"
 kill -INT $launcher
 exits_with 3 wait $launcher
 step=$(ls long/target/checkpoints | sed -n 's/step-//p' | sort -n | tail -1)

@@ -25,16 +25,15 @@ status=0
 "$addend" diff table >table.txt 2>err || status=$?
 [ $status -eq 1 ] || fail "exit $status, not 1"
 [ ! -s err ] || fail "nothing on standard error: $(cat err)"
-diff -u - table.txt <<'T' || fail "the table"
-6 ranks, mesh dp=3 tp=2, 1 microbatch, step 3; files: 6 addends, 6 sums
-
-  ok   2 parameters: every addend is counted once
-  BAD  head          averaged over dp: every addend counts 1/3 of what is expected; divide only once, or expect this factor
-  note the factor differs between parameters: 0.333333 for `head`, 1 for `layer.bias`
-
-WRONG: 1 of 3 parameters
-more: addend explain averaged
-T
+rows() { sed -nE 's/^  (ok|BAD|note) +.*/\1/p' "$1" | xargs; } # argument: table; the verdicts of its lines
+[ "$(rows table.txt)" = "ok BAD note" ] && [ "$(wc -l <table.txt)" -eq 8 ] || { cat table.txt >&2; fail "the table"; }
+says table.txt "6 ranks" "dp=3 tp=2" "1 microbatch" "step 3" "6 addends" "6 sums"
+says table.txt "2 parameters"
+says table.txt BAD dp 1/3
+says table.txt 0.333333 head layer.bias
+says table.txt WRONG "1 of" "3 parameters"
+[ "$(tail -n 1 table.txt | grep -o 'addend explain .*')" = "addend explain averaged" ] || fail "the page that says more"
+grep -q '^  BAD  head  ' table.txt || fail "the parameter"
 
 # Equal lines become one; --all prints each. GitHub annotations use the same groups.
 shown() { # arguments: file, options; FILE gets what diff prints of the dump with equal lines
@@ -43,30 +42,28 @@ shown() { # arguments: file, options; FILE gets what diff prints of the dump wit
   "$addend" diff "$@" groups >"$file" 2>err || status=$?
   [ $status -eq 1 ] && [ ! -s err ] || fail "exit $status: $* $(cat err)"
 }
-averaged="averaged over dp: every addend counts 1/3 of what is expected; divide only once, or expect this factor"
-doubled="summed twice, or not divided, over tp: every addend counts 2 times what is expected"
 shown groups.txt
-diff -u - <(grep -E '^  (ok|BAD)' groups.txt) <<T || fail "equal lines"
-  ok   1 parameter: every addend is counted once
-  BAD  2 parameters (a, b): $doubled
-  BAD  4 parameters (layer0.weight ... layer3.weight): $averaged
-T
+sed -nE 's/^  BAD  .*\(a, b\): //p' groups.txt >doubled && says doubled tp "2 times"
+sed -nE 's/^  BAD  .*\(layer0\.weight \.\.\. layer3\.weight\): //p' groups.txt >averaged && says averaged dp 1/3
+says groups.txt "2 parameters"
+says groups.txt "4 parameters" layer0.weight layer3.weight
+[ "$(rows groups.txt)" = "ok BAD BAD note" ] || { cat groups.txt >&2; fail "equal lines"; }
 shown all.txt --all
-diff -u - <(grep -E '^  (ok|BAD)' all.txt) <<T || fail "all lines"
-  ok   1 parameter: every addend is counted once
-  BAD  a              $doubled
-  BAD  b              $doubled
-  BAD  layer0.weight  $averaged
-  BAD  layer1.weight  $averaged
-  BAD  layer2.weight  $averaged
-  BAD  layer3.weight  $averaged
+diff -u - <(grep -E '^  BAD' all.txt) <<T || fail "all lines"
+  BAD  a              $(cat doubled)
+  BAD  b              $(cat doubled)
+  BAD  layer0.weight  $(cat averaged)
+  BAD  layer1.weight  $(cat averaged)
+  BAD  layer2.weight  $(cat averaged)
+  BAD  layer3.weight  $(cat averaged)
 T
 shown github.txt --format github
-diff -u - github.txt <<T || fail "annotations"
-::error title=addend%3A doubled::2 parameters (a, b): $doubled
-::error title=addend%3A averaged::4 parameters (layer0.weight ... layer3.weight): $averaged
-::notice title=addend%3A note::the factor differs between parameters: 2 for \`a\`, 1 for \`head\`
+diff -u - <(grep -E '^::error' github.txt) <<T || fail "annotations"
+::error title=addend%3A doubled::$(grep -o '2 parameters .*' groups.txt)
+::error title=addend%3A averaged::$(grep -o '4 parameters .*' groups.txt)
 T
+[ "$(grep -c '^::' github.txt)" -eq 3 ] && [ "$(wc -l <github.txt)" -eq 3 ] || { cat github.txt >&2; fail "annotations"; }
+says github.txt a head
 # Lines that differ only in a measured number become one too, which says so.
 status=0
 "$addend" diff other_data >other.txt || status=$?

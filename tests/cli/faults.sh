@@ -170,7 +170,7 @@ limited() { (ulimit "$1" "$2" && exec "$addend" "${@:3}"); } # arguments: option
 touch taken
 # an unwritable folder is found before any rank starts, and told once
 for folder in /proc/nowhere/run taken taken/run; do
-  could_not says $folder "$addend" train "$recipe" -o $folder
+  could_not says "${folder%/run}" "$addend" train "$recipe" -o $folder
   [ "$(wc -l <err)" -eq 1 ] || { cat err >&2; fail "the error about $folder is not one line"; }
 done
 # arguments: NAME=VALUE, facts of what it must be, COMMAND...; refused before any rank starts, so no rank is named
@@ -198,7 +198,7 @@ for call in "check $recipe --set model.d_model=65536 --json" "train $recipe -o b
   grep -Eq "^addend: rank [0-2]: .* [0-9]{11,} " err || { cat err >&2; fail "$call"; }
 done
 if ! grep -q __asan_init "$addend"; then # a sanitizer reserves terabytes of addresses
-  could_not says "ulimit -v|ADDEND_ADDRESSES=1" limited -v 400000 check "$recipe"
+  could_not says "-v|ADDEND_ADDRESSES=1" limited -v 400000 check "$recipe"
 fi
 could_not says "ADDEND_SHM_FD|0.0.0" "$addend" run -n 2 -- "$(dirname "$addend")/mpi_sums_of_another_version"
 could_not says_facts "status 7" "$addend" run -n 3 -- sh -c 'exit 7'
@@ -215,7 +215,7 @@ done
 set +e; "$addend" plan "$recipe" --set model.layers=200 2>err | sed -n 1q; status=${PIPESTATUS[0]}; set -e
 [ $status -eq 0 ] && [ ! -s err ] || { cat err >&2; fail "a reader that has enough is no error: exit $status"; }
 if ! grep -q __asan_init "$addend"; then # sanitizers need more threads and memory themselves
-  could_not says "64 KiB|ulimit -s" limited -s 64 check "$recipe"
+  could_not says "64 KiB|-s" limited -s 64 check "$recipe"
 fi
 few_processes() { # runs addend as a user who may start no more processes; `ulimit -u` does not hold for root
   (ulimit -u 1; OPENBLAS_NUM_THREADS= exec setpriv --reuid=65534 --clear-groups --inh-caps=-all env -u OPENBLAS_NUM_THREADS "$@")
@@ -230,7 +230,7 @@ start # ranks have names in ps
   fail "the processes lack their names (addend, addend:1) in ps"
 kill -KILL $launcher; wait $launcher 2>/dev/null || true; nothing_left; launcher=
 could_not says_facts "" "$addend" train "$recipe" -o run2 "${diverges[@]}" && names_step err run2
-could_not says "ulimit -f" limited -f 1 train "$recipe" -o small
+could_not says -f limited -f 1 train "$recipe" -o small
 
 "$addend" run -n 3 -- true 2>err || fail "a program that never joins and returns 0 makes the run fail"
 says err ad_comm_open "3 of" "3 processes"

@@ -193,11 +193,12 @@ echo "report: the documents hold"
 
 # The page as a reader sees it.
 command -v chromium >/dev/null || { echo "report: SKIPPED: chromium is not installed, so no page was drawn"; exit 77; }
-draw() { # argument: page; `drawn` gets what chromium makes of it; a script's console message is an error
+draw() { # argument: page; `drawn` gets what chromium makes of it, `texts` its texts; a script's console message is an error
   timeout $hang chromium --headless --no-sandbox --disable-gpu --window-size="${width:-1200},3000" --user-data-dir="$work/chromium" --enable-logging=stderr \
     --virtual-time-budget=5000 --dump-dom "file://$work/$1" >drawn 2>log || { cat log >&2; fail "chromium cannot draw $1"; }
   ! grep CONSOLE log >err || fail "$1: a script has something to say"
   sed -i -n '/<main/,/<script/p' drawn # leaves out the data and the scripts themselves
+  python3 "$source/tests/support/page_texts.py" drawn >texts
 }
 shows() { # arguments: least number, pattern
   [ "$({ grep -o -e "$2" drawn || true; } | wc -l)" -ge "$1" ] || fail "fewer than $1 of $2"
@@ -209,10 +210,12 @@ shows 5 'class="tile"'
 shows 8 '<canvas' # two for each of the four charts
 shows 2 '<svg'
 shows 18 '<code>blocks\.[01]\.[a-z.]*[a-z0-9_]*</code>'
-shows 1 'It holds'
+shows 1 'class="value good"'
+says_facts texts "20 parameters" "3 ranks" "dp_replicate=3 dp_shard=1" f64 # and the worst parameter
 shows 1 'train\.steps'
 shows 1 'a "run" &lt;!--&lt;script&gt; &amp; &lt;b&gt;'
-! grep -q 'What the program measures' drawn || fail "a program that measures nothing has no such part"
+parts() { [ "$(grep -o '<section' drawn | wc -l)" -eq "$1" ] || fail "$1 parts: $(cat texts)"; } # argument: how many the page has
+parts 6 # a program that measures nothing has none about that
 # Every axis of every chart is labelled.
 measured='document.getElementById("page").dataset.axes = [...document.querySelectorAll(".chart")].map((plot) =>
   [".dygraph-xlabel", ".dygraph-ylabel"].map((name) => (plot.querySelector(name) || {textContent: ""}).textContent || "nothing").join(": ")).join("; ")'
@@ -220,35 +223,39 @@ act() { # arguments: page, script; writes the page in which the script has run
   cp "$1" acted.html && echo "<script>$2</script>" >>acted.html && draw acted.html
 }
 act odd.html "$measured"
-shows 1 'data-axes="step: nats per token; step: no unit; step: no unit; step: tokens per second; step: ms per step"'
+shows 1 'data-axes="\(step: [^;"]*; \)\{4\}step: ms [^;"]*"'
+says texts axes
 shows 6 '>[0-9.]* ms</text>'
-act odd.html "[...document.querySelectorAll('label')].find((own) => own.textContent === 'as share of the step').firstChild.click(); $measured"
-shows 1 'step: % of the step"'
+act odd.html "[...document.querySelectorAll('label')].at(-1).firstChild.click(); $measured" # the last chart's other unit
+shows 1 'data-axes="\(step: [^;"]*; \)\{4\}step: % [^;"]*"'
+says texts axes
 act experts/report.html "$measured"
-shows 1 '; step: no unit; step: share of all; step: times an even share; step: % of all choices; step: % of all choices"'
+shows 1 'data-axes="\(step: [^;"]*; \)\{8\}step: % [^;"]*; step: % [^;"]*"'
+says texts axes # of five charts, and of five measured values
+parts 7
 act sixty-four/report.html "$measured"
 ! grep -q 'data-axes="[^"]*nothing' drawn || fail "an axis says nothing of its unit"
 draw experts/report.html
 shows 20 '<canvas' # two for each of the five charts and for each of as many measured values
 shows 1 '>cross_entropy <b>[0-9.]*<'
 shows 1 '>balance <b>[0-9.]*<'
-shows 1 '>Dropped choices<'
-shows 1 '>imbalance <b>[0-9.]*<'
-for block in 0 1; do shows 1 ">Tokens per expert, blocks\\.$block<"; done
+shows 1 '>imbalance <b>[0-9.]*<' # these three are keys of metrics.jsonl
+for block in 0 1; do shows 1 "<h3>[^<]*, blocks\\.$block<"; done
 for expert in 0 1 2 3 4; do shows 2 ">#$expert <b>[0-9.]* %<"; done
-shows 2 'an even share, 20 %'
+shows 2 '[a-z], 20 %\.<' # an even share
 draw sixty-four/report.html
-for place in most 'upper quartile' median 'lower quartile' least; do shows 1 ">$place <b>1\\.563 %<"; done
-shows 1 '>most <b>100 %<'
+shows 5 '>[a-z ]* <b>1\.563 %<' # five quantiles
+shows 1 '>[a-z ]* <b>100 %<'
 shows 4 '>[a-z ]* <b>0 %<'
-shows 2 'an even share, 1\.563 %'
+says texts "100 %"
+shows 2 '[a-z], 1\.563 %\.<'
 shows 1 '>unheard_of <b>7<'
 shows 1 '>#1 <b>75 %<'
 draw read/report.html
-shows 1 '6 lines that nobody trained on, letter by letter: 25.0 % of the characters are wrong, 20.0 % of those in a font'
-shows 1 'of empty pictures, where only the text can be guessed, 87.5 %'
+says texts "6 lines" "25.0 %" "20.0 %" "87.5 %"
 shows 6 '<canvas[^>]* class="line"'
-shows 1 '>held-out font<'
+shows 1 '<mark>u</mark>ng</span><small>' # the line in a font that nobody trained on has a note
+[ "$(grep -o '<small>' drawn | wc -l)" -eq 1 ] || fail "other lines have it, too"
 shows 1 '>right</span>'
 shows 1 '>wr<mark>u</mark>ng</span>'
 shows 1 '<mark>n</mark>'
@@ -257,10 +264,10 @@ shows 1 '<del>n</del><del>o</del><del>n</del><del>e</del></span>'
 shows 1 '>&lt;<mark>i</mark>&gt;</span>'
 
 draw components/report.html
-shows 1 '24 positions of text that nobody trained on, 3 of 10 components in 2 matrices are needed at a position on average; 6 are needed anywhere'
-shows 1 'data-title="what remains">each masked by its importance<[^.]*>2\.5000<'
-shows 1 'only those of importance above 0\.5<'
-shows 1 '>0\.75<'
+says texts "24 positions" "3 of" "10 components" "2 matrices" 6
+[ "$(grep -oE '>[0-9]\.[0-9]{4}</td>' drawn | xargs)" = ">1.5000</td> >2.5000</td> >3.0000</td> >5.0000</td> >5.5452</td>" ] || fail "five entropies: $(cat texts)"
+grep '[a-z] 0\.5$' texts >line && says line 0.5 # the threshold
+shows 1 '>2\.5000<[^.]*>0\.75<'
 shows 2 '>25 %<'
 shows 1 '<option value="&lt;i&gt;\.wq">&lt;i&gt;\.wq<'
 ! grep -q '<option value="wo">' drawn || fail "a matrix without a component to be shown is no choice"
@@ -271,34 +278,35 @@ shows 1 '%;">&lt;</span><span style="--need: 15%;">b</span><span style="--need: 
 shows 1 '^</span><span style="--need: 18%;">·</span><span style="--need: 19%;">“</span><span style="--need: 20%;"></span><span style="--need: 21%;"></span>'
 shows 1 '>x</span><span style="--need: 23%;">·</span><span style="--need: 24%;">·</span><span style="--need: 25%;">·</span></p>'
 draw pools/report.html
-shows 1 'encoder: dp=2 tp=2; model: dp=2 cp=2, on ranks of their own'
-shows 2 '<td class="number" data-title="Idle">[0-9.]* %<'
-shows 1 'Idle: the share of all steps'
-shows 1 '>wait for value, wait for gradient'
+says texts "dp=2 tp=2" "dp=2 cp=2"
+idle='<td class="number" data-title="[^"]*">[0-9.]* %<' # a share of the steps, for each pool
+shows 2 "$idle"
+says texts trace.json
+shows 1 '>wait for value, wait for gradient' # kinds of the spans in trace.json
 draw shared/report.html
-! grep -q -e 'Idle' -e 'ranks of their own' drawn || fail "modules that share their ranks have no pools"
+says texts "dp=2 tp=4" "dp=2 cp=2 tp=2"
+hides "$idle" # modules that share their ranks have no pools
 draw experts-both.html
-shows 1 '>sixty-four, most <b>100 %<'
-shows 1 '>moe-balance, least <b>[0-9.]* %<'
+shows 1 '>sixty-four, [a-z ]* <b>100 %<'
+shows 1 '>moe-balance, [a-z ]* <b>[0-9.]* %<'
 draw both.html
 shows 8 '<canvas'
 shows 2 'type="checkbox"'
-shows 1 '>Final loss<'
-shows 5 '"quiet step">last<'
-shows 1 'Band: their 10 % to 90 % quantiles'
+shows 5 '"quiet step">[a-z]*<'
+says texts "5 steps" "10 %" "90 %"
 
 # A reader moves by keyboard to the last step, at which the shorter run has no value.
 act both.html 'const plot = document.querySelector(".chart");
   for (let i = 0; i < 30; i++) plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
 shows 5 '"quiet step">step 29<'
-shows 1 'other, training <b>–<'
-shows 1 'other, held out <b>[0-9.]* (step 19)<'
+shows 1 '>other, [a-z ]* <b>–<'
+shows 1 '>other, [a-z ]* <b>[0-9.]* (step 19)<'
 # Choosing another component colours the text anew; the keyboard moves through it and skips bytes that show nothing.
 act components/report.html 'document.querySelectorAll(".choices button")[1].click(); const text = document.querySelector(".texts");
   for (let i = 0; i < 7; i++) text.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
 shows 1 'aria-pressed="true"><b>#4<'
 shows 1 'style="--need: 28%;"[^>]*>&lt;<'
-shows 1 '#4 of &lt;i&gt;\.wq: 0\.36 at “x”, text 1, position 8'
+says texts "#4" "<i>.wq" 0.36 "“x”" "text 1" "position 8"
 
 # The last held-out loss is compared by the differences of samples, as train judged them; standard errors of the losses
 # themselves decide nothing, and without differences nothing is said.
@@ -311,21 +319,25 @@ for step, value in (0, 2.5), (1, 2.4):
 Y
   exits_with 0 "$addend" report ranked && draw ranked/report.html
 }
+compares() { # arguments: name of the case; numbers of the sentence that compares the last evaluation with others
+  grep ' 64 samples' texts | sed "s/^/$1: /" >line
+  says line "$1" "step 1" "64 samples" "${@:2}"
+}
 change() { echo "\"validation_since_$1\": {\"step\": $2, \"change\": $3, \"standard_error\": 0.009, \"verdict\": \"$4\"}"; }
 rank "{$(change first -1 -0.5 lower), $(change best 0 -0.034 lower)}"
 shows 1 '>2.4000 ± 0.1000<'
-shows 1 '>at step 1, 64 samples; 0.5000 ± 0.0090 lower than before the first step; the best<'
+compares lower-and-best 0.5000 "± 0.0090"
 rank "{$(change first -1 -0.5 lower), $(change best 0 0.01 noise)}"
-shows 1 '>at step 1, 64 samples; 0.5000 ± 0.0090 lower than before the first step; no other is better beyond noise<'
+compares lower-and-as-good 0.5000 "± 0.0090"
 rank "{$(change first -1 -0.5 lower), $(change best 0 0.034 higher)}"
-shows 1 '>at step 1, 64 samples; 0.5000 ± 0.0090 lower than before the first step; 0.0340 ± 0.0090 higher than at step 0, the best<'
+compares lower-and-worse 0.5000 "± 0.0090" 0.0340 "step 0"
 rank "{$(change first -1 0.01 noise), $(change best -1 0.01 noise)}"
-shows 1 '>at step 1, 64 samples; 0.0100 ± 0.0090 higher than before the first step: no change beyond noise<'
+compares unchanged 0.0100 "± 0.0090"
 rank '{}'
-shows 1 '>at step 1, 64 samples; 5.0000 before the first step<'
-hides 'cannot be drawn'
+compares not-judged 5.0000
+says_nothing_of texts metrics.jsonl "1 value"
 rank '{"validation_since_first": {"step": "x"}}'
-shows 1 'cannot be drawn'
+says texts metrics.jsonl "1 value"
 
 # The loss of a run is the mean over a tenth of its steps, without those in which nothing counted; a page says what steps count.
 mkdir -p means && python3 - >means/metrics.jsonl <<'Y'
@@ -336,12 +348,12 @@ for step in range(41):
 Y
 exits_with 0 "$addend" report means && draw means/report.html
 shows 1 '>3.5000<'                                            # of steps 36, 37, 39 and 40: 5, 1, 5, 3
-shows 1 '>mean of the last tenth; of the first: 6.5000<' # 9, 7, 5, 5
-shows 1 '>Tokens per second<'
+says texts 6.5000 # of the first tenth: 9, 7, 5, 5
+says texts Tokens
 echo '{"counted": "rows", "steps": 41}' >means/run.json
 exits_with 0 "$addend" report means && draw means/report.html
-shows 1 '>Rows per second<'
-hides '[Tt]okens per second'
+says texts Rows
+hides '[Tt]okens'
 
 # On a narrow screen nothing but a map is wider than the page, not even a failing parameter's cause.
 python3 - "$odd/check.json" other/check.json <<'Y'
@@ -361,14 +373,14 @@ width=500 act components/report.html "$count_cut"
 shows 1 'data-cut="0"'
 width=500 act narrow.html "$count_cut"
 shows 1 'averaged over dp_replicate'
-shows 1 '>possible causes: summed twice over dp_shard; summed twice over tp<'
+shows 1 'summed twice over dp_shard; summed twice over tp<'
 shows 1 'data-cut="0"'
 rm other/check.json
 draw broken/report.html
 shows 8 '<canvas'
-shows 1 'check\.json: is not JSON'
-shows 1 'trace\.json: is not a JSON object'
-shows 1 'run\.json is missing'
+says texts check.json check.json: JSON
+says texts trace.json trace.json: JSON
+says texts run.json
 # Valid JSON with unexpected contents is told, and the rest is drawn without a script error.
 cp -r experts mixed
 python3 - mixed/metrics.jsonl "$odd/check.json" mixed/check.json <<'Y'
@@ -391,32 +403,37 @@ Y
 exits_with 0 "$addend" report mixed
 draw mixed/report.html
 shows 20 '<canvas'
-shows 1 'Of metrics\.jsonl, 9 values cannot be drawn; the first: '
-shows 1 'check\.json cannot be used: it is no document of addend check: params\[1\] is no object'
-for wrong in 'document["params"][0]["name"] = 5|params\[0\]\.name is no text' \
-  'document["sabotage"] = "some"|sabotage is no list' 'document["sabotage"][0]["derived"] = {"place": 1}|sabotage\[0\]\.derived\.place is no text' \
-  'document["params"][0]["cause"] = "averaged"|params\[0\]\.cause is no object' 'document["summary"] = []|summary is no object'; do
+says texts metrics.jsonl "9 values"
+refuses() { # arguments: file, key; the page says what that key is not
+  grep "$1 .*: $(sed 's/[][.]/\\&/g' <<<"$2") " texts | sed "s/^/$2: /" >line
+  says line "$1" "$2"
+}
+refuses check.json 'params[1]'
+for wrong in 'document["params"][0]["name"] = 5|params[0].name' \
+  'document["sabotage"] = "some"|sabotage' 'document["sabotage"][0]["derived"] = {"place": 1}|sabotage[0].derived.place' \
+  'document["params"][0]["cause"] = "averaged"|params[0].cause' 'document["summary"] = []|summary'; do
   python3 -c 'import json, sys; document = json.load(open(sys.argv[1])); exec(sys.argv[2]); json.dump(document, open(sys.argv[3], "w"))' \
     "$odd/check.json" "${wrong%%|*}" mixed/check.json
   exits_with 0 "$addend" report mixed
   draw mixed/report.html
-  shows 1 "it is no document of addend check: ${wrong#*|}"
+  refuses check.json "${wrong#*|}"
   shows 20 '<canvas'
 done
 echo '{"name": "mixed", "command": "addend train", "steps": 12}' >mixed/run.json
 exits_with 0 "$addend" report mixed other
 draw mixed/report.html
-shows 1 'run\.json cannot be used: it is no document of addend train: command is no list'
+refuses run.json command
 cp -r other nothing
 exits_with 1 "$addend" check "$recipe" --set 'data.valid=[0]' --out nothing/check.json
 exits_with 0 "$addend" report nothing
 draw nothing/report.html
-shows 1 '>nothing proven<'
-shows 1 'Nothing is proven\.'
-shows 1 'own dtypes nothing is proven either'
-! grep -q -e 'does not hold' -e 'worst error 0' drawn || fail "a proof of nothing has one verdict"
+shows 1 'class="value bad"'
+reason=$(python3 -c 'import json; print(json.load(open("nothing/check.json"))["reason"])')
+[ "$(grep -cF "$reason" texts)" -eq 2 ] || fail "the reason stands in the tile and in the part about the proof: $(cat texts)"
+says texts "20 parameters" "3 ranks" "dp_replicate=3 dp_shard=1" f64
+grep -E '^[a-z.0-9]+: [0-9]+ parameters?, ' texts >folds && says folds embedding: "1 parameter" # layers have no error
+! grep -qE ', .*[0-9]' folds || fail "a proof of nothing has one verdict: $(cat folds)"
 draw killed/report.html
-shows 1 'trace\.json is missing'
-shows 1 '>Loss so far<'
-shows 1 '>after [0-9,]* of 1,000,000 steps; mean of the last tenth; of the first: [0-9.]*<'
+says texts trace.json
+grep '[0-9,]* of 1,000,000 steps; ' texts >line && says line "1,000,000 steps" # with the means of tenths
 echo "report: all hold"

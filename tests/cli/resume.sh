@@ -204,7 +204,7 @@ for _ in $(seq 600); do [ ! -s shared/metrics.jsonl ] || break; sleep 0.1; done
 lines=$(wc -l <shared/metrics.jsonl)
 for more in --resume ""; do
   exits_with 3 train -o shared $more
-  says_facts err shared "process $launcher"
+  grep -w -e "$(pgrep -P $launcher | sed 's/^/process /')" err >held && says_facts held shared || fail "no message that a rank of the first run has the folder locked"
 done
 kill -9 $launcher && wait $launcher 2>/dev/null || true
 [ "$(wc -l <shared/metrics.jsonl)" -ge "$lines" ] || fail "a second run in the folder shortened the first run's metrics"
