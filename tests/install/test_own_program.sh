@@ -120,7 +120,7 @@ for function in (addend.check, addend.plan, addend.train):
     try:
         function("classifier.yaml", program="none.so")
     except addend.InvalidError as error:
-        assert "has no programs" in str(error), error
+        assert str(error).startswith("none.so ") and "AD_PROGRAM_OBJECT" in str(error), error
     else:
         raise AssertionError(function)
 print("from Python: all hold")

@@ -47,8 +47,8 @@ for call in (addend.check, addend.plan, addend.train):
     try:
         call("recipe.yaml")
     except addend.MissingTrainerError as error:
-        said = f"addend.{call.__name__} needs addend's trainer, which is not installed: `pip install './python[train]'`"
-        assert str(error).startswith(said) and "script/setup" in str(error), error
+        facts = f"addend.{call.__name__}", "pip install './python[train]'", "script/setup"
+        assert all(fact in str(error) for fact in facts), error
     else:
         raise AssertionError(call)
 P

@@ -6,6 +6,7 @@ set -eu
 source=$1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
 cat >"$work/a.c" <<'C'
 /* The first comment,
  * of two lines. */
@@ -23,14 +24,14 @@ int f(void) {
 C
 draw() { python3 "$source/script/draw-comments" "$@" "$work"; }
 comments=$(draw 9)
-grep -q '^3 of 3, seed 0$' <<<"$comments" || fail "not three comments: $comments"
+says <(tail -n 1 <<<"$comments") "3 of" 3 "seed 0"
 for words in 'a.c:1$' 'of two lines. \*/$' '^static const char' 'a.c:4$' 'a.c:5$' '^// goes on.$' '^int f(void) {$'; do
   grep -q "$words" <<<"$comments" || fail "no '$words': $comments"
 done
 messages=$(draw 9 --messages)
-grep -q '^2 of 2, seed 0$' <<<"$messages" || fail "not two messages: $messages"
+says <(tail -n 1 <<<"$messages") "2 of" 2 "seed 0"
 grep -q 'three words here' <<<"$messages" || fail "$messages"
 grep -q ' of two lines", name)' <<<"$messages" || fail "a message is cut off: $messages"
 [ "$(draw 2 --seed 5)" = "$(draw 2 --seed 5)" ] || fail "the same seed draws others"
-grep -q '^2 of 3, seed 5$' <<<"$(draw 2 --seed 5)" || fail "two are wanted"
+says <(draw 2 --seed 5) "2 of" 3 "seed 5"
 echo "draw: all hold"

@@ -36,7 +36,7 @@ done
 mutate 1 src/tiny/ignored.c 3 --seed 7 --out "$work/mutants.jsonl"
 counted 3 0 3
 says_facts "$work/out" src/tiny/ignored.c:2
-grep -q '^  - int tiny_ignored.* return a + 2 \* b;.*a comment with a < b' "$work/out" || fail "the line is not shown"
+grep -q '^  - int tiny_ignored.* return a + 2 \* b;.*a comment with a < b' "$work/out" || fail "the line is not shown" # code of tiny/
 says "$work/out" tiny/tiny
 [ "$(grep -c '"state": "live"' "$work/mutants.jsonl")" -eq 3 ] || fail "three survivors are recorded"
 sort "$work/out" >"$work/first"

@@ -51,7 +51,7 @@ bash "$source/script/torch" >"$work/said" || fail "the second time: $(cat "$work
 sed -i '/^pytest$/d' "$work/has"
 bash "$source/script/torch" >"$work/said" || fail "without pytest: $(cat "$work/said")"
 says "$work/said" PyTorch "$work/home/addend/torch" 2.9.0
-grep -q ' pytest transformers accelerate' "$work/said" || fail "what is missing is not named: $(cat "$work/said")"
+grep -q ' pytest transformers accelerate' "$work/said" || fail "what is missing is not named: $(cat "$work/said")" # packages
 touch "$work/index"
 bash "$source/script/torch" >"$work/said" && grep -qx pytest "$work/has" || fail "it gets what it lacks"
 [ "$(asked "-m venv")" -le 4 ] || fail "it is not made anew"

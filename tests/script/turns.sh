@@ -7,6 +7,7 @@ source=$1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
+. "$source/tests/support/says.sh"
 
 cases_of() { (export ADDEND_TEST_SEED=$1; shift; take_turns "$@" >"$work/said" && printf '%s\n' "${drawn[@]}"); }
 for count in 1 12 39; do
@@ -16,7 +17,7 @@ for count in 1 12 39; do
     [ "$(sort -nu "$work/ten")" = "$(seq "$count")" ] || fail "$taken of $count: ten seeds leave some out"
     number=$(cases_of 3 it "$taken" "${all[@]}" | wc -l)
     [ "$number" -le "$taken" ] && [ "$number" -gt 0 ] || fail "$taken of $count: $number are taken"
-    grep -qx "it: $number of $count are taken, ADDEND_TEST_SEED=3" "$work/said" || fail "$(cat "$work/said")"
+    says_facts "$work/said" it "$number of" "$count" ADDEND_TEST_SEED=3
   done
 done
 [ "$(cases_of 5 it 3 {1..20})" = "$(cases_of 5 it 3 {1..20})" ] || fail "the same seed takes others"
@@ -26,7 +27,7 @@ for seed in {1401..1410..2}; do every=2 cases_of "$seed" it 4 {1..16}; done >"$w
 [ "$(sort -nu "$work/ten")" = "$(seq 16)" ] || fail "4 of 16 in every second commit: ten commits leave some out"
 ! every=2 cases_of 5 it 3 {1..16} 2>"$work/error" || fail "a draw by which ten commits do not take a case, in every second one"
 ! cases_of 5 it 1 {1..11} 2>"$work/error" || fail "a draw by which one in ten commits does not take a case"
-grep -q "once in ten commits" "$work/error" || fail "$(cat "$work/error")"
+says "$work/error" it "1 of" 11
 
 mkdir -p "$work/tree/tests/support" "$work/tree"/{src,cli}
 cp "$source/tests/support/seed.sh" "$work/tree/tests/support"
