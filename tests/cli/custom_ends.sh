@@ -70,7 +70,7 @@ training=$!
 for _ in $(seq 100); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
 kill -TERM $training
 status=0; wait $training || status=$?
-grep -q "resume" error out || [ $status -ne 0 ] || fail "a stopped training: exit status $status: $(cat error)"
+grep -q -e --resume error out || [ $status -ne 0 ] || fail "a stopped training: exit status $status: $(cat error)"
 
 # A program that is linked with the library and calls ad_main; a sanitizer's run time is not in it.
 build=$(dirname "$addend")

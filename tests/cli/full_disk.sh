@@ -70,7 +70,7 @@ open("file", "w").write("old"); os.symlink("file", "link"); os.symlink("nowhere"
 before = {name: os.lstat(name).st_ino for name in ("folder", "pipe", "to_pipe", "to_output")}
 for name in (*before, "/dev/null", "/dev/full"):
     assert library.ad_write_text(b"new", name.encode()) != 0, name
-    assert library.ad_last_error().startswith(name.encode() + b": cannot be written: "), library.ad_last_error()
+    assert library.ad_last_error().startswith(name.encode() + b": "), library.ad_last_error()
 assert before == {name: os.lstat(name).st_ino for name in before}
 for name in ("file", "to_nowhere", "new"):
     assert library.ad_write_text(b"new", name.encode()) == 0 and open(name).read() == "new"

