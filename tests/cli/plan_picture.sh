@@ -25,31 +25,34 @@ root = xml.parse(sys.argv[1]).getroot()
 assert root.tag == "{http://www.w3.org/2000/svg}svg" and not list(root.iter("{http://www.w3.org/2000/svg}script"))
 texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
 assert texts[0] == plan["recipe"] == root.find("{http://www.w3.org/2000/svg}title").text, texts[0]
-assert texts[1].startswith(f"{plan['world']:,} rank{'s' * (plan['world'] != 1)}, mesh "), texts[1]
+assert texts[1].split()[0] == f"{plan['world']:,}", texts[1]
 
-# Collectives: what the entries of the cards say.
+# Collectives: what the entries of the cards say. Each has four texts: the operation, bytes, what they are and when, calls
+# and dtype.
 sites = {bridge["site"] for bridge in plan["bridges"]}
 expected, calls = collections.Counter(), collections.Counter()
 for step in plan["collectives"] + plan["activations"]:
     if "site" in step:
-        carries = "of the bridge" if step["site"] in sites else "activations"
+        carries = "bridge" if step["site"] in sites else "activations"
     else:
         carries = "parameters" if step["op"] == "all_gather" else "gradients"
     if step["group_size"] > 1:
-        key = (step["mesh"], step["axes"], step["op"], f"{carries}, {step['when'].replace('_', ' ')}", step["dtype"], step["pool"])
+        key = (step["mesh"], step["axes"], step["op"], carries, step["when"].replace("_", " "), step["dtype"], step["pool"])
         expected[key] += step["bytes"] * step["times"]
         calls[key] += step["times"]
-wanted = sorted((key[2], f"{expected[key]:,} B", key[3], f"{n:,} call{'' if n == 1 else 's'}, {key[4]}") for key, n in calls.items())
-shown = sorted(tuple(texts[i - 3:i + 1]) for i, text in enumerate(texts) if " call" in text and " B" in texts[i - 2])
+wanted = sorted((key[2], f"{expected[key]:,} B", key[4], f"{n:,}", key[5]) for key, n in calls.items())
+entries = [(*texts[i - 3:i - 1], *reversed(texts[i - 1].rsplit(", ", 1)), *re.fullmatch(r"([\d,]+) \w+, (\w+)", text).groups())
+           for i, text in enumerate(texts) if re.fullmatch(r"[\d,]+ \w+, \w+", text) and re.fullmatch(r"[\d,]+ B", texts[i - 2])]
+shown = sorted((op, size, when, *how) for op, size, when, _, *how in entries)
 assert wanted == shown, (wanted, shown)
+assert len({entry[3] for entry in entries}) == len({key[3] for key in calls}), entries  # each kind of values has its name
 
 # Groups: one card for each set of axes of each mesh, with all groups of its pool.
 groups = {(step["mesh"], step["pool"], step["axes"]): step["group_size"] for step in plan["collectives"] + plan["activations"]}
 ranks = [pool["ranks"] for pool in plan["pools"]]
-wanted = sorted(("over " + axes, size, ranks[pool] // size) for (_, pool, axes), size in groups.items() if size > 1)
-def size_and_count(text):
-    return tuple(int(part.split()[0].replace(",", "")) for part in reversed(text.split(" of ")))
-shown = sorted((texts[i - 1], *size_and_count(text)) for i, text in enumerate(texts) if "group" in text and texts[i - 1].startswith("over "))
+wanted = sorted((axes, size, ranks[pool] // size) for (_, pool, axes), size in groups.items() if size > 1)
+cards = [(texts[i - 1].split(" ", 1)[-1], re.match(r"([\d,]+) \w+ of ([\d,]+) \w+", text)) for i, text in enumerate(texts)]
+shown = sorted((axes, *(int(number.replace(",", "")) for number in (found[2], found[1]))) for axes, found in cards if found)
 assert wanted == shown, (wanted, shown)
 
 # A rank's number has room in its cell, where each rank has one.
@@ -60,16 +63,18 @@ for cell, number in zip(boxes, boxes[1:]):
 
 # Several pools are each drawn with their ranks, and every bridge between two pools with its bytes, forward and back.
 names = [", ".join(pool["modules"]) for pool in plan["pools"]]
-places = {texts[i - 1]: text for i, text in enumerate(texts) if re.fullmatch("ranks? [0-9,]+( to [0-9,]+)?", text) and texts[i - 1] in names}
+places = {texts[i - 1]: re.findall("[0-9,]+", text) for i, text in enumerate(texts)
+          if re.fullmatch("[a-z]+ [0-9,]+( [a-z]+ [0-9,]+)?", text) and texts[i - 1] in names}
 def place(pool):
     first, last = pool["first_rank"], pool["first_rank"] + pool["ranks"] - 1
-    return f"ranks {first:,} to {last:,}" if last > first else f"rank {first:,}"
+    return [f"{first:,}", f"{last:,}"] if last > first else [f"{first:,}"]
 assert places == (dict(zip(names, map(place, plan["pools"]))) if len(names) > 1 else {}), places
 between = [bridge for bridge in plan["bridges"] if bridge["from"]["pool"] != bridge["to"]["pool"]]
-def crossing(bridge, way, what):
-    return f"{what}: {bridge[way]['bytes']:,} B, {bridge['times']} time{'' if bridge['times'] == 1 else 's'} a step"
-wanted = [text for bridge in between for text in (crossing(bridge, "forward", bridge["site"]), crossing(bridge, "backward", "gradient of " + bridge["site"]))]
-assert wanted == [text for text in texts if text.endswith(" a step") and not text.startswith("bridge ")], wanted
+wanted = [(bridge["site"], way == "backward", f"{bridge[way]['bytes']:,}", str(bridge["times"]))
+          for bridge in between for way in ("forward", "backward")]
+found = [re.fullmatch(r"(.* )?(\S+): ([\d,]+) B, (\d+)( [a-z]+)+", text) for text in texts]
+shown = [(one[2], bool(one[1]), one[3], one[4]) for one in found if one and one[2] in sites] # the gradient's name is longer
+assert wanted == shown, (wanted, shown)
 ends = [[int(number) for number in re.findall("[0-9]+", path.get("d"))] for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("marker-end")]
 for i, bridge in enumerate(between):
     there, back = ends[2 * i], ends[2 * i + 1]
@@ -85,16 +90,18 @@ ways = [bridge[way] for bridge in plan["bridges"] for way in ("forward", "backwa
 routes = [route for way in ways for route in way["routes"][:DRAWN]]
 def label(route):
     first, last = route["first_row"], route["first_row"] + route["rows"] - 1
-    return (f"row {first}" if first == last else f"rows {first} to {last}") + f", {route['bytes']:,} B"
-assert sorted(map(label, routes)) == sorted(text for text in texts if text.startswith("row") and text.endswith(" B"))
+    return (str(first), None if first == last else str(last), f"{route['bytes']:,}")
+rows = [re.fullmatch(r"[a-z]+ (\d+)(?: [a-z]+ (\d+))?, ([\d,]+) B", text) for text in texts]
+assert collections.Counter(map(label, routes)) == collections.Counter(row.groups() for row in rows if row)
 arrows = [path.get("class") for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("marker-end")]
 assert arrows.count("arrow stays") == sum(route["from"] == route["to"] for route in routes)
 assert len(arrows) == len(routes) + 2 * len(between)
 for way in ways:
     moved = sum(route["bytes"] for route in way["routes"] if route["from"] != route["to"])
     undrawn = len(way["routes"][DRAWN:]) + way["routes_left_out"]
-    more = f"; {undrawn:,} routes more are not drawn." if undrawn else "(dashed)."
-    assert any(f" {moved:,} B go to another rank" in text and text.endswith(more) for text in texts), (moved, more)
+    more = [f"{undrawn:,}"] if undrawn else []
+    both = [text.split(" B ") for text in texts if text.count(" B ") == 2] # what moves, what stays, what is not drawn
+    assert any(of[0].endswith(f" {moved:,}") and re.findall("[0-9,]*[0-9]", of[2]) == more for of in both), (moved, more)
 height = int(root.get("height"))
 assert all(int(box.get("y")) + int(box.get("height")) <= height for box in root.iter("{http://www.w3.org/2000/svg}rect"))
 assert height < 6000, height
@@ -157,22 +164,22 @@ assert len(exchanges) == int(sys.argv[3]), len(exchanges)
 
 # Labels of the exchange between two pools, forward and back; each exchange is drawn as two opposite arrows.
 def labels(key, values, sums):
-    name = next(iter(values)) if len(values) == 1 else rf"{len(values)} values"
-    return f"{name}: {sums[0]:,} B, {key[-2]}", f"gradient{'s' * (len(values) > 1)}: {sums[1]:,} B, {key[-1]}"
-shown = [(texts[i - 1].split(", ", 1)[1] if " values: " in texts[i - 1] else texts[i - 1], text)
-         for i, text in enumerate(texts) if re.match("gradients?: ", text)]
+    return next(iter(values)) if len(values) == 1 else str(len(values)), f"{sums[0]:,}", key[-2], f"{sums[1]:,}", key[-1]
+moved = [re.fullmatch(r"(.*): ([\d,]+) B, (\w+)", text) for text in texts]
+shown = [(re.sub(r"^(?:.*, )?(\d+) \w+$", r"\1", there[1]), *there.groups()[1:], *back.groups()[1:])
+         for there, back in zip(moved, moved[1:]) if there and back and back[1].isalpha()]
 wanted = [labels(key, *what) for key, what in exchanges.items()]
 assert sorted(shown) == sorted(wanted), (shown, wanted)
 arrows = [[int(n) for n in re.findall("[0-9]+", path.get("d"))] for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("marker-end")]
 assert len(arrows) == 2 * len(exchanges)
 assert all((a[0], a[-2]) == (b[-2], b[0]) and a[0] != b[0] for a, b in zip(arrows[::2], arrows[1::2])), arrows
 for values, _ in exchanges.values():
-    prefix = [text.split("*, ")[0] for text in texts if f"*, {len(values)} values: " in text]
+    prefix = [text.split("*, ")[0] for text in texts if re.search(rf"\*, {len(values)} \w+: ", text)]
     assert len(values) == 1 or any(all(value.startswith(p) for value in values) for p in prefix), (values, prefix)
 
 # The table has a line for each.
-lines = open(sys.argv[2]).read().split("bytes a step", 1)[1].split("\n\n", 1)[0].splitlines()[1:]
-assert sorted(tuple(line.split()[-4:]) for line in lines) == sorted((str(sums[0]), key[-2], str(sums[1]), key[-1]) for key, (_, sums) in exchanges.items()), lines
+lines = re.findall(r"^ .* (\d+) +(b?f\d+) +(\d+) +(b?f\d+)$", open(sys.argv[2]).read(), re.M)
+assert sorted(lines) == sorted((str(sums[0]), key[-2], str(sums[1]), key[-1]) for key, (_, sums) in exchanges.items()), lines
 
 # Modules stand beside each other: no two boxes overlap but for the frame around those of one name, and all are inside.
 boxes = [tuple(int(box.get(k)) for k in ("x", "y", "width", "height")) for box in root.iter("{http://www.w3.org/2000/svg}rect")
