@@ -90,10 +90,12 @@ def wrong_line(text, facts, area, head):
     return None
 
 
-def says(test, text, *facts):
-    """Fails the test case unless a line of the text has the facts, and its sentence is listed for the test."""
+def says(test, text, *facts, case=""):
+    """Fails the test case unless a line of the text has the facts, and its sentence is listed for the test, or for this
+    case of its table. Without facts it is the first line, of a text whose subject is the field that it stands in."""
     path = pathlib.Path(sys.modules[type(test).__module__].__file__)
-    wrong = wrong_line(text, facts, path.parent.name, f"{path.stem.removeprefix('test_')}.{test.id().split('.')[-1]}")
+    head = " ".join(filter(None, [f"{path.stem.removeprefix('test_')}.{test.id().split('.')[-1]}", case]))
+    wrong = wrong_line(text, facts, path.parent.name, head)
     if wrong:
         test.fail(wrong)
 

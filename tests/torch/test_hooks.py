@@ -10,6 +10,7 @@ import warnings
 
 import torch
 import torch.distributed as dist
+from says import says
 from torch import nn
 from torch.distributed.algorithms._optimizer_overlap.optimizer_overlap import (
     _as_overlapped_optim,
@@ -45,12 +46,12 @@ JOBS = {}
 
 class Job:
     """A model, its step, what the watch is told, and what it says: `answer` True (right) or None (cannot tell), and
-    words of its report.
+    facts of lines of its report.
     """
 
-    def __init__(self, model, step=None, answer=True, words=(), open_names=NET, **told):
+    def __init__(self, model, step=None, answer=True, facts=(), open_names=NET, **told):
         self.model, self.step, self.told = model, step or mean_of(model), told
-        self.answer, self.words, self.open_names = answer, words, open_names
+        self.answer, self.facts, self.open_names = answer, facts, open_names
         self.around = contextlib.nullcontext()
 
 
@@ -83,57 +84,57 @@ def hooked(hook, where="up.weight", microbatches=1, kind="register_hook", no_syn
 
 # -- hooks that scale a gradient
 
-CHANGED = "`up.weight`: a hook changed it"
+CHANGED = "`up.weight`"  # the subject of the note that a hook changed it
 
 
-def of_hook(model, step, open_names=("up.weight",), words=(), **told):
+def of_hook(model, step, open_names=("up.weight",), facts=(), **told):
     """A job whose hook may be right or not: both readings are named."""
-    words = ["a hook of the job changed the gradient", *words]
-    return Job(model, step, answer=None, open_names=open_names, words=words, **told)
+    names = open_names[0] if len(open_names) == 1 else f"{len(open_names)} parameters"
+    return Job(model, step, answer=None, open_names=open_names, facts=[facts or (names,)], **told)
 
 
 @job
 def tensor_hook_tenth():
-    return Job(*hooked(lambda g: g * 0.1), words=[CHANGED, "it multiplied by 0.1"])
+    return Job(*hooked(lambda g: g * 0.1), facts=[(CHANGED, "0.1")])
 
 
 @job
 def tensor_hook_half():
-    return Job(*hooked(lambda g: g / 2), words=[CHANGED])
+    return Job(*hooked(lambda g: g / 2), facts=[(CHANGED,)])
 
 
 @job
 def tensor_hook_zero():
     """What the optimizer gets is what the hook made, and nothing can be seen of how it was summed."""
-    words = [CHANGED, "made it zero", "nothing observed"]
-    return Job(*hooked(lambda g: g * 0), answer=None, open_names=["up.weight"], words=words)
+    facts = [(CHANGED,), ("up.weight",)]
+    return Job(*hooked(lambda g: g * 0), answer=None, open_names=["up.weight"], facts=facts)
 
 
 @job
 def tensor_hook_half_in_two_microbatches():
-    return Job(*hooked(lambda g: g / 2, microbatches=2), words=[CHANGED])
+    return Job(*hooked(lambda g: g / 2, microbatches=2), facts=[(CHANGED,)])
 
 
 @job
 def tensor_hook_clamps():
-    return of_hook(*hooked(lambda g: g.clamp(-1e-3, 1e-3)), words=["the hook did not sum it"])
+    return of_hook(*hooked(lambda g: g.clamp(-1e-3, 1e-3)))
 
 
 @job
 def tensor_hook_flips():
-    return of_hook(*hooked(lambda g: -g), words=["meant to multiply by -1"])
+    return of_hook(*hooked(lambda g: -g), facts=["-1"])
 
 
 @job
 def tensor_hook_in_place():
-    return Job(*hooked(lambda g: g.mul_(0.25)), words=[CHANGED])
+    return Job(*hooked(lambda g: g.mul_(0.25)), facts=[(CHANGED,)])
 
 
 @job
 def two_tensor_hooks():
     model, step = hooked(lambda g: g * 3)
     model.module.up.weight.register_hook(lambda g: g / 6)
-    return Job(model, step, words=[CHANGED, "it multiplied by 0.5"])
+    return Job(model, step, facts=[(CHANGED, "0.5")])
 
 
 def scale_accumulated(factor):
@@ -148,14 +149,14 @@ ACCUMULATED = "register_post_accumulate_grad_hook"
 
 @job
 def accumulated_half():
-    return Job(*hooked(scale_accumulated(0.5), kind=ACCUMULATED), words=[CHANGED])
+    return Job(*hooked(scale_accumulated(0.5), kind=ACCUMULATED), facts=[(CHANGED,)])
 
 
 @job
 def accumulated_zero():
-    words = [CHANGED, "made it zero", "nothing observed"]
+    facts = [(CHANGED,), ("up.weight",)]
     made = hooked(scale_accumulated(0), kind=ACCUMULATED)
-    return Job(*made, answer=None, open_names=["up.weight"], words=words)
+    return Job(*made, answer=None, open_names=["up.weight"], facts=facts)
 
 
 @job
@@ -193,7 +194,7 @@ def late_tensor_hook():
         mean_of(model)()
         handle.remove()
 
-    return Job(model, step, words=[CHANGED])
+    return Job(model, step, facts=[(CHANGED,)])
 
 
 @job
@@ -201,14 +202,14 @@ def fully_shard_tensor_hook():
     model = fully_shard(Net())
     model.unshard()
     model.up.weight.register_hook(lambda g: g * 0.5)
-    return Job(model, words=[CHANGED])
+    return Job(model, facts=[(CHANGED,)])
 
 
 @job
 def fully_shard_accumulated():
     model = fully_shard(Net())
     model.up.weight.register_post_accumulate_grad_hook(scale_accumulated(0.5))
-    return Job(model, words=["`up.weight`: a hook changed its sum", "it multiplied by 0.5"])
+    return Job(model, facts=[(CHANGED, "0.5")])
 
 
 # -- communication hooks of PyTorch's
@@ -269,13 +270,13 @@ def built_in_allreduce():
 def fp16_around_power_sgd():
     state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
     hook = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
-    return Job(communicates(hook, state), answer=None, words=["PowerSGD"])
+    return Job(communicates(hook, state), answer=None, facts=[("PowerSGD",)])
 
 
 @job
 def quantized():
     hook = quantization_hooks.quantization_pertensor_hook
-    return Job(communicates(hook, dist.group.WORLD), answer=None, words=["quantizes"])
+    return Job(communicates(hook, dist.group.WORLD), answer=None, facts=[("4 parameters",)])
 
 
 @job
@@ -306,7 +307,7 @@ def local_sgd_over_some():
     return Job(
         local_sgd(0, True)[0],
         answer=None,
-        words=["PostLocalSGD sums over rank 0 alone"],
+        facts=[("PostLocalSGD", "rank 0")],
     )
 
 
@@ -342,8 +343,7 @@ def custom_mean():
 
 @job
 def custom_half():
-    words = ["`averaged`", "averaged over dp", "makes the sum 0.5 times"]
-    return Job(communicates(all_reduced(0.5)), answer=None, words=words)
+    return Job(communicates(all_reduced(0.5)), answer=None, facts=[("averaged", "dp", "0.5 times")])
 
 
 @job
@@ -356,7 +356,7 @@ def custom_sum():
     return Job(
         communicates(all_reduced(WORLD)),
         answer=None,
-        words=["`averaged`", "not divided over dp"],
+        facts=[("averaged", "dp")],
     )
 
 
@@ -365,7 +365,7 @@ def custom_tenth():
     return Job(
         communicates(all_reduced(0.1)),
         answer=None,
-        words=["`averaged`", "makes the sum 0.1 times"],
+        facts=[("averaged", "0.1 times")],
     )
 
 
@@ -374,7 +374,7 @@ def custom_zero():
     return Job(
         communicates(all_reduced(0)),
         answer=None,
-        words=["`averaged`", "makes the sum 0 times"],
+        facts=[("averaged", "0 times")],
     )
 
 
@@ -384,16 +384,15 @@ def custom_signs():
         done = dist.all_reduce(bucket.buffer().sign(), async_op=True).get_future()
         return done.then(lambda future: future.value()[0].sign())
 
-    return Job(communicates(signs), answer=None, words=["`signs`"])
+    return Job(communicates(signs), answer=None, facts=[("signs",)])
 
 
 @job
 def custom_around_which_fp16():
-    words = ["`averaged`", "makes the sum 0.5 times"]
     return Job(
         communicates(default_hooks.fp16_compress_wrapper(all_reduced(0.5))),
         answer=None,
-        words=words,
+        facts=[("averaged", "0.5 times")],
     )
 
 
@@ -427,7 +426,7 @@ def force_sum():
 def all_reduce_hook_scales():
     model = fully_shard(Net())
     model.set_all_reduce_hook(lambda gradient: gradient.mul_(0.5))
-    return Job(model, answer=None, words=["averaged over dp"])
+    return Job(model, answer=None, facts=[("dp", "1/2")])
 
 
 @job
@@ -463,7 +462,7 @@ def flat_half():
         dist.reduce_scatter_tensor(shard, whole)
         shard /= 2 * WORLD
 
-    return Job(flat(half, None), answer=None, words=["`half`"])
+    return Job(flat(half, None), answer=None, facts=[("half",)])
 
 
 # -- optimizers inside the watch
@@ -519,7 +518,7 @@ def update_by_hand_in_a_hook():
 
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(hook)
-    return Job(model, answer=None, words=["cleared", "gradient="])
+    return Job(model, answer=None, facts=[("gradient=",)])
 
 
 @job
@@ -586,7 +585,7 @@ def scaled(model, unscales, **told):
         scaler.scale(mean_loss(model, draw(dist.get_rank()))).backward()
         unscales(scaler, optimizer)
 
-    return Job(model, step, words=["GradScaler divided its gradient by 1024"], **told)
+    return Job(model, step, facts=[("GradScaler", "by 1024")], **told)
 
 
 @job
@@ -610,18 +609,13 @@ def scaled_before(scale, unscales=None, make=DistributedDataParallel, **told):
         found.backward()
         unscales(scaler, optimizer) if unscales else scaler.unscale_(optimizer)
 
-    return Job(model, step, words=["GradScaler divided its gradient by 1024"], **told)
+    return Job(model, step, facts=[("GradScaler", "by 1024")], **told)
 
 
 def open_scale(made):
     """A job of which it cannot be told whether its loss was scaled: the scale and both readings are named."""
     made.answer = None
-    made.words += [
-        "1/1024 times what is expected",
-        "right if it was",
-        "wrong if it never was",
-        "begin the watch before",
-    ]
+    made.facts = [("1/1024", "GradScaler", "by 1024")]
     return made
 
 
@@ -646,7 +640,7 @@ def loss_scaled_before_and_steps():
 def loss_scaled_before_and_expected():
     """The caller's factor is that of the scale, so the division may be in it."""
     made = scaled_before(lambda scaler, loss: scaler.scale(loss), expect=0.5 / 1024)
-    made.words = ()
+    made.facts = ()
     return made
 
 
@@ -723,7 +717,7 @@ def loss_never_scaled_but_a_number_was():
         mean_of(model)()
         scaler.unscale_(optimizer)
 
-    return open_scale(Job(model, step, words=["GradScaler divided its gradient by 1024"]))
+    return open_scale(Job(model, step, facts=[("GradScaler", "by 1024")]))
 
 
 @job
@@ -740,7 +734,7 @@ def one_of_two_microbatches_scaled_before():
             dist.all_reduce(p.grad)
         scaler.unscale_(optimizer)
 
-    return open_scale(Job(model, step, words=["GradScaler divided its gradient by 1024"]))
+    return open_scale(Job(model, step, facts=[("GradScaler", "by 1024")]))
 
 
 @job
@@ -749,7 +743,7 @@ def unscaled_and_said():
         DistributedDataParallel(Net()),
         lambda scaler, optimizer: scaler.unscale_(optimizer),
     )
-    made.told, made.words = {"expect": 0.5 / 1024}, ()
+    made.told, made.facts = {"expect": 0.5 / 1024}, ()
     return made
 
 
@@ -767,7 +761,7 @@ def fully_shard_unscaled():
 def hook_and_unscaled():
     model, _ = hooked(lambda g: g * 0.5)
     made = scaled(model, lambda scaler, optimizer: scaler.unscale_(optimizer))
-    made.words = ["GradScaler divided its gradient by 1024", "a hook changed it"]
+    made.facts = [("GradScaler", "by 1024"), (CHANGED,)]
     return made
 
 
@@ -816,8 +810,7 @@ def heads(hook, placed=False):
 
 @job
 def norm_of_heads():
-    words = ["`norm.weight`: no type was given along tp", "give type R"]
-    return Job(*heads(lambda p: dist.all_reduce(p.grad)), words=words)
+    return Job(*heads(lambda p: dist.all_reduce(p.grad)), facts=[("`norm.weight`", "tp")])
 
 
 @job
@@ -827,8 +820,7 @@ def norm_of_heads_as_said():
 
 @job
 def norm_of_heads_averaged():
-    words = ["mean over tp", "estimates the same gradient", "type R"]
-    return Job(*heads(average), answer=None, open_names=["norm.weight"], words=words)
+    return Job(*heads(average), answer=None, open_names=["norm.weight"], facts=[("norm.weight", "tp")])
 
 
 class Same(nn.Module):
@@ -867,13 +859,12 @@ def same_work_averaged():
 
 @job
 def same_work_summed():
-    words = ["sum over tp", "nearly the same", "(R)", "2 times too large", "(I)"]
     names = ["norm.weight", "norm.bias"]
     return Job(
         *same(lambda p: dist.all_reduce(p.grad)),
         answer=None,
         open_names=names,
-        words=words,
+        facts=[("tp", "R", "2 times", "I")],
     )
 
 
@@ -920,7 +911,7 @@ def plain_adapters():
 
 @job
 def adapters_that_are_not_divided():
-    return Job(*adapted(plain=False, sums=True, divides=False), words=["frozen"])
+    return Job(*adapted(plain=False, sums=True, divides=False), facts=[("0.a",)])
 
 
 @job
@@ -934,14 +925,12 @@ def adapters_as_said():
 
 @job
 def each_rank_clips_in_a_hook():
-    return of_hook(*hooked(lambda g: g * min(1, 1e-3 / g.norm().item())), words=["ranks are meant to differ"])
+    return of_hook(*hooked(lambda g: g * min(1, 1e-3 / g.norm().item())))
 
 
 @job
 def one_rank_scales_in_a_hook():
-    return of_hook(
-        *hooked(lambda g: g * (0.5 if dist.get_rank() else 1)), words=["by 1 on rank 0 and by 0.5 on rank 1"]
-    )
+    return of_hook(*hooked(lambda g: g * (0.5 if dist.get_rank() else 1)), facts=["by 1", "rank 0", "by 0.5", "rank 1"])
 
 
 @job
@@ -949,7 +938,7 @@ def every_parameter_scaled():
     net = Net()
     for p in net.parameters():
         p.register_hook(lambda g: g / 3)
-    return Job(DistributedDataParallel(net), words=["and 3 more: a hook changed it"])
+    return Job(DistributedDataParallel(net), facts=[("3 more",)])
 
 
 @job
@@ -970,7 +959,7 @@ def divided_in_hooks_and_summed_by_hand():
 def scaled_beside_a_hook_that_halves():
     model, _ = hooked(lambda g: g / 2)
     model.register_comm_hook(None, all_reduced(0.5))
-    return Job(model, answer=None, words=["`averaged`"])
+    return Job(model, answer=None, facts=[("averaged",)])
 
 
 @job
@@ -1035,7 +1024,7 @@ def halved_and_not_summed():
         with model.no_sync():
             step()
 
-    return mistake(Job(model, unsynchronised, words=["not summed over dp"]))
+    return mistake(Job(model, unsynchronised, facts=[("BAD", "dp")]))
 
 
 @job
@@ -1055,7 +1044,7 @@ def step_in_a_hook_without_a_sum():
             p.grad = None
 
         p.register_post_accumulate_grad_hook(hook)
-    return mistake(Job(model, words=["not summed over dp"]))
+    return mistake(Job(model, facts=[("BAD", "dp")]))
 
 
 @job
@@ -1065,17 +1054,17 @@ def custom_that_sums_nothing():
         done.set_result(bucket.buffer())
         return done
 
-    return mistake(Job(communicates(nothing), words=["not summed over dp"]))
+    return mistake(Job(communicates(nothing), facts=[("BAD", "dp")]))
 
 
 @job
 def adapters_without_a_sum():
-    return mistake(Job(*adapted(plain=False, sums=False), words=["not summed over dp"]))
+    return mistake(Job(*adapted(plain=False, sums=False), facts=[("BAD", "dp")]))
 
 
 @job
 def norm_of_heads_without_a_sum():
-    return mistake(Job(*heads(None), words=["no type was given"]))
+    return mistake(Job(*heads(None), facts=[("`norm.weight`", "tp")]))
 
 
 def tripled(p):
@@ -1085,13 +1074,13 @@ def tripled(p):
 
 @job
 def norm_of_heads_tripled():
-    return Job(*heads(tripled), answer=None, open_names=["norm.weight"], words=["summed over tp"])
+    return Job(*heads(tripled), answer=None, open_names=["norm.weight"], facts=[("norm.weight", "tp")])
 
 
 @job
 def same_work_summed_though_it_is_said():
     """A factor 2 that is the number of ranks may be a hook's own, too."""
-    made = Job(*same(lambda p: dist.all_reduce(p.grad)), types={"norm.*": "tp=I"}, words=["over tp"])
+    made = Job(*same(lambda p: dist.all_reduce(p.grad)), types={"norm.*": "tp=I"}, facts=[("norm.bias", "tp")])
     return mistake(made, answer=None, open_names=["norm.weight", "norm.bias"])
 
 
@@ -1112,7 +1101,7 @@ def unscaled_twice():
                 p.grad.div_(1024)
 
     made = scaled(DistributedDataParallel(Net()), twice)
-    made.words = ["a loss scale that was divided out twice"]
+    made.facts = [("BAD", "1/1.04858e+06")]
     return mistake(made)
 
 
@@ -1168,30 +1157,31 @@ def scale_shard(factor):
     return lambda p: p.grad.to_local().mul_(factor)
 
 
-MEAN = "no second mean over ranks"
-DIFFER = "ranks are meant to differ"
-SUM = "the hook did not sum it"
-# name: (a model and its step, words of the doubt, what the watch is told)
+# name: (a model and its step, facts of the doubt, what the watch is told)
 OPEN = {
-    "averages_twice": (lambda: on_all(lambda g: g / WORLD), MEAN, {}),
+    "averages_twice": (lambda: on_all(lambda g: g / WORLD), (), {}),
     "averages_twice_by_hand": (
         lambda: on_all(scale_accumulated(1 / WORLD), kind=ACCUMULATED, wrapped=False, summed=1 / WORLD),
-        MEAN,
+        (),
         {"expect": 1 / WORLD},
     ),
-    "shards_averaged_twice": (lambda: sharded(scale_shard(1 / WORLD)), MEAN, {}),
-    "half_on_one_rank": (lambda: on_all(lambda g: g * 0.5, where=[1]), DIFFER, {}),
-    "zero_on_one_rank": (lambda: on_all(lambda g: g * 0, where=[1]), DIFFER, {}),
-    "flipped_on_one_rank": (lambda: on_all(lambda g: -g, where=[1]), DIFFER, {}),
-    "doubled_on_one_rank": (lambda: on_all(lambda g: g * 2, where=[1]), DIFFER, {}),
-    "a_shard_halved": (lambda: sharded(scale_shard(0.5), where=[1]), DIFFER, {}),
-    "clipped_by_the_norm_of_a_shard": (lambda: sharded(by_shard), DIFFER, {}),
-    "clipped_before_a_sum_by_hand": (lambda: on_all(by_its_own_norm, kind=ACCUMULATED, wrapped=False), DIFFER, {}),
-    "reduced_and_averaged": (lambda: on_all(reduced_to_the_first), SUM, {}),
-    "noise_on_one_rank": (lambda: on_all(torch.randn_like, where=[1]), SUM, {}),
-    "times_the_ranks": (lambda: on_all(lambda g: g * WORLD), SUM, {}),
-    "accumulated_halved_twice": (lambda: on_all(scale_accumulated(0.5), 2, ACCUMULATED, wrapped=False), SUM, {}),
-    "first_microbatch_cleared": (lambda: on_all(first_cleared(), 2, ACCUMULATED, wrapped=False), SUM, {}),
+    "shards_averaged_twice": (lambda: sharded(scale_shard(1 / WORLD)), (), {}),
+    "half_on_one_rank": (lambda: on_all(lambda g: g * 0.5, where=[1]), ("rank 0", "rank 1"), {}),
+    "zero_on_one_rank": (lambda: on_all(lambda g: g * 0, where=[1]), ("rank 0", "rank 1"), {}),
+    "flipped_on_one_rank": (lambda: on_all(lambda g: -g, where=[1]), ("rank 0", "rank 1"), {}),
+    "doubled_on_one_rank": (lambda: on_all(lambda g: g * 2, where=[1]), ("rank 0", "rank 1"), {}),
+    "a_shard_halved": (lambda: sharded(scale_shard(0.5), where=[1]), ("rank 0", "rank 1"), {}),
+    "clipped_by_the_norm_of_a_shard": (lambda: sharded(by_shard), ("rank 0", "rank 1"), {}),
+    "clipped_before_a_sum_by_hand": (
+        lambda: on_all(by_its_own_norm, kind=ACCUMULATED, wrapped=False),
+        ("rank 0", "rank 1"),
+        {},
+    ),
+    "reduced_and_averaged": (lambda: on_all(reduced_to_the_first), (), {}),
+    "noise_on_one_rank": (lambda: on_all(torch.randn_like, where=[1]), (), {}),
+    "times_the_ranks": (lambda: on_all(lambda g: g * WORLD), (), {}),
+    "accumulated_halved_twice": (lambda: on_all(scale_accumulated(0.5), 2, ACCUMULATED, wrapped=False), (), {}),
+    "first_microbatch_cleared": (lambda: on_all(first_cleared(), 2, ACCUMULATED, wrapped=False), (), {}),
 }
 
 
@@ -1200,8 +1190,8 @@ def by_shard(p):
     local.mul_(1e-3 / local.norm())
 
 
-for _name, (_make, _words, _told) in OPEN.items():
-    JOBS[_name] = lambda make=_make, words=_words, told=_told: of_hook(*make(), NET, [words], **told)
+for _name, (_make, _facts, _told) in OPEN.items():
+    JOBS[_name] = lambda make=_make, facts=_facts, told=_told: of_hook(*make(), NET, facts, **told)
 
 
 @job
@@ -1210,7 +1200,7 @@ def one_rank_dropped_in_a_communication_hook():
         bucket.buffer().mul_(1 / WORLD if dist.get_rank() == 0 else 0)
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda future: future.value()[0])
 
-    return mistake(Job(communicates(dropped), words=["the addends of rank 1 are not in the sum"]))
+    return mistake(Job(communicates(dropped), facts=[("BAD", "rank 1")]))
 
 
 @job
@@ -1219,7 +1209,7 @@ def looks_and_sums_nothing():
     model = Net()
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(lambda p: None)
-    return mistake(Job(model, mean_of(model, 2), words=["not summed over dp"]), told={"expect": 1 / WORLD})
+    return mistake(Job(model, mean_of(model, 2), facts=[("BAD", "dp")]), told={"expect": 1 / WORLD})
 
 
 # -- planted mistakes beside the job's own hooks: none of them is hidden
@@ -1277,7 +1267,7 @@ def run_jobs(names):
                     addend.torch.watch(made.model, **made.told) as watch,
                 ):
                     made.step()
-                found[name] = (watch.report, made.answer, made.words, made.open_names)
+                found[name] = (watch.report, made.answer, made.facts, made.open_names)
             except Exception:
                 found[name] = (traceback.format_exc(), True, (), ())
     return found
@@ -1302,15 +1292,14 @@ class Subgroups(unittest.TestCase):
             for halved in ([], pairs[1]):
                 for report in ranks.run(4, run_subgroups, pairs, halved, False):
                     self.assertEqual([(p.ok, p.kind) for p in report.params], [(None, "not_judged")] * len(NET), report)
-                    self.assertIn("group=", str(report))
-                    self.assertIn(f"ranks {pairs[0][0]} and {pairs[0][1]}", str(report))
+                    says(self, str(report), "group=", f"ranks {pairs[0][0]}", f"and {pairs[0][1]}")
 
 
 class Hooks(unittest.TestCase):
     def test_right_jobs_are_not_called_wrong(self):
         names = os.environ.get("JOBS", "").split() or list(JOBS)
         for i in range(0, len(names), 12):
-            for name, (report, answer, words, open_names) in ranks.run(WORLD, run_jobs, names[i : i + 12])[0].items():
+            for name, (report, answer, facts, open_names) in ranks.run(WORLD, run_jobs, names[i : i + 12])[0].items():
                 with self.subTest(job=name):
                     self.assertIs(getattr(report, "ok", report), answer, str(report))
                     if answer is None and report.params:
@@ -1319,8 +1308,8 @@ class Hooks(unittest.TestCase):
                             set(open_names),
                             str(report),
                         )
-                    for some in words:
-                        self.assertIn(some, str(report))
+                    for some in facts:
+                        says(self, str(report), *some, case=name)
 
 
 if __name__ == "__main__":
