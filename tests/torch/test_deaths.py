@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from says import says
 from torch import nn
 
 import addend.torch
@@ -93,10 +94,7 @@ class Deaths(unittest.TestCase):
                         if ok is False and (place, dead) == ("report", 1):
                             continue  # the first rank had sent the report: that nothing was summed
                         self.assertIsNone(ok)
-                        self.assertRegex(
-                            text,
-                            f"^the process of rank {dead} ended before the watch did: this step",
-                        )
+                        says(self, text.partition(":")[0], f"rank {dead}")
 
     def test_a_rank_that_is_late_is_waited_for_as_long_as_the_group_waits(self):
         for ok, text in ranks.run(2, run_late):

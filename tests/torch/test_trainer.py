@@ -13,6 +13,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
+from says import raises, says
 from torch import nn
 
 import addend
@@ -98,7 +99,7 @@ class Trainer(unittest.TestCase):
             with self.subTest(more):
                 first, second = run(2, **more)
                 self.assertEqual(first[0].count("\nright\n"), 2, first[0])  # for steps 1 and 3 of four
-                self.assertIn("2 ranks, mesh dp=2, 2 microbatches", first[0])
+                says(self, first[0], "2 ranks", "dp=2", "2 microbatches")
                 self.assertEqual((second[1], second[2], second[3], second[4]), (True, False, 4, []))
                 self.assertEqual(second[6], "DistributedDataParallel")
 
@@ -108,12 +109,12 @@ class Trainer(unittest.TestCase):
     def test_a_mistake_is_told_and_may_end_the_training(self):
         first, second = run(1, True)
         self.assertEqual((first[1], first[2], first[3]), (False, False, 4))
-        self.assertIn("addends of rank 1 count 2 times", first[0])
+        says(self, first[0], "BAD", "rank 1", "2 times")
         for said in run(1, True, True):
             self.assertEqual((said[2], said[3], said[4]), (True, 0, []))
 
     def test_every_is_a_count(self):
-        with self.assertRaisesRegex(ValueError, "every=0"):
+        with raises(self, ValueError, "every=0"):
             addend.torch.watch_trainer(None, every=0)
 
 

@@ -34,9 +34,9 @@ def _deepspeed_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
 def _need_data_parallelism(engine: Any) -> None:
     """Raises ValueError if the DeepSpeed engine does not only data (and sequence) parallelism."""
     has = {
-        "pipeline stages": getattr(engine, "pipeline_parallelism", False),
-        "experts": getattr(engine, "has_moe_layers", False),
-        "tensor parallelism": (getattr(engine, "mp_world_size", 1) or 1) > 1,
+        "pipeline stages (pipeline_parallelism)": getattr(engine, "pipeline_parallelism", False),
+        "experts (has_moe_layers)": getattr(engine, "has_moe_layers", False),
+        "tensor parallelism (mp_world_size)": (getattr(engine, "mp_world_size", 1) or 1) > 1,
     }
     found = [what for what, there in has.items() if there]
     if found:
