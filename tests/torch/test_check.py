@@ -314,8 +314,7 @@ class Refused(unittest.TestCase):
         self.refuses(addend.InvalidError, "batches", "None", batches=lambda rank, mesh: None)
         self.refuses(addend.InvalidError, "loss", "a Tensor", loss=lambda m, b: m(b[0]))
         self.refuses(addend.InvalidError, "loss", "3 values", loss=lambda m, b: (1, 2, 3))
-        said = self.refuses(addend.InvalidError, "parallelize", parallelize=lambda m, mesh: 3)
-        self.assertRegex(said, "^rank [01]: ")
+        self.refuses(addend.InvalidError, "parallelize", parallelize=lambda m, mesh: 3)
 
     def test_parallelize_that_fails_on_one_rank(self):
         def fails(model, mesh):

@@ -108,7 +108,9 @@ def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]
         if buffer.dtype in NARROW:
             narrow[name] = _SHORT.get(buffer.dtype, str(buffer.dtype).removeprefix("torch."))
     more = f" and {len(found) - 1} more" if found[1:] else ""
-    said = f"buffers that parallelize rounded otherwise have one process's values: `{found[0]}`{more}" if found else ""
+    said = (
+        f"buffers that `parallelize` rounded otherwise have one process's values: `{found[0]}`{more}" if found else ""
+    )
     return {said} - {""}, narrow
 
 
