@@ -66,8 +66,8 @@ cd "$source"
 ! PKG_CONFIG_LIBDIR=$work/packages PKG_CONFIG_PATH='' pip install --no-index --no-build-isolation --no-deps ./python/train ||
   fail "it builds where its libraries are missing"
 # CMake breaks the message into lines; before it pkg-config says nothing.
-tr -s ' \n' ' ' <"$work/log" | grep -oE '[^:]*: openblas, yaml-0\.1, freetype2; [^ ]*( [a-z]\S*)*' >"$work/missing" || fail "what is missing is not told"
+said=$(tr -s ' \n' ' ' <"$work/log")
+grep -oE '[^:]*: openblas, yaml-0\.1, freetype2; [^ ]*( [a-z]\S*)*' <<<"$said" | sed 's/^ //' >"$work/missing" || fail "what is missing is not told"
 says "$work/missing" yaml-0.1 freetype2 script/setup
-said=$(sed '/openblas, yaml-0/q' "$work/log")
-case $said in *"not found"* | *"required package"*) fail "pkg-config speaks first" ;; esac
+case ${said%%openblas, yaml-0.1*} in *"not found"* | *"required package"*) fail "pkg-config speaks first" ;; esac
 echo "the trainer's wheel holds"
