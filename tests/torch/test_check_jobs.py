@@ -51,7 +51,7 @@ def hold_wrong(mistake):
     require(report.ok is False, "not noticed", report)
     if mistake.place == "norm":
         require(
-            all(param.ok for param in report.params) and "the norm of the gradients" in str(report),
+            all(param.ok for param in report.params) and "`norm`" in str(report),
             report,
         )
         return

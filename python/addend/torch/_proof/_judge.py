@@ -345,7 +345,7 @@ class Judge:
         if off:
             ours, alone = _words.apart(off[0], right)
             times = f": {_words.times(off[0] / right)}" if right else ""
-            self.messages.append(f"the norm of the gradients is {ours}, in one process {alone}{times}")
+            self.messages.append(f"the gradients' norm that `norm` gives is {ours}, in one process {alone}{times}")
         return not off
 
     # -- where the first error arises
