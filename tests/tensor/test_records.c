@@ -1,5 +1,6 @@
 /* Tests what the record of an operation may state, each by a record made for this test: memory that forward makes, a
  * backward that is not linear, dtypes, a struct of its own. */
+#include <stdio.h>
 #include "says.h"
 #include "tensor/tape.h"
 #include "world.h"
@@ -182,6 +183,32 @@ static void a_record_says_for_which_dtypes_it_has_arithmetic(void **state) {
   assert_says("clip", "f32");
 }
 
+/* ---- the terms of dims ---- */
+
+/* "..." stands for the dimensions of the first operand that has it, here for the most; in other terms, of more letters
+ * than their operands have, it takes as much room, until the operands are compared with their terms. */
+static void terms_that_take_the_most_room_are_refused_for_their_letters(void **state) {
+  char dims[AD_OPERANDS_MAX * (AD_DIMS_MAX + 1) + 1] = "...";
+  size_t count = 1, used = 3;
+  for (; used + sizeof ",...abc->a" <= sizeof dims && count < AD_OPERANDS_MAX; count++)
+    used += (size_t)snprintf(dims + used, sizeof dims - used, ",...abc");
+  snprintf(dims + used, sizeof dims - used, "->a");
+  ad_operation wide = clip;
+  wide.name = "wide";
+  wide.dims = dims;
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F64);
+  ad_tensor *leaves[AD_OPERANDS_MAX];
+  ad_array x = random_array(&w, AD_F64, (ad_shape){AD_DIMS_MAX, {1, 1, 1, 1, 1, 1}}, 1, 0);
+  for (size_t i = 0; i < count; i++) leaves[i] = ad_input(tape, &x);
+  ad_tape_apply(tape, &wide, leaves, count, NULL, AD_HERE);
+  assert_int_equal(ad_tape_status(tape), AD_INVALID);
+  assert_facts(ad_last_error(), "wide", "operand 2", "9");
+  free(x.data);
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward_may_make_the_memory_of_its_result),
@@ -189,6 +216,7 @@ int main(void) {
       cmocka_unit_test(a_forward_that_makes_no_memory_is_found_out),
       cmocka_unit_test(what_is_not_linear_backward_is_refused_where_its_gradient_would_be_an_addend),
       cmocka_unit_test(a_record_says_for_which_dtypes_it_has_arithmetic),
+      cmocka_unit_test(terms_that_take_the_most_room_are_refused_for_their_letters),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,9 +7,11 @@
 #include "base/text.h"
 #include "tensor/tape.h"
 
-enum { LETTERS = 128, DIMS_TEXT = (AD_OPERANDS_MAX + 1) * (AD_DIMS_MAX + 2) + 8 };
-
 static const char dots[] = "...";
+
+/* The longest text of dimensions that record.c takes, of AD_OPERANDS_MAX terms and the result's, with letters in place
+ * of the "..." of each. */
+enum { LETTERS = 128, DIMS_TEXT = AD_OPERANDS_MAX * (AD_DIMS_MAX + 1) + (AD_OPERANDS_MAX + 1) * (AD_DIMS_MAX - 3) + 1 };
 
 static int count_letters(const char *term) {
   int count = 0;
