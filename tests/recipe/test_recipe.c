@@ -717,6 +717,28 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   assert_true(made > 3);
 }
 
+/* The mesh of a stage and the view of the experts are made to be checked: a check that cannot be made for want of memory
+ * accepts nothing, and finds no mistake. */
+static void what_cannot_be_checked_for_want_of_memory_is_not_judged(void **state) {
+  static const char text[] =
+      "model: {kind: moe, layers: 2, d_model: 24, heads: 6, experts: 5, top_k: 2, expert_hidden: 10}\n" DATA
+      "mesh: \"dp_shard=2 tp=2\"\n" TRAIN;
+  const char *const views[] = {"views.sparse=ep=2 etp=1", "views.sparse=ep=2", "views.sparse=efsdp=1 ep=4 etp=1",
+                               "data.seq=16"};
+  for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
+    ad_recipe *recipe = NULL;
+    ad_status status = AD_MEMORY;
+    long n = 0, made = 0;
+    while (status == AD_MEMORY && n < 2000) {
+      ad_memory_fail_at(++n);
+      status = ad_recipe_parse(text, "r.yaml", &views[i], 1, &recipe);
+      made = ad_memory_fail_at(0);
+    }
+    if (status || made >= n) fail_msg("%s: allocation %ld of %ld: %s", views[i], n, made, ad_last_error());
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void changes_are(const char *expected, const char *text, const char *set) {
   ad_recipe *r = READ(text, set);
   ad_recipe_changes changes;
@@ -815,6 +837,7 @@ int main(void) {
       cmocka_unit_test(a_text_that_is_too_short_is_told_at_seq),
       cmocka_unit_test(a_recipe_that_cannot_be_read_is_named),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
+      cmocka_unit_test(what_cannot_be_checked_for_want_of_memory_is_not_judged),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

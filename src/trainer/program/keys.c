@@ -106,23 +106,30 @@ void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_co
 }
 
 /* Adds efsdp=N to a view that names the experts' axes only, so that it has all ranks of the mesh: before ep and etp,
- * after dp_replicate. Returns 0 if no N gives all ranks, or if the text is no mesh. */
-static int add_efsdp(const ad_mesh *mesh, const char *text, char *out, size_t size) {
+ * after dp_replicate. *out is `whole`, where that is written, or the text itself if no N gives all ranks, or if it is no
+ * mesh. */
+static ad_status add_efsdp(const ad_mesh *mesh, const char *text, char *whole, size_t size, const char **out) {
   ad_mesh *own;
-  if (ad_mesh_create_pool(text, ad_mesh_first_rank(mesh), &own)) return 0;
+  *out = text;
+  ad_status status = ad_mesh_create_pool(text, ad_mesh_first_rank(mesh), &own);
+  if (status) return status == AD_MEMORY ? status : AD_OK;
   int64_t ranks = ad_mesh_size(mesh), named = ad_mesh_size(own);
   int lacks = !(ad_mesh_named(own) & AD_AXES(AD_EFSDP)) && ranks % named == 0;
   ad_mesh_destroy(own);
   const char *first = strstr(text, "dp_replicate") ? strchr(strstr(text, "dp_replicate"), ' ') : text;
-  if (!lacks || !first) return 0;
-  return (size_t)snprintf(out, size, "%.*s%sefsdp=%lld %s", (int)(first - text), text, first > text ? " " : "",
-                          (long long)(ranks / named), first) < size;
+  if (!lacks || !first) return AD_OK;
+  int length = snprintf(whole, size, "%.*s%sefsdp=%lld %s", (int)(first - text), text, first > text ? " " : "",
+                        (long long)(ranks / named), first);
+  if ((size_t)length < size) *out = whole;
+  return AD_OK;
 }
 
 ad_status ad_key_view(const ad_mesh *mesh, const char *text, ad_mesh **out) {
   char whole[256];
+  const char *view;
   AD_NEED(mesh, text, out);
-  return ad_mesh_create_view(mesh, add_efsdp(mesh, text, whole, sizeof whole) ? whole : text, out);
+  AD_TRY(add_efsdp(mesh, text, whole, sizeof whole, &view));
+  return ad_mesh_create_view(mesh, view, out);
 }
 
 static void check_view(const ad_key *key, const char *text, const ad_mesh *mesh, const ad_complaints *to) {

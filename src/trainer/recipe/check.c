@@ -257,7 +257,8 @@ static void check_rules(ad_reading *r, const ad_program_setting *setting, const 
 
 /* Makes the mesh of the first stage. If it cannot be made, which has an error already, a single rank stands for it. */
 static ad_status make_stage(ad_reading *r, const ad_mesh *mesh, ad_mesh **out) {
-  if (!ad_mesh_create_stage(mesh, 0, out)) return AD_OK;
+  ad_status status = ad_mesh_create_stage(mesh, 0, out);
+  if (!status || status == AD_MEMORY) return status;
   r->wrong[ad_schema_find(&r->schema, "mesh") - r->schema.entries] = 1;
   return ad_mesh_create("", out);
 }
