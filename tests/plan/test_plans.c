@@ -676,6 +676,29 @@ static void three_pools_are_drawn_side_by_side(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+int __real_fclose(FILE *file);
+int __wrap_fclose(FILE *file);
+static int fails_at; /* number of the call of fclose from now on that says that it failed; 0: none does */
+
+int __wrap_fclose(FILE *file) {
+  int status = __real_fclose(file);
+  return fails_at && !--fails_at ? EOF : status;
+}
+
+/* A picture is drawn into memory, and whether all of it found room is known only when it is closed. */
+static void a_picture_without_room_for_all_of_it_is_no_picture(void **state) {
+  ad_recipe *recipe = NULL;
+  char *picture = NULL;
+  must(ad_recipe_parse(relay_recipe, "relay.yaml", NULL, 0, &recipe));
+  for (int n = 1; n <= 2; n++) { /* the body, then the whole picture */
+    fails_at = n;
+    assert_int_equal(ad_plan_picture(recipe, NULL, NULL, &picture), AD_MEMORY);
+    assert_int_equal(fails_at, 0);
+    assert_null(picture);
+  }
+  ad_recipe_destroy(recipe);
+}
+
 static void what_xml_cannot_hold_is_a_question_mark(void **state) {
   ad_recipe *recipe = NULL;
   char *picture;
@@ -822,6 +845,7 @@ int main(void) {
       cmocka_unit_test(a_bridge_between_pools_brings_every_rank_its_rows),
       cmocka_unit_test(each_of_three_pools_is_planned),
       cmocka_unit_test(three_pools_are_drawn_side_by_side),
+      cmocka_unit_test(a_picture_without_room_for_all_of_it_is_no_picture),
       cmocka_unit_test(what_xml_cannot_hold_is_a_question_mark),
       cmocka_unit_test(what_crosses_is_counted_by_microbatches_and_copies),
       cmocka_unit_test(memory_for_what_bridges_bring_is_counted),

@@ -586,8 +586,8 @@ static ad_status picture_of(const ad_recipe *recipe, const char *command, const 
   size_t size = 0;
   FILE *file = open_memstream(&text, &size);
   ad_status status = file ? draw(recipe, command, plan, file) : AD_OK;
-  if (file) fclose(file);
-  if (!status && !text) status = ad_fail(AD_MEMORY, "no memory for the picture of the plan");
+  int is_whole = file && !fclose(file);
+  if (!status && !is_whole) status = ad_fail(AD_MEMORY, "no memory for the picture of the plan");
   if (status)
     free(text);
   else
