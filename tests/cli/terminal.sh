@@ -27,4 +27,19 @@ TERM=dumb on_terminal "$addend" check "$recipe" --steps 1
 ! grep -qF $'\033' seen || fail "a dumb terminal gets no escape"
 "$addend" check "$recipe" --steps 1 >seen 2>&1
 ! grep -qF $'\033' seen || fail "a file gets no escape"
+
+# A training's bar shows the loss of the last evaluation on held-out data, which the first one was before the first step.
+head -c 6001 /usr/share/common-licenses/GPL-3 >text.txt
+on_terminal "$addend" train "$recipe" --set train.steps=300 --set 'data.text=[text.txt]' --set data.held_out=0.1 \
+  --set evaluate.every=300 -o evaluated
+python3 - <<'P' || fail "the held-out loss is on the bar"
+import json
+import re
+lines = [json.loads(line) for line in open("evaluated/validation.jsonl")]
+losses = {f"{sum(line['sums']) / sum(line['counts']):.4f}" for line in lines}
+bars = [bar for bar in re.split(r"[\r\n]", open("seen", errors="replace").read()) if "/300" in bar and " left" in bar]
+assert bars and all(losses & set(re.findall(r"\d+\.\d{4}", bar)) for bar in bars), (losses, bars)
+P
+on_terminal "$addend" train "$recipe" --set train.steps=300 --set 'data.text=[text.txt]' -o without
+! grep -qF "held out" seen || fail "without held-out data there is no such loss"
 echo "terminal: all hold"

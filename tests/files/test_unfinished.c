@@ -116,6 +116,14 @@ static void what_cannot_be_written_is_named(void **state) {
   assert_null(file);
 }
 
+/* The bits of a token come from the system's source of random bits, not from the clock, whose tokens have the same two
+ * lowest bits. Were they drawn alike by chance, 64 tokens would agree in them once in 2^126 runs. */
+static void a_token_is_not_made_of_the_time(void **state) {
+  long long first = ad_token_bits(), differ = 0;
+  for (int i = 1; i < 64; i++) differ |= ad_token_bits() ^ first;
+  assert_true(differ & 3);
+}
+
 int main(void) {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
   const struct CMUnitTest tests[] = {
@@ -125,6 +133,7 @@ int main(void) {
       IN_FOLDER(a_file_that_stays_open_takes_more),
       IN_FOLDER(what_is_no_file_is_not_replaced),
       IN_FOLDER(what_cannot_be_written_is_named),
+      cmocka_unit_test(a_token_is_not_made_of_the_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,16 @@ static void a_library_that_is_not_there_is_refused(void **state) {
     is_refused("ADDEND_PRODUCTS", "onednn", "oneDNN");
 }
 
+/* A version is one number, 10000 major + 100 minor + patch, and is printed as three. */
+static void the_version_of_onednn_is_printed_as_three_numbers(void **state) {
+  char text[AD_PRODUCTS_TEXT];
+  ad_products_choose((ad_products){.units = AD_UNITS_AVX2, .onednn = 31207});
+  assert_non_null(strstr(ad_products_print(text), " 3.12.7"));
+  assert_non_null(strstr(text, ad_units_name(AD_UNITS_AVX2)));
+  ad_products_choose((ad_products){.units = AD_UNITS_AVX2});
+  assert_null(strstr(ad_products_print(text), "oneDNN"));
+}
+
 int main(void) {
   unsetenv("ADDEND_KERNELS");
   unsetenv("ADDEND_PRODUCTS");
@@ -52,6 +62,7 @@ int main(void) {
       cmocka_unit_test(a_word_that_means_nothing_is_refused_by_name),
       cmocka_unit_test(words_that_mean_something_are_taken),
       cmocka_unit_test(a_library_that_is_not_there_is_refused),
+      cmocka_unit_test(the_version_of_onednn_is_printed_as_three_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

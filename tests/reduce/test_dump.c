@@ -288,6 +288,34 @@ static int names_files(ad_comm *comm, void *context) {
 
 static void reducers_of_one_rank_may_name_their_files(void **state) { run_ranks(2, names_files, NULL); }
 
+/* A reducer with a prefix names its parameters with it, and its files unless they have a name of their own. */
+static int prefixes(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  const ad_array *absent[1] = {0};
+  CHECK_OK(ad_mesh_create("dp_shard=2", &mesh));
+  ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {12}}};
+  w.layout = w.storage = ad_layout_all(mesh, AD_R);
+  for (int own_files = 0; own_files < 2; own_files++) {
+    ad_reducer *reducer;
+    char path[128];
+    ad_safetensors *file;
+    ad_reducer_options options = {.size = sizeof options, .prefix = "encoder.", .files = own_files ? "e1." : NULL};
+    CHECK_OK(ad_reducer_create(comm, &w, 1, &options, &reducer));
+    CHECK_OK(ad_reducer_dump(reducer, folder, 0, 0));
+    CHECK_OK(ad_reducer_step(reducer, absent));
+    ad_reducer_destroy(reducer);
+    snprintf(path, sizeof path, "%s/%srank%05d.sum.safetensors", folder, own_files ? "e1." : "encoder.",
+             (int)ad_comm_rank(comm));
+    CHECK_OK(ad_safetensors_open(path, &file));
+    CHECK(ad_safetensors_count(file) == 1 && ad_safetensors_find(file, "encoder.w"));
+    ad_safetensors_close(file);
+  }
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_prefix_stands_before_the_names_of_parameters_and_files(void **state) { run_ranks(2, prefixes, NULL); }
+
 /* Whichever allocation fails, the call fails and leaves no half-written file. */
 static int runs_short(ad_comm *comm, void *context) {
   ad_mesh *mesh;
@@ -339,6 +367,7 @@ int main(void) {
       in_a_folder(views_are_told_on_one_mesh),
       in_a_folder(what_no_file_can_say_is_refused),
       in_a_folder(reducers_of_one_rank_may_name_their_files),
+      in_a_folder(a_prefix_stands_before_the_names_of_parameters_and_files),
       in_a_folder(nothing_half_written_stays),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -141,6 +141,34 @@ static void a_resumed_run_compares_with_what_was_before(void **state) {
   assert_int_equal(rmdir(folder), 0);
 }
 
+/* The best evaluation is the one with the lowest mean: a run that goes on with twice the replicas, or half of them, counts
+ * each sample as often, which changes sums and counts but no mean. */
+static void the_best_evaluation_has_the_lowest_mean(void **state) {
+  static const double times[] = {2, 0.5};
+  for (int i = 0; i < 2; i++) {
+    char folder[] = "/tmp/addend-validation-XXXXXX", path[96];
+    ad_validation run;
+    ad_validation_changes found;
+    assert_non_null(mkdtemp(folder));
+    must(ad_validation_open(folder, 0, &run));
+    add(&run, 0, -0.5);
+    losses now = losses_of(times[i] > 1 ? -0.6 : -0.4, 0.05); /* lower with more replicas, higher with fewer */
+    for (int k = 0; k < SAMPLES; k++) now.sums[k] *= times[i], now.counts[k] *= times[i];
+    ad_sample_losses given = noted(&now, SAMPLES);
+    must(ad_validation_add(&run, 1, &given, &found));
+    int64_t best = times[i] > 1;
+    assert_int_equal(run.best.step, best);
+    must(ad_validation_close(&run));
+    ad_validation_destroy(&run);
+    must(ad_validation_open(folder, 2, &run)); /* the same when a resumed run has read both */
+    assert_int_equal(run.best.step, best);
+    ad_validation_destroy(&run);
+    snprintf(path, sizeof path, "%s/validation.jsonl", folder);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+  }
+}
+
 static void a_failing_allocation_leaves_nothing_behind(void **state) {
   char folder[] = "/tmp/addend-validation-XXXXXX", path[96];
   assert_non_null(mkdtemp(folder));
@@ -169,6 +197,7 @@ int main(void) {
       cmocka_unit_test(the_bound_is_students),
       cmocka_unit_test(replicas_and_uncounted_samples_change_nothing),
       cmocka_unit_test(a_resumed_run_compares_with_what_was_before),
+      cmocka_unit_test(the_best_evaluation_has_the_lowest_mean),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
