@@ -60,9 +60,12 @@ freeze() { # arguments: exit status, what is planted, arguments of script/freeze
   python3 "$source/script/freeze" "$1" "$work/recorded" "$work/build" "${@:2}" >"$work/out" 2>"$work/err" || status=$?
   [ $status -eq "$wanted" ] || fail "script/freeze $*: exit $status instead of $wanted"
 }
-differs() { # arguments: what is planted, the part that differs, its subject, facts of a line with | between them, each line
+of() { # arguments: part, subject of what differs; `lines` gets what is said of it
+  grep -F "$1  $2 " "$work/out" >"$work/lines" || fail "nothing is said of $1  $2"
+}
+differs() { # arguments: what is planted, part, subject of what differs, facts of a line with | between them, each line
   freeze 1 "$1" compare --only "$2"
-  grep -F "$2  $3 " "$work/out" >"$work/lines" || fail "nothing is said of $2  $3"
+  of "$2" "$3"
   for facts in "${@:4}"; do says_all "$work/lines" "$facts"; done
 }
 
@@ -120,16 +123,18 @@ change __init__.py 's/^    "explain",$/    "explained",/; s/ diff, explain$/ dif
 change _plan.py 's/ranks_per_node: int = 0/ranks_per_node: int = 1/'
 change _cause.py 's/^    text: str$/    text: bytes/'
 names 1 compare
-told "^names  addend: explain is gone \(was function \("
-told "^names  addend: explained is new \(function \("
-told "^names  addend: Cause.text was field str, is field bytes$"
-told "^names  addend: plan was function .*ranks_per_node: 'int' = 0.*, is function .*ranks_per_node: 'int' = 1"
-told ' in 5 facts$'
+for name in explain explained; do
+  of names "addend: $name" && sed 's/ (.*//' "$work/lines" >"$work/name" && says "$work/name" # without the signature
+done
+of names 'addend: Cause.text' && says "$work/lines" Cause.text
+of names 'addend: plan' && grep -q "ranks_per_node: 'int' = 0.*ranks_per_node: 'int' = 1" "$work/lines" || fail "of plan: $(cat "$work/lines")"
+says_facts "$work/out" "5 facts"
 if grep -q '"addend.torch: watch"' "$work/named/names.json"; then
   change torch/_arguments.py '/^    reduce: /d'
   names 1 compare
-  told "^names  addend.torch: assert_summed was function \(.* reduce: .*, is function "
-  told "^names  addend.torch: dump.__init__ was function \(.* reduce: .*, is function "
-  told ' in 7 facts$'
+  for name in assert_summed dump.__init__; do # the argument is in one of two signatures
+    of names "addend.torch: $name" && [ "$(grep -o ' reduce: ' "$work/lines" | wc -l)" -eq 1 ] || fail "of $name: $(cat "$work/lines")"
+  done
+  says_facts "$work/out" "7 facts"
 fi
 echo "freeze: all hold"
