@@ -671,6 +671,9 @@ assert [cause["kind"] for cause in causes(document, "dp", "dp")] == ["one_rank",
 document = judged(three_copies, counts=lambda p, rank: {(rank, 0): 1.0} if rank else None)
 says(document, "own_only", "dp", [1, 2], words="not summed over dp")
 assert [cause["kind"] for cause in causes(document, "dp", "dp")] == ["own_only", "one_rank"]
+grouped = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S0")])  # ranks 0 and 1 have the right sums of two groups
+partial_sums = lambda p, rank, values: [v + 0.3 * (rank // 2) * (i % 5) for i, v in enumerate(values)]
+says(judged(grouped, after=partial_sums), "one_rank", "dp", [2, 3, 4, 5], words="right on one rank of each group alone")
 two_right = lambda p, rank, values: [v + 0.3 * (rank == 2) * (i % 5) for i, v in enumerate(values)]
 says(judged(three_copies, after=two_right), "replicas_differ", "dp", [2], words="wrong on rank 2 and right elsewhere")
 # Dumps of PyTorch jobs on gloo, whose makers are in tests/diff/dumps/generate.py.

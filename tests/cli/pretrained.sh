@@ -63,6 +63,15 @@ edit '{"max_position_embeddings": 8, "is_llama_config": true, "transformers.js_c
 "$addend" plan recipe.yaml --set data.seq=9 >out 2>err || fail "plan fails if data.seq exceeds max_position_embeddings"
 says err data.seq "is 9" max_position_embeddings model/config.json "is 8"
 
+# A sliding window of fewer tokens than a sample has is refused, since addend attends to all; a wider one changes nothing.
+take mistral
+edit '{"sliding_window": 8}'
+"$addend" plan recipe.yaml >out 2>err || fail "a window of as many tokens as a sample has"
+status=0
+"$addend" plan recipe.yaml --set data.seq=9 >out 2>err || status=$?
+[ $status -eq 2 ] || fail "exit status $status where a sample is longer than the window"
+says err sliding_window "is 8" data.seq "is 9"
+
 # tp must divide the numbers of heads; experts may lie on ranks of their own.
 take mixtral
 "$addend" train recipe.yaml --set mesh="dp_shard=3" --set views.sparse="ep=3 etp=1" --set shard.zero=2 >out 2>err || fail "training on ep=3 fails"

@@ -194,6 +194,7 @@ static void look(ad_comm *comm, side *sides, int i, int waits, seen *so_far) {
     CHECK_OK(ad_comm_wait(comm, &of->request));
   else
     CHECK_OK(ad_comm_test(comm, &of->request, &done));
+  CHECK(done == 0 || done == 1);
   if (done) end(comm, of, so_far);
 }
 

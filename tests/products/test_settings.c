@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "comm/settings.h"
+#include "products/gemm_ways.h"
 #include "products/products.h"
 #include "says.h"
 
@@ -55,6 +56,34 @@ static void the_version_of_onednn_is_printed_as_three_numbers(void **state) {
   assert_null(strstr(ad_products_print(text), "oneDNN"));
 }
 
+/* oneDNN's product of f32, which finds no memory here: dnnl_out_of_memory is 1. */
+int __wrap_dnnl_sgemm(void);
+static int asked;
+
+int __wrap_dnnl_sgemm(void) {
+  asked++;
+  return 1;
+}
+
+static void a_product_that_onednn_cannot_make_is_named(void **state) {
+  float values[12] = {0};
+  gemm_product product = {.values = AD_F32,
+                          .result = AD_F32,
+                          .m = 3,
+                          .n = 2,
+                          .k = 4,
+                          .factor = 1,
+                          .a = {values, 4, 0},
+                          .b = {values, 2, 0},
+                          .c = (float[6]){0},
+                          .c_stride = 2};
+  if (!ad_onednn_version()) skip();
+  assert_int_equal(ad_gemm_onednn(ad_gemm_kept(), &product), AD_MEMORY);
+  assert_int_equal(asked, 1);
+  assert_facts(ad_last_error(), "3", "2", "4", "f32", "out_of_memory");
+  assert_string_equal(strrchr(ad_last_error(), ' '), " out_of_memory"); /* last, behind the dtypes */
+}
+
 int main(void) {
   unsetenv("ADDEND_KERNELS");
   unsetenv("ADDEND_PRODUCTS");
@@ -63,6 +92,7 @@ int main(void) {
       cmocka_unit_test(words_that_mean_something_are_taken),
       cmocka_unit_test(a_library_that_is_not_there_is_refused),
       cmocka_unit_test(the_version_of_onednn_is_printed_as_three_numbers),
+      cmocka_unit_test(a_product_that_onednn_cannot_make_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

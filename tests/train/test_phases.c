@@ -490,6 +490,23 @@ static void the_step_runs_on_paper(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* A recipe asks for an evaluation unless it says otherwise; a program that holds nothing out has none. */
+static void a_program_that_holds_nothing_out_is_not_evaluated(void **state) {
+  ad_recipe *recipe = two_recipe(MESHES_OF_ONE, "", ", global_batch: 6, lr: 1e-3", "");
+  ad_evaluation found = {.samples = 7};
+  ad_comm *comm;
+  ad_run *run;
+  assert_true(recipe->evaluate.samples > 0);
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, NULL, &run));
+  assert_int_equal(ad_run_evaluated(run), 0);
+  must(ad_run_evaluate(run, &found));
+  assert_true(found.samples == 0 && isnan(found.loss) && isnan(found.standard_error));
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_and_losses_are_those_of_the_formulas),
@@ -504,6 +521,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_dump_tells_the_divisor_where_all_that_learn_have_one, make_folder,
                                       remove_folder),
       cmocka_unit_test(the_step_runs_on_paper),
+      cmocka_unit_test(a_program_that_holds_nothing_out_is_not_evaluated),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
