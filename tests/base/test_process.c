@@ -172,6 +172,19 @@ static void the_processor_is_named_with_the_cores_that_are_seen(void **state) {
   assert_non_null(strstr(ad_processor_print(text, sizeof text), " seen)"));
 }
 
+/* The processor's name is that of /proc/cpuinfo, where that has one, which it has not on every architecture. */
+static void the_processors_model_is_that_of_the_kernel(void **state) {
+  char line[512], text[512];
+  FILE *file = fopen("/proc/cpuinfo", "r");
+  const char *name = NULL;
+  while (file && !name && fgets(line, sizeof line, file))
+    if (!strncmp(line, "model name", strlen("model name"))) name = strstr(line, ": ");
+  if (file) fclose(file);
+  if (!name) skip();
+  line[strcspn(line, "\n")] = 0;
+  assert_ptr_equal(strstr(ad_processor_print(text, sizeof text), name + 2), text);
+}
+
 int main(void) {
 #define IN_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
   const struct CMUnitTest tests[] = {
@@ -188,6 +201,7 @@ int main(void) {
       IN_ROOT(swap_that_is_free_is_told),
       cmocka_unit_test(a_command_line_is_its_words),
       cmocka_unit_test(the_processor_is_named_with_the_cores_that_are_seen),
+      cmocka_unit_test(the_processors_model_is_that_of_the_kernel),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

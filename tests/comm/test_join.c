@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -473,8 +474,10 @@ static void as_torchrun(const world *w, int64_t rank) {
   setenv("TORCHELASTIC_RUN_ID", w->folder.path, 1);
 }
 
+/* File descriptor 0 is nobody's socket: a world that closes leaves it open. */
 static int joins_torchruns_world(world *w, int64_t rank) {
   as_torchrun(w, rank);
+  HOLDS(dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), 0) == 0);
   HOLDS(ad_comm_launched());
   for (int i = 0; i < 3; i++) {
     ad_comm *comm;
@@ -483,6 +486,7 @@ static int joins_torchruns_world(world *w, int64_t rank) {
     HOLDS(ad_comm_rank(comm) == rank && ad_comm_size(comm) == w->ranks);
     HOLDS(!sums(comm, w->ranks));
     ad_comm_close(comm);
+    HOLDS(fcntl(0, F_GETFD) >= 0);
   }
   return 0;
 }

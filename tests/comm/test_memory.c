@@ -5,8 +5,11 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "comm/engine.h"
 #include "comm/shm/engine.h"
 #include "comm/shm/file.h"
@@ -55,6 +58,21 @@ static void what_others_were_promised_is_gone(void **state) {
   atomic_store(&w->shm->control->promised, 0);
 }
 
+/* The error is that of the call that failed first: too many open files, not a file that could not grow. */
+static void a_file_that_could_not_be_made_is_said(void **state) {
+  struct rlimit before, none;
+  shm_control *control = NULL;
+  int fd = -1, lowest = dup(0);
+  assert_true(lowest >= 0 && !close(lowest) && !getrlimit(RLIMIT_NOFILE, &before));
+  none = (struct rlimit){(rlim_t)lowest, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+  ad_status status = ad_shm_make(1, 0, 0, &fd, &control);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+  assert_int_equal(status, AD_SYSTEM);
+  assert_non_null(strstr(ad_last_error(), strerror(EMFILE)));
+  assert_true(fd < 0 && !control);
+}
+
 static void a_promise_ends_when_the_pages_are_there(void **state) {
   world *w = *state;
   char *memory;
@@ -71,6 +89,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(what_others_were_promised_is_gone, open_world, close_world),
       cmocka_unit_test_setup_teardown(a_promise_ends_when_the_pages_are_there, open_world, close_world),
+      cmocka_unit_test(a_file_that_could_not_be_made_is_said),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,6 +200,28 @@ static void the_text_must_be_named(void **state) {
   SET_SAYS(("--set data.text"), GOOD, "data.text=[a, ]", "data.text=");
 }
 
+/* Both bounds of a number are allowed, and nothing beyond them. */
+static void a_number_is_taken_up_to_its_bounds(void **state) {
+  static const char *const within[] = {"train.lr=1e6",    "train.lr=0",    "train.clip=0",
+                                       "train.beta1=0",   "train.beta2=0", "train.final_lr_fraction=1",
+                                       "train.warmup=10", "train.warmup=0"};
+  static const char *const beyond[] = {"train.lr=1.000001e6", "train.lr=-1e-9", "train.clip=-1e-9",
+                                       "train.beta1=1",       "train.beta2=1",  "train.final_lr_fraction=1.000001",
+                                       "train.warmup=11",     "train.warmup=-1"};
+  for (size_t i = 0; i < sizeof within / sizeof *within; i++) {
+    ad_recipe *recipe = NULL;
+    if (ad_recipe_parse(GOOD, "r.yaml", &within[i], 1, &recipe)) fail_msg("%s: %s", within[i], ad_last_error());
+    ad_recipe_destroy(recipe);
+  }
+  for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+    ad_recipe *recipe = NULL;
+    if (ad_recipe_parse(GOOD, "r.yaml", &beyond[i], 1, &recipe) != AD_INVALID) fail_msg("%s is taken", beyond[i]);
+    char key[64];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(beyond[i], "="), beyond[i]);
+    assert_facts(ad_last_error(), key);
+  }
+}
+
 static void what_does_not_fit_together_is_told(void **state) {
   SET_SAYS(("--set model.heads", "32", "1", "16"), GOOD, "model.heads=32");
   SET_SAYS(("--set train.sync", "2", "train.microbatches", "1"), GOOD, "train.sync=[none, all]");
@@ -798,6 +820,7 @@ int main(void) {
       cmocka_unit_test(wrong_types_are_told_with_what_was_written),
       cmocka_unit_test(a_model_that_is_named_in_a_text_is_not_looked_for),
       cmocka_unit_test(the_text_must_be_named),
+      cmocka_unit_test(a_number_is_taken_up_to_its_bounds),
       cmocka_unit_test(what_does_not_fit_together_is_told),
       cmocka_unit_test(a_name_that_is_no_folder_of_its_own_is_refused),
       cmocka_unit_test(precision_is_checked),
