@@ -57,7 +57,7 @@ class Layouts(unittest.TestCase):
             layout.after("all_reduce", "tp", "R")
         with raises(self, addend.InvalidError, "add"):
             layout.after("add", "tp", "R")
-        for wrong in ("X", "S", "S9", "Sz", "S0zz", "S²", ""):
+        for wrong in ("X", "S", "S6", "S6z", "S9", "Sz", "S0zz", "S²", ""):
             with raises(self, addend.InvalidError, *filter(None, [wrong]), "S0z"):
                 layout.after("all_gather", "tp", wrong)
 

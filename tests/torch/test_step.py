@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from says import raises, says, says_facts
 from torch import nn
+from torch.autograd import backward
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.stage import _PipelineStageBase
@@ -21,6 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint
 
 from addend.torch import _addends, _afterwards, _doubts, _expected, _pipeline, _readings, _sample, _seen, _step
 from addend.torch._meshes import Mesh
@@ -205,6 +207,90 @@ class Readings(unittest.TestCase):
         addends.beside = {"w": [piece(2.0), piece(4.0)]}
         for number, sum_ in ((1, 7.0), (2, 1.0)):
             self.assertEqual(addends.with_beside(number, "w", piece(1.0)).values.item(), sum_)
+
+
+class Microbatches(unittest.TestCase):
+    """Which microbatch a backward belongs to: all gradients of one are one addend."""
+
+    def addends(self, run, halve=lambda param: None):
+        """The addends of a parameter, before and behind the job's hooks, by the microbatch, after `run`."""
+        param = nn.Parameter(torch.tensor([1.0, 1.0]))
+        halve(param)
+        found = _addends.Addends([Watched("w", param, param)], _sample.Sampler(None), {})
+        found.attach()
+        run(found, param)
+        found.remove()
+        self.assertIs(found.settle(["w"]), False)
+        self.assertEqual(found.errors, [])
+        return [
+            {number: pieces["w"].values.tolist() for number, pieces in kept.items()}
+            for kept in (found.taken, found.behind)
+        ]
+
+    def backward(self, param, *by):
+        (param * torch.tensor(by)).sum().backward()
+
+    def by_hand(self, found, param):
+        self.backward(param, 2.0, 8.0)
+        self.backward(param, 6.0, 4.0)
+
+    def by_a_name_from_before(self, found, param):
+        for by in ((2.0, 8.0), (6.0, 4.0)):
+            backward((param * torch.tensor(by)).sum())
+
+    def in_a_schedule(self, found, param):
+        for number in (3, 5):
+            with found.numbered(number):
+                self.by_hand(found, param)
+
+    def inside_another(self, found, param):
+        x = param * torch.tensor([2.0, 8.0])
+        (x + checkpoint(lambda x: 3 * x + param, x, use_reentrant=True)).sum().backward()
+        self.backward(param, 6.0, 4.0)
+
+    def test_gradients_of_one_microbatch_are_added(self):
+        """By hand each backward is a microbatch; a schedule numbers them; reentrant checkpointing nests one."""
+        table = {
+            self.by_hand: {0: [2, 8], 1: [6, 4]},
+            self.by_a_name_from_before: {0: [2, 8], 1: [6, 4]},
+            self.in_a_schedule: {3: [8, 12], 5: [8, 12]},
+            self.inside_another: {0: [9, 33], 1: [6, 4]},
+        }
+        for run, expected in table.items():
+            halved = {number: [value / 2 for value in values] for number, values in expected.items()}
+            with self.subTest(run.__name__):
+                self.assertEqual(self.addends(run), [expected, {}])
+                self.assertEqual(
+                    self.addends(run, lambda param: param.register_hook(lambda grad: grad / 2)), [expected, halved]
+                )
+
+    def test_what_hooks_change_of_an_accumulated_gradient_is_added_too(self):
+        """The hook takes half of what a backward contributed, and nothing of what was there before."""
+
+        def halve(param):
+            before = torch.zeros(2)
+
+            def hook(param):
+                param.grad.sub_((param.grad - before) / 2)
+                before.copy_(param.grad)
+
+            param.register_post_accumulate_grad_hook(hook)
+
+        found, behind = self.addends(self.in_a_schedule, halve)
+        self.assertEqual((found, behind), ({3: [8, 12], 5: [8, 12]}, {3: [4, 6], 5: [4, 6]}))
+
+    def test_each_backward_by_a_name_from_before_ends_once(self):
+        """PyTorch numbers the backwards of a process from 0."""
+        addends, queued = _addends.Addends([], _sample.Sampler(None), {}), []
+        engine = types.SimpleNamespace(queue_callback=queued.append)
+        with mock.patch.object(torch.autograd.Variable, "_execution_engine", engine):
+            for task, ends in ((0, 1), (0, 1), (1, 2), (1, 2), (5, 3)):
+                with mock.patch.object(torch._C, "_current_graph_task_id", lambda task=task: task):
+                    addends._await_end()
+                self.assertEqual(len(queued), ends, task)
+            with addends.numbered(7):
+                addends._await_end()
+        self.assertEqual(queued, [addends._end] * 3)
 
 
 class Doubts(unittest.TestCase):
