@@ -21,8 +21,11 @@ class Meshes(unittest.TestCase):
         self.assertEqual(mesh.position(5), {"dp_replicate": 1, "tp": 1})
         self.assertEqual(mesh.group("tp", 5), [4, 5, 6, 7])
         self.assertEqual(mesh.group("dp_replicate", 5), [1, 5])
-        with raises(self, addend.InvalidError, "0 to", "7", "8"):
-            mesh.position(8)
+        self.assertEqual(mesh.position(0), {"dp_replicate": 0, "tp": 0})
+        self.assertEqual(mesh.position(7), {"dp_replicate": 1, "tp": 3})
+        for wrong in (8, -1):
+            with raises(self, addend.InvalidError, "0 to", "7", str(wrong)):
+                mesh.position(wrong)
 
     def test_an_unknown_axis_is_named(self):
         with raises(self, addend.InvalidError, "zz"):
@@ -49,6 +52,9 @@ class Layouts(unittest.TestCase):
     def test_parts_are_cut_by_floor(self):
         layout = self.mesh.layout("dp_shard=R tp=S1")
         self.assertEqual([layout.local_shape((3, 6), rank) for rank in range(4)], [(3, 1), (3, 2), (3, 1), (3, 2)])
+        self.assertEqual(layout.local_shape((1, 6, 1, 1, 1, 5), 0), (1, 1, 1, 1, 1, 5))
+        with raises(self, addend.InvalidError, "6", "7"):
+            layout.local_shape((1,) * 7, 0)
 
     def test_a_move_that_is_not_in_the_table_says_what_is(self):
         layout = self.mesh.layout("dp_shard=R tp=S1")
