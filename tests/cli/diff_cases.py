@@ -674,6 +674,10 @@ assert [cause["kind"] for cause in causes(document, "dp", "dp")] == ["own_only",
 grouped = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S0")])  # ranks 0 and 1 have the right sums of two groups
 partial_sums = lambda p, rank, values: [v + 0.3 * (rank // 2) * (i % 5) for i, v in enumerate(values)]
 says(judged(grouped, after=partial_sums), "one_rank", "dp", [2, 3, 4, 5], words="right on one rank of each group alone")
+# A mesh of as many axes as a dump may have.
+most_axes = Job("a=2 b=1 c=1 d=1 e=1 f=1 g=1 h=2", [Param("w", [40])])
+last_differs = lambda p, rank, values: [v + 0.3 * (rank % 2 == 1) * (i % 5) for i, v in enumerate(values)]
+says(judged(most_axes, after=last_differs), "replicas_differ", "h", [1, 3])
 two_right = lambda p, rank, values: [v + 0.3 * (rank == 2) * (i % 5) for i, v in enumerate(values)]
 says(judged(three_copies, after=two_right), "replicas_differ", "dp", [2], words="wrong on rank 2 and right elsewhere")
 # Dumps of PyTorch jobs on gloo, whose makers are in tests/diff/dumps/generate.py.
