@@ -206,6 +206,14 @@ static int refused_to_come_in(ad_comm *comm, void *context) {
 
 static void what_cannot_come_in_is_refused(void **state) { run_ranks(3, refused_to_come_in, NULL); }
 
+static void without_a_tape_nothing_leaves_or_comes_in(void **state) {
+  ad_array array = {0};
+  assert_null(ad_to_local(NULL, NULL, NULL));
+  assert_facts(ad_last_error(), "to_local", "NULL");
+  assert_null(ad_from_local(NULL, &array, NULL, NULL));
+  assert_facts(ad_last_error(), "from_local", "NULL");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(addends_of_what_left_are_summed),
@@ -216,6 +224,7 @@ int main(void) {
       cmocka_unit_test(what_comes_in_gets_its_gradient_as_stated),
       cmocka_unit_test(what_comes_in_may_be_cut_on_another_axis),
       cmocka_unit_test(what_cannot_come_in_is_refused),
+      cmocka_unit_test(without_a_tape_nothing_leaves_or_comes_in),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
