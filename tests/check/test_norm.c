@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "check/no_axis.h"
+
 /* Whether the mistake is made in the norm: in its sum, or in the choice of the copy that counts. */
 static int is_of_norm(const ad_sabotage *tried) {
   if (tried->known) return strstr(tried->name, "norm") != NULL;
@@ -11,9 +13,8 @@ static int is_of_norm(const ad_sabotage *tried) {
   return !strcmp(tried->planting.place.what, "norm") || tried->planting.operator_ == AD_OPERATOR_ONCE_EVERYWHERE;
 }
 
-/* Plants the mistakes of the recipe's norms alone. */
-static ad_sabotages *plant(const char *mesh, const char *data, const char *train) {
-  ad_recipe *recipe = small_recipe(mesh, data, train);
+/* Plants the mistakes of the recipe's norms alone, and destroys the recipe. */
+static ad_sabotages *plant_in(ad_recipe *recipe) {
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_sabotages *tried;
   ad_proof *proof;
@@ -31,6 +32,27 @@ static ad_sabotages *plant(const char *mesh, const char *data, const char *train
   ad_proof_destroy(proof);
   ad_recipe_destroy(recipe);
   return tried;
+}
+
+static ad_sabotages *plant(const char *mesh, const char *data, const char *train) {
+  return plant_in(small_recipe(mesh, data, train));
+}
+
+/* An encoder on some ranks, and a model on two others. */
+static ad_recipe *disjoint_recipe(const char *encoder) {
+  char text[1024];
+  ad_recipe *recipe = NULL;
+  snprintf(text, sizeof text,
+           "name: disjoint\n"
+           "model: {kind: ocr, encoder_layers: 1, encoder_d_model: 8, encoder_heads: 1, patch: 8, layers: 1,\n"
+           "  d_model: 8, heads: 2}\n"
+           "data: {text: [/usr/share/common-licenses], chars: 4, height: 16, width: 32, sizes: [9, 11],\n"
+           "  fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf]}\n"
+           "mesh: {encoder: \"%s\", model: \"cp=2\"}\nplacement: disjoint\n"
+           "train: {seed: 4, global_batch: 12, steps: 5, lr: 1e-2, clip: 0.5}\n",
+           encoder);
+  must(ad_recipe_parse(text, "disjoint.yaml", NULL, 0, &recipe));
+  return recipe;
 }
 
 static const ad_sabotage *find(const ad_sabotages *tried, const char *name) {
@@ -95,11 +117,42 @@ static void a_number_that_two_counts_give_has_two_causes(void **state) {
   ad_sabotages_destroy(tried);
 }
 
+/* Expects that the mistake's only cause has these axes, and this reason if it has none. */
+static void expect_why(const ad_sabotage *one, ad_axes axes, ad_no_axis why) {
+  ad_no_axis told;
+  assert_int_equal(one->causes.count, 1);
+  assert_int_equal(ad_sabotage_axes(one, &told), axes);
+  if (told != why) fail_msg("%s: %s", one->name, ad_no_axis_name(told));
+}
+
+/* Disjoint pools have no axis in common, and no pp: a sum that is left out between them is named without an axis, and one
+ * that is wrong over all ranks with the axes of the first rank's pool, if it has any. */
+static void pools_have_no_axis_in_common(void **state) {
+  const ad_axes dp = AD_AXES(AD_DP_SHARD), cp = AD_AXES(AD_CP);
+  ad_sabotages *tried = plant_in(disjoint_recipe("dp=3"));
+  each_has_param_cause_and_message(tried);
+  const ad_sabotage *out = expect(tried, "left_out: norm: all_reduce over dp_shard", AD_CAUSE_MISSING, 0, 0);
+  assert_string_equal(out->param, "model.embedding.weight");
+  expect_why(out, 0, AD_NO_AXIS_POOLS);
+  expect_why(expect(tried, "doubled: norm: all_reduce over dp_shard", AD_CAUSE_DOUBLED, dp, 15), dp, AD_AXIS_IS_NAMED);
+  expect_why(expect(tried, "averaged: norm: all_reduce over dp_shard", AD_CAUSE_AVERAGED, dp, 1.0 / 15), dp,
+             AD_AXIS_IS_NAMED);
+  expect_why(expect(tried, "doubled: norm: all_reduce over cp", AD_CAUSE_DOUBLED, cp, 2), cp, AD_AXIS_IS_NAMED);
+  expect_why(expect(tried, "once_everywhere: model.embedding.weight", AD_CAUSE_DOUBLED, cp, 2), cp, AD_AXIS_IS_NAMED);
+  ad_sabotages_destroy(tried);
+  tried = plant_in(disjoint_recipe("dp=1"));
+  expect_why(expect(tried, "doubled: norm: all_reduce over dp_shard", AD_CAUSE_DOUBLED, 0, 3), 0, AD_NO_AXIS_POOLS);
+  expect_why(expect(tried, "averaged: norm: all_reduce over dp_shard", AD_CAUSE_AVERAGED, 0, 1.0 / 3), 0,
+             AD_NO_AXIS_POOLS);
+  ad_sabotages_destroy(tried);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(copies_and_shards_are_named_with_their_axes),
       cmocka_unit_test(stages_are_named),
       cmocka_unit_test(a_number_that_two_counts_give_has_two_causes),
+      cmocka_unit_test(pools_have_no_axis_in_common),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

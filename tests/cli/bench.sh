@@ -3,7 +3,9 @@
 # Usage: bench.sh PROGRAM SOURCE
 set -euo pipefail
 addend=$1 source=$2
-work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
+work=$(mktemp -d) launcher=
+end_all() { [ -z "$launcher" ] || kill -9 "$launcher" 2>/dev/null || true; rm -rf -- "$work"; }
+trap end_all EXIT
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/says.sh"
 draw_cases "measurements" 4 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention pipeline \
@@ -331,11 +333,12 @@ says_facts "$work/table" GB/s
 "$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 +f32 +8 '
 
 # A request to stop ends the bench: with a message while ranks run, by the signal itself between runs.
-"$addend" bench --op memory >/dev/null 2>"$log" &
+"$addend" bench --op memory >/dev/null 2>"$log" & launcher=$!
 sleep 2
-kill -TERM $!
+kill -TERM $launcher
 status=0
-wait $! || status=$?
+wait $launcher || status=$?
+launcher=
 [ "$status" -eq 3 ] || [ "$status" -eq 143 ] || { cat "$log" >&2 && echo "bench, stopped: exit $status" >&2 && exit 1; }
 
 # A wrong call is refused with what would be right.

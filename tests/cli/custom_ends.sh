@@ -5,7 +5,9 @@
 # Usage: custom_ends.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
-work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d) launcher=
+end_all() { [ -z "$launcher" ] || kill -9 "$launcher" 2>/dev/null || true; rm -rf "$work"; }
+trap end_all EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2 && exit 1; }
 . "$source/tests/support/says.sh"
@@ -66,10 +68,11 @@ status=0
 "$addend" check ends.yaml --program ./ends.so --set model.nothing=1 2>error || status=$?
 [ $status -eq 2 ] || fail "an unknown key: exit status $status"
 "$addend" train ends.yaml --program ./ends.so --set train.steps=100000000 --out long >out 2>error &
-training=$!
+launcher=$!
 for _ in $(seq 100); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
-kill -TERM $training
-status=0; wait $training || status=$?
+kill -TERM $launcher
+status=0; wait $launcher || status=$?
+launcher=
 grep -q -e --resume error out || [ $status -ne 0 ] || fail "a stopped training: exit status $status: $(cat error)"
 
 # A program that is linked with the library and calls ad_main; a sanitizer's run time is not in it.

@@ -4,7 +4,9 @@
 #   decompose_gpt.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
-work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d) launcher=
+end_all() { [ -z "$launcher" ] || kill -9 "$launcher" 2>/dev/null || true; rm -rf "$work"; }
+trap end_all EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
 . "$source/tests/support/says.sh"
@@ -62,6 +64,7 @@ exits_with 3 train -o long --resume
 grep -w -e "$(pgrep -P $launcher | sed 's/^/process /')" err >held && says_facts held long || fail "no message that a rank of the first run has the folder locked"
 kill -INT $launcher
 exits_with 3 wait $launcher
+launcher=
 step=$(ls long/target/checkpoints | sed -n 's/step-//p' | sort -n | tail -1)
 [ "$(wc -l <long/target/metrics.jsonl)" = "$step" ] && [ ! -e long/metrics.jsonl ] || fail "the run was not stopped in the target's training, or has no metrics of it"
 exits_with 2 train -o long --set target.steps=100000
@@ -75,6 +78,7 @@ says_facts err "after $step"
 for _ in $(seq 600); do [ ! -s killed/target/metrics.jsonl ] || break; sleep 0.1; done
 kill -9 "$(pgrep -P $launcher | tail -1)"
 exits_with 3 wait $launcher
+launcher=
 says_facts err SIGKILL
 [ ! -e killed/metrics.jsonl ] && [ ! -e killed/target/weights.safetensors ] || fail "a run whose target's training was killed decomposed something"
 

@@ -27,9 +27,15 @@ for kind in $kinds; do
 ## Where to look
 ## A published case" ] || fail "the parts of $kind"
 done
-# Published mistakes have a number that `addend check --sabotage` knows, or an address.
-grep -ohE 'Mistakes? [0-9, and]+' "$source"/docs/explain/*.md | grep -oE '[0-9]+' | while read -r number; do
+# Published mistakes have a number that `addend check --sabotage` knows, or an address; a page that has none says so.
+numbers=$(grep -ohE 'Mistakes? [0-9, and]+' "$source"/docs/explain/*.md | grep -oE '[0-9]+' || true)
+[ "$(wc -w <<<"$numbers")" -gt 15 ] || fail "the pages have numbers of published mistakes"
+for number in $numbers; do
   [ "$number" -ge 1 ] && [ "$number" -le 30 ] || fail "the catalogue has no mistake $number"
+done
+for page in "$source"/docs/explain/*.md; do
+  sed -n '/^## A published case/,$p' "$page" | grep -qE 'Mistakes? [0-9]|[[:alnum:]]/[[:alnum:]._-]+#[0-9]|https://|catalogue|^None ' ||
+    fail "$page has no published case, and does not say so"
 done
 
 "$addend" explain missing norm >page

@@ -8,6 +8,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$addend" --help >all
 commands=$(sed -n 's/^  \([a-z][a-z-]*\)  *[^ ].*/\1/p' all)
+[ "$(wc -w <<<"$commands")" -ge 7 ] || { echo "FAILED: help names the commands: $commands" >&2; exit 1; }
 for command in $commands; do
   "$addend" $command --help >"$command.help"
   [ "$("$addend" $command --version)" = "$("$addend" --version)" ] || { echo "FAILED: $command says its version" >&2; exit 1; }
@@ -50,15 +51,17 @@ variables = set()
 for path in [path for folder in ("src", "cli", "bench") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*.c", recursive=True)]:
     variables |= set(re.findall(r'getenv\("(ADDEND_\w+)"\)', open(path).read()))
 own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend tells the processes that it starts
+assert len(variables) > 5, variables
 lacking = [name for name in sorted(variables - own) if name not in page]
 assert not lacking, lacking
 
 # Every mistake that is planted: the operators of derived ones, and the known ones by name.
 planted = page.split("\n.SH PLANTED MISTAKES\n")[1].split("\n.SH ")[0].replace("\\-", "-")
-names = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/src/trainer/check/planting.h").read())
-for path in glob.glob(sys.argv[1] + "/src/**/*mistakes.c", recursive=True): names += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
-lacking = [name for name in names if f"\n.B {name}\n" not in planted]
-assert len(names) > 20 and not lacking, lacking
+derived = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/src/trainer/check/planting.h").read())
+known = []
+for path in glob.glob(sys.argv[1] + "/src/**/*mistakes.c", recursive=True): known += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
+lacking = [name for name in derived + known if f"\n.B {name}\n" not in planted]
+assert len(derived) >= 9 and len(known) > 20 and not lacking, (len(derived), len(known), lacking)
 
 # How long ranks are waited for, as the program has it.
 signals = page.split("\n.SH SIGNALS\n")[1].split("\n.SH ")[0]

@@ -34,7 +34,7 @@ import safetensors as s
 both = []
 for folder in sys.argv[1:3]:
     both.append({name: value for file in glob.glob(folder + "/*.safetensors") for name, value in s.load(file).items()})
-assert both[0] == both[1], "tensors differ"
+assert both[0] and both[0] == both[1], "tensors differ, or there are none"
 P
 }
 exits() { # arguments: status, facts of the message with | between them, call

@@ -3,8 +3,12 @@
 # Ctrl-C, on a full disk.
 set -eu
 addend=$1 source=$2
-work=$(mktemp -d) mounted=
-clean_up() { [ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"; }
+work=$(mktemp -d) mounted= launcher=
+clean_up() {
+  [ -z "$launcher" ] || kill -9 "$launcher" 2>/dev/null || true
+  [ -z "$mounted" ] || umount "$mounted"
+  rm -rf "$work"
+}
 trap clean_up EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
@@ -192,6 +196,7 @@ says warned "step 5" step-5/index.json
 for _ in $(seq 600); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
 kill -INT $launcher
 exits_with 3 wait $launcher
+launcher=
 says err long/checkpoints
 step=$(ls long/checkpoints) && step=${step#step-}
 [ "$(wc -l <long/metrics.jsonl)" = "$step" ] || fail "the checkpoint after Ctrl-C is not of the last step taken"
@@ -207,6 +212,7 @@ for more in --resume ""; do
   grep -w -e "$(pgrep -P $launcher | sed 's/^/process /')" err >held && says_facts held shared || fail "no message that a rank of the first run has the folder locked"
 done
 kill -9 $launcher && wait $launcher 2>/dev/null || true
+launcher=
 [ "$(wc -l <shared/metrics.jsonl)" -ge "$lines" ] || fail "a second run in the folder shortened the first run's metrics"
 train -o shared --resume || fail "resuming after the run that held the lock was killed fails"
 
@@ -216,6 +222,7 @@ for steps in 3 6 9; do
   "$addend" train "$recipe" --set train.steps=100000 --set checkpoint="{every: 1, keep: 2}" -o "$work/killed" >out 2>err & launcher=$!
   for _ in $(seq 6000); do [ "$(wc -l 2>/dev/null <killed/metrics.jsonl || echo 0)" -lt $steps ] || break; sleep 0.01; done
   kill -9 $launcher && wait $launcher 2>/dev/null || true
+  launcher=
   for _ in $(seq 1200); do pgrep -f -- "$work/killed" >/dev/null || break; sleep 0.05; done # its ranks end with it
   newest=$(ls killed/checkpoints | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
   [ -n "$newest" ] || fail "no checkpoint after $steps steps"

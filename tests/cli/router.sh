@@ -32,8 +32,9 @@ def causes_of(mistake):
 # parts of one sum.
 if all_derived:
     final = numbered(1, True)
-    written = [m for m in final if "in the record" in m["name"]]
-    done = [m for m in final if "in the record" not in m["name"]]
+    assert {m["derived"]["form"] for m in final} <= {"record", "execution"}, final
+    written = [m for m in final if m["derived"]["form"] == "record"]
+    done = [m for m in final if m["derived"]["form"] == "execution"]
     assert bool(written) == bool(done) == tp, final
     for m in written:
         assert m["caught_by"] == "type" and m["message"], m
