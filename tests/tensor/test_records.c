@@ -183,6 +183,18 @@ static void a_record_says_for_which_dtypes_it_has_arithmetic(void **state) {
   assert_says("clip", "f32");
 }
 
+static void a_dtype_that_a_tape_has_not_is_refused_where_it_was_asked_for(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F32);
+  ad_array x = random_array(&w, AD_F32, (ad_shape){1, {5}}, 1, 0);
+  ad_to_dtype(tape, ad_input(tape, &x), AD_I32);
+  assert_int_equal(ad_tape_status(tape), AD_INVALID);
+  assert_facts(ad_last_error(), "test_records.c", "i32", "f32");
+  free(x.data);
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
 /* ---- the terms of dims ---- */
 
 /* "..." stands for the dimensions of the first operand that has it, here for the most; in other terms, of more letters
@@ -216,6 +228,7 @@ int main(void) {
       cmocka_unit_test(a_forward_that_makes_no_memory_is_found_out),
       cmocka_unit_test(what_is_not_linear_backward_is_refused_where_its_gradient_would_be_an_addend),
       cmocka_unit_test(a_record_says_for_which_dtypes_it_has_arithmetic),
+      cmocka_unit_test(a_dtype_that_a_tape_has_not_is_refused_where_it_was_asked_for),
       cmocka_unit_test(terms_that_take_the_most_room_are_refused_for_their_letters),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
