@@ -175,12 +175,15 @@ static void a_number_that_is_none_is_told_as_no_error_of_sums(void **state) {
 /* ---- thresholds, each from both sides ---- */
 
 static void a_factor_is_a_groups_within_a_millionth(void **state) {
-  for (int side = -1; side <= 1; side += 2) {
-    assert_int_equal(diagnose((1 + side * 0.99e-6) / 3, 0.66, 1, 1, 0, -1).kind, AD_CAUSE_AVERAGED);
-    assert_int_equal(diagnose((1 + side * 1.01e-6) / 3, 0.66, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
-    assert_int_equal(diagnose((1 + side * 0.99e-6) * 3, 2, 1, 1, 0, -1).kind, AD_CAUSE_DOUBLED);
-    assert_int_equal(diagnose((1 + side * 1.01e-6) * 3, 2, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
-  }
+  static const double sizes[] = {2, 3, 6};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (int side = -1; side <= 1; side += 2) {
+      double within = 1 + side * 0.99e-6, beyond = 1 + side * 1.01e-6, n = sizes[i];
+      assert_int_equal(diagnose(within / n, 1 - 1 / n, 1, 1, 0, -1).kind, AD_CAUSE_AVERAGED);
+      assert_int_equal(diagnose(beyond / n, 1 - 1 / n, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
+      assert_int_equal(diagnose(within * n, n - 1, 1, 1, 0, -1).kind, AD_CAUSE_DOUBLED);
+      assert_int_equal(diagnose(beyond * n, n - 1, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
+    }
 }
 
 static ad_cause_kind kind_of(double error, double bound, int proportional, int count) {
