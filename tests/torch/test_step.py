@@ -179,6 +179,31 @@ class Readings(unittest.TestCase):
             ],
         )
 
+    def test_readings_of_ranks_are_united_by_what_is_read_and_not_by_words(self):
+        """A hook has a factor of its own on each rank that has it; any rank's doubt is a doubt."""
+        change, scale = _addends.Change, [(0.25, "scaled", True)]
+        everyones = {
+            1: _readings.of({"w": change("halved", 0.5), "v": change("doubled", 2.0)}, {}),
+            0: _readings.of({"w": change("changed", 0.75)}, {"w": scale, "u": scale}, ["w"]),
+            3: _readings.of({"w": change("changed", None)}, {"w": [(0.25, "may be", False)]}),
+            2: {},
+        }
+        found = _readings.united(everyones)
+        self.assertEqual([*found], ["u", "v", "w"])
+        self.assertEqual([one.factors for one in found["v"]], [{1: 2.0}])
+        self.assertEqual([(one.times, one.factors) for one in found["u"]], [(0.25, {})])
+        told = {(one.hooked, one.times, one.asked): (one.words, one.doubt, one.factors) for one in found["w"]}
+        self.assertEqual(len(found["w"]), len(told))
+        self.assertEqual(told.pop((False, 1.0, True))[1:], ("", {}))
+        self.assertEqual(
+            told,
+            {
+                (True, 1.0, False): ("halved", "", {1: 0.5, 0: 0.75, 3: None}),
+                (False, 0.25, False): ("scaled", "may be", {}),
+                (True, 0.25, False): ("changed; scaled", "may be", {0: 0.75, 3: None}),
+            },
+        )
+
     def test_gradients_that_were_asked_for_are_addends_where_no_backward_has_any(self):
         """Whether the parameter has an addend of a backward and a sum: where that of torch.autograd.grad goes, and
         whether such gradients number the microbatches."""
