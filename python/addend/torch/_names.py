@@ -88,9 +88,10 @@ def _resolve(name: str, holders: Dict[str, set[int]]) -> str:
     """The full name of a parameter that the caller named with or without its stage."""
     found = [name] if name in holders else [own for own in holders if re.sub(r"^stage\d+\.", "", own) == name]
     if len(found) != 1:
+        names = sorted(found or holders)
         raise ValueError(
             f"tied: {name} is {'a parameter of several stages' if found else 'no parameter of any rank'}; name one "
-            f"of {', '.join(sorted(found or holders)[:5])} ..."
+            f"of {', '.join(names[:5])}{' ...' * (len(names) > 5)}"
         )
     return found[0]
 

@@ -180,7 +180,8 @@ class Judge:
 
     def _renamed(self) -> str:
         others = sorted({other for part in self.parts for other in part.params if other not in self.whole.weights})
-        return f"; those that one process does not have: {', '.join(others[:4])}" if others else ""
+        listed = ", ".join(others[:4]) + ", ..." * (len(others) > 4)
+        return f"; those that one process does not have: {listed}" if others else ""
 
     def _no_part(self, name: str, rank: int, one: Held) -> str:
         shape = list(self.whole.weights[name].shape)
