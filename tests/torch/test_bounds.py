@@ -110,6 +110,34 @@ class Check(unittest.TestCase):
                 for error in (by, -by):
                     self.assertIs(is_right(error), by < bound, (name, error))
 
+    def test_a_gradient_on_ranks_whose_losses_have_other_scales(self):
+        """A part is held to its own rank's scale, a sum to that of the first of its ranks; each with that bound."""
+        index = _match.everything(RIGHT.shape)
+        value = _match.Value(frozenset(), dict.fromkeys(range(4), index))
+        axes, bound = Axes({"dp": 2, "tp": 2}), 1e-3
+        scales = {0: 1.0, 1: 8.0, 2: -2.0, 3: 0.5}
+
+        def found(parts):
+            return _match.gradient_of(parts, value, RIGHT, axes, scales, bound)
+
+        for rank, scale in scales.items():
+            for part, right in ((0.975, True), (1.025, False)):
+                for error in (part * bound * 4.0 * scale, -part * bound * 4.0 * scale):
+                    parts = {other: RIGHT * scales[other] for other in scales}
+                    parts[rank] = moved(parts[rank], error, 2)
+                    self.assertIs(found(parts).right, right, (rank, error))
+        for some, firsts in (("tp", (0, 2)), ("dp", (0, 1)), ("dp tp", (0,))):
+            for first in firsts:
+                for part, pending in ((0.975, True), (1.025, False)):
+                    parts = {}
+                    for fibre in axes.fibres(frozenset(some.split()), range(4)):
+                        for i, rank in enumerate(fibre):
+                            weight = (i + 1) / sum(range(1, len(fibre) + 1))
+                            parts[rank] = weight * scales[fibre[0]] * RIGHT
+                    parts[first] = moved(parts[first], part * bound * 4.0 * scales[first], 1)
+                    expected = frozenset(some.split() if pending else ())
+                    self.assertEqual(found(parts).axes, expected, (some, first, part))
+
     def test_arrays_of_other_lengths_are_not_close(self):
         self.assertFalse(_match.close(RIGHT[:3], RIGHT, 1e-3, 4.0))
         self.assertTrue(_match.close(RIGHT[:0], RIGHT[:0], 1e-3, 4.0))
