@@ -82,8 +82,9 @@ static char *command_of(int argc, char **argv) {
     for (const char *c = argv[i]; *c; c++) fputs(*c == '\'' ? "'\\''" : (char[]){*c, 0}, file);
     if (!is_plain) fputc('\'', file);
   }
-  fclose(file);
-  return text;
+  if (!fclose(file)) return text;
+  free(text);
+  return NULL;
 }
 
 static int draw(const ad_recipe *recipe, const plan_input *input, const char *command) {

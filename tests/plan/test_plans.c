@@ -685,7 +685,18 @@ int __wrap_fclose(FILE *file) {
   return fails_at && !--fails_at ? EOF : status;
 }
 
-/* A picture is drawn into memory, and whether all of it found room is known only when it is closed. */
+/* What is printed into memory found room for all of it only if closing it says so. */
+static void a_table_without_room_for_all_of_it_is_no_table(void **state) {
+  ad_recipe *recipe = NULL;
+  char *table = NULL;
+  must(ad_recipe_parse(relay_recipe, "relay.yaml", NULL, 0, &recipe));
+  fails_at = 1;
+  assert_int_equal(ad_plan_table(recipe, NULL, &table), AD_MEMORY);
+  assert_int_equal(fails_at, 0);
+  assert_null(table);
+  ad_recipe_destroy(recipe);
+}
+
 static void a_picture_without_room_for_all_of_it_is_no_picture(void **state) {
   ad_recipe *recipe = NULL;
   char *picture = NULL;
@@ -845,6 +856,7 @@ int main(void) {
       cmocka_unit_test(a_bridge_between_pools_brings_every_rank_its_rows),
       cmocka_unit_test(each_of_three_pools_is_planned),
       cmocka_unit_test(three_pools_are_drawn_side_by_side),
+      cmocka_unit_test(a_table_without_room_for_all_of_it_is_no_table),
       cmocka_unit_test(a_picture_without_room_for_all_of_it_is_no_picture),
       cmocka_unit_test(what_xml_cannot_hold_is_a_question_mark),
       cmocka_unit_test(what_crosses_is_counted_by_microbatches_and_copies),

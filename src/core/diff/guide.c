@@ -3,6 +3,7 @@
 #include "diff/guide.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "addend/diff.h"
 #include "base/error.h"
@@ -45,8 +46,10 @@ static ad_status list(char **out) {
   FILE *file = open_memstream(&text, &size);
   if (!file) return ad_fail(AD_MEMORY, "no memory for the list of pages");
   for (const ad_guide_page *page = ad_guide_pages; page->name; page++) print_title(file, page);
-  fclose(file);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the list of pages");
+  if (fclose(file)) {
+    free(text);
+    return ad_fail(AD_MEMORY, "no memory for the list of pages");
+  }
   *out = text;
   return AD_OK;
 }

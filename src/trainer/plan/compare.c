@@ -320,10 +320,13 @@ static ad_status table_of(const json_t *document, char **out) {
     print_worlds(file, plans);
     print_memory(file, plans);
     print_moves(file, plans);
-    fclose(file);
   }
+  int is_whole = file && !fclose(file);
   json_decref(plans);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the table of plans");
+  if (!is_whole) {
+    free(text);
+    return ad_fail(AD_MEMORY, "no memory for the table of plans");
+  }
   *out = text;
   return AD_OK;
 }

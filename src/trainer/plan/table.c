@@ -384,12 +384,9 @@ static ad_status table_of(const ad_recipe *recipe, const json_t *plan, char **ou
   char *text = NULL;
   size_t size = 0;
   FILE *file = open_memstream(&text, &size);
-  ad_status status = AD_OK;
-  if (file) {
-    status = print_plan(file, recipe, plan);
-    fclose(file);
-  }
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the table of the plan");
+  ad_status status = file ? print_plan(file, recipe, plan) : AD_OK;
+  int is_whole = file && !fclose(file);
+  if (!status && !is_whole) status = ad_fail(AD_MEMORY, "no memory for the table of the plan");
   if (status)
     free(text);
   else
