@@ -19,6 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+import addend
+
 TABLE = pathlib.Path(__file__).with_name("kinds.tsv")
 IN, HIDDEN, OUT, WORDS = 24, 64, 48, 56
 KINDS = {}
@@ -43,9 +45,7 @@ class Kind:
 class Truth:
     """What a report may say of a mistake without being false."""
 
-    causes: tuple = ()  # (kind, axes, factor)...; None: any
-    words: str = ""  # or words that name it in the text
-    untold: bool = False  # that nothing can be told is an answer, too
+    causes: tuple = ()  # (kind, axes, factor, place)...; None: any
     silent: str = ""  # why it cannot be seen, as the documentation has it
     equal: bool = False  # one process has the same gradients: the mistake is not in them
     place: str = ""  # of check: where it begins, and in which module
@@ -53,11 +53,12 @@ class Truth:
 
 
 def truth(*causes, **more):
-    """Return a Truth; a cause is written `kind:axes:factor`, of which all but the kind may be missing."""
+    """Return a Truth; a cause is written `kind:axes:factor:place`, of which all but the kind may be missing."""
     read = []
     for cause in causes:
-        kind, axes, factor = (cause.split(":") + ["", ""])[:3]
-        read.append((kind, axes or None, float(factor) if factor else None))
+        kind, axes, factor, place = (cause.split(":") + ["", "", ""])[:4]
+        addend.explain(kind)  # raises if no report has this kind
+        read.append((kind, axes or None, float(factor) if factor else None, place or None))
     return Truth(tuple(read), **more)
 
 

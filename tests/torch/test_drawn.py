@@ -8,6 +8,7 @@ from unittest import mock
 import kinds
 import kinds_judge
 
+import addend
 import drawn_jobs
 import drawn_mistakes
 import draws
@@ -79,6 +80,24 @@ class Kinds(unittest.TestCase):
             ("doubled", "FALSE CAUSE"),
         ):
             self.assertEqual(_told("averaged_twice", kinds.truth(cause))[0], answer, cause)
+
+    def test_each_field_of_a_cause_is_judged(self):
+        for kind, cause, answer in (
+            ("maximum_for_sum", "other_operation:dp", "true cause"),
+            ("maximum_for_sum", "other_operation:tp", "FALSE CAUSE"),
+            ("product_for_sum", "rounding", "FALSE CAUSE"),
+            ("shifted_bucket", "other_parameters", "FALSE CAUSE"),
+            ("swapped_parameters", "shifted", "FALSE CAUSE"),
+            ("parts_in_another_order", "missing", "FALSE CAUSE"),
+            ("weights_drawn_by_each_rank", "own_only:dp", "FALSE CAUSE"),
+            ("summed_after_each_microbatch", "factor:::microbatches", "true cause"),
+            ("summed_after_each_microbatch", "factor:::images", "wrong, no cause of its own"),
+        ):
+            truth = kinds.truth(cause, equal=kind == "weights_drawn_by_each_rank")
+            told, said = _told(kind, truth)
+            self.assertEqual(told, answer, f"{kind}, {cause}: {said}")
+        with self.assertRaises(addend.InvalidError):
+            kinds.truth("maximum")
 
 
 class Drawn(unittest.TestCase):
