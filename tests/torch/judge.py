@@ -33,6 +33,7 @@ import addend.torch
 import drawn_jobs
 import drawn_mistakes
 import pool
+from addend.torch import _addends
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "torch.md"
 # What the watch does not tell yet: (answer, words of the job, the truth).
@@ -140,6 +141,14 @@ def told_of(param):
     return [(c.kind, c.axes or "") for c in param.possible_causes] or [(param.kind, param.axis or "")], False
 
 
+def norm_causes(norm):
+    """Return what told_of returns of a norm that is wrong, in a list."""
+    if norm is None or norm.ok:
+        return []
+    causes = [norm.cause] if norm.cause else norm.possible_causes
+    return [([(c.kind, c.axes or "") for c in causes], norm.cause is not None)]
+
+
 def is_true(mistake, told):
     return any(kind == k and (axes is drawn_mistakes.ANY or axes == a) for kind, axes in mistake.true for k, a in told)
 
@@ -150,27 +159,24 @@ def answer_wrong(spec, report, error, affected):
         return "NOT WRONG"
     if isinstance(report, str):
         return "refused"
+    noted = mistake.noted and any(_addends._HOOKED in message for message in report.messages)
     if report.ok:
-        return "true cause" if mistake.noted and re.search(mistake.words, "\n".join(report.messages)) else "MISSED"
-    failing = [p for p in report.params if p.ok is False]
-    whole_text = "\n".join(
-        [p.text for p in failing] + list(report.messages) + [report.norm.text if report.norm else ""]
-    )
-    said_in_words = bool(mistake.words and re.search(mistake.words, whole_text))
+        return "true cause" if noted else "MISSED"
     if report.ok is None:
         open_ones = [told_of(p)[0] for p in report.params if p.ok is None and p.possible_causes]
-        if mistake.untold or said_in_words:
+        if mistake.untold or noted:
             return "true cause"
         if open_ones and all(is_true(mistake, told) for told in open_ones):
             return "true cause"
         untrue = {kind for told in open_ones if not is_true(mistake, told) for kind, _ in told}
         return "FALSE CAUSE" if untrue - {*VAGUE} else "cannot tell"
-    found_true = said_in_words or (bool(failing) and all(is_true(mistake, told_of(p)[0]) for p in failing))
-    for p in failing:
-        told, alone = told_of(p)
-        beside = affected is not None and p.name not in affected
-        if beside or (alone and not is_true(mistake, told) and told[0][0] not in VAGUE and not said_in_words):
-            return "FALSE CAUSE"
+    failing = [p for p in report.params if p.ok is False]
+    if any(affected is not None and p.name not in affected for p in failing):
+        return "FALSE CAUSE"
+    causes = [told_of(p) for p in failing] + norm_causes(report.norm)
+    if any(alone and not is_true(mistake, told) and told[0][0] not in VAGUE for told, alone in causes):
+        return "FALSE CAUSE"
+    found_true = bool(causes) and all(is_true(mistake, told) for told, _ in causes)
     return "true cause" if found_true else "wrong, no cause of its own"
 
 

@@ -2,6 +2,7 @@
 are taken if ADDEND_TEST_SEED is `all`. So are some of the kinds in kinds.tsv.
 """
 
+import dataclasses
 import unittest
 from unittest import mock
 
@@ -146,12 +147,15 @@ class Drawn(unittest.TestCase):
         self.assertEqual(answer, "NOT WRONG")
 
     def test_a_false_cause_is_seen(self):
-        judged, spec = judge.Judge(), drawn_jobs.Spec("ddp", (2,), mistake="hook_sums")
-        self.assertEqual(judged.ask("wrong", spec)[0], "true cause")
-        other = drawn_mistakes.Mistake([], (("averaged", "dp"),))
-        right, drawn_mistakes.MISTAKES["hook_sums"] = drawn_mistakes.MISTAKES["hook_sums"], other
-        self.assertEqual(judged.ask("wrong", spec)[0], "FALSE CAUSE")
-        drawn_mistakes.MISTAKES["hook_sums"] = right
+        judged = judge.Judge()
+        for name, options in ("hook_sums", {}), ("other_weights", {}), ("norm_counts_copies", {"norm": True}):
+            spec = drawn_jobs.Spec("ddp", (2,), options=options, mistake=name)
+            answer, said = judged.ask("wrong", spec)
+            self.assertEqual(answer, "true cause", said)
+            other = dataclasses.replace(drawn_mistakes.MISTAKES[name], true=(("averaged", "dp"),))
+            with mock.patch.dict(drawn_mistakes.MISTAKES, {name: other}):
+                answer, said = judged.ask("wrong", spec)
+            self.assertEqual(answer, "FALSE CAUSE", said)
         judged.end()
 
     def test_a_pool_outlives_a_job_that_fails(self):
