@@ -33,6 +33,9 @@ for row in '"line": 3,.*"by": "tiny/tiny"' '"line": 7,.*"by": "tiny/other"'; do
   grep -q "$row" $kept || fail "no mutant is caught so: $row"
 done
 ! grep -E '"line": [34],.*"tiny/other"|"line": 7,.*"tiny/tiny"' $kept || fail "a test runs where it does not run the line"
+mutate 1 src/tiny/judged.c 8 --seed 7 --without '/other$'
+says_facts "$work/out" src/tiny/judged.c:7
+! grep tiny/other $kept || fail "a test is run that is left out"
 mutate 1 src/tiny/ignored.c 3 --seed 7 --out "$work/mutants.jsonl"
 counted 3 0 3
 says_facts "$work/out" src/tiny/ignored.c:2
