@@ -84,6 +84,7 @@ static void a_row_without_an_axis_says_why(void **state) {
   } cases[] = {
       {"\"cause\":{\"text\":\"c\",\"no_axis\":\"no_group\"}", "\"no_axis\":null", "no_group"},
       {"\"cause\":null", "\"no_axis\":\"several\"", "several"},
+      {"\"cause\":null", "\"no_axis\":\"no_number\"", NULL}, /* the row says so itself */
       {"\"cause\":{\"text\":\"c\",\"no_axis\":null}", "\"no_axis\":null", NULL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

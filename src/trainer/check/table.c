@@ -72,11 +72,12 @@ static void print_word(FILE *file, int holds, int proves, const ad_paint *paint)
 /* Whether the parameter was proven in dtypes that round; its row then has the error of one process in these dtypes. */
 static int is_rounded(const json_t *param) { return json_object_get(param, "one_process_err") != NULL; }
 
-/* Prints why no axis is named, where a mistake or its only cause has none. */
+/* Prints why no axis is named, where a mistake or its only cause has none. The row of a mistake that no number shows
+ * says so itself. */
 static void print_no_axis(FILE *file, const json_t *judged) {
   const json_t *of = json_object_get(judged, "no_axis") ? judged : json_object_get(judged, "cause");
-  const char *clause = ad_no_axis_clause(ad_text_of(of, "no_axis"));
-  if (*clause) fprintf(file, " (no axis: %s)", clause);
+  const char *why = ad_text_of(of, "no_axis"), *clause = ad_no_axis_clause(why);
+  if (*clause && strcmp(why, ad_no_axis_name(AD_NO_AXIS_NO_NUMBER))) fprintf(file, " (no axis: %s)", clause);
 }
 
 static void print_param(FILE *file, const json_t *param, int proves, const ad_paint *paint) {
