@@ -1,0 +1,86 @@
+"""What a matrix is made of: layouts, cells, and the outcome of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Mapping, Optional, Protocol, Sequence, Tuple
+
+MATCHES, WRONG, CANNOT_TELL, CANNOT_RUN, NOT_TRIED = "matches", "wrong", "cannot tell", "cannot run", "not tried"
+VERDICTS = (MATCHES, WRONG, CANNOT_TELL, CANNOT_RUN, NOT_TRIED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How ranks share a model."""
+
+    mesh: Mapping[str, int]  # the axes of ranks, as `check` has them
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else the source asks for, as ep_size
+    variant: str = ""  # "frozen", "no_sync", "lora", ...: what else differs from the plain job
+
+    @property
+    def name(self) -> str:
+        """As the table has it: "fsdp=2 ep=2", "tp=2, frozen"."""
+        sizes = " ".join(f"{name}={size}" for name, size in {**self.mesh, **self.options}.items())
+        return f"{sizes}, {self.variant}" if self.variant else sizes
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        size = 1
+        for axis in self.mesh.values():
+            size *= axis
+        return size
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One model under one layout, with a number of microbatches in each step."""
+
+    model: str
+    layout: Layout
+    microbatches: int
+
+    @property
+    def name(self) -> str:
+        """As progress and reproductions name it."""
+        return f"{self.model}, {self.layout.name}, {self.microbatches} microbatch{'es' * (self.microbatches > 1)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a source says of a cell."""
+
+    arguments: Dict[str, Any]  # of `check`
+    missing: Tuple[str, ...] = ()  # kinds of layers and parameters of the full model that the small one lacks
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a reproduction is written from
+
+
+class Source(Protocol):
+    """Where models and layouts come from: a framework's declarations, or a project's own functions."""
+
+    models: Sequence[str]
+
+    def layouts(self, model: str) -> Sequence[Layout]:
+        """The layouts that the model declares; raises an error that says why there are none."""
+
+    def job(self, cell: Cell, folder: str) -> Job:
+        """The job of a cell; called in the cell's own process. `folder` is the cell's own, and is deleted with it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of a cell."""
+
+    cell: Cell
+    verdict: str
+    why: str = ""  # one line: why it cannot run, or what is wrong
+    report: Optional[Dict[str, Any]] = None  # the document of `check`
+    text: str = ""  # the report as a table
+    missing: Tuple[str, ...] = ()
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def unobserved(self) -> Tuple[str, ...]:
+        """Trained parameters that no gradient reached: nothing is known of them."""
+        return tuple(self.report["unreached"]) if self.report else ()

@@ -1,0 +1,161 @@
+"""Runs the cells of a matrix, each in a process of its own that is forked from this one after the imports."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import tempfile
+import time
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import addend
+from addend.torch._matrix._cells import (
+    CANNOT_RUN,
+    CANNOT_TELL,
+    MATCHES,
+    NOT_TRIED,
+    WRONG,
+    Cell,
+    Outcome,
+    Source,
+)
+from addend.torch._proof import _ranks, check
+from addend.torch._proof._report import MatchReport
+
+_SAID = "said"  # the file in a cell's folder with what its processes print
+_LINES = 8  # of it that are shown of a cell that died
+
+
+def _verdict(ok: Optional[bool]) -> str:
+    return CANNOT_TELL if ok is None else MATCHES if ok else WRONG
+
+
+def _why(report: MatchReport) -> str:
+    wrong = [param for param in report.params if param.ok is False]
+    begins = report.begins
+    where = f"begins in `{begins.module}`, {begins.place}: {begins.text}" if begins else ""
+    return where or (f"`{wrong[0].name}`: {wrong[0].text}" if wrong else "; ".join(report.messages[:1]))
+
+
+def _try(source: Source, cell: Cell, folder: str, timeout: float) -> Outcome:
+    try:
+        job = source.job(cell, folder)
+        report = check(**{"timeout": timeout, **job.arguments})
+    except addend.AddendError as error:
+        return Outcome(cell, CANNOT_RUN, str(error))
+    except Exception as error:  # whatever a framework raises is the reason why its cell cannot run
+        return Outcome(cell, CANNOT_RUN, _ranks.told(error))
+    verdict = _verdict(report.ok)
+    why = "" if verdict == MATCHES else _why(report)
+    return Outcome(cell, verdict, why, report.document, str(report), job.missing, job.recipe)
+
+
+def _be_cell(source: Source, cell: Cell, folder: str, timeout: float) -> None:
+    """The work of a cell's process, which leads a session, so that it and its ranks are ended together."""
+    os.setsid()
+    said = os.open(os.path.join(folder, _SAID), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    outcome = _try(source, cell, folder, timeout)
+    with open(os.path.join(folder, "outcome"), "wb") as file:
+        pickle.dump(outcome, file)
+
+
+class _Running:
+    """A cell's process."""
+
+    def __init__(self, source: Source, cell: Cell, timeout: float):
+        self.cell, self.start = cell, time.monotonic()
+        self.end = self.start + timeout
+        self.folder = tempfile.mkdtemp(prefix="addend-matrix-")
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                _be_cell(source, cell, self.folder, timeout)
+            finally:
+                os._exit(0)
+
+    def outcome(self) -> Optional[Outcome]:
+        """What came of the cell, or None while it runs. Ends one that is past its time."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        late = time.monotonic() > self.end
+        if not pid and not late:
+            return None
+        self.stop()
+        seconds = time.monotonic() - self.start
+        try:
+            with open(os.path.join(self.folder, "outcome"), "rb") as file:
+                outcome: Outcome = pickle.load(file)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            how = f"it did not end in {self.end - self.start:g} s" if late else _died(status)
+            outcome = Outcome(self.cell, CANNOT_RUN, how + self._said())
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return Outcome(**{**vars(outcome), "seconds": seconds})
+
+    def _said(self) -> str:
+        with open(os.path.join(self.folder, _SAID), errors="replace") as file:
+            lines = [line.strip() for line in file if line.strip()]
+        return f": {' | '.join(lines[-_LINES:])}" if lines else ""
+
+    def stop(self) -> None:
+        """Ends the cell's process and all that it started."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # all have ended
+            pass
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:  # outcome() has waited for it
+            pass
+
+
+def _died(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status) if hasattr(os, "waitstatus_to_exitcode") else status
+    return f"its process died (signal {-code})" if code < 0 else f"its process ended with {code} and no result"
+
+
+def run(
+    source: Source,
+    cells: Sequence[Cell],
+    *,
+    jobs: int = 1,
+    timeout: float = 120.0,
+    minutes: Optional[float] = None,
+    told: Callable[[Outcome], None] = lambda outcome: None,
+) -> List[Outcome]:
+    """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. After `minutes` no
+    further cell is begun. `told` is called with each outcome when it is known."""
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    found: Dict[int, Outcome] = {}
+    waiting = list(range(len(cells)))
+    running: Dict[int, _Running] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs and (end is None or time.monotonic() < end):
+                i = waiting.pop(0)
+                running[i] = _Running(source, cells[i], timeout)
+            for i, outcome in list(_ended(running)):
+                del running[i]
+                found[i] = outcome
+                told(outcome)
+            if not running and end is not None and time.monotonic() >= end:
+                break
+            time.sleep(0.02)
+    finally:
+        for one in running.values():
+            one.stop()
+            shutil.rmtree(one.folder, ignore_errors=True)
+    for i in waiting:
+        found[i] = Outcome(cells[i], NOT_TRIED, f"{minutes:g} minutes were over")
+    return [found[i] for i in range(len(cells))]
+
+
+def _ended(running: Dict[int, _Running]) -> Iterator[Tuple[int, Outcome]]:
+    for i, one in running.items():
+        outcome = one.outcome()
+        if outcome is not None:
+            yield i, outcome
