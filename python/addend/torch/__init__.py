@@ -1,6 +1,7 @@
 """Watches one step of a PyTorch job and tells which ranks' addends its summed gradients contain (docs/torch.md)."""
 
 from addend.torch._frameworks import deepspeed, megatron
+from addend.torch._matrix import matrix, matrix_cells
 from addend.torch._proof import assert_matches_one_process, check, write_reference
 from addend.torch._sabotage import sabotage
 from addend.torch._trainer import watch_trainer
@@ -14,6 +15,8 @@ __all__ = [
     "deepspeed",
     "dump",
     "flight_record",
+    "matrix",
+    "matrix_cells",
     "megatron",
     "sabotage",
     "watch",

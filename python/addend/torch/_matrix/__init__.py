@@ -1,1 +1,5 @@
 """A matrix of checks: models by layouts by numbers of microbatches, one verdict for each cell (docs/matrix.md)."""
+
+from addend.torch._matrix._matrix import MatrixCell, MatrixReport, matrix, matrix_cells
+
+__all__ = ["MatrixCell", "MatrixReport", "matrix", "matrix_cells"]

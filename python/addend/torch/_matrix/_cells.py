@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, Dict, Mapping, Optional, Protocol, Sequence, Tuple
 
 MATCHES, WRONG, CANNOT_TELL, CANNOT_RUN, NOT_TRIED = "matches", "wrong", "cannot tell", "cannot run", "not tried"
 VERDICTS = (MATCHES, WRONG, CANNOT_TELL, CANNOT_RUN, NOT_TRIED)
+
+
+def starred(name: str) -> str:
+    """The class of a module's or parameter's name: layers' numbers become stars."""
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +65,13 @@ class Source(Protocol):
     """Where models and layouts come from: a framework's declarations, or a project's own functions."""
 
     models: Sequence[str]
+    counts_vary: bool  # whether it can be asked for another number of microbatches
 
     def layouts(self, model: str) -> Sequence[Layout]:
         """The layouts that the model declares; raises an error that says why there are none."""
+
+    def layout(self, sizes: Mapping[str, int]) -> Layout:
+        """The layout that the user names by its sizes."""
 
     def job(self, cell: Cell, folder: str) -> Job:
         """The job of a cell; called in the cell's own process. `folder` is the cell's own, and is deleted with it."""

@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -18,14 +19,16 @@ from addend.torch._matrix._cells import (
     NOT_TRIED,
     WRONG,
     Cell,
+    Job,
     Outcome,
-    Source,
 )
 from addend.torch._proof import _ranks, check
 from addend.torch._proof._report import MatchReport
 
 _SAID = "said"  # the file in a cell's folder with what its processes print
 _LINES = 8  # of it that are shown of a cell that died
+
+JobOf = Callable[[Cell, str], Job]  # (a cell, its folder) -> its job; called in the cell's own process
 
 
 def _verdict(ok: Optional[bool]) -> str:
@@ -39,9 +42,9 @@ def _why(report: MatchReport) -> str:
     return where or (f"`{wrong[0].name}`: {wrong[0].text}" if wrong else "; ".join(report.messages[:1]))
 
 
-def _try(source: Source, cell: Cell, folder: str, timeout: float) -> Outcome:
+def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Outcome:
     try:
-        job = source.job(cell, folder)
+        job = job_of(cell, folder)
         report = check(**{"timeout": timeout, **job.arguments})
     except addend.AddendError as error:
         return Outcome(cell, CANNOT_RUN, str(error))
@@ -52,14 +55,14 @@ def _try(source: Source, cell: Cell, folder: str, timeout: float) -> Outcome:
     return Outcome(cell, verdict, why, report.document, str(report), job.missing, job.recipe)
 
 
-def _be_cell(source: Source, cell: Cell, folder: str, timeout: float) -> None:
+def _be_cell(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> None:
     """The work of a cell's process, which leads a session, so that it and its ranks are ended together."""
     os.setsid()
     said = os.open(os.path.join(folder, _SAID), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
-    outcome = _try(source, cell, folder, timeout)
+    outcome = _try(job_of, cell, folder, timeout)
     with open(os.path.join(folder, "outcome"), "wb") as file:
         pickle.dump(outcome, file)
 
@@ -67,14 +70,17 @@ def _be_cell(source: Source, cell: Cell, folder: str, timeout: float) -> None:
 class _Running:
     """A cell's process."""
 
-    def __init__(self, source: Source, cell: Cell, timeout: float):
+    def __init__(self, job_of: JobOf, cell: Cell, timeout: float):
         self.cell, self.start = cell, time.monotonic()
         self.end = self.start + timeout
         self.folder = tempfile.mkdtemp(prefix="addend-matrix-")
+        open(os.path.join(self.folder, _SAID), "w").close()
+        sys.stdout.flush()
+        sys.stderr.flush()
         self.pid = os.fork()
         if not self.pid:
             try:
-                _be_cell(source, cell, self.folder, timeout)
+                _be_cell(job_of, cell, self.folder, timeout)
             finally:
                 os._exit(0)
 
@@ -119,7 +125,7 @@ def _died(status: int) -> str:
 
 
 def run(
-    source: Source,
+    job_of: JobOf,
     cells: Sequence[Cell],
     *,
     jobs: int = 1,
@@ -137,7 +143,7 @@ def run(
         while waiting or running:
             while waiting and len(running) < jobs and (end is None or time.monotonic() < end):
                 i = waiting.pop(0)
-                running[i] = _Running(source, cells[i], timeout)
+                running[i] = _Running(job_of, cells[i], timeout)
             for i, outcome in list(_ended(running)):
                 del running[i]
                 found[i] = outcome

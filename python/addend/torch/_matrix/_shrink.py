@@ -6,6 +6,8 @@ import dataclasses
 import re
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 
+from addend.torch._matrix._cells import starred
+
 LAYERS = (2, 3, 4, 5, 6, 8, 12)  # numbers of layers that are tried until every kind of layer is there
 LARGEST = 3_000_000  # parameters of a small model; more would make a cell take minutes
 HEAD = 8  # elements of a head: even, for rotary embeddings
@@ -160,7 +162,7 @@ def kinds_of(model: Any) -> FrozenSet[str]:
     """The kinds of modules and parameters of a model, with layers' numbers starred: what a small one must have too."""
     found = set()
     for path, module in model.named_modules():
-        star = re.sub(r"\.\d+(?=\.|$)", ".*", path)
+        star = starred(path)
         kind = next(
             (str(v) for a in ("layer_type", "attention_type") if isinstance(v := getattr(module, a, None), str)), ""
         )

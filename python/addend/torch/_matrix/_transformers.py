@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -99,8 +99,10 @@ def _small(full: Any, sizes: _shrink.Sizes) -> Tuple[Any, Tuple[str, ...]]:
 class Transformers:
     """The architectures named, with what they declare."""
 
+    counts_vary = True
+
     def __init__(self, models: Sequence[str]):
-        self.models = list(models)
+        self.models: Sequence[str] = list(models)
 
     def layouts(self, model: str) -> Sequence[Layout]:
         """The layouts for which the architecture has a plan."""
@@ -109,6 +111,11 @@ class Transformers:
             made = _auto(full.model_type).from_config(full)
         plans = {axis for axis in ("tp", "ep", "fsdp") if getattr(made, f"{axis}_plan", None)}
         return [layout for needed, layout in _LAYOUTS if plans.issuperset(needed)]
+
+    def layout(self, sizes: Mapping[str, int]) -> Layout:
+        """The layout with these sizes; experts are cut over ranks of the other axes."""
+        ep = {"ep": sizes["ep"]} if "ep" in sizes else {}
+        return Layout({axis: size for axis, size in sizes.items() if axis != "ep"}, ep)
 
     def job(self, cell: Cell, folder: str) -> Job:
         """A small model of the architecture, loaded on every rank by `from_pretrained(distributed_config=...)`."""

@@ -1,0 +1,199 @@
+"""`matrix` and `matrix_cells`: models by layouts by numbers of microbatches."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+
+import addend
+from addend.torch._matrix import _known, _own, _run, _show, _transformers
+from addend.torch._matrix._cells import (
+    CANNOT_RUN,
+    CANNOT_TELL,
+    MATCHES,
+    NOT_TRIED,
+    WRONG,
+    Cell,
+    Layout,
+    Outcome,
+    Source,
+)
+
+MICROBATCHES = (2, 1, 3)  # two first: most mistakes that one microbatch shows are in two as well, and others are not
+ALL = "transformers"  # the word for every architecture of Transformers with a plan
+
+Model = Union[str, "os.PathLike[str]", Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixReport:
+    """One outcome for each cell. str() gives the table."""
+
+    outcomes: Tuple[Outcome, ...]
+    known: Tuple[Outcome, ...] = ()  # those of the outcomes that a file says are known and accepted
+    seconds: float = 0.0
+
+    @property
+    def new(self) -> Tuple[Outcome, ...]:
+        """The outcomes that are not known."""
+        known = set(map(id, self.known))
+        return tuple(outcome for outcome in self.outcomes if id(outcome) not in known)
+
+    @property
+    def ok(self) -> Optional[bool]:
+        """False if a cell is wrong that is not known; None if one cannot be judged, or if none was tried."""
+        verdicts = {outcome.verdict for outcome in self.new}
+        if WRONG in verdicts:
+            return False
+        tried = any(outcome.verdict != NOT_TRIED for outcome in self.outcomes)
+        return True if tried and not verdicts & {CANNOT_TELL, CANNOT_RUN} else None
+
+    @property
+    def document(self) -> Dict[str, Any]:
+        """The report as `addend torch-matrix --json` prints it."""
+        return _show.document(self)
+
+    def __str__(self) -> str:
+        return _show.table(self)
+
+
+def _source(model: Model) -> Source:
+    if isinstance(model, Mapping):
+        return _own.Own(str(model.get("name", "job")), model)
+    name = os.fspath(model)
+    if name.endswith(".py"):
+        return _own.Own(os.path.splitext(os.path.basename(name))[0], _own.read(name))
+    return _transformers.Transformers(_transformers.architectures() if name == ALL else [name])
+
+
+def _layouts(source: Source, model: str, asked: Optional[Sequence[Mapping[str, int]]]) -> Sequence[Layout]:
+    declared = source.layouts(model)
+    if asked is None:
+        return declared
+    found = []
+    for sizes in asked:
+        same = [layout for layout in declared if {**layout.mesh, **layout.options} == dict(sizes)]
+        found += same or [source.layout(sizes)]
+    return found
+
+
+class Matrix:
+    """The cells of a matrix, and where each one's job comes from."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        layouts: Optional[Sequence[Mapping[str, int]]] = None,
+        microbatches: Sequence[int] = MICROBATCHES,
+    ):
+        if not models:
+            raise addend.InvalidError("name at least one model: an architecture of Transformers, or a Python file")
+        torch.set_num_threads(1)  # no thread exists yet: cells are forked from this process
+        self._of: Dict[str, Source] = {}
+        self.refused: List[Outcome] = []
+        placed: List[Tuple[int, int, Cell]] = []
+        for source in map(_source, models):
+            for model in source.models:
+                self._of[model] = source
+                placed += self._cells(source, model, layouts, microbatches)
+        self.cells = [cell for _, _, cell in sorted(placed, key=lambda one: one[:2])]
+
+    def _cells(
+        self, source: Source, model: str, asked: Optional[Sequence[Mapping[str, int]]], microbatches: Sequence[int]
+    ) -> List[Tuple[int, int, Cell]]:
+        """A model's cells, with their places in the order: by the number of microbatches, then by layout."""
+        try:
+            layouts = _layouts(source, model, asked)
+        except addend.InvalidError:
+            raise
+        except Exception as error:  # a framework's own, of one architecture of many
+            cell = Cell(model, Layout({}, variant="no layout"), 1)
+            self.refused.append(Outcome(cell, CANNOT_RUN, f"{type(error).__name__}: {error}"))
+            return []
+        counts = list(microbatches) if source.counts_vary else [1]
+        return [
+            (i, j, Cell(model, layout, count)) for i, count in enumerate(counts) for j, layout in enumerate(layouts)
+        ]
+
+    def run(self, cells: Sequence[Cell], **options: Any) -> List[Outcome]:
+        """Runs cells; the options are those of `_run.run`."""
+        return _run.run(lambda cell, folder: self._of[cell.model].job(cell, folder), cells, **options)
+
+
+def matrix(
+    *models: Model,
+    layouts: Optional[Sequence[Mapping[str, int]]] = None,
+    microbatches: Sequence[int] = MICROBATCHES,
+    minutes: Optional[float] = None,
+    timeout: float = 120.0,
+    jobs: int = 1,
+    known: Union[str, os.PathLike[str], None] = None,
+    told: Callable[[Outcome, int, int], None] = lambda outcome, done, all_of: None,
+) -> MatrixReport:
+    """Compares models under layouts, with several numbers of microbatches, with one process each: one verdict a cell.
+
+        report = addend.torch.matrix("qwen3_moe", "llama")
+        assert report.ok, report
+
+    models: an architecture of Transformers, a folder with a configuration, "transformers" for all architectures with
+        a plan, a Python file or a dictionary with the functions that `check` takes (docs/torch-matrix.md)
+    layouts: sizes of axes, as [{"tp": 2}, {"fsdp": 2, "ep": 2}]; None: all that a model declares
+    microbatches: the numbers of microbatches, those that show most first
+    minutes: no further cell is begun after so long
+    timeout: seconds after which a cell is ended
+    jobs: the number of cells at the same time; each has as many processes as its layout has ranks
+    known: a file with what is known and accepted
+    told: told(outcome, done, all_of) is called after each cell
+    """
+    start = time.monotonic()
+    accepted = _known.read(known) if known is not None else None
+    made = Matrix(models, layouts, microbatches)
+    done = 0
+
+    def tell(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        told(outcome, done, len(made.cells))
+
+    outcomes = (*made.refused, *made.run(made.cells, jobs=jobs, timeout=timeout, minutes=minutes, told=tell))
+    those = tuple(outcome for outcome in outcomes if accepted is not None and accepted.has(outcome))
+    return MatrixReport(outcomes, those, time.monotonic() - start)
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixCell:
+    """A cell as a test: call it."""
+
+    matrix: Matrix
+    cell: Cell
+    timeout: float
+
+    def __str__(self) -> str:
+        return self.cell.name
+
+    def __call__(self) -> Outcome:
+        """Runs the cell; raises AssertionError with the report unless it matches."""
+        outcome = self.matrix.run([self.cell], timeout=self.timeout)[0]
+        if outcome.verdict != MATCHES:
+            raise AssertionError(f"{self.cell.name}: {outcome.verdict}: {outcome.why}\n\n{outcome.text}")
+        return outcome
+
+
+def matrix_cells(
+    *models: Model,
+    layouts: Optional[Sequence[Mapping[str, int]]] = None,
+    microbatches: Sequence[int] = MICROBATCHES,
+    timeout: float = 120.0,
+) -> List[MatrixCell]:
+    """The cells of `matrix`, one test each.
+
+    @pytest.mark.parametrize("cell", addend.torch.matrix_cells("qwen3_moe", layouts=[{"tp": 2}]), ids=str)
+    def test_layout(cell):
+        cell()
+    """
+    made = Matrix(models, layouts, microbatches)
+    return [MatrixCell(made, cell, timeout) for cell in made.cells]

@@ -1,0 +1,181 @@
+"""The report of a matrix as a table, as JSON, as a page, and as annotations of GitHub's."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
+
+from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, WRONG, Outcome
+
+if TYPE_CHECKING:
+    from addend.torch._matrix._matrix import MatrixReport
+
+_SHORT = {MATCHES: "ok", WRONG: "WRONG", CANNOT_TELL: "?", CANNOT_RUN: "cannot run", NOT_TRIED: "-"}
+_ORDER = (WRONG, CANNOT_TELL, CANNOT_RUN, MATCHES, NOT_TRIED)
+_WIDTH = 200  # characters of a reason in the table
+
+
+def _listed(names: Sequence[str], count: int = 3) -> str:
+    return ", ".join(names[:count]) + ", ..." * (len(names) > count)
+
+
+def _square(outcomes: Sequence[Outcome]) -> str:
+    """What one model did under one layout: "ok", or "WRONG 2, 3; ok 1" with the numbers of microbatches."""
+    by_verdict: Dict[str, List[int]] = {}
+    for outcome in outcomes:
+        by_verdict.setdefault(outcome.verdict, []).append(outcome.cell.microbatches)
+    if len(by_verdict) == 1:
+        return _SHORT[next(iter(by_verdict))]
+    shown = [
+        f"{_SHORT[verdict]} {', '.join(map(str, sorted(by_verdict[verdict])))}"
+        for verdict in _ORDER
+        if verdict in by_verdict
+    ]
+    return "; ".join(shown)
+
+
+def squares(outcomes: Sequence[Outcome]) -> Tuple[List[str], List[List[str]]]:
+    """The names of the layouts, and a row for each model: its name, then what it did under each layout."""
+    found: Dict[str, Dict[str, List[Outcome]]] = {}
+    layouts: Dict[str, None] = {}
+    for outcome in outcomes:
+        layouts[outcome.cell.layout.name] = None
+        found.setdefault(outcome.cell.model, {}).setdefault(outcome.cell.layout.name, []).append(outcome)
+    rows = [
+        [model, *(_square(of[layout]) if layout in of else "" for layout in layouts)]
+        for model, of in sorted(found.items())
+    ]
+    return list(layouts), rows
+
+
+def _grid(report: MatrixReport) -> str:
+    layouts, rows = squares(report.outcomes)
+    lines = [["", *layouts], *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(layouts) + 1)]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def _reasons(report: MatrixReport) -> List[str]:
+    """For each reason why cells cannot run or be judged, one line with the cells."""
+    cells: Dict[Tuple[str, str], List[str]] = {}
+    for outcome in report.outcomes:
+        if outcome.verdict in (CANNOT_RUN, CANNOT_TELL):
+            cells.setdefault((outcome.verdict, outcome.why), []).append(outcome.cell.name)
+    return [f"{verdict}: {_listed(names)}: {why[:_WIDTH]}" for (verdict, why), names in cells.items()]
+
+
+def _unobserved(report: MatrixReport) -> List[str]:
+    """What no cell says anything about, one line for each model: parameters without gradient, kinds of layers that the
+    small model lacks."""
+    lines = []
+    seen = set()
+    for outcome in report.outcomes:
+        model = outcome.cell.model
+        if outcome.unobserved and (model, "gradient") not in seen:
+            seen.add((model, "gradient"))
+            names = outcome.unobserved
+            lines.append(f"NOT OBSERVED: {model}: no gradient reaches {len(names)} parameters: {_listed(names)}")
+        if outcome.missing and (model, "kinds") not in seen:
+            seen.add((model, "kinds"))
+            lines.append(f"NOT OBSERVED: {model}: the small model lacks {_listed(outcome.missing)}")
+    return lines
+
+
+def _count(report: MatrixReport) -> str:
+    verdicts = [outcome.verdict for outcome in report.outcomes]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _ORDER if verdict in verdicts)
+    known = f"; {len(report.known)} known" if report.known else ""
+    return f"{len(verdicts)} cells: {counts}{known}; {report.seconds:.0f} s"
+
+
+def table(report: MatrixReport) -> str:
+    """The report as the command prints it."""
+    wrong = [outcome for outcome in report.new if outcome.verdict == WRONG]
+    parts = [_grid(report), "\n".join(f"WRONG: {one.cell.name}: {one.why}" for one in wrong)]
+    parts += ["\n".join(_unobserved(report)), "\n".join(_reasons(report)), _count(report)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _cell(outcome: Outcome, known: bool) -> Dict[str, Any]:
+    cell = outcome.cell
+    return {
+        "model": cell.model,
+        "layout": cell.layout.name,
+        "mesh": dict(cell.layout.mesh),
+        "microbatches": cell.microbatches,
+        "verdict": outcome.verdict,
+        "known": known,
+        "why": outcome.why,
+        "seconds": round(outcome.seconds, 3),
+        "unobserved": list(outcome.unobserved),
+        "missing": list(outcome.missing),
+        "report": outcome.report,
+    }
+
+
+def document(report: MatrixReport) -> Dict[str, Any]:
+    """The report as JSON has it."""
+    known = set(map(id, report.known))
+    return {
+        "format": 1,
+        "ok": report.ok,
+        "seconds": round(report.seconds, 3),
+        "cells": [_cell(outcome, id(outcome) in known) for outcome in report.outcomes],
+    }
+
+
+def _escaped(text: str, also: str = "") -> str:
+    """A text as GitHub's annotations have it. `also`: characters that a property may not have."""
+    for character in "%\r\n" + also:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def github(report: MatrixReport) -> str:
+    """Lines that GitHub's runners turn into annotations: an error for each wrong cell that is new, a warning for each
+    that cannot be judged, and the count."""
+    lines = []
+    for outcome in report.new:
+        level = {WRONG: "error", CANNOT_TELL: "warning", CANNOT_RUN: "warning"}.get(outcome.verdict)
+        if level:
+            title = _escaped(f"{outcome.verdict}: {outcome.cell.name}", ":,")
+            lines.append(f"::{level} title={title}::{_escaped(outcome.why or outcome.verdict)}")
+    return "\n".join([*lines, f"::notice title=addend torch-matrix::{_escaped(_count(report))}"])
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>addend torch-matrix</title><style>
+body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 80em; padding: 0 1em; color: #222; }}
+table {{ border-collapse: collapse; }} th, td {{ border: 1px solid #ccc; padding: .3em .6em; text-align: left; }}
+.wrong {{ background: #fdd; }} .ok {{ background: #dfd; }} .open {{ background: #ffd; }}
+pre {{ overflow: auto; background: #f6f6f6; padding: .7em; }}
+</style></head><body><h1>addend torch-matrix</h1><p>{count}</p>
+<table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>
+{notes}{details}</body></html>
+"""
+
+
+def _class(square: str) -> str:
+    return "wrong" if "WRONG" in square else "ok" if square == "ok" else "open" if square else ""
+
+
+def page(report: MatrixReport) -> str:
+    """The report as one file of HTML, which needs no other."""
+    layouts, rows = squares(report.outcomes)
+    shown = [one for verdict in _ORDER[:3] for one in report.outcomes if one.verdict == verdict]
+    return _PAGE.format(
+        count=html.escape(_count(report)),
+        heads="".join(f"<th>{html.escape(layout)}</th>" for layout in layouts),
+        rows="".join(
+            f"<tr><th>{html.escape(row[0])}</th>"
+            + "".join(f'<td class="{_class(square)}">{html.escape(square)}</td>' for square in row[1:])
+            + "</tr>"
+            for row in rows
+        ),
+        notes="".join(f"<p>{html.escape(line)}</p>" for line in _unobserved(report)),
+        details="".join(
+            f"<details><summary>{html.escape(f'{one.verdict}: {one.cell.name}: {one.why[:_WIDTH]}')}</summary>"
+            f"<pre>{html.escape(one.text or one.why)}</pre></details>\n"
+            for one in shown
+        ),
+    )
