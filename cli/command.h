@@ -16,13 +16,14 @@ int ad_cli_bench(int argc, char **argv);
 int ad_cli_run(int argc, char **argv);
 int ad_cli_schedule(int argc, char **argv);
 int ad_cli_torch_check(int argc, char **argv);
+int ad_cli_torch_matrix(int argc, char **argv);
 
 /* The parsers of the commands' options; --help and shell completions are made from them. */
 extern const struct argp ad_cli_diff_argp, ad_cli_explain_argp, ad_cli_bench_argp, ad_cli_run_argp,
-    ad_cli_schedule_argp, ad_cli_torch_check_argp;
+    ad_cli_schedule_argp, ad_cli_torch_check_argp, ad_cli_torch_matrix_argp;
 /* The words that an option takes, one by one; NULL after the last. NULL at once: the option takes other values too. */
 typedef const char *ad_cli_words(int key, int index);
-ad_cli_words ad_cli_bench_word, ad_cli_diff_word, ad_cli_schedule_word;
+ad_cli_words ad_cli_bench_word, ad_cli_diff_word, ad_cli_schedule_word, ad_cli_torch_matrix_word;
 /* The word that was probably meant; NULL: none is near. */
 const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int key);
 

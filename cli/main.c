@@ -12,6 +12,9 @@ static const ad_cli_command commands[] = {
      &ad_cli_bench_argp, ad_cli_bench_word},
     {"torch-check", ad_cli_torch_check, "whether the ranks of a PyTorch job compute what one process does",
      &ad_cli_torch_check_argp, NULL},
+    {"torch-matrix", ad_cli_torch_matrix,
+     "the same for models by layouts by numbers of microbatches: one verdict for each", &ad_cli_torch_matrix_argp,
+     ad_cli_torch_matrix_word},
     {"run", ad_cli_run, "start N ranks of your own program", &ad_cli_run_argp, NULL},
 };
 
