@@ -1,0 +1,302 @@
+"""Test `addend.torch.matrix` and `addend torch-matrix`: verdicts of cells, their order and budget, what is known, and the
+report's forms. Cells are a project's own, on DDP; those of Transformers are in test_matrix_transformers.py."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import addend
+import addend.torch
+from addend.torch._matrix import _cells, _known, _matrix, _run, _show
+from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, WRONG, Cell, Layout, Outcome
+from says import raises_facts, says_facts
+
+PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
+HANGS = 120  # seconds; many times what a command takes
+
+JOBS = '''
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+
+def make_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 5))
+
+
+def parallelize(model, mesh):
+    return DistributedDataParallel(model)
+
+
+def batches(rank, mesh, microbatches):
+    draw = torch.Generator().manual_seed(1)
+    steps = [
+        [(torch.randn(2 + r, 6, generator=draw), torch.randint(5, (2 + r,), generator=draw)) for r in range(mesh.size())]
+        for _ in range(microbatches)
+    ]
+    if rank is None:
+        return [tuple(map(torch.cat, zip(*rows))) for rows in steps]
+    return [rows[rank] for rows in steps]
+
+
+def loss(model, batch):
+    rows, labels = batch
+    return cross_entropy(model(rows), labels, reduction="sum"), len(labels)
+
+
+def forgets(model, microbatches, loss):
+    """Leaves out the last microbatch where there are several."""
+    for batch in microbatches[: max(1, len(microbatches) - 1)]:
+        loss(model, batch).backward()
+
+
+layouts = {"right": {"mesh": {"dp": 3}}, "forgets": {"mesh": {"dp": 2}, "run": forgets}}
+'''
+
+
+def cell(model="m", count=1, **sizes):
+    return Cell(model, Layout(sizes or {"dp": 2}), count)
+
+
+def outcome(verdict, one, *wrong, why="", unreached=(), missing=()):
+    report = {"params": [{"name": name, "ok": False} for name in wrong], "unreached": list(unreached)}
+    return Outcome(one, verdict, why, report, "", tuple(missing))
+
+
+def report(*outcomes, known=()):
+    return _matrix.MatrixReport(tuple(outcomes), tuple(known), 1.5)
+
+
+class Names(unittest.TestCase):
+    def test_numbers_of_layers_are_stars(self):
+        for name, star in (
+            ("model.layers.10.mlp.w1.weight", "model.layers.*.mlp.w1.weight"),
+            ("0.bias", "*.bias"),
+            ("blocks.3", "blocks.*"),
+            ("conv1d.h2.weight", "conv1d.h2.weight"),
+        ):
+            self.assertEqual(_cells.starred(name), star)
+
+    def test_cells_and_layouts(self):
+        layout = Layout({"fsdp": 4, "tp": 3}, {"ep": 2}, "frozen")
+        self.assertEqual((layout.name, layout.ranks), ("fsdp=4 tp=3 ep=2, frozen", 12))
+        self.assertEqual(Cell("a", Layout({"tp": 2}), 1).name, "a, tp=2, 1 microbatch")
+        self.assertEqual(Cell("a", Layout({"tp": 2}), 3).name, "a, tp=2, 3 microbatches")
+
+
+class Runs(unittest.TestCase):
+    """What becomes of a cell's process, whatever it does."""
+
+    def run_cells(self, *jobs, **options):
+        cells = [cell(count=i + 1) for i in range(len(jobs))]
+        return _run.run(lambda one, folder: jobs[one.microbatches - 1](folder), cells, **options)
+
+    def test_a_broken_cell_does_not_end_others(self):
+        def crash(_):
+            os.write(2, b"cell_17_was_here\n")
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+        def leave(_):
+            os._exit(7)
+
+        def refuse(_):
+            raise ValueError("no_plan")
+
+        def hang(_):
+            time.sleep(HANGS)
+
+        def wrong_call(_):
+            return _cells.Job({"mesh": {"dp": 2}})
+
+        found = self.run_cells(crash, leave, refuse, hang, wrong_call, timeout=2.0)
+        self.assertEqual([one.verdict for one in found], [CANNOT_RUN] * 5)
+        says_facts(self, found[0].why, "signal 11", "cell_17_was_here")
+        says_facts(self, found[1].why, "7")
+        says_facts(self, found[2].why, "ValueError", "no_plan")
+        says_facts(self, found[3].why, "2 s")
+        says_facts(self, found[4].why, "make_model")
+        self.assertEqual([one.cell.microbatches for one in found], [1, 2, 3, 4, 5])
+
+    def test_what_a_cell_started_ends_with_it(self):
+        here, there = os.pipe()
+
+        def leaves_a_child(_):
+            if not os.fork():
+                time.sleep(HANGS)
+            raise ValueError("the child holds the pipe")
+
+        found = self.run_cells(leaves_a_child)
+        os.close(there)
+        self.assertEqual(found[0].verdict, CANNOT_RUN)
+        self.assertEqual(os.read(here, 1), b"")  # returns once nobody holds the other end
+        os.close(here)
+
+    def test_no_cell_is_begun_after_the_minutes(self):
+        found = self.run_cells(lambda _: 1 / 0, lambda _: 1 / 0, minutes=0)
+        self.assertEqual([one.verdict for one in found], [NOT_TRIED] * 2)
+
+    def test_each_is_told_once(self):
+        told = []
+        found = self.run_cells(lambda _: 1 / 0, lambda _: [][1], jobs=2, told=told.append)
+        self.assertEqual(sorted(map(id, told)), sorted(map(id, found)))
+        says_facts(self, found[0].why, "ZeroDivisionError")
+        says_facts(self, found[1].why, "IndexError")
+
+
+class Report(unittest.TestCase):
+    def test_ok(self):
+        one = cell()
+        right, wrong = outcome(MATCHES, one), outcome(WRONG, one, "a.weight")
+        cannot, open_, late = outcome(CANNOT_RUN, one), outcome(CANNOT_TELL, one), outcome(NOT_TRIED, one)
+        for outcomes, known, ok in (
+            ([right], [], True),
+            ([right, late], [], True),
+            ([late], [], None),
+            ([right, wrong], [], False),
+            ([right, wrong], [wrong], True),
+            ([wrong, cannot], [], False),
+            ([right, cannot], [], None),
+            ([right, open_], [], None),
+            ([right, cannot], [cannot], True),
+            ([cannot, wrong], [cannot], False),
+        ):
+            self.assertIs(report(*outcomes, known=known).ok, ok)
+
+    def test_a_square_has_what_differs_between_numbers_of_microbatches(self):
+        outcomes = [
+            outcome(WRONG, cell("a", 2, tp=2)),
+            outcome(MATCHES, cell("a", 1, tp=2)),
+            outcome(WRONG, cell("a", 3, tp=2)),
+            outcome(MATCHES, cell("b", 2, tp=2)),
+            outcome(MATCHES, cell("b", 1, tp=2)),
+            outcome(CANNOT_RUN, cell("b", 1, fsdp=3)),
+        ]
+        layouts, rows = _show.squares(outcomes)
+        self.assertEqual(layouts, ["tp=2", "fsdp=3"])
+        self.assertEqual(rows, [["a", "WRONG 2, 3; ok 1", ""], ["b", "ok", "cannot run"]])
+
+    def test_forms(self):
+        bad = outcome(WRONG, cell("a<b", 2, tp=2), "w", why="half, 50%", unreached=["x.7.bias"], missing=["mlp"])
+        shown = report(outcome(MATCHES, cell("a<b", 1, tp=2)), bad, outcome(CANNOT_RUN, cell("c", 1), why="no plan"))
+        for text, facts in (
+            (str(shown), ["WRONG 2; ok 1"]),
+            (str(shown), ["NOT OBSERVED", "x.7.bias"]),
+            (str(shown), ["NOT OBSERVED", "mlp"]),
+            (str(shown), ["cannot run", "no plan"]),
+            (str(shown), ["3", "1 wrong", "1 cannot run", "1 matches"]),
+            (_show.github(shown), ["::error ", "a<b%2C tp=2%2C 2 microbatches", "half, 50%25"]),
+            (_show.github(shown), ["::warning ", "no plan"]),
+            (_show.page(shown), ["a&lt;b", "WRONG 2; ok 1"]),
+        ):
+            self.assertTrue(any(all(fact in line for fact in facts) for line in text.splitlines()), (facts, text))
+        cells = json.loads(json.dumps(shown.document))["cells"]
+        self.assertEqual([one["verdict"] for one in cells], [MATCHES, WRONG, CANNOT_RUN])
+        self.assertEqual((cells[1]["unobserved"], cells[1]["missing"]), (["x.7.bias"], ["mlp"]))
+        self.assertNotIn("::error", _show.github(report(bad, known=[bad])))
+
+
+class Known(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = pathlib.Path(folder.name) / "known.txt"
+
+    def test_what_was_written_is_known_and_nothing_else(self):
+        layout = {"fsdp": 2}
+        bad = outcome(WRONG, cell("a", 2, **layout), "h.0.w", "h.1.w")
+        cannot = outcome(CANNOT_RUN, cell("a", 3, **layout), why="no plan of this [kind] for a model")
+        _known.write(self.file, [bad, cannot, outcome(MATCHES, cell("a", 1, **layout))])
+        known = _known.read(self.file)
+        self.assertTrue(known.has(bad) and known.has(cannot))
+        for other in (
+            outcome(WRONG, cell("b", 2, **layout), "h.0.w"),
+            outcome(WRONG, cell("a", 1, **layout), "h.0.w"),
+            outcome(WRONG, cell("a", 2, tp=2), "h.0.w"),
+            outcome(WRONG, cell("a", 2, **layout), "h.0.w", "norm.weight"),
+            outcome(CANNOT_RUN, cell("a", 2, **layout), why="h.*.w"),
+            outcome(MATCHES, cell("a", 2, **layout)),
+        ):
+            self.assertFalse(known.has(other))
+
+    def test_stars(self):
+        self.file.write_text("# accepted\n\na* | * | * | wrong | h.*.w\n", encoding="utf-8")
+        known = _known.read(self.file)
+        self.assertTrue(known.has(outcome(WRONG, cell("ab", 3, tp=2), "h.4.w")))
+        self.assertFalse(known.has(outcome(WRONG, cell("b", 3, tp=2), "h.4.w")))
+
+    def test_a_line_that_cannot_be_read(self):
+        for text, line in (("a | b | 1 | wrong\n", 1), ("# x\na | b | 1 | bad | w\n", 2)):
+            self.file.write_text(text, encoding="utf-8")
+            with raises_facts(self, addend.InvalidError, f"known.txt:{line}"):
+                _known.read(self.file)
+        with raises_facts(self, addend.InvalidError, "none.txt"):
+            _known.read(self.file.with_name("none.txt"))
+
+
+class Command(unittest.TestCase):
+    """One file of a project's own, by the command."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "jobs.py").write_text(JOBS, encoding="utf-8")
+
+    def run_command(self, *words):
+        return subprocess.run(
+            [PROGRAM, "torch-matrix", *words],
+            cwd=self.folder,
+            env={**os.environ, "ADDEND_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=HANGS,
+        )
+
+    def test_what_one_microbatch_hides_and_what_is_known(self):
+        words = ["jobs.py", "--microbatches", "2,1", "--json", "--write-known", "known.txt", "--html", "page.html"]
+        done = self.run_command(*words)
+        cells = json.loads(done.stdout)["cells"]
+        self.assertEqual(
+            [(one["layout"], one["microbatches"], one["verdict"]) for one in cells],
+            [("dp=3, right", 2, MATCHES), ("dp=2, forgets", 2, WRONG), ("dp=3, right", 1, MATCHES), ("dp=2, forgets", 1, MATCHES)],
+        )  # fmt: skip
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 4)  # one line of progress for each cell
+        self.assertIn("WRONG", (self.folder / "page.html").read_text(encoding="utf-8"))
+        again = self.run_command("jobs.py", "--microbatches", "2", "--known", "known.txt")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        says_facts(self, again.stdout, "2", "1 wrong", "1 known")
+
+    def test_what_is_refused(self):
+        (self.folder / "empty.py").write_text("parallelize = None\n", encoding="utf-8")
+        for words, *facts in (
+            ([], "config.json"),
+            (["nothing.py"], "nothing.py"),
+            (["empty.py"], "make_model"),
+            (["jobs.py", "--layout", "dp"], "dp", "fsdp=2,ep=2"),
+            (["jobs.py", "--microbatches", "1,0"], "1,0"),
+            (["jobs.py", "--known", "none.txt"], "none.txt"),
+            (["jobs.py", "--formt", "json"], "--formt", "--format"),
+        ):
+            done = self.run_command(*words)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            says_facts(self, done.stderr, *facts)
+
+    def test_a_cell_as_a_test(self):
+        cells = addend.torch.matrix_cells(self.folder / "jobs.py", microbatches=[2])
+        self.assertEqual([str(one) for one in cells], ["jobs, dp=3, right, 2 microbatches", "jobs, dp=2, forgets, 2 microbatches"])  # fmt: skip
+        self.assertEqual(cells[0]().verdict, MATCHES)
+        with raises_facts(self, AssertionError, "0.weight"):
+            cells[1]()
+
+
+if __name__ == "__main__":
+    unittest.main()
