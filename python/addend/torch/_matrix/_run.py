@@ -36,10 +36,11 @@ def _verdict(ok: Optional[bool]) -> str:
 
 
 def _why(report: MatchReport) -> str:
-    wrong = [param for param in report.params if param.ok is False]
-    begins = report.begins
-    where = f"begins in `{begins.module}`, {begins.place}: {begins.text}" if begins else ""
-    return where or (f"`{wrong[0].name}`: {wrong[0].text}" if wrong else "; ".join(report.messages[:1]))
+    """The first of: where it begins, a parameter that is wrong, another reason."""
+    if report.begins is not None:
+        return f"begins in `{report.begins.module}`, {report.begins.place}: {report.begins.text}"
+    wrong = [param for param in report.params if not param.ok and param.name not in report.unreached]
+    return f"`{wrong[0].name}`: {wrong[0].text}" if wrong else "; ".join(report.reasons[:1])
 
 
 def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Outcome:

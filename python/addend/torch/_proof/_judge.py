@@ -56,6 +56,7 @@ class Judge:
         self._is_doubted = False  # of the loss or of the norm it is open whether it is wrong
         self._same: Set[str] = set()  # wrong parameters of which ranks have the same addends, whose sum is right
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
+        self._reasons: List[str] = []  # those of the messages that say why it is wrong or open, besides parameters
 
     def _find_modules(self) -> Optional[Modules]:
         records = {part.rank: part.record for part in self.parts if part.record is not None}
@@ -110,8 +111,13 @@ class Judge:
             causes=tuple(self.factors.causes(factor)),
             planted=self._planted(),
             messages=tuple(self.messages),
+            reasons=tuple(self._reasons),
             diff=diff,
         )
+
+    def _blame(self, text: str) -> None:
+        self.messages.append(text)
+        self._reasons.append(text)
 
     def _is_more_than_rounding(self, name: str) -> bool:
         return name in self.whole.gradients and _match.largest(self.whole.gradients[name]) >= self.whole.floor
@@ -262,10 +268,10 @@ class Judge:
         aliases = {alias for names in self.whole.aliases.values() for alias in names}
         others = {name for part in self.parts for name in part.params if name not in self.whole.weights}
         if others & aliases:
-            self.messages.append(f"tied in one process and not on the ranks: {', '.join(sorted(others & aliases))}")
+            self._blame(f"tied in one process and not on the ranks: {', '.join(sorted(others & aliases))}")
             self._others = True
         if others - aliases:
-            self.messages.append(f"parameters that were not compared{renamed[1:]}")
+            self._blame(f"parameters that were not compared{renamed[1:]}")
             self._others = True
 
     # -- buffers that the ranks have in f32, or that may have been in f32
@@ -332,7 +338,7 @@ class Judge:
         self._is_doubted |= is_open
         # of numerators by which all gradients are too large the factor is reported, with its causes
         if doubt and (not has_backward or self._common_factor() is None):
-            self.messages.append(doubt)
+            self._blame(doubt)
         return value, is_open
 
     def _norm(self) -> bool:
@@ -346,7 +352,7 @@ class Judge:
         if off:
             ours, alone = _words.apart(off[0], right)
             times = f": {_words.times(off[0] / right)}" if right else ""
-            self.messages.append(f"the gradients' norm that `norm` gives is {ours}, in one process {alone}{times}")
+            self._blame(f"the gradients' norm that `norm` gives is {ours}, in one process {alone}{times}")
         return not off
 
     # -- where the first error arises

@@ -68,6 +68,7 @@ class MatchReport:
     tensors: Dict[str, str] = dataclasses.field(default_factory=dict)  # by module: what its outputs are
     planted: Tuple[Planted, ...] = ()
     messages: Tuple[str, ...] = ()
+    reasons: Tuple[str, ...] = ()  # those of the messages that say why `ok` is not True, besides parameters
     diff: Optional[addend.DiffReport] = None  # how often addends were counted in wrong sums
     seconds: float = 0.0
 
