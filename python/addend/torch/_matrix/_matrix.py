@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 
 import addend
-from addend.torch._matrix import _known, _own, _run, _show, _transformers
+from addend.torch._matrix import _architectures, _known, _own, _run, _show, _transformers
 from addend.torch._matrix._cells import (
     CANNOT_RUN,
     CANNOT_TELL,
@@ -67,7 +67,7 @@ def _source(model: Model) -> Source:
     name = os.fspath(model)
     if name.endswith(".py"):
         return _own.Own(os.path.splitext(os.path.basename(name))[0], _own.read(name))
-    return _transformers.Transformers(_transformers.architectures() if name == ALL else [name])
+    return _transformers.Transformers(_architectures.architectures() if name == ALL else [name])
 
 
 def _layouts(source: Source, model: str, asked: Optional[Sequence[Mapping[str, int]]]) -> Sequence[Layout]:

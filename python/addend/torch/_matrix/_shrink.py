@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Tuple
 
 from addend.torch._matrix._cells import starred
 
 LAYERS = (2, 3, 4, 5, 6, 8, 12)  # numbers of layers that are tried until every kind of layer is there
 LARGEST = 3_000_000  # parameters of a small model; more would make a cell take minutes
-HEAD = 8  # elements of a head: even, for rotary embeddings
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a layout demands of a small model's sizes."""
+    """What a layout and an architecture demand of a small model's sizes."""
 
     ranks: int = 1  # heads, and columns of linear layers, are cut into so many parts
     experts: int = 1  # experts are cut into so many parts
+    head: int = 8  # elements of a head: even, for rotary embeddings
 
     @property
     def heads(self) -> int:
@@ -28,10 +28,10 @@ class Sizes:
     @property
     def hidden(self) -> int:
         """The hidden size."""
-        return 2 * self.heads * HEAD
+        return 2 * self.heads * self.head
 
 
-Rule = Callable[[Any, Sizes, Mapping[str, Any]], Any]  # (the full value, sizes, all full values) -> the small value
+Rule = Callable[[int, Sizes, Mapping[str, Any]], Any]  # (the full value, sizes, all full values) -> the small value
 
 
 def _heads(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
@@ -43,17 +43,25 @@ def _key_heads(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
     return 1 if value == 1 else 2 * sizes.heads if value == heads else sizes.heads
 
 
+def _mamba_heads(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
+    return int(full.get("mamba_expand") or full.get("expand") or 2) * sizes.hidden // sizes.head
+
+
 def _experts(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
     return value if value <= 1 else 2 * max(2, sizes.experts, sizes.ranks)
 
 
 def _head_width(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
-    return value if value == 0 else HEAD
+    return value and sizes.head
+
+
+def _hidden(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
+    return value and sizes.hidden
 
 
 def _columns(odd: int) -> Rule:
     """An odd number of columns for each of the ranks that share them."""
-    return lambda value, sizes, full: value if value == 0 else odd * sizes.ranks
+    return lambda value, sizes, full: value and odd * sizes.ranks
 
 
 def _plain(number: int) -> Rule:
@@ -67,56 +75,100 @@ RULES: Tuple[Tuple[str, Rule], ...] = (
     (r"num_layers_per_stack", _plain(2)),
     (r"(n|num)_(group|expert_group|expert_groups)", _plain(2)),
     (r"topk_group|n_limited_groups", _plain(1)),
-    (r"(.*_)?num_(key_value|kv)_heads|linear_num_key_heads|multi_query_num_kv_heads|num_kv_heads", _key_heads),
+    (r"mamba_n_heads|mamba_num_heads", _mamba_heads),
+    (r"mamba_d_ssm", lambda value, sizes, full: 2 * sizes.hidden),
+    (r"(.*_)?num_(key_value|kv)_heads|linear_num_key_heads|multi_query_num_kv_heads|.*_kv_heads", _key_heads),
     (r"(.*_)?num_(attention_|sliding_attention_)?heads|n_heads?|.*_n_heads|num_heads|linear_num_value_heads"
-     r"|linear_num_heads|num_attention_heads_per_layer", _heads),
-    (r"v_head_dim|linear_value_head_dim", _head_width),
-    (r"qk_head_dim", lambda value, sizes, full: 2 * HEAD),
-    (r"(.*_)?head_dim|.*_head_dim|mamba_d_head|query_pre_attn_scalar|rotary_dim|qk_nope_head_dim|qk_rope_head_dim",
-     _head_width),
-    (r"hidden_size|d_model|n_embd|(.*_)?embed_dim|embedding_dim|ple_embed_dim|lru_width|embedding_rank",
-     lambda value, sizes, full: sizes.hidden),
+     r"|linear_num_heads|num_attention_heads_per_layer|(.*_)?attention_heads", _heads),
+    (r"qk_head_dim", lambda value, sizes, full: 2 * sizes.head),
+    (r"(.*_)?head_dim|mamba_d_head|query_pre_attn_scalar|rotary_dim", _head_width),
+    (r"merged_hidden_size", lambda value, sizes, full: 4 * sizes.hidden),
+    (r"hidden_sizes?|d_model|n_embd|(.*_)?embed_dim|embedding_(dim|size)|ple_embed_dim|lru_width|embedding_rank"
+     r"|(.*_)?(out|text|encoder|decoder|cross_attention|thinker|downsample|projector)_hidden_size"
+     r"|(.*_)?(in|out|input|output)_dim|projection_(hidden_)?dim|decoder_dim|adapter_input_size"
+     r"|output_channels|codebook_dim", _hidden),
     (r"hidden_size_per_layer_input", _plain(6)),
     (r"(moe|expert|share|shared)_.*(intermediate_size|ffn_hidden_size)|share_expert_dim|moe_hidden_size"
      r"|shared_experts_intermediate_size|expert_ffn_hidden_size", _columns(7)),
-    (r"intermediate_size.*|.*_intermediate_size|ffn_(hidden_size|dim)|n_inner|.*_ffn_dim|mlp_hidden_size",
+    (r"intermediate_size.*|.*_intermediate_size|ffn_(hidden_size|dim)|n_inner|.*_ffn_dim|mlp_hidden_size|mlp_dim",
      _columns(13)),
     (r"(num|n)_(experts|local_experts|routed_experts)|moe_num_experts|zero_expert_num", _experts),
     (r"num_experts_per_tok(en)?|moe_topk|moe_k|top_k_experts|router_top_k", _plain(2)),
     (r"(.*_)?lora_rank|laurel_rank|loop_gate_rank|gated_norm_rank|hc_lowrank", _plain(10)),
     (r"vocab_size.*|.*_vocab_size|unpadded_vocab_size|ngram_vocab_size_base|codebook_size", _plain(97)),
-    (r"max_position_embeddings|n_positions|n_ctx|model_max_length|max_seq_len.*|original_max_position_embeddings",
-     _plain(64)),
+    (r"max_position_embeddings|n_positions|n_ctx|model_max_length|max_seq_len.*|original_max_position_embeddings"
+     r"|position_embedding_size|rel_extent", _plain(64)),
     (r"sliding_window|sliding_window_size|attention_chunk_size|(.*_)?chunk_size|keep_window_size", _plain(4)),
-    (r"index_topk", _plain(4)),
-    (r"index_topk_blocks|index_block_size|index_kpool|block_size", _plain(2)),
+    (r"index_topk|indexer_budget", _plain(4)),
+    (r"index_topk_blocks|index_block_size|index_kpool|block_size|indexer_compress_ratio", _plain(2)),
     (r"mamba_d_state|ssm_state_size|d_state", _plain(6)),
-    (r"mamba_n_heads|mamba_num_heads", lambda value, sizes, full: 4 * sizes.heads),
-    (r"mamba_d_ssm", lambda value, sizes, full: 2 * sizes.hidden),
     (r"mamba_dt_rank|router_hidden_size|d_rel", _plain(5)),
     (r"block_multiple_of|make_ngram_vocab_size_divisible_by", _plain(1)),
     (r"first_k_dense_replace|num_dense_layers|n_input_layers|n_output_layers|n_recurrent_layers", _plain(1)),
     (r"n_groups|mamba_n_groups", _plain(2)),
     (r"o_groups", _plain(2)),
     (r"num_kv_shared_layers", _plain(1)),
-    (r"image_size|crop_size", _plain(8)),
-    (r"patch_size", _plain(4)),
+    (r"image_size|crop_size|num_position_embeddings|num_patches", _plain(16)),
+    (r"patch_size|pos_emb_(height|width)|posemb_grid_size", _plain(4)),
 )  # fmt: skip
 
 
-def _token(name: str, value: Any, sizes: Sizes) -> Any:
-    """The small model's identifier of a special token: pad 0, bos 1, eos 2, and others behind them."""
-    first = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    return value if value is None else first.get(name, 3)
-
-
+# The small model's identifiers of special tokens: those of which a batch consists begin behind them.
+TOKENS = {"pad": 0, "bos": 1, "eos": 2, "image": 3, "video": 4, "audio": 5, "vision_start": 6, "vision_end": 7}
+_OTHER = 8
+FIRST = 9
+_TOKEN = r"(.*_token_(?:id|index)|bo[ai]_token_index|eo[ai]_token_index)"
 _DEPTH = r"num_hidden_layers|n_layers?|num_layers|depth|num_blocks|encoder_layers|decoder_layers|.*_num_layers"
+_PLACES = r".*(layers|_idxs|_indices|_indexes|_layer_ids)"  # names of lists of the numbers of layers
+_MROPE = "mrope_section"
+
+# What the layers of an architecture need although its configuration leaves it out, in terms of other attributes.
+NEEDED: Tuple[Tuple[str, Callable[[Mapping[str, Any]], Any]], ...] = (
+    ("head_dim", lambda full: full["hidden_size"] // full["num_attention_heads"]),
+    ("num_key_value_heads", lambda full: full["num_attention_heads"]),
+    ("n_routed_experts", lambda full: 64),
+    ("n_shared_experts", lambda full: 1),
+    ("num_experts_per_tok", lambda full: 2),
+    ("indexer_n_heads", lambda full: full["num_attention_heads"]),
+    ("indexer_kv_heads", lambda full: 1),
+    ("indexer_head_dim", lambda full: full["head_dim"]),
+    ("indexer_budget", lambda full: 64),
+    ("indexer_compress_ratio", lambda full: 4),
+)
+
+
+def parts_of(config: Any) -> Iterator[Any]:
+    """A configuration and all that it contains, these first."""
+    for value in list(vars(config).values()):
+        if _is_config(value):
+            yield from parts_of(value)
+    yield config
+
+
+def complete(config: Any) -> None:
+    """Gives a configuration what its layers need and it leaves out."""
+    for part in parts_of(config):
+        full = vars(part)
+        for name, made in NEEDED:
+            if name in full and full[name] is None:
+                setattr(part, name, made(full))
+        if full.get("layer_types", 0) is None and "conv_L_cache" in full:
+            part.layer_types = ["full_attention" if i % 4 == 2 else "conv" for i in range(part.num_hidden_layers)]
+        if full.get("rope_parameters", 0) == {} and full.get("layer_types"):
+            part.rope_parameters = {kind: dict(_ROPE) for kind in part.layer_types}
+
+
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
 def value_of(name: str, value: Any, sizes: Sizes, layers: int, full: Mapping[str, Any]) -> Any:
     """The small model's value of an attribute."""
-    if re.fullmatch(r".*_token_(id|index)|.*_token_index|bo[ai]_token_index|eo[ai]_token_index", name):
-        return _token(name, value, sizes)
+    if re.fullmatch(_TOKEN, name):
+        return value if value is None else TOKENS.get(name.split("_token_")[0], _OTHER)
+    if name == "use_cache":
+        return False
+    if isinstance(value, dict):
+        return _rope(value, sizes, layers, full)
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     if re.fullmatch(_DEPTH, name):
@@ -127,35 +179,83 @@ def value_of(name: str, value: Any, sizes: Sizes, layers: int, full: Mapping[str
     return value
 
 
+def _rope(value: Mapping[Any, Any], sizes: Sizes, layers: int, full: Mapping[str, Any]) -> Any:
+    """The parameters of rotary embeddings, or any other dictionary: the parts of the head that times, rows and columns
+    rotate stay in proportion."""
+    small = {name: value_of(str(name), one, sizes, layers, full) for name, one in value.items()}
+    if isinstance(value.get(_MROPE), (list, tuple)):
+        small[_MROPE] = _shared(value[_MROPE], int(sizes.head * value.get("partial_rotary_factor", 1.0)) // 2)
+    return small
+
+
+def _shared(parts: Sequence[int], total: int) -> List[int]:
+    """`total` cut into as many parts, each at least 1, in about the same proportion."""
+    small = [max(1, part * total // sum(parts)) for part in parts]
+    small[0] += total - sum(small)
+    return small
+
+
 def _is_config(value: Any) -> bool:
     return hasattr(value, "to_dict") and hasattr(value, "model_type")
 
 
-def _chosen(lists: Mapping[str, Sequence[Any]], layers: int) -> List[int]:
+def _chosen(rows: Sequence[Any], layers: int) -> List[int]:
     """The layers that stand for all: the first ones of each kind, then others, in order."""
-    rows = list(zip(*(map(str, values) for values in lists.values())))
     first = [i for i, row in enumerate(rows) if row not in rows[:i]]
     rest = [i for i in range(len(rows)) if i not in first]
     return sorted((first + rest)[:layers])
 
 
-def smaller(config: Any, sizes: Sizes, layers: int) -> Dict[str, Any]:
-    """The arguments that make a small configuration of the same class as `config`."""
+def _listed(full: Mapping[str, Any], sizes: Sizes, layers: int) -> Dict[str, Any]:
+    """The small values of lists that have an element for each layer, or that have layers' numbers as elements."""
+    depths = [full[name] for name in full if re.fullmatch(_DEPTH, name) and isinstance(full[name], int)]
+    depth = max(depths, default=0)
+    lists = {name: list(value) for name, value in full.items() if isinstance(value, (list, tuple)) and value}
+    each = {name: value for name, value in lists.items() if len(value) == depth > 2}
+    places = {
+        name: value
+        for name, value in lists.items()
+        if name not in each and re.fullmatch(_PLACES, name) and all(type(i) is int and 0 <= i < depth for i in value)
+    }
+    rows = [(*(str(v[i]) for v in each.values()), *(i in v for v in places.values())) for i in range(depth)]
+    chosen = _chosen(rows, layers) if each or places else []
+    small: Dict[str, Any] = {
+        name: [value_of(name, value[i], sizes, layers, full) for i in chosen] for name, value in each.items()
+    }
+    small.update({name: [at for at, i in enumerate(chosen) if i in value] for name, value in places.items()})
+    return small
+
+
+def smaller(config: Any, sizes: Sizes, layers: int) -> Any:
+    """A small configuration of the same class as `config`."""
     full = {name: value for name, value in vars(config).items() if not name.startswith("_")}
-    small: Dict[str, Any] = {}
-    depth = next((full[n] for n in ("num_hidden_layers", "n_layer", "num_layers") if isinstance(full.get(n), int)), 0)
-    lists = {n: v for n, v in full.items() if isinstance(v, (list, tuple)) and len(v) == depth > 2}
-    chosen = _chosen(lists, layers) if lists else []
+    usual = vars(type(config)())
+    small = _listed(full, sizes, layers)
     for name, value in full.items():
         if _is_config(value):
             small[name] = smaller(value, sizes, layers)
-        elif name in lists:
-            small[name] = [value_of(name, value[i], sizes, layers, full) for i in chosen]
-        else:
+        elif name not in small:
             told = value_of(name, value, sizes, layers, full)
-            if told != value:
+            if told != value or value != usual.get(name):
                 small[name] = told
-    return small
+    return type(config)(**small)
+
+
+def sections_of(model: Any) -> None:
+    """Writes into a model's configuration how its rotary embeddings are cut where only the modules say it."""
+    for module in model.modules():
+        sections = getattr(module, _MROPE, None)
+        rope: Any = getattr(getattr(module, "config", None), "rope_parameters", None)
+        for kind, section in sections.items() if isinstance(sections, dict) else [("", sections)]:
+            if section and rope:
+                (rope[kind] if kind else rope).setdefault(_MROPE, list(section))
+
+
+def head_of(config: Any) -> int:
+    """The elements of a small model's head: more where a part of it is rotated, or several parts are."""
+    text = str(config.to_dict())
+    partial = [float(part) for part in re.findall(r"partial_rotary_factor': ([0-9.]+)", text)]
+    return 16 if _MROPE in text or min(partial, default=1.0) < 0.5 else 8
 
 
 def kinds_of(model: Any) -> FrozenSet[str]:

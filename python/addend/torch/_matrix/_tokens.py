@@ -4,15 +4,21 @@ has a weight of its own in the loss."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 import torch.nn.functional as F
 
+from addend.torch._matrix._shrink import FIRST
+
 Batch = Dict[str, torch.Tensor]
 _LENGTH = 9  # tokens of a row
-_FIRST = 5  # smaller identifiers are special tokens
 _SEED = 5
+
+
+def no_more(ids: torch.Tensor, generator: torch.Generator) -> Batch:
+    """No inputs beside the tokens."""
+    return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,17 +28,24 @@ class Tokens:
     vocabulary: int
     axes: Sequence[str]
     microbatches: int
+    more: Callable[[torch.Tensor, torch.Generator], Batch] = no_more  # the model's other inputs, from the tokens
+    places: int = 0  # tokens at the begin of a row that stand for an image
+    image: int = 0  # their identifier
+    start: int = 1  # the identifier before them
 
-    def _rows(self, generator: torch.Generator, count: int, padding: int) -> Batch:
+    def rows(self, generator: torch.Generator, count: int, padding: int) -> Batch:
         """`count` rows, [count, length]; the last row ends with `padding` tokens that do not count."""
-        ids = torch.randint(_FIRST, self.vocabulary, (count, _LENGTH), generator=generator)
-        weights = torch.rand(count, _LENGTH - 1, generator=generator, dtype=torch.float64) + 0.1
-        mask = torch.ones(count, _LENGTH, dtype=torch.long)
+        length = _LENGTH + (self.places + 1 if self.places else 0)
+        ids = torch.randint(FIRST, self.vocabulary, (count, length), generator=generator)
+        if self.places:
+            ids[:, 0], ids[:, 1 : 1 + self.places] = self.start, self.image
+        weights = torch.rand(count, length - 1, generator=generator, dtype=torch.float64) + 0.1
+        mask = torch.ones(count, length, dtype=torch.long)
         if padding:
             ids[-1, -padding:] = 0
             mask[-1, -padding:] = 0
             weights[-1, -padding:] = 0
-        return {"input_ids": ids, "attention_mask": mask, "weights": weights}
+        return {"input_ids": ids, "attention_mask": mask, "weights": weights, **self.more(ids, generator)}
 
     def batches(self, rank: Optional[int], mesh: Any) -> List[Batch]:
         """A rank's microbatches, or those of all ranks together if `rank` is None."""
@@ -42,7 +55,7 @@ class Tokens:
             ranks *= size
         generator = torch.Generator().manual_seed(_SEED)
         rows = [
-            [self._rows(generator, 1 + (r + k) % 2 + (r == 0), 3 if r == k == 0 else 0) for r in range(ranks)]
+            [self.rows(generator, 1 + (r + k) % 2 + (r == 0), 3 if r == k == 0 else 0) for r in range(ranks)]
             for k in range(self.microbatches)
         ]
         if rank is None:
@@ -54,7 +67,13 @@ class Tokens:
 
 
 def token_loss(model: Any, batch: Batch) -> Any:
-    """The weighted cross entropy of the next token, summed, and the sum of the weights."""
-    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    each = F.cross_entropy(logits[:, :-1].transpose(1, 2), batch["input_ids"][:, 1:], reduction="none")
+    """The weighted cross entropy of the next token, or of a model without a head the weighted distance of its hidden
+    states from fixed ones, summed; and the sum of the weights."""
+    out = model(**{name: value for name, value in batch.items() if name != "weights"})
+    if getattr(out, "logits", None) is not None:
+        each = F.cross_entropy(out.logits[:, :-1].transpose(1, 2), batch["input_ids"][:, 1:], reduction="none")
+    else:
+        hidden = out.last_hidden_state
+        aim = torch.sin(torch.arange(hidden.shape[-1], dtype=hidden.dtype))
+        each = (hidden[:, :-1] - aim).square().mean(-1)
     return (each * batch["weights"]).sum(), float(batch["weights"].sum())

@@ -1,0 +1,118 @@
+"""The inputs of a model of Transformers: tokens, and images where the model takes them in one of the usual forms."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from addend.torch._matrix._tokens import Batch, Tokens, token_loss
+
+_SIDE = 4  # patches along each side of an image
+_MARKS = ("token_type_ids", "mm_token_type_ids")  # inputs that are 1 at the tokens of images
+Images = Callable[[int, torch.Generator], Batch]  # (their number, a generator) -> the inputs that hold them
+
+
+def _first(config: Any, names: Sequence[str], otherwise: int) -> int:
+    values = (getattr(config, name, None) for name in names)
+    value = next((value for value in values if value), otherwise)
+    return int(value[0] if isinstance(value, (list, tuple)) else value)
+
+
+def _drawn(*shape: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _forms(vision: Any, names: Mapping[str, Any]) -> Iterator[Images]:
+    """The forms in which a vision model may take images, by the names of its inputs."""
+    patch = _first(vision, ("patch_size",), 4)
+    channels = _first(vision, ("num_channels", "in_channels", "in_chans"), 3)
+    times = _first(vision, ("temporal_patch_size",), 1)
+    side = _first(vision, ("image_size",), _SIDE * patch)
+    merge = _first(vision, ("spatial_merge_size", "merge_size", "pooling_kernel_size"), 1)
+    edge = max(_SIDE, 2 * merge)
+    patches = edge * edge
+
+    def grid(count: int, generator: torch.Generator) -> Batch:
+        shape = torch.tensor([[1, edge, edge]] * count)
+        flat = _drawn(count * patches, channels * times * patch * patch, generator=generator)
+        return {"pixel_values": flat, "image_grid_thw": shape}
+
+    def grid_of_squares(count: int, generator: torch.Generator) -> Batch:
+        made = grid(count, generator)
+        return {**made, "pixel_values": made["pixel_values"].view(-1, channels, patch, patch)}
+
+    def placed(count: int, generator: torch.Generator) -> Batch:
+        at = torch.stack(torch.meshgrid(torch.arange(edge), torch.arange(edge), indexing="xy"), -1).view(-1, 2)
+        flat = _drawn(count, patches, channels * patch * patch, generator=generator)
+        return {"pixel_values": flat, "image_position_ids": at.expand(count, -1, -1).clone()}
+
+    def whole(count: int, generator: torch.Generator) -> Batch:
+        return {"pixel_values": _drawn(count, channels, side, side, generator=generator)}
+
+    def sized(count: int, generator: torch.Generator) -> Batch:
+        return {**whole(count, generator), "image_sizes": torch.tensor([[side, side]] * count)}
+
+    def tiled(count: int, generator: torch.Generator) -> Batch:
+        tiles = _drawn(count, 2, channels, side, side, generator=generator)
+        return {"pixel_values": tiles, "image_sizes": torch.tensor([[side, side]] * count)}
+
+    if "image_grid_thw" in names:
+        yield from (grid, grid_of_squares)
+    if "image_position_ids" in names:
+        yield placed
+    if "image_sizes" in names:
+        yield from (sized, tiled)
+    if "pixel_values" in names:
+        yield whole
+
+
+def _places(model: Any, images: Images) -> int:
+    """The number of tokens that stand for one image."""
+    count = 2
+    with torch.no_grad():
+        made = model.get_image_features(**images(count, torch.Generator().manual_seed(1)))
+    features = getattr(made, "pooler_output", made)
+    features = features if isinstance(features, (list, tuple)) else [features]
+    return int(sum(one.numel() // one.shape[-1] for one in features)) // count
+
+
+def _with_images(model: Any, plain: Tokens, images: Images, takes: Mapping[str, Any]) -> Tokens:
+    config = model.config
+    image = getattr(config, "image_token_id", None) or config.image_token_index
+
+    def more(ids: torch.Tensor, generator: torch.Generator) -> Batch:
+        marks = {name: (ids == image).long() for name in _MARKS if name in takes}
+        return {**plain.more(ids, generator), **marks, **images(len(ids), generator)}
+
+    start = getattr(config, "vision_start_token_id", None) or 1
+    return Tokens(plain.vocabulary, plain.axes, plain.microbatches, more, _places(model, images), image, start)
+
+
+def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> Tuple[Tokens, str]:
+    """The batches that a model takes, and why they have no images although the model takes images, or "". Batches are
+    tried on the model, without gradients."""
+    takes = inspect.signature(model.forward).parameters
+
+    def decoded(ids: torch.Tensor, generator: torch.Generator) -> Batch:
+        return {"decoder_input_ids": ids} if "decoder_input_ids" in takes else {}
+
+    plain = Tokens(model.config.get_text_config().vocab_size, axes, microbatches, decoded)
+    if not hasattr(model, "get_image_features"):
+        return plain, ""
+    names = inspect.signature(model.get_image_features).parameters
+    why: Optional[Exception] = None
+    for images in _forms(getattr(model.config, "vision_config", model.config), names):
+        try:
+            tokens = _with_images(model, plain, images, takes)
+            _try(model, tokens)
+            return tokens, ""
+        except Exception as error:  # this model takes images in another form
+            why = why or error
+    return plain, f"no images: {why}"
+
+
+def _try(model: Any, tokens: Tokens) -> None:
+    with torch.no_grad():
+        token_loss(model, tokens.rows(torch.Generator().manual_seed(1), 2, 0))
