@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Dict, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Sequence, Tuple
 
-MATCHES, WRONG, CANNOT_TELL, CANNOT_RUN, NOT_TRIED = "matches", "wrong", "cannot tell", "cannot run", "not tried"
-VERDICTS = (MATCHES, WRONG, CANNOT_TELL, CANNOT_RUN, NOT_TRIED)
+MATCHES, WRONG, RUNS = "matches", "wrong", "runs"
+CANNOT_TELL, CANNOT_RUN, NOT_TRIED = "cannot tell", "cannot run", "not tried"
+VERDICTS = (MATCHES, WRONG, RUNS, CANNOT_TELL, CANNOT_RUN, NOT_TRIED)
 
 
 def starred(name: str) -> str:
@@ -21,7 +22,7 @@ class Layout:
 
     mesh: Mapping[str, int]  # the axes of ranks, as `check` has them
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else the source asks for, as ep_size
-    variant: str = ""  # "frozen", "no_sync", "lora", ...: what else differs from the plain job
+    variant: str = ""  # "frozen", "no_sync", "bf16": what else differs from the plain job
 
     @property
     def name(self) -> str:
@@ -56,7 +57,11 @@ class Cell:
 class Job:
     """What a source says of a cell."""
 
-    arguments: Dict[str, Any]  # of `check`
+    arguments: Dict[str, Any] = dataclasses.field(default_factory=dict)  # of `check`
+    work: Optional[Callable[[int, str], None]] = (
+        None  # work(rank, folder): what ranks do instead, only to see that it runs
+    )
+    ranks: int = 1  # that do `work`
     missing: Tuple[str, ...] = ()  # kinds of layers and parameters of the full model that the small one lacks
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a reproduction is written from
 
@@ -65,10 +70,12 @@ class Source(Protocol):
     """Where models and layouts come from: a framework's declarations, or a project's own functions."""
 
     models: Sequence[str]
-    counts_vary: bool  # whether it can be asked for another number of microbatches
 
     def layouts(self, model: str) -> Sequence[Layout]:
         """The layouts that the model declares; raises an error that says why there are none."""
+
+    def counts(self, layout: Layout, asked: Sequence[int]) -> Sequence[int]:
+        """Those of the numbers of microbatches that the layout can have, or its own."""
 
     def layout(self, sizes: Mapping[str, int]) -> Layout:
         """The layout that the user names by its sizes."""

@@ -7,12 +7,13 @@ import os
 from typing import List, Sequence, Tuple, Union
 
 import addend
-from addend.torch._matrix._cells import MATCHES, NOT_TRIED, VERDICTS, Outcome, starred
+from addend.torch._matrix._cells import MATCHES, NOT_TRIED, RUNS, VERDICTS, Outcome, starred
 
 _HEAD = """# What `addend torch-matrix --known` accepts; a CI fails for everything else.
 # model | layout | microbatches | verdict | of what (wrong parameters, or the reason); * stands for any text
 """
 _FIELDS = 5
+_NEEDS_NONE = (MATCHES, RUNS, NOT_TRIED)
 
 
 def _of_what(outcome: Outcome) -> str:
@@ -36,7 +37,7 @@ class Known:
 
     def has(self, outcome: Outcome) -> bool:
         """Whether a line accepts the outcome. What matches, or was not tried, needs none."""
-        if outcome.verdict in (MATCHES, NOT_TRIED):
+        if outcome.verdict in _NEEDS_NONE:
             return False
         fields = _fields(outcome)
         return any(all(map(_fits, fields, line)) for line in self._lines)
@@ -70,7 +71,7 @@ def read(path: Union[str, os.PathLike[str]]) -> Known:
 
 def write(path: Union[str, os.PathLike[str]], outcomes: Sequence[Outcome]) -> None:
     """Writes a file that accepts these outcomes."""
-    lines = [" | ".join(_fields(one)) for one in outcomes if one.verdict not in (MATCHES, NOT_TRIED)]
+    lines = [" | ".join(_fields(one)) for one in outcomes if one.verdict not in _NEEDS_NONE]
     part = f"{os.fspath(path)}.part"
     with open(part, "w", encoding="utf-8") as file:
         file.write(_HEAD + "".join(f"{line}\n" for line in sorted(lines)))

@@ -114,9 +114,10 @@ class Matrix:
             cell = Cell(model, Layout({}, variant="no layout"), 1)
             self.refused.append(Outcome(cell, CANNOT_RUN, f"{type(error).__name__}: {error}"))
             return []
-        counts = list(microbatches) if source.counts_vary else [1]
         return [
-            (i, j, Cell(model, layout, count)) for i, count in enumerate(counts) for j, layout in enumerate(layouts)
+            (microbatches.index(count) if count in microbatches else 0, j, Cell(model, layout, count))
+            for j, layout in enumerate(layouts)
+            for count in source.counts(layout, microbatches)
         ]
 
     def run(self, cells: Sequence[Cell], **options: Any) -> List[Outcome]:

@@ -45,9 +45,7 @@ class Own:
         self._layouts: Dict[str, Mapping[str, Any]] = dict(told.get("layouts") or {})
         self.models: Sequence[str] = list(self._models)
         self._need(name)
-        self.counts_vary = (
-            len(inspect.signature(told["batches"]).parameters) > 2 if callable(told["batches"]) else False
-        )
+        self._vary = len(inspect.signature(told["batches"]).parameters) > 2 if callable(told["batches"]) else False
 
     def _need(self, name: str) -> None:
         lacking = [key for key in NEEDED if key not in self._told]
@@ -66,6 +64,10 @@ class Own:
             return [Layout(_axes.parse(one["mesh"]), variant=name) for name, one in self._layouts.items()]
         return [Layout(_axes.parse(mesh)) for mesh in self._told.get("meshes", _MESHES)]
 
+    def counts(self, layout: Layout, asked: Sequence[int]) -> Sequence[int]:
+        """One "number" if `batches` does not take it: the project's own."""
+        return asked if self._vary else [1]
+
     def layout(self, sizes: Mapping[str, int]) -> Layout:
         """The layout of a mesh that the user names."""
         return Layout(dict(sizes))
@@ -74,7 +76,7 @@ class Own:
         """The functions of the project, for one mesh and number of microbatches."""
         told = {**self._told, **self._layouts.get(cell.layout.variant, {})}
         arguments = {key: told[key] for key in PASSED if key in told}
-        if self.counts_vary:
+        if self._vary:
             batches = told["batches"]
 
             def counted(rank: Any, mesh: Any) -> List[Any]:

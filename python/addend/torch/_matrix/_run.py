@@ -17,6 +17,7 @@ from addend.torch._matrix._cells import (
     CANNOT_TELL,
     MATCHES,
     NOT_TRIED,
+    RUNS,
     WRONG,
     Cell,
     Job,
@@ -46,6 +47,10 @@ def _why(report: MatchReport) -> str:
 def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Outcome:
     try:
         job = job_of(cell, folder)
+        if job.work is not None:
+            work = job.work
+            _ranks.run([f"rank {r}" for r in range(job.ranks)], lambda rank: work(rank, folder), folder, timeout)
+            return Outcome(cell, RUNS)
         report = check(**{"timeout": timeout, **job.arguments})
     except addend.AddendError as error:
         return Outcome(cell, CANNOT_RUN, str(error))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
-from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, WRONG, Outcome
+from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, RUNS, WRONG, Outcome
 
 if TYPE_CHECKING:
     from addend.torch._matrix._matrix import MatrixReport
 
-_SHORT = {MATCHES: "ok", WRONG: "WRONG", CANNOT_TELL: "?", CANNOT_RUN: "cannot run", NOT_TRIED: "-"}
-_ORDER = (WRONG, CANNOT_TELL, CANNOT_RUN, MATCHES, NOT_TRIED)
+_SHORT = {MATCHES: "ok", WRONG: "WRONG", CANNOT_TELL: "?", CANNOT_RUN: "cannot run", NOT_TRIED: "-", RUNS: "runs"}
+_ORDER = (WRONG, CANNOT_TELL, CANNOT_RUN, MATCHES, RUNS, NOT_TRIED)
 _WIDTH = 200  # characters of a reason in the table
 
 
@@ -156,7 +156,7 @@ pre {{ overflow: auto; background: #f6f6f6; padding: .7em; }}
 
 
 def _class(square: str) -> str:
-    return "wrong" if "WRONG" in square else "ok" if square == "ok" else "open" if square else ""
+    return "wrong" if "WRONG" in square else "ok" if square in ("ok", "runs") else "open" if square else ""
 
 
 def page(report: MatrixReport) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Mapping, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from addend.torch._matrix import _architectures, _draw, _inputs
+import addend
+from addend.torch._matrix import _architectures, _draw, _inputs, _variants
 from addend.torch._matrix._cells import Cell, Job, Layout
 from addend.torch._matrix._tokens import token_loss
 
+_AXES = ("pp", "dp_replicate", "fsdp", "tp", "ep")  # whose sizes DistributedConfig takes
 _LAYOUTS: Tuple[Tuple[Tuple[str, ...], Layout], ...] = (
     (("ep",), Layout({"fsdp": 2}, {"ep": 2})),
     (("tp", "ep"), Layout({"tp": 2}, {"ep": 2})),
@@ -22,13 +25,17 @@ _LAYOUTS: Tuple[Tuple[Tuple[str, ...], Layout], ...] = (
     (("tp",), Layout({"fsdp": 1, "tp": 3})),
     (("fsdp",), Layout({"dp_replicate": 2, "fsdp": 2})),
     (("fsdp",), Layout({"fsdp": 3})),
+    (("tp",), Layout({"tp": 2}, variant=_variants.FROZEN)),
+    (("fsdp",), Layout({"fsdp": 2}, variant=_variants.FROZEN)),
+    (("fsdp",), Layout({"fsdp": 2}, variant=_variants.NO_SYNC)),
+    (("ep",), Layout({"fsdp": 2}, {"ep": 2}, _variants.BF16)),
+    (("tp",), Layout({"tp": 2}, variant=_variants.BF16)),
+    (("fsdp",), Layout({"fsdp": 2}, variant=_variants.BF16)),
 )  # the plans that a layout needs, and the layout; the layouts that have shown mistakes stand first
 
 
 class Transformers:
     """The architectures named, with what they declare."""
-
-    counts_vary = True
 
     def __init__(self, models: Sequence[str]):
         self.models: Sequence[str] = list(models)
@@ -38,55 +45,92 @@ class Transformers:
         plans = _architectures.full(model).plans
         return [layout for needed, layout in _LAYOUTS if plans.issuperset(needed)]
 
+    def counts(self, layout: Layout, asked: Sequence[int]) -> Sequence[int]:
+        """A layout that only runs has one microbatch; `no_sync` differs from the plain job with two or more."""
+        if layout.variant == _variants.BF16:
+            return [1]
+        return [count for count in asked if count > 1] if layout.variant == _variants.NO_SYNC else asked
+
     def layout(self, sizes: Mapping[str, int]) -> Layout:
         """The layout with these sizes; experts are cut over ranks of the other axes."""
+        unknown = [axis for axis in sizes if axis not in _AXES]
+        if unknown or set(sizes) == {"ep"}:
+            told = f"no axis {', '.join(unknown)}" if unknown else "experts only over ranks of other axes"
+            raise addend.InvalidError(f"a layout of Transformers has {told}: name sizes of {', '.join(_AXES)}")
         ep = {"ep": sizes["ep"]} if "ep" in sizes else {}
         return Layout({axis: size for axis, size in sizes.items() if axis != "ep"}, ep)
 
     def job(self, cell: Cell, folder: str) -> Job:
         """A small model of the architecture, loaded on every rank by `from_pretrained(distributed_config=...)`."""
-        import transformers
-        from transformers.distributed.configuration_utils import DistributedConfig
-
         full, layout = _architectures.full(cell.model), cell.layout
-        config, missing = full.small(layout.mesh.get("tp", 1), layout.options.get("ep", 1))
-        auto = full.auto
-        replicas = [axis for axis in layout.mesh if axis != "tp"]
-
-        def make_model() -> nn.Module:
-            transformers.logging.set_verbosity_error()
-            torch.manual_seed(1)
-            model: nn.Module = auto.from_config(config, dtype=torch.float64).train()
-            _draw.draw(model)
-            return model
-
+        parts = layout.options.get("ep", layout.mesh.get("fsdp", 1))  # of experts: Transformers loads no empty part
+        config, missing = full.small(layout.mesh.get("tp", 1), parts)
+        small = _Small(full.auto, config, layout, folder)
         torch.set_num_threads(1)  # ranks are forked from this process
-        tokens, text_only = _inputs.inputs_of(make_model(), replicas, cell.microbatches)
-
-        def parallelize(model: Any, mesh: Any) -> nn.Module:
-            model.save_pretrained(folder)  # rank 0 writes
-            dist.barrier()
-            sizes = {f"{axis}_size": size for axis, size in {**layout.mesh, **layout.options}.items()}
-            made: nn.Module = auto.from_pretrained(
-                folder,
-                distributed_config=DistributedConfig(**sizes),
-                dtype=torch.float64,
-                attn_implementation="eager",
-                experts_implementation="eager",
-            )
-            return made.train()
-
+        replicas = [axis for axis in layout.mesh if axis != "tp"]
+        tokens, text_only = _inputs.inputs_of(small.make_model(), replicas, cell.microbatches)
+        if layout.variant == _variants.BF16:
+            small.make_model(torch.bfloat16).save_pretrained(folder)
+            work = _variants.one_step(small.loaded, tokens.batches, token_loss, layout.mesh)
+            return Job(work=work, ranks=layout.ranks)
         arguments = {
-            "make_model": make_model,
-            "parallelize": parallelize,
+            "make_model": small.make_model,
+            "parallelize": small.parallelize,
             "batches": tokens.batches,
             "loss": token_loss,
             "mesh": dict(layout.mesh),
             "optimizer": adamw,
             "steps": 1,
         }
+        if layout.variant == _variants.NO_SYNC:
+            arguments["run"] = _variants.no_sync
         missing += (text_only,) * bool(text_only)
-        return Job(arguments, missing, {"config": config.to_dict(), "auto": auto.__name__, "layout": dict(layout.mesh)})
+        recipe = {"config": config.to_dict(), "auto": full.auto.__name__, "layout": dict(layout.mesh)}
+        return Job(arguments, missing=missing, recipe=recipe)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Small:
+    """A small model of an architecture, and how Transformers shares it among ranks."""
+
+    auto: Any
+    config: Any
+    layout: Layout
+    folder: str  # where it is saved, and loaded from by every rank
+
+    def make_model(self, dtype: torch.dtype = torch.float64) -> Any:
+        """The whole model."""
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        torch.manual_seed(1)
+        model = self.auto.from_config(self.config, dtype=dtype).train()
+        _draw.draw(model)
+        if self.layout.variant == _variants.FROZEN:
+            _variants.freeze(model)
+        return model
+
+    def loaded(self, dtype: torch.dtype = torch.bfloat16) -> Any:
+        """The saved model as Transformers loads it on this rank."""
+        from transformers.distributed.configuration_utils import DistributedConfig
+
+        sizes = {f"{axis}_size": size for axis, size in {**self.layout.mesh, **self.layout.options}.items()}
+        return self.auto.from_pretrained(
+            self.folder,
+            distributed_config=DistributedConfig(**sizes),
+            dtype=dtype,
+            attn_implementation="eager",
+            experts_implementation="eager",
+        ).train()
+
+    def parallelize(self, model: Any, mesh: Any) -> nn.Module:
+        """`check`'s function of this name: saves the model (rank 0 writes), and loads it on every rank."""
+        model.save_pretrained(self.folder)
+        dist.barrier()
+        made: nn.Module = self.loaded(torch.float64)
+        if self.layout.variant == _variants.FROZEN:
+            _variants.freeze(made)
+        return made
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
