@@ -54,6 +54,28 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
+class Rule:
+    """An entry of a plan by which a framework makes a model parallel."""
+
+    name: str  # plan, modules or parameters, and style: "tp_plan `model.layers.*.mlp.up_proj`: colwise"
+    leave_out: Callable[[], None]  # makes the framework work without it, for as long as the process lives
+
+
+NOTICED, SURVIVED, NO_EFFECT = "noticed", "survived", "without effect"
+
+
+@dataclasses.dataclass(frozen=True)
+class Planted:
+    """A mistake that was planted in a cell that matches."""
+
+    kind: str  # rule, hook or collective
+    name: str
+    how: str  # left out, run twice, ...
+    result: str  # NOTICED: it matches no more; NO_EFFECT: nothing changes; SURVIVED: what changes is not noticed
+    by: str = ""  # the first parameter that shows it, or the error; of a survivor, what changes
+
+
+@dataclasses.dataclass(frozen=True)
 class Job:
     """What a source says of a cell."""
 
@@ -64,6 +86,7 @@ class Job:
     ranks: int = 1  # that do `work`
     missing: Tuple[str, ...] = ()  # kinds of layers and parameters of the full model that the small one lacks
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a reproduction is written from
+    rules: Callable[[], Sequence[Rule]] = tuple  # of the plans that the framework applies in this cell
 
 
 class Source(Protocol):
@@ -96,6 +119,29 @@ class Outcome:
     missing: Tuple[str, ...] = ()
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    planted: Tuple[Planted, ...] = ()
+    unplanted: str = ""  # why nothing was planted, or not all
+
+    @property
+    def coverage(self) -> str:
+        """What came of planted mistakes: "rules 12 of 12, hooks 8 of 9, collectives 40 of 40; without effect: 3";
+        those without effect are not counted among either number. "" if nothing was planted."""
+        words = []
+        for kind in ("rule", "hook", "collective"):
+            felt = [one for one in self.planted if one.kind == kind and one.result in (NOTICED, SURVIVED)]
+            if felt:
+                words.append(f"{kind}s {sum(one.result == NOTICED for one in felt)} of {len(felt)}")
+        rest = [
+            f"{result}: {count}"
+            for result in (NO_EFFECT, NOT_TRIED)
+            if (count := sum(one.result == result for one in self.planted))
+        ]
+        return "; ".join([", ".join(words)] * bool(words) + rest)
+
+    @property
+    def survivors(self) -> Tuple[Planted, ...]:
+        """The planted mistakes that change something and leave the verdict as it is."""
+        return tuple(one for one in self.planted if one.result == SURVIVED)
 
     @property
     def unobserved(self) -> Tuple[str, ...]:

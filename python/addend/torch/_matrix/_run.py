@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import shutil
@@ -12,6 +13,7 @@ import time
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import addend
+from addend.torch._matrix import _planted
 from addend.torch._matrix._cells import (
     CANNOT_RUN,
     CANNOT_TELL,
@@ -27,6 +29,7 @@ from addend.torch._proof import _ranks, check
 from addend.torch._proof._report import MatchReport
 
 _SAID = "said"  # the file in a cell's folder with what its processes print
+PLANT_SECONDS = 300.0  # for which mistakes are planted in a cell
 _LINES = 8  # of it that are shown of a cell that died
 
 JobOf = Callable[[Cell, str], Job]  # (a cell, its folder) -> its job; called in the cell's own process
@@ -44,7 +47,8 @@ def _why(report: MatchReport) -> str:
     return f"`{wrong[0].name}`: {wrong[0].text}" if wrong else "; ".join(report.reasons[:1])
 
 
-def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Outcome:
+def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcome, Optional[Job]]:
+    """What came of the cell, and the job if it ran."""
     try:
         job = job_of(cell, folder)
         if job.work is not None:
@@ -53,32 +57,51 @@ def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Outcome:
             return Outcome(cell, RUNS)
         report = check(**{"timeout": timeout, **job.arguments})
     except addend.AddendError as error:
-        return Outcome(cell, CANNOT_RUN, str(error))
+        return Outcome(cell, CANNOT_RUN, str(error)), None
     except Exception as error:  # whatever a framework raises is the reason why its cell cannot run
-        return Outcome(cell, CANNOT_RUN, _ranks.told(error))
+        return Outcome(cell, CANNOT_RUN, _ranks.told(error)), None
     verdict = _verdict(report.ok)
     why = "" if verdict == MATCHES else _why(report)
-    return Outcome(cell, verdict, why, report.document, str(report), job.missing, job.recipe)
+    return Outcome(cell, verdict, why, report.document, str(report), job.missing, job.recipe), job
 
 
-def _be_cell(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> None:
+def _with_planted(outcome: Outcome, job: Optional[Job]) -> Outcome:
+    """The outcome with what came of mistakes that are planted in the cell."""
+    if job is None or outcome.verdict != MATCHES:
+        return dataclasses.replace(outcome, unplanted="the cell does not match without a mistake")
+    try:
+        return dataclasses.replace(outcome, planted=_planted.planted(job, PLANT_SECONDS))
+    except Exception as error:  # a framework may raise anything; the cell's own verdict stays
+        told = str(error) if isinstance(error, addend.AddendError) else _ranks.told(error)
+        return dataclasses.replace(outcome, unplanted=told)
+
+
+def _write(outcome: Outcome, folder: str) -> None:
+    path = os.path.join(folder, "outcome")
+    with open(f"{path}.part", "wb") as file:
+        pickle.dump(outcome, file)
+    os.replace(f"{path}.part", path)
+
+
+def _be_cell(job_of: JobOf, cell: Cell, folder: str, timeout: float, plant: bool) -> None:
     """The work of a cell's process, which leads a session, so that it and its ranks are ended together."""
     os.setsid()
     said = os.open(os.path.join(folder, _SAID), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
-    outcome = _try(job_of, cell, folder, timeout)
-    with open(os.path.join(folder, "outcome"), "wb") as file:
-        pickle.dump(outcome, file)
+    outcome, job = _try(job_of, cell, folder, timeout)
+    _write(outcome, folder)  # it counts even if a planted mistake ends this process
+    if plant:
+        _write(_with_planted(outcome, job), folder)
 
 
 class _Running:
     """A cell's process."""
 
-    def __init__(self, job_of: JobOf, cell: Cell, timeout: float):
+    def __init__(self, job_of: JobOf, cell: Cell, timeout: float, plant: bool):
         self.cell, self.start = cell, time.monotonic()
-        self.end = self.start + timeout
+        self.end = self.start + timeout + (PLANT_SECONDS + timeout) * plant
         self.folder = tempfile.mkdtemp(prefix="addend-matrix-")
         open(os.path.join(self.folder, _SAID), "w").close()
         sys.stdout.flush()
@@ -86,7 +109,7 @@ class _Running:
         self.pid = os.fork()
         if not self.pid:
             try:
-                _be_cell(job_of, cell, self.folder, timeout)
+                _be_cell(job_of, cell, self.folder, timeout, plant)
             finally:
                 os._exit(0)
 
@@ -137,10 +160,12 @@ def run(
     jobs: int = 1,
     timeout: float = 120.0,
     minutes: Optional[float] = None,
+    plant: bool = False,
     told: Callable[[Outcome], None] = lambda outcome: None,
 ) -> List[Outcome]:
     """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. After `minutes` no
-    further cell is begun. `told` is called with each outcome when it is known."""
+    further cell is begun. With `plant`, mistakes are planted in each cell that matches. `told` is called with each
+    outcome when it is known."""
     end = None if minutes is None else time.monotonic() + 60 * minutes
     found: Dict[int, Outcome] = {}
     waiting = list(range(len(cells)))
@@ -149,7 +174,7 @@ def run(
         while waiting or running:
             while waiting and len(running) < jobs and (end is None or time.monotonic() < end):
                 i = waiting.pop(0)
-                running[i] = _Running(job_of, cells[i], timeout)
+                running[i] = _Running(job_of, cells[i], timeout, plant)
             for i, outcome in list(_ended(running)):
                 del running[i]
                 found[i] = outcome

@@ -4,7 +4,7 @@ functions of `torch.distributed`, functional collectives, DTensor, DDP and fully
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -18,17 +18,20 @@ from addend.torch._proof._calls import Calls
 from addend.torch._proof._trace import Call, Trace, array
 
 OPERATORS = ("left out", "doubled", "averaged")
+ACCUMULATED = "given what has accumulated"  # its input is added to what it was given in earlier backwards of the step
 _NONE_TO_PLANT = ("barrier", "wait", "wrap")  # these move no data
 _TRANSFERS = ("send", "recv")  # from one rank to another
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A collective of a step's backward: number `number` of those over these axes; or a rank's send, counted alone."""
+    """A collective of a step's backward, or forward: number `number` of those over these axes; or a rank's send,
+    counted alone."""
 
     axes: str
     number: int
     send: bool = False
+    forward: bool = False
 
 
 @dataclasses.dataclass
@@ -37,6 +40,7 @@ class Seen:
 
     what: str
     where: str
+    turn: int = 0  # in which backward of the step, counted from 0
 
 
 def _tensors(value: Any) -> List[torch.Tensor]:
@@ -66,8 +70,8 @@ def axes_of(ranks: List[int], axes: Axes) -> str:
 
 
 class Collectives(TorchDispatchMode):
-    """A context that notes collectives: those of the backward in `seen`. `plant` = (place, operator) makes one of them
-    wrong."""
+    """A context that notes collectives: those of the backward in `seen`, and those of floating-point numbers in the
+    forward if `forwards`. `plant` = (place, operator) makes one of them wrong."""
 
     def __init__(
         self,
@@ -75,12 +79,17 @@ class Collectives(TorchDispatchMode):
         trace: Optional[Trace] = None,
         plant: Optional[Tuple[Place, str]] = None,
         calls: Optional[Calls] = None,
+        forwards: bool = False,
     ):
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self._calls = calls
         self.seen: Dict[Place, Seen] = {}
         self._axes, self._trace, self._plant = axes, trace, plant
-        self._counts: Dict[Tuple[str, bool], int] = {}
+        self._forwards = forwards
+        self._counts: Dict[Tuple[str, bool, bool], int] = {}
+        self._backwards: List[int] = []  # PyTorch's identifiers of the backwards of the step
+        self._orders: Dict[int, int] = {}  # the number of the last collective in each of them
+        self._given: Dict[int, List[torch.Tensor]] = {}  # by order in a backward: the sum of what it was given
         self._sent: List[List[torch.Tensor]] = []  # keeps what is sent in place of the job's tensors
 
     def __torch_dispatch__(
@@ -116,13 +125,18 @@ class Collectives(TorchDispatchMode):
 
     def _next(self, along: str, name: str) -> Place:
         """The place of the collective or send that is called now; notes it as seen."""
-        kind = (along, "send" in name)
-        place = Place(along, self._counts.get(kind, 0), "send" in name)
+        task = torch._C._current_graph_task_id()
+        kind = (along, "send" in name, task == -1)
+        place = Place(along, self._counts.get(kind, 0), *kind[1:])
         self._counts[kind] = place.number + 1
-        self.seen[place] = Seen(name, _names.caller())
+        if task != -1 and task not in self._backwards:
+            self._backwards.append(task)
+        turn = 0 if task == -1 else self._backwards.index(task)
+        self._orders[turn] = self._orders.get(turn, -1) + (task != -1)
+        self.seen[place] = Seen(name, _names.caller(), turn)
         return place
 
-    def _run(self, func: Callable[..., Any], name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         along = axes_of(ranks, self._axes)
         if self._trace is not None:
             where = self._calls.place() if self._calls is not None else _names.caller()
@@ -130,12 +144,33 @@ class Collectives(TorchDispatchMode):
         call = self._calls.collective(f"{name} over {along}") if self._calls is not None else None
         if call is not None:
             return _noted(call, func, args, kwargs)
-        if torch._C._current_graph_task_id() == -1:
+        floats = any(tensor.is_floating_point() for tensor in _tensors(args))
+        if torch._C._current_graph_task_id() == -1 and not (self._forwards and floats):
             return func(*args, **kwargs)
         place = self._next(along, name)
+        if self._plant is not None and self._plant[1] == ACCUMULATED:
+            return func(*self._accumulated(place, func.namespace != "c10d", args), **kwargs)
         if self._plant is None or self._plant[0] != place:
             return func(*args, **kwargs)
         return self._wrongly(func, name, ranks, args, kwargs)
+
+    def _accumulated(self, place: Place, is_functional: bool, args: Any) -> Any:
+        """The arguments; at the planted place, the sum of what the collectives of the same order in the backwards
+        before were given is added to the input, if shapes are equal."""
+        at = int(len(args) > 1 and bool(_tensors(args[1])))
+        inputs, order = _tensors(args[at]), self._orders[self.seen[place].turn]
+        before = self._given.get(order, [])
+        fits = [tensor.shape for tensor in before] == [tensor.shape for tensor in inputs]
+        summed = [tensor + other for tensor, other in zip(inputs, before)] if fits else [t.clone() for t in inputs]
+        if not place.forward:
+            self._given[order] = summed
+        if self._plant is None or self._plant[0] != place:
+            return args
+        if is_functional:
+            return (*args[:at], summed if isinstance(args[at], (list, tuple)) else summed[0], *args[at + 1 :])
+        for tensor, total in zip(inputs, summed):
+            tensor.copy_(total)
+        return args
 
     def _wrongly(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         functional = func.namespace != "c10d"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import itertools
 import math
 import os
@@ -471,7 +472,7 @@ class Rank:
     def _keep(self, params: Dict[str, Held]) -> None:
         with self._whole_parameters():
             for name, parameter in self.named():
-                params[name].gradients.append(None if parameter.grad is None else _own_gradient(parameter))
+                params[name].gradients.append(None if parameter.grad is None else own_gradient(parameter))
 
     def _traced_step(self) -> Tuple[Dict[Place, Seen], str]:
         self.trace = Trace()
@@ -554,7 +555,7 @@ class Rank:
                 continue
             gradient = parameter.grad
             if gradient is None or not _match.close(
-                _own_gradient(parameter),
+                own_gradient(parameter),
                 _match.take(right, held.index),
                 self.task.bound,
                 max(_match.largest(right), self.whole.floor),
@@ -563,7 +564,7 @@ class Rank:
         return ""
 
 
-def _own_gradient(parameter: nn.Parameter) -> Any:
+def own_gradient(parameter: nn.Parameter) -> Any:
     """This rank's part of the gradient. If the gradient is a DTensor that is not summed yet, sums it first."""
     gradient = parameter.grad
     if is_dtensor(gradient) and is_dtensor(parameter) and gradient.placements != parameter.placements:
@@ -580,11 +581,16 @@ def _modules_of(made: Any) -> Iterator[nn.Module]:
             yield from _modules_of(item)
 
 
+def join(axes: Axes, folder: str, rank: int, timeout: Optional[datetime.timedelta] = None) -> None:
+    """Connects this process to the other ranks through gloo. `timeout`: how long it waits for them in a collective."""
+    world = axes.size()
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timeout)
+
+
 def be_rank(task: Task, axes: Axes, whole: Whole, folder: str, rank: int) -> Part:
     """The work of a rank's process: joins the others through gloo, and runs the job."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(axes.size()))
-    world = axes.size()
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    join(axes, folder, rank)
     part = Rank(task, axes, whole, folder).part()
     dist.barrier()
     return part
