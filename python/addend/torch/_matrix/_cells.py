@@ -57,7 +57,7 @@ class Cell:
 class Rule:
     """An entry of a plan by which a framework makes a model parallel."""
 
-    name: str  # plan, modules or parameters, and style: "tp_plan `model.layers.*.mlp.up_proj`: colwise"
+    name: str  # plan, modules or parameters, and style: "tp `model.layers.*.mlp.up_proj`: colwise"
     leave_out: Callable[[], None]  # makes the framework work without it, for as long as the process lives
 
 

@@ -54,7 +54,7 @@ def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcom
         if job.work is not None:
             work = job.work
             _ranks.run([f"rank {r}" for r in range(job.ranks)], lambda rank: work(rank, folder), folder, timeout)
-            return Outcome(cell, RUNS)
+            return Outcome(cell, RUNS), None
         report = check(**{"timeout": timeout, **job.arguments})
     except addend.AddendError as error:
         return Outcome(cell, CANNOT_RUN, str(error)), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Mapping, Sequence, Tuple
 
 import torch
@@ -86,7 +87,8 @@ class Transformers:
             arguments["run"] = _variants.no_sync
         missing += (text_only,) * bool(text_only)
         recipe = {"config": config.to_dict(), "auto": full.auto.__name__, "layout": dict(layout.mesh)}
-        return Job(arguments, missing, recipe, lambda: _rules.rules(full.auto, config, layout))
+        rules = functools.partial(_rules.rules, full.auto, config, layout)
+        return Job(arguments, missing=missing, recipe=recipe, rules=rules)
 
 
 @dataclasses.dataclass(frozen=True)
