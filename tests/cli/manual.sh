@@ -31,7 +31,7 @@ python3 - "$source" <<'P'
 import glob, re, sys
 page = open(sys.argv[1] + "/docs/addend.1").read()
 options = page.split("\n.SH OPTIONS\n")[1].split("\n.SH ")[0]
-common, *parts = re.split(r"\n\.SS ([\w-]+)\n", options.replace("SS torch\\-check", "SS torch-check"))
+common, *parts = re.split(r"\n\.SS ([\w-]+)\n", options.replace("SS torch\\-", "SS torch-"))
 sections = dict(zip(parts[::2], parts[1::2]))
 def named(text): return {name.replace("\\-", "-") for name in re.findall(r"\\-\\-([a-z][a-z\\-]*)", text)}
 missing, known = [], {"help"} | set(re.findall(r"`addend --([a-z-]+)", open("all").read()))
