@@ -81,12 +81,12 @@ def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
     """(sharded, unsharded) tensors of each parameter that fully_shard of this module shards. Leaves the module in the
     state in which it was."""
     wrapper = cast("FSDPModule", module)  # the same object: fully_shard makes a module an FSDPModule too
-    found = dict(module.named_parameters())
+    found = dict(module.named_parameters(remove_duplicate=False))
     wrapper.unshard()
-    whole = dict(module.named_parameters())
+    whole = dict(module.named_parameters(remove_duplicate=False))
     was_sharded = any(whole[name] is not found[name] for name in found)
     wrapper.reshard()
-    parts = dict(module.named_parameters())
+    parts = dict(module.named_parameters(remove_duplicate=False))
     if not was_sharded:
         wrapper.unshard()
     return [(parts[name], whole[name]) for name in parts if parts[name] is not whole[name]]

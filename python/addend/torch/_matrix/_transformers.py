@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import addend
-from addend.torch._matrix import _architectures, _draw, _inputs, _rules, _variants
+from addend.torch._matrix import _architectures, _draw, _inputs, _recipe, _rules, _variants
 from addend.torch._matrix._cells import Cell, Job, Layout
 from addend.torch._matrix._tokens import token_loss
 
@@ -86,7 +86,7 @@ class Transformers:
         if layout.variant == _variants.NO_SYNC:
             arguments["run"] = _variants.no_sync
         missing += (text_only,) * bool(text_only)
-        recipe = {"config": config.to_dict(), "auto": full.auto.__name__, "layout": dict(layout.mesh)}
+        recipe = _recipe.recipe(full.auto, config)
         rules = functools.partial(_rules.rules, full.auto, config, layout)
         return Job(arguments, missing=missing, recipe=recipe, rules=rules)
 

@@ -7,7 +7,9 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 import re
+import sys
 from typing import (
     Any,
     Callable,
@@ -33,6 +35,7 @@ from addend.torch import _parameters
 from addend.torch._loaded import is_dtensor, is_fsdp
 from addend.torch._proof import _names
 
+_DIVISORS = "_get_gradient_divide_factors"  # private: by what fully_shard divides before and after a sum
 NARROW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex32)
 _SHORT = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _METHODS = {"float", "half", "bfloat16"}
@@ -335,6 +338,29 @@ def widen_policies(parts: Iterable[nn.Module]) -> Set[str]:
                 setattr(holder, name, wide)
                 said.add("`fully_shard`'s mixed precision was off: f64")
     return said
+
+
+def divide_as_f32() -> None:
+    """Makes `fully_shard`, in this process from now on, divide gradients in f64 as it does those in f32. It takes f64
+    for a dtype that overflows, as f16 is: where shards are on one rank, and the job gives a divisor, PyTorch 2.15 then
+    divides twice. A PyTorch without this private name is left as it is."""
+    module = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_collectives")
+    asked = getattr(module, _DIVISORS, None)
+    if asked is None or hasattr(asked, "__wrapped__"):
+        return
+    signature = inspect.signature(asked)
+
+    @functools.wraps(asked)
+    def divisors(scatter: Any, *args: Any, **kwargs: Any) -> Any:
+        found = asked(scatter, *args, **kwargs)
+        given = signature.bind(scatter, *args, **kwargs).arguments
+        is_alone = scatter is None or scatter.size() == 1
+        is_summed = given.get("force_sum_reduction_for_comms")
+        if is_alone and given.get("factor") is not None and given["reduce_dtype"] == torch.float64 and not is_summed:
+            return (None, None, *found[2:])
+        return found
+
+    setattr(module, _DIVISORS, divisors)
 
 
 def vary_constants(model: nn.Module) -> Set[str]:

@@ -364,6 +364,7 @@ class Rank:
                 f"`parallelize` returned a {type(made).__name__}; it must return a module, a list of modules, or None"
             )
         self.said |= _double.widen_policies(self.parts)
+        _double.divide_as_f32()
         said, self.narrow = _double.unify_buffers(self.parts, buffers)
         self.said |= said
         self.buffers = _double.Buffers(self.parts)
