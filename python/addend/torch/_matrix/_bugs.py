@@ -1,4 +1,4 @@
-"""Each different bug of a matrix once: wrong cells pooled over parameters, numbers of microbatches, layouts and models."""
+"""Each different bug of a matrix once: wrong cells pooled over parameters, microbatches, layouts and models."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _of_counts(counts: Counts, mesh: Mapping[str, int]) -> Causes:
     size = counts[-2] if count > 1 else 0
     axes = _axes_of(size, mesh)
     if axes and all(abs(counts[k] - size ** (count - 1 - k)) < _CLOSE for k in range(count)):
-        words = f"what has accumulated is summed over {axes} once more in each microbatch"
+        words = f"earlier microbatches count as if what has accumulated were summed over {axes} again in each later one"
         return {(_AGAIN, _RANKS): words}
     listed = ", ".join(f"microbatch {k} counts {counts[k]:g}" for k in range(count))
     return {("factor", _MICROBATCHES): f"{listed} times what is expected"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, Dict, List, Mapping, Union
+from typing import Any, List, Mapping, Union
 
 import addend
 from addend.torch._matrix._bugs import Bug
@@ -60,7 +60,8 @@ def one_rank(rank, folder, tokens, expected, bad):
     found = gradient(model, tokens[:, rank * REPLICAS // RANKS])
     if rank == 0:
         worst = (found - expected).abs().nan_to_num(torch.inf).argmax()
-        print(f"{{NAME}}, element {{worst}}: expected {{expected.flatten()[worst]:.6g}}, found {{found.flatten()[worst]:.6g}}")
+        right, wrong = (float(value.flatten()[worst]) for value in (expected, found))
+        print(f"{{NAME}}, element {{int(worst)}}: expected {{right:.6g}}, found {{wrong:.6g}}")
         bad.value = not torch.allclose(found, expected, rtol=0, atol={bound} * float(expected.abs().max()))
     dist.destroy_process_group()
 
@@ -81,6 +82,7 @@ if __name__ == "__main__":
         sys.exit(f"WRONG: {{NAME}} on {{RANKS}} ranks ({{LAYOUT}}): {wrong}")
     print("right")
 '''
+
 
 def _lines(value: Any, indent: str = "") -> str:
     """A literal in lines of at most _WIDTH characters: dictionaries and lists are broken where they are too long."""

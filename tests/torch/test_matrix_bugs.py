@@ -1,0 +1,175 @@
+"""Test what a matrix says of its wrong cells: each different bug once, and the program that shows it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import addend
+from addend.torch._matrix import _bugs, _reproduce
+from addend.torch._matrix._cells import MATCHES, WRONG, Cell, Layout, Outcome
+
+HANGS = 240  # seconds; many times what a program takes
+NORM, OTHER = "layers.{}.q_norm.weight", "layers.{}.k_norm.weight"
+EXPERTS = "layers.{}.experts.down_proj"
+PLANS = {
+    "tp": {"layers.*.q_norm": "all_reduced", "layers.*.k_norm": "all_reduced", "layers.*.up": "colwise"},
+    "ep": {"layers.*.experts": "dispatched"},
+}
+TP, FSDP, EP = Layout({"tp": 2}), Layout({"fsdp": 2}), Layout({"fsdp": 2}, {"ep": 2})
+TP3 = Layout({"fsdp": 1, "tp": 3})
+
+
+def cause(kind, axes="", place=None):
+    return {"kind": kind, "axes": axes, "place": place, "text": f"{kind} {axes or place}", "factor": None}
+
+
+BY_RANKS, BY_COUNT = cause("averaged", "fsdp"), cause("averaged", place="microbatches")
+
+
+def summed(name, counts, *causes):
+    """What `check` says of a wrong sum on two ranks: the counts of its microbatches, and what may be the cause."""
+    told = {"name": name, "verdict": "wrong", "kind": "averaged", "text": "wrong", "counts": [list(counts)] * 2}
+    one = causes[0] if len(causes) == 1 else None
+    return {**told, "cause": one, "possible_causes": list(causes) if one is None else []}
+
+
+def cell(model, layout, count, *wrong, begins=None, names=()):
+    """The outcome of a cell. `wrong`: the wrong sums; `names`: wrong parameters of which no sum is reported."""
+    found = [one["name"] for one in wrong] + list(names)
+    report = {
+        "params": [{"name": name, "ok": False, "error": 0.5} for name in found] + [{"name": "head", "ok": True}],
+        "diff": {"params": list(wrong)},
+        "begins": begins,
+        "unreached": [],
+    }
+    verdict = WRONG if found or begins else MATCHES
+    return Outcome(Cell(model, layout, count), verdict, "why", report, recipe={"plans": PLANS})
+
+
+def begins(module, place, where="", factor=None):
+    return {"module": module, "place": place, "text": "text", "where": where, "factor": factor, "axes": []}
+
+
+def norms(*counts, layers=(0, 1)):
+    return [
+        summed(name.format(i), counts, cause("factor", place="microbatches")) for i in layers for name in (NORM, OTHER)
+    ]
+
+
+def experts(counts, *causes):
+    return [summed(EXPERTS.format(i), counts, *causes) for i in (0, 1)]
+
+
+AGAIN, RANKS, COUNT = "accumulated were summed over tp", "averaged fsdp", "averaged microbatches"
+
+# what the cells are; for each bug: a part of its cause, its classes of parameters, how many cells, numbers of microbatches
+TABLE = {
+    "four_parameters_of_two_layers_are_one_bug": (
+        [cell("a", TP, 1), cell("a", TP, 2, *norms(2, 1))],
+        [(AGAIN, 2, 1, (2,))],
+    ),
+    "layouts_and_numbers_of_microbatches_pool_though_factors_differ": (
+        [cell("a", TP, 2, *norms(2, 1)), cell("a", TP, 3, *norms(4, 2, 1)), cell("a", TP3, 2, *norms(3, 1))],
+        [(AGAIN, 2, 3, (2, 3))],
+    ),
+    "architectures_pool_by_what_their_plans_say": (
+        [cell("a", TP, 2, *norms(2, 1)), cell("b", TP, 2, *norms(2, 1)[:1])],
+        [(AGAIN, 2, 2, (2,))],
+    ),
+    "one_microbatch_tells_which_of_two_causes_it_is": (
+        [cell("a", EP, 1, *experts([0.5], BY_RANKS)), cell("a", EP, 2, *experts([0.5, 0.5], BY_RANKS, BY_COUNT))],
+        [(RANKS, 1, 2, (1, 2))],
+    ),
+    "a_cell_that_matches_refutes_a_cause": (
+        [cell("a", EP, 1), cell("a", EP, 2, *experts([0.5, 0.5], BY_RANKS, BY_COUNT))],
+        [(COUNT, 1, 1, (2,))],
+    ),
+    "what_nothing_refutes_stays_open": (
+        [cell("a", EP, 2, *experts([0.5, 0.5], BY_RANKS, BY_COUNT))],
+        [("possible causes: averaged fsdp; averaged microbatches", 1, 1, (2,))],
+    ),
+    "one_microbatch_hides_nothing_of_two": (
+        [cell("a", TP, 1, *norms(0.5)), cell("a", TP, 2, *norms(1, 0.5))],
+        [("factor microbatches", 2, 1, (1,)), (AGAIN, 2, 1, (2,))],
+    ),
+    "two_causes_in_a_cell_are_two_bugs": (
+        [cell("a", EP, 2, *norms(2, 1, layers=[0]), *experts([0.5, 0.5], BY_RANKS))],
+        [("accumulated were summed over fsdp", 2, 1, (2,)), (RANKS, 1, 1, (2,))],
+    ),
+    "a_forward_is_told_apart_from_sums": (
+        [cell("a", TP, 2, *norms(2, 1), begins=begins("layers.0.up", "forward"), names=["layers.0.up.weight"])],
+        [(AGAIN, 2, 1, (2,)), ("forward: text", 0, 1, (2,))],
+    ),
+    "a_module_in_the_same_line_is_one_bug_of_two_architectures": (
+        [
+            cell("a", TP, 1, begins=begins("layers.0.up", "backward", "moe.py:3"), names=["x"]),
+            cell("b", TP, 1, begins=begins("blocks.0.w1", "backward", "moe.py:3"), names=["y"]),
+            cell("c", FSDP, 1, begins=begins("blocks.0.w1", "backward", "moe.py:9"), names=["y"]),
+        ],
+        [("backward: text", 0, 2, (1,)), ("backward: text", 0, 1, (1,))],
+    ),
+    "what_is_right_is_no_bug": ([cell("a", TP, 1), cell("a", TP, 2)], []),
+}
+
+
+class BugsTest(unittest.TestCase):
+    def test_each_different_bug_is_told_once(self):
+        for name, (cells, wanted) in TABLE.items():
+            with self.subTest(name):
+                found = _bugs.bugs(cells)
+                facts = [(len(bug.params), len(bug.outcomes), bug.microbatches) for bug in found]
+                self.assertEqual(sorted(facts), sorted(want[1:] for want in wanted), [bug.cause for bug in found])
+                for words, *rest in wanted:
+                    same = [b.cause for b in found if [len(b.params), len(b.outcomes), b.microbatches] == rest]
+                    self.assertTrue(any(words in told for told in same), (words, same))
+
+    def test_the_smallest_cell_is_the_one_with_fewest_ranks_and_microbatches(self):
+        (bug,) = _bugs.bugs(
+            [cell("a", TP3, 2, *norms(3, 1)), cell("b", TP, 3, *norms(4, 2, 1)), cell("b", TP, 2, *norms(2, 1))]
+        )
+        self.assertEqual((bug.smallest.cell.model, bug.smallest.cell.microbatches, bug.param), ("b", 2, NORM.format(0)))
+        self.assertEqual((bug.models, bug.styles, bug.module), (("b", "a"), ("all_reduced",), "layers.*.q_norm"))
+
+
+class ReproduceTest(unittest.TestCase):
+    def bug(self, **changed):
+        config = {"model_type": "qwen3", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+        config.update(head_dim=8, intermediate_size=16, num_hidden_layers=1, vocab_size=61)
+        recipe = {"config": config, "auto": "AutoModelForCausalLM", "plans": {}, "versions": {"Transformers": "5.24.0"}}
+        name = changed.pop("name", "model.layers.0.self_attn.q_norm.weight")
+        outcome = cell(
+            "qwen3", changed.pop("layout", TP), changed.pop("count", 2), summed(name, [2, 1], cause("factor"))
+        )
+        (bug,) = _bugs.bugs([Outcome(**{**vars(outcome), "recipe": {**recipe, **changed}})])
+        return bug
+
+    def test_a_program_fails_where_the_bug_is_and_succeeds_elsewhere(self):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [_reproduce.write(self.bug(count=count), os.path.join(folder, str(count))) for count in (1, 2)]
+            for path in paths:
+                with open(path) as file:
+                    text = file.read()
+                self.assertNotIn("addend", text)
+                self.assertLess(len(text.splitlines()), 80)
+            plain, pipe = {"PATH": os.environ.get("PATH", "")}, subprocess.PIPE
+            some = [
+                subprocess.Popen([sys.executable, p], stdout=pipe, stderr=pipe, text=True, env=plain) for p in paths
+            ]
+            right, wrong = [one.communicate(timeout=HANGS) for one in some]
+        self.assertEqual([one.returncode for one in some], [0, 1], (right, wrong))
+        self.assertEqual(right[0].splitlines()[-1], "right")
+        self.assertIn("expected", wrong[0])
+        for word in ("q_norm.weight", "2 ranks", "'tp_size': 2"):
+            self.assertIn(word, wrong[1])
+
+    def test_a_bug_of_another_source_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder, self.assertRaises(addend.InvalidError):
+            (bug,) = _bugs.bugs([cell("mine", TP, 2, *norms(2, 1))])
+            _reproduce.write(bug, folder)
+        self.assertEqual(os.path.exists(folder), False)
+
+
+if __name__ == "__main__":
+    unittest.main()
