@@ -34,6 +34,7 @@ _ROUNDING = (
 _WAIT = 8.0  # seconds for which ranks wait for each other in a collective
 _LIMIT = 40.0  # seconds after which ranks with one mistake are stopped
 _LOSS = "the loss"
+_BEGUN = "begun\n"  # a line in the file of a rank's progress
 _LINE = 200  # characters of an error that are kept
 
 Values = Dict[str, "NDArray[numpy.float64]"]
@@ -141,6 +142,7 @@ class _Cell:
 
 def planted(job: Job, seconds: float) -> Tuple[Planted, ...]:
     """What came of each mistake, planted in a cell that matches; no further one is begun after so many seconds."""
+    rules = job.rules()
     fields = {field.name for field in dataclasses.fields(Task)}
     told = {name: value for name, value in job.arguments.items() if name in fields}
     task = Task(**{**told, "mesh": parse(told["mesh"]), "sabotage": False})
@@ -151,8 +153,8 @@ def planted(job: Job, seconds: float) -> Tuple[Planted, ...]:
         report, right = cell.quick()
         if not report.ok:
             raise addend.InvalidError(f"without a mistake and without a trace, the cell does not match: {report}")
-        rules = [_anew(cell, right, Planted("rule", rule.name, LEFT_OUT, NOT_TRIED), rule) for rule in job.rules()]
-        return (*rules, *_confirmed(cell, right, _inside(cell)))
+        without = [_anew(cell, right, Planted("rule", rule.name, LEFT_OUT, NOT_TRIED), rule) for rule in rules]
+        return (*without, *_confirmed(cell, right, _inside(cell)))
 
 
 # -- rules of plans, and hooks: the job is made anew for each
@@ -233,7 +235,7 @@ def _plan(hooks: Hooks, seen: Mapping[Place, Seen]) -> List[_Mistake]:
     for place, one in seen.items():
         phase = "forward" if place.forward else "backward"
         where = f" ({os.path.basename(one.where)})" if one.where not in ("", here) else ""
-        operators = [*_collectives.OPERATORS, *[_collectives.ACCUMULATED] * bool(one.turn)]
+        operators = [*_collectives.OPERATORS, *[_collectives.ACCUMULATED] * one.adds]
         name = f"{one.what} {place.number} over {place.axes} in the {phase}{where}"
         found += [_Mistake("collective", name, how, place) for how in operators]
     return found
@@ -284,8 +286,9 @@ class _Planting:
             for mistake in plan[first:]:
                 if not self._agree(time.monotonic() < self.cell.end):
                     return
+                file.write(_BEGUN)
                 file.write(json.dumps(self._one(mistake)) + "\n")
-                if not self._agree(not self.cell.first_change(self._values(), self.right)):
+                if not self._agree(self._is_clean()):
                     return
 
     def _agree(self, holds: bool) -> bool:
@@ -293,6 +296,13 @@ class _Planting:
         flag = torch.tensor([int(holds)])
         dist.all_reduce(flag, dist.ReduceOp.MIN, group=self.apart)
         return bool(flag.item())
+
+    def _is_clean(self) -> bool:
+        """Whether a step without a mistake is what it was."""
+        try:
+            return not self.cell.first_change(self._values(), self.right)
+        except Exception:  # whatever a framework raises
+            return False
 
     def _one(self, mistake: _Mistake) -> Tuple[str, str]:
         """(the first parameter whose gradient is not that of one process, or the loss, if it is not, or the error; what
@@ -333,11 +343,14 @@ def _inside(cell: _Cell) -> List[Planted]:
             plan = _read_plan(folder)
         if plan is None:
             raise addend.RankDiedError(f"hooks and collectives were not tried: {ended}")
-        found += [_told(plan[begun + i], results) for i, results in enumerate(_progress(cell, folder))]
-        if ended and len(found) < len(plan):
+        results, is_open = _progress(cell, folder)
+        found += [_told(plan[begun + i], one) for i, one in enumerate(results)]
+        if ended and is_open:
             found.append(_answer(plan[len(found)], NOTICED, f"cannot run: {ended}"))
         if time.monotonic() > cell.end:
             found += [_answer(mistake, NOT_TRIED) for mistake in plan[len(found) :]]
+        elif len(found) == begun < len(plan):
+            raise addend.RankDiedError(f"hooks and collectives were not tried: {ended}")
     return found
 
 
@@ -360,16 +373,19 @@ def _read_plan(folder: str) -> Optional[List[_Mistake]]:
         return None
 
 
-def _progress(cell: _Cell, folder: str) -> List[Tuple[Tuple[str, str], ...]]:
-    """What came of each mistake on each rank, as far as all ranks came."""
-    lines = []
+def _progress(cell: _Cell, folder: str) -> Tuple[List[Tuple[Tuple[str, str], ...]], bool]:
+    """(what came of each mistake on each rank, as far as all ranks came; whether a rank began another one)"""
+    everyones = []
+    is_open = False
     for rank in range(cell.axes.size()):
         try:
             with open(os.path.join(folder, f"progress{rank}")) as file:
-                lines.append([tuple(json.loads(line)) for line in file if line.endswith("\n")])
+                lines = [line for line in file if line.endswith("\n")]
         except OSError:
-            lines.append([])
-    return list(zip(*lines))
+            lines = []
+        everyones.append([tuple(json.loads(line)) for line in lines if line != _BEGUN])
+        is_open |= lines[-1:] == [_BEGUN]
+    return list(zip(*everyones)), is_open
 
 
 def _told(mistake: _Mistake, results: Sequence[Tuple[str, str]]) -> Planted:

@@ -40,7 +40,7 @@ class Seen:
 
     what: str
     where: str
-    turn: int = 0  # in which backward of the step, counted from 0
+    adds: bool = False  # an earlier backward of the step has one of the same order and of an input of the same shape
 
 
 def _tensors(value: Any) -> List[torch.Tensor]:
@@ -87,8 +87,9 @@ class Collectives(TorchDispatchMode):
         self._axes, self._trace, self._plant = axes, trace, plant
         self._forwards = forwards
         self._counts: Dict[Tuple[str, bool, bool], int] = {}
-        self._backwards: List[int] = []  # PyTorch's identifiers of the backwards of the step
-        self._orders: Dict[int, int] = {}  # the number of the last collective in each of them
+        self._task = -1  # PyTorch's identifier of the last backward
+        self._order = -1  # of the last collective in its backward
+        self._shapes: Dict[int, List[torch.Size]] = {}  # by order in a backward: of the last one's input
         self._given: Dict[int, List[torch.Tensor]] = {}  # by order in a backward: the sum of what it was given
         self._sent: List[List[torch.Tensor]] = []  # keeps what is sent in place of the job's tensors
 
@@ -129,11 +130,10 @@ class Collectives(TorchDispatchMode):
         kind = (along, "send" in name, task == -1)
         place = Place(along, self._counts.get(kind, 0), *kind[1:])
         self._counts[kind] = place.number + 1
-        if task != -1 and task not in self._backwards:
-            self._backwards.append(task)
-        turn = 0 if task == -1 else self._backwards.index(task)
-        self._orders[turn] = self._orders.get(turn, -1) + (task != -1)
-        self.seen[place] = Seen(name, _names.caller(), turn)
+        if task != -1:
+            self._order = self._order + 1 if task == self._task else 0
+            self._task = task
+        self.seen[place] = Seen(name, _names.caller())
         return place
 
     def _run(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -150,6 +150,10 @@ class Collectives(TorchDispatchMode):
         place = self._next(along, name)
         if self._plant is not None and self._plant[1] == ACCUMULATED:
             return func(*self._accumulated(place, func.namespace != "c10d", args), **kwargs)
+        if not place.forward:
+            shapes = [tensor.shape for tensor in _tensors(args[_input_of(args)])]
+            self.seen[place].adds = floats and self._shapes.get(self._order) == shapes
+            self._shapes[self._order] = shapes
         if self._plant is None or self._plant[0] != place:
             return func(*args, **kwargs)
         return self._wrongly(func, name, ranks, args, kwargs)
@@ -157,13 +161,13 @@ class Collectives(TorchDispatchMode):
     def _accumulated(self, place: Place, is_functional: bool, args: Any) -> Any:
         """The arguments; at the planted place, the sum of what the collectives of the same order in the backwards
         before were given is added to the input, if shapes are equal."""
-        at = int(len(args) > 1 and bool(_tensors(args[1])))
-        inputs, order = _tensors(args[at]), self._orders[self.seen[place].turn]
-        before = self._given.get(order, [])
+        at = _input_of(args)
+        inputs = _tensors(args[at])
+        before = self._given.get(self._order, [])
         fits = [tensor.shape for tensor in before] == [tensor.shape for tensor in inputs]
         summed = [tensor + other for tensor, other in zip(inputs, before)] if fits else [t.clone() for t in inputs]
         if not place.forward:
-            self._given[order] = summed
+            self._given[self._order] = summed
         if self._plant is None or self._plant[0] != place:
             return args
         if is_functional:
@@ -195,6 +199,11 @@ class Collectives(TorchDispatchMode):
             else:
                 result.zero_()
         return out if functional else _finished(out, results)
+
+
+def _input_of(args: Any) -> int:
+    """Which of a collective's arguments is its input: the second, if that has tensors, and the first is the output."""
+    return int(len(args) > 1 and bool(_tensors(args[1])))
 
 
 def _noted(call: Call, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
