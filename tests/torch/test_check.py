@@ -394,6 +394,14 @@ class Sabotage(unittest.TestCase):
         with raises(self, AssertionError, "allgather_base 0", "dp"):
             assert_matches_one_process(Net, sharded, batches, loss, 2, sabotage=True, timeout=HANGS)
 
+    def test_mistakes_are_planted_in_the_weights_before_the_optimizers_steps(self):
+        def adam(model):
+            return torch.optim.Adam(model.parameters(), lr=0.01)
+
+        report = checked(parallelize=sharded, optimizer=adam, steps=1, sabotage=True)
+        self.assertTrue(report.ok, report)
+        self.assertEqual({"allgather_base"}, {planted.collective for planted in report.survivors})
+
     def test_functional_collectives_of_tensor_parallelism(self):
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 

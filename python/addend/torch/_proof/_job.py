@@ -454,13 +454,17 @@ class Rank:
         seen, no_dump = self._traced_step()
         self._keep(params)
         losses, further = list(self.losses), list(self.further)
+        with self._whole_parameters():  # FullyShardedDataParallel has it on every rank
+            before = (
+                {name: parameter.detach().clone() for name, parameter in self.named()} if self.task.sabotage else {}
+            )
         self._update(params)
         record = self.trace.record if self.trace else None
         part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.notes, no_dump, seen)
         part.batches, part.narrow, part.further = len(self.batches), self.narrow, further
         part.returned = self.returned
         if self.task.sabotage:
-            part.noticed = self._plant(seen, params)
+            part.noticed = self._plant(seen, params, before)
         return part
 
     def _held(self, name: str, parameter: nn.Parameter) -> Held:
@@ -528,15 +532,15 @@ class Rank:
 
     # -- planting mistakes in collectives of the backward
 
-    def _plant(self, seen: Mapping[Place, Seen], params: Dict[str, Held]) -> Dict[Tuple[Place, str], str]:
-        """Plants each mistake in turn, the same on all ranks. Returns for each the first parameter of this rank whose
-        gradient shows it, or ""."""
+    def _plant(
+        self, seen: Mapping[Place, Seen], params: Dict[str, Held], state: Mapping[str, torch.Tensor]
+    ) -> Dict[Tuple[Place, str], str]:
+        """Plants each mistake in turn, the same on all ranks. `state`: parameters before the optimizer's steps. Returns
+        for each the first parameter of this rank whose gradient shows it, or ""."""
         everyones: List[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.send, place.number)))
         places = list(dict.fromkeys(place for some in everyones for place in some))
         noticed = {}
-        with self._whole_parameters():
-            state = {name: parameter.detach().clone() for name, parameter in self.named()}
         for place in places:
             for operator in OPERATORS:
                 self.clear()
