@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--known", metavar="FILE")
     parser.add_argument("--write-known", metavar="FILE")
+    parser.add_argument("--plant", action="store_true")
+    parser.add_argument("--reproduce", metavar="FOLDER")
     parser.add_argument("--format", choices=_FORMATS, default="text")
     parser.add_argument("--json", dest="format", action="store_const", const="json")
     parser.add_argument("--html", metavar="FILE")
@@ -85,6 +87,7 @@ def run(words: Sequence[str]) -> int:
             minutes=told.minutes,
             timeout=told.timeout,
             jobs=told.jobs,
+            plant=told.plant,
             known=told.known,
             told=_tell,
         )
@@ -93,6 +96,9 @@ def run(words: Sequence[str]) -> int:
         return WRONG_CALL
     try:
         _print(report, told.format)
+        if told.reproduce:
+            for path in report.reproduce(told.reproduce):
+                print(f"program: {path}", file=sys.stderr)
         if told.html:
             _write(told.html, _show.page(report))
         if told.write_known:

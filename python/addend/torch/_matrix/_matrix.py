@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -10,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 
 import addend
-from addend.torch._matrix import _architectures, _known, _own, _run, _show, _transformers
+from addend.torch._matrix import _architectures, _bugs, _known, _own, _reproduce, _run, _show, _transformers
 from addend.torch._matrix._cells import (
     CANNOT_RUN,
     CANNOT_TELL,
@@ -45,12 +46,29 @@ class MatrixReport:
 
     @property
     def ok(self) -> Optional[bool]:
-        """False if a cell is wrong that is not known; None if one cannot be judged, or if none was tried."""
+        """False if a cell is wrong that is not known, or did not notice a planted mistake; None if one cannot be
+        judged, or if none was tried."""
         verdicts = {outcome.verdict for outcome in self.new}
-        if WRONG in verdicts:
+        if WRONG in verdicts or self.survivors:
             return False
         tried = any(outcome.verdict != NOT_TRIED for outcome in self.outcomes)
         return True if tried and not verdicts & {CANNOT_TELL, CANNOT_RUN} else None
+
+    @functools.cached_property
+    def bugs(self) -> Tuple[_bugs.Bug, ...]:
+        """Each different mistake of the wrong cells that are not known, once."""
+        known = set(map(id, self.known))
+        # cells that match tell what a mistake is not, so all but the known ones are looked at
+        return tuple(_bugs.bugs([outcome for outcome in self.outcomes if id(outcome) not in known]))
+
+    @property
+    def survivors(self) -> Tuple[Outcome, ...]:
+        """The outcomes of cells in which a planted mistake that changes something was not noticed."""
+        return tuple(outcome for outcome in self.outcomes if outcome.survivors)
+
+    def reproduce(self, folder: Union[str, os.PathLike[str]]) -> List[str]:
+        """Writes a program for each bug of an architecture of Transformers; returns their paths."""
+        return [_reproduce.write(bug, folder) for bug in self.bugs if bug.smallest.recipe]
 
     @property
     def document(self) -> Dict[str, Any]:
@@ -132,6 +150,7 @@ def matrix(
     minutes: Optional[float] = None,
     timeout: float = 120.0,
     jobs: int = 1,
+    plant: bool = False,
     known: Union[str, os.PathLike[str], None] = None,
     told: Callable[[Outcome, int, int], None] = lambda outcome, done, all_of: None,
 ) -> MatrixReport:
@@ -147,6 +166,7 @@ def matrix(
     minutes: no further cell is begun after so long
     timeout: seconds after which a cell is ended
     jobs: the number of cells at the same time; each has as many processes as its layout has ranks
+    plant: plant mistakes in each cell that matches (rules of plans, hooks, collectives), and say which are not noticed
     known: a file with what is known and accepted
     told: told(outcome, done, all_of) is called after each cell
     """
@@ -160,7 +180,10 @@ def matrix(
         done += 1
         told(outcome, done, len(made.cells))
 
-    outcomes = (*made.refused, *made.run(made.cells, jobs=jobs, timeout=timeout, minutes=minutes, told=tell))
+    outcomes = (
+        *made.refused,
+        *made.run(made.cells, jobs=jobs, timeout=timeout, minutes=minutes, plant=plant, told=tell),
+    )
     those = tuple(outcome for outcome in outcomes if accepted is not None and accepted.has(outcome))
     return MatrixReport(outcomes, those, time.monotonic() - start)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, RUNS, WRONG, Outcome
 
 if TYPE_CHECKING:
+    from addend.torch._matrix._bugs import Bug
     from addend.torch._matrix._matrix import MatrixReport
 
 _SHORT = {MATCHES: "ok", WRONG: "WRONG", CANNOT_TELL: "?", CANNOT_RUN: "cannot run", NOT_TRIED: "-", RUNS: "runs"}
@@ -88,12 +90,47 @@ def _count(report: MatrixReport) -> str:
     return f"{len(verdicts)} cells: {counts}{known}; {report.seconds:.0f} s"
 
 
+def _shown_by(bug: Bug) -> str:
+    """The cells of a bug: "3 models (qwen3, qwen3_moe, ...) under tp=2, with 2, 3 microbatches"."""
+    models, layouts = bug.models, bug.layouts
+    who = models[0] if len(models) == 1 else f"{len(models)} models ({_listed(models, 8)})"
+    counts = ", ".join(map(str, bug.microbatches))
+    return f"{who} under {_listed(layouts, 6)}, with {counts} microbatch{'es' * (bug.microbatches != (1,))}"
+
+
+def _bug(number: int, bug: Bug) -> str:
+    """A bug in a few lines."""
+    place = f"`{bug.module}`" if bug.module else "the model itself"
+    lines = [f"bug {number}: {place}{f', {bug.place}' * bool(bug.place)}: {bug.cause}"]
+    for name, text in (
+        ("at", bug.where),
+        ("parameters", _listed(bug.params, 6)),
+        ("plan", ", ".join(bug.styles)),
+        ("shown by", _shown_by(bug)),
+        ("smallest", bug.smallest.cell.name),
+    ):
+        if text:
+            lines.append(f"  {name:<10}  {text}")
+    return "\n".join(lines)
+
+
+def _planted(report: MatrixReport) -> List[str]:
+    """What came of planted mistakes, one line a cell, and one for each that was not noticed."""
+    lines = []
+    for outcome in report.outcomes:
+        if outcome.coverage or outcome.unplanted:
+            why = f" ({outcome.unplanted})" if outcome.unplanted else ""
+            lines.append(f"planted: {outcome.cell.name}: noticed {outcome.coverage or 'none'}{why}")
+        for one in outcome.survivors:
+            lines.append(f"  not noticed: {one.kind} {one.name} {one.how}; it changes {one.by}")
+    return lines
+
+
 def table(report: MatrixReport) -> str:
     """The report as the command prints it."""
-    wrong = [outcome for outcome in report.new if outcome.verdict == WRONG]
-    parts = [_grid(report), "\n".join(f"WRONG: {one.cell.name}: {one.why}" for one in wrong)]
-    parts += ["\n".join(_unobserved(report)), "\n".join(_reasons(report)), _count(report)]
-    return "\n\n".join(part for part in parts if part)
+    parts = [_grid(report), *(_bug(i, bug) for i, bug in enumerate(report.bugs, 1))]
+    parts += ["\n".join(lines) for lines in (_planted(report), _unobserved(report), _reasons(report))]
+    return "\n\n".join(part for part in [*parts, _count(report)] if part)
 
 
 def _cell(outcome: Outcome, known: bool) -> Dict[str, Any]:
@@ -109,7 +146,21 @@ def _cell(outcome: Outcome, known: bool) -> Dict[str, Any]:
         "seconds": round(outcome.seconds, 3),
         "unobserved": list(outcome.unobserved),
         "missing": list(outcome.missing),
+        "planted": [dataclasses.asdict(one) for one in outcome.planted],
         "report": outcome.report,
+    }
+
+
+def _of_bug(bug: Bug) -> Dict[str, Any]:
+    return {
+        "module": bug.module,
+        "place": bug.place,
+        "where": bug.where,
+        "params": list(bug.params),
+        "plan": list(bug.styles),
+        "cause": bug.cause,
+        "cells": [outcome.cell.name for outcome in bug.outcomes],
+        "smallest": bug.smallest.cell.name,
     }
 
 
@@ -120,6 +171,7 @@ def document(report: MatrixReport) -> Dict[str, Any]:
         "format": 1,
         "ok": report.ok,
         "seconds": round(report.seconds, 3),
+        "bugs": [_of_bug(bug) for bug in report.bugs],
         "cells": [_cell(outcome, id(outcome) in known) for outcome in report.outcomes],
     }
 
@@ -151,7 +203,7 @@ table {{ border-collapse: collapse; }} th, td {{ border: 1px solid #ccc; padding
 pre {{ overflow: auto; background: #f6f6f6; padding: .7em; }}
 </style></head><body><h1>addend torch-matrix</h1><p>{count}</p>
 <table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>
-{notes}{details}</body></html>
+{bugs}{notes}{details}</body></html>
 """
 
 
@@ -172,7 +224,8 @@ def page(report: MatrixReport) -> str:
             + "</tr>"
             for row in rows
         ),
-        notes="".join(f"<p>{html.escape(line)}</p>" for line in _unobserved(report)),
+        bugs="".join(f"<pre>{html.escape(_bug(i, bug))}</pre>" for i, bug in enumerate(report.bugs, 1)),
+        notes="".join(f"<p>{html.escape(line)}</p>" for line in (*_planted(report), *_unobserved(report))),
         details="".join(
             f"<details><summary>{html.escape(f'{one.verdict}: {one.cell.name}: {one.why[:_WIDTH]}')}</summary>"
             f"<pre>{html.escape(one.text or one.why)}</pre></details>\n"
