@@ -64,6 +64,10 @@ def plain(model, mesh):
     return model
 
 
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
 def checked(make_model=Net, parallelize=ddp, batches=batches, loss=loss, mesh=2, **arguments):
     return check(make_model, parallelize, batches, loss, mesh, **{"timeout": HANGS, **arguments})
 
@@ -257,6 +261,28 @@ class Models(unittest.TestCase):
         report = checked(make_model=Tied, parallelize=untied)
         self.assertIs(report.ok, False)
         says(self, "\n".join(report.messages), "again.weight")
+
+    def test_fully_shard_of_tied_weights_and_of_a_module_without_any(self):
+        class Tied(Net):
+            def __init__(self):
+                super().__init__()
+                self.nothing, self.again = nn.Identity(), nn.Linear(6, 8, bias=False)
+                self.again.weight = self.up.weight
+
+            def forward(self, x):
+                return self.down(self.nothing(torch.tanh(self.up(x)) + self.again(x)))
+
+        def tied_afterwards(model, mesh):
+            from torch.distributed.fsdp import fully_shard
+
+            model.again.weight = nn.Parameter(torch.empty(8, 6))
+            fully_shard(model.up)
+            fully_shard([model.nothing, model.down])
+            fully_shard(model)
+            model.again.weight = model.up.weight  # two groups have it now
+
+        report = checked(make_model=Tied, parallelize=tied_afterwards, optimizer=adam, steps=1)
+        self.assertTrue(report.ok, report)
 
     def test_buffers_and_a_frozen_parameter(self):
         class Buffered(Net):

@@ -81,12 +81,18 @@ def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
     """(sharded, unsharded) tensors of each parameter that fully_shard of this module shards. Leaves the module in the
     state in which it was."""
     wrapper = cast("FSDPModule", module)  # the same object: fully_shard makes a module an FSDPModule too
-    found = dict(module.named_parameters(remove_duplicate=False))
+
+    def every() -> dict[str, nn.Parameter]:
+        """A parameter that was tied after fully_shard is in two groups, under two names."""
+        return dict(module.named_parameters(remove_duplicate=False))
+
+    found = every()
     wrapper.unshard()
-    whole = dict(module.named_parameters(remove_duplicate=False))
-    was_sharded = any(whole[name] is not found[name] for name in found)
+    whole = every()
+    # One without parameters shares a group with others, whose state is not seen here.
+    was_sharded = not found or any(whole[name] is not found[name] for name in found)
     wrapper.reshard()
-    parts = dict(module.named_parameters(remove_duplicate=False))
+    parts = every()
     if not was_sharded:
         wrapper.unshard()
     return [(parts[name], whole[name]) for name in parts if parts[name] is not whole[name]]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
+import math
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -28,7 +31,7 @@ def _forms(vision: Any, names: Mapping[str, Any]) -> Iterator[Images]:
     """The forms in which a vision model may take images, by the names of its inputs."""
     patch = _first(vision, ("patch_size",), 4)
     channels = _first(vision, ("num_channels", "in_channels", "in_chans"), 3)
-    times = _first(vision, ("temporal_patch_size",), 1)
+    times = _first(vision, ("temporal_patch_size", "patch_temporal"), 1)
     side = _first(vision, ("image_size",), _SIDE * patch)
     merge = _first(vision, ("spatial_merge_size", "merge_size", "pooling_kernel_size"), 1)
     edge = max(_SIDE, 2 * merge)
@@ -42,6 +45,10 @@ def _forms(vision: Any, names: Mapping[str, Any]) -> Iterator[Images]:
     def grid_of_squares(count: int, generator: torch.Generator) -> Batch:
         made = grid(count, generator)
         return {**made, "pixel_values": made["pixel_values"].view(-1, channels, patch, patch)}
+
+    def grid_of_blocks(count: int, generator: torch.Generator) -> Batch:
+        blocks = _drawn(count * patches, merge * patch, merge * patch, channels, generator=generator)
+        return {**grid(count, generator), "pixel_values": blocks}
 
     def placed(count: int, generator: torch.Generator) -> Batch:
         at = torch.stack(torch.meshgrid(torch.arange(edge), torch.arange(edge), indexing="xy"), -1).view(-1, 2)
@@ -58,21 +65,32 @@ def _forms(vision: Any, names: Mapping[str, Any]) -> Iterator[Images]:
         tiles = _drawn(count, 2, channels, side, side, generator=generator)
         return {"pixel_values": tiles, "image_sizes": torch.tensor([[side, side]] * count)}
 
+    def rows(count: int, generator: torch.Generator) -> Batch:
+        seen = torch.ones(count, 1, dtype=torch.bool)
+        return {"pixel_values": whole(count, generator)["pixel_values"][:, None], "pixel_attention_mask": seen}
+
     if "image_grid_thw" in names:
-        yield from (grid, grid_of_squares)
+        yield from (grid, grid_of_squares, grid_of_blocks)
     if "image_position_ids" in names:
         yield placed
     if "image_sizes" in names:
         yield from (sized, tiled)
+    if "pixel_attention_mask" in names:
+        yield rows
     if "pixel_values" in names:
         yield whole
 
 
-def _places(model: Any, images: Images) -> int:
+def _viewer(model: Any) -> Any:
+    """The module of a model that makes tokens of images, or None."""
+    return next((module for module in model.modules() if hasattr(module, "get_image_features")), None)
+
+
+def _places(viewer: Any, images: Images) -> int:
     """The number of tokens that stand for one image."""
     count = 2
     with torch.no_grad():
-        made = model.get_image_features(**images(count, torch.Generator().manual_seed(1)))
+        made = viewer.get_image_features(**images(count, torch.Generator().manual_seed(1)))
     features = getattr(made, "pooler_output", made)
     features = features if isinstance(features, (list, tuple)) else [features]
     return int(sum(one.numel() // one.shape[-1] for one in features)) // count
@@ -87,32 +105,46 @@ def _with_images(model: Any, plain: Tokens, images: Images, takes: Mapping[str, 
         return {**plain.more(ids, generator), **marks, **images(len(ids), generator)}
 
     start = getattr(config, "vision_start_token_id", None) or 1
-    return Tokens(plain.vocabulary, plain.axes, plain.microbatches, more, _places(model, images), image, start)
+    return dataclasses.replace(plain, more=more, places=_places(_viewer(model), images), image=image, start=start)
 
 
-def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> Tuple[Tokens, str]:
-    """The batches that a model takes, and why they have no images although the model takes images, or "". Batches are
-    tried on the model, without gradients."""
-    takes = inspect.signature(model.forward).parameters
+def _loss(model: Any, tokens: Tokens) -> float:
+    """The loss of two rows, one of them padded."""
+    with torch.no_grad():
+        return float(token_loss(model, tokens.rows(torch.Generator().manual_seed(1), 2, tokens.padding))[0])
 
-    def decoded(ids: torch.Tensor, generator: torch.Generator) -> Batch:
-        return {"decoder_input_ids": ids} if "decoder_input_ids" in takes else {}
 
-    plain = Tokens(model.config.get_text_config().vocab_size, axes, microbatches, decoded)
-    if not hasattr(model, "get_image_features"):
+def _seeing(model: Any, plain: Tokens, takes: Mapping[str, Any]) -> Tuple[Tokens, str]:
+    """`plain` with images, or why it has none although the model takes images, or ""."""
+    viewer = _viewer(model)
+    if viewer is None:
         return plain, ""
-    names = inspect.signature(model.get_image_features).parameters
+    names = inspect.signature(viewer.get_image_features).parameters
     why: Optional[Exception] = None
     for images in _forms(getattr(model.config, "vision_config", model.config), names):
         try:
             tokens = _with_images(model, plain, images, takes)
-            _try(model, tokens)
+            _loss(model, tokens)
             return tokens, ""
         except Exception as error:  # this model takes images in another form
             why = why or error
     return plain, f"no images: {why}"
 
 
-def _try(model: Any, tokens: Tokens) -> None:
-    with torch.no_grad():
-        token_loss(model, tokens.rows(torch.Generator().manual_seed(1), 2, 0))
+def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> Tuple[Tokens, Tuple[str, ...]]:
+    """The batches that a model takes, and what they lack: images that the model takes in no known form, padding that
+    makes its loss no number. Batches are tried on the model, without gradients."""
+    takes = inspect.signature(model.forward).parameters
+
+    def decoded(ids: torch.Tensor, generator: torch.Generator) -> Batch:
+        return {"decoder_input_ids": ids} if "decoder_input_ids" in takes else {}
+
+    tokens, blind = _seeing(
+        model, Tokens(model.config.get_text_config().vocab_size, axes, microbatches, decoded), takes
+    )
+    lacks = [blind] if blind else []
+    with contextlib.suppress(Exception):  # the check says it
+        if not math.isfinite(_loss(model, tokens)):
+            tokens = dataclasses.replace(tokens, padding=0)
+            lacks.append("no padding: the loss with it is not a number")
+    return tokens, tuple(lacks)

@@ -40,7 +40,7 @@ def _heads(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
 
 def _key_heads(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
     heads = full.get("num_attention_heads") or full.get("num_heads") or value
-    return 1 if value == 1 else 2 * sizes.heads if value == heads else sizes.heads
+    return sizes.ranks if value == 1 else 2 * sizes.heads if value == heads else sizes.heads
 
 
 def _mamba_heads(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
@@ -48,7 +48,7 @@ def _mamba_heads(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
 
 
 def _experts(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
-    return value if value <= 1 else 2 * max(2, sizes.experts, sizes.ranks)
+    return value and 2 * max(2, sizes.experts, sizes.ranks)
 
 
 def _head_width(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
@@ -86,16 +86,22 @@ RULES: Tuple[Tuple[str, Rule], ...] = (
     (r"hidden_sizes?|d_model|n_embd|(.*_)?embed_dim|embedding_(dim|size)|ple_embed_dim|lru_width|embedding_rank"
      r"|(.*_)?(out|text|encoder|decoder|cross_attention|thinker|downsample|projector)_hidden_size"
      r"|(.*_)?(in|out|input|output)_dim|projection_(hidden_)?dim|decoder_dim|adapter_input_size"
-     r"|output_channels|codebook_dim", _hidden),
+     r"|output_channels|codebook_dim|downsample_channels", _hidden),
     (r"hidden_size_per_layer_input", _plain(6)),
     (r"(moe|expert|share|shared)_.*(intermediate_size|ffn_hidden_size)|share_expert_dim|moe_hidden_size"
      r"|shared_experts_intermediate_size|expert_ffn_hidden_size", _columns(7)),
     (r"intermediate_size.*|.*_intermediate_size|ffn_(hidden_size|dim)|n_inner|.*_ffn_dim|mlp_hidden_size|mlp_dim",
      _columns(13)),
     (r"(num|n)_(experts|local_experts|routed_experts)|moe_num_experts|zero_expert_num", _experts),
-    (r"num_experts_per_tok(en)?|moe_topk|moe_k|top_k_experts|router_top_k", _plain(2)),
+    (r"moe_topk", lambda value, sizes, full: 2),
+    (r"num_experts_per_tok(en)?|moe_k|top_k_experts|router_top_k", _plain(2)),
     (r"(.*_)?lora_rank|laurel_rank|loop_gate_rank|gated_norm_rank|hc_lowrank", _plain(10)),
-    (r"vocab_size.*|.*_vocab_size|unpadded_vocab_size|ngram_vocab_size_base|codebook_size", _plain(97)),
+    (r"vocab_size.*|.*_vocab_size|unpadded_vocab_size|ngram_vocab_size_base", _plain(97)),
+    (r"codebook_size", _plain(16)),
+    (r"image_token_offset", _plain(40)),
+    (r"audio_token_offset", _plain(56)),
+    (r"(mm_tokens|num_image_tokens)_per_image|image_seq_length|vision_soft_tokens_per_image", _plain(4)),
+    (r"(max|min)_image_size", _plain(64)),
     (r"max_position_embeddings|n_positions|n_ctx|model_max_length|max_seq_len.*|original_max_position_embeddings"
      r"|position_embedding_size|rel_extent", _plain(64)),
     (r"sliding_window|sliding_window_size|attention_chunk_size|(.*_)?chunk_size|keep_window_size", _plain(4)),
@@ -105,6 +111,7 @@ RULES: Tuple[Tuple[str, Rule], ...] = (
     (r"mamba_dt_rank|router_hidden_size|d_rel", _plain(5)),
     (r"block_multiple_of|make_ngram_vocab_size_divisible_by", _plain(1)),
     (r"first_k_dense_replace|num_dense_layers|n_input_layers|n_output_layers|n_recurrent_layers", _plain(1)),
+    (r"(base|latent)_channels|.*_out_channels?|decoder_attention_num_groups|num_filters", _plain(32)),
     (r"n_groups|mamba_n_groups", _plain(2)),
     (r"o_groups", _plain(2)),
     (r"num_kv_shared_layers", _plain(1)),
@@ -126,8 +133,16 @@ _MROPE = "mrope_section"
 NEEDED: Tuple[Tuple[str, Callable[[Mapping[str, Any]], Any]], ...] = (
     ("head_dim", lambda full: full["hidden_size"] // full["num_attention_heads"]),
     ("num_key_value_heads", lambda full: full["num_attention_heads"]),
+    ("num_experts", lambda full: 64 if "top_k_experts" in full else None),
+    ("top_k_experts", lambda full: 2),
+    ("moe_intermediate_size", lambda full: full["intermediate_size"]),
     ("n_routed_experts", lambda full: 64),
     ("n_shared_experts", lambda full: 1),
+    ("mlp_layer_types", lambda full: ["dense", *["sparse"] * (full["num_hidden_layers"] - 1)]),
+    ("deepstack_layer_map", lambda full: [[-2, 0], [-1, 1]]),
+    ("downsample_rate", lambda full: "1/2"),
+    ("sliding_window", lambda full: 64 if "num_sliding_attention_heads" in full else None),
+    ("vocabulary_map", lambda full: {"<image>": TOKENS["image"], "<|extra_200|>": _OTHER}),
     ("num_experts_per_tok", lambda full: 2),
     ("indexer_n_heads", lambda full: full["num_attention_heads"]),
     ("indexer_kv_heads", lambda full: 1),
@@ -152,12 +167,20 @@ def complete(config: Any) -> None:
         for name, made in NEEDED:
             if name in full and full[name] is None:
                 setattr(part, name, made(full))
+        for name, kind in (getattr(part, "sub_configs", None) or {}).items():
+            if full.get(name, 0) is None and getattr(kind, "model_type", None) and name in _TOWERS:
+                setattr(part, name, kind())
+        if (full.get("image_token_id") or full.get("image_token_index")) and not hasattr(part, "vision_start_token_id"):
+            part.vision_start_token_id = TOKENS["vision_start"]
+        if full.get("enable_moe_block") is False:
+            part.enable_moe_block = True
         if full.get("layer_types", 0) is None and "conv_L_cache" in full:
             part.layer_types = ["full_attention" if i % 4 == 2 else "conv" for i in range(part.num_hidden_layers)]
         if full.get("rope_parameters", 0) == {} and full.get("layer_types"):
             part.rope_parameters = {kind: dict(_ROPE) for kind in part.layer_types}
 
 
+_TOWERS = ("vision_config",)  # parts that an architecture has although its configuration leaves them out
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
@@ -169,6 +192,8 @@ def value_of(name: str, value: Any, sizes: Sizes, layers: int, full: Mapping[str
         return False
     if isinstance(value, dict):
         return _rope(value, sizes, layers, full)
+    if isinstance(value, (list, tuple)) and all(type(one) is int for one in value):
+        return [value_of(name, one, sizes, layers, full) for one in value]
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     if re.fullmatch(_DEPTH, name):
@@ -182,6 +207,10 @@ def value_of(name: str, value: Any, sizes: Sizes, layers: int, full: Mapping[str
 def _rope(value: Mapping[Any, Any], sizes: Sizes, layers: int, full: Mapping[str, Any]) -> Any:
     """The parameters of rotary embeddings, or any other dictionary: the parts of the head that times, rows and columns
     rotate stay in proportion."""
+    if value and all(
+        type(one) is int for one in (*value, *value.values())
+    ):  # numbers of patches, and of the tokens that stand for them
+        return {16: 4}
     small = {name: value_of(str(name), one, sizes, layers, full) for name, one in value.items()}
     if isinstance(value.get(_MROPE), (list, tuple)):
         small[_MROPE] = _shared(value[_MROPE], int(sizes.head * value.get("partial_rotary_factor", 1.0)) // 2)
@@ -191,7 +220,7 @@ def _rope(value: Mapping[Any, Any], sizes: Sizes, layers: int, full: Mapping[str
 def _shared(parts: Sequence[int], total: int) -> List[int]:
     """`total` cut into as many parts, each at least 1, in about the same proportion."""
     small = [max(1, part * total // sum(parts)) for part in parts]
-    small[0] += total - sum(small)
+    small[-1] += total - sum(small)
     return small
 
 
@@ -230,25 +259,28 @@ def smaller(config: Any, sizes: Sizes, layers: int) -> Any:
     """A small configuration of the same class as `config`."""
     full = {name: value for name, value in vars(config).items() if not name.startswith("_")}
     usual = vars(type(config)())
+    names = {getattr(config, "attribute_map", {}).get(field.name, field.name) for field in dataclasses.fields(config)}
+    full = {name: value for name, value in full.items() if name in {*names, "vision_start_token_id"}}  # others follow
     small = _listed(full, sizes, layers)
     for name, value in full.items():
         if _is_config(value):
             small[name] = smaller(value, sizes, layers)
         elif name not in small:
             told = value_of(name, value, sizes, layers, full)
-            if told != value or value != usual.get(name):
+            if told != (list(value) if isinstance(value, tuple) else value) or value != usual.get(name):
                 small[name] = told
     return type(config)(**small)
 
 
 def sections_of(model: Any) -> None:
-    """Writes into a model's configuration how its rotary embeddings are cut where only the modules say it."""
+    """Writes into a model's configuration how its rotary embeddings are cut where only the modules say it, or, where
+    these leave it open, that they are cut in four."""
     for module in model.modules():
-        sections = getattr(module, _MROPE, None)
+        sections = getattr(module, _MROPE, ())
         rope: Any = getattr(getattr(module, "config", None), "rope_parameters", None)
         for kind, section in sections.items() if isinstance(sections, dict) else [("", sections)]:
-            if section and rope:
-                (rope[kind] if kind else rope).setdefault(_MROPE, list(section))
+            if rope and (section or section is None):
+                (rope[kind] if kind else rope).setdefault(_MROPE, list(section or [1, 1, 1, 1]))
 
 
 def head_of(config: Any) -> int:

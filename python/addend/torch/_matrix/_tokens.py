@@ -32,6 +32,7 @@ class Tokens:
     places: int = 0  # tokens at the begin of a row that stand for an image
     image: int = 0  # their identifier
     start: int = 1  # the identifier before them
+    padding: int = 3  # tokens that pad the last row of the first rank's first microbatch
 
     def rows(self, generator: torch.Generator, count: int, padding: int) -> Batch:
         """`count` rows, [count, length]; the last row ends with `padding` tokens that do not count."""
@@ -55,7 +56,7 @@ class Tokens:
             ranks *= size
         generator = torch.Generator().manual_seed(_SEED)
         rows = [
-            [self.rows(generator, 1 + (r + k) % 2 + (r == 0), 3 if r == k == 0 else 0) for r in range(ranks)]
+            [self.rows(generator, 1 + (r + k) % 2 + (r == 0), self.padding if r == k == 0 else 0) for r in range(ranks)]
             for k in range(self.microbatches)
         ]
         if rank is None:

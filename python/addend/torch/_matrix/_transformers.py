@@ -69,7 +69,7 @@ class Transformers:
         small = _Small(full.auto, config, layout, folder)
         torch.set_num_threads(1)  # ranks are forked from this process
         replicas = [axis for axis in layout.mesh if axis != "tp"]
-        tokens, text_only = _inputs.inputs_of(small.make_model(), replicas, cell.microbatches)
+        tokens, lacks = _inputs.inputs_of(small.make_model(), replicas, cell.microbatches)
         if layout.variant == _variants.BF16:
             small.make_model(torch.bfloat16).save_pretrained(folder)
             work = _variants.one_step(small.loaded, tokens.batches, token_loss, layout.mesh)
@@ -85,7 +85,7 @@ class Transformers:
         }
         if layout.variant == _variants.NO_SYNC:
             arguments["run"] = _variants.no_sync
-        missing += (text_only,) * bool(text_only)
+        missing += lacks
         recipe = _recipe.recipe(full.auto, config)
         rules = functools.partial(_rules.rules, full.auto, config, layout)
         return Job(arguments, missing=missing, recipe=recipe, rules=rules)
