@@ -70,7 +70,10 @@ class Tokens:
 def token_loss(model: Any, batch: Batch) -> Any:
     """The weighted cross entropy of the next token, or of a model without a head the weighted distance of its hidden
     states from fixed ones, summed; and the sum of the weights."""
-    out = model(**{name: value for name, value in batch.items() if name != "weights"})
+    dtype = next(model.parameters()).dtype
+    takes = {name: value.to(dtype) if value.is_floating_point() else value for name, value in batch.items()}
+    del takes["weights"]
+    out = model(**takes)
     if getattr(out, "logits", None) is not None:
         each = F.cross_entropy(out.logits[:, :-1].transpose(1, 2), batch["input_ids"][:, 1:], reduction="none")
     else:
