@@ -4,6 +4,7 @@ report's forms. Cells are a project's own, on DDP; those of Transformers are in 
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -17,49 +18,25 @@ from addend.torch._matrix import _cells, _known, _matrix, _run, _show
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, WRONG, Cell, Layout, Outcome
 from says import raises_facts, says_facts
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
 HANGS = 120  # seconds; many times what a command takes
 
-JOBS = '''
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
-
-
-def make_model():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 5))
-
-
-def parallelize(model, mesh):
-    return DistributedDataParallel(model)
-
-
-def batches(rank, mesh, microbatches):
-    draw = torch.Generator().manual_seed(1)
-    steps = [
-        [(torch.randn(2 + r, 6, generator=draw), torch.randint(5, (2 + r,), generator=draw)) for r in range(mesh.size())]
-        for _ in range(microbatches)
-    ]
-    if rank is None:
-        return [tuple(map(torch.cat, zip(*rows))) for rows in steps]
-    return [rows[rank] for rows in steps]
-
-
-def loss(model, batch):
-    rows, labels = batch
-    return cross_entropy(model(rows), labels, reduction="sum"), len(labels)
-
+PAGE = (ROOT / "docs" / "torch-matrix.md").read_text(encoding="utf-8")
+JOBS = re.search(r"^```python\n(# jobs\.py\n.*?)^```", PAGE, re.M | re.S)[1]  # as the page has it, meshes and all
+TWO_LAYOUTS = (
+    JOBS
+    + """
 
 def forgets(model, microbatches, loss):
-    """Leaves out the last microbatch where there are several."""
+    \"\"\"Leaves out the last microbatch where there are several.\"\"\"
     for batch in microbatches[: max(1, len(microbatches) - 1)]:
         loss(model, batch).backward()
 
 
 layouts = {"right": {"mesh": {"dp": 3}}, "forgets": {"mesh": {"dp": 2}, "run": forgets}}
-'''
+"""
+)
 
 
 def cell(model="m", count=1, **sizes):
@@ -248,7 +225,7 @@ class Command(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        (self.folder / "jobs.py").write_text(JOBS, encoding="utf-8")
+        (self.folder / "jobs.py").write_text(TWO_LAYOUTS, encoding="utf-8")
 
     def run_command(self, *words):
         return subprocess.run(
@@ -274,6 +251,13 @@ class Command(unittest.TestCase):
         again = self.run_command("jobs.py", "--microbatches", "2", "--known", "known.txt")
         self.assertEqual(again.returncode, 0, again.stderr)
         says_facts(self, again.stdout, "2", "1 wrong", "1 known")
+
+    def test_the_file_of_the_page(self):
+        (self.folder / "page.py").write_text(JOBS, encoding="utf-8")
+        done = self.run_command("page.py", "--microbatches", "2", "--json")
+        cells = json.loads(done.stdout)["cells"]
+        self.assertEqual([(one["layout"], one["verdict"]) for one in cells], [("dp=2", MATCHES), ("dp=3", MATCHES)])
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_what_is_refused(self):
         (self.folder / "empty.py").write_text("parallelize = None\n", encoding="utf-8")

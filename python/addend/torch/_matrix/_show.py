@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import re
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, RUNS, WRONG, Outcome
@@ -62,7 +63,8 @@ def _reasons(report: MatrixReport) -> List[str]:
     cells: Dict[Tuple[str, str], List[str]] = {}
     for outcome in report.outcomes:
         if outcome.verdict in (CANNOT_RUN, CANNOT_TELL):
-            cells.setdefault((outcome.verdict, outcome.why), []).append(outcome.cell.name)
+            why = re.sub(r"^rank \d+: ", "", outcome.why)  # whichever rank was first to say it
+            cells.setdefault((outcome.verdict, why), []).append(outcome.cell.name)
     return [f"{verdict}: {_listed(names)}: {why[:_WIDTH]}" for (verdict, why), names in cells.items()]
 
 
