@@ -197,7 +197,7 @@ def compare(module, inputs, output):
 
 def make_model():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False))
     model[1].register_buffer("seen", torch.zeros(()))
     return model
 
@@ -270,7 +270,7 @@ def waiting(seconds):
 class MistakesArePlanted(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        with waiting(2.0):
+        with waiting(6.0):
             cls.found = _planted.planted(job(2, parallelize=counting), HANGS)
         cls.of = {(one.kind, one.name.split(" in the ")[0], one.how): one for one in cls.found}
 
@@ -289,11 +289,9 @@ class MistakesArePlanted(unittest.TestCase):
         self.assertEqual("", by["spare"])
 
     def test_a_sum_is_noticed_when_left_out_run_twice_or_given_what_has_accumulated(self):
-        for name in ("`0.weight`", "`0.bias`", "`2.weight`", "`2.bias`"):
-            for how in (LEFT_OUT, TWICE, ACCUMULATED):
-                name = name.replace("0", "*").replace("2", "*")
-                with self.subTest(name, how=how):
-                    self.assertEqual(NOTICED, self.result("hook", f"hook summed of {name}", how))
+        for how in (LEFT_OUT, TWICE, ACCUMULATED):
+            with self.subTest(how):
+                self.assertEqual(NOTICED, self.result("hook", "hook summed of `*.weight`", how))
 
     def test_what_changes_a_buffer_alone_survives(self):
         for how in (LEFT_OUT, TWICE):
@@ -318,9 +316,9 @@ class MistakesArePlanted(unittest.TestCase):
 
     def test_every_collective_is_tried_and_noticed(self):
         places = [one for one in self.found if one.kind == "collective"]
-        self.assertEqual(8 * 3 + 4, len(places))  # four parameters in two microbatches; the second may accumulate
+        self.assertEqual(4 * 3 + 2, len(places))  # two parameters in two microbatches; the second may accumulate
         self.assertEqual({NOTICED}, {one.result for one in places})
-        self.assertEqual(4, sum(one.how == ACCUMULATED for one in places))
+        self.assertEqual(2, sum(one.how == ACCUMULATED for one in places))
 
 
 class TheRun(unittest.TestCase):
@@ -328,7 +326,7 @@ class TheRun(unittest.TestCase):
         return _run.run(lambda cell, folder: one, [cell()], plant=True)[0]
 
     def test_the_outcome_has_what_was_planted(self):
-        found = self.outcome(job(1, ["sums", "spare"]))
+        found = self.outcome(job(1, ["sums"]))
         self.assertEqual((MATCHES, ""), (found.verdict, found.unplanted))
         self.assertEqual({"hook"}, {one.kind for one in found.survivors})
         self.assertTrue(all("`1.seen`" in one.by for one in found.survivors), found.survivors)

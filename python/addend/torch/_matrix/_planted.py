@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _ROUNDING = (
     2e-9  # of the largest element: two gradients that differ by less, both within 1e-9 of one process, are equal
 )
-_WAIT = 8.0  # seconds for which ranks wait for each other in a collective
-_LIMIT = 40.0  # seconds after which ranks with one mistake are stopped
+_WAIT = 20.0  # seconds for which ranks wait for each other in a collective: a busy machine is no hang
+_LIMIT = 120.0  # seconds after which ranks with one mistake are stopped
 _LOSS = "the loss"
 _BEGUN = "begun\n"  # a line in the file of a rank's progress
 _LINE = 200  # characters of an error that are kept
@@ -147,6 +147,7 @@ def planted(job: Job, seconds: float) -> Tuple[Planted, ...]:
     told = {name: value for name, value in job.arguments.items() if name in fields}
     task = Task(**{**told, "mesh": parse(told["mesh"]), "sabotage": False})
     axes = Axes(task.mesh)
+    _check.import_once()
     with tempfile.TemporaryDirectory(prefix="addend-planted-", ignore_cleanup_errors=True) as folder:
         whole = _check._alone(task, axes, folder, _LIMIT)
         cell = _Cell(_job.with_bound(task, whole), axes, whole, folder, time.monotonic() + seconds)

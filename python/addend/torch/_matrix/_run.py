@@ -25,7 +25,7 @@ from addend.torch._matrix._cells import (
     Job,
     Outcome,
 )
-from addend.torch._proof import _ranks, check
+from addend.torch._proof import _check, _ranks, check
 from addend.torch._proof._report import MatchReport
 
 _SAID = "said"  # the file in a cell's folder with what its processes print
@@ -166,6 +166,7 @@ def run(
     """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. After `minutes` no
     further cell is begun. With `plant`, mistakes are planted in each cell that matches. `told` is called with each
     outcome when it is known."""
+    _check.import_once()  # for all cells, which are forked from this process
     end = None if minutes is None else time.monotonic() + 60 * minutes
     found: Dict[int, Outcome] = {}
     waiting = list(range(len(cells)))

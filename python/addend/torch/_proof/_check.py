@@ -71,7 +71,7 @@ def check(
     _need(task)
     start = time.monotonic()
     axes = _axes.Axes(task.mesh)
-    _import_once()
+    import_once()
 
     def whole_of(folder: str) -> _job.Whole:
         if reference is not None:
@@ -134,7 +134,7 @@ def write_reference(
     if unknown:
         raise TypeError(f"write_reference() got arguments that check() does not have: {', '.join(unknown)}")
     _need(task)
-    _import_once()
+    import_once()
     folder = tempfile.mkdtemp(prefix="addend-check-")
     try:
         whole = _alone(task, _axes.Axes(task.mesh), folder, timeout, ranks=0)
@@ -156,7 +156,7 @@ def _need(task: _job.Task) -> None:
         raise addend.SystemRefusedError("check starts its ranks by os.fork, which this system does not have")
 
 
-def _import_once() -> None:
+def import_once() -> None:
     """Imports the slow parts of PyTorch that ranks need, before the ranks are forked."""
     import torch._dynamo
     import torch.distributed.fsdp
