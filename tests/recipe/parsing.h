@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "addend/recipe.h"
+#include "base/memory.h"
 #include "says.h"
 
 #define COUNT_OF(...) (sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
@@ -32,6 +33,23 @@ static inline void says(const char *file, int line, const char *list, const char
   assert_int_equal(ad_recipe_parse(text, "r.yaml", sets, count, &recipe), AD_INVALID);
   says_or_fail(says_wrong(ad_last_error(), facts, file, list), file, line);
   assert_null(recipe);
+}
+
+/* Parses with each allocation failing in turn, until a parse makes fewer and returns `wanted`: no failure is passed
+ * over. Returns the number of allocations. */
+static inline long fails_with_each_allocation(const char *text, const char *const *sets, size_t count,
+                                              ad_status wanted) {
+  for (long n = 1; n < 2000; n++) {
+    ad_recipe *recipe = NULL;
+    ad_memory_fail_at(n);
+    ad_status status = ad_recipe_parse(text, "r.yaml", sets, count, &recipe);
+    int has_failed = ad_memory_fail_at(0) >= n;
+    assert_true(!status == !!recipe);
+    ad_recipe_destroy(recipe);
+    if (status != (has_failed ? AD_MEMORY : wanted)) fail_msg("allocation %ld: %s", n, ad_last_error());
+    if (!has_failed) return n - 1;
+  }
+  return -1;
 }
 
 #endif

@@ -210,6 +210,28 @@ static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state
   ad_recipe_destroy(r);
 }
 
+/* A list of maps stands in one list for each key, and is one list in the recipe. */
+static void a_list_of_maps_is_printed_once_and_reads_back_as_the_same(void **state) {
+  ad_recipe *r = READ(
+      "model: {kind: decompose, layers: 1, d_model: 8, heads: 2}\ndata: {text: a, seq: 4}\n"
+      "importance: {layers: 1, d_model: 8, heads: 2}\nmesh: {ci: dp=1, blocks: dp=1, adv: dp=1}\n" TRAIN
+      "sites:\n  - {match: \"blocks.*.attn.wq\", components: 3}\n  - {components: 5, match: \"blocks.*.mlp.up\"}\n",
+      NULL);
+  char *once, *twice;
+  assert_int_equal(ad_recipe_print(r, &once), AD_OK);
+  const char *sites = strstr(once, "sites:");
+  assert_non_null(sites);
+  assert_null(strstr(sites + 1, "sites:"));
+  assert_text_says(sites, "blocks.*.attn.wq", "3", "blocks.*.mlp.up", "5");
+  ad_recipe *again = READ(once, NULL);
+  assert_int_equal(ad_recipe_print(again, &twice), AD_OK);
+  assert_string_equal(once, twice);
+  free(once);
+  free(twice);
+  ad_recipe_destroy(again);
+  ad_recipe_destroy(r);
+}
+
 static void no_other_program_knows_its_keys(void **state) {
   SAYS(("r.yaml:5: losses"), GPT "losses: {weights: [1]}\n");
   SET_SAYS(("--set losses.weights", "--set mesh.encoder", "--set train.balance"), GPT, "losses.weights=[1]",
@@ -331,19 +353,7 @@ static void a_key_that_is_there_already_is_refused(void **state) {
 static void a_failing_allocation_leaves_nothing_behind(void **state) {
   const char *sets[] = {"losses.weights=[1, 2]", "mesh.encoder=dp=4", "losses.teacher=t",
                         "precision.overrides={model.*: {param: f64}}"};
-  ad_recipe *recipe = NULL;
-  ad_status status = AD_MEMORY;
-  long n = 0;
-  while (status == AD_MEMORY) {
-    ad_memory_fail_at(++n);
-    status = ad_recipe_parse(GOOD, "r.yaml", sets, 4, &recipe);
-    if (status) assert_null(recipe);
-    assert_true(n < 2000);
-  }
-  ad_memory_fail_at(0);
-  assert_int_equal(status, AD_OK);
-  assert_true(n > 50);
-  ad_recipe_destroy(recipe);
+  assert_true(fails_with_each_allocation(GOOD, sets, 4, AD_OK) > 50);
 }
 
 /* A program that is made without a recipe refuses options with the same message as a recipe. */
@@ -379,6 +389,7 @@ int main(void) {
       cmocka_unit_test(efsdp_has_the_ranks_that_a_view_leaves),
       cmocka_unit_test(a_kind_that_cannot_be_told_apart_is_not_registered),
       cmocka_unit_test(the_keys_of_a_program_stand_among_those_of_every_recipe),
+      cmocka_unit_test(a_list_of_maps_is_printed_once_and_reads_back_as_the_same),
       cmocka_unit_test(no_other_program_knows_its_keys),
       cmocka_unit_test(kinds_are_listed_where_none_is_named),
       cmocka_unit_test(each_module_has_its_mesh),

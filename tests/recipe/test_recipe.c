@@ -235,6 +235,29 @@ static void what_does_not_fit_together_is_told(void **state) {
   assert_says("--set mesh", "dp_replicate=0");
 }
 
+/* Under zb gradients of weights may come after their microbatch ended, so only the last one may sum over all ranks. */
+static void no_early_microbatch_sums_over_all_ranks_under_zb(void **state) {
+  static const struct {
+    const char *kind, *sync;
+    int is_taken;
+  } table[] = {{"zb", "[shard, shard, all]", 1},  {"zb", "[none, shard, all]", 1},
+               {"zb", "[all, shard, all]", 0},    {"zb", "[shard, all, all]", 0},
+               {"zb", "[all, all, all]", 0},      {"1f1b", "[shard, all, all]", 1},
+               {"gpipe", "[all, shard, all]", 1}, {"interleaved", "[all, all, all]", 1}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    char kind[64], sync[64];
+    snprintf(kind, sizeof kind, "schedule.kind=%s", table[i].kind);
+    snprintf(sync, sizeof sync, "train.sync=%s", table[i].sync);
+    const char *const sets[] = {"mesh=pp=2", "train.microbatches=3", kind, sync};
+    ad_recipe *recipe = NULL;
+    ad_status status = ad_recipe_parse(GOOD, "r.yaml", sets, 4, &recipe);
+    if (status != (table[i].is_taken ? AD_OK : AD_INVALID)) fail_msg("%s, %s: %d", kind, sync, status);
+    if (status)
+      assert_says_in("an all before the last", ad_last_error(), SAYS_FACTS("--set train.sync", "schedule.kind"));
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void a_name_that_is_no_folder_of_its_own_is_refused(void **state) {
   char set[128] = "name=";
   SET_SAYS(("--set name", ".."), GOOD, "name=..");
@@ -345,6 +368,21 @@ static void a_pipeline_has_a_most_of_stages(void **state) {
   SET_SAYS(("--set mesh", "pp=2049", "2048"), GOOD, "mesh=pp=2049");
 }
 
+/* Numbers of layers cannot be held to stages that are wrong themselves. */
+static void layers_are_not_held_to_stages_that_are_refused(void **state) {
+  static const struct {
+    const char *stages, *layers, *refused, *not_refused;
+  } table[] = {{"schedule.stages=2", "schedule.layers=[1, 1, 2]", "--set schedule.stages", "schedule.layers"},
+               {"schedule.stages=3", "schedule.layers=[1, 1]", "--set schedule.layers", "schedule.stages"}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    ad_recipe *recipe = NULL;
+    const char *const sets[] = {"mesh=pp=3", table[i].stages, table[i].layers};
+    assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", sets, 3, &recipe), AD_INVALID);
+    assert_says_in(table[i].stages, ad_last_error(), SAYS_FACTS(table[i].refused));
+    assert_null(strstr(ad_last_error(), table[i].not_refused));
+  }
+}
+
 static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
   static const char *const names[] = {"views", "placement", "losses", "sites", "ascent", "wire"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -375,6 +413,24 @@ static char *brackets(const char *one, size_t count) {
   for (size_t i = 0; i < count; i++) memcpy(text + i * size, one, size);
   text[count * size] = 0;
   return text;
+}
+
+/* The document, the key's mapping, and 32 lists in it are read; one list more is refused, as a value and as a key. */
+static void nesting_is_refused_past_its_bound(void **state) {
+  static const char *const forms[] = {"name: %s%s\n", "? %s%s\n: 1\n"};
+  for (size_t i = 0; i < 4; i++) {
+    size_t count = i < 2 ? 32 : 33;
+    char *open = brackets("[", count), *shut = brackets("]", count), text[512], list[64];
+    ad_recipe *recipe = NULL;
+    snprintf(text, sizeof text, GOOD);
+    snprintf(text + strlen(text), sizeof text - strlen(text), forms[i % 2], open, shut);
+    snprintf(list, sizeof list, "%zu lists as a %s", count, i % 2 ? "key" : "value");
+    assert_int_equal(ad_recipe_parse(text, "r.yaml", NULL, 0, &recipe), AD_INVALID);
+    assert_says_in(list, ad_last_error(), SAYS_FACTS("r.yaml:5"));
+    assert_null(strchr(ad_last_error(), '\n'));
+    free(open);
+    free(shut);
+  }
 }
 
 /* Nesting so deep that libyaml alone would work on it for a minute, longer than the test may take. */
@@ -718,25 +774,8 @@ static void a_recipe_that_cannot_be_read_is_named(void **state) {
 
 static void a_failing_allocation_leaves_nothing_behind(void **state) {
   const char *sets[] = {"train.steps=5", "precision.overrides={\"*norm*\": {param: f64}}", "shard.prefetch=2"};
-  ad_recipe *recipe = NULL;
-  ad_status status = AD_MEMORY;
-  for (long n = 1; status == AD_MEMORY; n++) {
-    ad_memory_fail_at(n);
-    status = ad_recipe_parse(GOOD, "r.yaml", sets, 3, &recipe);
-    if (status) assert_null(recipe);
-    assert_true(n < 2000);
-  }
-  ad_memory_fail_at(0);
-  assert_int_equal(status, AD_OK);
-  ad_recipe_destroy(recipe);
-  long made = 0;
-  for (long n = 1; status != AD_INVALID; n++, made = n) {  // the same for a recipe with errors, while they are reported
-    ad_memory_fail_at(n);
-    status = ad_recipe_parse("model: 3\nmesh: x=2\n", "r.yaml", NULL, 0, &recipe);
-    assert_true(n < 2000);
-  }
-  ad_memory_fail_at(0);
-  assert_true(made > 3);
+  assert_true(fails_with_each_allocation(GOOD, sets, 3, AD_OK) > 50);
+  assert_true(fails_with_each_allocation("model: 3\nmesh: x=2\n", NULL, 0, AD_INVALID) > 3);
 }
 
 /* The mesh of a stage and the view of the experts are made to be checked: a check that cannot be made for want of memory
@@ -747,18 +786,8 @@ static void what_cannot_be_checked_for_want_of_memory_is_not_judged(void **state
       "mesh: \"dp_shard=2 tp=2\"\n" TRAIN;
   const char *const views[] = {"views.sparse=ep=2 etp=1", "views.sparse=ep=2", "views.sparse=efsdp=1 ep=4 etp=1",
                                "data.seq=16"};
-  for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
-    ad_recipe *recipe = NULL;
-    ad_status status = AD_MEMORY;
-    long n = 0, made = 0;
-    while (status == AD_MEMORY && n < 2000) {
-      ad_memory_fail_at(++n);
-      status = ad_recipe_parse(text, "r.yaml", &views[i], 1, &recipe);
-      made = ad_memory_fail_at(0);
-    }
-    if (status || made >= n) fail_msg("%s: allocation %ld of %ld: %s", views[i], n, made, ad_last_error());
-    ad_recipe_destroy(recipe);
-  }
+  for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+    assert_true(fails_with_each_allocation(text, &views[i], 1, AD_OK) > 50);
 }
 
 static void changes_are(const char *expected, const char *text, const char *set) {
@@ -822,6 +851,7 @@ int main(void) {
       cmocka_unit_test(the_text_must_be_named),
       cmocka_unit_test(a_number_is_taken_up_to_its_bounds),
       cmocka_unit_test(what_does_not_fit_together_is_told),
+      cmocka_unit_test(no_early_microbatch_sums_over_all_ranks_under_zb),
       cmocka_unit_test(a_name_that_is_no_folder_of_its_own_is_refused),
       cmocka_unit_test(precision_is_checked),
       cmocka_unit_test(a_list_of_dtypes_is_of_those_that_are_taken_there),
@@ -831,8 +861,10 @@ int main(void) {
       cmocka_unit_test(what_this_version_cannot_do_is_said),
       cmocka_unit_test(a_schedule_follows_from_the_stages_unless_it_is_named),
       cmocka_unit_test(a_pipeline_has_a_most_of_stages),
+      cmocka_unit_test(layers_are_not_held_to_stages_that_are_refused),
       cmocka_unit_test(keys_of_pools_are_unknown_to_a_text_model),
       cmocka_unit_test(what_is_no_yaml_is_told_with_its_line),
+      cmocka_unit_test(nesting_is_refused_past_its_bound),
       cmocka_unit_test(any_depth_is_refused_at_once),
       cmocka_unit_test(a_byte_order_mark_is_passed_over),
       cmocka_unit_test(every_file_gives_a_name),
