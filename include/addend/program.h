@@ -368,7 +368,8 @@ AD_API AD_CHECKED ad_status ad_params_check_weights(const ad_param_spec *params,
                                                     const ad_weights *weights);
 
 /* The following functions are for `create`. They copy what they are given, except the names of counts, losses, phases
- * and values, which are borrowed. */
+ * and values, which are borrowed. With its module's name and a point between, the name of a parameter or a state has at
+ * most 191 bytes; AD_INVALID otherwise. */
 AD_API AD_CHECKED ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec);
 /* Adds a module with the parameters and states of a list of declarations (layers.h), on the list's mesh; `norm_group`
  * may be NULL. Releases the list in any case. If a declaration failed, returns its status. */

@@ -25,15 +25,18 @@ typedef struct plan {
   const ad_loss_spec *losses;
   size_t loss_count;
   int without_count;
-  int64_t width; /* its key allows 1 to 8; the kind's `check` refuses 3 */
+  int64_t width;             /* its key allows 1 to 8; the kind's `check` refuses 3 */
+  const char *param, *state; /* names of each module's second parameter and of its state; NULL: b and s */
 } plan;
 
 static ad_status run_nothing(void *own, ad_phase_run *at) { return AD_OK; }
 
-static ad_status add_module(ad_program *to, size_t index) {
+static ad_status add_module(const plan *p, ad_program *to, size_t index) {
   static const char *const names[] = {"first", "second"};
   ad_layout layout = ad_layout_all(ad_program_mesh(to, index), AD_R);
-  char a[] = "a", b[] = "b", s[] = "s";  // the program copies these names
+  char a[] = "a", b[256] = "b", s[256] = "s";  // the program copies these names
+  if (p->param) snprintf(b, sizeof b, "%s", p->param);
+  if (p->state) snprintf(s, sizeof s, "%s", p->state);
   ad_param_spec params[] = {
       {.size = sizeof(ad_param_spec), .name = a, .shape = {1, {4}}, .layout = layout, .storage = layout},
       {.size = sizeof(ad_param_spec), .name = b, .shape = {1, {5}}, .layout = layout, .storage = layout}};
@@ -55,7 +58,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   char *memory;
   AD_TRY(ad_new(8, &memory));
   *own = memory;
-  for (size_t i = 0; i < p->modules; i++) AD_TRY(add_module(to, i));
+  for (size_t i = 0; i < p->modules; i++) AD_TRY(add_module(p, to, i));
   ad_count_spec count = {sizeof count, "tokens", ad_layout_all(ad_program_mesh(to, 0), AD_R)};
   if (!p->without_count) AD_TRY(ad_program_add_count(to, &count));
   for (size_t i = 0; i < p->loss_count; i++) AD_TRY(ad_program_add_loss(to, &p->losses[i]));
@@ -106,7 +109,7 @@ static const ad_phase right_order[] = {
     {.size = sizeof(ad_phase), .name = "maker", .gives = h, .run = run_nothing},
     {.size = sizeof(ad_phase), .name = "user", .module = 1, .needs = h, .run = run_nothing}};
 
-static plan right(void) { return (plan){2, right_order, 2, one_loss, 1, 0, 4}; }
+static plan right(void) { return (plan){2, right_order, 2, one_loss, 1, 0, 4, NULL, NULL}; }
 
 static ad_status make_kind(const ad_program_kind *of, const char *first, const char *second, const plan *p,
                            int64_t microbatches, ad_program **out) {
@@ -179,6 +182,33 @@ static void names_of_parameters_carry_their_module_where_there_are_several(void 
     if (modules == 2) assert_string_equal(ad_program_param_name(program, 1, 0, name, sizeof name), "second.a");
     ad_program_destroy(program);
   }
+}
+
+/* A name in the program, such as `first.b`, has at most 191 bytes, so that no buffer cuts it. */
+static void a_name_that_would_be_cut_is_refused(void **state) {
+  char name[AD_PROGRAM_NAME_SIZE + 8], whole[AD_PROGRAM_NAME_SIZE];
+  size_t least = AD_PROGRAM_NAME_SIZE - sizeof "second.";
+  memset(name, 'x', sizeof name);
+  for (int is_state = 0; is_state < 2; is_state++) {
+    plan p = right();
+    ad_program *program;
+    *(is_state ? &p.state : &p.param) = name;
+    name[least] = 0;
+    if (make(&p, &program)) fail_msg("%s", ad_last_error());
+    ad_program_param_name(program, 1, 1, whole, sizeof whole);
+    if (!is_state) assert_int_equal(strlen(whole), AD_PROGRAM_NAME_SIZE - 1);
+    if (!is_state) assert_string_equal(whole + strlen("second."), name);
+    ad_program_destroy(program);
+    name[least] = 'x';
+    name[least + 1] = 0;
+    refused(
+        is_state ? "a state's long name" : "a parameter's long name", &p,
+        is_state ? SAYS_FACTS("second", "state 0", "192", "191") : SAYS_FACTS("second", "parameter 1", "192", "191"));
+    name[least + 1] = 'x';
+  }
+  plan p = right();
+  p.param = "";
+  refused("no name", &p, SAYS_FACTS("first", "parameter 1"));
 }
 
 /* ---- parts of a program that do not fit together ---- */
@@ -445,6 +475,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_program_has_what_its_kind_added),
       cmocka_unit_test(names_of_parameters_carry_their_module_where_there_are_several),
+      cmocka_unit_test(a_name_that_would_be_cut_is_refused),
       cmocka_unit_test(modules_are_those_that_the_kind_names),
       cmocka_unit_test(a_phase_before_the_one_that_gives_is_refused),
       cmocka_unit_test(a_value_is_given_once),

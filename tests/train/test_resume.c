@@ -375,6 +375,91 @@ static void an_interrupted_training_leaves_a_checkpoint(void **state) {
   must(ad_folder_remove(in_folder("checkpoints/step-1")));
 }
 
+/* ---- the longest names ---- */
+
+enum { NAMES = 2 }; /* parameters, and states, whose names differ in the last of 191 bytes */
+
+static const char *longest_name(size_t i) {
+  static char name[NAMES][AD_PROGRAM_NAME_SIZE];
+  memset(name[i], 'n', sizeof name[i]);
+  snprintf(name[i] + AD_PROGRAM_NAME_SIZE - sizeof "named.0", 2, "%zu", i);
+  return name[i];
+}
+
+static ad_status named_phase(void *own, ad_phase_run *at) { return AD_OK; }
+static ad_status named_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
+
+static ad_status named_create(const void *options, ad_program *to, void **own) {
+  const ad_mesh *mesh = ad_program_mesh(to, 0);
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_param_spec params[NAMES];
+  ad_state_spec states[NAMES];
+  for (size_t i = 0; i < NAMES; i++) {
+    params[i] = (ad_param_spec){.size = sizeof *params,
+                                .name = longest_name(i),
+                                .shape = {1, {3}},
+                                .layout = layout,
+                                .storage = layout,
+                                .deviation = 1};
+    states[i] = (ad_state_spec){
+        .size = sizeof *states, .name = params[i].name, .dtype = AD_F32, .shape = {1, {3}}, .layout = layout};
+  }
+  ad_module_spec modules[] = {
+      {.size = sizeof *modules, .name = "named", .mesh = mesh, .params = params, .param_count = NAMES},
+      {.size = sizeof *modules,
+       .name = "state",
+       .mesh = ad_program_mesh(to, 1),
+       .states = states,
+       .state_count = NAMES}};
+  AD_TRY(ad_program_add_module(to, &modules[0]));
+  AD_TRY(ad_program_add_module(to, &modules[1]));
+  AD_TRY(ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "rows", layout}));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "loss"}));
+  return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "none", .run = named_phase});
+}
+
+/* How many elements of the parameters, moments and states are not what they were set to; `sets`: sets them first. */
+static int others(ad_run *run, int sets) {
+  int count = 0;
+  for (size_t i = 0; i < NAMES; i++) {
+    const ad_array *arrays[] = {ad_run_part(run, i, AD_PART_VALUE), ad_run_part(run, i, AD_PART_FIRST_MOMENT),
+                                ad_run_part(run, i, AD_PART_SECOND_MOMENT), ad_run_state(run, 1, i)};
+    for (size_t a = 0; a < 4; a++) {
+      for (size_t k = 0; k < 3; k++) {
+        double wanted = (double)(1 + i + 10 * a + 100 * k);
+        if (sets) ad_array_set(arrays[a], k, wanted);
+        count += ad_array_get(arrays[a], k) != wanted;
+      }
+    }
+  }
+  return count;
+}
+
+static void names_that_differ_in_their_last_byte_are_two_in_a_checkpoint(void **state) {
+  static const char *const modules[] = {"named", "state", NULL};
+  static const ad_program_kind named = {
+      .size = sizeof named, .name = "named", .modules = modules, .create = named_create, .read = named_read};
+  ad_recipe *recipe = NULL;
+  ad_comm *comm;
+  must(ad_program_register(&named));
+  if (ad_recipe_parse("model: {kind: named}\nmesh: {named: dp=1, state: dp=1}\n"
+                      "train: {global_batch: 1, steps: 1, lr: 1}\n",
+                      "named.yaml", NULL, 0, &recipe))
+    fail_msg("%s", ad_last_error());
+  must(ad_comm_open_alone(&comm));
+  for (int loads = 0; loads < 2; loads++) {
+    ad_run *run;
+    int64_t steps;
+    if (ad_run_create(comm, recipe, NULL, &run)) fail_msg("%s", ad_last_error());
+    assert_int_not_equal(others(run, 0), 0);
+    if (loads ? ad_run_load(run, folder, &steps) : (others(run, 1), save(run, STOP))) fail_msg("%s", ad_last_error());
+    assert_int_equal(others(run, 0), 0);
+    ad_run_destroy(run);
+  }
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(a_run_that_was_stopped_takes_the_same_steps_bit_for_bit, make_folder,
@@ -390,6 +475,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_fingerprint_of_an_earlier_version_is_of_the_same_run, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(an_interrupted_training_leaves_a_checkpoint, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(names_that_differ_in_their_last_byte_are_two_in_a_checkpoint, make_folder,
+                                      remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,7 +164,7 @@ static ad_sabotage mistake_of(const ad_place *place, ad_operator op, ad_axis axi
                           .ratio = NAN,
                           .loss_err = NAN,
                           .moved = NAN};
-  char where[2 * AD_PARAM_NAME_SIZE + 128];
+  char where[AD_PROGRAM_NAME_SIZE + 128];
   snprintf(sabotage.name, sizeof sabotage.name, "%s%s%s%s: %s", ad_operator_name(op),
            ad_operator_has_axis(op) ? ":" : "", ad_operator_has_axis(op) ? ad_axis_name(axis) : "",
            in_record ? " in the record" : "", ad_place_print(place, where, sizeof where));

@@ -135,7 +135,7 @@ static const char *caught_param(const ad_sabotage *sabotage) {
 static json_t *derived_document(const ad_sabotage *sabotage) {
   static const char *const phases[] = {"forward", "backward", "step"};
   const ad_planting *planting = &sabotage->planting;
-  char place[2 * AD_PARAM_NAME_SIZE + 128], axes[80];
+  char place[AD_PROGRAM_NAME_SIZE + 128], axes[80];
   if (sabotage->known) return json_null();
   return json_pack("{s:s, s:s, s:o, s:s, s:s, s:s}", "place", ad_place_print(&planting->place, place, sizeof place),
                    "operator", ad_operator_name(planting->operator_), "axis",

@@ -14,7 +14,7 @@
 #include "program/program.h"
 #include "train/run.h"
 
-enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE, TEXT_SIZE = 40 };
+enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, TEXT_SIZE = 40 };
 enum { TOLD_MAX = 5 + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX };
 
 /* A list of arrays to write, of which each rank has its part. */

@@ -147,7 +147,7 @@ ad_needs ad_known_facts(const ad_run *run, int cuts_formulas) {
     if (ad_run_module(run, m)) facts |= facts_of_reducer(ad_module_reducer(ad_run_module(run, m)));
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
-    char name[2 * AD_PARAM_NAME_SIZE];
+    char name[AD_PROGRAM_NAME_SIZE];
     facts |= facts_of_path(at.spec);
     facts |=
         facts_of_contract(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));

@@ -5,6 +5,7 @@
 #define CHECK_PLANTING_H
 #include "addend/parameter.h"
 #include "array/transit.h"
+#include "program/program.h"
 
 /* The operators: what is done to a transition instead of doing it right. */
 #define AD_OPERATOR_LIST(X)                                                                                      \
@@ -32,7 +33,7 @@ typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP
 
 /* One transition of a program: on a tape, on a parameter's path from gradient to storage, of a count, or of a norm. */
 typedef struct ad_place {
-  char what[2 * AD_PARAM_NAME_SIZE]; /* its call site on a tape; its parameter on a path; else "norm" or "count ..." */
+  char what[AD_PROGRAM_NAME_SIZE]; /* its call site on a tape; its parameter on a path; else "norm" or "count ..." */
   ad_place_phase phase;
   ad_move move;
   ad_type from, to;

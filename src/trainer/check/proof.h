@@ -4,6 +4,7 @@
 #include "addend/check.h"
 #include "check/calls.h"
 #include "diff/cause.h"
+#include "program/program.h"
 
 /* What counting a step's addends says of a gradient that is wrong in that step. */
 typedef enum ad_accounted {
@@ -19,7 +20,7 @@ enum { AD_REPORTS_TEXT = 128 };
 /* One parameter's numbers, of the step in which they were worst. In f64 the error is that of the worst element; in
  * dtypes that round it is the norm of the differences over the norm of the reference. */
 typedef struct ad_proof_param {
-  char name[2 * AD_PARAM_NAME_SIZE], mesh[128], layout[160], storage[160], reduced_over[80];
+  char name[AD_PROGRAM_NAME_SIZE], mesh[128], layout[160], storage[160], reduced_over[80];
   int64_t step;
   double ratio;       /* <dist,ref>/<ref,ref>; NaN: not defined */
   double max_rel_err; /* NaN or infinite: fails */
@@ -42,18 +43,18 @@ typedef struct ad_proof_param {
 /* Steps that were skipped because a gradient overflowed; no number of such a step is judged. */
 typedef struct ad_overflow {
   int64_t taken, skipped;
-  int scale, taken_at;                /* exponents of the loss scale in the first skipped and in the last taken step */
-  char param[2 * AD_PARAM_NAME_SIZE]; /* the parameter or travelling value that overflowed in the first skipped step */
+  int scale, taken_at;              /* exponents of the loss scale in the first skipped and in the last taken step */
+  char param[AD_PROGRAM_NAME_SIZE]; /* the parameter or travelling value that overflowed in the first skipped step */
 } ad_overflow;
 
 typedef struct ad_proof {
   int complete; /* all numbers below were written */
   double loss_dist, loss_ref, loss_err, loss_bound;
   double norm_dist, norm_ref, norm_err, norm_bound;
-  char norm_param[2 * AD_PARAM_NAME_SIZE]; /* of parameters that the norm counts more or less than once, the one that
+  char norm_param[AD_PROGRAM_NAME_SIZE]; /* of parameters that the norm counts more or less than once, the one that
                                             * changes it most; "": all are counted once */
-  ad_causes norm_causes;                   /* why it is counted so */
-  int initial_equal;                       /* the first step started from the values that one process draws */
+  ad_causes norm_causes;                 /* why it is counted so */
+  int initial_equal;                     /* the first step started from the values that one process draws */
   int updates_equal; /* the reference's optimizer, fed the distributed gradient, gave the same values and moments, bit
                         for bit */
   int judges_states; /* the program has states, and nothing rounds but f64 */

@@ -31,7 +31,7 @@ typedef struct ad_sabotage {
   int catalogue;         /* number of the published mistake that this one repeats; 0: none */
   double expected_ratio; /* ratio of the wrong gradient to the reference; NaN: it is not one number */
   ad_caught caught;
-  char param[2 * AD_PARAM_NAME_SIZE];
+  char param[AD_PROGRAM_NAME_SIZE];
   double ratio;
   double loss_err; /* relative error of the loss when the mistake was caught; NaN: no number caught it */
   double moved;    /* by how much a mistake that only rounds moved the gradients of a custom program, over what the

@@ -20,6 +20,8 @@
 #include "sample/sampler.h"
 #include "train/provenance.h"
 
+enum { STATE_NAME_SIZE = sizeof "state." + AD_PROGRAM_NAME_SIZE };
+
 /* ---- reading the recipe ---- */
 
 /* Prints a recipe for the model that config.json describes. Its data, mesh and train keys are there because a recipe
@@ -148,7 +150,7 @@ static ad_status read_values(const ad_sample_model *model, const char *run, cons
 }
 
 /* Loads the states of the model's module from a checkpoint. */
-static ad_status load_states(const ad_sample_model *model, const char *folder, char (*names)[AD_PROGRAM_NAME_SIZE],
+static ad_status load_states(const ad_sample_model *model, const char *folder, char (*names)[STATE_NAME_SIZE],
                              ad_checkpoint_value *list) {
   const ad_module_spec *module = ad_program_module(model->program, 0);
   for (size_t i = 0; i < model->state_count; i++) {
@@ -172,7 +174,7 @@ static ad_status find_checkpoints(const ad_sample_model *model, const char *run,
 
 /* Loads the states of the model, if it has any. */
 static ad_status read_states(const ad_sample_model *model, const char *run) {
-  char(*names)[AD_PROGRAM_NAME_SIZE] = NULL, *folder = NULL;
+  char(*names)[STATE_NAME_SIZE] = NULL, *folder = NULL;
   ad_checkpoint_value *list = NULL;
   if (!model->state_count) return AD_OK;
   ad_status status = find_checkpoints(model, run, &folder);

@@ -10,7 +10,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "files/file.h"
 
-enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE + sizeof "value." };
+enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE + sizeof "value." };
 
 /* ---- loading a checkpoint's values ---- */
 

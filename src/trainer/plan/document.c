@@ -205,7 +205,7 @@ static const char *name_of(ad_run *run, size_t index, char *buffer, size_t size)
 static json_t *param_document(ad_run *run, size_t index, ad_collectives *collectives) {
   const ad_param_spec *spec = ad_run_param_at(run, index).spec;
   ad_layout gradient = ad_layout_dual(&spec->layout);
-  char name[256], layout[160], storage[160], dual[160];
+  char name[AD_PROGRAM_NAME_SIZE], layout[160], storage[160], dual[160];
   return json_pack("{s:s, s:I, s:s, s:I, s:s, s:s, s:s, s:O, s:o}", "name", name_of(run, index, name, sizeof name),
                    "numel", (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "pool",
                    (json_int_t)collectives->pool, "layout", ad_layout_shown(&spec->layout, layout, sizeof layout),
@@ -216,7 +216,7 @@ static json_t *param_document(ad_run *run, size_t index, ad_collectives *collect
 
 static json_t *collective_document(ad_run *run, const ad_collectives *of, const ad_planned *planned) {
   json_t *document = step_document(planned, planned->plan.bytes), *names = json_array();
-  char name[256];
+  char name[AD_PROGRAM_NAME_SIZE];
   for (size_t i = 0; i < planned->count; i++)
     json_array_append_new(names, json_string(name_of(run, of->params[planned->first + i], name, sizeof name)));
   ad_run_param first = ad_run_param_at(run, of->params[planned->first]);

@@ -23,7 +23,7 @@ static int is_of(const gradient_row *row, const ad_bucket_plan *bucket) {
 
 static json_t *names_of(const ad_run *run, size_t module, const ad_bucket_plan *bucket) {
   json_t *names = json_array();
-  char name[256];
+  char name[AD_PROGRAM_NAME_SIZE];
   for (size_t i = 0; i < bucket->param_count; i++)
     json_array_append_new(
         names, json_string(ad_program_param_name(ad_run_program(run), module, bucket->params[i], name, sizeof name)));

@@ -84,6 +84,18 @@ static void release_module(ad_planned_module *module) {
   ad_release(module->states);
 }
 
+/* Refuses a name that would be cut where it is MODULE.NAME, as in a checkpoint. `what` and `i` say whose it is. */
+static ad_status check_name(const ad_module_spec *module, const char *what, size_t i, const char *name) {
+  if (!name || !*name) return ad_fail(AD_INVALID, "module `%s`: %s %zu has no name", module->name, what, i);
+  size_t length = strlen(module->name) + 1 + strlen(name);
+  if (length < AD_PROGRAM_NAME_SIZE) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "module `%.80s`: the name of %s %zu, `%.80s`, is too long: with the module's it has %zu bytes; at most "
+      "%d are allowed",
+      module->name, what, i, name, length, AD_PROGRAM_NAME_SIZE - 1);
+}
+
 /* Copies specs. The count goes up with each copy, so that a failure releases what was copied so far. */
 static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to) {
   void *own;
@@ -92,6 +104,7 @@ static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to)
   for (to->spec.param_count = 0; to->spec.param_count < given->param_count; to->spec.param_count++) {
     ad_param_spec *param = &to->params[to->spec.param_count];
     char *name;
+    AD_TRY(check_name(given, "parameter", to->spec.param_count, param->name));
     AD_TRY(ad_copy_string(param->name, &name));
     param->name = name;
   }
@@ -105,6 +118,7 @@ static ad_status copy_states(const ad_module_spec *given, ad_planned_module *to)
   for (to->spec.state_count = 0; to->spec.state_count < given->state_count; to->spec.state_count++) {
     ad_state_spec *state = &to->states[to->spec.state_count];
     char *name;
+    AD_TRY(check_name(given, "state", to->spec.state_count, state->name));
     AD_TRY(ad_copy_string(state->name, &name));
     state->name = name;
   }

@@ -143,6 +143,9 @@ int ad_program_has_held_out(const ad_program *program); /* whether some of its d
 ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mesh *mesh, int64_t *out) AD_CHECKED;
 /* 1: names in the program are MODULE.NAME; 0: the kind has one module, whose names are used as they are. */
 int ad_program_names_modules(const ad_program *program);
+/* Bytes of a parameter's or a state's name with its module's, MODULE.NAME, including the final 0: what ad_program_add_module
+ * allows, so that buffers of this size hold every name in a program. */
+enum { AD_PROGRAM_NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
 /* A parameter's name in the program. Returns buffer. */
 const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size);
 size_t ad_program_module_count(const ad_program *program);

@@ -3,9 +3,9 @@
 #define PROGRAM_WEIGHTS_H
 #include "addend/program.h"
 #include "architecture/architecture.h"
+#include "program/program.h"
 
 /* The parameters of all modules, with the names that they have in the program. */
-enum { AD_PROGRAM_NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
 typedef struct ad_program_params {
   ad_param_spec *list; /* specs with names from `names` */
   char (*names)[AD_PROGRAM_NAME_SIZE];

@@ -16,7 +16,7 @@
 #include "recipe/schedule.h"
 #include "recipe/weights.h"
 
-enum { PATH_SIZE = 256, NAME_SIZE = 256 };
+enum { PATH_SIZE = 256 };
 
 /* 1: all these keys were read without errors; only then can they be judged together. The path of a section stands for
  * all its keys. */
@@ -170,7 +170,7 @@ static void complain(void *context, const char *key, ad_status status, const cha
 static ad_complaints complaints_of(ad_reading *r) { return (ad_complaints){complain, r}; }
 
 static int some_param_matches(const ad_program *program, const char *pattern) {
-  char name[NAME_SIZE];
+  char name[AD_PROGRAM_NAME_SIZE];
   for (size_t m = 0; m < ad_program_module_count(program); m++)
     for (size_t i = 0; i < ad_program_module(program, m)->param_count; i++)
       if (!fnmatch(pattern, ad_program_param_name(program, m, i, name, sizeof name), 0)) return 1;
@@ -179,7 +179,7 @@ static int some_param_matches(const ad_program *program, const char *pattern) {
 
 /* Prints "embedding.weight to final.norm.weight", which is enough to see how names are made. */
 static const char *some_names(const ad_program *program, char *buffer, size_t size) {
-  char first[NAME_SIZE] = "", last[NAME_SIZE] = "";
+  char first[AD_PROGRAM_NAME_SIZE] = "", last[AD_PROGRAM_NAME_SIZE] = "";
   for (size_t m = 0; m < ad_program_module_count(program); m++) {
     size_t count = ad_program_module(program, m)->param_count;
     if (!count) continue;
@@ -191,7 +191,7 @@ static const char *some_names(const ad_program *program, char *buffer, size_t si
 }
 
 static void check_patterns(ad_reading *r, const ad_program *program) {
-  char names[2 * NAME_SIZE + 4];
+  char names[2 * AD_PROGRAM_NAME_SIZE + 4];
   for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
     const char *pattern = r->recipe->precision.overrides[i].pattern;
     if (!some_param_matches(program, pattern))

@@ -152,7 +152,7 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dty
 
 /* Gives one parameter its storage and its contract. */
 static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t module, size_t param, ad_dtype dtype) {
-  char name[256];
+  char name[AD_PROGRAM_NAME_SIZE];
   ad_param_spec *spec = ad_program_param(program, module, param);
   spec->storage = ad_recipe_storage(recipe, spec);
   spec->contract = (ad_contract){.param = dtype, .grad = dtype, .reduce = dtype, .accumulate = dtype};

@@ -8,7 +8,7 @@
 #include "train/fingerprint.h"
 #include "train/run.h"
 
-enum { NAME_SIZE = 256, NUMBERS = 4 };
+enum { NAME_SIZE = sizeof "second_moment." + AD_PROGRAM_NAME_SIZE, NUMBERS = 4 };
 
 typedef struct run_state {
   ad_checkpoint_state state;
@@ -30,7 +30,7 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
  * value itself, the array is listed once. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
-  char name[NAME_SIZE / 2];
+  char name[AD_PROGRAM_NAME_SIZE];
   ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
   for (int part = 0; part < AD_PART_KEPT; part++) {
     ad_array *array = ad_run_part(run, index, (ad_param_part)part);
@@ -41,7 +41,7 @@ static void list_param(ad_run *run, size_t index, run_state *s) {
 
 static void list_states(ad_run *run, size_t m, run_state *s) {
   const ad_module_spec *spec = ad_program_module(run->program, m);
-  char name[NAME_SIZE / 2];
+  char name[AD_PROGRAM_NAME_SIZE];
   for (size_t i = 0; i < spec->state_count; i++) {
     snprintf(name, sizeof name, "%s.%s", spec->name, spec->states[i].name);
     ad_array *state = ad_run_state(run, m, i);

@@ -43,7 +43,7 @@ static ad_module_options module_options(ad_run *run) {
 static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {
   const ad_module_spec *spec = ad_program_module(run->program, i);
   ad_module_options own = *options;
-  char prefix[AD_PARAM_NAME_SIZE], files[AD_PARAM_NAME_SIZE];
+  char prefix[AD_PROGRAM_NAME_SIZE], files[AD_PARAM_NAME_SIZE];
   if (!ad_mesh_has_rank(spec->mesh, ad_comm_rank(run->comm)))
     return run->options.plans ? AD_OK : ad_absent_create(run->comm, spec, options, &run->modules.absent[i]);
   snprintf(prefix, sizeof prefix, "%s.", spec->name);

@@ -28,7 +28,7 @@ static ad_status list_gradients(const ad_run *run, ad_norm_group *group, size_t 
   AD_TRY(ad_grow(&group->names, group->count, group->count + count));
   AD_TRY(ad_grow(&group->places, group->count, group->count + count));
   for (size_t i = 0; i < count; i++) {
-    char name[2 * AD_PARAM_NAME_SIZE];
+    char name[AD_PROGRAM_NAME_SIZE];
     AD_TRY(ad_copy_string(ad_program_param_name(run->program, m, i, name, sizeof name), &group->names[group->count]));
     group->places[group->count] = group->sum_count + i;
     group->arrays[group->count++] = ad_module_part(module, i, AD_PART_GRADIENT);

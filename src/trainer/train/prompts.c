@@ -134,7 +134,7 @@ typedef struct taking {
 static void take_param(void *context, size_t index, const ad_array *whole) {
   const taking *t = context;
   ad_run_param at = ad_run_param_at(t->run, index);
-  char name[2 * AD_PARAM_NAME_SIZE];
+  char name[AD_PROGRAM_NAME_SIZE];
   ad_program_param_name(t->run->program, at.module, at.param, name, sizeof name);
   for (size_t i = 0; i < t->model->params.count; i++)
     if (!strcmp(t->model->params.list[i].name, name)) put(&t->model->arrays[i], whole);

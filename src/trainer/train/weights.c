@@ -14,7 +14,7 @@
 
 /* ---- writing all parameters ---- */
 
-enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
+enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE };
 
 typedef struct described {
   ad_safetensor *tensors;
