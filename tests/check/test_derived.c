@@ -253,6 +253,26 @@ static void a_known_mistake_that_a_custom_program_never_reaches_is_not_planted(v
   assert_int_equal(try_unreached(every_recipe("dp_shard=2 tp=1", 0), message, sizeof message), AD_CAUGHT_UNPLANTED);
 }
 
+/* Whichever allocation fails, that is what is said: no step is taken of a run that was not made. */
+static void transitions_that_found_no_memory_are_not_listed(void **state) {
+  ad_recipe *recipe = every_recipe(worlds[0].mesh, worlds[0].zero);
+  ad_places places = {0};
+  ad_memory_fail_at(0);
+  must(ad_derived_places(recipe, &places));
+  long made = ad_memory_fail_at(0);
+  ad_places_release(&places);
+  assert_true(made > 100);
+  for (long n = 1; n <= made; n += n < 20 ? 1 : made / 50 + 1) {
+    places = (ad_places){0};
+    ad_memory_fail_at(n);
+    ad_status status = ad_derived_places(recipe, &places);
+    ad_memory_fail_at(0);
+    if (status != AD_MEMORY) fail_msg("allocation %ld: %s: %s", n, ad_status_name(status), ad_last_error());
+    assert_null(places.list);
+  }
+  ad_recipe_destroy(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_program_is_proven),
@@ -265,6 +285,7 @@ int main(void) {
       cmocka_unit_test(a_seed_draws_the_same_mistakes_and_another_seed_others),
       cmocka_unit_test(a_known_mistake_that_never_fires_where_it_should_is_a_survivor),
       cmocka_unit_test(a_known_mistake_that_a_custom_program_never_reaches_is_not_planted),
+      cmocka_unit_test(transitions_that_found_no_memory_are_not_listed),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -5,6 +5,9 @@
 #include <math.h>
 
 #include "check/no_axis.h"
+#include "check/norm.h"
+#include "check/prover.h"
+#include "train/run.h"
 
 /* Whether the mistake is made in the norm: in its sum, or in the choice of the copy that counts. */
 static int is_of_norm(const ad_sabotage *tried) {
@@ -147,12 +150,76 @@ static void pools_have_no_axis_in_common(void **state) {
   ad_sabotages_destroy(tried);
 }
 
+/* ---- which parameter changes the norm most ---- */
+
+/* Parameter 1 counts `times`; parameter 2, whose squares are made a `share` of those of parameter 1, `other` times. The
+ * rest counts once. named: the number of the parameter whose count is found to be wrong, 0 if none is. */
+typedef struct counted {
+  double times, share, other;
+  size_t named;
+} counted;
+
+static void count(ad_prover *prover, const counted *c) {
+  ad_array *one = &prover->gradients[1], *two = &prover->gradients[2];
+  double *sums = prover->run->norms.groups[0].sums, *values = two->data, squares[2] = {0};
+  assert_true(one->dtype == AD_F64 && two->dtype == AD_F64);
+  for (size_t k = 0; k < ad_array_numel(one); k++) squares[0] += pow(((double *)one->data)[k], 2);
+  for (size_t k = 0; k < ad_array_numel(two); k++) squares[1] += pow(values[k], 2);
+  for (size_t k = 0; k < ad_array_numel(two); k++) values[k] *= sqrt(c->share * squares[0] / squares[1]);
+  sums[1] = c->times * squares[0];
+  sums[2] = c->other * c->share * squares[0];
+}
+
+static void a_count_is_wrong_beyond_a_millionth_and_the_largest_change_is_named(void **state) {
+  static const counted cases[] = {{1, 1, 1, 0},
+                                  {1 + 0.9e-6, 1, 1, 0},
+                                  {1 - 0.9e-6, 1, 1, 0},
+                                  {1 + 1.1e-6, 1, 1, 1},
+                                  {1 - 1.1e-6, 1, 1, 1},
+                                  {1, 1, 10, 2},
+                                  {2, 1, 10, 2},
+                                  {10, 1, 2, 1},
+                                  {2, 0.1, 10.5, 1},
+                                  {2, 0.1, 11.5, 2},
+                                  {0, 1, 1.5, 1},
+                                  {0, 1, 2.5, 2},
+                                  {1 + 0.9e-6, 1e-8, 2, 2}}; /* what rounding adds to a large one is no change */
+  ad_check_options options = {.size = sizeof options, .steps = 1};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const counted *c = &cases[i];
+    ad_recipe *recipe = small_recipe("dp_shard=1", "", "");
+    ad_prover prover;
+    ad_comm *comm;
+    ad_proof *proof;
+    ad_step_report report;
+    must(ad_comm_open_alone(&comm));
+    must(ad_proof_create(recipe, &proof));
+    ad_proof_job job = {.recipe = recipe, .options = &options, .steps = 1, .proof = proof, .quiet = 1};
+    must(ad_prover_create(&prover, comm, &job));
+    ad_prover_begin(&prover);
+    must(ad_prover_step(&prover, 0, &report));
+    count(&prover, c);
+    must(ad_norm_explain(&prover));
+    const char *named = c->named ? proof->params[c->named].name : "";
+    if (strcmp(proof->norm_param, named) != 0) fail_msg("case %zu: `%s`, not `%s`", i, proof->norm_param, named);
+    for (size_t p = 0; p < prover.param_count && c->named; p++) {
+      double times = p == 1 ? c->times : p == 2 ? c->other : 1;
+      assert_true(fabs(proof->params[p].counted - times) < 1e-9);
+    }
+    ad_prover_destroy(&prover);
+    ad_proof_destroy(proof);
+    ad_comm_close(comm);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(copies_and_shards_are_named_with_their_axes),
       cmocka_unit_test(stages_are_named),
       cmocka_unit_test(a_number_that_two_counts_give_has_two_causes),
       cmocka_unit_test(pools_have_no_axis_in_common),
+      cmocka_unit_test(a_count_is_wrong_beyond_a_millionth_and_the_largest_change_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -614,6 +614,17 @@ says(judged(trio, after=changed), "unexplained", name="a")
 # All ranks gave the sums to other parameters.
 given = lambda p, rank, values: trio.sum_of(trio.params[("abc".index(p.name) + 1) % 3], rank, {(r, 0): 1.0 for r in range(3)})
 found = says(judged(trio, after=given), "other_parameters", None, range(3), name="a", words="the right sum of `b`")
+# The same with exact zeros at the same elements, in a dtype whose smallest allowance is less than any other number.
+zeros = Job("dp=3 tp=2", [Param("a", [6, 5], "tp=S0", dtype="F64"), *(Param(name, [6, 5], dtype="F64") for name in "bc")])
+for (rank, m, name), values in zeros.addends.items():
+    zeros.addends[rank, m, name] = [0.0 if i % 5 == 2 and name != "a" else v for i, v in enumerate(values)]
+other_of = {"b": "c", "c": "b"}
+by_name = {p.name: p for p in zeros.params}
+given = lambda p, rank, values: values if p.name == "a" else zeros.sum_of(by_name[other_of[p.name]], rank, zeros.right(p, rank))
+document = judged(zeros, after=given)
+assert param(document, "a")["pass"]
+for name, other in other_of.items():
+    says(document, "other_parameters", None, range(6), name=name, words=f"the right sum of `{other}`")
 # Rows of sparse gradients that were added in their order.
 sparse = Job("dp=3", [Param("w", [10, 7]), Param("v", [9])])
 own_rows = {0: [1, 3, 8], 1: [0, 3, 5], 2: [2, 4, 8]}

@@ -305,8 +305,12 @@ static void every_token_is_held_against_the_vocabulary(void **state) {
   assert_int_equal(at, FILES_MAX);
   element_is_wrong(path_of[3], 63005, SAYS_FACTS("3.npy", "index 5", "63005"));
   element_is_wrong(path_of[3], 60000, SAYS_FACTS("3.npy", "index 0", "63000", "60000"));
-  at = 0;
-  assert_int_equal(ad_token_files_check(tokens_paths, FILES_MAX, 0, &at), AD_INVALID);
+  for (int64_t none = -1; none <= 0; none++) { /* not even masks are files of such a vocabulary */
+    at = 0;
+    assert_int_equal(ad_token_files_check(mask_paths, FILES_MAX, none, &at), AD_INVALID);
+    assert_says("1", none ? "-1" : "0");
+    assert_int_equal(at, 0);
+  }
   at = 0;
   must(ad_token_masks_check(mask_paths, FILES_MAX, &at));
   element_is_wrong(path_of[0], 0, SAYS_FACTS("0.npy", "<u2", "uint8", "bool"));

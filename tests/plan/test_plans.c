@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "plan/picture.h"
 #include "plan/plan.h"
 #include "says.h"
 #include "train/run.h"
@@ -676,6 +677,48 @@ static void three_pools_are_drawn_side_by_side(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* The left and the right edge of the box of each pool, in a picture of this many pools. Returns how many boxes it has. */
+static int boxes_of(int pools, int edges[][2]) {
+  json_t *plan = json_pack("{s:[], s:[], s:[]}", "pools", "modules", "bridges");
+  char *picture = NULL;
+  size_t size = 0;
+  int y = 0, boxes = 0, x, width;
+  for (int i = 0; i < pools; i++) {
+    json_array_append_new(json_object_get(plan, "pools"), json_pack("{s:i, s:i}", "first_rank", i, "ranks", 1));
+    json_array_append_new(json_object_get(plan, "modules"),
+                          json_pack("{s:i, s:s, s:s}", "pool", i, "name", "m", "mesh", "dp=1"));
+  }
+  FILE *file = open_memstream(&picture, &size);
+  ad_picture_pools(file, plan, &y);
+  assert_int_equal(fclose(file), 0);
+  for (const char *at = picture; (at = strstr(at, "<rect x=")); at++) {
+    if (sscanf(at, "<rect x=\"%d\" y=\"%*d\" width=\"%d\"", &x, &width) != 2 || width == 2) continue; /* 2: a line */
+    edges[boxes][0] = x;
+    edges[boxes++][1] = x + width;
+  }
+  free(picture);
+  json_decref(plan);
+  return boxes;
+}
+
+/* Boxes are as wide as the picture has room for, up to 260, and never touch. */
+static void pools_are_spread_from_margin_to_margin(void **state) {
+  enum { MOST = 12, WIDEST = 260, GAP = 16 };
+  int edges[MOST][2];
+  assert_int_equal(boxes_of(1, edges), 0);
+  for (int pools = 2; pools <= MOST; pools++) {
+    assert_int_equal(boxes_of(pools, edges), pools);
+    assert_int_equal(edges[0][0], PICTURE_MARGIN);
+    assert_int_equal(edges[pools - 1][1], PICTURE_WIDTH - PICTURE_MARGIN);
+    for (int i = 1; i < pools; i++) {
+      int gap = edges[i][0] - edges[i - 1][1], width = edges[i][1] - edges[i][0];
+      assert_int_equal(width, edges[0][1] - edges[0][0]);
+      assert_true(width <= WIDEST && gap >= GAP);
+      if (width < WIDEST) assert_true(gap <= GAP + 2); /* what is left over when the room is divided by whole numbers */
+    }
+  }
+}
+
 int __real_fclose(FILE *file);
 int __wrap_fclose(FILE *file);
 static int fails_at; /* number of the call of fclose from now on that says that it failed; 0: none does */
@@ -856,6 +899,7 @@ int main(void) {
       cmocka_unit_test(a_bridge_between_pools_brings_every_rank_its_rows),
       cmocka_unit_test(each_of_three_pools_is_planned),
       cmocka_unit_test(three_pools_are_drawn_side_by_side),
+      cmocka_unit_test(pools_are_spread_from_margin_to_margin),
       cmocka_unit_test(a_table_without_room_for_all_of_it_is_no_table),
       cmocka_unit_test(a_picture_without_room_for_all_of_it_is_no_picture),
       cmocka_unit_test(what_xml_cannot_hold_is_a_question_mark),

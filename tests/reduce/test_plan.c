@@ -68,7 +68,11 @@ static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   refused(w, &spec, 1, AD_INVALID, "w", "dimension 0", "size -8");
   spec.shape.dim[0] = 8;
   ad_param_spec twice[] = {spec, spec};
-  refused(w, twice, 2, AD_INVALID, "w");
+  refused(w, twice, 2, AD_INVALID, "0", "1", "w");
+  ad_param_spec again[] = {spec, spec, spec, spec};
+  again[0].name = again[2].name = "v"; /* the first that repeats a name stands before one that does so by the alphabet */
+  again[1].name = again[3].name = "a";
+  refused(w, again, 4, AD_INVALID, "0", "2", "v");
   spec.name = "";
   refused(w, &spec, 1, AD_INVALID, NULL);
 }

@@ -187,6 +187,9 @@ static void buckets_of_a_window_hold_two(void **state) {
       assert_int_equal(ad_reducer_bytes(reused), (window ? window : 2) * bucket + sums);
       assert_int_equal(ad_reducer_window_needed(reused), 0);
     }
+    assert_int_equal(reused->windows[0].count, window ? window : 2);
+    for (size_t i = 0; i < reused->windows[0].count; i++) /* planned, so that any machine can plan any model */
+      assert_null(reused->windows[0].slots[i].memory);
     ad_reducer_destroy(own);
     ad_reducer_destroy(reused);
   }

@@ -599,6 +599,7 @@ static void programs(void **state) {
   refused(ad_key_view(mesh, "ep=1", NULL), "out", "NULL");
   assert_null(view);
   refused(ad_program_register(NULL), "kind", "NULL");
+  refused(ad_program_load(NULL), "path", "NULL");
   refused(ad_program_register(&nameless), "kind->name", "NULL");
   refused(ad_program_register(&empty), "kind->create", "NULL");
   assert_null(ad_program_kind_find(NULL));
