@@ -1,5 +1,5 @@
 /* Tests the program ocr without running it: a decoder that does not fit its mesh is refused with numbers that would
- * fit. */
+ * fit; the arrays of a batch are listed microbatch by microbatch. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -52,7 +52,36 @@ static void a_decoder_that_does_not_fit_its_mesh_is_refused(void **state) {
   refused(&options, "dp=1", 1, SAYS_FACTS("model.heads", "d_model", "48", "5", "4", "6"));
 }
 
+/* Memory of a plan and the inputs of a dumped step are what this list has. */
+static void each_microbatch_lists_its_patches_tokens_and_targets(void **state) {
+  static const char *const words[] = {"patches", "tokens", "targets"};
+  for (size_t microbatches = 1; microbatches <= 4; microbatches++) {
+    ad_ocr_options options = tiny();
+    ad_program_setting setting = {.meshes = (const char *const[]){"dp=1", "dp=1"},
+                                  .global_batch = 12,
+                                  .microbatches = (int64_t)microbatches,
+                                  .seed = 5};
+    ad_program *program = NULL;
+    ad_comm *comm;
+    char name[64], expected[64];
+    assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
+    setting.comm = comm;
+    assert_int_equal(ad_program_create(ad_ocr(), &options, &setting, &program), AD_OK);
+    for (size_t i = 0; i < 3 * microbatches; i++) {
+      const ad_array *array = ad_program_batch_array(program, i, name, sizeof name);
+      snprintf(expected, sizeof expected, "microbatch.%zu.%s", i / 3, words[i % 3]);
+      assert_non_null(array);
+      assert_string_equal(name, expected);
+      assert_true(ad_array_bytes(array) > 0);
+    }
+    assert_null(ad_program_batch_array(program, 3 * microbatches, name, sizeof name));
+    ad_program_destroy(program);
+    ad_comm_close(comm);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(a_decoder_that_does_not_fit_its_mesh_is_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_decoder_that_does_not_fit_its_mesh_is_refused),
+                                     cmocka_unit_test(each_microbatch_lists_its_patches_tokens_and_targets)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
