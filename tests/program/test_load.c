@@ -58,9 +58,12 @@ static ad_status make(const void *options, ad_program *to, void **own) { return 
 static ad_status read_nothing(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
 
 static const char *const modules[] = {"model", NULL};
-static const ad_program_kind first = {.size = sizeof first, .name = "first", .modules = modules, .create = make, .read = read_nothing};
-static const ad_program_kind second = {.size = sizeof second, .name = "second", .modules = modules, .create = make, .read = read_nothing};
-static const ad_program_kind other = {.size = sizeof other, .name = "first", .modules = modules, .create = make, .read = read_nothing};
+static const ad_program_kind first = {
+    .size = sizeof first, .name = "first", .modules = modules, .create = make, .read = read_nothing};
+static const ad_program_kind second = {
+    .size = sizeof second, .name = "second", .modules = modules, .create = make, .read = read_nothing};
+static const ad_program_kind other = {
+    .size = sizeof other, .name = "first", .modules = modules, .create = make, .read = read_nothing};
 static const ad_program_kind *const both[] = {&first, &second, NULL}, *const taken[] = {&other, NULL},
                                     *const none[] = {NULL};
 

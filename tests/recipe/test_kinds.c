@@ -19,6 +19,7 @@
 #include "base/memory.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
+#include "recipe/schema.h"
 #include "parsing.h"
 #include "says.h"
 
@@ -382,6 +383,77 @@ static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **
        "mesh: dp=2 ep=2\n" TRAIN);
 }
 
+/* ---- the ranges of numbers ---- */
+
+/* Prints "[1, 4096]", with a parenthesis where the limit itself is not allowed. */
+static void print_range(const ad_key *key, char *buffer, size_t size) {
+  snprintf(buffer, size, "%s%.16g, %.16g%s", key->open_least ? "(" : "[", key->least, key->most,
+           key->open_most ? ")" : "]");
+}
+
+/* The range of every number in recipes of the shipped kinds, which is the same in each kind that has the key. */
+static void a_number_has_its_range_in_every_kind(void **state) {
+  static const struct {
+    const char *range, *keys; /* keys: with a space before and after each */
+  } rows[] = {
+      {"[1, 4096]",
+       " model.layers evaluate.prompt_tokens model.encoder_layers model.patch data.chars "
+       "data.height data.sizes importance.layers "},
+      {"[1, 1048576]",
+       " model.d_model model.heads model.experts model.top_k model.encoder_d_model "
+       "model.encoder_heads importance.d_model importance.heads sites[].components "},
+      {"(1, 1000000000000]", " model.rotary_base "},
+      {"[0, 1048576]", " model.kv_heads model.head_dim evaluate.samples evaluate.lines "},
+      {"(0, 1]", " model.norm_epsilon train.epsilon losses.sparsity.epsilon ascent.eps "},
+      {"(0, 1000000000000]", " model.rotary_scaling "},
+      {"[1, 16777216]", " model.vocabulary data.seq train.global_batch target.global_batch "},
+      {"[0, 4194304]", " model.d_hidden model.shared_experts "},
+      {"[0, 1]",
+       " data.valid train.final_lr_fraction model.balance_rate data.noise "
+       "losses.sparsity.anneal_from losses.sparsity.anneal_to ascent.lr "},
+      {"[0, 1)", " data.held_out train.beta1 train.beta2 "},
+      {"[-24, 24]", " precision.loss_scale "},
+      {"[0, 3]", " shard.zero "},
+      {"(0, 65536]", " shard.bucket_mib "},
+      {"[0, 4096]", " shard.window shard.prefetch schedule.layers "},
+      {"[0, 2048]", " schedule.stages "},
+      {"[1, 1024]", " train.microbatches "},
+      {"[1, 4294967296]", " train.steps "},
+      {"[0, 1000000]", " train.lr model.balance_loss target.lr losses.sparsity.beta "},
+      {"[0, 4294967296]", " train.warmup evaluate.every checkpoint.every target.steps target.warmup "},
+      {"[0, 1e+300]", " train.clip "},
+      {"[0, 1000]", " train.weight_decay target.weight_decay ascent.steps "},
+      {"[0, 9007199254740992]", " train.seed "},
+      {"[1, 50]", " checkpoint.keep "},
+      {"[1, 4194304]", " model.expert_hidden "},
+      {"(0, 1000000000]", " model.capacity "},
+      {"[1, 65536]", " data.width "},
+      {"[-1, 1]", " data.weights "},
+      {"[0, 45]", " data.rotation "},
+      {"[0, 1000000000000]",
+       " losses.faithfulness.coefficient losses.stochastic.coefficient losses.sparsity.coefficient "
+       "losses.adversarial.coefficient "},
+      {"(0, 16]", " losses.sparsity.power losses.sparsity.last_power "},
+  };
+  const ad_program_kind *const kinds[] = {ad_gpt(), ad_moe(), ad_ocr(), ad_decompose()};
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    ad_schema schema;
+    assert_int_equal(ad_schema_create(kinds[k], &schema), AD_OK);
+    for (size_t i = 0; i < schema.count; i++) {
+      const ad_key *key = &schema.entries[i].key;
+      char range[64], word[64];
+      size_t at = 0;
+      if (key->kind != AD_KEY_INTEGER && key->kind != AD_KEY_NUMBER) continue;
+      print_range(key, range, sizeof range);
+      snprintf(word, sizeof word, " %s ", key->path);
+      while (at < sizeof rows / sizeof *rows && strcmp(rows[at].range, range) != 0) at++;
+      if (at == sizeof rows / sizeof *rows || !strstr(rows[at].keys, word))
+        fail_msg("%s: %s has the range %s, and no such row has the key", kinds[k]->name, key->path, range);
+    }
+    ad_schema_release(&schema);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(kinds_are_found_by_their_name),
@@ -401,6 +473,7 @@ int main(void) {
       cmocka_unit_test(contracts_and_storage_are_said_of_the_parameters_of_all_modules),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
       cmocka_unit_test(a_program_made_without_a_recipe_is_refused_in_the_same_words),
+      cmocka_unit_test(a_number_has_its_range_in_every_kind),
       cmocka_unit_test(a_key_that_is_there_already_is_refused),  // must be last: the kind that it registers stays
   };
   return cmocka_run_group_tests(tests, register_pair, NULL);

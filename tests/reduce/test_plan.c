@@ -70,8 +70,8 @@ static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   ad_param_spec twice[] = {spec, spec};
   refused(w, twice, 2, AD_INVALID, "0", "1", "w");
   ad_param_spec again[] = {spec, spec, spec, spec};
-  again[0].name = again[2].name = "v"; /* the first that repeats a name stands before one that does so by the alphabet */
-  again[1].name = again[3].name = "a";
+  again[0].name = again[2].name = "v";
+  again[1].name = again[3].name = "a"; /* first by the alphabet, but its second one comes later */
   refused(w, again, 4, AD_INVALID, "0", "2", "v");
   spec.name = "";
   refused(w, &spec, 1, AD_INVALID, NULL);

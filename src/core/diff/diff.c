@@ -404,8 +404,7 @@ ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options 
   ad_said said = {0};
   AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));
   ad_status status = diff_all(files, count, &taken, &said);
-  char *text =
-      status ? NULL : ad_json_dumps(said.document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+  char *text = status ? NULL : ad_json_dumps(said.document);
   json_decref(said.document);
   if (status) return status;
   if (!text) return ad_fail(AD_MEMORY, "no memory for the JSON document of the dump");

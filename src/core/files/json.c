@@ -44,8 +44,8 @@ json_t *ad_json_text(const char *text) {
   return string;
 }
 
-char *ad_json_dumps(const json_t *document, size_t flags) {
-  char *plain = json_dumps(document, flags), *text, *to;
+char *ad_json_dumps(const json_t *document) {
+  char *plain = json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)), *text, *to;
   if (!plain) return NULL;
   if (ad_new(6 * strlen(plain) + 1, &text)) { /* DEL becomes six bytes */
     free(plain);

@@ -11,9 +11,10 @@
 AD_INTERNAL AD_CHECKED ad_status ad_json_read(const char *path, json_t **out);
 /* Replaces every text of the document by its printable form (ad_printable), for tables; -1: no memory. */
 AD_CHECKED int ad_json_make_printable(json_t *document);
-/* Like json_dumps, for documents that commands print: what a terminal would obey (ad_control_at) is written as
- * \uHHHH, so that it may show the document. */
-AD_INTERNAL char *ad_json_dumps(const json_t *document, size_t flags);
+/* A document as commands print it: a line for each entry, keys in the order in which they were set, numbers with all
+ * their digits. What a terminal would obey (ad_control_at) is written as \uHHHH, so that it may show the document. Free
+ * it with ad_release. NULL: no memory. */
+AD_INTERNAL char *ad_json_dumps(const json_t *document);
 /* Makes a JSON string of a text from outside. JSON cannot hold a text that is not UTF-8: each of its bytes beyond ASCII
  * becomes '?'. NULL: no memory. */
 AD_INTERNAL json_t *ad_json_text(const char *text);

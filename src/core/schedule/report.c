@@ -106,7 +106,7 @@ ad_status ad_table_report(const ad_table *table, const ad_table_options *options
   ad_status status = ad_table_judged_create(table, options, &judged);
   if (status) return status;
   json_t *document = document_of(&judged);
-  char *text = document ? ad_json_dumps(document, JSON_REAL_PRECISION(17) | JSON_INDENT(1)) : NULL;
+  char *text = document ? ad_json_dumps(document) : NULL;
   json_decref(document);
   *holds = judged.holds;
   ad_table_judged_destroy(&judged);

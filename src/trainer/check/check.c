@@ -74,8 +74,7 @@ static ad_check_options slope_options(const ad_check_options *options) {
 
 static ad_status print_document(const ad_findings *findings, char **json) {
   json_t *document = ad_findings_document(findings);
-  char *text =
-      document ? ad_json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)) : NULL;
+  char *text = document ? ad_json_dumps(document) : NULL;
   json_decref(document);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the proof");
   *json = text;

@@ -335,7 +335,7 @@ ad_status ad_plan_compare_json(const ad_plan_comparison *of, char **out) {
   json_t *document;
   AD_NEED(of, out);
   AD_TRY(document_of(__func__, of, &document));
-  *out = ad_json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+  *out = ad_json_dumps(document);
   json_decref(document);
   return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the JSON document of plans");
 }

@@ -300,7 +300,7 @@ ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, 
   AD_NEED(recipe, out);
   json_t *document;
   AD_TRY(ad_plan_document(recipe, options, &document));
-  char *text = ad_json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+  char *text = ad_json_dumps(document);
   json_decref(document);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the JSON document of the plan");
   *out = text;
