@@ -794,6 +794,29 @@ static void padding_counts_neither_in_the_loss_nor_in_its_gradient(void **state)
   world_close(&w);
 }
 
+/* A padded row's gradient keeps what another use of the logits adds to it, before or after the loss. */
+static void padding_takes_no_other_gradient_away(void **state) {
+  world w = world_open();
+  for (int is_first = 0; is_first < 2; is_first++) {
+    ad_tape *tape = open_tape(&w, AD_F64);
+    double logits[6] = {1, 2, 3, 4, 5, 6};
+    int32_t targets[2] = {2, -1};
+    ad_array x = ad_array_describe(w.comm, AD_F64, &(ad_shape){3, {1, 2, 3}}, &w.layout);
+    ad_array y = ad_array_describe(w.comm, AD_I32, &(ad_shape){2, {1, 2}}, &w.layout);
+    x.data = logits;
+    y.data = targets;
+    ad_tensor *leaf = ad_input(tape, &x), *loss = is_first ? ad_cross_entropy(tape, leaf, ad_constant(tape, &y)) : NULL;
+    ad_tensor *sum = ad_sum(tape, leaf);
+    if (!is_first) loss = ad_cross_entropy(tape, leaf, ad_constant(tape, &y));
+    must(ad_backward(tape, ad_add(tape, loss, sum)));
+    double sum_of_exponentials = exp(-2) + exp(-1) + 1;
+    assert_true(fabs(element(ad_grad(leaf), 0) - (1 + exp(-2) / sum_of_exponentials)) < 1e-15);
+    for (size_t i = 3; i < 6; i++) assert_true(element(ad_grad(leaf), i) == 1);
+    ad_tape_destroy(tape);
+  }
+  world_close(&w);
+}
+
 static void divide_by_zero(const world *w, const ad_count *none, int shares) {
   ad_tape *tape = open_tape(w, AD_F32);
   ad_array x = random_array(w, AD_F32, (ad_shape){1, {5}}, 1, 0);
@@ -875,6 +898,7 @@ int main(void) {
       cmocka_unit_test(attention_is_the_softmax_average_of_what_came_before),
       cmocka_unit_test(attention_to_all_is_the_softmax_average_of_the_sequence),
       cmocka_unit_test(padding_counts_neither_in_the_loss_nor_in_its_gradient),
+      cmocka_unit_test(padding_takes_no_other_gradient_away),
       cmocka_unit_test(a_count_of_zero_gives_gradient_zero),
       cmocka_unit_test(the_shares_of_the_microbatches_are_their_part_of_the_count),
   };

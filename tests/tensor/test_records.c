@@ -15,8 +15,8 @@ typedef struct above_numbers {
 static double limit_of(const ad_tensor *out) { return ((const above_numbers *)out->own)->limit; }
 
 static ad_status above_describe(ad_tape *tape, ad_tensor *out) {
-  out->array = out->operand[0]->array;  // the output's shape is the operand's; engine dry has no values
-  out->array.data = NULL;
+  const ad_array *x = ad_operand(out, 0);  // the output's shape is the operand's; engine dry has no values
+  ad_result_set(out, x->dtype, &x->shape, &x->layout);
   return AD_OK;
 }
 
@@ -31,8 +31,8 @@ static ad_status above_forward(ad_tape *tape, ad_tensor *out) {
     if (element(x, i) > limit_of(out)) packed[count++] = element(x, i);
   AD_TRY(ad_tape_take(tape, count * sizeof *packed, &memory));
   memcpy(memory, packed, count * sizeof *packed);
-  out->array = ad_array_describe(ad_tape_comm(tape), x->dtype, &(ad_shape){1, {(int64_t)count}}, &x->layout);
-  out->array.data = memory;
+  ad_result_set(out, x->dtype, &(ad_shape){1, {(int64_t)count}}, &x->layout);
+  ad_result_set_data(out, memory);
   return AD_OK;
 }
 

@@ -351,6 +351,30 @@ static ad_status fails_where_it_is_cut(ad_tape *tape, ad_tensor *out) {
   return is_cut ? ad_fail(AD_TYPE, "mine.c: it is cut") : bend_forward(tape, out);
 }
 
+/* Mistake: the result is off only where it is cut over two axes. */
+static ad_status is_off_where_it_is_cut_twice(ad_tape *tape, ad_tensor *out) {
+  ad_axes cut = ad_layout_cut_axes(&ad_tensor_array(out)->layout);
+  AD_TRY(bend_forward(tape, out));
+  if ((cut & AD_AXES(AD_DP_SHARD)) && (cut & AD_AXES(AD_TP))) ad_array_set(ad_tensor_array(out), 0, 1e3);
+  return AD_OK;
+}
+
+/* Mistake: the result is off only where operands have the type I over two axes. */
+static ad_status is_off_where_it_is_whole_twice(ad_tape *tape, ad_tensor *out) {
+  ad_axes whole = ad_layout_axes_of(&ad_tensor_array(out)->layout, AD_I);
+  AD_TRY(bend_forward(tape, out));
+  if ((whole & AD_AXES(AD_DP_SHARD)) && (whole & AD_AXES(AD_TP))) ad_array_set(ad_tensor_array(out), 0, 1e3);
+  return AD_OK;
+}
+
+static void operands_are_laid_out_on_two_axes(void **state) {
+  ad_operation other = bend;
+  other.forward = is_off_where_it_is_cut_twice;
+  BREAKS("is_off_where_it_is_cut_twice", &other, "dp_shard=2 tp=3", "element 0");
+  other.forward = is_off_where_it_is_whole_twice;
+  BREAKS("is_off_where_it_is_whole_twice", &other, "dp_shard=I tp=I", "dp_shard=2 tp=3", "element 0");
+}
+
 /* Where the type rule accepts operands, forward must work. */
 static void a_forward_that_fails_is_no_refusal(void **state) {
   ad_operation other = bend;
@@ -476,6 +500,7 @@ int main(void) {
       cmocka_unit_test(what_is_linear_is_made_of_the_others),
       cmocka_unit_test(backward_is_the_derivative_of_forward_in_every_dtype),
       cmocka_unit_test(the_rule_is_held_to_what_ranks_make),
+      cmocka_unit_test(operands_are_laid_out_on_two_axes),
       cmocka_unit_test(a_forward_that_fails_is_no_refusal),
       cmocka_unit_test(a_dimension_that_must_be_whole_is_found),
       cmocka_unit_test(a_backward_that_is_not_linear_says_so),

@@ -128,7 +128,22 @@ static void shapes_that_differ_are_named(void **state) {
   ad_attention(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)),
                leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), 5);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-  assert_says("attention", "head_dim 5");
+  assert_says("attention", "head_dim 5", "12", "12");
+}
+
+/* The numbers of heads that a message names are those of the operands: 12 / 4 and 8 / 4. */
+static void heads_that_do_not_go_together_are_counted(void **state) {
+  dry_world *d = *state;
+  for (int64_t head_dim = 4; head_dim <= 8; head_dim += 4) {
+    ad_tensor *keys = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 8));
+    ad_attention(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), keys, keys, head_dim);
+    assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+    if (head_dim == 4)
+      assert_says("attention", "2", "3");
+    else
+      assert_says("attention", "head_dim 8", "12", "8");
+    ad_tape_reset(d->tape);
+  }
 }
 
 static void heads_are_not_cut_in_two(void **state) {
@@ -803,6 +818,7 @@ int main(void) {
       TEST(gradients_have_the_dual_layout),
       TEST(the_first_error_sticks),
       TEST(shapes_that_differ_are_named),
+      TEST(heads_that_do_not_go_together_are_counted),
       TEST(heads_are_not_cut_in_two),
       TEST(scaled_rotations_have_numbers_that_mean_something),
       TEST(indices_are_i32_and_values_are_not),
