@@ -221,6 +221,38 @@ static void kept_keys_are_of_the_tokens_before(void **state) {
   ad_sampler_close(sampler);
 }
 
+/* The last logits of a mixture of experts with random values, in which one block's bias is far above its other ones for
+ * one expert; block -1: in none. */
+static void read_with_bias(const ad_recipe *recipe, int block, double *logits) {
+  ad_sampler *sampler;
+  const int32_t tokens[] = {1, 7, 3};
+  ad_sampler_options options = {.size = sizeof options, .dtype = AD_F64};
+  if (ad_sampler_create(recipe, &options, &sampler)) fail_msg("%s", ad_last_error());
+  const ad_sample_model *model = &sampler->model;
+  for (size_t i = 0; i < model->params.count; i++)
+    for (size_t k = 0; k < ad_array_numel(&model->arrays[i]); k++)
+      ad_array_set(&model->arrays[i], k, ad_random_normal(3, i, k));
+  assert_int_equal(model->state_count, 2);
+  for (int i = 0; i < 2; i++) ad_array_set(&model->states[i], 2, i == block ? 1e3 : 0);
+  read_tokens(sampler, tokens, 3);
+  memcpy(logits, ad_sampler_logits(sampler), 256 * sizeof *logits);
+  ad_sampler_close(sampler);
+}
+
+static void every_blocks_bias_chooses_its_experts(void **state) {
+  static double logits[3][256];
+  ad_recipe *recipe;
+  if (ad_recipe_parse("model: {kind: moe, layers: 2, d_model: 8, heads: 2, experts: 5, top_k: 1, expert_hidden: 8, "
+                      "balance_rate: 0.1}\ndata: {text: a, seq: 6}\nmesh: dp=1\n"
+                      "train: {global_batch: 1, steps: 1, lr: 1}\n",
+                      "bias.yaml", NULL, 0, &recipe))
+    fail_msg("%s", ad_last_error());
+  for (int block = -1; block < 2; block++) read_with_bias(recipe, block, logits[1 + block]);
+  for (int a = 0; a < 3; a++)
+    for (int b = 0; b < a; b++) assert_memory_not_equal(logits[a], logits[b], sizeof logits[a]);
+  ad_recipe_destroy(recipe);
+}
+
 static void refuses(const char *name, const char *from, const ad_sampler_options *options, const char *const *facts) {
   ad_sampler *sampler = NULL;
   assert_int_not_equal(ad_sampler_open(from, options, &sampler), AD_OK);
@@ -251,11 +283,11 @@ static void what_does_not_fit_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(logits_are_those_of_transformers),    cmocka_unit_test(a_part_follows_a_part),
-      cmocka_unit_test(greedy_tokens_are_those_of_generate), cmocka_unit_test(draws_follow_the_softmax),
-      cmocka_unit_test(draws_are_those_of_the_header),       cmocka_unit_test(wide_parameters_are_wide),
-      cmocka_unit_test(kept_keys_are_of_the_tokens_before),  cmocka_unit_test(logits_in_bf16_are_near),
-      cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(logits_are_those_of_transformers),      cmocka_unit_test(a_part_follows_a_part),
+      cmocka_unit_test(greedy_tokens_are_those_of_generate),   cmocka_unit_test(draws_follow_the_softmax),
+      cmocka_unit_test(draws_are_those_of_the_header),         cmocka_unit_test(wide_parameters_are_wide),
+      cmocka_unit_test(kept_keys_are_of_the_tokens_before),    cmocka_unit_test(logits_in_bf16_are_near),
+      cmocka_unit_test(every_blocks_bias_chooses_its_experts), cmocka_unit_test(what_does_not_fit_is_refused),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;
   return cmocka_run_group_tests(tests, NULL, NULL);

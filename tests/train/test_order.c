@@ -7,6 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/error.h"
+#include "base/memory.h"
 #include "says.h"
 #include "schedule/table.h"
 #include "train/order.h"
@@ -91,11 +92,30 @@ static void modules_that_share_some_of_their_ranks_are_refused(void **state) {
   destroy(&m);
 }
 
+/* Edges that were not all found for want of memory are no table: each allocation fails in turn. */
+static void without_memory_there_is_no_table(void **state) {
+  int has_failed = 1;
+  long n = 0;
+  for (; has_failed && n < 1000; n++) {
+    made m;
+    ad_order order;
+    make(&m, 2, 3, both);
+    ad_memory_fail_at(n + 1);
+    ad_status status = ad_order_create(&m.program, 0, MICROBATCHES, NULL, &order);
+    has_failed = ad_memory_fail_at(0) > n;
+    assert_int_equal(status, has_failed ? AD_MEMORY : AD_OK);
+    ad_order_release(&order);
+    destroy(&m);
+  }
+  assert_true(n > 10 && !has_failed);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_second_user_gets_a_value_from_the_first_one_of_its_ranks),
       cmocka_unit_test(gradients_come_back_over_an_edge_if_that_of_any_value_does),
       cmocka_unit_test(modules_that_share_some_of_their_ranks_are_refused),
+      cmocka_unit_test(without_memory_there_is_no_table),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
