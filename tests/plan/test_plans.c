@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -360,6 +363,53 @@ static void a_model_of_4096_layers_is_planned(void **state) {
   json_array_foreach(json_object_get(plan, "params"), i, param)
       assert_int_equal(json_array_size(json_object_get(param, "path")), 4);
   json_decref(plan);
+}
+
+/* Plans a model whose matrices have up to 2^43 elements, in a process that may take another GiB of addresses. Exits. */
+static void plan_in_a_gib(const char *mesh, int zero, const char *more) {
+  enum { GIB = 1 << 30 };
+  char text[640];
+  long pages = 0;
+  ad_recipe *recipe = NULL;
+  json_t *plan = NULL;
+  FILE *file = fopen("/proc/self/statm", "r");
+  if (!file || fscanf(file, "%ld", &pages) != 1) _exit(2);
+  fclose(file);
+  rlim_t bytes = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + GIB;
+  snprintf(text, sizeof text,
+           "name: huge\nmodel: {d_model: 1048576, heads: 4096, vocabulary: 8388608, layers: 2, %s\n"
+           "data: {text: [/usr/share/common-licenses], seq: 65536}\nmesh: \"%s\"\nshard: {zero: %d}\n"
+           "train: {global_batch: 48, microbatches: 3, steps: 2, lr: 1e-2}\n",
+           more, mesh, zero);
+  if (setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes})) _exit(2);
+  ad_status status = ad_recipe_parse(text, "huge.yaml", NULL, 0, &recipe);
+  if (!status) status = ad_plan_document(recipe, NULL, &plan);
+  if (status) fprintf(stderr, "%s, zero %d, %s: %s\n", mesh, zero, more, ad_last_error());
+  _exit(status != AD_OK);
+}
+
+/* What a rank would hold is counted, and held by none: a plan needs memory for the names and shapes alone. */
+static void a_model_larger_than_memory_is_planned(void **state) {
+  static const struct {
+    const char *mesh, *more;
+  } cases[] = {{"dp_replicate=2 dp_shard=2 tp=2", "kind: gpt}"},
+               {"dp_replicate=2 dp_shard=2 cp=2", "kind: gpt}\nprecision: {compute: bf16, param: bf16}"},
+               {"pp=2 dp_shard=2", "kind: gpt}\ncheckpoint: {every: 1}"},
+               {"dp_shard=4 tp=2", "kind: moe, experts: 8, top_k: 2, expert_hidden: 4194304}\n"
+                                   "views: {sparse: \"efsdp=2 ep=2 etp=2\"}"}};
+#if defined(AD_SANITIZED) /* sanitizers reserve terabytes of addresses */
+  skip();
+#endif
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int zero = 0; zero <= 3; zero++) {
+      int status = -1;
+      fflush(NULL);
+      pid_t child = fork();
+      if (!child) plan_in_a_gib(cases[i].mesh, zero, cases[i].more);
+      assert_int_equal(waitpid(child, &status, 0), child);
+      if (status) fail_msg("%s, zero %d: status %#x", cases[i].mesh, zero, status);
+    }
+  }
 }
 
 /* Two neighbouring parameters have gradients in one dtype: one is raw, the other has that gradient dtype. */
@@ -886,6 +936,7 @@ int main(void) {
       cmocka_unit_test(the_largest_mesh_is_planned),
       cmocka_unit_test(the_node_that_needs_most_is_found),
       cmocka_unit_test(a_model_of_4096_layers_is_planned),
+      cmocka_unit_test(a_model_larger_than_memory_is_planned),
       cmocka_unit_test(the_same_name_twice_is_still_found),
       cmocka_unit_test(a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype),
       cmocka_unit_test(each_microbatch_is_summed_as_its_own_word_says),

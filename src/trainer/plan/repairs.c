@@ -104,7 +104,7 @@ static const char *print_others(const ad_repair *found, const ad_repair_search *
 }
 
 ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context) {
-  char message[AD_MESSAGE_MAX], text[256], others[128];
+  char message[AD_MESSAGE_MAX], text[AD_MESSAGE_MAX], others[128];
   ad_repair repair;
   ad_repair_search search;
   int found;
