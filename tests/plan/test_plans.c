@@ -395,8 +395,9 @@ static void a_model_larger_than_memory_is_planned(void **state) {
   } cases[] = {{"dp_replicate=2 dp_shard=2 tp=2", "kind: gpt}"},
                {"dp_replicate=2 dp_shard=2 cp=2", "kind: gpt}\nprecision: {compute: bf16, param: bf16}"},
                {"pp=2 dp_shard=2", "kind: gpt}\ncheckpoint: {every: 1}"},
-               {"dp_shard=4 tp=2", "kind: moe, experts: 8, top_k: 2, expert_hidden: 4194304}\n"
-                                   "views: {sparse: \"efsdp=2 ep=2 etp=2\"}"}};
+               {"dp_shard=4 tp=2",
+                "kind: moe, experts: 8, top_k: 2, expert_hidden: 4194304}\n"
+                "views: {sparse: \"efsdp=2 ep=2 etp=2\"}"}};
 #if defined(AD_SANITIZED) /* sanitizers reserve terabytes of addresses */
   skip();
 #endif
