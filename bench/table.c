@@ -378,7 +378,7 @@ char *bench_table(const char *json) {
   FILE *to = document ? open_memstream(&text, &size) : NULL;
   if (to) {
     print_document(to, document);
-    if (fclose(to)) text = NULL;
+    if (fclose(to)) free(text), text = NULL;
   }
   json_decref(document);
   return text;

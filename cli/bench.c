@@ -85,8 +85,7 @@ static char *say_ops(int key, const char *text, void *input) {
   if (!file) return (char *)text;
   fputs(text, file);
   for (int i = 0; bench_op(i); i++) fprintf(file, "%s%s", !i ? "" : bench_op(i + 1) ? ", " : " or ", bench_op(i));
-  fclose(file);
-  return help;
+  return fclose(file) ? (free(help), (char *)text) : help;
 }
 
 static void parse_largest(const char *argument, bench_options *bench, struct argp_state *state) {

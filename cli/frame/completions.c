@@ -349,13 +349,15 @@ static int print_for(const char *program, const shell *of, const ad_cli_command 
   char *text = NULL;
   size_t size;
   FILE *screen = stdout, *memory = open_memstream(&text, &size);
-  if (!memory) return fprintf(stderr, "addend: no memory for the completions\n"), CLI_UNFINISHED;
-  stdout = memory;
-  print_completions(of, commands, count, keys);
-  stdout = screen;
-  if (!fclose(memory)) print_renamed(text, program);
+  if (memory) {
+    stdout = memory;
+    print_completions(of, commands, count, keys);
+    stdout = screen;
+  }
+  int is_whole = memory && !fclose(memory);
+  if (is_whole) print_renamed(text, program);
   free(text);
-  return ad_cli_print("");
+  return is_whole ? ad_cli_print("") : ad_cli_failed(ad_fail(AD_MEMORY, "no memory for the completions"));
 }
 
 int ad_cli_completions(const char *program, const ad_cli_command *commands, int count, const char *name) {

@@ -123,10 +123,7 @@ static int is_under_way(const void *context, uint64_t number) {
 
 ad_status ad_comm_flight_record(const ad_comm *comm, char **out) {
   AD_NEED(comm, out);
-  char *text = ad_recorder_print(&comm->recorder, is_under_way, comm);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the flight record");
-  *out = text;
-  return AD_OK;
+  return ad_recorder_print(&comm->recorder, is_under_way, comm, out);
 }
 
 typedef struct flight_record {
@@ -143,13 +140,14 @@ static ad_status print_flight_record(FILE *file, void *context) {
 // error that is being reported as it is: that one matters more.
 static void dump_flight_record(const ad_comm *comm) {
   const char *folder = ad_environment_text("ADDEND_FLIGHT_DIR");
-  char path[4096], kept[AD_MESSAGE_MAX];
-  char *text = folder ? ad_recorder_print(&comm->recorder, is_under_way, comm) : NULL;
-  if (!text) return;
+  char path[4096], kept[AD_MESSAGE_MAX], *text = NULL;
+  if (!folder) return;
   snprintf(path, sizeof path, "%s/flight-%" PRId64 ".txt", folder, comm->rank);
   snprintf(kept, sizeof kept, "%s", ad_last_error());
+  ad_status status = ad_recorder_print(&comm->recorder, is_under_way, comm, &text);
   flight_record record = {comm->broken_message, text};
-  if (ad_unfinished_write(path, print_flight_record, &record, NULL)) {
+  if (!status) status = ad_unfinished_write(path, print_flight_record, &record, NULL);
+  if (status) {
     ad_log(AD_LOG_WARNING, "the flight record was not written: %s", ad_last_error());
     ad_fail(comm->broken, "%s", kept);
   }

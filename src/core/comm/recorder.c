@@ -4,9 +4,9 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
+#include "base/text_stream.h"
 
 void ad_recorder_open(ad_recorder *recorder) { recorder->opened = ad_now(); }
 
@@ -37,22 +37,16 @@ static void print_line(FILE *stream, const ad_recorder *recorder, const ad_recor
           under_way ? "under way" : "done", 1e-9 * (double)(recorded->started - recorder->opened));
 }
 
-char *ad_recorder_print(const ad_recorder *recorder, int (*under_way)(const void *context, uint64_t number),
-                        const void *context) {
-  char *text = NULL;
-  size_t size = 0;
+ad_status ad_recorder_print(const ad_recorder *recorder, int (*under_way)(const void *context, uint64_t number),
+                            const void *context, char **out) {
+  ad_text_stream to;
   uint64_t last = 0;
-  FILE *stream = open_memstream(&text, &size);
-  if (!stream) return NULL;
+  AD_TRY(ad_text_stream_open("the flight record", &to));
   for (int i = 0; i < AD_RECORDED_CALLS; i++)
     if (recorder->calls[i].number > last) last = recorder->calls[i].number;
   for (uint64_t number = last < AD_RECORDED_CALLS ? 1 : last - AD_RECORDED_CALLS + 1; number <= last; number++) {
     const ad_recorded *recorded = &recorder->calls[number % AD_RECORDED_CALLS];
-    if (recorded->number == number) print_line(stream, recorder, recorded, under_way(context, number));
+    if (recorded->number == number) print_line(to.file, recorder, recorded, under_way(context, number));
   }
-  if (fclose(stream)) {
-    free(text);
-    return NULL;
-  }
-  return text;
+  return ad_text_stream_close(&to, AD_OK, out);
 }

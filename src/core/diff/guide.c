@@ -3,13 +3,13 @@
 #include "diff/guide.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "addend/diff.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/nearest.h"
 #include "base/text.h"
+#include "base/text_stream.h"
 
 static const ad_guide_page *find(const char *name) {
   for (const ad_guide_page *page = ad_guide_pages; page->name; page++)
@@ -41,17 +41,10 @@ static void print_title(FILE *file, const ad_guide_page *page) {
 
 /* Prints the names and titles of all pages. */
 static ad_status list(char **out) {
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = open_memstream(&text, &size);
-  if (!file) return ad_fail(AD_MEMORY, "no memory for the list of pages");
-  for (const ad_guide_page *page = ad_guide_pages; page->name; page++) print_title(file, page);
-  if (fclose(file)) {
-    free(text);
-    return ad_fail(AD_MEMORY, "no memory for the list of pages");
-  }
-  *out = text;
-  return AD_OK;
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open("the list of pages", &to));
+  for (const ad_guide_page *page = ad_guide_pages; page->name; page++) print_title(to.file, page);
+  return ad_text_stream_close(&to, AD_OK, out);
 }
 
 ad_status ad_explain(const char *name, char **out) {

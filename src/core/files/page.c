@@ -2,10 +2,10 @@
 #include "files/page.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/text_stream.h"
 #include "base/unfinished.h"
 #include "base/locale.h"
 
@@ -52,14 +52,10 @@ ad_status ad_page_write(const ad_page *page, const json_t *data, const char *pat
 
 ad_status ad_page_text(const ad_page *page, const json_t *data, char **out) {
   filled_page filled = {page, data};
-  char *text = NULL;
-  size_t size = 0;
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open("a page", &to));
   ad_locale locale = ad_locale_enter();
-  FILE *file = open_memstream(&text, &size);
-  ad_status status = file ? write_page(file, &filled) : ad_fail(AD_MEMORY, "no memory for a page");
-  if (file && fclose(file) && !status) status = ad_fail(AD_MEMORY, "no memory for a page");
+  ad_status status = write_page(to.file, &filled);
   ad_locale_leave(locale);
-  if (status) free(text);
-  if (!status) *out = text;
-  return status;
+  return ad_text_stream_close(&to, status, out);
 }

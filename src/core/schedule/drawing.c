@@ -1,12 +1,12 @@
 /* Draws a table as text for people: ranks as rows over time, then how good it is, or what is wrong with it. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/locale.h"
 #include "base/memory.h"
+#include "base/text_stream.h"
 #include "schedule/report.h"
 
 enum { COLUMNS = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 10000, RANKS_SHOWN = 64, GUTTER = 10, LABEL = 24 };
@@ -200,17 +200,9 @@ static ad_status print(const ad_table_judged *judged, int columns, ad_text_style
 }
 
 static ad_status print_text(const ad_table_judged *judged, int columns, ad_text_style style, char **out) {
-  char *text = NULL;
-  size_t size;
-  FILE *file = open_memstream(&text, &size);
-  if (!file) return ad_fail(AD_MEMORY, "no memory for the drawing of a table");
-  ad_status status = print(judged, columns, style, file);
-  if (fclose(file) && !status) status = ad_fail(AD_MEMORY, "no memory for the drawing of a table");
-  if (status)
-    free(text);
-  else
-    *out = text;
-  return status;
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open("the drawing of a table", &to));
+  return ad_text_stream_close(&to, print(judged, columns, style, to.file), out);
 }
 
 ad_status ad_table_text(const ad_table *table, const ad_table_options *options, ad_text_style style, size_t columns,

@@ -1,11 +1,11 @@
 /* Reads tables from files, JSON or CSV by their first character, and writes them as texts. */
 #include "schedule/files.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text_stream.h"
 #include "files/file.h"
 
 static int is_json(const char *text, size_t size) {
@@ -39,17 +39,8 @@ ad_status ad_table_read(const char *path, ad_table **out, size_t *overlapped) {
 }
 
 ad_status ad_table_write_text(const ad_table *table, void (*write)(const ad_table *table, FILE *file), char **out) {
-  char *text = NULL;
-  size_t size;
-  FILE *file = open_memstream(&text, &size);
-  if (!file) return ad_fail(AD_MEMORY, "no memory for the text of a table");
-  write(table, file);
-  int failed = ferror(file);
-  failed |= fclose(file);
-  if (failed) {
-    free(text);
-    return ad_fail(AD_MEMORY, "no memory for the text of a table");
-  }
-  *out = text;
-  return AD_OK;
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open("the text of a table", &to));
+  write(table, to.file);
+  return ad_text_stream_close(&to, AD_OK, out);
 }

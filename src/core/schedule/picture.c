@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/locale.h"
 #include "base/options.h"
+#include "base/text_stream.h"
 #include "base/unfinished.h"
 #include "files/svg.h"
 #include "schedule/report.h"
@@ -208,19 +209,12 @@ static picture picture_of(const ad_table_judged *judged, const ad_table_drawing 
 
 /* Gives the picture as a text, which the caller frees with free(). */
 static ad_status print(const picture *of, char **out) {
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = open_memstream(&text, &size);
-  if (!file) return ad_fail(AD_MEMORY, "no memory for the picture of a table");
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open("the picture of a table", &to));
   ad_locale locale = ad_locale_enter();
-  draw(of, file);
+  draw(of, to.file);
   ad_locale_leave(locale);
-  if (fclose(file) || !text) {
-    free(text);
-    return ad_fail(AD_MEMORY, "no memory for the picture of a table");
-  }
-  *out = text;
-  return AD_OK;
+  return ad_text_stream_close(&to, AD_OK, out);
 }
 
 ad_status ad_table_svg(const ad_table *table, const ad_table_options *options, const ad_table_drawing *given,

@@ -11,6 +11,7 @@
 #include "architecture/tensors.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text_stream.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "export/values.h"
 #include "files/file.h"
@@ -35,14 +36,13 @@ static void print_recipe(const ad_config *config, FILE *to) {
 
 /* Makes a recipe of config.json. AD_INVALID: config.json asks for something that addend does not compute. */
 static ad_status parse_config(const ad_config *config, const char *path, ad_recipe **out) {
-  char *text = NULL;
-  size_t size;
+  char *text;
+  ad_text_stream to;
   if (config->refused_count) return ad_fail(AD_INVALID, "%s: %s", path, config->refused[0]);
-  FILE *file = open_memstream(&text, &size);
-  if (!file) return ad_fail(AD_MEMORY, "no memory to read %s", path);
-  print_recipe(config, file);
-  ad_status status =
-      fclose(file) ? ad_fail(AD_MEMORY, "no memory to read %s", path) : ad_recipe_parse(text, path, NULL, 0, out);
+  AD_TRY(ad_text_stream_open("the recipe of a model", &to));
+  print_recipe(config, to.file);
+  AD_TRY(ad_text_stream_close(&to, AD_OK, &text));
+  ad_status status = ad_recipe_parse(text, path, NULL, 0, out);
   free(text);
   if (!status) {
     (*out)->window = config->window;

@@ -1,10 +1,10 @@
 /* Compares plans of one recipe with several values of one key: memory of the rank that needs most, bytes that ranks
  * move in a step, and, for pipelines, a row for each schedule's bubble and memory. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text_stream.h"
 #include "files/json.h"
 #include "base/options.h"
 #include "plan/plan.h"
@@ -310,25 +310,16 @@ static void print_worlds(FILE *file, const json_t *plans) {
 }
 
 static ad_status table_of(const json_t *document, char **out) {
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open("the table of plans", &to));
   json_t *plans = fitting(json_object_get(document, "plans"));
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = open_memstream(&text, &size);
-  if (file) {
-    fprintf(file, "%s with several %s; nothing ran\n", ad_text_of(document, "recipe"), ad_text_of(document, "key"));
-    print_schedules(file, json_object_get(document, "plans"));
-    print_worlds(file, plans);
-    print_memory(file, plans);
-    print_moves(file, plans);
-  }
-  int is_whole = file && !fclose(file);
+  fprintf(to.file, "%s with several %s; nothing ran\n", ad_text_of(document, "recipe"), ad_text_of(document, "key"));
+  print_schedules(to.file, json_object_get(document, "plans"));
+  print_worlds(to.file, plans);
+  print_memory(to.file, plans);
+  print_moves(to.file, plans);
   json_decref(plans);
-  if (!is_whole) {
-    free(text);
-    return ad_fail(AD_MEMORY, "no memory for the table of plans");
-  }
-  *out = text;
-  return AD_OK;
+  return ad_text_stream_close(&to, AD_OK, out);
 }
 
 ad_status ad_plan_compare_json(const ad_plan_comparison *of, char **out) {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/text_stream.h"
 #include "files/json.h"
 #include "plan/plan.h"
 #include "plan/schedule.h"
@@ -562,37 +563,29 @@ static ad_status draw_all(picture *to, const ad_recipe *recipe, const char *comm
   return AD_OK;
 }
 
+static const char in_messages[] = "the picture of the plan";
+
 /* Draws into memory first: an SVG begins with its height, which is known only at the end. */
 static ad_status draw(const ad_recipe *recipe, const char *command, const json_t *plan, FILE *file) {
-  char *body = NULL;
-  size_t size = 0;
-  picture all = {.file = open_memstream(&body, &size), .plan = plan};
-  if (!all.file) return ad_fail(AD_MEMORY, "no memory for the picture of the plan");
-  ad_status status = draw_all(&all, recipe, command);
-  if (fclose(all.file) && !status) status = ad_fail(AD_MEMORY, "no memory for the picture of the plan");
+  char *body;
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open(in_messages, &to));
+  picture all = {.file = to.file, .plan = plan};
+  ad_status status = ad_text_stream_close(&to, draw_all(&all, recipe, command), &body);
   ad_release(all.kinds);
   ad_exchanges_release(&all.exchanges);
-  if (!status) {
-    ad_svg_begin(file, all.width, all.y, recipe->name);
-    fputs(body, file);
-    ad_svg_end(file);
-  }
+  AD_TRY(status);
+  ad_svg_begin(file, all.width, all.y, recipe->name);
+  fputs(body, file);
+  ad_svg_end(file);
   free(body);
-  return status;
+  return AD_OK;
 }
 
 static ad_status picture_of(const ad_recipe *recipe, const char *command, const json_t *plan, char **out) {
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = open_memstream(&text, &size);
-  ad_status status = file ? draw(recipe, command, plan, file) : AD_OK;
-  int is_whole = file && !fclose(file);
-  if (!status && !is_whole) status = ad_fail(AD_MEMORY, "no memory for the picture of the plan");
-  if (status)
-    free(text);
-  else
-    *out = text;
-  return status;
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open(in_messages, &to));
+  return ad_text_stream_close(&to, draw(recipe, command, plan, to.file), out);
 }
 
 ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options, const char *command, char **out) {

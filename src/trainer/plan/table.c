@@ -1,10 +1,10 @@
 /* Prints a plan as tables. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/text_stream.h"
 #include "files/json.h"
 #include "plan/exchanges.h"
 #include "plan/schedule.h"
@@ -381,17 +381,9 @@ static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *p
 }
 
 static ad_status table_of(const ad_recipe *recipe, const json_t *plan, char **out) {
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = open_memstream(&text, &size);
-  ad_status status = file ? print_plan(file, recipe, plan) : AD_OK;
-  int is_whole = file && !fclose(file);
-  if (!status && !is_whole) status = ad_fail(AD_MEMORY, "no memory for the table of the plan");
-  if (status)
-    free(text);
-  else
-    *out = text;
-  return status;
+  ad_text_stream to;
+  AD_TRY(ad_text_stream_open("the table of the plan", &to));
+  return ad_text_stream_close(&to, print_plan(to.file, recipe, plan), out);
 }
 
 ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out) {

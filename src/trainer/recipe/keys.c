@@ -1,19 +1,13 @@
 /* Lists the keys that --set may name, of recipes of every kind, for the completion of what a person types. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "base/text_stream.h"
 #include "program/program.h"
 #include "recipe/schema.h"
 
-typedef struct key_list {
-  FILE *file;
-  char *text; /* the text written to `file` so far */
-  size_t size;
-} key_list;
-
 /* 1: the list has this line. Each line ends with a line end, so a path stands between two of them, or first. */
-static int has(const key_list *list, const char *line) {
+static int has(const ad_text_stream *list, const char *line) {
   const char *found = list->text ? strstr(list->text, line) : NULL;
   while (found && found != list->text && found[-1] != '\n') found = strstr(found + 1, line);
   return found != NULL;
@@ -21,7 +15,7 @@ static int has(const key_list *list, const char *line) {
 
 /* Adds a path, unless it is there. For keys of maps in a list, --set takes the whole list, so the list's path is added.
  */
-static void add_path(key_list *list, const char *path) {
+static void add_path(ad_text_stream *list, const char *path) {
   char line[256];
   size_t length = ad_schema_list_length(path);
   ad_text text = ad_text_on(line, sizeof line);
@@ -30,7 +24,7 @@ static void add_path(key_list *list, const char *path) {
   fflush(list->file);
 }
 
-static ad_status add_kind(key_list *list, const ad_program_kind *kind) {
+static ad_status add_kind(ad_text_stream *list, const ad_program_kind *kind) {
   ad_schema schema;
   AD_TRY(ad_schema_create(kind, &schema));
   for (size_t i = 0; i < schema.count; i++) add_path(list, schema.entries[i].key.path);
@@ -38,23 +32,14 @@ static ad_status add_kind(key_list *list, const ad_program_kind *kind) {
   return AD_OK;
 }
 
-static ad_status add_kinds(key_list *list) {
+static ad_status add_kinds(ad_text_stream *list) {
   for (const ad_program_kind *const *kind = ad_program_kinds(); *kind; kind++) AD_TRY(add_kind(list, *kind));
   return AD_OK;
 }
 
 ad_status ad_recipe_keys(char **out) {
   AD_NEED(out);
-  key_list list = {0};
-  list.file = open_memstream(&list.text, &list.size);
-  if (!list.file) return ad_fail(AD_MEMORY, "no memory for the list of keys");
-  ad_status status = add_kinds(&list);
-  int failed = ferror(list.file);
-  failed |= fclose(list.file) != 0;
-  if (!status && failed) status = ad_fail(AD_MEMORY, "no memory for the list of keys");
-  if (status)
-    free(list.text);
-  else
-    *out = list.text;
-  return status;
+  ad_text_stream list;
+  AD_TRY(ad_text_stream_open("the list of keys", &list));
+  return ad_text_stream_close(&list, add_kinds(&list), out);
 }

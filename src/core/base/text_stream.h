@@ -1,0 +1,23 @@
+/* A text of any length that is printed as to a file. */
+#ifndef BASE_TEXT_STREAM_H
+#define BASE_TEXT_STREAM_H
+#include <stddef.h>
+#include <stdio.h>
+#include "addend/status.h"
+#include "base/internal.h"
+
+typedef struct ad_text_stream {
+  FILE *file;
+  const char *what; /* of which it is the text, for messages: "the list of pages" */
+  char *text;       /* what was printed before the last fflush(file) */
+  size_t size;
+} ad_text_stream;
+
+/* Opens the stream for printing to out->file. *out must stay where it is until it is closed. AD_MEMORY leaves nothing to
+ * close. */
+AD_INTERNAL AD_CHECKED ad_status ad_text_stream_open(const char *what, ad_text_stream *out);
+/* Closes a stream that was opened. `status` is that of printing, which is returned if it is no success; AD_MEMORY if not
+ * all of the text found room. On success *out is the text, which the caller frees with free(); otherwise it is left. */
+AD_INTERNAL AD_CHECKED ad_status ad_text_stream_close(ad_text_stream *stream, ad_status status, char **out);
+
+#endif
