@@ -614,6 +614,18 @@ says(judged(trio, after=changed), "unexplained", name="a")
 # All ranks gave the sums to other parameters.
 given = lambda p, rank, values: trio.sum_of(trio.params[("abc".index(p.name) + 1) % 3], rank, {(r, 0): 1.0 for r in range(3)})
 found = says(judged(trio, after=given), "other_parameters", None, range(3), name="a", words="the right sum of `b`")
+# A value agrees by chance as often as its dtype is coarse: three elements that are not zero are enough in f32, for all
+# of a sum as for one of its segments.
+for n in 2, 3:
+    kind = "other_parameters" if n == 3 else "unexplained"
+    few_of = Job("dp=3", [Param(name, [30]) for name in "bcd"])
+    for r in range(3):
+        few_of.addends[r, 0, "d"] = few_of.addends[r, 0, "d"][:n] + [0.0] * (30 - n)
+    right_of = {p.name: few_of.sum_of(p, 0, few_of.right(p, 0)) for p in few_of.params}
+    given_to_b = lambda made: judged(few_of, after=lambda p, rank, values: made if p.name == "b" else values)  # noqa: B023
+    says(given_to_b(right_of["d"]), kind, name="b")
+    says(given_to_b(right_of["c"][:-n] + right_of["d"][:n]), kind, name="b", words="`c` and 1 other parameter" if n == 3 else "")
+says(given_to_b(right_of["c"][15:] + right_of["c"][:15]), "other_parameters", name="b", words="the right sum of `c`: ")
 # The same with exact zeros at the same elements, in a dtype whose smallest allowance is less than any other number.
 zeros = Job("dp=3 tp=2", [Param("a", [6, 5], "tp=S0", dtype="F64"), *(Param(name, [6, 5], dtype="F64") for name in "bc")])
 for (rank, m, name), values in zeros.addends.items():
@@ -717,8 +729,18 @@ wide = Job("dp=3", [Param("w", [40])], microbatches=3)
 document = judged(wide, counts=by_rank(clips))
 says(document, "factor", words="addends count less the earlier their microbatch, from 0.1 to 1 times")
 assert [cause["text"] for cause in causes(document, "microbatches", "microbatches")] == ["clipped after every microbatch", "scaled after every microbatch"]
-for table in ({**clips, 1: (0.3, 0.35, 0.34)}, {**clips, 1: (0.3, 0.35, 1.1)}):
+for table in ({**clips, 1: (0.3, 0.35, 0.34)}, {**clips, 1: (0.3, 0.35, 1.1)}, {**clips, 0: (-0.2, 0.5, 0.9)}):
     says(judged(wide, counts=by_rank(table)), "factor", words="addends count differently")
+says(judged(wide, counts=by_rank({**clips, 0: (0, 0.5, 0.9)})), "missing", None, [0], words="1 addends of rank 0 in microbatch 0 ")
+# Which microbatch is said where it is one, however many ranks' addends are missing there.
+lost = lambda places: lambda p, rank: {(r, m): 0.0 if (r, m) in places else 1.0 for r in range(3) for m in range(3)}
+says(judged(wide, counts=lost({(0, 1), (1, 1)})), "missing", None, [0, 1], words="2 addends of ranks 0 and 1 in microbatch 1 ")
+says(judged(wide, counts=lost({(1, 1), (2, 2)})), "missing", None, [1, 2], words="2 addends of ranks 1 and 2 are")
+# An addend of zeros counts any number of times: it is not missing, and no part of what the others count.
+idle = Job("dp=3", [Param("w", [40])])
+idle.addends[1, 0, "w"] = [0.0] * 40
+says(judged(idle, counts=lambda p, rank: {(0, 0): 0.5, (2, 0): 0.9}), "factor", words="from 0.5 to 0.9")
+says(judged(idle, counts=lambda p, rank: {(0, 0): 1.0}), "missing", None, [2], words="addends of rank 2 are")
 # Few elements are no proof of any counts, however coarse the dtype is taken to be.
 draws_of = random.Random(3)
 for _ in range(12):
@@ -932,6 +954,14 @@ document = judged(square, extra=says(2 * sum(own.values())))
 causes(document, "a", "b", name=None, of=lambda found: found["norm"])
 assert "possible causes: copies along a were counted each; copies along b" in document["norm"]["text"], document["norm"]
 assert document["norm"]["counted"] == [{"name": "v", "times": 2}, {"name": "w", "times": 2}], document["norm"]
+# Causes that count other parameters agree on none.
+twins = Job("dp=3", [Param("b", [13]), Param("c", [13]), Param("d", [20])])
+for r in range(3):
+    twins.addends[r, 0, "c"] = [-v for v in twins.addends[r, 0, "b"]]
+each = {p.name: sum(v * v for v in rounded("F32", twins.sum_of(p, 0, twins.right(p, 0)))) for p in twins.params}
+found = judged(twins, extra=says(sum(each.values()) + each["b"]))["norm"]
+assert [cause["text"] for cause in found["possible_causes"]] == ["`b` was counted 2 times", "`c` was counted 2 times"], found
+assert found["counted"] == [], found
 document = judged(normed, extra=says(1.2345 * sum(squares.values())))
 assert document["norm"]["counted"] == [] and "no count" in document["norm"]["text"]
 document = judged(normed, extra=lambda kind, rank, m: {"addend.norm": str(1 + rank)} if kind == "sum" else {})
