@@ -27,6 +27,16 @@
 #include "ranks.h"
 #include "says.h"
 
+pid_t __real_waitpid(pid_t pid, int *status, int options);
+pid_t __wrap_waitpid(pid_t pid, int *status, int options);
+
+static int collections;  // calls of waitpid
+
+pid_t __wrap_waitpid(pid_t pid, int *status, int options) {
+  collections++;
+  return __real_waitpid(pid, status, options);
+}
+
 static ad_status launch(int64_t ranks, int (*function)(ad_comm *, void *), void *context, ad_launch_result *result) {
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = function, .context = context};
   return ad_launch(&options, result);
@@ -56,6 +66,15 @@ static void thirty_two_ranks_start_and_join(void **state) {
   assert_string_equal(result.message, "");
   assert_int_equal(status, AD_OK);
   assert_int_equal(result.rank, -1);
+}
+
+static int sleep_a_while(ad_comm *comm, void *context) { return usleep(300000); }
+
+static void a_rank_is_collected_once_when_its_process_has_ended(void **state) {
+  ad_launch_result result = {.size = sizeof result};
+  collections = 0;
+  assert_int_equal(launch(3, sleep_a_while, NULL, &result), AD_OK);
+  assert_int_equal(collections, 3);
 }
 
 static int exit_with_rank(ad_comm *comm, void *context) { return ad_comm_rank(comm) == 1 ? 7 : 0; }
@@ -551,6 +570,7 @@ int main(int argc, char **argv) {
   if (argc > 1) return join_as(argv[1]);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(thirty_two_ranks_start_and_join, nothing_left),
+      cmocka_unit_test_teardown(a_rank_is_collected_once_when_its_process_has_ended, nothing_left),
       cmocka_unit_test_teardown(the_failing_ranks_exit_status_is_reported, nothing_left),
       cmocka_unit_test_teardown(an_error_with_words_is_told_by_them_alone, nothing_left),
       cmocka_unit_test_teardown(an_error_without_words_is_told_by_its_status, nothing_left),

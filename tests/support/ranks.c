@@ -18,6 +18,10 @@ static int leaks(void) { return __lsan_do_recoverable_leak_check(); }
 static int leaks(void) { return 0; }
 #endif
 
+void rank_leaks_check(void) {
+  if (leaks()) rank_check_failed("ranks.c", __LINE__, "the rank freed all its memory");
+}
+
 enum { WORDS = 4096, EXIT_CHECK = 70, RED_ZONE = 64 };
 
 /* Memory shared by ranks and test: the first failure's message. */
@@ -59,7 +63,7 @@ static int run_task(ad_comm *comm, void *context) {
   this_rank = ad_comm_rank(comm);
   int status = t->function(comm, t->context);
   if (status) rank_check_failed("ranks.c", __LINE__, "the rank's function returned 0");
-  if (leaks()) rank_check_failed("ranks.c", __LINE__, "the rank freed all its memory");
+  rank_leaks_check();
   return 0;
 }
 

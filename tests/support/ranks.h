@@ -38,6 +38,8 @@ void rank_check_status(ad_status status, ad_status expected, const char *file, i
 void rank_check_says(const char *wrong, const char *file, int line);
 void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), void *context, const char *file,
                   int line);
+/* Fails if the rank has memory that nothing points to; only the address sanitizer sees that. */
+void rank_leaks_check(void);
 /* Allocates `bytes` between two red zones, filled with the byte 0xff (NaN in every float type). rank_memory_check fails
  * if a red zone was written. */
 void *rank_memory(size_t bytes);

@@ -1,0 +1,320 @@
+/* Tests engine mpi where groups span nodes, without an MPI: values on every kind of placement of few ranks, calls that
+ * do not match, errors and leavings that ranks of other nodes learn of, and memory that ends. The same engine runs
+ * under real launchers in tests/mpi. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "addend/memory.h"
+#include "comm/mpi/join.h"
+#include "nodes.h"
+#include "ranks.h"
+#include "says.h"
+
+ad_status __real_ad_mpi_load(const ad_mpi_transport **out);
+ad_status __wrap_ad_mpi_load(const ad_mpi_transport **out);
+ad_status __real_ad_new_bytes(size_t count, size_t size, void **out);
+ad_status __wrap_ad_new_bytes(size_t count, size_t size, void **out);
+
+ad_status __wrap_ad_mpi_load(const ad_mpi_transport **out) {
+  *out = &nodes_transport;
+  return AD_OK;
+}
+
+static size_t refused;  // allocations of so many elements find no memory; 0: none
+
+ad_status __wrap_ad_new_bytes(size_t count, size_t size, void **out) {
+  return refused && count == refused ? AD_MEMORY : __real_ad_new_bytes(count, size, out);
+}
+
+/* ---- values ---- */
+
+enum { LARGE = 5003 };  // f32 values of a member that do not travel with the call itself
+
+typedef struct world {
+  ad_comm *comm;
+  size_t rank, ranks, count;
+  int in_file;
+} world;
+
+// Element i of what member k holds, or sends to member j.
+static float value(size_t k, size_t j, size_t i) { return (float)((k * 7 + j * 5 + i * 3 + (i >> 4)) & 7); }
+
+static float sum(const world *w, size_t i) {
+  float all = 0;
+  for (size_t k = 0; k < w->ranks; k++) all += value(k, 0, i);
+  return all;
+}
+
+static float *take(const world *w, size_t count) {
+  void *memory = NULL;
+  if (w->in_file)
+    CHECK_OK(ad_comm_alloc(w->comm, count * sizeof(float), &memory));
+  else
+    memory = rank_memory(count * sizeof(float));
+  return memory;
+}
+
+static void give(const world *w, float *memory) {
+  if (w->in_file)
+    ad_comm_free(w->comm, memory);
+  else
+    rank_memory_free(memory);
+}
+
+static ad_collective call_of(const world *w, ad_collective_op op, const float *in, float *out) {
+  return (ad_collective){.size = sizeof(ad_collective),
+                         .op = op,
+                         .in = in,
+                         .out = out,
+                         .count = w->count,
+                         .dtype = AD_F32,
+                         .root = (int64_t)w->ranks - 1};
+}
+
+// Runs an operation whose input has `ins` blocks and whose output `outs`, and checks element i of output block k.
+static void runs(const world *w, ad_collective_op op, size_t ins, size_t outs,
+                 float (*expected)(const world *w, size_t k, size_t i)) {
+  float *in = take(w, ins * w->count), *out = take(w, outs * w->count);
+  for (size_t j = 0; j < ins; j++)
+    for (size_t i = 0; i < w->count; i++)
+      in[j * w->count + i] = op == AD_ALL_TO_ALL ? value(w->rank, j, i) : value(w->rank, 0, j * w->count + i);
+  ad_collective call = call_of(w, op, in, out);
+  CHECK_OK(ad_comm_run(w->comm, &call));
+  for (size_t k = 0; k < outs; k++)
+    for (size_t i = 0; i < w->count; i++) CHECK(out[k * w->count + i] == expected(w, k, i));
+  give(w, in);
+  give(w, out);
+}
+
+static float summed(const world *w, size_t k, size_t i) { return sum(w, i); }
+static float of_last(const world *w, size_t k, size_t i) { return value(w->ranks - 1, 0, i); }
+static float own_sum(const world *w, size_t k, size_t i) { return sum(w, w->rank * w->count + i); }
+static float of_each(const world *w, size_t k, size_t i) { return value(k, 0, i); }
+static float for_this(const world *w, size_t k, size_t i) { return value(k, w->rank, i); }
+
+static void exchanges(const world *w) {
+  float *in = take(w, w->count), *out = take(w, w->count);
+  size_t next = (w->rank + 1) % w->ranks, previous = (w->rank + w->ranks - 1) % w->ranks;
+  for (size_t i = 0; i < w->count; i++) in[i] = value(w->rank, 0, i);
+  ad_message messages[] = {{.peer = (int64_t)next, .send = in, .count = w->count},
+                           {.peer = (int64_t)previous, .receive = out, .count = w->count}};
+  ad_collective call = {.size = sizeof call, .op = AD_EXCHANGE, .messages = messages, .message_count = 2};
+  call.dtype = AD_F32;
+  CHECK_OK(ad_comm_run(w->comm, &call));
+  for (size_t i = 0; i < w->count; i++) CHECK(out[i] == value(previous, 0, i));
+  give(w, in);
+  give(w, out);
+}
+
+static int run_all(ad_comm *comm, void *context) {
+  static const size_t counts[] = {1, 17, LARGE};
+  CHECK(!strcmp(ad_comm_engine(comm), "mpi"));
+  for (int c = 0; c < 6; c++) {
+    const world w = {comm, (size_t)ad_comm_rank(comm), (size_t)ad_comm_size(comm), counts[c / 2], c % 2};
+    runs(&w, AD_ALL_REDUCE, 1, 1, summed);
+    runs(&w, AD_BROADCAST, 1, 1, of_last);
+    runs(&w, AD_REDUCE_SCATTER, w.ranks, 1, own_sum);
+    runs(&w, AD_ALL_GATHER, 1, w.ranks, of_each);
+    runs(&w, AD_ALL_TO_ALL, w.ranks, w.ranks, for_this);
+    exchanges(&w);
+  }
+  return 0;
+}
+
+// Nodes that hold parts of the tree, that cut it, that hold every other rank; one node, and ten.
+static void values_are_right_wherever_ranks_are(void **state) {
+  static const char *const placings[] = {"aa",   "ab",    "aab",    "abb",    "aabb",
+                                         "abab", "aaabb", "aabbcc", "abbcca", "abcdefghij"};
+  for (size_t i = 0; i < sizeof placings / sizeof *placings; i++) run_on_nodes(placings[i], run_all, NULL);
+}
+
+static ad_status meet(ad_comm *comm) {
+  ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER};
+  return ad_comm_run(comm, &barrier);
+}
+
+/* ---- lists of ranks, told to a member before it makes its first call on them ---- */
+
+static ad_ranks *list_of_all(ad_comm *comm) {
+  int64_t ranks[16], size = ad_comm_size(comm);
+  ad_ranks *list;
+  for (int64_t i = 0; i < size; i++) ranks[i] = i;
+  CHECK_OK(ad_ranks_create(comm, ranks, size, &list));
+  return list;
+}
+
+// Rank 0 makes a call on each of three lists before rank 1 makes any, which makes none on the last list.
+static int call_early(ad_comm *comm, void *context) {
+  enum { LISTS = 3, CALLED = 2 };
+  int64_t rank = ad_comm_rank(comm);
+  ad_ranks *lists[LISTS];
+  ad_request requests[LISTS];
+  float in[LISTS] = {1, 2, 3}, out[LISTS];
+  for (int i = 0; i < LISTS; i++) lists[i] = list_of_all(comm);
+  for (int i = 0; i < LISTS; i++) {
+    ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = in + i, .out = out + i, .count = 1};
+    call.dtype = AD_F32;
+    call.ranks = lists[i];
+    if (i == 0 && rank == 1) CHECK_OK(meet(comm));
+    if (rank == 0 || i < CALLED) CHECK_OK(ad_comm_post(comm, &call, &requests[i]));
+  }
+  if (rank == 0) CHECK_OK(meet(comm));
+  for (int i = 0; i < CALLED; i++) {
+    CHECK_OK(ad_comm_wait(comm, &requests[i]));
+    CHECK(out[i] == 2 * in[i]);
+  }
+  for (int i = 0; i < LISTS; i++) ad_ranks_release(lists[i]);
+  return 0;
+}
+
+static void calls_on_lists_are_kept_until_a_member_makes_its_own(void **state) { run_on_nodes("ab", call_early, NULL); }
+
+/* ---- calls that do not match, and errors ---- */
+
+typedef struct difference {
+  size_t sent, received;  // elements; 0: the side has no message
+  ad_dtype dtype;         // of the receiver's call; the sender's is f32
+  ad_status expected;
+} difference;
+
+static int exchange_unlike(ad_comm *comm, void *context) {
+  const difference *d = context;
+  float values[LARGE + 1] = {0};
+  int64_t rank = ad_comm_rank(comm), last = ad_comm_size(comm) - 1;
+  ad_message message = {.peer = rank ? 0 : last, .count = rank ? d->received : d->sent};
+  ad_collective call = {.size = sizeof call, .op = AD_EXCHANGE, .messages = &message, .dtype = AD_F32, .site = "e.c:1"};
+  if (rank == 0) message.send = values;
+  if (rank == last) message.receive = values, call.dtype = d->dtype;
+  call.message_count = (rank == 0 || rank == last) && message.count;
+  ad_status status = ad_comm_run(comm, &call);
+  // A member that the messages do not concern may complete the call before it learns of the error.
+  if (!status && rank && rank != last && d->expected) status = meet(comm);
+  CHECK_STATUS(status, d->expected);
+  if (d->expected) CHECK_FACTS("message 1", "rank 0", "e.c:1");
+  return 0;
+}
+
+static void messages_of_an_exchange_match_in_number_bytes_and_dtype(void **state) {
+  static const difference cases[] = {
+      {7, 7, AD_F32, AD_OK},           {LARGE, LARGE, AD_F32, AD_OK},       {7, 8, AD_F32, AD_MISMATCH},
+      {7, 7, AD_I32, AD_MISMATCH},     {7, 0, AD_F32, AD_MISMATCH},         {0, 7, AD_F32, AD_MISMATCH},
+      {LARGE, 7, AD_F32, AD_MISMATCH}, {7, LARGE + 1, AD_F32, AD_MISMATCH},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_on_nodes("aab", exchange_unlike, (void *)&cases[i]);
+}
+
+static int fail_while_others_wait(ad_comm *comm, void *context) {
+  float in = 1, out;
+  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &in, .out = &out, .count = 1, .dtype = AD_F32};
+  if (ad_comm_rank(comm) == 0) {
+    usleep(300000);  // the others are likely to wait
+    ad_comm_fail(comm, AD_NUMBER, "the loss of step 7 is NaN");
+  }
+  for (int i = 0; i < 2; i++) {
+    CHECK_STATUS(ad_comm_run(comm, &call), AD_PEER_FAILED);
+    CHECK_FACTS("rank 0", "step 7", "NaN");
+  }
+  return 0;
+}
+
+static void a_failure_ends_the_waits_of_all_nodes(void **state) {
+  run_on_nodes("aab", fail_while_others_wait, NULL);
+  run_on_nodes("abb", fail_while_others_wait, NULL);
+}
+
+static int leave_early(ad_comm *comm, void *context) {
+  float in = 1, out;
+  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &in, .out = &out, .count = 1, .dtype = AD_F32};
+  call.site = "stay.c:1";
+  if (ad_comm_rank(comm) == 1) return 0;
+  CHECK_STATUS(ad_comm_run(comm, &call), AD_RANK_LEFT);
+  CHECK_FACTS("rank 1", "stay.c:1");
+  return 0;
+}
+
+static void who_left_is_named_on_all_nodes(void **state) { run_on_nodes("abb", leave_early, NULL); }
+
+/* ---- circles of waits ---- */
+
+typedef enum circle { RECEIVES, RECEIVES_FROM_ANY, SUMS } circle;
+
+// Each rank waits to receive from the next one, or from any; or ranks make calls on two lists in different orders.
+static int wait_in_a_circle(ad_comm *comm, void *context) {
+  const circle kind = *(const circle *)context;
+  int64_t rank = ad_comm_rank(comm), next = (rank + 1) % ad_comm_size(comm);
+  float in = 1, out;
+  ad_ranks *lists[] = {list_of_all(comm), list_of_all(comm)};
+  ad_transfer receive = {.size = sizeof receive, .peer = kind == RECEIVES ? next : AD_ANY_SOURCE, .receive = &out};
+  receive.count = 1;
+  receive.dtype = AD_F32;
+  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &in, .out = &out, .count = 1, .dtype = AD_F32};
+  call.ranks = lists[rank % 2];
+  CHECK_STATUS(kind == SUMS ? ad_comm_run(comm, &call) : ad_comm_transfer(comm, &receive, NULL), AD_CYCLE);
+  CHECK_FACTS("rank 0", "rank 1", "test_spanning.c");
+  for (int i = 0; i < 2; i++) ad_ranks_release(lists[i]);
+  return 0;
+}
+
+static void circles_of_waits_are_found_across_nodes(void **state) {
+  for (circle kind = RECEIVES; kind <= SUMS; kind++) run_on_nodes("aab", wait_in_a_circle, &kind);
+}
+
+/* ---- a message whose receiver leaves ---- */
+
+// Rank 0 sends to rank 1, which leaves; the sender has memory for a copy of the message, or none.
+static int send_to_who_leaves(ad_comm *comm, void *context) {
+  static float values[LARGE];
+  const int *has_memory = context;
+  ad_transfer send = {.size = sizeof send, .peer = 1, .tag = 4, .send = values, .count = LARGE, .dtype = AD_F32};
+  send.site = "gone.c:1";
+  if (ad_comm_rank(comm) != 0) return 0;
+  refused = *has_memory ? 0 : sizeof values;
+  ad_status status = ad_comm_transfer(comm, &send, NULL);
+  refused = 0;
+  CHECK_STATUS(status, *has_memory ? AD_OK : AD_RANK_LEFT);
+  if (status) CHECK_FACTS("rank 1", "rank 0", "gone.c:1", "5003 f32");
+  return 0;
+}
+
+static void a_message_that_nobody_can_take_any_more_is_copied_or_an_error(void **state) {
+  for (int has_memory = 0; has_memory < 2; has_memory++) run_on_nodes("ab", send_to_who_leaves, &has_memory);
+}
+
+/* ---- the module that speaks a launcher's MPI ---- */
+
+static void a_module_that_cannot_be_loaded_is_named(void **state) {
+  const ad_mpi_transport *transport = NULL;
+  setenv("ADDEND_MPI_MODULE", "/nowhere/module.so", 1);
+  assert_int_equal(__real_ad_mpi_load(&transport), AD_SYSTEM);
+  assert_facts(ad_last_error(), "/nowhere/module.so");
+  setenv("ADDEND_MPI_MODULE", "unheard-of", 1);
+  assert_int_equal(__real_ad_mpi_load(&transport), AD_SYSTEM);
+  assert_facts(ad_last_error(), "libaddend-mpi-unheard-of.so");
+  unsetenv("ADDEND_MPI_MODULE");
+  setenv("SLURM_PROCID", "2", 1);
+  setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+  assert_int_equal(__real_ad_mpi_load(&transport), AD_INVALID);
+  assert_facts(ad_last_error(), "2", "4", "--mpi=pmix");
+  unsetenv("SLURM_PROCID");
+  unsetenv("SLURM_STEP_NUM_TASKS");
+  assert_null(transport);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(values_are_right_wherever_ranks_are),
+      cmocka_unit_test(calls_on_lists_are_kept_until_a_member_makes_its_own),
+      cmocka_unit_test(messages_of_an_exchange_match_in_number_bytes_and_dtype),
+      cmocka_unit_test(a_failure_ends_the_waits_of_all_nodes),
+      cmocka_unit_test(who_left_is_named_on_all_nodes),
+      cmocka_unit_test(circles_of_waits_are_found_across_nodes),
+      cmocka_unit_test(a_message_that_nobody_can_take_any_more_is_copied_or_an_error),
+      cmocka_unit_test(a_module_that_cannot_be_loaded_is_named),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
