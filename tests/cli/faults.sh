@@ -145,9 +145,25 @@ wait_for_ranks 3; kill -INT $launcher; wait_for_end # a stop before the first st
 [ $status -eq 3 ] || fail "a run stopped early is exit 3, not $status"
 nothing_left
 
+# A job in the background of a script is started with SIGINT ignored. A check takes that signal all the same: waits until
+# each of its ranks does.
+wait_for_heed() {
+  local pid
+  for pid in $ranks; do
+    for _ in $(seq $((10 * hang))); do
+      [ $((0x$(sed -n 's/^SigIgn:[[:space:]]*//p' "/proc/$pid/status") & 2)) -ne 0 ] || continue 2
+      sleep 0.1
+    done
+    fail "a rank of a check ignores SIGINT"
+  done
+}
 in_background check "$recipe" --steps 100000
-wait_for_ranks 3; kill -INT $launcher; wait_for_end
-[ $status -eq 3 ] && says_facts err "signal 2" || { cat err >&2; fail "an interrupted check is exit $status"; }
+wait_for_ranks 3; wait_for_heed; kill -INT $launcher; wait_for_end
+[ $status -eq 3 ] && says err "signal 2" SIGINT || { cat err >&2; fail "an interrupted check is exit $status"; }
+nothing_left
+in_background run -n 3 -- "$addend" check "$recipe" --steps 100000
+wait_for_ranks 3; wait_for_heed; kill -INT $launcher; wait_for_end
+[ $status -eq 3 ] && says err "signal 2" SIGINT || { cat err >&2; fail "an interrupted check under addend run is exit $status"; }
 nothing_left
 
 # the ranks ignore the first request, and the second ends them
@@ -202,6 +218,8 @@ if ! grep -q __asan_init "$addend"; then # a sanitizer reserves terabytes of add
 fi
 could_not says "ADDEND_SHM_FD|0.0.0" "$addend" run -n 2 -- "$(dirname "$addend")/mpi_sums_of_another_version"
 could_not says_facts "status 7" "$addend" run -n 3 -- sh -c 'exit 7'
+status=0; "$addend" run -n 2 -- "$addend" check "$recipe" >out 2>err || status=$?
+[ $status -eq 3 ] && says err "2 rank(s)" "has 3" || { cat err >&2; fail "more ranks in a mesh than were started: exit $status"; }
 status=0; "$addend" run -n 3 -- ./no-such-program >out 2>err || status=$?
 [ $status -eq 2 ] && says err ./no-such-program || { cat err >&2; fail "a program that is not there is exit 2, not $status"; }
 status=0; "$addend" train "$recipe" -o full --set train.steps=2 >/dev/full 2>err || status=$?

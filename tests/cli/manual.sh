@@ -14,6 +14,7 @@ for command in $commands; do
   [ "$("$addend" $command --version)" = "$("$addend" --version)" ] || { echo "FAILED: $command says its version" >&2; exit 1; }
 done
 grep -q -- --version all || { echo "FAILED: help names --version" >&2; exit 1; }
+! grep -n "(null)" all ./*.help || { echo "FAILED: help prints what is not there" >&2; exit 1; }
 json=
 for command in $commands; do
   grep -q "^| \`addend $command[ \`]" "$source/README.md" || { echo "FAILED: README's table has no $command" >&2; exit 1; }
