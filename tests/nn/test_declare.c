@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <cmocka.h>
+#include "allocations.h"
 #include "base/memory.h"
 #include "addend/layers.h"
 
@@ -120,11 +121,10 @@ static void memory_that_runs_out_is_an_error_of_the_list(void **state) {
     ad_declarations list = ad_declarations_on(mesh);
     ad_memory_fail_at(n);
     for (int i = 0; i < 40; i++) ad_norm_declare(&list, "many", "weight", 4, plain);
-    ad_memory_fail_at(0);
     ad_status status = list.status;
+    assert_true(tells_allocation(n, status));
     ad_declarations_release(&list);
     if (!status) break;
-    assert_int_equal(status, AD_MEMORY);
     failures++;
   }
   assert_true(failures > 0);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "allocations.h"
 #include "base/memory.h"
 #include "bridge/bridge.h"
 #include "program/decoder/stages.h"
@@ -213,7 +214,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
                                  .d_hidden = 12};
     ad_memory_fail_at(n + 1);
     status = ad_program_create(ad_gpt(), &m.options, &setting, &m.program);
-    ad_memory_fail_at(0);
+    assert_true(tells_allocation(n + 1, status));
     ad_program_destroy(m.program);
     ad_comm_close(comm);
   }

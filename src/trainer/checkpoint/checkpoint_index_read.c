@@ -173,7 +173,8 @@ ad_status ad_index_check_ranks(const json_t *index) {
   const json_t *said = json_object_get(index, "ranks");
   ad_mesh *mesh;
   if (!text || !json_is_integer(said)) return ad_fail(AD_IO, "index.json: lacks the mesh or the number of ranks");
-  if (ad_mesh_create(text, &mesh)) return ad_fail_in(AD_IO, "index.json");
+  ad_status status = ad_mesh_create(text, &mesh);
+  if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json"); /* no memory is no damage */
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
   if (json_integer_value(said) == ranks) return AD_OK;
