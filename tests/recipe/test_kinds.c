@@ -121,6 +121,15 @@ static int register_pair(void **state) { return ad_program_register(&pair); }
 #define MESH "mesh: {encoder: tp=4, model: dp=2 cp=2}\n"
 #define TRAIN "train: {global_batch: 6, steps: 10, lr: 1e-3}\n"
 #define GOOD MODEL IMAGES MESH TRAIN /* lines 1 to 4 */
+#define DECOMPOSE                                                                        \
+  "model: {kind: decompose, layers: 1, d_model: 8, heads: 2}\ndata: {text: a, seq: 4}\n" \
+  "importance: {layers: 1, d_model: 8, heads: 2}\nmesh: {ci: dp=1, blocks: dp=1, adv: dp=1}\n" TRAIN
+#define OCR                                                                                                         \
+  "model: {kind: ocr, encoder_layers: 1, encoder_d_model: 16, encoder_heads: 4, patch: 8, layers: 1, d_model: 24, " \
+  "heads: 4}\ndata: {text: a, fonts: a, chars: 8, height: 16, width: 64, sizes: [9, 11]}\n" TRAIN
+#define EXPERTS                                                                                     \
+  "model: {kind: moe, layers: 2, d_model: 24, heads: 6, experts: 5, top_k: 2, expert_hidden: 10}\n" \
+  "data: {text: a, seq: 8}\n" TRAIN
 #define GPT "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\ndata: {text: a, seq: 16}\nmesh: dp=2\n" TRAIN
 
 static const pair_options *pair_of(const ad_recipe *recipe) { return recipe->options; }
@@ -214,8 +223,7 @@ static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state
 /* A list of maps stands in one list for each key, and is one list in the recipe. */
 static void a_list_of_maps_is_printed_once_and_reads_back_as_the_same(void **state) {
   ad_recipe *r = READ(
-      "model: {kind: decompose, layers: 1, d_model: 8, heads: 2}\ndata: {text: a, seq: 4}\n"
-      "importance: {layers: 1, d_model: 8, heads: 2}\nmesh: {ci: dp=1, blocks: dp=1, adv: dp=1}\n" TRAIN
+      DECOMPOSE
       "sites:\n  - {match: \"blocks.*.attn.wq\", components: 3}\n  - {components: 5, match: \"blocks.*.mlp.up\"}\n",
       NULL);
   char *once, *twice;
@@ -357,6 +365,21 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   assert_true(fails_with_each_allocation(GOOD, sets, 4, AD_OK) > 50);
 }
 
+/* What a kind makes to check its options may find no memory either: nothing is then accepted or refused unchecked. */
+static void every_kind_of_addends_says_that_memory_ran_out(void **state) {
+  static const struct {
+    const char *text;
+    ad_status wanted;
+  } table[] = {{DECOMPOSE "sites: [{match: blocks.*.attn.wq, components: 3}]\n", AD_OK},
+               {DECOMPOSE "sites: [{match: no.such.matrix, components: 3}]\n", AD_INVALID},
+               {OCR "mesh: {encoder: dp=2, model: cp=2}\n", AD_OK},
+               {OCR "mesh: {encoder: pp=2, model: cp=2}\n", AD_INVALID},
+               {EXPERTS "mesh: dp_shard=4\nviews: {sparse: ep=2}\n", AD_OK},
+               {EXPERTS "mesh: dp_shard=2 tp=2\nviews: {sparse: ep=3}\n", AD_INVALID}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+    assert_true(fails_with_each_allocation(table[i].text, NULL, 0, table[i].wanted) > 50);
+}
+
 /* A program that is made without a recipe refuses options with the same message as a recipe. */
 static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **state) {
   const char *const meshes[] = {"dp=2 ep=2"};
@@ -472,6 +495,7 @@ int main(void) {
       cmocka_unit_test(a_file_that_is_missing_is_told_at_its_element),
       cmocka_unit_test(contracts_and_storage_are_said_of_the_parameters_of_all_modules),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
+      cmocka_unit_test(every_kind_of_addends_says_that_memory_ran_out),
       cmocka_unit_test(a_program_made_without_a_recipe_is_refused_in_the_same_words),
       cmocka_unit_test(a_number_has_its_range_in_every_kind),
       cmocka_unit_test(a_key_that_is_there_already_is_refused),  // must be last: the kind that it registers stays

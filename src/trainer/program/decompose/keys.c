@@ -209,7 +209,7 @@ static int has_sizes(const ad_decompose_options *options) {
 
 static void check_sites(const ad_decompose_options *options, const ad_mesh *blocks, const ad_complaints *to) {
   ad_site *sites = NULL;
-  ad_mesh *one;
+  ad_mesh *one = NULL;
   size_t all = 0, kept = 0;
   if (!has_sizes(options)) return;
   if (options->match_count != options->components_count) {
@@ -219,8 +219,10 @@ static void check_sites(const ad_decompose_options *options, const ad_mesh *bloc
   }
   if (!options->match_count)
     ad_complain(to, "sites", "no site is given; at least one matrix of the target is to be decomposed");
-  if (ad_mesh_create("", &one)) return;
-  if (!ad_target_list(&options->target, one, &sites, &all)) {
+  ad_status status = ad_mesh_create("", &one);
+  if (!status) status = ad_target_list(&options->target, one, &sites, &all);
+  if (status == AD_MEMORY) ad_complain_of(to, "sites", status);
+  if (!status) {
     for (size_t i = 0; i < options->match_count; i++)
       if (options->matches[i]) check_pattern(options, i, sites, all, to);
     for (size_t i = 0; i < all; i++) kept += components_of(options, sites[i].name) > 0;

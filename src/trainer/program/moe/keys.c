@@ -104,10 +104,14 @@ static void check_experts(const ad_moe_options *options, const ad_mesh *view, co
 }
 
 /* Whether a view with these sizes of ep and etp would be accepted; its text is written to `text`. */
-static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t ep, int64_t etp, char text[64]) {
+static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t ep, int64_t etp,
+                    const ad_complaints *to, char text[64]) {
   ad_mesh *view;
   snprintf(text, 64, "ep=%lld etp=%lld", (long long)ep, (long long)etp);
-  if (ad_mesh_size(mesh) % (ep * etp) || options->expert_hidden < etp || ad_key_view(mesh, text, &view)) return 0;
+  if (ad_mesh_size(mesh) % (ep * etp) || options->expert_hidden < etp) return 0;
+  ad_status status = ad_key_view(mesh, text, &view);
+  if (status == AD_MEMORY) ad_complain_of(to, "views.sparse", status);
+  if (status) return 0;
   int has_copies = (ad_mesh_named(mesh) & (AD_AXES_DP | AD_AXES(AD_CP))) != 0;
   int fits = etp == 1 || (has_copies && has_groups_of_tp(view, mesh));
   ad_mesh_destroy(view);
@@ -123,7 +127,7 @@ static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const
   int count = 0;
   for (int i = 0; i < (tp > 1 ? 2 : 1); i++)
     for (int64_t ep = options->experts; ep >= 1 && count < NAMED_MAX; ep--)
-      if (would_do(options, mesh, ep, etps[i], one))
+      if (would_do(options, mesh, ep, etps[i], to, one))
         used += (size_t)snprintf(named + used, sizeof named - used, "%s\"%s\"", count++ ? ", " : "", one);
   if (count) ad_complain(to, "views.sparse", "views that fit this mesh: %s", named);
 }
