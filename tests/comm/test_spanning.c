@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "addend/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "comm/mpi/join.h"
 #include "nodes.h"
 #include "ranks.h"
@@ -208,6 +210,28 @@ static void messages_of_an_exchange_match_in_number_bytes_and_dtype(void **state
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_on_nodes("aab", exchange_unlike, (void *)&cases[i]);
 }
 
+// Rank 1 sends itself two messages, and receives as many of them as the context says.
+static int send_to_itself(ad_comm *comm, void *context) {
+  const size_t *received = context;
+  float in = 1, out[2];
+  int64_t rank = ad_comm_rank(comm);
+  ad_message messages[] = {{.peer = rank, .send = &in, .count = 1},
+                           {.peer = rank, .send = &in, .count = 1},
+                           {.peer = rank, .receive = &out[0], .count = 1},
+                           {.peer = rank, .receive = &out[1], .count = 1}};
+  ad_collective call = {.size = sizeof call, .op = AD_EXCHANGE, .messages = messages, .dtype = AD_F32};
+  if (rank == 1) call.message_count = 2 + *received;
+  ad_status status = ad_comm_run(comm, &call);
+  if (!status && *received < 2) status = meet(comm);  // rank 0 may complete the call before it learns of the error
+  CHECK_STATUS(status, *received < 2 ? AD_MISMATCH : AD_OK);
+  if (status) CHECK_FACTS("rank 1", "2", *received ? "1" : "0");
+  return 0;
+}
+
+static void a_rank_receives_all_messages_to_itself(void **state) {
+  for (size_t received = 0; received <= 2; received++) run_on_nodes("ab", send_to_itself, &received);
+}
+
 static int fail_while_others_wait(ad_comm *comm, void *context) {
   float in = 1, out;
   ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &in, .out = &out, .count = 1, .dtype = AD_F32};
@@ -255,7 +279,8 @@ static int wait_in_a_circle(ad_comm *comm, void *context) {
   ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &in, .out = &out, .count = 1, .dtype = AD_F32};
   call.ranks = lists[rank % 2];
   CHECK_STATUS(kind == SUMS ? ad_comm_run(comm, &call) : ad_comm_transfer(comm, &receive, NULL), AD_CYCLE);
-  CHECK_FACTS("rank 0", "rank 1", "test_spanning.c");
+  CHECK_FACTS("rank 1", "test_spanning.c");
+  if (kind == RECEIVES) CHECK_FACTS("rank 0", "rank 2");  // of the sums, the first circle that is found is told
   for (int i = 0; i < 2; i++) ad_ranks_release(lists[i]);
   return 0;
 }
@@ -285,6 +310,48 @@ static void a_message_that_nobody_can_take_any_more_is_copied_or_an_error(void *
   for (int has_memory = 0; has_memory < 2; has_memory++) run_on_nodes("ab", send_to_who_leaves, &has_memory);
 }
 
+/* ---- memory that ends on one rank ---- */
+
+enum { MESSAGES = 40 };  // more than a table without memory of its own holds
+
+// A large sum, an exchange of many messages and a large transfer with the other rank; returns the first failure.
+static ad_status use_all(ad_comm *comm) {
+  static float in[LARGE], out[LARGE];
+  ad_message messages[2 * MESSAGES];
+  int64_t peer = 1 - ad_comm_rank(comm);
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .in = in, .out = out, .count = LARGE, .dtype = AD_F32};
+  AD_TRY(ad_comm_run(comm, &call));
+  for (size_t i = 0; i < MESSAGES; i++) {
+    messages[i] = (ad_message){.peer = peer, .send = in + i, .count = 1};
+    messages[MESSAGES + i] = (ad_message){.peer = peer, .receive = out + i, .count = 1};
+  }
+  ad_collective exchange = {.size = sizeof exchange, .op = AD_EXCHANGE, .messages = messages, .dtype = AD_F32};
+  exchange.message_count = 2 * MESSAGES;
+  AD_TRY(ad_comm_run(comm, &exchange));
+  ad_transfer transfer = {.size = sizeof transfer, .peer = peer, .count = LARGE, .dtype = AD_F32};
+  if (peer) transfer.send = in;
+  if (!peer) transfer.receive = out;
+  return ad_comm_transfer(comm, &transfer, NULL);
+}
+
+// Allocation number n of rank 1 fails. It says so if its call returns that, and otherwise the engine does.
+static int fail_an_allocation(ad_comm *comm, void *context) {
+  const long n = *(const long *)context;
+  int fails = ad_comm_rank(comm) == 1;
+  ad_memory_fail_at(fails ? n : 0);
+  ad_status status = use_all(comm);
+  ad_memory_fail_at(0);
+  if (status == AD_MEMORY) ad_comm_fail(comm, status, ad_last_error());
+  CHECK(!status || status == AD_PEER_FAILED || (fails && status == AD_MEMORY));
+  if (status == AD_PEER_FAILED) CHECK_FACTS("rank 1");
+  return 0;
+}
+
+static void a_failed_allocation_is_told_on_all_nodes_and_leaves_nothing_behind(void **state) {
+  for (long n = 1; n <= 40; n++) run_on_nodes("ab", fail_an_allocation, &n);
+}
+
 /* ---- the module that speaks a launcher's MPI ---- */
 
 static void a_module_that_cannot_be_loaded_is_named(void **state) {
@@ -310,10 +377,12 @@ int main(void) {
       cmocka_unit_test(values_are_right_wherever_ranks_are),
       cmocka_unit_test(calls_on_lists_are_kept_until_a_member_makes_its_own),
       cmocka_unit_test(messages_of_an_exchange_match_in_number_bytes_and_dtype),
+      cmocka_unit_test(a_rank_receives_all_messages_to_itself),
       cmocka_unit_test(a_failure_ends_the_waits_of_all_nodes),
       cmocka_unit_test(who_left_is_named_on_all_nodes),
       cmocka_unit_test(circles_of_waits_are_found_across_nodes),
       cmocka_unit_test(a_message_that_nobody_can_take_any_more_is_copied_or_an_error),
+      cmocka_unit_test(a_failed_allocation_is_told_on_all_nodes_and_leaves_nothing_behind),
       cmocka_unit_test(a_module_that_cannot_be_loaded_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

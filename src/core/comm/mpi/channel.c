@@ -248,7 +248,7 @@ static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_
   size_t count = 0, total = ad_mpi_sent_bytes(call, k);
   for (size_t i = 0; i < call->message_count; i++) count += call->messages[i].peer == k;
   if (count > AD_CALL_INLINE_WORDS && ad_new(count, &entries)) {
-    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for the table of an exchange");
+    ad_mpi_raise_memory(world, "the table of an exchange");
     return;
   }
   told->entries = 0;
@@ -363,7 +363,7 @@ void ad_mpi_told(mpi_world *world, mail_call *told) {
   mpi_channel *channel;
   if (channel_of_told(world, told, &channel)) {
     ad_release(told);
-    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a group that another node calls");
+    ad_mpi_raise_memory(world, "a group that another node calls");
     return;
   }
   if (!channel) return;

@@ -24,7 +24,7 @@ void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t he
   mpi_outgoing *outgoing;
   size_t bytes = head_bytes + table_bytes + value_bytes;
   if (ad_new_bytes(sizeof *outgoing + bytes, 1, (void **)&outgoing)) {
-    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message to another node");
+    ad_mpi_raise_memory(world, "a message to another node");
     return;
   }
   unsigned char *at = outgoing->bytes;
@@ -33,7 +33,7 @@ void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t he
   copy(&at, values, value_bytes);
   outgoing->request = world->transport->send(AD_LANE_MAIL, (int)to, 0, outgoing->bytes, bytes);
   keep(world, outgoing);
-  if (!outgoing->request) ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message to another node");
+  if (!outgoing->request) ad_mpi_raise_memory(world, "a message to another node");
 }
 
 void ad_mpi_forget_sent(mpi_world *world) {

@@ -73,6 +73,14 @@ static int has_own_messages(const ad_call *call, int sends, uint32_t *out) {
   return *out != 0;
 }
 
+static void raise_own_messages(mpi_world *world, uint32_t sent, uint32_t received) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text, "collectives do not match: in an exchange, rank %u sends %u message%s to itself, and receives %u",
+              world->rank, sent, ad_plural(sent), received);
+  ad_mpi_raise(world, AD_MISMATCH, words);
+}
+
 // Starts to send and receive the messages of an exchange that did not come with the calls' mail.
 static void begin_exchange(mpi_world *world, mpi_call *c) {
   const ad_call *call = c->call;
@@ -81,9 +89,7 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
   has_own_messages(call, 1, &sent);
   has_own_messages(call, 0, &received);
   if (sent != received) {
-    ad_mpi_raise(world, AD_MISMATCH,
-                 "collectives do not match: in an exchange, a rank sends and receives different numbers of messages to "
-                 "and from itself");
+    raise_own_messages(world, sent, received);
     return;
   }
   for (size_t i = 0; i < call->message_count; i++) {

@@ -65,7 +65,7 @@ static int start_receiving(mpi_world *world) {
   if (!world->transport->probe(AD_LANE_MAIL, &peer, &bytes)) return 0;
   if (ad_new_bytes(bytes, 1, (void **)&world->incoming)) {
     world->incoming = NULL;
-    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message from another node");
+    ad_mpi_raise_memory(world, "a message from another node");
     return 0;
   }
   world->incoming_request = world->transport->receive(AD_LANE_MAIL, peer, 0, world->incoming, bytes);

@@ -3,7 +3,7 @@
 
 // Returns the request. If it is NULL there was no memory for it, which becomes the world's error.
 static void *noted(mpi_world *world, void *request) {
-  if (!request) ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message between nodes");
+  if (!request) ad_mpi_raise_memory(world, "a message between nodes");
   return request;
 }
 

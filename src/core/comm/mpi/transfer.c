@@ -88,7 +88,7 @@ void ad_mpi_take_request(mpi_world *world, const mail_request *asked) {
   if (!send || send->request) return;
   const void *from = send->copy ? send->copy : send->call->in;
   send->request = world->transport->send(AD_LANE_DATA, (int)send->peer, (int)send->tag, from, send->bytes);
-  if (!send->request) ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message between nodes");
+  if (!send->request) ad_mpi_raise_memory(world, "a message between nodes");
 }
 
 static void end_send(mpi_world *world, mpi_send *send) {
@@ -169,7 +169,7 @@ static void forget_mail(shm_transfer *t) {
 static int bring_large(mpi_world *world, shm_transfer *t) {
   const mail_message_to *message = mail_of(&t->envelope);
   if (!t->bringing && ask(world, t, message)) {
-    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message between nodes");
+    ad_mpi_raise_memory(world, "a message between nodes");
     return 0;
   }
   bringing *b = t->bringing;
@@ -203,7 +203,7 @@ void ad_mpi_take_message(mpi_world *world, mail_message_to *message) {
   memcpy(envelope.site, message->site, sizeof envelope.site);
   if (!ad_shm_deliver(world->shm, &envelope)) return;
   ad_release(message);
-  ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message from another node");
+  ad_mpi_raise_memory(world, "a message from another node");
 }
 
 /* ---- starting and abandoning transfers ---- */

@@ -25,6 +25,7 @@
  *   module/     the modules; the only code that knows MPI */
 #ifndef COMM_MPI_WORLD_H
 #define COMM_MPI_WORLD_H
+#include "base/text.h"
 #include "comm/mpi/mail.h"
 #include "comm/mpi/routes.h"
 #include "comm/mpi/transport.h"
@@ -138,6 +139,13 @@ struct mpi_world {
 /* Sets the error of the world, unless there is one already. */
 static inline void ad_mpi_raise(mpi_world *world, ad_status status, const char *text) {
   ad_shm_raise(world->shm->control, world->rank, status, status, text);
+}
+/* The same for this rank, which found no memory for `what`. */
+static inline void ad_mpi_raise_memory(mpi_world *world, const char *what) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text, "rank %u: no memory for %s", world->rank, what);
+  ad_shm_raise(world->shm->control, world->rank, AD_PEER_FAILED, AD_MEMORY, words);
 }
 /* 1: the call is one of a group that spans nodes, and under way; 0: engine shm carries it out. */
 static inline int ad_mpi_is_mine(const mpi_world *world, const ad_call *call) {
