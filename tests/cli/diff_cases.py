@@ -626,6 +626,12 @@ for n in 2, 3:
     says(given_to_b(right_of["d"]), kind, name="b")
     says(given_to_b(right_of["c"][:-n] + right_of["d"][:n]), kind, name="b", words="`c` and 1 other parameter" if n == 3 else "")
 says(given_to_b(right_of["c"][15:] + right_of["c"][:15]), "other_parameters", name="b", words="the right sum of `c`: ")
+# What another parameter's sum should be goes by its own factor.
+halved = Job("dp=3", [Param("b", [30]), Param("c", [30], expect=0.5)])
+given = lambda p, rank, values: halved.sum_of(halved.params[1], rank, halved.right(p, rank))
+document = judged(halved, after=given)
+assert param(document, "c")["pass"]
+says(document, "other_parameters", name="b", words="the right sum of `c`: ")
 # The same with exact zeros at the same elements, in a dtype whose smallest allowance is less than any other number.
 zeros = Job("dp=3 tp=2", [Param("a", [6, 5], "tp=S0", dtype="F64"), *(Param(name, [6, 5], dtype="F64") for name in "bc")])
 for (rank, m, name), values in zeros.addends.items():

@@ -333,8 +333,16 @@ static void sixteen_bits_hold_no_larger_vocabulary(void **state) {
   assert_null(strstr(ad_last_error(), "numpy.uint16"));
   other_file("<u4", wide, 4, 6);
   must(ad_token_files_check(&path, 1, 100000, &at));
-  at = 0;
-  must(ad_token_files_check(&path, 1, INT64_MAX, &at));
+  const int64_t vocabularies[] = {UINT32_MAX, (int64_t)UINT32_MAX + 1, (int64_t)UINT32_MAX + 2, INT64_MAX};
+  const uint32_t largest[] = {UINT32_MAX};
+  for (int i = 0; i < 4; i++) { /* the largest number of 32 bits is in all but the first */
+    at = 0;
+    must(ad_token_files_check(&path, 1, vocabularies[i], &at));
+    at = 0;
+    other_file("<u4", largest, 4, 1);
+    assert_int_equal(ad_token_files_check(&path, 1, vocabularies[i], &at), i ? AD_OK : AD_INVALID);
+    other_file("<u4", wide, 4, 6);
+  }
   ad_text_data *text;
   int32_t tokens[SEQ], targets[SEQ];
   int64_t counted;
