@@ -150,6 +150,9 @@ static void what_goes_wrong_between_two_reductions_needs_both_and_a_shard_that_w
   assert_true(has(p, "partial-after-all-reduce") && !has(p, "both-factors-when-one-runs"));
   assert_true(has(p, "add-to-itself-in-group-of-one"));
   ad_sabotages_destroy(p);
+  p = list_cut("dp_shard=2", ", microbatches: 2"); /* one reduction alone */
+  assert_false(has(p, "partial-after-all-reduce") || has(p, "both-factors-when-one-runs"));
+  ad_sabotages_destroy(p);
   p = list_cut("dp_replicate=3 dp_shard=2", ", microbatches: 2, sync: [none, all]");
   assert_false(has(p, "partial-after-all-reduce") || has(p, "both-factors-when-one-runs"));
   ad_sabotages_destroy(p);
