@@ -9,8 +9,7 @@
 static int mesh_cuts(const ad_run *run) {
   ad_axes cut = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++)
-    cut |= ad_mesh_large(ad_run_param_at(run, i).spec->layout.mesh) &
-           ~(AD_AXES_DP | AD_AXES(AD_BLOCK) | AD_AXES(AD_EFSDP));
+    cut |= ad_mesh_large(ad_run_param_at(run, i).spec->layout.mesh) & ~(AD_AXES_DP | AD_AXES(AD_EFSDP));
   return cut != 0;
 }
 
