@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
@@ -18,6 +19,8 @@ _AUTOS = (
     ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
     ("AutoModel", "MODEL_MAPPING_NAMES"),
 )  # classes that make a model, those with a head first, and the name of the table of what each makes
+
+_WIDE = 16  # elements of a head, if no model with narrower ones can be made
 
 
 def auto_of(kind: str) -> Any:
@@ -99,7 +102,10 @@ class Full:
     def _tried(self, sizes: _shrink.Sizes) -> Tuple[Any, Tuple[str, ...]]:
         best: Optional[Tuple[Any, Tuple[str, ...]]] = None
         failed: Optional[Exception] = None
-        for layers in _shrink.LAYERS:
+        wide = dataclasses.replace(sizes, head=_WIDE)
+        for layers, sizes in [(n, sizes) for n in _shrink.LAYERS] + [(n, wide) for n in _shrink.LAYERS]:
+            if best is not None and sizes is wide:
+                break
             try:
                 config = _shrink.smaller(self.config, sizes, layers)
                 with torch.device("meta"):

@@ -60,8 +60,9 @@ def _hidden(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
 
 
 def _columns(odd: int) -> Rule:
-    """An odd number of columns for each of the ranks that share them."""
-    return lambda value, sizes, full: value and odd * sizes.ranks
+    """Twice an odd number of columns for each of the ranks that share them: no full model has an odd number, and
+    `fully_shard` over two ranks cuts it in halves."""
+    return lambda value, sizes, full: value and 2 * odd * sizes.ranks
 
 
 def _plain(number: int) -> Rule:
@@ -89,9 +90,9 @@ RULES: Tuple[Tuple[str, Rule], ...] = (
      r"|output_channels|codebook_dim|downsample_channels", _hidden),
     (r"hidden_size_per_layer_input", _plain(6)),
     (r"(moe|expert|share|shared)_.*(intermediate_size|ffn_hidden_size)|share_expert_dim|moe_hidden_size"
-     r"|shared_experts_intermediate_size|expert_ffn_hidden_size", _columns(7)),
+     r"|shared_experts_intermediate_size|expert_ffn_hidden_size", _columns(5)),
     (r"intermediate_size.*|.*_intermediate_size|ffn_(hidden_size|dim)|n_inner|.*_ffn_dim|mlp_hidden_size|mlp_dim",
-     _columns(13)),
+     _columns(7)),
     (r"(num|n)_(experts|local_experts|routed_experts)|moe_num_experts|zero_expert_num", _experts),
     (r"moe_topk", lambda value, sizes, full: 2),
     (r"num_experts_per_tok(en)?|moe_k|top_k_experts|router_top_k", _plain(2)),
