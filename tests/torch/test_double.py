@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import math
 import unittest
-from typing import Any
+from typing import Any, List
 
 import torch
 import torch.distributed as dist
@@ -210,6 +210,24 @@ class NoDouble(torch.autograd.Function):
         raise RuntimeError("no Double")
 
 
+@torch.library.custom_op("addend_tests::twice_", mutates_args=("own",))
+def twice_(factor: torch.Tensor, own: List[torch.Tensor]) -> None:
+    """Doubles all of `own` in place."""
+    if factor.dtype == F64:
+        raise NotImplementedError("no kernel for float64")
+    for tensor in own:
+        tensor.mul_(2)
+
+
+def own_twice(x):
+    """Doubles `x` in place and returns it, as PyTorch's methods do."""
+    if torch.overrides.has_torch_function_unary(x) or torch._C._is_torch_function_mode_enabled():
+        return torch.overrides.handle_torch_function(own_twice, (x,), x)
+    if x.dtype == F64:
+        raise NotImplementedError("no kernel for float64")
+    return x.mul_(2)
+
+
 class Narrow(unittest.TestCase):
     def setUp(self):
         NoDouble.error, NoDouble.told, NoDouble.inner = RuntimeError("no Double"), [], None
@@ -229,6 +247,26 @@ class Narrow(unittest.TestCase):
                 self.assertEqual([*mode.narrow], ["NoDouble"] * (taken and kind is not KeyError))
                 for place in mode.narrow.values():
                     says(self, place, "b", "test_double.py")
+
+    def test_dtypes_of_arguments_that_dtensor_lists_are_no_refusal_of_f64(self):
+        refused = "in-place operations that require placement changes are not supported.\n\n"
+        for name in ("Spec(f64[1, 6](_NormP(2)))", "DTensorSpec(tensor_meta=TensorMeta(dtype=torch.float64))"):
+            NoDouble.error = RuntimeError(f"{refused}Sharding propagation failed for aten.pow_.Scalar({name}, 2)")
+            mode = _double.Double()
+            with mode:
+                self.assertRaises(RuntimeError, NoDouble.apply, torch.ones(2, dtype=F64))
+            self.assertEqual((NoDouble.told[-1], mode.narrow), ([F64], {}))
+
+    def test_what_an_operation_in_f32_writes_in_place_is_kept(self):
+        x, y = torch.full((2,), 3.0, dtype=F64), torch.full((2,), 5.0, dtype=F64)
+        mode = _double.Double()
+        with mode:
+            for _ in range(2):
+                self.assertIsNone(torch.ops.addend_tests.twice_(x, [y]))
+        self.assertEqual((x.tolist(), y.tolist(), x.dtype), ([3, 3], [20, 20], F64))
+        with mode:
+            self.assertIs(own_twice(x), x)
+        self.assertEqual((x.tolist(), len(mode.narrow)), ([6, 6], 2))
 
     def test_it_is_tried_in_f64_once(self):
         mode = _double.Double()

@@ -34,8 +34,9 @@ class Own:
     """Models, layouts and functions of a project.
 
     told: `make_model`, or `models` ({name: make_model}); `parallelize`, `batches` and `loss`; `meshes`, a list of
-        meshes, or `layouts` ({name: {"mesh": ..., "parallelize": ..., "run": ...}}); and what else `check` takes. If
-        `batches` has a third parameter, it gets the number of microbatches, and is to return so many for a rank.
+        meshes, or `layouts` ({name: {"mesh": ..., "parallelize": ..., "run": ...}}); and what else `check` takes. A
+        layout that is not for all models names them: "models": ["dense"]. If `batches` has a third parameter, it gets
+        the number of microbatches, and is to return so many for a rank.
     """
 
     def __init__(self, name: str, told: Mapping[str, Any]):
@@ -57,11 +58,19 @@ class Own:
             raise addend.InvalidError(f"{name} does not define {', '.join(lacking)}, as `check` takes them")
         if any("mesh" not in layout for layout in self._layouts.values()):
             raise addend.InvalidError(f"{name}: each of `layouts` needs a mesh")
+        for key, layout in self._layouts.items():
+            unknown = [model for model in layout.get("models", ()) if f"{name}:{model}" not in self._models]
+            if unknown:
+                raise addend.InvalidError(
+                    f"{name}: layout {key} is for {', '.join(unknown)}, which `models` does not have"
+                )
 
     def layouts(self, model: str) -> Sequence[Layout]:
         """The project's layouts; if it names neither layouts nor meshes, two, three and one ranks on an axis dp."""
         if self._layouts:
-            return [Layout(_axes.parse(one["mesh"]), variant=name) for name, one in self._layouts.items()]
+            key = model.partition(":")[2]
+            own = {name: one for name, one in self._layouts.items() if key in one.get("models", [key])}
+            return [Layout(_axes.parse(one["mesh"]), variant=name) for name, one in own.items()]
         return [Layout(_axes.parse(mesh)) for mesh in self._told.get("meshes", _MESHES)]
 
     def counts(self, layout: Layout, asked: Sequence[int]) -> Sequence[int]:

@@ -149,6 +149,7 @@ class Buffers:
 _BACKWARDS = {"backward", "grad"}
 _RUN = "_engine_run_backward"  # what runs a backward, under a private name in two modules of PyTorch's
 _NO_DOUBLE = re.compile(r"\bdouble\b|float64|\bf64\b|fp64", re.I)
+_PROPAGATION = "Sharding propagation failed"  # with which DTensor lists the arguments, dtypes too, whatever it refuses
 _EPSILON = 2.0**-24  # half a unit of f32
 
 
@@ -231,7 +232,8 @@ class Double(TorchFunctionMode):
             try:
                 return func(*args, **kwargs)
             except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError) as error:
-                if not _NO_DOUBLE.search(str(error)) or torch.float64 not in _dtypes((args, kwargs)):
+                said = str(error).partition(_PROPAGATION)[0]
+                if not _NO_DOUBLE.search(said) or torch.float64 not in _dtypes((args, kwargs)):
                     raise
                 if any(
                     dtype in NARROW for dtype in _dtypes((args, kwargs))
@@ -239,13 +241,30 @@ class Double(TorchFunctionMode):
                     return func(*doubled(args), **doubled(kwargs))
         self._through = True
         try:
-            found = doubled(func(*_mapped(args, self._narrowed), **_mapped(kwargs, self._narrowed)))
+            found = self._in_f32(func, args, kwargs)
         finally:
             self._through = False
         module = self._modules[-1] if self._modules else ""
         place = _names.caller()
         self.narrow.setdefault(name, f"in `{module}`, {place}" if module else place)
         return found
+
+    def _in_f32(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Runs the operation on copies in f32. What it writes in place is written to the tensors themselves."""
+        copies: List[Tuple[torch.Tensor, torch.Tensor, int]] = []
+
+        def narrowed(tensor: torch.Tensor) -> torch.Tensor:
+            copy = self._narrowed(tensor)
+            if copy is not tensor:
+                copies.append((tensor, copy, copy._version))
+            return copy
+
+        found = func(*_mapped(args, narrowed), **_mapped(kwargs, narrowed))
+        own = {id(copy): tensor for tensor, copy, _ in copies}
+        for tensor, copy, version in copies:
+            if copy._version != version:
+                tensor.copy_(copy)
+        return doubled(_mapped(found, lambda tensor: own.get(id(tensor), tensor)))
 
     def _narrowed(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype != torch.float64:
