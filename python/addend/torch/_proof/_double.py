@@ -254,16 +254,16 @@ class Double(TorchFunctionMode):
         copies: List[Tuple[torch.Tensor, torch.Tensor, int]] = []
 
         def narrowed(tensor: torch.Tensor) -> torch.Tensor:
-            copy = self._narrowed(tensor)
-            if copy is not tensor:
-                copies.append((tensor, copy, copy._version))
-            return copy
+            narrow = self._narrowed(tensor)
+            if narrow is not tensor:
+                copies.append((tensor, narrow, narrow._version))
+            return narrow
 
         found = func(*_mapped(args, narrowed), **_mapped(kwargs, narrowed))
-        own = {id(copy): tensor for tensor, copy, _ in copies}
-        for tensor, copy, version in copies:
-            if copy._version != version:
-                tensor.copy_(copy)
+        own = {id(narrow): tensor for tensor, narrow, _ in copies}
+        for tensor, narrow, version in copies:
+            if narrow._version != version:
+                tensor.copy_(narrow)
         return doubled(_mapped(found, lambda tensor: own.get(id(tensor), tensor)))
 
     def _narrowed(self, tensor: torch.Tensor) -> torch.Tensor:
