@@ -10,8 +10,10 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Tuple
 
 import torch
 
+import addend
 from addend.torch._matrix._tokens import Batch, Tokens, token_loss
 
+_ROUNDING = 1e-5  # relative; some models compute in f32
 _SIDE = 4  # patches along each side of an image
 _MARKS = ("token_type_ids", "mm_token_type_ids")  # inputs that are 1 at the tokens of images
 Images = Callable[[int, torch.Generator], Batch]  # (their number, a generator) -> the inputs that hold them
@@ -114,6 +116,21 @@ def _loss(model: Any, tokens: Tokens) -> float:
         return float(token_loss(model, tokens.rows(torch.Generator().manual_seed(1), 2, tokens.padding))[0])
 
 
+def _need_apart(model: Any, tokens: Tokens) -> None:
+    """Raises an error if the loss of rows together is not the sum of their own: ranks that have some rows each would
+    then rightly differ from one process that has all."""
+    generator = torch.Generator().manual_seed(2)
+    rows = [tokens.rows(generator, 2, padding) for padding in (tokens.padding, 0)]
+    both = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    with torch.no_grad():
+        together = float(token_loss(model, both)[0])
+        apart = sum(float(token_loss(model, row)[0]) for row in rows)
+    if abs(together - apart) > _ROUNDING * abs(apart):
+        raise addend.InvalidError(
+            "a row's loss depends on the other rows of a batch: ranks have no batches of their own"
+        )
+
+
 def _seeing(model: Any, plain: Tokens, takes: Mapping[str, Any]) -> Tuple[Tokens, str]:
     """`plain` with images, or why it has none although the model takes images, or ""."""
     viewer = _viewer(model)
@@ -124,7 +141,7 @@ def _seeing(model: Any, plain: Tokens, takes: Mapping[str, Any]) -> Tuple[Tokens
     for images in _forms(getattr(model.config, "vision_config", model.config), names):
         try:
             tokens = _with_images(model, plain, images, takes)
-            _loss(model, tokens)
+            _need_apart(model, tokens)
             return tokens, ""
         except Exception as error:  # this model takes images in another form
             why = why or error
@@ -143,6 +160,8 @@ def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> Tuple[Token
         model, Tokens(model.config.get_text_config().vocab_size, axes, microbatches, decoded), takes
     )
     lacks = [blind] if blind else []
+    if blind or not tokens.places:
+        _need_apart(model, tokens)
     with contextlib.suppress(Exception):  # the check says it
         if not math.isfinite(_loss(model, tokens)):
             tokens = dataclasses.replace(tokens, padding=0)
