@@ -36,7 +36,7 @@ from transformers.distributed import DistributedConfig
 CONFIG = {config}
 LAYOUT = {layout}
 RANKS, REPLICAS, MICROBATCHES = {ranks}, {replicas}, {microbatches}  # a replica has rows of its own
-NAME = "{name}"
+NAME, STEPS = "{name}", {steps}
 MODEL = dict(dtype=torch.{dtype}, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.{auto}
 transformers.logging.set_verbosity_error()
@@ -44,11 +44,15 @@ transformers.logging.disable_progress_bar()
 
 
 def gradient(model, microbatches):
-    """The gradient of NAME for the mean over microbatches of the mean loss of the next token."""
-    for tokens in microbatches:
-        logits = model(input_ids=tokens).{output}
-        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-        (loss / len(microbatches)).backward()
+    """The gradient of NAME, after STEPS steps, for the mean over microbatches of the mean loss of the next token."""
+    for step in range(STEPS + 1):
+        model.zero_grad()
+        for tokens in microbatches:
+            logits = model(input_ids=tokens).{output}
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+            (loss / len(microbatches)).backward()
+        if step < STEPS:
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
     grad = model.get_parameter(NAME).grad
     return grad.full_tensor() if hasattr(grad, "full_tensor") else grad
 
@@ -124,6 +128,14 @@ def _error(bug: Bug) -> float:
     return math.inf if not found or found[0] is None else float(found[0])
 
 
+def _steps(bug: Bug) -> int:
+    """How many steps of the optimizer come before a wrong gradient; -1 if gradients are right, and a step is wrong."""
+    if bug.place != "optimizer":
+        return 0
+    begins = (bug.smallest.report or {}).get("begins") or {}
+    return int(begins.get("step") or 1) - 1 or -1
+
+
 def _vocabulary(config: Mapping[str, Any]) -> int:
     return int((config.get("text_config") or config).get("vocab_size", 97))
 
@@ -133,7 +145,8 @@ def program(bug: Bug, file: str) -> str:
     source than Transformers' declarations."""
     outcome = bug.smallest
     recipe, cell = outcome.recipe, outcome.cell
-    if not bug.param or "auto" not in recipe:
+    steps = _steps(bug)
+    if not bug.param or steps < 0 or "auto" not in recipe:
         raise addend.InvalidError(f"no program can be written for {cell.name}: {outcome.why}")
     layout = cell.layout
     versions = recipe.get("versions", {})
@@ -150,6 +163,7 @@ def program(bug: Bug, file: str) -> str:
         config=_lines(recipe["config"]),
         layout=_lines(sizes),
         name=bug.param,
+        steps=steps,
         dtype="float64" if is_fine else "float32",
         bound="1e-9" if is_fine else "1e-3",
         auto=recipe["auto"],

@@ -81,7 +81,7 @@ class Transformers:
             "loss": token_loss,
             "mesh": dict(layout.mesh),
             "optimizer": adamw,
-            "steps": 1,
+            "steps": 2,  # what an update does to tied or sharded parameters shows in the next gradient
         }
         if layout.variant == _variants.NO_SYNC:
             arguments["run"] = _variants.no_sync
