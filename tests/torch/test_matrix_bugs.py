@@ -110,6 +110,13 @@ TABLE = {
         ],
         [("backward: text", 0, 2, (1,)), ("backward: text", 0, 1, (1,))],
     ),
+    "an_update_is_one_bug_of_two_architectures": (
+        [
+            cell("a", TP, 1, begins=begins("", "optimizer"), names=["layers.0.up.weight"]),
+            cell("b", TP, 1, begins=begins("", "optimizer"), names=["layers.1.up.bias"]),
+        ],
+        [("optimizer: text", 0, 2, (1,))],
+    ),
     "what_is_right_is_no_bug": ([cell("a", TP, 1), cell("a", TP, 2)], []),
 }
 

@@ -213,6 +213,8 @@ def _elsewhere(outcome: Outcome) -> List[_Found]:
         kind = begins["place"] if begins["factor"] is None else f"{begins['place']} by a factor"
         one = _new(outcome, begins["module"], "", {(kind, ""): words}, begins["place"], begins["where"])
         one.names[id(outcome)] = early[0] if early else ""
+        if early and not begins["module"]:  # the update of all parameters: the first of them stands for these
+            one.styles = {style_of(early[0], outcome)} - {""}
         return [one]
     if early or not sums:
         one = _new(outcome, "", early[0] if early else "", {("unknown", ""): outcome.why}, "")

@@ -165,7 +165,7 @@ def program(bug: Bug, file: str) -> str:
         name=bug.param,
         steps=steps,
         dtype="float64" if is_fine else "float32",
-        bound="1e-9" if is_fine else "1e-3",
+        bound="1e-5" if is_fine else "1e-3",
         auto=recipe["auto"],
         output="last_hidden_state" if recipe["auto"] == "AutoModel" else "logits",
         vocabulary=_vocabulary(recipe["config"]),
