@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Sequ
 from addend.torch._matrix._cells import starred
 
 LAYERS = (2, 3, 4, 5, 6, 8, 12)  # numbers of layers that are tried until every kind of layer is there
-LARGEST = 3_000_000  # parameters of a small model; more would make a cell take minutes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,129 @@
+"""Test Transformers' architectures in a matrix: which there are, small models of the same kinds, batches that hide no
+mistake, and two cells: one that matches, and one whose gradients of norms are summed again."""
+
+import itertools
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import addend
+import torch
+from addend.torch._matrix import _architectures, _matrix, _shrink, _transformers
+from addend.torch._matrix._cells import MATCHES, WRONG, Layout
+from addend.torch._matrix._tokens import FIRST, Tokens
+from addend.torch._proof._axes import Axes
+from says import raises_facts
+
+try:
+    import transformers as tf
+    from transformers.distributed.configuration_utils import DistributedConfig  # noqa: F401
+except ImportError:
+    print("skipped: this python3 has no Transformers with a DistributedConfig")
+    sys.exit(77)
+
+
+class Architectures(unittest.TestCase):
+    def test_those_with_a_plan(self):
+        found = _architectures.architectures()
+        self.assertTrue({"llama", "qwen3_moe", "gpt_oss", "qwen3_vl"} <= set(found))
+        self.assertFalse({"bert", "gpt2", "qwen3_vl_text"} & set(found))  # no plan; a part of another
+        self.assertEqual(len(found), len(set(found)))
+
+    def test_unknown(self):
+        with raises_facts(self, addend.InvalidError, "lama"):
+            _architectures.full_config("lama")
+
+    def test_a_folder_has_its_own_values(self):
+        config = tf.LlamaConfig(num_hidden_layers=3, attention_bias=True, rms_norm_eps=3e-4)
+        with tempfile.TemporaryDirectory() as folder:
+            config.save_pretrained(folder)
+            small, missing = _architectures.Full(folder).small(2, 1)
+        self.assertEqual((small.attention_bias, small.rms_norm_eps, missing), (True, 3e-4, ()))
+
+
+class Small(unittest.TestCase):
+    def test_every_kind_is_there_and_sizes_divide(self):
+        for name, ranks, experts in (
+            ("llama", 3, 1),
+            ("qwen3_moe", 2, 4),
+            ("gemma3_text", 2, 1),
+            ("deepseek_v3", 1, 3),
+        ):
+            full = _architectures.full(name)
+            small, missing = full.small(ranks, experts)
+            with torch.device("meta"):
+                model = full.auto.from_config(small)
+            self.assertEqual(missing, (), name)
+            self.assertEqual(full.kinds - _shrink.kinds_of(model), set(), name)
+            self.assertLess(sum(p.numel() for p in model.parameters()), 100_000, name)
+            self.assertEqual(small.num_attention_heads % ranks, 0, name)
+            self.assertEqual(small.intermediate_size % ranks, 0, name)
+            count = getattr(small, "num_experts", None) or getattr(small, "n_routed_experts", experts)
+            self.assertEqual(count % experts, 0, name)
+
+    def test_what_is_lacked_is_told(self):
+        layers = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2)), torch.nn.Linear(2, 2)]
+        both, one = torch.nn.Module(), torch.nn.Module()
+        both.layers, one.layers = torch.nn.ModuleList(layers), torch.nn.ModuleList(layers[1:])
+        self.assertTrue(any("LayerNorm" in kind for kind in _shrink.kinds_of(both) - _shrink.kinds_of(one)))
+
+    def test_layouts_are_those_of_its_plans(self):
+        source = _transformers.Transformers(["llama", "qwen3_moe"])
+        dense = {layout.name for layout in source.layouts("llama")}
+        sparse = {layout.name for layout in source.layouts("qwen3_moe")}
+        self.assertTrue({"tp=2", "fsdp=2", "fsdp=2 tp=2", "fsdp=1 tp=3"} <= dense)
+        self.assertEqual({name for name in sparse - dense if "ep=" not in name}, set())
+        self.assertIn("fsdp=2 ep=2", sparse)
+
+    def test_numbers_of_microbatches(self):
+        source = _transformers.Transformers([])
+        for variant, counts in (("", [2, 1, 3]), ("frozen", [2, 1, 3]), ("no_sync", [2, 3]), ("bf16", [1])):
+            self.assertEqual(list(source.counts(Layout({"fsdp": 2}, variant=variant), [2, 1, 3])), counts)
+
+    def test_axes_that_there_are_not(self):
+        for sizes, *facts in (({"dp": 2}, "dp"), ({"ep": 2}, "ep")):
+            with raises_facts(self, addend.InvalidError, *facts):
+                _transformers.Transformers([]).layout(sizes)
+
+
+class Batches(unittest.TestCase):
+    def test_ranks_have_the_rows_of_the_whole(self):
+        tokens = Tokens(97, ["dp_replicate", "fsdp"], 3)
+        mesh = {"dp_replicate": 2, "fsdp": 2, "tp": 2}
+        whole = tokens.batches(None, Axes(mesh))
+        parts = [tokens.batches(rank, Axes(mesh, rank)) for rank in range(8)]
+        for k, name in itertools.product(range(3), ("input_ids", "attention_mask", "weights")):
+            joined = torch.cat([parts[rank][k][name] for rank in (0, 2, 4, 6)])
+            self.assertTrue(torch.equal(joined, whole[k][name]))
+            self.assertTrue(torch.equal(parts[2][k][name], parts[3][k][name]))  # ranks of tp have the same rows
+
+    def test_they_hide_nothing(self):
+        tokens = Tokens(97, ["fsdp"], 2)
+        mesh = {"fsdp": 3}
+        parts = [tokens.batches(rank, Axes(mesh, rank)) for rank in range(3)]
+        counts = [[float(batch["weights"].sum()) for batch in part] for part in parts]
+        self.assertEqual(len({round(count, 6) for part in counts for count in part}), 6)
+        padded = [int((batch["attention_mask"] == 0).sum()) for part in parts for batch in part]
+        self.assertEqual([count > 0 for count in padded], [True] + [False] * 5)
+        seen = parts[0][0]
+        self.assertTrue(bool((seen["weights"][seen["attention_mask"][:, 1:] == 0] == 0).all()))
+        self.assertTrue(bool((seen["input_ids"][seen["attention_mask"] == 1] >= FIRST).all()))
+
+
+class Cells(unittest.TestCase):
+    def test_what_two_microbatches_show(self):
+        report = _matrix.matrix("llama", "qwen3", layouts=[{"tp": 2}], microbatches=[2, 1], timeout=300)
+        found = {o.cell.name: o.verdict for o in report.outcomes if not o.cell.layout.variant}
+        self.assertEqual(found["llama, tp=2, 2 microbatches"], MATCHES)
+        self.assertEqual(found["qwen3, tp=2, 1 microbatch"], MATCHES)
+        again = pathlib.Path(tf.__file__).with_name("distributed") / "tensor_parallel.py"
+        if "all_reduce(param.grad" in again.read_text(encoding="utf-8"):  # the release sums what has accumulated
+            self.assertEqual(found["qwen3, tp=2, 2 microbatches"], WRONG)
+            self.assertEqual([bug.styles for bug in report.bugs], [("replicated_with_grad_allreduce",)])
+            params = {name.rpartition(".self_attn.")[2] for name in report.bugs[0].params}
+            self.assertEqual(params, {"q_norm.weight", "k_norm.weight"})
+
+
+if __name__ == "__main__":
+    unittest.main()
