@@ -117,6 +117,10 @@ TABLE = {
         ],
         [("optimizer: text", 0, 2, (1,))],
     ),
+    "what_is_wrong_after_a_step_follows_from_a_wrong_sum": (
+        [cell("a", TP, 2, *norms(2, 1), begins=begins("layers.0.k_norm", "reduction"), names=["embed.weight"])],
+        [(AGAIN, 2, 1, (2,))],
+    ),
     "what_is_right_is_no_bug": ([cell("a", TP, 1), cell("a", TP, 2)], []),
 }
 

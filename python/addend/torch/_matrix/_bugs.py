@@ -206,7 +206,7 @@ def _elsewhere(outcome: Outcome) -> List[_Found]:
     begins = (outcome.report or {}).get("begins")
     sums = _sums(outcome)
     early = [param["name"] for param in _wrong(outcome) if param["name"] not in sums]
-    if begins and begins["place"] == "reduction" and not early:
+    if begins and begins["place"] == "reduction" and sums:  # others are wrong after a step, as a consequence
         return []
     if begins:
         words = f"{begins['place']}: {begins['text']}"
