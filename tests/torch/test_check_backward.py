@@ -391,5 +391,33 @@ class PartialSums(unittest.TestCase):
         )
 
 
+class SeveralBatches(unittest.TestCase):
+    def test_the_module_of_a_pipeline_that_has_several_batches_in_pieces(self):
+        import proofs
+        import proofs_wrapped
+
+        tokens, targets = proofs.whole()
+        both = [(tokens, targets), (tokens.flip(0, 1), targets.flip(1))]
+        stages = proofs_wrapped.staged_wrongly("1F1B", proofs.one_each, proofs_wrapped.doubled_backward)
+        batches = lambda rank, mesh: both  # noqa: E731
+        report = check(proofs.four_blocks, stages, batches, proofs.loss, {"pp": 2}, run=proofs.run_stages)
+        self.assertEqual((report.begins.place, report.begins.module), ("backward", "blocks.1.mlp"), report)
+
+
+class FrozenInFlatParameters(unittest.TestCase):
+    def test_zeros_that_fully_sharded_data_parallel_shows_are_no_gradient(self):
+        import proofs
+        import proofs_wrapped
+
+        def half_frozen():
+            model = proofs.Decoder()
+            for i, parameter in enumerate(model.parameters()):
+                parameter.requires_grad_(i % 2 == 0)
+            return model
+
+        report = check(half_frozen, proofs_wrapped.flat(), (proofs.whole, proofs.cut), proofs.loss, {"dp": 3})
+        self.assertTrue(report.ok, report)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -85,7 +85,6 @@ OPTIMIZERS = {
     "Adadelta": plain(torch.optim.Adadelta),
     "ASGD": plain(torch.optim.ASGD, lr=0.01),
     "Rprop": plain(torch.optim.Rprop, lr=0.01),
-    "LBFGS": plain(torch.optim.LBFGS, lr=0.01),
     "AdamW, clipped": clipping(plain(torch.optim.AdamW, lr=0.01)),
 }
 WRAPPERS = {"fsdp": ({"dp": 3}, sharded())}

@@ -55,7 +55,7 @@ def cut_by_plan(sequence=False, prepared=False, vocabulary=True, loss_cut=False,
     """Tensor parallelism over tp; `wrap(model, mesh)` is what is done about the axis dp."""
 
     def parallelize(model, mesh):
-        kept = Shard(1) if sequence else Replicate()
+        kept, is_tied = Shard(1) if sequence else Replicate(), model.head.weight is model.embed.weight
         for block in model.blocks.values():
             parallelize_module(block, mesh["tp"], block_plan(sequence, prepared))
         plan = {}
@@ -71,6 +71,8 @@ def cut_by_plan(sequence=False, prepared=False, vocabulary=True, loss_cut=False,
         if sequence:
             plan["norm"] = SequenceParallel()
         parallelize_module(model, mesh["tp"], plan)
+        if is_tied:
+            model.head.weight = model.embed.weight  # each of the two got a parameter of its own
         return wrap(model, mesh) if wrap else model
 
     return parallelize
@@ -295,7 +297,7 @@ layouts = {
     "fsdp over tp, sequence": layout(BOTH, cut_by_plan(True, wrap=over), norm=clipped),
     "fsdp over tp, loss cut": layout(BOTH, cut_by_plan(loss_cut=True, wrap=over), **CUT),
     "replicate over tp": layout(BOTH, cut_by_plan(wrap=replicated)),
-    "ddp over tp": layout(BOTH, cut_by_plan(wrap=ddp())),
+    "ddp over tp": layout(BOTH, cut_by_plan(vocabulary=False, wrap=ddp())),
     "fsdp": layout(DP, sharded(), norm=clipped),
     "fsdp, of three": layout({"dp": 3}, sharded(), norm=clipped_once_more),
     "fsdp, of five": layout({"dp": 5}, sharded()),

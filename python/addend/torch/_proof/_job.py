@@ -477,7 +477,7 @@ class Rank:
     def _keep(self, params: Dict[str, Held]) -> None:
         with self._whole_parameters():
             for name, parameter in self.named():
-                params[name].gradients.append(None if parameter.grad is None else own_gradient(parameter))
+                params[name].gradients.append(_gradient_or_none(parameter))
 
     def _traced_step(self) -> Tuple[Dict[Place, Seen], str]:
         self.trace = Trace()
@@ -567,6 +567,15 @@ class Rank:
             ):
                 return name
         return ""
+
+
+def _gradient_or_none(parameter: nn.Parameter) -> Any:
+    """This rank's part of the gradient. Zeros of a frozen parameter are none: FullyShardedDataParallel shows them where
+    it shows whole parameters."""
+    if parameter.grad is None:
+        return None
+    own = own_gradient(parameter)
+    return own if parameter.requires_grad or own.any() else None
 
 
 def own_gradient(parameter: nn.Parameter) -> Any:

@@ -83,7 +83,12 @@ class Modules:
     def _key(self, key: Key, microbatch: int) -> Key:
         """The ranks' key of one process's tensor in a microbatch."""
         name, call, kind, i = key
-        return name, call + microbatch * self._whole_calls.get(name, 0), kind, i
+        alone = self._whole_calls.get(name, 0)
+        if self._batches > 1 and alone and alone % self._batches == 0:  # the rank runs a batch's pieces one by one
+            own = alone // self._batches
+            batch, call = divmod(call, own)
+            return name, call + (microbatch + batch * self.microbatches(name)) * own, kind, i
+        return name, call + microbatch * alone, kind, i
 
     def _parts(self, key: Key, microbatch: int) -> Dict[int, NDArray[numpy.float64]]:
         parts, theirs = {}, self._key(key, microbatch)
@@ -140,8 +145,8 @@ class Modules:
                     self.scales.setdefault((rank, microbatch + self._batch(key)), factor)
 
     def _batch(self, key: Key) -> int:
-        """The number of one process's batch to which a call belongs."""
-        return key[1] * self._batches // self._whole_calls[key[0]]
+        """The number of the first of the ranks' microbatches that belong to the same batch of one process as a call."""
+        return key[1] * self._batches // self._whole_calls[key[0]] * self.microbatches(key[0])
 
     def value(self, key: Key) -> Optional[_match.Value]:
         """What a module's input or output is on all ranks, in the first microbatch."""
