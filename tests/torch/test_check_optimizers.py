@@ -29,6 +29,35 @@ class Net(nn.Module):
         return self.head(y + self.attend(y, y, y, need_weights=False)[0])
 
 
+class Softmax(torch.autograd.Function):
+    """A softmax that has no f64."""
+
+    @staticmethod
+    def forward(context, x):
+        if x.dtype != torch.float32:
+            raise TypeError(f"this softmax takes f32, not {x.dtype}")
+        context.save_for_backward(x.softmax(-1))
+        return x.softmax(-1)
+
+    @staticmethod
+    def backward(context, gradient):
+        (y,) = context.saved_tensors
+        return y * (gradient - (gradient * y).sum(-1, keepdim=True))
+
+
+class Narrow(nn.Module):
+    """A model whose first feature moves all logits alike: its gradient is only the softmax's rounding."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb, self.up, self.head, self.shift = nn.Embedding(7, 6), nn.Linear(6, 8), nn.Linear(8, 7), 0.0
+        with torch.no_grad():
+            self.head.weight[:, 0] = 0.5
+
+    def forward(self, x):
+        return Softmax.apply(self.head(self.up(self.emb(x))) + self.shift) * 9
+
+
 def batches(rank, mesh):
     x = torch.randint(7, (6, 5), generator=torch.Generator().manual_seed(3))
     return [x] if rank is None else [x.chunk(mesh.size())[rank]]
@@ -40,6 +69,12 @@ def loss(model, x):
 
 def ddp(model, mesh):
     return nn.parallel.DistributedDataParallel(model)
+
+
+def shifted(model, mesh):
+    """The ranks' softmax is of the same value, and rounds otherwise."""
+    model.shift = 0.3
+    return ddp(model, mesh)
 
 
 def sharded(model, mesh):
@@ -127,6 +162,14 @@ class RightSteps(unittest.TestCase):
     def test_of_one_that_makes_much_of_rounding(self):
         report = checked(lambda model: Sign(model.parameters()), steps=1)
         self.assertTrue(report.ok, report)
+
+    def test_of_one_that_makes_much_of_rounding_to_f32(self):
+        report = check(
+            make_model=Narrow, parallelize=shifted, batches=batches, loss=loss, mesh=2,
+            optimizer=lambda model: Sign(model.parameters()), steps=1,
+        )  # fmt: skip
+        self.assertTrue(report.ok, report)
+        self.assertGreater(report.bound, 1e-9)
 
 
 class WrongSteps(unittest.TestCase):

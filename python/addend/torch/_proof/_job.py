@@ -78,6 +78,11 @@ class Whole:
         return next((first for first, others in self.aliases.items() if name in others), name)
 
     @property
+    def narrow_error(self) -> float:
+        """The error that is allowed for operations without f64, over each tensor's largest element."""
+        return _TIMES * self.own_error
+
+    @property
     def floor(self) -> float:
         """A gradient whose elements are all smaller is only rounding errors, as that of a bias before a softmax."""
         return _ROUNDING * max((_match.largest(gradient) for gradient in self.gradients.values()), default=0.0)
@@ -117,7 +122,7 @@ class Part:
 
 def with_bound(task: Task, whole: Whole) -> Task:
     """The task with a bound that allows for operations without f64."""
-    return dataclasses.replace(task, bound=max(task.bound, _TIMES * whole.own_error))
+    return dataclasses.replace(task, bound=max(task.bound, whole.narrow_error))
 
 
 def prepare(task: Task) -> None:
@@ -228,7 +233,7 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
     whole.model_mark, whole.batch_mark = model_mark, batch_mark
     if mode.narrow:
         whole.own_error = _own_error(task, model, batches, whole, held)
-        whole.said.add(_narrow_text(mode.narrow, _TIMES * whole.own_error))
+        whole.said.add(_narrow_text(mode.narrow, whole.narrow_error))
     return whole
 
 

@@ -258,7 +258,8 @@ class Judge:
         right = _match.take(self.whole.gradients[name], one.index)
         own = next((gradient for gradient in one.gradients if gradient is not None), None)
         zero = (right == 0) if own is None or own.shape != right.shape else (right == 0) & (own == 0)
-        noise = _NOISE * max(_match.largest(self.whole.gradients[name]), self.whole.floor)
+        part = max(_NOISE, self.whole.narrow_error)  # with operations without f64, that is their rounding
+        noise = part * max(_match.largest(self.whole.gradients[name]), self.whole.floor)
         told: NDArray[numpy.bool_] = zero | (numpy.abs(right) > noise)
         return told
 
