@@ -97,8 +97,8 @@ def run(words: Sequence[str]) -> int:
     try:
         _print(report, told.format)
         if told.reproduce:
-            for path in report.reproduce(told.reproduce):
-                print(f"program: {path}", file=sys.stderr)
+            paths, without = report.reproduce(told.reproduce)
+            print("\n".join([f"program: {path}" for path in paths] + without), file=sys.stderr)
         if told.html:
             _write(told.html, _show.page(report))
         if told.write_known:

@@ -66,9 +66,16 @@ class MatrixReport:
         """The outcomes of cells in which a planted mistake that changes something was not noticed."""
         return tuple(outcome for outcome in self.outcomes if outcome.survivors)
 
-    def reproduce(self, folder: Union[str, os.PathLike[str]]) -> List[str]:
-        """Writes a program for each bug of an architecture of Transformers; returns their paths."""
-        return [_reproduce.write(bug, folder) for bug in self.bugs if bug.smallest.recipe]
+    def reproduce(self, folder: Union[str, os.PathLike[str]]) -> Tuple[List[str], List[str]]:
+        """Writes a program for each bug; returns their paths, and why others have none: programs are of Transformers'
+        architectures alone."""
+        paths, without = [], []
+        for bug in self.bugs:
+            try:
+                paths.append(_reproduce.write(bug, folder))
+            except addend.InvalidError as error:
+                without.append(str(error))
+        return paths, without
 
     @property
     def document(self) -> Dict[str, Any]:

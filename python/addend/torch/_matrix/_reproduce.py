@@ -83,7 +83,7 @@ if __name__ == "__main__":
         expected = gradient(model, tokens.flatten(1, 2))
         mp.spawn(one_rank, (folder, tokens, expected, bad), RANKS)
     if bad.value:
-        sys.exit(f"WRONG: {{NAME}} on {{RANKS}} ranks ({{LAYOUT}}): {wrong}")
+        sys.exit(f"WRONG: the gradient of {{NAME}} on {{RANKS}} ranks ({{LAYOUT}})")
     print("right")
 '''
 
@@ -152,7 +152,7 @@ def program(bug: Bug, file: str) -> str:
     versions = recipe.get("versions", {})
     sizes = {f"{axis}_size": size for axis, size in {**layout.mesh, **layout.options}.items()}
     is_fine, cause = _error(bug) < _FINE, bug.cause.replace("`", "")
-    about = f"{', '.join(bug.params)}: {cause}. Also seen in: {', '.join(bug.models)}; {'; '.join(bug.layouts)}."
+    about = f"{', '.join(bug.params) or bug.module or 'the model'}: {cause}. Also seen in: {', '.join(bug.models)}; {'; '.join(bug.layouts)}."
     return _PROGRAM.format(
         title=f"A wrong gradient in {', '.join(f'{name} {version}' for name, version in versions.items())}.",
         about=_wrapped(about),
@@ -169,7 +169,6 @@ def program(bug: Bug, file: str) -> str:
         auto=recipe["auto"],
         output="last_hidden_state" if recipe["auto"] == "AutoModel" else "logits",
         vocabulary=_vocabulary(recipe["config"]),
-        wrong=cause.replace("{", "{{").replace("}", "}}").replace('"', "'").replace("\n", " ")[:150],
     )
 
 
