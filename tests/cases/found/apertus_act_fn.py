@@ -1,7 +1,7 @@
 """A wrong gradient in Transformers 5.24.0, PyTorch 2.15.0+cu132.
 
-Under tensor parallelism xIELU's alpha_p and alpha_n get only the rank's own part of their gradient: the plan has no rule for
-act_fn, which sees the rank's own columns.
+Under tensor parallelism xIELU's alpha_p and alpha_n get only the rank's own part of their gradient: the plan has no
+rule for act_fn, which sees the rank's own columns.
 
 Run: python3 apertus_act_fn.py   (CPU, 2 processes on gloo; needs torch and transformers only)
 """

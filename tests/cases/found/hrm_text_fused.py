@@ -1,6 +1,7 @@
 """A wrong gradient in Transformers 5.24.0, PyTorch 2.15.0+cu132.
 
-Weights that loading splits into q, k, v and a gate are cut before they are split: the model that is loaded is another one.
+Weights that loading splits into q, k, v and a gate are cut before they are split: the model that is loaded is
+another one.
 
 Run: python3 hrm_text_fused.py   (CPU, 2 processes on gloo; needs torch and transformers only)
 """

@@ -1,5 +1,6 @@
 """PyTorch 2.15: schedules with split backwards (zero bubble) lose weight gradients of layers that are in `fully_shard`
-of their own inside a stage, unless reshard_after_forward=False.   usage: zero_bubble_fsdp2.py [SCHEDULE] [kept] [repaired]
+of their own inside a stage, unless reshard_after_forward=False.
+usage: zero_bubble_fsdp2.py [SCHEDULE] [kept] [repaired]
 """
 
 import os
