@@ -1,5 +1,5 @@
-"""Test `addend.torch.matrix` and `addend torch-matrix`: verdicts of cells, their order and budget, what is known, and the
-report's forms. Cells are a project's own, on DDP; those of Transformers are in test_matrix_transformers.py."""
+"""Test `addend.torch.matrix` and `addend torch-matrix`: verdicts of cells, their order and budget, what is known, and
+the report's forms. Cells are a project's own, on DDP; those of Transformers are in test_matrix_transformers.py."""
 
 import json
 import os
@@ -12,11 +12,12 @@ import tempfile
 import time
 import unittest
 
+from says import raises_facts, says_facts
+
 import addend
 import addend.torch
 from addend.torch._matrix import _cells, _known, _matrix, _run, _show
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, WRONG, Cell, Layout, Outcome
-from says import raises_facts, says_facts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
@@ -243,8 +244,13 @@ class Command(unittest.TestCase):
         cells = json.loads(done.stdout)["cells"]
         self.assertEqual(
             [(one["layout"], one["microbatches"], one["verdict"]) for one in cells],
-            [("dp=3, right", 2, MATCHES), ("dp=2, forgets", 2, WRONG), ("dp=3, right", 1, MATCHES), ("dp=2, forgets", 1, MATCHES)],
-        )  # fmt: skip
+            [
+                ("dp=3, right", 2, MATCHES),
+                ("dp=2, forgets", 2, WRONG),
+                ("dp=3, right", 1, MATCHES),
+                ("dp=2, forgets", 1, MATCHES),
+            ],
+        )
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertEqual(len(done.stderr.splitlines()), 4)  # one line of progress for each cell
         self.assertIn("WRONG", (self.folder / "page.html").read_text(encoding="utf-8"))
@@ -276,7 +282,8 @@ class Command(unittest.TestCase):
 
     def test_a_cell_as_a_test(self):
         cells = addend.torch.matrix_cells(self.folder / "jobs.py", microbatches=[2])
-        self.assertEqual([str(one) for one in cells], ["jobs, dp=3, right, 2 microbatches", "jobs, dp=2, forgets, 2 microbatches"])  # fmt: skip
+        names = ["jobs, dp=3, right, 2 microbatches", "jobs, dp=2, forgets, 2 microbatches"]
+        self.assertEqual([str(one) for one in cells], names)
         self.assertEqual(cells[0]().verdict, MATCHES)
         with raises_facts(self, AssertionError, "0.weight"):
             cells[1]()

@@ -64,7 +64,8 @@ def experts(counts, *causes):
 
 AGAIN, RANKS, COUNT = "accumulated were summed over tp", "averaged fsdp", "averaged microbatches"
 
-# what the cells are; for each bug: a part of its cause, its classes of parameters, how many cells, numbers of microbatches
+# what the cells are; for each bug: a part of its cause, its classes of parameters, how many cells, numbers of
+# microbatches
 TABLE = {
     "four_parameters_of_two_layers_are_one_bug": (
         [cell("a", TP, 1), cell("a", TP, 2, *norms(2, 1))],

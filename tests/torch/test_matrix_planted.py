@@ -89,7 +89,8 @@ OF = {
     "ten_times": "hook ten_times of `*.weight`",
     "halve": "post-accumulate hook halve of `*.weight`",
 }
-# (the hook, what becomes of it): a layer's outputs in two steps for the input 5 and `by` 1, and its accumulated gradient
+# (the hook, what becomes of it): a layer's outputs in two steps for the input 5 and `by` 1, and its accumulated
+# gradient
 WITHOUT_HOOK, WITHOUT = [6.0, 6.0], 10.0
 EXPECTED = {
     ("double", None): ([11.0, 11.0], 20.0),

@@ -7,13 +7,14 @@ import sys
 import tempfile
 import unittest
 
-import addend
 import torch
+from says import raises_facts
+
+import addend
 from addend.torch._matrix import _architectures, _matrix, _shrink, _transformers
 from addend.torch._matrix._cells import MATCHES, WRONG, Layout
 from addend.torch._matrix._tokens import FIRST, Tokens
 from addend.torch._proof._axes import Axes
-from says import raises_facts
 
 try:
     import transformers as tf

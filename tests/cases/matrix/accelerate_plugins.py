@@ -1,5 +1,5 @@
-"""Accelerate as its users write it, for `addend torch-matrix`: DistributedDataParallel, FSDP2, HSDP and tensor parallelism,
-with `accumulate`. On CPU Accelerate takes no FSDP plugin, and so the plugin is put into its state by hand.
+"""Accelerate as its users write it, for `addend torch-matrix`: DistributedDataParallel, FSDP2, HSDP and tensor
+parallelism, with `accumulate`. On CPU Accelerate takes no FSDP plugin, and so the plugin is put into its state by hand.
 """
 
 import os

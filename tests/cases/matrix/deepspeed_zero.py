@@ -10,6 +10,7 @@ sys.path[:0] = [
     str(pathlib.Path(__file__).resolve().parents[2] / "torch"),
 ]
 
+# ruff: noqa: E402
 import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_grad

@@ -11,7 +11,8 @@ torch.cuda.current_device = lambda: "cpu"  # where buffers and reduced tensors a
 torch.cuda.current_stream = torch.cpu.current_stream
 NEEDS = [
     "numpy packaging",
-    "--no-deps --ignore-requires-python --python-version=3.12 --only-binary=:all: --target={site} megatron-core==0.19.2",
+    "--no-deps --ignore-requires-python --python-version=3.12 --only-binary=:all: --target={site} "
+    "megatron-core==0.19.2",
 ]
 WIDTH, INNER, WORDS = 9, 18, 12
 

@@ -1,5 +1,5 @@
-"""PEFT 0.21: LoRA and its relatives on small Llamas and mixtures of experts, under DDP, FSDP2 and Transformers' tensor and
-expert parallelism."""
+"""PEFT 0.21: LoRA and its relatives on small Llamas and mixtures of experts, under DDP, FSDP2 and Transformers' tensor
+and expert parallelism."""
 
 import tempfile
 

@@ -1,5 +1,5 @@
-"""PyTorch's own ways to share a model, for `addend torch-matrix`: DTensor's plans, loss_parallel, fully_shard, replicate,
-DistributedDataParallel and FullyShardedDataParallel.
+"""PyTorch's own ways to share a model, for `addend torch-matrix`: DTensor's plans, loss_parallel, fully_shard,
+replicate, DistributedDataParallel and FullyShardedDataParallel.
 """
 
 import contextlib
@@ -7,7 +7,7 @@ import contextlib
 import small
 import torch
 import torch.nn.functional as F
-from small import IGNORED, batches, loss, make_model, make_tied, token_loss
+from small import IGNORED, make_model, make_tied, token_loss  # noqa: F401: functions of the matrix
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import (

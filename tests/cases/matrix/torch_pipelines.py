@@ -1,5 +1,5 @@
-"""All schedules of torch.distributed.pipelining, for `addend torch-matrix`: stages alone, and in DistributedDataParallel,
-fully_shard, replicate, and tensor parallelism.
+"""All schedules of torch.distributed.pipelining, for `addend torch-matrix`: stages alone, and in
+DistributedDataParallel, fully_shard, replicate, and tensor parallelism.
 """
 
 import functools
@@ -8,9 +8,7 @@ import warnings
 import small
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from small import IGNORED, loss, make_deep
-from torch import nn
+from small import make_deep  # noqa: F401: functions of the matrix
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage

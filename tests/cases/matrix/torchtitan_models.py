@@ -20,7 +20,8 @@ from torchtitan.models.common.attention import ScaledDotProductAttention
 from addend.torch._matrix import _draw
 
 NEEDS = [
-    "tyro einops torchdata tensorboard tokenizers safetensors pillow torch_checkpointing datasets>=3.6,<4.8 spmd_types==0.2.3",
+    "tyro einops torchdata tensorboard tokenizers safetensors pillow torch_checkpointing datasets>=3.6,<4.8 "
+    "spmd_types==0.2.3",
     "--no-deps torchtitan==0.3.0",
 ]
 LENGTH = 8

@@ -152,7 +152,8 @@ def program(bug: Bug, file: str) -> str:
     versions = recipe.get("versions", {})
     sizes = {f"{axis}_size": size for axis, size in {**layout.mesh, **layout.options}.items()}
     is_fine, cause = _error(bug) < _FINE, bug.cause.replace("`", "")
-    about = f"{', '.join(bug.params) or bug.module or 'the model'}: {cause}. Also seen in: {', '.join(bug.models)}; {'; '.join(bug.layouts)}."
+    what = ", ".join(bug.params) or bug.module or "the model"
+    about = f"{what}: {cause}. Also seen in: {', '.join(bug.models)}; {'; '.join(bug.layouts)}."
     return _PROGRAM.format(
         title=f"A wrong gradient in {', '.join(f'{name} {version}' for name, version in versions.items())}.",
         about=_wrapped(about),
