@@ -185,7 +185,7 @@ def _installed_twice(forward: Any, module: nn.Module) -> Optional[Callable[..., 
     return twice
 
 
-def _is_own(cell: Any, module: nn.Module) -> bool:
+def _is_own(cell: Any, module: Any) -> bool:
     try:
         value = cell.cell_contents
     except ValueError:  # nothing was put into it
