@@ -185,12 +185,13 @@ def _installed_twice(forward: Any, module: nn.Module) -> Optional[Callable[..., 
     return twice
 
 
-def _is_own(cell: Any, module: Any) -> bool:
+def _is_own(cell: Any, module: nn.Module) -> bool:
     try:
         value = cell.cell_contents
     except ValueError:  # nothing was put into it
         return False
-    return inspect.ismethod(value) and value.__self__ is module and value.__func__ is type(module).forward
+    own: Any = type(module)
+    return inspect.ismethod(value) and value.__self__ is module and value.__func__ is own.forward
 
 
 def hooks_of(model: nn.Module) -> Dict[str, None]:
