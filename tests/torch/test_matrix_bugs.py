@@ -101,7 +101,7 @@ TABLE = {
     ),
     "a_forward_is_told_apart_from_sums": (
         [cell("a", TP, 2, *norms(2, 1), begins=begins("layers.0.up", "forward"), names=["layers.0.up.weight"])],
-        [(AGAIN, 2, 1, (2,)), ("forward: text", 0, 1, (2,))],
+        [(AGAIN, 2, 1, (2,)), ("text", 0, 1, (2,))],
     ),
     "a_module_in_the_same_line_is_one_bug_of_two_architectures": (
         [
@@ -109,14 +109,14 @@ TABLE = {
             cell("b", TP, 1, begins=begins("blocks.0.w1", "backward", "moe.py:3"), names=["y"]),
             cell("c", FSDP, 1, begins=begins("blocks.0.w1", "backward", "moe.py:9"), names=["y"]),
         ],
-        [("backward: text", 0, 2, (1,)), ("backward: text", 0, 1, (1,))],
+        [("text", 0, 2, (1,)), ("backward: text", 0, 1, (1,))],
     ),
     "an_update_is_one_bug_of_two_architectures": (
         [
             cell("a", TP, 1, begins=begins("", "optimizer"), names=["layers.0.up.weight"]),
             cell("b", TP, 1, begins=begins("", "optimizer"), names=["layers.1.up.bias"]),
         ],
-        [("optimizer: text", 0, 2, (1,))],
+        [("text", 0, 2, (1,))],
     ),
     "what_is_wrong_after_a_step_follows_from_a_wrong_sum": (
         [cell("a", TP, 2, *norms(2, 1), begins=begins("layers.0.k_norm", "reduction"), names=["embed.weight"])],

@@ -212,6 +212,7 @@ class Microbatches(unittest.TestCase):
 
     def test_a_key_of_a_microbatch_is_behind_the_calls_of_those_before(self):
         found = object.__new__(_where.Modules)
+        found._batches = 1
         for calls in (1, 2, 3):
             found._whole_calls = {"a": calls}
             for call in range(calls):
@@ -219,6 +220,19 @@ class Microbatches(unittest.TestCase):
                     key = found._key(("a", call, "gin", 1), microbatch)
                     self.assertEqual(key, ("a", call + calls * microbatch, "gin", 1))
         self.assertEqual(found._key(("b", 1, "in", 0), 2), ("b", 1, "in", 0))
+
+    def test_a_key_of_a_batch_in_pieces_is_behind_the_pieces_of_those_before(self):
+        for batches, alone, most, call, piece, expected in (
+            (2, 2, 6, 0, 2, 2),
+            (2, 2, 6, 1, 0, 3),
+            (2, 2, 6, 1, 2, 5),
+            (2, 4, 8, 3, 1, 7),
+            (2, 4, 4, 2, 0, 2),
+            (2, 3, 6, 1, 1, 4),  # calls that are no equal parts of batches: one after the other
+        ):
+            found = object.__new__(_where.Modules)
+            found._batches, found._whole_calls, found._calls = batches, {"a": alone}, {0: {"a": most}}
+            self.assertEqual(found._key(("a", call, "in", 0), piece)[1], expected, (batches, alone, call, piece))
 
     def test_the_value_of_a_tensor_is_that_of_the_first_microbatch(self):
         for calls in (1, 2):
@@ -251,9 +265,16 @@ class Microbatches(unittest.TestCase):
         self.assertEqual((twice.scale(0, 1), twice.scale(0, 2)), (2.0, 2.0))  # the latter is averaged alone
 
     def test_batches_of_one_process_are_its_calls_in_equal_parts(self):
-        for batches, calls, numbers in ((1, 2, [0, 0]), (2, 2, [0, 1]), (2, 4, [0, 0, 1, 1]), (3, 3, [0, 1, 2])):
+        for batches, calls, pieces, numbers in (
+            (1, 2, 1, [0, 0]),
+            (2, 2, 1, [0, 1]),
+            (2, 4, 1, [0, 0, 1, 1]),
+            (3, 3, 1, [0, 1, 2]),
+            (2, 2, 3, [0, 3]),
+            (2, 4, 2, [0, 0, 2, 2]),
+        ):
             found = object.__new__(_where.Modules)
-            found._batches, found._whole_calls = batches, {"a": calls}
+            found._batches, found._whole_calls, found._calls = batches, {"a": calls}, {0: {"a": calls * pieces}}
             self.assertEqual([found._batch(("a", call, "gout", 0)) for call in range(calls)], numbers)
 
     def test_a_gradient_that_one_microbatch_lacks(self):
@@ -451,6 +472,7 @@ class Names(unittest.TestCase):
         for most, alone, expected in ((4, 2, 2), (2, 2, 1), (3, 2, 0), (1, 2, 0), (3, 0, 0), (3, 1, 3)):
             found = object.__new__(_where.Modules)
             found._calls, found._whole_calls = {0: {"a": 1}, 1: {"a": most}}, {"a": alone} if alone else {}
+            found._batches = 1
             self.assertEqual(found.microbatches("a"), expected, (most, alone))
         self.assertEqual(found._key(("a", 0, "in", 1), 2), ("a", 2, "in", 1))
 

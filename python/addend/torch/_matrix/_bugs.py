@@ -209,7 +209,7 @@ def _elsewhere(outcome: Outcome) -> List[_Found]:
     if begins and begins["place"] == "reduction" and sums:  # others are wrong after a step, as a consequence
         return []
     if begins:
-        words = f"{begins['place']}: {begins['text']}"
+        words = str(begins["text"])
         kind = begins["place"] if begins["factor"] is None else f"{begins['place']} by a factor"
         one = _new(outcome, begins["module"], "", {(kind, ""): words}, begins["place"], begins["where"])
         one.names[id(outcome)] = early[0] if early else ""

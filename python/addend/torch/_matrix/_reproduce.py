@@ -152,7 +152,7 @@ def program(bug: Bug, file: str) -> str:
     versions = recipe.get("versions", {})
     sizes = {f"{axis}_size": size for axis, size in {**layout.mesh, **layout.options}.items()}
     is_fine, cause = _error(bug) < _FINE, bug.cause.replace("`", "")
-    what = ", ".join(bug.params) or bug.module or "the model"
+    what = ", ".join(bug.params) or f"{bug.module or 'the model'}, {bug.place}"
     about = f"{what}: {cause}. Also seen in: {', '.join(bug.models)}; {'; '.join(bug.layouts)}."
     return _PROGRAM.format(
         title=f"A wrong gradient in {', '.join(f'{name} {version}' for name, version in versions.items())}.",
