@@ -224,7 +224,7 @@ static void who_waits_in_ad_comm_close_is_told_for_whom_where_ranks_leave_togeth
   }
 }
 
-// Of several ranks that wait the first one watches, unless its process is stopped.
+// The first of several waiting ranks watches, unless its process is stopped.
 static void the_first_rank_that_waits_and_can_watch_does(void **state) {
   for (int is_stopped = 0; is_stopped < 2; is_stopped++)
     for (int leaves = 0; leaves < 2; leaves++) {

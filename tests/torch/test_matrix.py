@@ -190,15 +190,19 @@ class Known(unittest.TestCase):
     def test_what_was_written_is_known_and_nothing_else(self):
         layout = {"fsdp": 2}
         bad = outcome(WRONG, cell("a", 2, **layout), "h.0.w", "h.1.w")
-        cannot = outcome(CANNOT_RUN, cell("a", 3, **layout), why="no plan of this [kind] for a model")
+        cannot = outcome(CANNOT_RUN, cell("a", 3, **layout), why="rank 0: no plan of this [kind] for a model")
         _known.write(self.file, [bad, cannot, outcome(MATCHES, cell("a", 1, **layout))])
         known = _known.read(self.file)
         self.assertTrue(known.has(bad) and known.has(cannot))
+        other = outcome(CANNOT_RUN, cell("a", 3, **layout), why="rank 1: no plan of this [kind] for a model")
+        self.assertTrue(known.has(other))  # whichever rank says it first
         for other in (
             outcome(WRONG, cell("b", 2, **layout), "h.0.w"),
             outcome(WRONG, cell("a", 1, **layout), "h.0.w"),
             outcome(WRONG, cell("a", 2, tp=2), "h.0.w"),
             outcome(WRONG, cell("a", 2, **layout), "h.0.w", "norm.weight"),
+            outcome(WRONG, cell("a", 2, **layout), "a.bias", "h.0.w"),
+            outcome(WRONG, cell("a", 2, **layout), "h.0.b", "h.0.w"),
             outcome(CANNOT_RUN, cell("a", 2, **layout), why="h.*.w"),
             outcome(MATCHES, cell("a", 2, **layout)),
         ):
@@ -267,13 +271,18 @@ class Command(unittest.TestCase):
 
     def test_what_is_refused(self):
         (self.folder / "empty.py").write_text("parallelize = None\n", encoding="utf-8")
+        (self.folder / "leaves.py").write_text("import sys\nsys.exit(0)\n", encoding="utf-8")
         for words, *facts in (
             ([], "config.json"),
             (["nothing.py"], "nothing.py"),
             (["empty.py"], "make_model"),
             (["jobs.py", "--layout", "dp"], "dp", "fsdp=2,ep=2"),
+            (["jobs.py", "--layout", "dp=2,dp=3"], "dp=2,dp=3"),
             (["jobs.py", "--microbatches", "1,0"], "1,0"),
             (["jobs.py", "--known", "none.txt"], "none.txt"),
+            (["jobs.py", "jobs.py"], "jobs"),
+            (["jobs.py", "--jobs", "0"], "0"),
+            (["leaves.py"], "leaves.py"),
             (["jobs.py", "--formt", "json"], "--formt", "--format"),
         ):
             done = self.run_command(*words)

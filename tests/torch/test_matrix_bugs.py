@@ -18,7 +18,7 @@ PLANS = {
     "ep": {"layers.*.experts": "dispatched"},
 }
 TP, FSDP, EP = Layout({"tp": 2}), Layout({"fsdp": 2}), Layout({"fsdp": 2}, {"ep": 2})
-TP3 = Layout({"fsdp": 1, "tp": 3})
+TP3, BOTH = Layout({"fsdp": 1, "tp": 3}), Layout({"fsdp": 2, "tp": 2})
 
 
 def cause(kind, axes="", place=None):
@@ -87,6 +87,18 @@ TABLE = {
         [cell("a", EP, 1), cell("a", EP, 2, *experts([0.5, 0.5], BY_RANKS, BY_COUNT))],
         [(COUNT, 1, 1, (2,))],
     ),
+    "a_cause_that_is_refuted_is_not_said": (
+        [cell("a", EP, 1), cell("a", EP, 2, *experts([0.5, 0.5], BY_RANKS))],
+        [("refuted", 1, 1, (2,))],
+    ),
+    "axes_of_the_same_size_are_named_both": (
+        [cell("a", BOTH, 2, *norms(2, 1))],
+        [("summed over fsdp or tp again", 2, 1, (2,))],
+    ),
+    "a_gradient_that_one_microbatch_loses_is_no_base": (
+        [cell("a", TP, 1, *norms(0)), cell("a", TP, 2, *norms(0, 1))],
+        [("factor microbatches", 2, 2, (1, 2))],
+    ),
     "what_nothing_refutes_stays_open": (
         [cell("a", EP, 2, *experts([0.5, 0.5], BY_RANKS, BY_COUNT))],
         [("possible causes: averaged fsdp; averaged microbatches", 1, 1, (2,))],
@@ -109,7 +121,7 @@ TABLE = {
             cell("b", TP, 1, begins=begins("blocks.0.w1", "backward", "moe.py:3"), names=["y"]),
             cell("c", FSDP, 1, begins=begins("blocks.0.w1", "backward", "moe.py:9"), names=["y"]),
         ],
-        [("text", 0, 2, (1,)), ("backward: text", 0, 1, (1,))],
+        [("text", 0, 2, (1,)), ("text", 0, 1, (1,))],
     ),
     "an_update_is_one_bug_of_two_architectures": (
         [

@@ -67,7 +67,7 @@ def full_config(name: str) -> Any:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    if os.path.exists(name):
+    if os.path.isfile(name) or os.path.isfile(os.path.join(name, "config.json")):
         return transformers.AutoConfig.from_pretrained(name)
     if name not in CONFIG_MAPPING:
         raise addend.InvalidError(f"Transformers {transformers.__version__} has no architecture `{name}`")

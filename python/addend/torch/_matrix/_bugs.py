@@ -106,12 +106,12 @@ def _counts(param: Mapping[str, Any]) -> Optional[Counts]:
 
 
 def _axes_of(size: float, mesh: Mapping[str, int]) -> str:
-    """The axes whose sizes have this product: "tp", "fsdp tp"; "" if none have."""
+    """The axes whose sizes have this product: "tp", "fsdp tp", "fsdp or tp"; "" if none have."""
     names = [name for name, axis in mesh.items() if axis > 1]
     for count in range(1, len(names) + 1):
-        for some in itertools.combinations(names, count):
-            if math.prod(mesh[name] for name in some) == round(size, 6):
-                return " ".join(some)
+        fit = [some for some in itertools.combinations(names, count) if math.prod(map(mesh.__getitem__, some)) == size]
+        if fit:
+            return " or ".join(map(" ".join, fit))
     return ""
 
 
@@ -119,7 +119,7 @@ def _of_counts(counts: Counts, mesh: Mapping[str, int]) -> Causes:
     """Explanations of microbatches that do not count alike."""
     count = len(counts)
     size = counts[-2] if count > 1 else 0
-    axes = _axes_of(size, mesh)
+    axes = _axes_of(round(size, 6), mesh)
     if axes and all(abs(counts[k] - size ** (count - 1 - k)) < _CLOSE for k in range(count)):
         words = f"earlier microbatches count as if what has accumulated were summed over {axes} again in each later one"
         return {(_AGAIN, _RANKS): words}
@@ -175,7 +175,7 @@ def _bases(outcomes: Iterable[Outcome]) -> Dict[Tuple[str, str], Dict[str, float
     for outcome in outcomes:
         if outcome.cell.microbatches == 1:
             sums = _sums(outcome)
-            factors = {name: counts[0] for name, param in sums.items() if (counts := _counts(param))}
+            factors = {name: counts[0] for name, param in sums.items() if (counts := _counts(param)) and counts[0]}
             found[outcome.cell.model, outcome.cell.layout.name] = factors
     return found
 
@@ -239,7 +239,9 @@ def _possible(found: _Found, right: Set[Tuple[str, str, int]]) -> Causes:
         refuted = (of == _RANKS and kind != _AGAIN and same) or (of == _MICROBATCHES and any(c > 1 for c in same))
         if not refuted:
             kept[kind, of] = words
-    return kept or found.causes
+    return kept or {
+        ("unexplained", ""): "not explained: each cause that fits these cells is refuted by one that matches"
+    }
 
 
 def _place(outcome: Outcome) -> Tuple[str, str]:

@@ -16,6 +16,11 @@ def starred(name: str) -> str:
     return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)
 
 
+def without_rank(why: str) -> str:
+    """A reason without the rank that was the first to give it."""
+    return re.sub(r"^rank \d+: ", "", why)
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """How ranks share a model."""

@@ -21,6 +21,8 @@ def _sizes(text: str) -> Dict[str, int]:
         axis, _, size = word.partition("=")
         if not axis.isidentifier() or not size.isdecimal() or not int(size):
             raise argparse.ArgumentTypeError(f"'{text}' is not axes and sizes, as in fsdp=2,ep=2")
+        if axis in found:
+            raise argparse.ArgumentTypeError(f"'{text}' names {axis} twice")
         found[axis] = int(size)
     return found
 
@@ -33,6 +35,13 @@ def _counts(text: str) -> List[int]:
     return [int(word) for word in words]
 
 
+def _number(text: str) -> int:
+    """A number from 1 on."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 on")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("addend torch-matrix", description="Holds models under layouts to one process.")
     parser.add_argument("models", nargs="+", metavar="MODEL")
@@ -40,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--microbatches", type=_counts, metavar="LIST")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--timeout", type=float, default=120.0)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--jobs", type=_number, default=1)
     parser.add_argument("--known", metavar="FILE")
     parser.add_argument("--write-known", metavar="FILE")
     parser.add_argument("--plant", action="store_true")

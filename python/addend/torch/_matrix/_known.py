@@ -7,7 +7,7 @@ import os
 from typing import List, Sequence, Tuple, Union
 
 import addend
-from addend.torch._matrix._cells import MATCHES, NOT_TRIED, RUNS, VERDICTS, Outcome, starred
+from addend.torch._matrix._cells import MATCHES, NOT_TRIED, RUNS, VERDICTS, Outcome, starred, without_rank
 
 _HEAD = """# What `addend torch-matrix --known` accepts; a CI fails for everything else.
 # model | layout | microbatches | verdict | of what (wrong parameters, or the reason); * stands for any text
@@ -21,12 +21,12 @@ def _of_what(outcome: Outcome) -> str:
     wrong = [p["name"] for p in outcome.report["params"] if p["ok"] is False] if outcome.report else []
     if wrong:
         return ", ".join(sorted({starred(name) for name in wrong}))
-    return " ".join(outcome.why.split()[:8]) + " *" if outcome.why else "*"
+    return " ".join(without_rank(outcome.why).split()[:8]) + " *" if outcome.why else "*"
 
 
 def _fields(outcome: Outcome) -> Tuple[str, ...]:
     cell = outcome.cell
-    return cell.model, cell.layout.name, str(cell.microbatches), outcome.verdict, _of_what(outcome)
+    return cell.model, cell.layout.name.replace("|", "/"), str(cell.microbatches), outcome.verdict, _of_what(outcome)
 
 
 class Known:
@@ -39,13 +39,19 @@ class Known:
         """Whether a line accepts the outcome. What matches, or was not tried, needs none."""
         if outcome.verdict in _NEEDS_NONE:
             return False
-        fields = _fields(outcome)
-        return any(all(map(_fits, fields, line)) for line in self._lines)
+        *fields, of_what = _fields(outcome)
+        return any(all(map(_fits, fields, line)) and _names_all(of_what, line[-1]) for line in self._lines)
 
 
 def _fits(field: str, pattern: str) -> bool:
     """Whether a text fits a pattern in which * alone is special: names of parameters have * as well, and brackets."""
     return field == pattern or fnmatch.fnmatchcase(field, pattern.replace("[", "[[]").replace("?", "[?]"))
+
+
+def _names_all(of_what: str, listed: str) -> bool:
+    """Whether each wrong parameter fits one of those that a line lists; a reason fits as a whole."""
+    patterns = listed.split(", ")
+    return _fits(of_what, listed) and all(any(_fits(name, p) for p in patterns) for name in of_what.split(", "))
 
 
 def read(path: Union[str, os.PathLike[str]]) -> Known:

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 import addend
 from addend.torch._matrix._cells import Cell, Job, Layout
-from addend.torch._proof import _axes
+from addend.torch._proof import _axes, _ranks
 
 NEEDED = ("parallelize", "batches", "loss")
 PASSED = (*NEEDED, "run", "averaged", "norm", "optimizer", "steps", "bound", "seed")  # handed on to `check`
@@ -26,7 +26,10 @@ def read(path: str) -> Dict[str, Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise addend.InvalidError(f"{path} cannot be read: {_ranks.told(error)}") from error
     return dict(vars(module))
 
 

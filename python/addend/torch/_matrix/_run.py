@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import addend
@@ -30,6 +31,7 @@ from addend.torch._proof._report import MatchReport
 
 _SAID = "said"  # the file in a cell's folder with what its processes print
 PLANT_SECONDS = 300.0  # for which mistakes are planted in a cell
+_PART = 0.45  # of a cell's time for one process, and for the ranks: the rest is for the stacks of those that hang
 _LINES = 8  # of it that are shown of a cell that died
 
 JobOf = Callable[[Cell, str], Job]  # (a cell, its folder) -> its job; called in the cell's own process
@@ -55,7 +57,7 @@ def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcom
             work = job.work
             _ranks.run([f"rank {r}" for r in range(job.ranks)], lambda rank: work(rank, folder), folder, timeout)
             return Outcome(cell, RUNS), None
-        report = check(**{"timeout": timeout, **job.arguments})
+        report = check(**{"timeout": _PART * timeout, **job.arguments})
     except addend.AddendError as error:
         return Outcome(cell, CANNOT_RUN, str(error)), None
     except Exception as error:  # whatever a framework raises is the reason why its cell cannot run
@@ -110,8 +112,10 @@ class _Running:
         if not self.pid:
             try:
                 _be_cell(job_of, cell, self.folder, timeout, plant)
-            finally:
-                os._exit(0)
+            except BaseException:  # as where the disk is full
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
 
     def outcome(self) -> Optional[Outcome]:
         """What came of the cell, or None while it runs. Ends one that is past its time."""

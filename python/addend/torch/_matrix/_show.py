@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import re
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
-from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, RUNS, WRONG, Outcome
+from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, RUNS, WRONG, Outcome, without_rank
 
 if TYPE_CHECKING:
     from addend.torch._matrix._bugs import Bug
@@ -63,8 +62,7 @@ def _reasons(report: MatrixReport) -> List[str]:
     cells: Dict[Tuple[str, str], List[str]] = {}
     for outcome in report.outcomes:
         if outcome.verdict in (CANNOT_RUN, CANNOT_TELL):
-            why = re.sub(r"^rank \d+: ", "", outcome.why)  # whichever rank was first to say it
-            cells.setdefault((outcome.verdict, why), []).append(outcome.cell.name)
+            cells.setdefault((outcome.verdict, without_rank(outcome.why)), []).append(outcome.cell.name)
     return [f"{verdict}: {_listed(names)}: {why[:_WIDTH]}" for (verdict, why), names in cells.items()]
 
 
@@ -81,7 +79,7 @@ def _unobserved(report: MatrixReport) -> List[str]:
             lines.append(f"NOT OBSERVED: {model}: no gradient reaches {len(names)} parameters: {_listed(names)}")
         if outcome.missing and (model, "kinds") not in seen:
             seen.add((model, "kinds"))
-            lines.append(f"NOT OBSERVED: {model}: the small model lacks {_listed(outcome.missing)}")
+            lines.append(f"NOT OBSERVED: {model}: of the full model, or of its inputs: {_listed(outcome.missing)}")
     return lines
 
 

@@ -15,7 +15,7 @@ from addend.torch._matrix import _architectures, _draw, _inputs, _recipe, _rules
 from addend.torch._matrix._cells import Cell, Job, Layout
 from addend.torch._matrix._tokens import token_loss
 
-_AXES = ("pp", "dp_replicate", "fsdp", "tp", "ep")  # whose sizes DistributedConfig takes
+_AXES = ("dp_replicate", "fsdp", "tp", "ep")  # of DistributedConfig; a pipeline's step would be another one
 _LAYOUTS: Tuple[Tuple[Tuple[str, ...], Layout], ...] = (
     (("ep",), Layout({"fsdp": 2}, {"ep": 2})),
     (("tp", "ep"), Layout({"tp": 2}, {"ep": 2})),
