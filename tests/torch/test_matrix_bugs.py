@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 import addend
-from addend.torch._matrix import _bugs, _reproduce
+from addend.torch._matrix import _bugs, _matrix, _reproduce
 from addend.torch._matrix._cells import MATCHES, WRONG, Cell, Layout, Outcome
 
 HANGS = 240  # seconds; many times what a program takes
@@ -19,10 +19,11 @@ PLANS = {
 }
 TP, FSDP, EP = Layout({"tp": 2}), Layout({"fsdp": 2}), Layout({"fsdp": 2}, {"ep": 2})
 TP3, BOTH = Layout({"fsdp": 1, "tp": 3}), Layout({"fsdp": 2, "tp": 2})
+ROWS, COLUMNS = Layout({"dp": 2}, variant="rows"), Layout({"dp": 2}, variant="columns")  # of a project's own file
 
 
-def cause(kind, axes="", place=None):
-    return {"kind": kind, "axes": axes, "place": place, "text": f"{kind} {axes or place}", "factor": None}
+def cause(kind, axes="", place=None, text="", factor=None):
+    return {"kind": kind, "axes": axes, "place": place, "text": text or f"{kind} {axes or place}", "factor": factor}
 
 
 BY_RANKS, BY_COUNT = cause("averaged", "fsdp"), cause("averaged", place="microbatches")
@@ -35,7 +36,7 @@ def summed(name, counts, *causes):
     return {**told, "cause": one, "possible_causes": list(causes) if one is None else []}
 
 
-def cell(model, layout, count, *wrong, begins=None, names=()):
+def cell(model, layout, count, *wrong, begins=None, names=(), plans=PLANS):
     """The outcome of a cell. `wrong`: the wrong sums; `names`: wrong parameters of which no sum is reported."""
     found = [one["name"] for one in wrong] + list(names)
     report = {
@@ -45,11 +46,20 @@ def cell(model, layout, count, *wrong, begins=None, names=()):
         "unreached": [],
     }
     verdict = WRONG if found or begins else MATCHES
-    return Outcome(Cell(model, layout, count), verdict, "why", report, recipe={"plans": PLANS})
+    return Outcome(Cell(model, layout, count), verdict, "why", report, recipe={"plans": plans} if plans else {})
 
 
-def begins(module, place, where="", factor=None):
-    return {"module": module, "place": place, "text": "text", "where": where, "factor": factor, "axes": []}
+def own(layout, count, *wrong, begins=None, names=("up.weight",)):
+    """The outcome of a cell of a project's own file."""
+    return cell("mine", layout, count, *wrong, begins=begins, names=() if wrong else names, plans=None)
+
+
+def begins(module, place, where="", factor=None, text="text", axes=()):
+    return {"module": module, "place": place, "text": text, "where": where, "factor": factor, "axes": list(axes)}
+
+
+def halved(axes):
+    return begins("up", "forward", text=f"its output is 0.5 times; possible cause: averaged over {axes}", factor=0.5)
 
 
 def norms(*counts, layers=(0, 1)):
@@ -97,7 +107,7 @@ TABLE = {
     ),
     "a_gradient_that_one_microbatch_loses_is_no_base": (
         [cell("a", TP, 1, *norms(0)), cell("a", TP, 2, *norms(0, 1))],
-        [("factor microbatches", 2, 2, (1, 2))],
+        [("first microbatch counts 0", 2, 2, (1, 2))],
     ),
     "what_nothing_refutes_stays_open": (
         [cell("a", EP, 2, *experts([0.5, 0.5], BY_RANKS, BY_COUNT))],
@@ -134,6 +144,98 @@ TABLE = {
         [cell("a", TP, 2, *norms(2, 1), begins=begins("layers.0.k_norm", "reduction"), names=["embed.weight"])],
         [(AGAIN, 2, 1, (2,))],
     ),
+    "causes_along_two_axes_are_two_bugs": (
+        [cell("a", TP, 1, *experts([0.5], cause("averaged", "tp"))), cell("a", FSDP, 1, *experts([0.5], BY_RANKS))],
+        [("averaged tp", 1, 1, (1,)), (RANKS, 1, 1, (1,))],
+    ),
+    "one_cause_with_two_relations_is_two_bugs": (
+        [
+            cell("a", FSDP, 1, *experts([2], cause("doubled", "fsdp", text="not divided over fsdp"))),
+            cell("a", FSDP, 2, *experts([2, 2], cause("doubled", "fsdp", text="summed twice over fsdp"))),
+        ],
+        [("not divided over fsdp", 1, 1, (1,)), ("summed twice over fsdp", 1, 1, (2,))],
+    ),
+    "a_factor_that_follows_the_ranks_is_not_one_that_does_not": (
+        [
+            cell(
+                "a", Layout({"fsdp": size}), 1, *experts([1 / factor], cause("scaled", "fsdp", None, "scaled", factor))
+            )
+            for size, factor in ((2, 0.5), (3, 1 / 3), (4, 1 / 3))
+        ],
+        [("scaled", 1, 2, (1,)), ("scaled", 1, 1, (1,))],
+    ),
+    "numbers_that_differ_are_said_of_one_cell": (
+        [cell("a", FSDP, n, *experts([1] * n, cause("shifted", text=f"shifted by {5 - n} elements"))) for n in (1, 2)],
+        [("in a, fsdp=2, 1 microbatch, of `layers.0.experts.down_proj`: shifted by 4 elements", 1, 2, (1, 2))],
+    ),
+    "two_causes_of_one_kind_are_both_kept": (
+        [
+            cell(
+                "a",
+                FSDP,
+                2,
+                *experts([1, 1], *(cause("factor", place="microbatches", text=f"{how} after each") for how in "ab")),
+            )
+        ],
+        [("possible causes: a after each; b after each", 1, 1, (2,))],
+    ),
+    "counts_pool_by_what_they_have_in_common": (
+        [cell("a", FSDP, 2, *experts([1, 0])), cell("a", FSDP, 3, *experts([1, 1, 0]))],
+        [("the last microbatch counts 0 times", 1, 2, (2, 3))],
+    ),
+    "counts_that_have_nothing_in_common_are_two_bugs": (
+        [cell("a", FSDP, 2, *experts([1, 0])), cell("a", FSDP, 3, *experts([0, 1, 1]))],
+        [("microbatch 0 counts 1, microbatch 1 counts 0", 1, 1, (2,)), ("microbatch 0 counts 0", 1, 1, (3,))],
+    ),
+    "places_on_layouts_without_a_common_axis_are_two_bugs": (
+        [cell("a", one, 1, begins=begins("layers.0.up", "forward"), names=["x"]) for one in (TP, FSDP)],
+        [("text", 0, 1, (1,)), ("text", 0, 1, (1,))],
+    ),
+    "places_on_layouts_with_a_common_axis_are_one_bug": (
+        [cell("a", one, 1, begins=begins("layers.0.up", "forward"), names=["x"]) for one in (TP, BOTH)],
+        [("text", 0, 2, (1,))],
+    ),
+    "sums_that_are_missing_over_two_axes_are_two_bugs": (
+        [
+            cell("a", BOTH, n, begins=begins("up", "forward", axes=[axis]), names=["x"])
+            for n, axis in ((1, "tp"), (2, "fsdp"))
+        ],
+        [("text", 0, 1, (1,)), ("text", 0, 1, (2,))],
+    ),
+    "a_forward_by_a_factor_has_the_causes_of_all_cells": (
+        [cell("a", FSDP, n, begins=halved("fsdp"), names=["x"]) for n in (1, 2)],
+        [("its output is 0.5 times; averaged over fsdp", 0, 2, (1, 2))],
+    ),
+    "a_forward_by_a_factor_of_two_axes_is_two_bugs": (
+        [cell("a", one, 1, begins=halved(axis), names=["x"]) for one, axis in ((TP, "tp"), (FSDP, "fsdp"))],
+        [("averaged over tp", 0, 1, (1,)), ("averaged over fsdp", 0, 1, (1,))],
+    ),
+    "two_layouts_of_a_file_that_break_a_module_otherwise_are_two_bugs": (
+        [
+            own(ROWS, 1, begins=begins("up", "forward", text="a sum is missing")),
+            own(COLUMNS, 1, begins=begins("up", "forward", text="a sum is made twice")),
+        ],
+        [("a sum is missing", 0, 1, (1,)), ("a sum is made twice", 0, 1, (1,))],
+    ),
+    "two_layouts_of_a_file_that_make_other_parameters_wrong_are_two_bugs": (
+        [own(one, 1, begins=begins("up", "forward"), names=[name]) for one, name in ((ROWS, "x"), (COLUMNS, "y"))],
+        [("text", 0, 1, (1,)), ("text", 0, 1, (1,))],
+    ),
+    "two_layouts_of_a_file_that_look_the_same_are_one_bug": (
+        [
+            own(one, 1, begins=begins("up", "forward", text=f"rank {i} has {i + 2} rows"))
+            for i, one in enumerate((ROWS, COLUMNS))
+        ],
+        [("in mine, dp=2, rows, 1 microbatch", 0, 2, (1,))],
+    ),
+    "two_layouts_of_a_file_without_an_explanation_are_two_bugs": (
+        [own(ROWS, 1, names=["x"]), own(COLUMNS, 1, names=["y"])],
+        [("why", 1, 1, (1,)), ("why", 1, 1, (1,))],
+    ),
+    "two_layouts_of_a_file_with_one_cause_of_one_parameter_are_one_bug": (
+        [own(one, 1, summed("up.weight", [0.5], cause("averaged", "dp"))) for one in (ROWS, COLUMNS)],
+        [("averaged dp", 1, 2, (1,))],
+    ),
     "what_is_right_is_no_bug": ([cell("a", TP, 1), cell("a", TP, 2)], []),
 }
 
@@ -148,6 +250,15 @@ class BugsTest(unittest.TestCase):
                 for words, *rest in wanted:
                     same = [b.cause for b in found if [len(b.params), len(b.outcomes), b.microbatches] == rest]
                     self.assertTrue(any(words in told for told in same), (words, same))
+
+    def test_a_known_cell_says_as_much_of_others_as_one_that_is_new(self):
+        one, two = cell("a", TP, 1, *norms(0.5)), cell("a", TP, 2, *norms(1, 0.5))
+        for known, wanted in (([], {(1,), (2,)}), ([one], {(2,)}), ([two], {(1,)}), ([one, two], set())):
+            found = _bugs.bugs([one, two], known)
+            self.assertEqual({bug.microbatches for bug in found}, wanted)
+            self.assertTrue(all(AGAIN in bug.cause for bug in found if bug.microbatches == (2,)), found)
+            report = _matrix.MatrixReport((one, two), tuple(known))
+            self.assertEqual([bug.cause for bug in report.bugs], [bug.cause for bug in found])
 
     def test_the_smallest_cell_is_the_one_with_fewest_ranks_and_microbatches(self):
         (bug,) = _bugs.bugs(

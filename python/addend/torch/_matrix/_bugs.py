@@ -5,17 +5,43 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+import re
+from typing import Any, Collection, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from addend.torch._matrix._cells import MATCHES, WRONG, Cell, Outcome, starred
+from addend.torch._proof._axes import Axes
+from addend.torch._proof._factors import Factors
 
-_RANKS, _MICROBATCHES = "ranks", "microbatches"  # what a wrong factor is made of
+_RANKS, _MICROBATCHES, _BOTH = "ranks", "microbatches", "ranks and microbatches"  # what a wrong factor is made of
 _CLOSE = 1e-4  # counts are measured; those that differ by less are the same
 _AGAIN = "summed again"  # the kind of a cause: a sum is made of what has accumulated, not of what is new
 
-Reading = Tuple[str, str]  # one explanation: the kind of a cause, and what it comes from
-Causes = Dict[Reading, str]  # explanations that fit, with their words
+_FACT = "counts"  # the kind of a reading that only says how often microbatches count
+_MANY = "one size"  # a relation: a factor is the size of what it comes from
+_PART = "one part"  # a relation: a factor is 1 divided by that size
+
 Counts = Tuple[float, ...]  # how often each microbatch counts, divided by how often it should
+
+
+class Reading(NamedTuple):
+    """One explanation, without what differs between cells that show the same mistake."""
+
+    kind: str  # of a cause
+    of: str  # what it comes from: ranks, microbatches, or "" where nothing says it
+    axes: str = ""  # their names in order; "": none is named
+    relation: str = ""  # of a factor to sizes, and the words of the cause without numbers and names
+
+
+class Said(NamedTuple):
+    """What is said of one parameter or module of a cell."""
+
+    text: str
+    name: str
+    outcome: Outcome
+
+
+Words = Dict[Reading, str]  # explanations that fit one parameter or module
+Causes = Dict[Reading, List[Said]]  # explanations that fit all that is pooled, with what was said of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +85,24 @@ class _Found:
     params: Set[str]
     styles: Set[str]
     causes: Causes
+    facts: List[Said]  # what holds whichever explanation it is
     outcomes: Dict[int, Outcome]
     names: Dict[int, str]  # by outcome: the first wrong parameter
+    axes: FrozenSet[str]  # that all cells have
+    functions: FrozenSet[str]  # the layouts of a project's file; each has functions of its own
+    looks: FrozenSet[str]  # what is said without numbers, and the classes of parameters that are wrong
 
     def join(self, other: _Found) -> None:
-        self.causes = {reading: words for reading, words in self.causes.items() if reading in other.causes}
+        shared = [reading for reading in self.causes if reading in other.causes]
+        self.causes = {reading: [*self.causes[reading], *other.causes[reading]] for reading in shared}
+        self.facts += other.facts
         self.params |= other.params
         self.styles |= other.styles
         self.outcomes.update(other.outcomes)
         self.names = {**other.names, **self.names}
+        self.axes &= other.axes
+        self.functions |= other.functions
+        self.looks |= other.looks
 
 
 def _size(outcome: Outcome) -> Tuple[bool, int, int, int]:
@@ -105,47 +140,95 @@ def _counts(param: Mapping[str, Any]) -> Optional[Counts]:
     return tuple(found) or None
 
 
-def _axes_of(size: float, mesh: Mapping[str, int]) -> str:
-    """The axes whose sizes have this product: "tp", "fsdp tp", "fsdp or tp"; "" if none have."""
+def _without_numbers(text: str) -> str:
+    """A cause's words without what differs between cells: numbers, ranks, and names of parameters and modules."""
+    text = re.sub(r"`[^`]*`(, `[^`]*`)*( and \d+ other parameters?)?", "`", text)
+    text = re.sub(r"\branks? \d+((, | and )\d+)*", "rank", text)
+    return re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "0", text)
+
+
+def _axes_of(size: float, mesh: Mapping[str, int]) -> List[str]:
+    """The smallest sets of axes whose sizes have this product: "tp", "fsdp tp"."""
     names = [name for name, axis in mesh.items() if axis > 1]
     for count in range(1, len(names) + 1):
         fit = [some for some in itertools.combinations(names, count) if math.prod(map(mesh.__getitem__, some)) == size]
         if fit:
-            return " or ".join(map(" ".join, fit))
-    return ""
+            return [" ".join(some) for some in fit]
+    return []
 
 
-def _of_counts(counts: Counts, mesh: Mapping[str, int]) -> Causes:
-    """Explanations of microbatches that do not count alike."""
+def _relation(factor: Optional[float], size: int) -> str:
+    """How a factor follows from the number of ranks or microbatches that it comes from; the factor itself if it does
+    not; "" if there is none."""
+    if factor is None:
+        return ""
+    if size > 1 and abs(factor - size) < _CLOSE * size:
+        return _MANY
+    return _PART if size > 1 and abs(factor * size - 1) < _CLOSE else f"{factor:.4g}"
+
+
+def _of_counts(counts: Counts, mesh: Mapping[str, int]) -> Words:
+    """Explanations of microbatches that do not count alike; if none is known, what they have in common with others."""
     count = len(counts)
-    size = counts[-2] if count > 1 else 0
-    axes = _axes_of(round(size, 6), mesh)
-    if axes and all(abs(counts[k] - size ** (count - 1 - k)) < _CLOSE for k in range(count)):
-        words = f"earlier microbatches count as if what has accumulated were summed over {axes} again in each later one"
-        return {(_AGAIN, _RANKS): words}
-    listed = ", ".join(f"microbatch {k} counts {counts[k]:g}" for k in range(count))
-    return {("factor", _MICROBATCHES): f"{listed} times what is expected"}
+    size = round(counts[-2], 6)
+    falls = all(abs(counts[k] - size ** (count - 1 - k)) < _CLOSE for k in range(count))
+    again = "earlier microbatches count as if what has accumulated were summed over {} again in each later one"
+    axes = _axes_of(size, mesh) if falls else []
+    if axes:
+        return {Reading(_AGAIN, _BOTH, some): again.format(some) for some in axes}
+    return _facts(counts)
 
 
-def _reading(cause: Mapping[str, Any]) -> Reading:
-    of = [_RANKS] * bool(cause.get("axes")) + [_MICROBATCHES] * (cause.get("place") == _MICROBATCHES)
-    return str(cause["kind"]), " and ".join(of)
+def _facts(counts: Counts) -> Words:
+    """What is so of these counts, and may be so of those of another number of microbatches."""
+    listed = ", ".join(f"microbatch {k} counts {counts[k]:g}" for k in range(len(counts)))
+    found = {Reading(_FACT, _MICROBATCHES, "", listed): f"{listed} times what is expected"}
+    first, last = f"{counts[0]:.4g}", f"{counts[-1]:.4g}"
+    if all(abs(count - 1) < _CLOSE for count in counts[1:]):
+        words = f"the first microbatch counts {first} times what is expected, and others are right"
+        found[Reading(_FACT, _MICROBATCHES, "", f"first {first}")] = words
+    if all(abs(count - 1) < _CLOSE for count in counts[:-1]):
+        words = f"the last microbatch counts {last} times what is expected, and others are right"
+        found[Reading(_FACT, _MICROBATCHES, "", f"last {last}")] = words
+    if max(counts[:-1], default=0) - min(counts[:-1], default=1) < _CLOSE and abs(counts[-1] - 1) < _CLOSE:
+        words = f"microbatches before the last count {first} times what is expected, and the last is right"
+        found[Reading(_FACT, _MICROBATCHES, "", f"earlier {first}")] = words
+    return found
 
 
-def _listed(param: Mapping[str, Any]) -> Causes:
+def _listed(param: Mapping[str, Any], cell: Cell) -> Words:
     """The explanations that the report on a parameter lists."""
     listed = param.get("possible_causes") or [cause for cause in (param.get("cause"),) if cause]
-    return {_reading(cause): str(cause["text"]) for cause in listed}
+    found = {}
+    for cause in listed:
+        axes = sorted(re.findall(r"[^\s,]+", cause.get("axes") or ""))
+        by_count = cause.get("place") == _MICROBATCHES
+        of = " and ".join([_RANKS] * bool(axes) + [_MICROBATCHES] * by_count)
+        size = math.prod(cell.layout.mesh.get(axis, 1) for axis in axes) if axes else cell.microbatches * by_count
+        text = str(cause["text"])
+        relation = " ".join(filter(None, (_relation(cause.get("factor"), size), _without_numbers(text))))
+        found[Reading(str(cause["kind"]), of, " ".join(axes), relation)] = text
+    return found
 
 
-def _beyond(factor: float, count: int) -> Causes:
+_DIVIDED = "divided by the number of microbatches"
+
+
+def _beyond(factor: float, count: int) -> Words:
     """Explanations of what several microbatches show beyond the factor of one alone."""
-    if abs(factor * count - 1) < _CLOSE:
-        return {("averaged", _MICROBATCHES): "divided by the number of microbatches"}
-    return {("factor", _MICROBATCHES): f"{factor:g} times what one microbatch alone counts"}
+    relation = _relation(factor, count)
+    if relation == _PART:
+        return {Reading("averaged", _MICROBATCHES, "", f"{_PART} {_DIVIDED}"): _DIVIDED}
+    found = {
+        Reading(_FACT, _MICROBATCHES, "", f"all {factor:.4g}"): f"{factor:g} times what one microbatch alone counts"
+    }
+    if relation == _MANY:
+        words = "each microbatch counts what one alone counts times the number of microbatches"
+        found[Reading(_FACT, _MICROBATCHES, "", f"all {_MANY}")] = words
+    return found
 
 
-def _explained(param: Mapping[str, Any], base: float, cell: Cell) -> Causes:
+def _explained(param: Mapping[str, Any], base: float, cell: Cell) -> Words:
     """The explanations that fit one parameter. `base`: by which factor its gradient is wrong with one microbatch alone;
     what is wrong with several beyond that is a mistake of its own."""
     counts = _counts(param)
@@ -153,7 +236,11 @@ def _explained(param: Mapping[str, Any], base: float, cell: Cell) -> Causes:
         return _of_counts(tuple(count / base for count in counts), cell.layout.mesh)
     if counts and base != 1 and abs(counts[0] / base - 1) > _CLOSE:
         return _beyond(counts[0] / base, cell.microbatches)
-    return _listed(param) or {(str(param.get("kind", "unknown")), ""): str(param.get("text", ""))}
+    listed = _listed(param, cell)
+    if listed:
+        return {**listed, **(_facts(counts) if counts == (0.0,) else {})}
+    text = str(param.get("text", ""))
+    return {Reading(str(param.get("kind", "unknown")), "", "", _without_numbers(text)): text}
 
 
 # -- mistakes of one cell
@@ -180,10 +267,26 @@ def _bases(outcomes: Iterable[Outcome]) -> Dict[Tuple[str, str], Dict[str, float
     return found
 
 
-def _new(outcome: Outcome, module: str, name: str, causes: Causes, place: str, where: str = "") -> _Found:
+def _new(outcome: Outcome, module: str, name: str, words: Words, place: str, where: str = "", fact: str = "") -> _Found:
+    layout, key = outcome.cell.layout, id(outcome)
     params, styles = ({starred(name)}, {style_of(name, outcome)}) if name else (set(), {style_of(module, outcome)})
-    key = id(outcome)
-    return _Found(place, starred(module), where, params, styles - {""}, causes, {key: outcome}, {key: name})
+    named = name or module
+    causes = {reading: [Said(text, named, outcome)] for reading, text in words.items()}
+    wrong = sorted({starred(param["name"]) for param in _wrong(outcome)})
+    return _Found(
+        place,
+        starred(module),
+        where,
+        params,
+        styles - {""},
+        causes,
+        [Said(fact, named, outcome)] * bool(fact),
+        {key: outcome},
+        {key: name},
+        frozenset(axis for axis, size in {**layout.mesh, **layout.options}.items() if size > 1),
+        frozenset() if "plans" in outcome.recipe else frozenset((layout.variant,)),
+        frozenset((" ".join((_without_numbers(fact or " ".join(words.values())), *wrong)),)),
+    )
 
 
 def _in_sums(outcome: Outcome, bases: Mapping[str, float]) -> List[_Found]:
@@ -191,14 +294,29 @@ def _in_sums(outcome: Outcome, bases: Mapping[str, float]) -> List[_Found]:
     found: List[_Found] = []
     sums = _sums(outcome)
     for name in (param["name"] for param in _wrong(outcome) if param["name"] in sums):
-        causes = _explained(sums[name], bases.get(name, 1.0), outcome.cell)
-        one = _new(outcome, name.rpartition(".")[0], name, causes, "reduction")
-        same = next((other for other in found if other.causes.keys() & causes.keys()), None)
+        words = _explained(sums[name], bases.get(name, 1.0), outcome.cell)
+        one = _new(outcome, name.rpartition(".")[0], name, words, "reduction")
+        same = next((other for other in found if other.causes.keys() & words.keys()), None)
         if same is None:
             found.append(one)
         else:
             same.join(one)
     return found
+
+
+def _where_it_begins(begins: Mapping[str, Any], cell: Cell) -> Tuple[str, Words]:
+    """What is known of the place where wrong values begin, and what may explain it: each way in which its factor may
+    have come about."""
+    place, factor, text = begins["place"], begins["factor"], str(begins["text"])
+    axes = " ".join(sorted(begins["axes"] or ()))
+    if factor is None:
+        return "", {Reading(place, _RANKS * bool(axes), axes): text}
+    fact, words = text.partition("; possible cause")[0], {}
+    for reading in Factors(Axes(cell.layout.mesh), [cell.microbatches]).readings(factor):
+        of = " and ".join([_RANKS] * bool(reading.axes) + [_MICROBATCHES] * (reading.microbatches > 1))
+        relation = _MANY if factor > 1 else _PART
+        words[Reading(f"{place} by a factor", of, " ".join(sorted(reading.axes)), relation)] = reading.text
+    return (fact, words) if words else ("", {Reading(f"{place} by a factor", "", axes, f"{factor:.4g}"): text})
 
 
 def _elsewhere(outcome: Outcome) -> List[_Found]:
@@ -209,16 +327,14 @@ def _elsewhere(outcome: Outcome) -> List[_Found]:
     if begins and begins["place"] == "reduction" and sums:  # others are wrong after a step, as a consequence
         return []
     if begins:
-        words = str(begins["text"])
-        kind = begins["place"] if begins["factor"] is None else f"{begins['place']} by a factor"
-        one = _new(outcome, begins["module"], "", {(kind, ""): words}, begins["place"], begins["where"])
+        fact, words = _where_it_begins(begins, outcome.cell)
+        one = _new(outcome, begins["module"], "", words, begins["place"], begins["where"], fact)
         one.names[id(outcome)] = early[0] if early else ""
         if early and not begins["module"]:  # the update of all parameters: the first of them stands for these
             one.styles = {style_of(early[0], outcome)} - {""}
         return [one]
     if early or not sums:
-        one = _new(outcome, "", early[0] if early else "", {("unknown", ""): outcome.why}, "")
-        return [one]
+        return [_new(outcome, "", early[0] if early else "", {Reading("unknown", ""): outcome.why}, "")]
     return []
 
 
@@ -229,19 +345,20 @@ def _right(outcomes: Iterable[Outcome]) -> Set[Tuple[str, str, int]]:
     return {(o.cell.model, o.cell.layout.name, o.cell.microbatches) for o in outcomes if o.verdict == MATCHES}
 
 
+_REFUTED = "not explained: each cause that fits these cells is refuted by one that matches"
+
+
 def _possible(found: _Found, right: Set[Tuple[str, str, int]]) -> Causes:
     """The explanations that no cell of the same model and layout refutes: a factor of ranks alone would be wrong with
-    any number of microbatches, one of microbatches alone with any other than 1."""
+    any number of microbatches, one that microbatches have a part in with any other than 1."""
     outcome = next(iter(found.outcomes.values()))
     same = [count for model, layout, count in right if (model, layout) == _place(outcome)]
     kept = {}
-    for (kind, of), words in found.causes.items():
-        refuted = (of == _RANKS and kind != _AGAIN and same) or (of == _MICROBATCHES and any(c > 1 for c in same))
-        if not refuted:
-            kept[kind, of] = words
-    return kept or {
-        ("unexplained", ""): "not explained: each cause that fits these cells is refuted by one that matches"
-    }
+    for reading, said in found.causes.items():
+        by_count = reading.of in (_MICROBATCHES, _BOTH)
+        if not (reading.of == _RANKS and reading.relation and same) and not (by_count and any(c > 1 for c in same)):
+            kept[reading] = said
+    return kept or {Reading("unexplained", ""): [Said(_REFUTED, "", outcome)]}
 
 
 def _place(outcome: Outcome) -> Tuple[str, str]:
@@ -249,10 +366,15 @@ def _place(outcome: Outcome) -> Tuple[str, str]:
 
 
 def _agree(a: _Found, b: _Found) -> bool:
-    """Whether two mistakes may be one: in the same place, with an explanation of both, and of the same parameters or
-    module, or where the framework declares or does the same."""
-    if a.place != b.place or not a.causes.keys() & b.causes.keys():
+    """Whether two mistakes are taken for one: in the same place, with an explanation of both, along an axis that both
+    have, and of the same parameters or module, or where the framework declares or does the same."""
+    shared = [reading for reading in a.causes if reading in b.causes]
+    common = a.axes & b.axes or a.axes == b.axes
+    if a.place != b.place or not any(common or reading.axes or reading.of == _MICROBATCHES for reading in shared):
         return False
+    other_functions = a.functions and b.functions and not a.functions & b.functions
+    if other_functions and not any(reading.relation for reading in shared) and not a.looks & b.looks:
+        return False  # a place alone does not say that functions of two layouts make the same mistake
     same_model = _models(a) & _models(b)
     if same_model and (a.params & b.params if a.params and b.params else a.module == b.module):
         return True
@@ -277,22 +399,52 @@ def _pooled(found: Sequence[_Found]) -> List[_Found]:
     return pools
 
 
+def _for_all(said: Sequence[Said], what: str) -> str:
+    """What holds for all: what is said of each; or, where that differs, `what`, and what is said of the smallest."""
+    if len({one.text for one in said}) == 1:
+        return said[0].text
+    text, name, outcome = min(said, key=lambda one: _size(one.outcome))
+    return f"{what}{'; ' * bool(what)}in {outcome.cell.name}{f', of `{name}`' * bool(name)}: {text}"
+
+
+def _what(reading: Reading, place: str) -> str:
+    """An explanation without what differs between cells; its place is said elsewhere."""
+    kind = "" if reading.kind.startswith(place) else reading.kind.replace("_", " ")
+    return " ".join(filter(None, (kind, f"over {reading.axes}" * bool(reading.axes))))
+
+
+def _cause(found: _Found) -> str:
+    """What is said of all cells of a mistake."""
+    causes = {reading: said for reading, said in found.causes.items() if reading.kind != _FACT}
+    if not causes:  # each of these facts holds, and those whose words are the same everywhere stand first
+        return next(iter(found.causes.values()))[0].text
+    words = list(
+        dict.fromkeys(_for_all(said, _what(reading, found.place or reading.kind)) for reading, said in causes.items())
+    )
+    if all(reading.kind == _AGAIN for reading in causes):
+        text = words[0].replace(f" over {next(iter(causes)).axes} ", f" over {' or '.join(r.axes for r in causes)} ")
+    else:
+        text = words[0] if len(words) == 1 else f"possible causes: {'; '.join(words)}"
+    fact = _for_all(found.facts, "by a factor") if found.facts else ""
+    return f"{fact}; {text}" if fact else text
+
+
 def _bug(found: _Found) -> Bug:
     outcomes = tuple(sorted(found.outcomes.values(), key=_size))
-    words = list(dict.fromkeys(found.causes.values()))
-    cause = words[0] if len(words) == 1 else f"possible causes: {'; '.join(words)}"
     name = found.names[id(outcomes[0])]
     module = found.module if found.place != "reduction" or not name else starred(name.rpartition(".")[0])
     params, styles = tuple(sorted(found.params)), tuple(sorted(found.styles))
-    return Bug(module, found.place, found.where, params, styles, cause, outcomes, name)
+    return Bug(module, found.place, found.where, params, styles, _cause(found), outcomes, name)
 
 
-def bugs(outcomes: Sequence[Outcome]) -> List[Bug]:
-    """The different bugs that the wrong cells show, those of most cells first."""
+def bugs(outcomes: Sequence[Outcome], known: Collection[Outcome] = ()) -> List[Bug]:
+    """The different bugs that the wrong cells show, those of most cells first. `known`: those of the outcomes that are
+    accepted: they are in no bug, but say as much of others as if they were not."""
+    accepted = set(map(id, known))
     bases, right = _bases(outcomes), _right(outcomes)
     found: List[_Found] = []
     for outcome in outcomes:
-        if outcome.verdict == WRONG:
+        if outcome.verdict == WRONG and id(outcome) not in accepted:
             found += _in_sums(outcome, bases.get(_place(outcome), {})) + _elsewhere(outcome)
     for one in found:
         one.causes = _possible(one, right)

@@ -58,9 +58,7 @@ class MatrixReport:
     @functools.cached_property
     def bugs(self) -> Tuple[_bugs.Bug, ...]:
         """Each different mistake of the wrong cells that are not known, once."""
-        known = set(map(id, self.known))
-        # cells that match tell what a mistake is not, so all but the known ones are looked at
-        return tuple(_bugs.bugs([outcome for outcome in self.outcomes if id(outcome) not in known]))
+        return tuple(_bugs.bugs(self.outcomes, self.known))
 
     @property
     def survivors(self) -> Tuple[Outcome, ...]:
