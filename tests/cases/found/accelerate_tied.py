@@ -1,11 +1,15 @@
 """Accelerate 1.15: FSDP2 with cpu_ram_efficient_loading=True unties the parameters of a model that has no method
 `tie_weights` (any nn.Module that is not Transformers'): embedding and head are trained apart.
 usage: accelerate_tied.py [repaired]
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
 """
 
 import os
 import sys
 import tempfile
+
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))
 
 import torch
 import torch.distributed as dist
@@ -56,5 +60,5 @@ def main(rank, path, words):
 if __name__ == "__main__":
     try:
         mp.start_processes(main, (tempfile.mktemp(), sys.argv[1:]), 2, start_method="fork")
-    except mp.ProcessExitedException:
-        sys.exit(1)
+    except mp.ProcessExitedException as error:
+        sys.exit(1 if error.exit_code == 1 else 2)

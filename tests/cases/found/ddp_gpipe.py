@@ -1,11 +1,16 @@
 """PyTorch 2.15: ScheduleGPipe with stages in DistributedDataParallel ends in an internal assertion in its second step.
 
 Two ranks on gloo, one stage on one rank each is not possible with DDP beside it: four ranks, 2 (dp) x 2 (pp).
+usage: ddp_gpipe.py [1F1B]
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
 """
 
 import os
 import sys
 import tempfile
+
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))
 
 import torch
 import torch.distributed as dist
@@ -35,7 +40,7 @@ def main(rank, path, kind):
         except RuntimeError as error:
             if rank in (0, 1):
                 print(f"{kind.__name__}, rank {rank}, step {step}: {str(error.__cause__ or error)[:300]}", flush=True)
-            os._exit(1)
+            os._exit(1 if step else 2)
         own = [p.grad.clone() for p in part.parameters()]
         whole.zero_grad()
         sum((whole(x) - t).square().sum() / 2 for x, t in data).backward()
@@ -50,5 +55,5 @@ if __name__ == "__main__":
     kind = Schedule1F1B if sys.argv[1:] == ["1F1B"] else ScheduleGPipe
     try:
         mp.start_processes(main, (tempfile.mktemp(), kind), 4, start_method="fork")
-    except mp.ProcessExitedException:
-        sys.exit(1)
+    except mp.ProcessExitedException as error:
+        sys.exit(1 if error.exit_code == 1 else 2)

@@ -2,11 +2,17 @@
 
 Every rank has its own part of the output and all of lambda_d and of the input, so their gradients are addends, which
 nobody sums: replicas of lambda_d, and all below the layer, get gradients that differ from rank to rank. No warning is
-given. Exit status 1 if so. With --repair the input and lambda_d pass through an identity whose backward is a sum."""
+given. With --repair the input and lambda_d pass through an identity whose backward is a sum.
+usage: peft_vera_tp.py [--repair]
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
+"""
 
 import os
 import sys
 import tempfile
+
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))
 
 import torch
 import torch.distributed as dist
@@ -80,4 +86,4 @@ if __name__ == "__main__":
     try:
         mp.spawn(main, (folder, "--repair" in sys.argv), 2)
     except mp.ProcessExitedException as error:
-        sys.exit(error.exit_code)
+        sys.exit(1 if error.exit_code == 1 else 2)

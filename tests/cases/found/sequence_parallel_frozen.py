@@ -1,10 +1,14 @@
 """PyTorch 2.15: SequenceParallel makes frozen parameters trainable: a norm with requires_grad=False gets a gradient,
 and is changed by the optimizer.   usage: sequence_parallel_frozen.py [repaired]
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
 """
 
 import os
 import sys
 import tempfile
+
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))
 
 import torch
 import torch.distributed as dist
@@ -48,5 +52,5 @@ def main(rank, path, words):
 if __name__ == "__main__":
     try:
         mp.start_processes(main, (tempfile.mktemp(), sys.argv[1:]), 2, start_method="fork")
-    except mp.ProcessExitedException:
-        sys.exit(1)
+    except mp.ProcessExitedException as error:
+        sys.exit(1 if error.exit_code == 1 else 2)
