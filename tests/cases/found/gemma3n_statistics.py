@@ -23,7 +23,7 @@ from transformers.distributed import DistributedConfig
 
 CONFIG = {
     "model_type": "gemma3n_text",
-    "vocab_size": 97,
+    "vocab_size": 96,
     "hidden_size": 32,
     "intermediate_size": [26, 26, 26],
     "num_hidden_layers": 3,
@@ -35,7 +35,7 @@ CONFIG = {
     "bos_token_id": 1,
     "sliding_window": 4,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    "vocab_size_per_layer_input": 97,
+    "vocab_size_per_layer_input": 96,
     "hidden_size_per_layer_input": 6,
     "num_kv_shared_layers": 1,
     "laurel_rank": 10,
@@ -79,7 +79,7 @@ if __name__ == "__main__":
     with torch.no_grad():  # parameters away from ones and zeros
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.1)
-    tokens = torch.randint(5, 97, (MICROBATCHES, REPLICAS, 1, 9))
+    tokens = torch.randint(5, 96, (MICROBATCHES, REPLICAS, 1, 9))
     bad = mp.get_context("spawn").Value("b", False)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)

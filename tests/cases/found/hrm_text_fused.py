@@ -24,7 +24,7 @@ from transformers.distributed import DistributedConfig
 
 CONFIG = {
     "model_type": "hrm_text",
-    "vocab_size": 97,
+    "vocab_size": 96,
     "hidden_size": 32,
     "intermediate_size": 26,
     "num_hidden_layers": 2,
@@ -72,7 +72,7 @@ if __name__ == "__main__":
     with torch.no_grad():  # parameters away from ones and zeros
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.1)
-    tokens = torch.randint(5, 97, (MICROBATCHES, REPLICAS, 1, 9))
+    tokens = torch.randint(5, 96, (MICROBATCHES, REPLICAS, 1, 9))
     bad = mp.get_context("spawn").Value("b", False)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
