@@ -1,4 +1,5 @@
-"""Test that the examples of docs/python.md run and print what the page shows."""
+"""Tests that the examples of docs/python.md run and print what the page shows, and that docs/found.md and the programs
+of its bugs belong together."""
 
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ["ADDEND_LIBRARY"]).parent / "addend"
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.S)
+MATRICES = SOURCE / "tests" / "cases" / "matrix"
 HANGS = 60  # seconds
 
 
@@ -33,6 +35,25 @@ class Examples(unittest.TestCase):
         for example, printed in examples:
             with self.subTest(example=example):
                 self.assertEqual(output_of(example), printed)
+
+
+class FoundBugs(unittest.TestCase):
+    programs = sorted((SOURCE / "tests" / "cases" / "found").glob("*.py"))
+
+    def test_the_page_names_every_program_and_no_other(self):
+        text = (SOURCE / "docs" / "found.md").read_text(encoding="utf-8")
+        named = {name for name in re.findall(r"`(\w+\.py)`", text) if not (MATRICES / name).exists()}
+        self.assertEqual(named, {path.name for path in self.programs})
+
+    def test_a_program_that_cannot_run_does_not_say_that_the_bug_is_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "torch.py").write_text("raise ImportError('no PyTorch')", encoding="utf-8")
+            for path in self.programs:
+                with self.subTest(program=path.name):
+                    environment = {**os.environ, "PYTHONPATH": folder}
+                    done = subprocess.run([sys.executable, path], env=environment, capture_output=True, timeout=HANGS)
+                    self.assertEqual(done.returncode, 2, done.stderr.decode())
+                    self.assertIn("Exit status: 1 ", path.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
