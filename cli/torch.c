@@ -57,7 +57,7 @@ static const struct argp_option matrix_options[] = {
     {"known", KEY_KNOWN, "FILE", 0, "What is known and accepted: only what is not in it makes the exit status 1 or 3",
      0},
     {"layout", KEY_LAYOUT, "SIZES", 0,
-     "A layout, as fsdp=2,ep=2; may be given again. Without it: those that the model declares", 0},
+     "A layout, as fsdp=2,ep=2, or its name; may be given again. Without it: those that the model declares", 0},
     {"microbatches", KEY_MICROBATCHES, "LIST", 0, "Numbers of microbatches of a step, in their order (2,1,3)", 0},
     {"minutes", KEY_MINUTES, "N", 0, "Begin no further cell after so long", 0},
     {"plant", KEY_PLANT, 0, 0,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
 MATCHES, WRONG, RUNS = "matches", "wrong", "runs"
 CANNOT_TELL, CANNOT_RUN, NOT_TRIED = "cannot tell", "cannot run", "not tried"
+Wanted = Union[str, Mapping[str, int]]  # a layout as the user asks for it: by its name, or by sizes of axes
 VERDICTS = (MATCHES, WRONG, RUNS, CANNOT_TELL, CANNOT_RUN, NOT_TRIED)
 
 
@@ -42,6 +43,12 @@ class Layout:
         for axis in self.mesh.values():
             size *= axis
         return size
+
+    def fits(self, wanted: Wanted) -> bool:
+        """Whether the user asks for this layout: by its sizes, by what the table calls it, or by its variant."""
+        if isinstance(wanted, str):
+            return wanted in (self.name, self.variant)
+        return {**self.mesh, **self.options} == dict(wanted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +112,9 @@ class Source(Protocol):
     def counts(self, layout: Layout, asked: Sequence[int]) -> Sequence[int]:
         """Those of the numbers of microbatches that the layout can have, or its own."""
 
-    def layout(self, sizes: Mapping[str, int]) -> Layout:
-        """The layout that the user names by its sizes."""
+    def layout(self, wanted: Wanted) -> Optional[Layout]:
+        """The layout that the user asks for and that a model does not declare; None if others of the source's models
+        do. Raises InvalidError, which says what there is."""
 
     def job(self, cell: Cell, folder: str) -> Job:
         """The job of a cell; called in the cell's own process. `folder` is the cell's own, and is deleted with it."""

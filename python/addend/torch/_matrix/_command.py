@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, Dict, List, NoReturn, Sequence
+from typing import Any, Dict, List, NoReturn, Sequence, Union
 
 import addend
 
@@ -14,8 +14,13 @@ HOLDS, ANSWER_IS_NO, WRONG_CALL, UNFINISHED = 0, 1, 2, 3
 _FORMATS = ("text", "json", "github")
 
 
+def _layout(text: str) -> Union[str, Dict[str, int]]:
+    """ "fsdp=2,ep=2" as {"fsdp": 2, "ep": 2}; what is not sizes alone is a layout's name."""
+    words = text.replace(",", " ").split()
+    return _sizes(text) if words and all("=" in word for word in words) else text.strip()
+
+
 def _sizes(text: str) -> Dict[str, int]:
-    """ "fsdp=2,ep=2" as {"fsdp": 2, "ep": 2}"""
     found: Dict[str, int] = {}
     for word in text.replace(",", " ").split():
         axis, _, size = word.partition("=")
@@ -45,7 +50,7 @@ def _number(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("addend torch-matrix", description="Holds models under layouts to one process.")
     parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--layout", type=_sizes, action="append", metavar="SIZES")
+    parser.add_argument("--layout", type=_layout, action="append", metavar="SIZES|NAME")
     parser.add_argument("--microbatches", type=_counts, metavar="LIST")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--timeout", type=float, default=120.0)

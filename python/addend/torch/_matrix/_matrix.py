@@ -23,6 +23,7 @@ from addend.torch._matrix._cells import (
     Layout,
     Outcome,
     Source,
+    Wanted,
 )
 
 MICROBATCHES = (2, 1, 3)  # two first: most mistakes that one microbatch shows are in two as well, and others are not
@@ -94,15 +95,35 @@ def _source(model: Model) -> Source:
     return _transformers.Transformers(_architectures.architectures() if name == ALL else [name])
 
 
-def _layouts(source: Source, model: str, asked: Optional[Sequence[Mapping[str, int]]]) -> Sequence[Layout]:
+def _layouts(source: Source, model: str, asked: Optional[Sequence[Wanted]]) -> Sequence[Layout]:
+    """A model's layouts: all that it declares, or those that are asked for, each once."""
     declared = source.layouts(model)
     if asked is None:
         return declared
-    found = []
-    for sizes in asked:
-        same = [layout for layout in declared if {**layout.mesh, **layout.options} == dict(sizes)]
-        found += same or [source.layout(sizes)]
-    return found
+    found: Dict[Tuple[str, str], Layout] = {}
+    for one in asked:
+        same = [layout for layout in declared if layout.fits(one)] or _undeclared(source, one)[0]
+        found.update({(layout.name, layout.variant): layout for layout in same})
+    return list(found.values())
+
+
+def _undeclared(source: Source, wanted: Wanted) -> Tuple[List[Layout], List[str]]:
+    """The layout that a source makes of what is asked for, if it does, and why it refuses."""
+    try:
+        made = source.layout(wanted)
+    except addend.InvalidError as error:
+        return [], [str(error)]
+    return [made] if made is not None else [], []
+
+
+def _need(asked: Sequence[Wanted], sources: Sequence[Source], cells: Sequence[Cell]) -> None:
+    """Raises InvalidError for what is asked for and no source has, and for a source that has nothing of it."""
+    unmet = [(source, one) for one in asked if not any(cell.layout.fits(one) for cell in cells) for source in sources]
+    have = {cell.model for cell in cells}
+    unmet += [(source, one) for source in sources if have.isdisjoint(source.models) for one in asked]
+    refusals = [why for source, one in unmet for why in _undeclared(source, one)[1]]
+    if refusals:
+        raise addend.InvalidError("; ".join(dict.fromkeys(refusals)))
 
 
 class Matrix:
@@ -111,7 +132,7 @@ class Matrix:
     def __init__(
         self,
         models: Sequence[Model],
-        layouts: Optional[Sequence[Mapping[str, int]]] = None,
+        layouts: Optional[Sequence[Wanted]] = None,
         microbatches: Sequence[int] = MICROBATCHES,
     ):
         if not models:
@@ -127,9 +148,10 @@ class Matrix:
                 self._of[model] = source
                 placed += self._cells(source, model, layouts, microbatches)
         self.cells = [cell for _, _, cell in sorted(placed, key=lambda one: one[:2])]
+        _need(layouts or (), list(dict.fromkeys(self._of.values())), self.cells)
 
     def _cells(
-        self, source: Source, model: str, asked: Optional[Sequence[Mapping[str, int]]], microbatches: Sequence[int]
+        self, source: Source, model: str, asked: Optional[Sequence[Wanted]], microbatches: Sequence[int]
     ) -> List[Tuple[int, int, Cell]]:
         """A model's cells, with their places in the order: by the number of microbatches, then by layout."""
         try:
@@ -153,7 +175,7 @@ class Matrix:
 
 def matrix(
     *models: Model,
-    layouts: Optional[Sequence[Mapping[str, int]]] = None,
+    layouts: Optional[Sequence[Wanted]] = None,
     microbatches: Sequence[int] = MICROBATCHES,
     minutes: Optional[float] = None,
     timeout: float = 120.0,
@@ -169,7 +191,8 @@ def matrix(
 
     models: an architecture of Transformers, a folder with a configuration, "transformers" for all architectures with
         a plan, a Python file or a dictionary with the functions that `check` takes (docs/torch-matrix.md)
-    layouts: sizes of axes, as [{"tp": 2}, {"fsdp": 2, "ep": 2}]; None: all that a model declares
+    layouts: sizes of axes, or names of layouts, as [{"tp": 2}, {"fsdp": 2, "ep": 2}, "no_sync"]; None: all that a model
+        declares
     microbatches: the numbers of microbatches, those that show most first
     minutes: no further cell is begun after so long
     timeout: seconds after which a cell is ended
@@ -218,7 +241,7 @@ class MatrixCell:
 
 def matrix_cells(
     *models: Model,
-    layouts: Optional[Sequence[Mapping[str, int]]] = None,
+    layouts: Optional[Sequence[Wanted]] = None,
     microbatches: Sequence[int] = MICROBATCHES,
     timeout: float = 120.0,
 ) -> List[MatrixCell]:

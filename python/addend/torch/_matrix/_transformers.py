@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Mapping, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ from torch import nn
 
 import addend
 from addend.torch._matrix import _architectures, _draw, _inputs, _recipe, _rules, _variants
-from addend.torch._matrix._cells import Cell, Job, Layout
+from addend.torch._matrix._cells import Cell, Job, Layout, Wanted
 from addend.torch._matrix._tokens import token_loss
 
 _AXES = ("dp_replicate", "fsdp", "tp", "ep")  # of DistributedConfig; a pipeline's step would be another one
@@ -52,8 +52,17 @@ class Transformers:
             return [1]
         return [count for count in asked if count > 1] if layout.variant == _variants.NO_SYNC else asked
 
-    def layout(self, sizes: Mapping[str, int]) -> Layout:
+    def layout(self, wanted: Wanted) -> Optional[Layout]:
         """The layout with these sizes; experts are cut over ranks of the other axes."""
+        if isinstance(wanted, str):
+            if any(layout.fits(wanted) for _, layout in _LAYOUTS):
+                return None  # of other architectures
+            there = ", ".join(f"`{layout.name}`" for _, layout in _LAYOUTS)
+            raise addend.InvalidError(
+                f"Transformers' architectures have no layout `{wanted}`: they have {there}; sizes of "
+                f"{', '.join(_AXES)} name others, as fsdp=2,ep=2"
+            )
+        sizes = wanted
         unknown = [axis for axis in sizes if axis not in _AXES]
         if unknown or set(sizes) == {"ep"}:
             told = f"no axis {', '.join(unknown)}" if unknown else "experts only over ranks of other axes"
