@@ -1,7 +1,7 @@
 """PyTorch's own optimizers under its wrappers, for `addend torch-matrix`: parameters are compared after two steps."""
 
 import torch
-from small import batches, loss, make_frozen, make_model  # noqa: F401: functions of the matrix
+from small import batches, loss, make_frozen, make_model  # noqa: F401 - functions of the matrix
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch_parallel import BOTH, DP, HSDP, cut_by_plan, ddp, over, placed, replicated, sharded
 

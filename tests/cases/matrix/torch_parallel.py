@@ -7,7 +7,7 @@ import contextlib
 import small
 import torch
 import torch.nn.functional as F
-from small import IGNORED, batches, loss, make_model, make_tied, token_loss  # noqa: F401: functions of the matrix
+from small import IGNORED, batches, loss, make_model, make_tied, token_loss  # noqa: F401 - functions of the matrix
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import (

@@ -8,7 +8,7 @@ import warnings
 import small
 import torch
 import torch.distributed as dist
-from small import loss, make_deep  # noqa: F401: functions of the matrix
+from small import loss, make_deep  # noqa: F401 - functions of the matrix
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
