@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from addend.torch import _comm_hooks
+from addend.torch import _comm_hooks, _plain
 from addend.torch._loaded import is_flat_fsdp
 from addend.torch._sample import Box
 
@@ -125,11 +125,13 @@ def _in_module(prefix: str, state: Any, handle: Any) -> Iterator[Found]:
         factor = 1 / (told.gradient_predivide_factor * told.gradient_postdivide_factor)
     ranks, mesh = _ranks(state), getattr(state, "_device_mesh", None)
     for at, (name, start, count) in enumerate(zip(buffer._fqns, _starts(buffer), buffer._numels)):
-        _need_plain(buffer, f"{prefix}{name}")
+        _need_plain(buffer, f"{prefix}{name}".replace(f"{_plain.FLAT}.", ""))
         owned = buffer if buffer._params is None else buffer._params[at]
         if owned.requires_grad:
             where = InBuffer(buffer, at, start, count, mesh)
-            yield Found(f"{prefix}{name}", owned, where, ranks, factor, hook.reduce or reduce, hook.custom)
+            yield Found(
+                f"{prefix}{_plain.FLAT}.{name}", owned, where, ranks, factor, hook.reduce or reduce, hook.custom
+            )
 
 
 def _wrappers(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -143,7 +145,7 @@ def find(model: nn.Module) -> list[Found]:
     """All parameters in flat buffers that require a gradient."""
     found: List[Found] = []
     for prefix, module in _wrappers(model):
-        found += _in_module(prefix.replace("_fsdp_wrapped_module.", ""), module, module._handle)
+        found += _in_module(prefix, module, module._handle)
     return found
 
 

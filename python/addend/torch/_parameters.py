@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from addend.torch import _flat, _meshes, _replicated
+from addend.torch import _flat, _meshes, _plain, _replicated
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor, is_fsdp
 from addend.torch._pipeline import Stage
@@ -48,16 +48,6 @@ Part = Tuple[DeviceMesh, Tuple[Any, ...], Tuple[int, ...]]  # the mesh, the plac
 _Sharded = Tuple[nn.Parameter, nn.Parameter, Any, Any]
 
 
-def _plain(name: str, ddp: Sequence[str]) -> str:
-    """The parameter's name without the parts that wrappers add, such as "module."."""
-    for prefix in sorted(ddp, key=len, reverse=True):
-        if name.startswith(f"{prefix}module."):
-            name = prefix + name[len(prefix) + len("module.") :]
-    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module."):
-        name = name.replace(wrapper, "")
-    return name
-
-
 def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [*model.named_parameters(), *_replicated.hidden(model)]
 
@@ -69,10 +59,8 @@ def plain_names(model: nn.Module) -> dict[str, str]:
 
 def _plain_names(model: nn.Module, found: Sequence[tuple[str, nn.Parameter]]) -> dict[str, str]:
     """plain_names(model), where `found` is named(model)."""
-    prefixes = [
-        f"{name}." if name else "" for name, ddp in model.named_modules() if isinstance(ddp, DistributedDataParallel)
-    ]
-    plain = {name: _plain(name, prefixes) for name, _ in found}
+    wrappers = _plain.edges(model)
+    plain = {name: _plain.plain(name, wrappers) for name, _ in found}
     counts = collections.Counter(plain.values())
     return {name: short if counts[short] == 1 else name for name, short in plain.items()}
 
@@ -169,9 +157,10 @@ def _part_of(param: nn.Parameter) -> Part | None:
 
 def _of_flat(model: nn.Module) -> list[Watched]:
     """The parameters that FullyShardedDataParallel keeps in flat buffers."""
+    wrappers = _plain.edges(model)
     return [
         Watched(
-            found.name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", ""),
+            _plain.plain(found.name, wrappers),
             used=found.where.buffer,
             owned=found.owned,
             data=found.ranks,

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 import addend
-from addend.torch import _parameters, _pipeline, _watch
+from addend.torch import _parameters, _pipeline, _plain, _watch
 from addend.torch._loaded import is_dtensor, is_flat_fsdp
 from addend.torch._proof import _double, _mark, _match, _names
 from addend.torch._proof._axes import Axes
@@ -368,6 +368,9 @@ class Rank:
             raise addend.InvalidError(
                 f"`parallelize` returned a {type(made).__name__}; it must return a module, a list of modules, or None"
             )
+        known = {*whole.weights, *(name for names in whole.aliases.values() for name in names)}
+        for part in self.parts:
+            _plain.learn(part, known)
         self.said |= _double.widen_policies(self.parts)
         _double.divide_as_f32()
         said, self.narrow = _double.unify_buffers(self.parts, buffers)

@@ -6,39 +6,26 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Iterable, Iterator, List, Tuple
+from typing import Iterator, Tuple
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-
-
-def _plain(name: str, ddp: Iterable[str]) -> str:
-    parts: List[str] = []
-    path = ""
-    for part in name.split(".") if name else []:
-        wrapped = path in ddp and part == "module"
-        path = f"{path}.{part}" if path else part
-        if not wrapped and part not in _WRAPPERS:
-            parts.append(part)
-    return ".".join(parts)
+from addend.torch import _plain
 
 
 def modules(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
     """Every module with its name without wrappers. A wrapper has the name of the wrapped module and comes before it."""
-    found = list(model.named_modules(remove_duplicate=False))
-    ddp = {name for name, module in found if isinstance(module, DistributedDataParallel)}
-    for name, module in found:
-        yield _plain(name, ddp), module
+    wrappers = _plain.edges(model)
+    for name, module in model.named_modules(remove_duplicate=False):
+        yield _plain.plain(name, wrappers), module
 
 
 def parameters(model: nn.Module) -> Iterator[Tuple[str, torch.nn.Parameter]]:
     """Every parameter, once, with its name without wrappers."""
-    ddp = {name for name, module in model.named_modules() if isinstance(module, DistributedDataParallel)}
+    wrappers = _plain.edges(model)
     for name, parameter in model.named_parameters():
-        yield _plain(name, ddp), parameter
+        yield _plain.plain(name, wrappers), parameter
 
 
 _INSIDE = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
