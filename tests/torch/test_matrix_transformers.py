@@ -42,6 +42,42 @@ class Architectures(unittest.TestCase):
             small, missing = _architectures.Full(folder).small(2, 1)
         self.assertEqual((small.attention_bias, small.rms_norm_eps, missing), (True, 3e-4, ()))
 
+    def test_what_a_folder_s_configuration_has_off_stays_off(self):
+        text = {"num_hidden_layers": 4, "vocab_size": 200}
+        for config, off, *kinds in (
+            (tf.Gemma4TextConfig(**text), {"enable_moe_block": False, "num_experts": None}, "experts", "router"),
+            (tf.Gemma4Config(text_config=text), {"vision_config": None, "audio_config": None}, "vision", "audio"),
+            (
+                tf.Qwen3MoeConfig(**text, num_experts=4, mlp_only_layers=[0, 1, 2, 3]),
+                {"sliding_window": None},
+                "experts",
+            ),
+            (tf.LlamaConfig(**text, attention_bias=False, pad_token_id=None), {"attention_bias": False}, "bias"),
+        ):
+            with self.subTest(type(config).__name__), tempfile.TemporaryDirectory() as folder:
+                config.save_pretrained(folder)
+                full = _architectures.Full(folder)
+                small, missing = full.small(2, 1)
+                self.assertEqual({name: getattr(small, name) for name in off}, off)
+                self.assertEqual(missing, ())
+                with torch.device("meta"):
+                    made = _shrink.kinds_of(full.auto.from_config(small))
+                self.assertEqual(made, full.kinds)
+                found = {kind for kind in made for word in kinds if word in kind.lower()}
+                self.assertEqual(found, set())
+
+    def test_what_a_release_leaves_off_is_on_in_its_architecture(self):
+        self.assertTrue(any("experts" in kind for kind in _architectures.Full("gemma4_text").kinds))
+
+    def test_a_size_of_0_or_less_stays(self):
+        sizes = _shrink.Sizes(2, 2)
+        names = (
+            "num_attention_heads num_key_value_heads mamba_n_heads moe_topk qk_head_dim mamba_d_ssm merged_hidden_size"
+        )
+        for name in (*names.split(), "n_shared_experts", "num_local_experts", "sliding_window", "n_inner"):
+            for value in (0, -1):
+                self.assertEqual(_shrink.value_of(name, value, sizes, 2, {name: value}), value, name)
+
 
 class Small(unittest.TestCase):
     def test_every_kind_is_there_and_sizes_divide(self):

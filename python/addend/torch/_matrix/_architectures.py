@@ -62,12 +62,17 @@ def architectures() -> List[str]:
     return [kind for kind in autos if kind in whole or kind in rest and CONFIG_MAPPING[kind] not in covered]
 
 
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file or folder with a configuration."""
+    return os.path.isfile(name) or os.path.isfile(os.path.join(name, "config.json"))
+
+
 def full_config(name: str) -> Any:
     """The full configuration that a name stands for: an architecture, or a folder or file with a configuration."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    if os.path.isfile(name) or os.path.isfile(os.path.join(name, "config.json")):
+    if is_file(name):
         return transformers.AutoConfig.from_pretrained(name)
     if name not in CONFIG_MAPPING:
         raise addend.InvalidError(f"Transformers {transformers.__version__} has no architecture `{name}`")
@@ -83,7 +88,7 @@ class Full:
         if auto is None:
             raise addend.InvalidError(f"no Auto class makes a model of `{config.model_type}`")
         self.auto: Any = auto
-        _shrink.complete(config)
+        _shrink.complete(config, is_default=not is_file(name))
         with torch.device("meta"):
             model = self.auto.from_config(config)
         _shrink.sections_of(model)

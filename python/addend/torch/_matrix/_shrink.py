@@ -160,18 +160,21 @@ def parts_of(config: Any) -> Iterator[Any]:
     yield config
 
 
-def complete(config: Any) -> None:
-    """Gives a configuration what its layers need and it leaves out."""
+def complete(config: Any, is_default: bool) -> None:
+    """Gives a configuration what its layers need and it leaves out. `is_default`: it is what an architecture has by
+    itself; else a user's own, and what that has off stays off."""
     for part in parts_of(config):
         full = vars(part)
+        if (full.get("image_token_id") or full.get("image_token_index")) and not hasattr(part, "vision_start_token_id"):
+            part.vision_start_token_id = TOKENS["vision_start"]
+        if not is_default:
+            continue
         for name, made in NEEDED:
             if name in full and full[name] is None:
                 setattr(part, name, made(full))
         for name, kind in (getattr(part, "sub_configs", None) or {}).items():
             if full.get(name, 0) is None and getattr(kind, "model_type", None) and name in _TOWERS:
                 setattr(part, name, kind())
-        if (full.get("image_token_id") or full.get("image_token_index")) and not hasattr(part, "vision_start_token_id"):
-            part.vision_start_token_id = TOKENS["vision_start"]
         if full.get("enable_moe_block") is False:
             part.enable_moe_block = True
         if full.get("layer_types", 0) is None and "conv_L_cache" in full:
@@ -195,6 +198,8 @@ def value_of(name: str, value: Any, sizes: Sizes, layers: int, full: Mapping[str
     if isinstance(value, (list, tuple)) and all(type(one) is int for one in value):
         return [value_of(name, one, sizes, layers, full) for one in value]
     if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if value <= 0:  # it switches something off
         return value
     if re.fullmatch(_DEPTH, name):
         return min(value, layers)
