@@ -4,6 +4,7 @@ a conversion of a DTensor or a collective, in a module or between modules.
 
 import inspect
 import unittest
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from says import says
 from torch import nn
 from torch.autograd import Function
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.nn.parallel import DistributedDataParallel
 
 from addend.torch import check
 from addend.torch._proof import _names, _trace
@@ -448,6 +450,45 @@ class AsBefore(unittest.TestCase):
         with Calls(Trace()):
             self.assertNotEqual(held(), before)
         self.assertEqual(held(), before)
+
+
+class Attention(nn.Module):
+    """Gives rows, a list with the scores of each row, and the batch's first row, which nothing uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        x = self.linear(x)
+        scores = [torch.outer(row, row).softmax(-1) for row in x]
+        return torch.stack([one @ row for one, row in zip(scores, x)]), scores, x[0]
+
+
+class Seeing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.last = Attention(), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.attention(x)[0])
+
+
+class OfOtherBatches(unittest.TestCase):
+    def test_what_only_differs_because_a_rank_has_a_part_of_the_batch_is_not_where_an_error_begins(self):
+        def parallelize(model, mesh, mistake):
+            model.last.weight.data[0, 0] += mistake
+            return DistributedDataParallel(model)
+
+        def batches(rank, mesh):
+            ((x, y),) = whole(rank, mesh)
+            return [(x, y) if rank is None else (x[:2], y[:2]) if rank == 0 else (x[2:], y[2:])]
+
+        for mistake in (0.0, 0.5):
+            report = check(Seeing, partial(parallelize, mistake=mistake), batches, loss, {"dp": 2}, timeout=HANGS)
+            self.assertEqual(report.ok, not mistake, str(report))
+            if mistake:
+                self.assertEqual((report.begins.module, report.begins.place), ("last", "forward"))
 
 
 class SeveralBatches(unittest.TestCase):

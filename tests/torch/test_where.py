@@ -8,7 +8,7 @@ import unittest
 import numpy
 from says import says, says_nothing_of
 
-from addend.torch._proof import _where
+from addend.torch._proof import _match, _where
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._factors import Factors
 from addend.torch._proof._trace import Record
@@ -67,10 +67,10 @@ def dropped(rank, value):
     return None
 
 
-def modules(changes, axes=TP, passes=None, collectives=(), averaged=None):
+def modules(changes, axes=TP, passes=None, collectives=(), averaged=None, unused=()):
     """What `changes` made of tensors on two ranks, which have all else as one process has; `passes`: of gradients."""
     order = [(name, 0, kind, 0) for name, kind in FORWARD + BACKWARD]
-    whole = Record(values={key: WHOLE[key[0], key[2]] for key in order}, order=order)
+    whole = Record(values={key: WHOLE[key[0], key[2]] for key in order}, order=order, unused=set(unused))
     ranks = {}
     for rank in range(2):
         own = {key: changes.get((key[0], key[2]), lambda _, value: value)(rank, WHOLE[key[0], key[2]]) for key in order}
@@ -188,6 +188,56 @@ class Forward(unittest.TestCase):
         self.assertEqual({*found}, {"", "a", "b", "b.c"})
         (text,) = {*found.values()}
         says(self, text, "dimension 0", "dp")
+
+
+class Lists(unittest.TestCase):
+    """A module gives a tensor and a list with one for each image of the batch, of which ranks have one or two."""
+
+    IMAGES = numpy.random.default_rng(7).standard_normal((3, 2, 2))
+    OWN = ((0,), (1, 2))  # the images of each rank
+
+    def modules(self, kind="out", change=lambda rank, image: image, y=lambda rank, value: rows(rank, value)):
+        places = [("", "in"), ("a", "in"), ("a", "out"), ("b", "in"), ("b", "out"), ("", "out")]
+        ranks = {}
+        for rank in (0, 1, None):
+            images = self.IMAGES if rank is None else [change(rank, self.IMAGES[i]) for i in self.OWN[rank]]
+            own = {}
+            for place in places:
+                value = WHOLE[place]
+                changed = y if place[0] == "" else rows
+                own[(*place, 0)] = value if rank is None else changed(rank, value)
+                if place == ("a", kind):
+                    own.update({(*place, 1 + i): image for i, image in enumerate(images)})
+            values = {(name, 0, what, i): value for (name, what, i), value in own.items()}
+            ranks[rank] = Record(values=values, order=[*values])
+        whole = ranks.pop(None)
+        return _where.Modules(whole, ranks, DP, {0: 1.0, 1: 1.0}, BOUND, Factors(DP), 1)
+
+    def test_a_rank_has_some_of_the_list_at_other_positions(self):
+        for kind in ("in", "out"):
+            found = self.modules(kind)
+            self.assertIsNone(found.forward(), kind)
+            self.assertIsNone(found.missing())
+            wrong = self.modules(kind, y=lambda rank, value: NOISE[:2])
+            self.assertEqual(told(wrong.forward()), ("", "forward", (), None))
+
+    def test_what_is_nowhere_in_the_list_is_wrong(self):
+        for by, right in ((0.9, True), (1.1, False)):
+            found = self.modules(change=lambda rank, image, by=by: image + rank * by * BOUND * abs(image).max())
+            self.assertEqual(told(found.forward()), None if right else ("a", "forward", (), None), by)
+
+    def test_an_output_that_nothing_uses_is_not_where_an_error_begins(self):
+        for unused, expected in ((set(), "a"), ({("a", 0, "out", 0)}, None)):
+            found = modules(of("a", ("out",), noise), unused=unused)
+            self.assertEqual(told(found.forward()), expected and (expected, "forward", (), None))
+            wrong = modules(of(("a", "b", "b.c", ""), ("out",), noise), unused=unused)
+            self.assertEqual(told(wrong.forward())[0], expected or "b.c")
+
+    def test_addends_of_a_list(self):
+        """Both ranks have the same two of three images, each an addend."""
+        own = (NOISE[:2, :2], self.IMAGES[1] - NOISE[:2, :2])
+        self.assertTrue(_match.among({0: own[0], 1: own[1]}, list(self.IMAGES), TP, BOUND))
+        self.assertFalse(_match.among({0: own[0], 1: own[1] * 1.01}, list(self.IMAGES), TP, BOUND))
 
 
 class Microbatches(unittest.TestCase):

@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, Collection, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Collection, Dict, List, Optional, Set, Tuple
 
 import numpy
 import torch
@@ -93,6 +93,7 @@ class Record:
     collectives: List[Tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
     calls: List[Call] = dataclasses.field(default_factory=list)
     passes: Dict[Key, int] = dataclasses.field(default_factory=dict)  # of gradients: how many backwards gave the same
+    unused: Set[Key] = dataclasses.field(default_factory=set)  # outputs that need a gradient and got none
     evaluates: bool = False  # whether a forward of a whole model ran without gradients
 
 
@@ -132,6 +133,7 @@ class Trace:
         self._handles.clear()
         for key, passes in self._passes.items():
             self._add_up(key, list(passes.values()))
+        self.record.unused -= {(name, call, "out", i) for name, call, kind, i in self._passes if kind == "gout"}
 
     def _add_up(self, key: Key, passes: List[NDArray[numpy.float64]]) -> None:
         """Adds the gradients of several backwards of one forward. If all are the same, a job may have split its
@@ -191,6 +193,7 @@ class Trace:
             if key not in self.record.values:
                 self._keep(key, tensor)
             if tensor.requires_grad and torch.is_grad_enabled():
+                self.record.unused.add(key)
                 tensor.register_hook(functools.partial(self._keep_gradient, (name, call, "gout", i)))
 
     def collective(self, what: str, where: str) -> None:

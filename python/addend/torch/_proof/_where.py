@@ -4,6 +4,7 @@ together, with those of one process."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Collection, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy
@@ -125,12 +126,23 @@ class Modules:
                 known[rank].add(index, whole.shape)
             self._values[key, microbatch] = value
             module = self.module(key[0])
+            if value is None and (key in self.whole.unused or self._is_of_a_list(key, microbatch, parts)):
+                continue
             module.values.setdefault(key[2], []).append(value)
             if value is not None and key[2] == "out":
                 module.shown.setdefault(key[2], value.text(self.axes, whole.shape))
             if value is None and key[2] == "out":
                 factors = [_match.factor_of(part, whole, self.bound) for part in parts.values()]
                 module.factor = factors[0] if len(set(_rounded(factors))) == 1 else None
+
+    def _is_of_a_list(self, key: Key, microbatch: int, parts: Mapping[int, NDArray[numpy.float64]]) -> bool:
+        """Whether a module has as many tensors as its rows of the batch need (one for each image), so that a rank has
+        one process's tensors at other positions; and each of `parts` that is used is one of them."""
+        wholes, theirs = _siblings(self.whole, key), self._key(key, microbatch)
+        if all(len(_siblings(self.ranks[rank], theirs)) == len(wholes) for rank in parts):
+            return False
+        used = {rank: part for rank, part in parts.items() if theirs not in self.ranks[rank].unused}
+        return _match.among(used, wholes, self.axes, self.bound)
 
     def _find_scales(self) -> None:
         """Finds by what each rank's loss was multiplied, from the gradient of the model's output."""
@@ -474,6 +486,12 @@ def is_inside(name: str, around: str) -> bool:
 
 def _value_key(key: Key) -> Key:
     return (key[0], key[1], key[2][1:], key[3])
+
+
+def _siblings(record: Record, key: Key) -> List[NDArray[numpy.float64]]:
+    """All tensors of the same call and kind."""
+    keys = ((key[0], key[1], key[2], i) for i in itertools.count())
+    return [record.values[one] for one in itertools.takewhile(record.values.__contains__, keys)]
 
 
 def _calls(record: Record) -> Dict[str, int]:
