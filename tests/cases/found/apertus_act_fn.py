@@ -10,10 +10,11 @@ Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
 import os
 import sys
 import tempfile
+import traceback
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
 if __name__ == "__main__":  # an error is not the bug
-    sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))
+    sys.excepthook = lambda *error: (traceback.print_exception(*error, file=sys.__stderr__), os._exit(2))
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,10 @@ RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has rows of its own
 NAME = "model.layers.0.mlp.act_fn.alpha_p"
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForCausalLM
+try:
+    DIVIDED = {"distributed_config": DistributedConfig(**LAYOUT)}
+except TypeError:  # before Transformers 5.13
+    DIVIDED = {"tp_plan": "auto"}
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
@@ -64,7 +69,7 @@ def gradient(model, microbatches):
 def one_rank(rank, folder, tokens, expected, bad):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    model = AUTO.from_pretrained(folder, distributed_config=DistributedConfig(**LAYOUT), **MODEL).train()
+    model = AUTO.from_pretrained(folder, **DIVIDED, **MODEL).train()
     found = gradient(model, tokens[:, rank * REPLICAS // RANKS])
     if rank == 0:
         worst = (found - expected).abs().nan_to_num(torch.inf).argmax()
