@@ -17,6 +17,7 @@ class Cause:
     axes: Optional[str] = None
     factor: Optional[float] = None
     place: Optional[str] = None  # the bridge, pool or microbatches where it happened
+    operation: Optional[str] = None  # of kind other_operation: maximum, minimum or product
     no_axis: Optional[str] = None  # of a check's cause whose `axes` are "": why none is named (man addend)
 
 

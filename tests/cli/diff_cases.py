@@ -522,6 +522,7 @@ for operation, word in (max, "maximum"), (min, "minimum"), (math.prod, "product"
             for name in "w", "v":
                 found = says(document, "other_operation", ",".join(axes), range(6), name=name, words=f"the {word} of the ranks along {','.join(axes)}, and not")
                 assert found["cause"]["axes"] == ",".join(axes) and found["counts"] is None, found
+                assert found["cause"]["operation"] == word, found
 mean = Job("dp=4", [Param("w", [50])], expect=1 / 4)
 says(judged(mean, after=joined(mean, max, ["dp"], factor=1 / 4)), "other_operation", "dp", range(4), words="along dp, and not")
 says(judged(mean, after=joined(mean, max, ["dp"])), "other_operation", "dp", range(4), words="along dp, and not")

@@ -124,6 +124,15 @@ class Reports(unittest.TestCase):
         self.assertEqual([cause.axes for cause in wrong.possible_causes], ["a", "b"])
         self.assertIsInstance(wrong.possible_causes[0], addend.Cause)
 
+    def test_another_operation_is_named(self):
+        Dump(self.folder, wrong=lambda addends: numpy.maximum.reduce(list(addends)))
+        cause = addend.diff(self.folder)["w"].cause
+        self.assertEqual((cause.kind, cause.operation, cause.axes), ("other_operation", "maximum", "dp"))
+        other = self.folder / "other"
+        other.mkdir()
+        Dump(other, wrong=lambda addends: sum(addends) / RANKS**2)
+        self.assertIsNone(addend.diff(other)["w"].cause.operation)
+
     def test_what_cannot_be_told_is_neither_right_nor_wrong(self):
         Dump(self.folder, alike=True)
         report = addend.diff(self.folder)

@@ -39,8 +39,7 @@ void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor)
   c->out->factor = factor;
 }
 
-/* Appends a cause unless an equal one is listed. */
-static void add_document(ad_case *c, json_t *cause) {
+void ad_case_add_document(ad_case *c, json_t *cause) {
   const json_t *other;
   size_t i;
   json_array_foreach(c->out->causes, i, other) if (json_equal(other, cause)) return;
@@ -56,14 +55,14 @@ void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor,
   va_end(list);
   json_t *cause = ad_cause_document(ad_verdict_name(kind),
                                     ad_dump_axes_print(&c->dump->mesh, axes, names, sizeof names), factor, text, place);
-  add_document(c, cause);
+  ad_case_add_document(c, cause);
   json_decref(cause);
 }
 
 void ad_case_add_all(ad_case *c, const json_t *causes) {
   json_t *cause;
   size_t i;
-  json_array_foreach(causes, i, cause) add_document(c, cause);
+  json_array_foreach(causes, i, cause) ad_case_add_document(c, cause);
 }
 
 /* The value that all causes have under this key; NULL: they differ. */

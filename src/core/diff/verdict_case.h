@@ -24,6 +24,7 @@ void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor)
 /* Appends a possible cause, unless it is listed already. `place`: as in ad_cause_document. */
 void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
                  ...) AD_PRINTF(6, 7);
+void ad_case_add_document(ad_case *c, json_t *cause);   /* appends a cause unless an equal one is listed */
 void ad_case_add_all(ad_case *c, const json_t *causes); /* appends an array of cause documents */
 /* Makes the verdict from the listed causes: kind and axes if all agree on them, and a text of all causes and `fact`,
  * which is true whichever of them it was ("": nothing). Returns 0 if no cause is listed. */

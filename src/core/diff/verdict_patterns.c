@@ -1,6 +1,7 @@
 /* Verdicts on sums that no counts of their addends give, and that are something else all the same. */
 #include <math.h>
 #include <string.h>
+#include "diff/cause.h"
 #include "diff/verdict_case.h"
 
 /* Whether two copies have the same pattern; a rank in another order has one with other parameters than the others. */
@@ -21,16 +22,20 @@ static int all_have(const ad_case *c, const ad_pattern *pattern) {
   return 1;
 }
 
+/* Adds a cause whose document names the operation as well, as `operation`. */
 static void add_operation(ad_case *c, const ad_pattern *pattern) {
   const char *what = pattern->kind == AD_PATTERN_MAXIMUM   ? "maximum"
                      : pattern->kind == AD_PATTERN_MINIMUM ? "minimum"
                                                            : "product";
-  char names[AD_VERDICT_TEXT / 4], times[48] = "";
+  char names[AD_VERDICT_TEXT / 4], text[AD_VERDICT_TEXT], times[48] = "";
   if (pattern->factor != 1 && pattern->factor != c->parts->param->expect)
     snprintf(times, sizeof times, ", times %.6g", pattern->factor);
-  ad_case_add(c, AD_VERDICT_OTHER_OPERATION, pattern->axes, NAN, "",
-              "the %s of the ranks along %s%s, and not their sum", what,
-              ad_case_axes(c, pattern->axes, names, sizeof names), times);
+  ad_case_axes(c, pattern->axes, names, sizeof names);
+  snprintf(text, sizeof text, "the %s of the ranks along %s%s, and not their sum", what, names, times);
+  json_t *cause = ad_cause_document(ad_verdict_name(AD_VERDICT_OTHER_OPERATION), names, NAN, text, "");
+  json_object_set_new(cause, "operation", json_string(what));
+  ad_case_add_document(c, cause);
+  json_decref(cause);
 }
 
 static void add_shift(ad_case *c, const ad_pattern *pattern) {
