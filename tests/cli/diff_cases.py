@@ -738,7 +738,7 @@ says(document, "factor", words="addends count less the earlier their microbatch,
 assert [cause["text"] for cause in causes(document, "microbatches", "microbatches")] == ["clipped after every microbatch", "scaled after every microbatch"]
 for table in ({**clips, 1: (0.3, 0.35, 0.34)}, {**clips, 1: (0.3, 0.35, 1.1)}, {**clips, 0: (-0.2, 0.5, 0.9)}):
     says(judged(wide, counts=by_rank(table)), "factor", words="addends count differently")
-says(judged(wide, counts=by_rank({**clips, 0: (0, 0.5, 0.9)})), "missing", None, [0], words="1 addends of rank 0 in microbatch 0 ")
+says(judged(wide, counts=by_rank({**clips, 0: (0, 0.5, 0.9)})), "missing", None, [0], words="1 addend of rank 0 in microbatch 0 is not")
 # Which microbatch is said where it is one, however many ranks' addends are missing there.
 lost = lambda places: lambda p, rank: {(r, m): 0.0 if (r, m) in places else 1.0 for r in range(3) for m in range(3)}
 says(judged(wide, counts=lost({(0, 1), (1, 1)})), "missing", None, [0, 1], words="2 addends of ranks 0 and 1 in microbatch 1 ")

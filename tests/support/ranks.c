@@ -85,6 +85,7 @@ static void be_rank(int64_t ranks, task *t) {
   CHECK(ad_comm_size(comm) == ranks);
   run_task(comm, t);
   ad_comm_close(comm);
+  rank_leaks_check();
   fflush(NULL);
   _exit(0);
 }

@@ -20,8 +20,7 @@ long ad_memory_fail_at(long n) {
   return made;
 }
 
-/* Counts an allocation; 0 if a test wants it to fail. */
-static int may_allocate(void) {
+int ad_memory_may(void) {
   long number = atomic_fetch_add(&allocations_made, 1) + 1;
   return number != atomic_load_explicit(&failing_allocation, memory_order_relaxed);
 }
@@ -44,7 +43,7 @@ static int allocation_size(size_t count, size_t size, size_t *out) {
 ad_status ad_new_bytes(size_t count, size_t size, void **out) {
   AD_NEED(out);
   size_t bytes;
-  void *memory = allocation_size(count, size, &bytes) && may_allocate() ? calloc(1, bytes) : NULL;
+  void *memory = allocation_size(count, size, &bytes) && ad_memory_may() ? calloc(1, bytes) : NULL;
   if (!memory) return no_memory(count, size);
   set_pointer(out, memory);
   return AD_OK;
@@ -55,7 +54,7 @@ ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t siz
   memcpy(&old, array, sizeof old);
   if (old && count <= old_count) return AD_OK;
   size_t bytes, kept = old ? old_count * size : 0;
-  char *memory = allocation_size(count, size, &bytes) && may_allocate() ? realloc(old, bytes) : NULL;
+  char *memory = allocation_size(count, size, &bytes) && ad_memory_may() ? realloc(old, bytes) : NULL;
   if (!memory) return no_memory(count, size);
   memset(memory + kept, 0, bytes - kept);
   set_pointer(array, memory);

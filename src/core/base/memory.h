@@ -26,5 +26,7 @@ AD_INTERNAL void ad_prefer_huge_pages(void *memory, size_t bytes);
 /* For tests: makes the n-th allocation from now on fail (1 is the next); 0 turns this off. Returns how many allocations
  * there were since the last call. */
 long ad_memory_fail_at(long n);
+/* Counts an allocation that another library makes for addend; 0 if a test wants it to fail. */
+int ad_memory_may(void);
 
 #endif

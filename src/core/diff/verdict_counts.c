@@ -2,6 +2,7 @@
  * some microbatches or ranks. */
 #include <math.h>
 #include <string.h>
+#include "base/text.h"
 #include "diff/cause.h"
 #include "diff/hypotheses.h"
 #include "diff/microbatches.h"
@@ -281,8 +282,9 @@ static count_summary summarise_counts(ad_case *c) {
 static void say_missing_addends(ad_case *c, const count_summary *all) {
   char ranks[AD_VERDICT_TEXT / 4], of[64] = "";
   if (all->microbatches == 1) snprintf(of, sizeof of, " in microbatch %lld", (long long)all->microbatch);
-  snprintf(c->out->text, sizeof c->out->text, "missing: %zu addends of %s%s are not in the sum", all->missing,
-           ad_case_ranks(c, ranks, sizeof ranks), of);
+  snprintf(c->out->text, sizeof c->out->text, "missing: %zu addend%s of %s%s %s not in the sum", all->missing,
+           ad_plural((long long)all->missing), ad_case_ranks(c, ranks, sizeof ranks), of,
+           all->missing == 1 ? "is" : "are");
 }
 
 /* Whether the addends of each rank count less the earlier their microbatch was, and none more than once: as where what

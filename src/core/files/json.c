@@ -11,10 +11,21 @@
 
 enum { DOCUMENT_BYTES_MAX = 1 << 27 };
 
+ad_status ad_json_parse(const char *text, size_t size, size_t flags, json_t **out, json_error_t *error) {
+  enum { TIMES = 32 }; /* a document's bytes for each byte of its text, at most: "0," makes a number and its place */
+  *error = (json_error_t){.line = -1};
+  *out = NULL;
+  AD_TRY(ad_memory_try("a JSON text", 1 + TIMES * (size >> 20)));
+  *out = ad_memory_may() ? json_loadb(text, size, flags, error) : NULL;
+  if (!*out && !error->text[0]) return ad_fail(AD_MEMORY, "no memory to parse a JSON text of %zu bytes", size);
+  return AD_OK;
+}
+
 /* Parses the text of a file, which must be a JSON object. */
 static ad_status parse(const char *path, const char *text, int64_t size, json_t **out) {
   json_error_t error;
-  json_t *document = json_loadb(text, (size_t)size, 0, &error);
+  json_t *document;
+  AD_TRY(ad_json_parse(text, (size_t)size, 0, &document, &error));
   if (!document) return ad_fail(AD_IO, "%s: is not JSON: line %d: %s", path, error.line, error.text);
   if (!json_is_object(document)) {
     json_decref(document);

@@ -6,6 +6,11 @@
 #include "addend/status.h"
 #include "base/internal.h"
 
+/* Parses a text as json_loadb does, whose flags these are. AD_OK: *out is the document, or NULL if the text is no JSON;
+ * then *error says why. AD_MEMORY: nothing is known of the text. Whether there is memory is tried before, since jansson
+ * takes a lack of it for a wrong text, or cuts a name. */
+AD_INTERNAL AD_CHECKED ad_status ad_json_parse(const char *text, size_t size, size_t flags, json_t **out,
+                                               json_error_t *error);
 /* Reads the object in a file; free it with json_decref. AD_IO names the path and what is wrong: the file cannot be
  * read, is larger than any document of addend's, is no JSON (with the line), or is not an object. */
 AD_INTERNAL AD_CHECKED ad_status ad_json_read(const char *path, json_t **out);

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "files/header_text.h"
+#include "files/json.h"
 
 struct ad_safetensors {
   /* Fields that a search reads come first: with many files, each is not in the processor's cache when it is searched.
@@ -211,7 +212,7 @@ static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, c
   if (like && like->data_bytes == file->data_bytes &&
       ad_header_text_like(&like->text, bytes + LENGTH_BYTES, length, &file->text))
     return take_tensors(like, file);
-  file->names = json_loadb(bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &error);
+  AD_TRY(ad_json_parse(bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &file->names, &error));
   if (!file->names)
     return ad_fail(AD_INVALID, "%s is not a safetensors file: its header is not JSON: %s at byte %d", file->path,
                    error.text, error.position);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "files/json.h"
 #include "schedule/cell.h"
 #include "schedule/files.h"
 
@@ -79,7 +80,8 @@ static ad_status make_table(const json_t *document, const char *name, ad_table *
 
 ad_status ad_table_json_parse(const char *text, size_t size, const char *name, ad_table **out, size_t *overlapped) {
   json_error_t error;
-  json_t *document = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+  json_t *document;
+  AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &document, &error));
   char reason[2 * JSON_ERROR_TEXT_LENGTH];
   if (!document)
     return ad_fail(AD_INVALID, "%s: is not valid JSON: line %d, column %d: %s", name, error.line, error.column,

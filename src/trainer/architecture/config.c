@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "files/file.h"
+#include "files/json.h"
 
 enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
 
@@ -249,7 +250,8 @@ static ad_status take_document(const json_t *config, const char *path, ad_config
 
 ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_config *out) {
   json_error_t error;
-  json_t *config = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+  json_t *config;
+  AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &config, &error));
   if (!config) return ad_fail(AD_INVALID, "%s: is not valid JSON: line %d: %s", path, error.line, error.text);
   ad_status status = take_document(config, path, out);
   json_decref(config);

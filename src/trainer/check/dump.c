@@ -147,31 +147,39 @@ static ad_status dump_of_step(ad_prover *prover, int64_t step, const char *what,
 /* ---- a gradients file's metadata: losses, norms, counts ---- */
 
 typedef struct told {
-  char names[TOLD_MAX][NAME_SIZE], texts[TOLD_MAX][TEXT_SIZE];
+  char *names[TOLD_MAX], texts[TOLD_MAX][TEXT_SIZE];
   const char *pairs[2 * TOLD_MAX + 1]; /* names and texts in turn, NULL at the end */
   size_t count;
 } told;
 
-static void tell(told *to, const char *what, const char *of, double value) {
-  size_t at = to->count++;
-  snprintf(to->names[at], NAME_SIZE, "%s%s%s", what, *of ? "." : "", of);
+static void forget(told *of) {
+  for (size_t i = 0; i < of->count; i++) ad_release(of->names[i]);
+}
+
+static ad_status tell(told *to, const char *what, const char *of, double value) {
+  size_t at = to->count, size = strlen(what) + 1 + strlen(of) + 1;
+  AD_TRY(ad_new(size, &to->names[at]));
+  to->count++;
+  snprintf(to->names[at], size, "%s%s%s", what, *of ? "." : "", of);
   snprintf(to->texts[at], TEXT_SIZE, "%.17g", value);
   to->pairs[2 * at] = to->names[at];
   to->pairs[2 * at + 1] = to->texts[at];
+  return AD_OK;
 }
 
 /* Losses and norms are also told one by one if there are several. */
-static void tell_all(const ad_run *run, const ad_step_report *report, told *to) {
+static ad_status tell_all(const ad_run *run, const ad_step_report *report, told *to) {
   size_t losses = ad_program_loss_count(run->program);
-  tell(to, "loss", "", report->loss);
-  tell(to, "norm", "", report->norm);
-  tell(to, "count", "", (double)report->count);
-  tell(to, "lr", "", report->lr);
-  tell(to, "loss_scale", "", report->loss_scale);
+  AD_TRY(tell(to, "loss", "", report->loss));
+  AD_TRY(tell(to, "norm", "", report->norm));
+  AD_TRY(tell(to, "count", "", (double)report->count));
+  AD_TRY(tell(to, "lr", "", report->lr));
+  AD_TRY(tell(to, "loss_scale", "", report->loss_scale));
   for (size_t i = 0; i < losses && losses > 1; i++)
-    tell(to, "loss", ad_program_loss(run->program, i)->name, report->losses[i]);
+    AD_TRY(tell(to, "loss", ad_program_loss(run->program, i)->name, report->losses[i]));
   for (size_t i = 0; i < ad_run_norm_group_count(run) && ad_run_norm_group_count(run) > 1; i++)
-    tell(to, "norm", ad_run_norm_group_name(run, i), report->norms[i]);
+    AD_TRY(tell(to, "norm", ad_run_norm_group_name(run, i), report->norms[i]));
+  return AD_OK;
 }
 
 /* ---- the files of a dump: weights, states, constants, inputs, gradients ---- */
@@ -204,9 +212,11 @@ static ad_status dump_inputs(ad_prover *prover, int64_t step) {
 static ad_status dump_gradients(ad_prover *prover, const ad_step_report *report) {
   dumped list = {0};
   told words = {.count = 0};
-  tell_all(prover->run, report, &words);
-  ad_status status = list_params(prover->run, AD_PART_GRADIENT, &list);
-  return dump_of_step(prover, report->step, "gradients", status, &list, words.pairs);
+  ad_status status = tell_all(prover->run, report, &words);
+  if (!status) status = list_params(prover->run, AD_PART_GRADIENT, &list);
+  status = dump_of_step(prover, report->step, "gradients", status, &list, words.pairs);
+  forget(&words);
+  return status;
 }
 
 ad_status ad_dump_before(ad_prover *prover, int64_t step) {

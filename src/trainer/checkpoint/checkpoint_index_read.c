@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint_format.h"
 #include "checkpoint/checkpoint_index.h"
 #include "files/file.h"
+#include "files/json.h"
 
 enum { INDEX_BYTES_MAX = 1 << 30 };
 
@@ -30,8 +31,9 @@ static ad_status check_text(const char *path, const char *text, int64_t size) {
 /* Checks the text and parses it; AD_IO unless it is an index of this version's format. */
 static ad_status parse_text(const char *path, const char *text, int64_t size, json_t **out) {
   json_error_t error;
+  json_t *file;
   AD_TRY(check_text(path, text, size));
-  json_t *file = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, &error);
+  AD_TRY(ad_json_parse(text, (size_t)size, JSON_REJECT_DUPLICATES, &file, &error));
   json_t *index = json_incref(json_object_get(file, "index"));
   json_decref(file);
   const char *format = json_string_value(json_object_get(index, "format"));

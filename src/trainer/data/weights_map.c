@@ -1,6 +1,7 @@
 /* Reads the map of an index of weights. The files that it names are opened in weights.c. */
 #include "base/error.h"
 #include "files/file.h"
+#include "files/json.h"
 #include "data/weights.h"
 
 static ad_status wrong(const char *path, const char *what) {
@@ -26,7 +27,8 @@ static ad_status check_map(const char *path, const json_t *map) {
 
 ad_status ad_weights_map_parse(const char *text, size_t size, const char *path, json_t **out) {
   json_error_t error;
-  json_t *index = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+  json_t *index;
+  AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &index, &error));
   if (!index) {
     return ad_fail(AD_INVALID, "%s: is not an index of safetensors files: it is not valid JSON: %s at byte %d", path,
                    error.text, error.position);

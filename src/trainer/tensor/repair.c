@@ -3,6 +3,7 @@
  * program as it would be if it were written that way. */
 #include "tensor/repair.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
@@ -44,6 +45,13 @@ const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size) 
   if (repair->is_before) ad_text_add(&text, " before %s at %s", repair->op, repair->site);
   if (repair->stays) ad_text_add(&text, ", and use the result from there on");
   return buffer;
+}
+
+/* Keeps where a call is: of a text that is too long the end, which has the line, behind "...". */
+static void keep_site(const char *site, char out[AD_REPAIR_SITE_SIZE]) {
+  size_t length = strlen(site), most = AD_REPAIR_SITE_SIZE - 1 - strlen("...");
+  int is_cut = length >= AD_REPAIR_SITE_SIZE;
+  snprintf(out, AD_REPAIR_SITE_SIZE, "%s%s", is_cut ? "..." : "", is_cut ? site + length - most : site);
 }
 
 /* ---- which conversions the refused call would accept ---- */
@@ -150,8 +158,7 @@ static void try_all_axes(trying *t, const ad_array *x) {
 
 static void try_here(trying *t) {
   const ad_operation *op = t->depth ? t->calls[t->depth - 1]->op : t->call->op;
-  ad_text site = ad_text_on(t->repair.site, sizeof t->repair.site);
-  ad_text_add(&site, "%s", t->depth ? t->calls[t->depth - 1]->site : t->call->site);
+  keep_site(t->depth ? t->calls[t->depth - 1]->site : t->call->site, t->repair.site);
   t->repair.op = op->name;
   t->repair.operand = t->depth ? 0 : t->operand;
   t->repair.is_before = t->depth > 0;
@@ -223,8 +230,9 @@ void ad_repairs_release(ad_repairs *repairs) { ad_release(repairs->list); }
 
 /* Whether this call is like the refused one, with the operand in the type that the repair starts from. */
 static int is_refused_call(const ad_repair *repair, const ad_operation_passing *call) {
-  if (strcmp(repair->op, call->op->name) != 0 || strncmp(repair->site, call->site, sizeof repair->site - 1) != 0)
-    return 0;
+  char site[AD_REPAIR_SITE_SIZE];
+  keep_site(call->site, site);
+  if (strcmp(repair->op, call->op->name) != 0 || strcmp(repair->site, site) != 0) return 0;
   if (repair->operand >= call->count || !ad_tape_owns(call->tape, call->operands[repair->operand])) return 0;
   ad_axes alike = ad_layout_axes_of(&call->operands[repair->operand]->array.layout, repair->way.from[0]);
   return !(repair->axes & ~alike);

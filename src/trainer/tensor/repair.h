@@ -10,7 +10,7 @@ enum { AD_REPAIR_SITE_SIZE = 160 };
 /* A repair: in every call like this one (the refused call, or one that led to it), an operand
  * is converted on some axes. */
 typedef struct ad_repair {
-  char site[AD_REPAIR_SITE_SIZE];
+  char site[AD_REPAIR_SITE_SIZE]; /* FILE:LINE of the call; of a longer one "..." and its end */
   const char *op;
   int is_before; /* 1: the call led to the refused one, through calls with one operand; 0: it is the refused one */
   int operand;   /* index of the operand, from 0 */
