@@ -89,7 +89,7 @@ static void each_has_param_cause_and_message(const ad_sabotages *tried) {
 /* Copies along dp_replicate, shards along dp_shard. */
 static void copies_and_shards_are_named_with_their_axes(void **state) {
   const ad_axes both = AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD);
-  ad_sabotages *tried = plant("dp_replicate=3 dp_shard=2", "", ", microbatches: 1}\nshard: {zero: 2");
+  ad_sabotages *tried = plant("dp_replicate=3 dp_shard=2 tp=1", "", ", microbatches: 1}\nshard: {zero: 2");
   each_has_param_cause_and_message(tried);
   expect(tried, "doubled: norm", AD_CAUSE_DOUBLED, both, 6);
   expect(tried, "averaged: norm", AD_CAUSE_AVERAGED, both, 1.0 / 6);

@@ -52,6 +52,28 @@ static void a_decoder_that_does_not_fit_its_mesh_is_refused(void **state) {
   refused(&options, "dp=1", 1, SAYS_FACTS("model.heads", "d_model", "48", "5", "4", "6"));
 }
 
+/* Engine dry draws no lines: each has as many tokens as it may, its characters and the end. */
+static void a_plan_counts_the_characters_of_a_line_and_its_end(void **state) {
+  for (int64_t chars = 1; chars <= 5; chars++) {
+    for (int64_t microbatches = 1; microbatches <= 3; microbatches++) {
+      ad_ocr_options options = tiny();
+      ad_program_setting setting = {
+          .meshes = (const char *const[]){"dp=1", "dp=1"}, .global_batch = 12, .microbatches = microbatches, .seed = 5};
+      ad_program *program = NULL;
+      ad_comm *comm;
+      int64_t counts[3] = {0}, *counted[] = {counts};
+      options.lines.chars = chars;
+      assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
+      setting.comm = comm;
+      assert_int_equal(ad_program_create(ad_ocr(), &options, &setting, &program), AD_OK);
+      assert_int_equal(ad_ocr()->read(ad_program_own(program), 0, AD_TRAINED_ON, counted), AD_OK);
+      for (int64_t m = 0; m < microbatches; m++) assert_int_equal(counts[m], 12 / microbatches * (chars + 1));
+      ad_program_destroy(program);
+      ad_comm_close(comm);
+    }
+  }
+}
+
 /* Memory of a plan and the inputs of a dumped step are what this list has. */
 static void each_microbatch_lists_its_patches_tokens_and_targets(void **state) {
   static const char *const words[] = {"patches", "tokens", "targets"};
@@ -82,6 +104,7 @@ static void each_microbatch_lists_its_patches_tokens_and_targets(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(a_decoder_that_does_not_fit_its_mesh_is_refused),
+                                     cmocka_unit_test(a_plan_counts_the_characters_of_a_line_and_its_end),
                                      cmocka_unit_test(each_microbatch_lists_its_patches_tokens_and_targets)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -340,6 +340,26 @@ static void engine_hostile_poisons_what_was_sent(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
+/* Of the sends of a step, that before which most other buckets of the window were begun says how many slots are right. */
+static void the_largest_number_that_overtook_is_kept(void **state) {
+  static const struct {
+    uint64_t claims, claim;
+    size_t overtaken;
+  } sends[] = {{1, 0, 0}, {5, 1, 3}, {7, 5, 3}, {8, 7, 3}, {12, 8, 3}, {13, 8, 4}, {14, 13, 4}};
+  ad_window window = {.count = 1};
+  ad_bucket bucket = {.turn = {.window = 0}}, own = {.turn = {.window = -1}};
+  ad_reducer reducer = {.windows = &window};
+  for (size_t i = 0; i < sizeof sends / sizeof *sends; i++) {
+    window.claims = sends[i].claims;
+    bucket.turn.claim = sends[i].claim;
+    ad_slot_send_off(&reducer, &bucket);
+    assert_int_equal(bucket.turn.overtaken, sends[i].overtaken);
+    assert_int_equal(bucket.turn.launch, i);
+  }
+  ad_slot_send_off(&reducer, &own);
+  assert_int_equal(own.turn.overtaken, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sums_have_the_bits_of_memory_of_their_own),
@@ -351,6 +371,7 @@ int main(void) {
       cmocka_unit_test(a_gradient_that_is_known_to_last_has_memory_of_its_own),
       cmocka_unit_test(what_is_no_longer_a_target_is_refused),
       cmocka_unit_test(engine_hostile_poisons_what_was_sent),
+      cmocka_unit_test(the_largest_number_that_overtook_is_kept),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

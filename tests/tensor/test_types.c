@@ -474,6 +474,34 @@ static void what_a_refused_call_takes_is_listed_in_one_order(void **state) {
   ad_repairs_release(&repairs);
 }
 
+/* The file's path may be of any length; the line, which tells calls apart, is kept. */
+static void the_line_of_a_call_is_kept_however_long_its_path_is(void **state) {
+  dry_world *d = *state;
+  for (size_t length = 150; length < 170; length++) {
+    char site[220];
+    ad_repairs repairs = {0};
+    size_t before = 0;
+    memset(site, 'p', length);
+    memcpy(site + length, ":4711", sizeof ":4711");
+    ad_tensor *x = ad_scale_at(d->tape, leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8)), 2, site);
+    ad_repairs_watch(&repairs);
+    assert_null(ad_tensor_array(bent(d->tape, x)));
+    ad_repairs_end();
+    must(repairs.status);
+    for (size_t i = 0; i < repairs.count; i++) {
+      const char *kept = repairs.list[i].site;
+      if (!repairs.list[i].is_before) continue;
+      before++;
+      assert_string_equal(kept + strlen(kept) - 5, ":4711");
+      if (strcmp(kept, site)) assert_true(strlen(site) >= sizeof repairs.list[i].site && !memcmp(kept, "...", 3));
+    }
+    assert_true(before > 0);
+    ad_repairs_release(&repairs);
+    ad_tape_reset(d->tape);
+    d->count = 0;
+  }
+}
+
 static void what_is_linear_in_neither_takes_no_addends(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), *u = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
@@ -838,6 +866,7 @@ int main(void) {
       TEST(what_a_loss_is_said_to_lack_makes_it_one),
       TEST(what_is_said_to_repair_a_place_does),
       TEST(what_a_refused_call_takes_is_listed_in_one_order),
+      TEST(the_line_of_a_call_is_kept_however_long_its_path_is),
       TEST(what_is_linear_in_neither_takes_no_addends),
       TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
       TEST(stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is),
