@@ -1,0 +1,155 @@
+"""A wrong gradient in Transformers 5.24.0, PyTorch 2.15.0+cu132.
+
+The weights of linear attention's conv1d, which loading fuses of those of q, k and v, are cut before they are fused: the
+model that is loaded is another one.
+
+Run: python3 glm5_next_fused.py   (CPU, 2 processes on gloo; needs torch and transformers only)
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
+"""
+
+import os
+import sys
+import tempfile
+
+os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+import transformers
+from transformers.distributed import DistributedConfig
+
+CONFIG = {
+    "model_type": "glm5_next",
+    "text_config": {
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 14,
+        "moe_intermediate_size": 10,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "n_shared_experts": 1,
+        "n_routed_experts": 4,
+        "output_router_logits": False,
+        "routed_scaling_factor": 2.5,
+        "kv_lora_rank": 10,
+        "q_lora_rank": 10,
+        "qk_rope_head_dim": 0,
+        "v_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "hidden_act": "silu",
+        "max_position_embeddings": 64,
+        "initializer_range": 0.02,
+        "rms_norm_eps": 1e-05,
+        "use_cache": False,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "tie_word_embeddings": False,
+        "mlp_layer_types": ["dense", "sparse"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "index_topk": 4,
+        "index_head_dim": 8,
+        "index_n_heads": 4,
+        "head_dim": 0,
+        "layer_types": ["linear_attention", "indexed_attention"],
+        "indexer_types": ["full", "full"],
+        "swiglu_limit": 10.0,
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+        "linear_conv_kernel_dim": 4,
+        "linear_lower_bound": -5.0,
+        "hc_mult": 4,
+        "hc_eps": 1e-06,
+        "hc_sinkhorn_iters": 20,
+        "router_aux_loss_coef": 0.001,
+        "index_kpool": 2,
+        "index_kpool_always_select_tail": True,
+        "qk_head_dim": 8,
+        "model_type": "glm5_next_text",
+    },
+    "vision_config": {
+        "depth": 2,
+        "hidden_size": 32,
+        "hidden_act": "silu",
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "num_heads": 4,
+        "in_channels": 3,
+        "image_size": 16,
+        "patch_size": 4,
+        "rms_norm_eps": 1e-05,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 32,
+        "intermediate_size": 14,
+        "initializer_range": 0.02,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "axial"},
+        "projection_intermediate_size": 14,
+        "swiglu_limit": 10.0,
+        "model_type": "glm5_next_vision",
+    },
+    "image_token_id": 3,
+    "video_token_id": 4,
+    "image_start_token_id": 8,
+    "image_end_token_id": 8,
+    "video_start_token_id": 8,
+    "video_end_token_id": 8,
+    "vision_start_token_id": 6,
+}
+LAYOUT = {"fsdp_size": 2}
+RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has rows of its own
+NAME = "model.language_model.embed_tokens.weight"
+MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
+AUTO = transformers.AutoModelForImageTextToText
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+def gradient(model, microbatches):
+    """The gradient of NAME for the mean over microbatches of the mean loss of the next token."""
+    for tokens in microbatches:
+        logits = model(input_ids=tokens).logits
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        (loss / len(microbatches)).backward()
+    grad = model.get_parameter(NAME).grad
+    return grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+
+
+def one_rank(rank, folder, tokens, expected, bad):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    model = AUTO.from_pretrained(folder, distributed_config=DistributedConfig(**LAYOUT), **MODEL).train()
+    found = gradient(model, tokens[:, rank * REPLICAS // RANKS])
+    if rank == 0:
+        worst = (found - expected).abs().nan_to_num(torch.inf).argmax()
+        right, wrong = (float(value.flatten()[worst]) for value in (expected, found))
+        print(f"{NAME}, element {int(worst)}: expected {right:.6g}, found {wrong:.6g}")
+        bad.value = not torch.allclose(found, expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = AUTO.from_config(transformers.AutoConfig.for_model(**CONFIG), **MODEL).train()
+    with torch.no_grad():  # parameters away from ones and zeros
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    tokens = torch.randint(5, 96, (MICROBATCHES, REPLICAS, 1, 9))
+    bad = mp.get_context("spawn").Value("b", False)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        expected = gradient(model, tokens.flatten(1, 2))
+        mp.spawn(one_rank, (folder, tokens, expected, bad), RANKS)
+    if bad.value:
+        sys.exit(f"WRONG: the gradient of {NAME} on {RANKS} ranks ({LAYOUT})")
+    print("right")
