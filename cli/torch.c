@@ -54,12 +54,15 @@ static const struct argp_option matrix_options[] = {
     {"html", KEY_HTML, "FILE", 0, "Write the report as a page", 0},
     {"jobs", KEY_JOBS, "N", 0, "Cells at the same time (1); each has as many processes as its layout has ranks", 0},
     {"json", KEY_JSON, 0, 0, "--format json", 0},
-    {"known", KEY_KNOWN, "FILE", 0, "What is known and accepted: only what is not in it makes the exit status 1 or 3",
+    {"known", KEY_KNOWN, "FILE", 0,
+     "What is known and accepted, planted mistakes that are not noticed too: only what is not in it makes the exit "
+     "status 1 or 3",
      0},
     {"layout", KEY_LAYOUT, "SIZES", 0,
      "A layout, as fsdp=2,ep=2, or its name; may be given again. Without it: those that the model declares", 0},
     {"microbatches", KEY_MICROBATCHES, "LIST", 0, "Numbers of microbatches of a step, in their order (2,1,3)", 0},
-    {"minutes", KEY_MINUTES, "N", 0, "Begin no further cell after so long", 0},
+    {"minutes", KEY_MINUTES, "N", 0,
+     "Begin no further cell after so long; if some are left, they are not tried, and the exit status is 3", 0},
     {"plant", KEY_PLANT, 0, 0,
      "Plant mistakes in cells that match: rules of plans, hooks and collectives; say which are not noticed", 0},
     {"reproduce", KEY_REPRODUCE, "FOLDER", 0, "Write, for each bug, a program that shows it without addend", 0},
@@ -127,6 +130,10 @@ static int run_python(int argc, char **argv, const char *command, const char *pr
   "    print(f'addend " command                                                          \
   ": {sys.executable} has no module {error.name}; pip install addend with its extra '\n" \
   "          'torch there, or name another Python in ADDEND_PYTHON', file=sys.stderr)\n" \
+  "    sys.exit(3)\n"                                                                    \
+  "except KeyboardInterrupt:\n"                                                          \
+  "    print('addend " command                                                           \
+  ": interrupted by signal 2, SIGINT', file=sys.stderr)\n"                               \
   "    sys.exit(3)\n"                                                                    \
   "main(sys.argv[1:])\n"
 

@@ -4,7 +4,6 @@ body after another, each in a new process group. _testing_pool.py is the test's 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import datetime
 import faulthandler
 import gc
@@ -27,10 +26,10 @@ import torch.distributed.fsdp  # noqa: F401  once here, too
 import torch.distributed.tensor.parallel  # noqa: F401
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from addend.torch._process import end_with
 from addend.torch._testing_body import find
 from addend.torch.group import Group
 
-_PR_SET_PDEATHSIG = 1
 _LATER = 60  # seconds by which the group's timeout is longer than the test's, which reports each rank's place
 
 
@@ -68,13 +67,12 @@ def _fork(rank: int, pipes: List[int], control: socket.socket, folder: str) -> i
     if pid:
         return pid
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with(server)
         control.close()
         for other, pipe in enumerate(pipes):
             if other != rank:
                 os.close(pipe)
-        if os.getppid() == server:  # the server did not die before prctl took effect
-            _be_rank(rank, len(pipes), socket.socket(fileno=pipes[rank]), folder)
+        _be_rank(rank, len(pipes), socket.socket(fileno=pipes[rank]), folder)
     except BaseException:
         traceback.print_exc()
     finally:

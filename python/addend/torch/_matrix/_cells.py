@@ -34,7 +34,7 @@ class Layout:
     def name(self) -> str:
         """As the table has it: "fsdp=2 ep=2", "tp=2, frozen"."""
         sizes = " ".join(f"{name}={size}" for name, size in {**self.mesh, **self.options}.items())
-        return f"{sizes}, {self.variant}" if self.variant else sizes
+        return ", ".join(filter(None, (sizes, self.variant)))
 
     @property
     def ranks(self) -> int:
@@ -85,6 +85,7 @@ class Planted:
     how: str  # left out, run twice, ...
     result: str  # NOTICED: it matches no more; NO_EFFECT: nothing changes; SURVIVED: what changes is not noticed
     by: str = ""  # the first parameter that shows it, or the error; of a survivor, what changes
+    known: bool = False  # whether a file says that it is known and accepted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Outcome:
     seconds: float = 0.0
     planted: Tuple[Planted, ...] = ()
     unplanted: str = ""  # why nothing was planted, or not all
+    unplanted_known: bool = False  # whether a file says that this is known and accepted
 
     @property
     def coverage(self) -> str:
@@ -155,6 +157,16 @@ class Outcome:
     def survivors(self) -> Tuple[Planted, ...]:
         """The planted mistakes that change something and leave the verdict as it is."""
         return tuple(one for one in self.planted if one.result == SURVIVED)
+
+    @property
+    def new_survivors(self) -> Tuple[Planted, ...]:
+        """The survivors that are not known."""
+        return tuple(one for one in self.survivors if not one.known)
+
+    @property
+    def is_untested(self) -> bool:
+        """Whether mistakes that should have been planted were not, and this is not known."""
+        return self.verdict == MATCHES and bool(self.unplanted) and not self.unplanted_known
 
     @property
     def unobserved(self) -> Tuple[str, ...]:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import os
 from typing import List, Sequence, Tuple, Union
 
 import addend
-from addend.torch._matrix._cells import MATCHES, NOT_TRIED, RUNS, VERDICTS, Outcome, starred, without_rank
+from addend.torch._matrix._cells import (
+    MATCHES,
+    NOT_TRIED,
+    RUNS,
+    VERDICTS,
+    Outcome,
+    Planted,
+    starred,
+    without_rank,
+)
+from addend.torch._replace import write as write_text
 
+_SURVIVED, _UNPLANTED = "not noticed", "not planted"  # of mistakes that were planted, or should have been
+_WORDS = (*VERDICTS, _SURVIVED, _UNPLANTED)
 _HEAD = """# What `addend torch-matrix --known` accepts; a CI fails for everything else.
-# model | layout | microbatches | verdict | of what (wrong parameters, or the reason); * stands for any text
+# model | layout | microbatches | verdict | of what (wrong parameters, a mistake, or the reason); * is any text
 """
 _FIELDS = 5
-_NEEDS_NONE = (MATCHES, RUNS, NOT_TRIED)
+_NEEDS_NONE = (MATCHES, RUNS)
 
 
 def _of_what(outcome: Outcome) -> str:
@@ -21,12 +34,25 @@ def _of_what(outcome: Outcome) -> str:
     wrong = [p["name"] for p in outcome.report["params"] if p["ok"] is False] if outcome.report else []
     if wrong:
         return ", ".join(sorted({starred(name) for name in wrong}))
-    return " ".join(without_rank(outcome.why).split()[:8]) + " *" if outcome.why else "*"
+    return _begin(outcome.why)
 
 
-def _fields(outcome: Outcome) -> Tuple[str, ...]:
+def _begin(reason: str) -> str:
+    return " ".join(without_rank(reason).split()[:8]) + " *" if reason else "*"
+
+
+def _fields(outcome: Outcome, verdict: str = "", of_what: str = "") -> Tuple[str, ...]:
     cell = outcome.cell
-    return cell.model, cell.layout.name.replace("|", "/"), str(cell.microbatches), outcome.verdict, _of_what(outcome)
+    said = (verdict, of_what) if verdict else (outcome.verdict, _of_what(outcome))
+    return cell.model, cell.layout.name.replace("|", "/"), str(cell.microbatches), *said
+
+
+def _survivor(outcome: Outcome, one: Planted) -> Tuple[str, ...]:
+    return _fields(outcome, _SURVIVED, f"{one.kind} {one.name} {one.how}")
+
+
+def _untested(outcome: Outcome) -> Tuple[str, ...]:
+    return _fields(outcome, _UNPLANTED, _begin(outcome.unplanted))
 
 
 class Known:
@@ -36,10 +62,20 @@ class Known:
         self._lines = lines
 
     def has(self, outcome: Outcome) -> bool:
-        """Whether a line accepts the outcome. What matches, or was not tried, needs none."""
-        if outcome.verdict in _NEEDS_NONE:
-            return False
-        *fields, of_what = _fields(outcome)
+        """Whether a line accepts the outcome. What matches needs none."""
+        return outcome.verdict not in _NEEDS_NONE and self._accepts(_fields(outcome))
+
+    def marked(self, outcome: Outcome) -> Outcome:
+        """The outcome, with which of its survivors are known, and whether it is that nothing was planted."""
+        planted = tuple(
+            dataclasses.replace(one, known=one in outcome.survivors and self._accepts(_survivor(outcome, one)))
+            for one in outcome.planted
+        )
+        known = bool(outcome.unplanted) and self._accepts(_untested(outcome))
+        return dataclasses.replace(outcome, planted=planted, unplanted_known=known)
+
+    def _accepts(self, said: Tuple[str, ...]) -> bool:
+        *fields, of_what = said
         return any(all(map(_fits, fields, line)) and _names_all(of_what, line[-1]) for line in self._lines)
 
 
@@ -66,19 +102,18 @@ def read(path: Union[str, os.PathLike[str]]) -> Known:
         if not line.strip() or line.startswith("#"):
             continue
         fields = tuple(field.strip() for field in line.split("|", _FIELDS - 1))
-        if len(fields) != _FIELDS or fields[3] not in VERDICTS:
+        if len(fields) != _FIELDS or fields[3] not in _WORDS:
             raise addend.InvalidError(
                 f"{os.fspath(path)}:{number}: a line is model | layout | microbatches | verdict | of what, and the "
-                f"verdict one of {', '.join(VERDICTS)}"
+                f"verdict one of {', '.join(_WORDS)}"
             )
         found.append(fields)
     return Known(found)
 
 
 def write(path: Union[str, os.PathLike[str]], outcomes: Sequence[Outcome]) -> None:
-    """Writes a file that accepts these outcomes."""
-    lines = [" | ".join(_fields(one)) for one in outcomes if one.verdict not in _NEEDS_NONE]
-    part = f"{os.fspath(path)}.part"
-    with open(part, "w", encoding="utf-8") as file:
-        file.write(_HEAD + "".join(f"{line}\n" for line in sorted(lines)))
-    os.replace(part, path)
+    """Writes a file that accepts these outcomes, but not that a cell was not tried."""
+    lines = [_fields(one) for one in outcomes if one.verdict not in (*_NEEDS_NONE, NOT_TRIED)]
+    lines += [_survivor(outcome, one) for outcome in outcomes for one in outcome.survivors]
+    lines += [_untested(outcome) for outcome in outcomes if outcome.verdict == MATCHES and outcome.unplanted]
+    write_text(path, _HEAD + "".join(f"{' | '.join(line)}\n" for line in sorted(lines)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
-
-import torch
+import traceback
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import addend
 from addend.torch._matrix import _architectures, _bugs, _known, _own, _reproduce, _run, _show, _transformers
@@ -30,6 +30,7 @@ MICROBATCHES = (2, 1, 3)  # two first: most mistakes that one microbatch shows a
 ALL = "transformers"  # the word for every architecture of Transformers with a plan
 
 Model = Union[str, "os.PathLike[str]", Mapping[str, Any]]
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +49,13 @@ class MatrixReport:
 
     @property
     def ok(self) -> Optional[bool]:
-        """False if a cell is wrong that is not known, or did not notice a planted mistake; None if one cannot be
-        judged, or if none was tried."""
+        """False if a cell is wrong, or did not notice a planted mistake; None if one cannot run or be judged, was not
+        tried, or had not all mistakes planted. What is known counts for neither."""
         verdicts = {outcome.verdict for outcome in self.new}
         if WRONG in verdicts or self.survivors:
             return False
-        tried = any(outcome.verdict != NOT_TRIED for outcome in self.outcomes)
-        return True if tried and not verdicts & {CANNOT_TELL, CANNOT_RUN} else None
+        is_open = verdicts & {CANNOT_TELL, CANNOT_RUN, NOT_TRIED} or any(one.is_untested for one in self.outcomes)
+        return True if self.outcomes and not is_open else None
 
     @functools.cached_property
     def bugs(self) -> Tuple[_bugs.Bug, ...]:
@@ -63,19 +64,14 @@ class MatrixReport:
 
     @property
     def survivors(self) -> Tuple[Outcome, ...]:
-        """The outcomes of cells in which a planted mistake that changes something was not noticed."""
-        return tuple(outcome for outcome in self.outcomes if outcome.survivors)
+        """The outcomes of cells in which a planted mistake that changes something, and is not known, was not
+        noticed."""
+        return tuple(outcome for outcome in self.outcomes if outcome.new_survivors)
 
     def reproduce(self, folder: Union[str, os.PathLike[str]]) -> Tuple[List[str], List[str]]:
         """Writes a program for each bug; returns their paths, and why others have none: programs are of Transformers'
-        architectures alone."""
-        paths, without = [], []
-        for bug in self.bugs:
-            try:
-                paths.append(_reproduce.write(bug, folder))
-            except addend.InvalidError as error:
-                without.append(str(error))
-        return paths, without
+        architectures alone. OSError: the folder or a file cannot be written."""
+        return _reproduce.write_all(self.bugs, folder)
 
     @property
     def document(self) -> Dict[str, Any]:
@@ -91,8 +87,15 @@ def _source(model: Model) -> Source:
         return _own.Own(str(model.get("name", "job")), model)
     name = os.fspath(model)
     if name.endswith(".py"):
-        return _own.Own(os.path.splitext(os.path.basename(name))[0], _own.read(name))
+        return _own.Own(_name_of(model), _own.read(name))
     return _transformers.Transformers(_architectures.architectures() if name == ALL else [name])
+
+
+def _name_of(model: Model) -> str:
+    """What cells of the model are named by, as far as its name alone says it."""
+    if isinstance(model, Mapping):
+        return str(model.get("name", "job"))
+    return os.path.splitext(os.path.basename(os.fspath(model)))[0] if os.fspath(model).endswith(".py") else str(model)
 
 
 def _layouts(source: Source, model: str, asked: Optional[Sequence[Wanted]]) -> Sequence[Layout]:
@@ -126,63 +129,136 @@ def _need(asked: Sequence[Wanted], sources: Sequence[Source], cells: Sequence[Ce
         raise addend.InvalidError("; ".join(dict.fromkeys(refusals)))
 
 
+def _flat(models: Iterable[Any]) -> List[Model]:
+    """The models, of which some may be in lists."""
+    found: List[Model] = []
+    for model in models:
+        if isinstance(model, (list, tuple)):
+            found += _flat(model)
+        elif isinstance(model, (str, os.PathLike, Mapping)):
+            found.append(model)
+        else:
+            raise addend.InvalidError(f"a model is a name, a file or a dictionary, not {type(model).__name__}")
+    return found
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _listed(layouts: Any) -> Optional[List[Wanted]]:
+    """The layouts that are asked for; one alone need not be in a list."""
+    if layouts is None:
+        return None
+    found = [layouts] if isinstance(layouts, (str, Mapping)) else layouts
+    if not isinstance(found, (list, tuple)) or not found:
+        raise addend.InvalidError(f'layouts={layouts!r} is no list of layouts, as [{{"fsdp": 2, "ep": 2}}, "no_sync"]')
+    for one in found:
+        is_sizes = isinstance(one, Mapping) and one and all(map(_is_count, one.values()))
+        if not is_sizes and not (isinstance(one, str) and one):
+            raise addend.InvalidError(
+                f'{one!r} in layouts is neither sizes of axes, as {{"fsdp": 2, "ep": 2}}, nor the name of a layout'
+            )
+    return list(found)
+
+
+def _counts(microbatches: Any) -> List[int]:
+    found = list(microbatches) if isinstance(microbatches, (list, tuple, range)) else [microbatches]
+    if not found or not all(map(_is_count, found)):
+        raise addend.InvalidError(f"microbatches={microbatches!r} is no list of numbers from 1 on, as [2, 1, 3]")
+    return list(dict.fromkeys(found))
+
+
+def _need_numbers(minutes: Optional[float], timeout: float, jobs: int = 1) -> None:
+    for name, value in (("minutes", minutes), ("timeout", timeout)):
+        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise addend.InvalidError(f"{name}={value!r} is no time: it is a number above 0")
+    if not _is_count(jobs):
+        raise addend.InvalidError(f"jobs={jobs!r} is not a number from 1 on")
+
+
 class Matrix:
     """The cells of a matrix, and where each one's job comes from."""
 
     def __init__(
         self,
-        models: Sequence[Model],
-        layouts: Optional[Sequence[Wanted]] = None,
-        microbatches: Sequence[int] = MICROBATCHES,
+        models: Sequence[Any],
+        layouts: Any = None,
+        microbatches: Any = MICROBATCHES,
+        timeout: float = 120.0,
+        budget: Optional[_run.Budget] = None,
     ):
-        if not models:
+        chosen, asked, counts = _flat(models), _listed(layouts), _counts(microbatches)
+        if not chosen:
             raise addend.InvalidError("name at least one model: an architecture of Transformers, or a Python file")
-        torch.set_num_threads(1)  # no thread exists yet: cells are forked from this process
         self._of: Dict[str, Source] = {}
-        self.refused: List[Outcome] = []
+        self._timeout, self._budget = timeout, budget or _run.Budget()
+        self.refused: List[Outcome] = []  # of models whose cells are not known
         placed: List[Tuple[int, int, Cell]] = []
-        for source in map(_source, models):
-            for model in source.models:
-                if model in self._of:
-                    raise addend.InvalidError(f"`{model}` is named twice: give each model a name of its own")
-                self._of[model] = source
-                placed += self._cells(source, model, layouts, microbatches)
+        with _run.one_thread():  # cells are forked from this process
+            for given in chosen:
+                source = self._made(_name_of(given), functools.partial(_source, given))
+                if source is None:
+                    continue
+                for model in source.models:
+                    if model in self._of:
+                        raise addend.InvalidError(f"`{model}` is named twice: give each model a name of its own")
+                    self._of[model] = source
+                    placed += self._cells(source, model, asked, counts)
         self.cells = [cell for _, _, cell in sorted(placed, key=lambda one: one[:2])]
-        _need(layouts or (), list(dict.fromkeys(self._of.values())), self.cells)
+        refused = {outcome.cell.model for outcome in self.refused}
+        known = [source for source in dict.fromkeys(self._of.values()) if refused.isdisjoint(source.models)]
+        _need(asked or (), known, self.cells)
+
+    def _refuse(self, model: str, verdict: str, why: str, text: str = "") -> None:
+        self.refused.append(Outcome(Cell(model, Layout({}, variant="no layout"), 1), verdict, why, text=text))
+
+    def _made(self, model: str, make: Callable[[], T]) -> Optional[T]:
+        """What make() returns. It may execute a user's file or build a model, so it is tried in another process first:
+        None, and the model is refused, if that dies or does not end, or if there is no time left."""
+        died = "" if self._budget.over() else _run.dies(make, self._timeout, self._budget)
+        if died:
+            self._refuse(model, CANNOT_RUN, f"before its layouts were known, {died}")
+        elif self._budget.over():
+            self._refuse(model, NOT_TRIED, self._budget.over())
+        else:
+            return make()
+        return None
 
     def _cells(
         self, source: Source, model: str, asked: Optional[Sequence[Wanted]], microbatches: Sequence[int]
     ) -> List[Tuple[int, int, Cell]]:
         """A model's cells, with their places in the order: by the number of microbatches, then by layout."""
         try:
-            layouts = _layouts(source, model, asked)
+            layouts = self._made(model, functools.partial(_layouts, source, model, asked))
         except addend.InvalidError:
             raise
         except Exception as error:  # a framework's own, of one architecture of many
-            cell = Cell(model, Layout({}, variant="no layout"), 1)
-            self.refused.append(Outcome(cell, CANNOT_RUN, f"{type(error).__name__}: {error}"))
+            self._refuse(model, CANNOT_RUN, f"{type(error).__name__}: {error}", traceback.format_exc())
             return []
         return [
             (microbatches.index(count) if count in microbatches else 0, j, Cell(model, layout, count))
-            for j, layout in enumerate(layouts)
+            for j, layout in enumerate(layouts or ())
             for count in source.counts(layout, microbatches)
         ]
 
     def run(self, cells: Sequence[Cell], **options: Any) -> List[Outcome]:
         """Runs cells; the options are those of `_run.run`."""
-        return _run.run(lambda cell, folder: self._of[cell.model].job(cell, folder), cells, **options)
+        with _run.one_thread():
+            return _run.run(lambda cell, folder: self._of[cell.model].job(cell, folder), cells, **options)
 
 
 def matrix(
-    *models: Model,
-    layouts: Optional[Sequence[Wanted]] = None,
+    *models: Union[Model, Sequence[Model]],
+    layouts: Union[Wanted, Sequence[Wanted], None] = None,
     microbatches: Sequence[int] = MICROBATCHES,
     minutes: Optional[float] = None,
     timeout: float = 120.0,
     jobs: int = 1,
     plant: bool = False,
     known: Union[str, os.PathLike[str], None] = None,
-    told: Callable[[Outcome, int, int], None] = lambda outcome, done, all_of: None,
+    progress: Callable[[Outcome, int, int], None] = lambda outcome, done, all_of: None,
+    stopped: Callable[[], str] = lambda: "",
 ) -> MatrixReport:
     """Compares models under layouts, with several numbers of microbatches, with one process each: one verdict a cell.
 
@@ -190,31 +266,37 @@ def matrix(
         assert report.ok, report
 
     models: an architecture of Transformers, a folder with a configuration, "transformers" for all architectures with
-        a plan, a Python file or a dictionary with the functions that `check` takes (docs/torch-matrix.md)
+        a plan, a Python file or a dictionary with the functions that `check` takes (docs/torch-matrix.md); or lists
     layouts: sizes of axes, or names of layouts, as [{"tp": 2}, {"fsdp": 2, "ep": 2}, "no_sync"]; None: all that a model
         declares
     microbatches: the numbers of microbatches, those that show most first
-    minutes: no further cell is begun after so long
-    timeout: seconds after which a cell is ended
+    minutes: no further cell is begun after so long; those that are left are not tried, and `ok` is not True
+    timeout: seconds after which a cell, or what finds a model's layouts, is ended
     jobs: the number of cells at the same time; each has as many processes as its layout has ranks
     plant: plant mistakes in each cell that matches (rules of plans, hooks, collectives), and say which are not noticed
     known: a file with what is known and accepted
-    told: told(outcome, done, all_of) is called after each cell
+    progress: progress(outcome, done, all_of) is called after each cell
+    stopped: stopped() is called again and again; once it returns a reason, cells that run are ended, no other is begun,
+        and the report has what is known until then
     """
     start = time.monotonic()
+    _need_numbers(minutes, timeout, jobs)
     accepted = _known.read(known) if known is not None else None
-    made = Matrix(models, layouts, microbatches)
+    budget = _run.Budget(minutes, stopped)
+    made = Matrix(models, layouts, microbatches, timeout, budget)
     done = 0
 
-    def tell(outcome: Outcome) -> None:
+    def report(outcome: Outcome) -> None:
         nonlocal done
         done += 1
-        told(outcome, done, len(made.cells))
+        progress(outcome, done, len(made.refused) + len(made.cells))
 
-    outcomes = (
-        *made.refused,
-        *made.run(made.cells, jobs=jobs, timeout=timeout, minutes=minutes, plant=plant, told=tell),
-    )
+    for one in made.refused:
+        report(one)
+    options = {"jobs": jobs, "timeout": timeout, "budget": budget, "plant": plant, "progress": report}
+    outcomes = (*made.refused, *made.run(made.cells, **options))
+    if accepted is not None:
+        outcomes = tuple(map(accepted.marked, outcomes))
     those = tuple(outcome for outcome in outcomes if accepted is not None and accepted.has(outcome))
     return MatrixReport(outcomes, those, time.monotonic() - start)
 
@@ -240,8 +322,8 @@ class MatrixCell:
 
 
 def matrix_cells(
-    *models: Model,
-    layouts: Optional[Sequence[Wanted]] = None,
+    *models: Union[Model, Sequence[Model]],
+    layouts: Union[Wanted, Sequence[Wanted], None] = None,
     microbatches: Sequence[int] = MICROBATCHES,
     timeout: float = 120.0,
 ) -> List[MatrixCell]:
@@ -251,6 +333,7 @@ def matrix_cells(
     def test_layout(cell):
         cell()
     """
-    made = Matrix(models, layouts, microbatches)
+    _need_numbers(None, timeout)
+    made = Matrix(models, layouts, microbatches, timeout)
     cells = [*(outcome.cell for outcome in made.refused), *made.cells]
     return [MatrixCell(made, cell, timeout) for cell in cells]

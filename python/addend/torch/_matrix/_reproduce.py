@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
-from typing import Any, List, Mapping, Union
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple, Union
 
 import addend
+from addend.torch import _replace
+from addend.torch._matrix import _variants
 from addend.torch._matrix._bugs import Bug
 
 _WIDTH = 110  # characters of a line of the program
+_VARIANTS = ("", _variants.FROZEN, _variants.NO_SYNC)  # for which a program can be written
 _FINE = 1e-2  # an error that is a smaller part of the largest element is shown in f64, others in f32
 
 _PROGRAM = '''"""{title}
@@ -18,19 +22,28 @@ _PROGRAM = '''"""{title}
 {about}
 
 Run: python3 {file}   (CPU, {ranks} processes on gloo; needs torch and transformers only)
+Exit status: 1 the bug is there, 0 it is not there, 2 the program cannot run.
 """
 
+import datetime
 import os
 import sys
 import tempfile
+import traceback
 
+
+def cannot_run(*error):
+    traceback.print_exception(*error)
+    os._exit(2)
+
+
+sys.excepthook = cannot_run
 os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-import torch.nn.functional as F
-import transformers
+{functional}import transformers
 from transformers.distributed import DistributedConfig
 
 CONFIG = {config}
@@ -42,26 +55,27 @@ AUTO = transformers.{auto}
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-
+{freeze}
 def gradient(model, microbatches):
-    """The gradient of NAME, after STEPS steps, for the mean over microbatches of the mean loss of the next token."""
+    """The gradient of NAME, after STEPS steps, for the mean over microbatches of {loss_is}."""
     for step in range(STEPS + 1):
         model.zero_grad()
-        for tokens in microbatches:
-            logits = model(input_ids=tokens).{output}
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        for {each}:
+{sync}{loss}
             (loss / len(microbatches)).backward()
         if step < STEPS:
             torch.optim.SGD(model.parameters(), lr=0.1).step()
-    grad = model.get_parameter(NAME).grad
-    return grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+    param = model.get_parameter(NAME)
+    grad = torch.zeros_like(param) if param.grad is None else param.grad
+    return (grad.full_tensor() if hasattr(grad, "full_tensor") else grad).detach()
 
 
 def one_rank(rank, folder, tokens, expected, bad):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
-    dist.init_process_group("gloo", init_method=f"file://{{folder}}/store", rank=rank, world_size=RANKS)
+    late, store = datetime.timedelta(minutes=5), f"file://{{folder}}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS, timeout=late)
     model = AUTO.from_pretrained(folder, distributed_config=DistributedConfig(**LAYOUT), **MODEL).train()
-    found = gradient(model, tokens[:, rank * REPLICAS // RANKS])
+    found = gradient({model}, tokens[:, rank * REPLICAS // RANKS])
     if rank == 0:
         worst = (found - expected).abs().nan_to_num(torch.inf).argmax()
         right, wrong = (float(value.flatten()[worst]) for value in (expected, found))
@@ -80,12 +94,28 @@ if __name__ == "__main__":
     bad = mp.get_context("spawn").Value("b", False)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        expected = gradient(model, tokens.flatten(1, 2))
+        expected = gradient({model}, tokens.flatten(1, 2))
         mp.spawn(one_rank, (folder, tokens, expected, bad), RANKS)
     if bad.value:
         sys.exit(f"WRONG: the gradient of {{NAME}} on {{RANKS}} ranks ({{LAYOUT}})")
     print("right")
 '''
+
+_FREEZE = '''
+def frozen(model):
+    """The model, whose every second parameter by the order of names is not trained."""
+    for name in sorted(dict(model.named_parameters()))[::2]:
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+'''
+_SYNC = """            if hasattr(model, "set_requires_gradient_sync"):
+                model.set_requires_gradient_sync(i == len(microbatches) - 1)
+"""
+_LOGITS = """            logits = model({inputs}).logits
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())"""
+_HIDDEN = """            hidden = model({inputs}).last_hidden_state
+            loss = (hidden - torch.arange(hidden.shape[-1]).sin()).square().mean()"""
 
 
 def _lines(value: Any, indent: str = "") -> str:
@@ -118,8 +148,15 @@ def _wrapped(text: str) -> str:
 def _slug(bug: Bug) -> str:
     cell = bug.smallest.cell
     last = bug.param.rpartition(".")[0].rpartition(".")[2] if bug.param else bug.module.rpartition(".")[2]
-    words = f"{cell.model} {cell.layout.name} {last or 'model'}"
+    words = f"{cell.model} {cell.layout.name} {last or 'model'} {bug.place} {cell.microbatches}"
     return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-")
+
+
+def _free_name(bug: Bug, taken: Collection[str]) -> str:
+    """The file's name: model, layout, module, place and number of microbatches; a number if that is taken."""
+    slug = _slug(bug)
+    numbered = (f"{slug}-{i}.py" for i in itertools.count(2))
+    return next(name for name in itertools.chain([f"{slug}.py"], numbered) if name not in taken)
 
 
 def _error(bug: Bug) -> float:
@@ -140,14 +177,53 @@ def _vocabulary(config: Mapping[str, Any]) -> int:
     return int((config.get("text_config") or config).get("vocab_size", 97))
 
 
+def _of_variant(variant: str) -> Dict[str, str]:
+    """The parts of the program that differ between what a job does beside the plain one."""
+    is_frozen, is_late = variant == _variants.FROZEN, variant == _variants.NO_SYNC
+    return {
+        "freeze": _FREEZE if is_frozen else "",
+        "model": "frozen(model)" if is_frozen else "model",
+        "each": "i, tokens in enumerate(microbatches)" if is_late else "tokens in microbatches",
+        "sync": _SYNC if is_late else "",
+    }
+
+
+def _of_output(recipe: Mapping[str, Any]) -> Dict[str, str]:
+    """The parts of the program that differ between models with logits and those without a head."""
+    auto, config = recipe["auto"], recipe["config"]
+    decodes = auto == "AutoModelForSeq2SeqLM" or config.get("is_encoder_decoder")
+    inputs = "input_ids=tokens, decoder_input_ids=tokens" if decodes else "input_ids=tokens"
+    if auto == "AutoModel":
+        words = "the mean squared distance of hidden states from fixed ones"
+        return {"functional": "", "loss": _HIDDEN.format(inputs=inputs), "loss_is": words}
+    functional = "import torch.nn.functional as F\n"
+    return {
+        "functional": functional,
+        "loss": _LOGITS.format(inputs=inputs),
+        "loss_is": "the mean loss of the next token",
+    }
+
+
+def _need_program(bug: Bug) -> None:
+    """Raises InvalidError if no program can show the bug."""
+    outcome = bug.smallest
+    variant = outcome.cell.layout.variant
+    for refused, why in (
+        ("auto" not in outcome.recipe, "it is not of an architecture of Transformers"),
+        (variant not in _VARIANTS, f"programs have no {variant}"),
+        (not bug.param, "no wrong parameter is known"),
+        (_steps(bug) < 0, "gradients are right, and a step is wrong"),
+    ):
+        if refused:
+            raise addend.InvalidError(f"no program is written for {outcome.cell.name}: {why}: {outcome.why}")
+
+
 def program(bug: Bug, file: str) -> str:
     """The text of the program. Raises InvalidError for a bug of which no parameter is known, or that comes from another
     source than Transformers' declarations."""
+    _need_program(bug)
     outcome = bug.smallest
     recipe, cell = outcome.recipe, outcome.cell
-    steps = _steps(bug)
-    if not bug.param or steps < 0 or "auto" not in recipe:
-        raise addend.InvalidError(f"no program can be written for {cell.name}: {outcome.why}")
     layout = cell.layout
     versions = recipe.get("versions", {})
     sizes = {f"{axis}_size": size for axis, size in {**layout.mesh, **layout.options}.items()}
@@ -164,22 +240,34 @@ def program(bug: Bug, file: str) -> str:
         config=_lines(recipe["config"]),
         layout=_lines(sizes),
         name=bug.param,
-        steps=steps,
+        steps=_steps(bug),
         dtype="float64" if is_fine else "float32",
         bound="1e-5" if is_fine else "1e-3",
         auto=recipe["auto"],
-        output="last_hidden_state" if recipe["auto"] == "AutoModel" else "logits",
         vocabulary=_vocabulary(recipe["config"]),
+        **_of_variant(layout.variant),
+        **_of_output(recipe),
     )
 
 
-def write(bug: Bug, folder: Union[str, os.PathLike[str]]) -> str:
-    """Writes the program into the folder, which is made if it does not exist; returns its path. It needs PyTorch and
-    Transformers alone, and exits with 1 while the bug is there."""
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(os.fspath(folder), f"{_slug(bug)}.py")
+def write(bug: Bug, folder: Union[str, os.PathLike[str]], taken: Collection[str] = ()) -> str:
+    """Writes the program into the folder, which is made if it does not exist, under a name that is not `taken`; returns
+    its path. It needs PyTorch and Transformers alone, and exits with 1 while the bug is there, with 0 if it is not, and
+    with 2 if the program cannot run."""
+    path = os.path.join(os.fspath(folder), _free_name(bug, taken))
     text = program(bug, os.path.basename(path))
-    with open(f"{path}.part", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(f"{path}.part", path)
+    os.makedirs(folder, exist_ok=True)
+    _replace.write(path, text)
     return path
+
+
+def write_all(bugs: Sequence[Bug], folder: Union[str, os.PathLike[str]]) -> Tuple[List[str], List[str]]:
+    """Writes a program for each bug; returns their paths, and why others have none."""
+    paths: List[str] = []
+    without = []
+    for bug in bugs:
+        try:
+            paths.append(write(bug, folder, [os.path.basename(path) for path in paths]))
+        except addend.InvalidError as error:
+            without.append(str(error))
+    return paths, without

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -11,7 +12,9 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
 
 import addend
 from addend.torch._matrix import _planted
@@ -26,10 +29,14 @@ from addend.torch._matrix._cells import (
     Job,
     Outcome,
 )
+from addend.torch._process import end_with
 from addend.torch._proof import _check, _ranks, check
 from addend.torch._proof._report import MatchReport
+from addend.torch._replace import replacing
 
-_SAID = "said"  # the file in a cell's folder with what its processes print
+_SAID, _RESULT = "said", "result"  # the files in a process's folder with what it prints, and with its result
+_ENDED = "the process in which mistakes were planted ended"
+_PAUSE = 0.02  # seconds between two looks at the processes
 PLANT_SECONDS = 300.0  # for which mistakes are planted in a cell
 _PART = 0.45  # of a cell's time for one process, and for the ranks: the rest is for the stacks of those that hang
 _LINES = 8  # of it that are shown of a cell that died
@@ -56,12 +63,12 @@ def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcom
         if job.work is not None:
             work = job.work
             _ranks.run([f"rank {r}" for r in range(job.ranks)], lambda rank: work(rank, folder), folder, timeout)
-            return Outcome(cell, RUNS), None
+            return Outcome(cell, RUNS, missing=job.missing), None
         report = check(**{"timeout": _PART * timeout, **job.arguments})
     except addend.AddendError as error:
         return Outcome(cell, CANNOT_RUN, str(error)), None
     except Exception as error:  # whatever a framework raises is the reason why its cell cannot run
-        return Outcome(cell, CANNOT_RUN, _ranks.told(error)), None
+        return Outcome(cell, CANNOT_RUN, _ranks.told(error), text=traceback.format_exc()), None
     verdict = _verdict(report.ok)
     why = "" if verdict == MATCHES else _why(report)
     return Outcome(cell, verdict, why, report.document, str(report), job.missing, job.recipe), job
@@ -69,71 +76,85 @@ def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcom
 
 def _with_planted(outcome: Outcome, job: Optional[Job]) -> Outcome:
     """The outcome with what came of mistakes that are planted in the cell."""
+    if outcome.verdict == RUNS:  # nothing is compared
+        return outcome
     if job is None or outcome.verdict != MATCHES:
         return dataclasses.replace(outcome, unplanted="the cell does not match without a mistake")
     try:
-        return dataclasses.replace(outcome, planted=_planted.planted(job, PLANT_SECONDS))
+        found = _planted.planted(job, PLANT_SECONDS)
     except Exception as error:  # a framework may raise anything; the cell's own verdict stays
-        told = str(error) if isinstance(error, addend.AddendError) else _ranks.told(error)
-        return dataclasses.replace(outcome, unplanted=told)
+        why = str(error) if isinstance(error, addend.AddendError) else _ranks.told(error)
+        return dataclasses.replace(outcome, unplanted=why)
+    late = sum(one.result == NOT_TRIED for one in found)
+    why = f"{late} of {len(found)} mistakes were not tried in {PLANT_SECONDS:g} s" if late else ""
+    return dataclasses.replace(outcome, planted=found, unplanted=why)
 
 
-def _write(outcome: Outcome, folder: str) -> None:
-    path = os.path.join(folder, "outcome")
-    with open(f"{path}.part", "wb") as file:
-        pickle.dump(outcome, file)
-    os.replace(f"{path}.part", path)
+def _put(result: Any, folder: str) -> None:
+    """Leaves a result for the process that started this one."""
+    with replacing(os.path.join(folder, _RESULT)) as file:
+        pickle.dump(result, file)
 
 
 def _be_cell(job_of: JobOf, cell: Cell, folder: str, timeout: float, plant: bool) -> None:
-    """The work of a cell's process, which leads a session, so that it and its ranks are ended together."""
-    os.setsid()
-    said = os.open(os.path.join(folder, _SAID), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    """The work of a cell's process."""
     outcome, job = _try(job_of, cell, folder, timeout)
-    _write(outcome, folder)  # it counts even if a planted mistake ends this process
-    if plant:
-        _write(_with_planted(outcome, job), folder)
+    if not plant:
+        _put(outcome, folder)
+        return
+    _put(
+        dataclasses.replace(outcome, unplanted=_ENDED), folder
+    )  # the verdict counts even if a mistake ends this process
+    _put(_with_planted(outcome, job), folder)
 
 
-class _Running:
-    """A cell's process."""
+class _Process:
+    """A process that does work(folder) and leaves a result. It leads a session, so that all that it starts is ended
+    with it, and it ends with this process. `folder` is its own, and is deleted by `forget`."""
 
-    def __init__(self, job_of: JobOf, cell: Cell, timeout: float, plant: bool):
-        self.cell, self.start = cell, time.monotonic()
-        self.end = self.start + timeout + (PLANT_SECONDS + timeout) * plant
+    def __init__(self, work: Callable[[str], None], limit: float):
+        self.start = time.monotonic()
+        self.end = self.start + limit
         self.folder = tempfile.mkdtemp(prefix="addend-matrix-")
         open(os.path.join(self.folder, _SAID), "w").close()
         sys.stdout.flush()
         sys.stderr.flush()
+        parent = os.getpid()
         self.pid = os.fork()
         if not self.pid:
             try:
-                _be_cell(job_of, cell, self.folder, timeout, plant)
+                self._be(work, parent)
             except BaseException:  # as where the disk is full
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
 
-    def outcome(self) -> Optional[Outcome]:
-        """What came of the cell, or None while it runs. Ends one that is past its time."""
+    def _be(self, work: Callable[[str], None], parent: int) -> None:
+        os.setsid()
+        end_with(parent)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # this process may have handlers of its own
+            signal.signal(number, signal.SIG_DFL)
+        said = os.open(os.path.join(self.folder, _SAID), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        os.environ["TMPDIR"] = tempfile.tempdir = self.folder
+        work(self.folder)
+
+    def ended(self) -> Optional[Tuple[Any, str]]:
+        """(its result or None, how it ended: "" if by itself), or None while it runs. It is ended past its time."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         late = time.monotonic() > self.end
         if not pid and not late:
             return None
         self.stop()
-        seconds = time.monotonic() - self.start
-        try:
-            with open(os.path.join(self.folder, "outcome"), "rb") as file:
-                outcome: Outcome = pickle.load(file)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            how = f"it did not end in {self.end - self.start:g} s" if late else _died(status)
-            outcome = Outcome(self.cell, CANNOT_RUN, how + self._said())
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        return Outcome(**{**vars(outcome), "seconds": seconds})
+        result = None
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+            with open(os.path.join(self.folder, _RESULT), "rb") as file:
+                result = pickle.load(file)
+        how = _died(status) if pid else f"it did not end in {self.end - self.start:g} s"
+        if result is None:
+            how = how or "its process ended with 0 and no result"
+        return result, how and how + self._said()
 
     def _said(self) -> str:
         with open(os.path.join(self.folder, _SAID), errors="replace") as file:
@@ -141,20 +162,96 @@ class _Running:
         return f": {' | '.join(lines[-_LINES:])}" if lines else ""
 
     def stop(self) -> None:
-        """Ends the cell's process and all that it started."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # all have ended
-            pass
-        try:
+        """Ends the process and all that it started."""
+        for end in (os.killpg, os.kill):  # it may not lead its session yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                end(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # `ended` may have waited for it
             os.waitpid(self.pid, 0)
-        except ChildProcessError:  # outcome() has waited for it
-            pass
+
+    def forget(self) -> None:
+        """Ends it, and deletes its folder."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Running:
+    """A cell's process."""
+
+    def __init__(self, job_of: JobOf, cell: Cell, timeout: float, plant: bool):
+        def work(folder: str) -> None:
+            _be_cell(job_of, cell, folder, timeout, plant)
+
+        self.cell = cell
+        self.process = _Process(work, timeout + (PLANT_SECONDS + timeout) * plant)
+
+    def outcome(self) -> Optional[Outcome]:
+        """What came of the cell, or None while it runs."""
+        ended = self.process.ended()
+        if ended is None:
+            return None
+        found, how = ended
+        self.process.forget()
+        seconds = time.monotonic() - self.process.start
+        if not isinstance(found, Outcome):
+            return Outcome(self.cell, CANNOT_RUN, how, seconds=seconds)
+        if found.unplanted == _ENDED:
+            found = dataclasses.replace(found, unplanted=f"{_ENDED}: {how}")
+        return dataclasses.replace(found, seconds=seconds)
 
 
 def _died(status: int) -> str:
+    """How a process ended; "" if with 0."""
     code = os.waitstatus_to_exitcode(status) if hasattr(os, "waitstatus_to_exitcode") else status
-    return f"its process died (signal {-code})" if code < 0 else f"its process ended with {code} and no result"
+    return f"its process died (signal {-code})" if code < 0 else f"its process ended with {code}" if code else ""
+
+
+class Budget:
+    """How long cells may be begun, and whether somebody asked to stop."""
+
+    def __init__(self, minutes: Optional[float] = None, stopped: Callable[[], str] = lambda: ""):
+        self._minutes, self._stopped = minutes, stopped
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def over(self) -> str:
+        """Why no further cell is begun, or ""."""
+        if self.stopped():
+            return self.stopped()
+        late = self._end is not None and time.monotonic() >= self._end
+        return f"{self._minutes:g} minutes were over" if late else ""
+
+    def stopped(self) -> str:
+        """Why those that run are to be ended as well, or ""."""
+        return self._stopped()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it PyTorch computes in one thread: a process that is forked from one with more may wait for them."""
+    kept = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(kept)
+
+
+def dies(work: Callable[[], Any], limit: float, budget: Budget) -> str:
+    """How a process dies that does this work, or that it does not end within `limit` seconds; "" if the work ends, also
+    by an exception. What would end this process is so tried in another one first."""
+
+    def tried(folder: str) -> None:
+        with contextlib.suppress(Exception):
+            work()
+        _put(True, folder)
+
+    process = _Process(tried, limit)
+    try:
+        while (ended := process.ended()) is None and not budget.stopped():
+            time.sleep(_PAUSE)
+    finally:
+        process.forget()
+    return ended[1] if ended is not None and ended[0] is None else ""
 
 
 def run(
@@ -163,37 +260,34 @@ def run(
     *,
     jobs: int = 1,
     timeout: float = 120.0,
-    minutes: Optional[float] = None,
+    budget: Optional[Budget] = None,
     plant: bool = False,
-    told: Callable[[Outcome], None] = lambda outcome: None,
+    progress: Callable[[Outcome], None] = lambda outcome: None,
 ) -> List[Outcome]:
-    """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. After `minutes` no
-    further cell is begun. With `plant`, mistakes are planted in each cell that matches. `told` is called with each
-    outcome when it is known."""
+    """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. With `plant`,
+    mistakes are planted in each cell that matches. `progress` is called with each outcome when it is known."""
+    budget = budget or Budget()
     _check.import_once()  # for all cells, which are forked from this process
-    end = None if minutes is None else time.monotonic() + 60 * minutes
     found: Dict[int, Outcome] = {}
     waiting = list(range(len(cells)))
     running: Dict[int, _Running] = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs and (end is None or time.monotonic() < end):
+        while (waiting or running) and not budget.stopped():
+            while waiting and len(running) < jobs and not budget.over():
                 i = waiting.pop(0)
                 running[i] = _Running(job_of, cells[i], timeout, plant)
             for i, outcome in list(_ended(running)):
                 del running[i]
                 found[i] = outcome
-                told(outcome)
-            if not running and end is not None and time.monotonic() >= end:
+                progress(outcome)
+            if not running and budget.over():
                 break
-            time.sleep(0.02)
+            time.sleep(_PAUSE)
     finally:
         for one in running.values():
-            one.stop()
-            shutil.rmtree(one.folder, ignore_errors=True)
-    for i in waiting:
-        found[i] = Outcome(cells[i], NOT_TRIED, f"{minutes:g} minutes were over")
-    return [found[i] for i in range(len(cells))]
+            one.process.forget()
+    why = budget.over()
+    return [found.get(i) or Outcome(cell, NOT_TRIED, why) for i, cell in enumerate(cells)]
 
 
 def _ended(running: Dict[int, _Running]) -> Iterator[Tuple[int, Outcome]]:

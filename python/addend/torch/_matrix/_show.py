@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import html
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
-from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, RUNS, WRONG, Outcome, without_rank
+from addend.torch._matrix._cells import (
+    CANNOT_RUN,
+    CANNOT_TELL,
+    MATCHES,
+    NOT_TRIED,
+    RUNS,
+    WRONG,
+    Cell,
+    Outcome,
+    Planted,
+    without_rank,
+)
 
 if TYPE_CHECKING:
     from addend.torch._matrix._bugs import Bug
@@ -15,28 +27,30 @@ if TYPE_CHECKING:
 _SHORT = {MATCHES: "ok", WRONG: "WRONG", CANNOT_TELL: "?", CANNOT_RUN: "cannot run", NOT_TRIED: "-", RUNS: "runs"}
 _ORDER = (WRONG, CANNOT_TELL, CANNOT_RUN, MATCHES, RUNS, NOT_TRIED)
 _WIDTH = 200  # characters of a reason in the table
+_PARTIAL = "*"  # after a verdict: a line NOT OBSERVED says what it says nothing about
 
 
 def _listed(names: Sequence[str], count: int = 3) -> str:
     return ", ".join(names[:count]) + ", ..." * (len(names) > count)
 
 
-def _square(outcomes: Sequence[Outcome]) -> str:
+def _short(outcome: Outcome) -> str:
+    """The verdict as the table has it, with a star if there is something that it says nothing about."""
+    is_partial = outcome.verdict in (MATCHES, RUNS) and (outcome.unobserved or outcome.missing)
+    return _SHORT[outcome.verdict] + _PARTIAL * bool(is_partial)
+
+
+def _entry(outcomes: Sequence[Outcome]) -> str:
     """What one model did under one layout: "ok", or "WRONG 2, 3; ok 1" with the numbers of microbatches."""
-    by_verdict: Dict[str, List[int]] = {}
-    for outcome in outcomes:
-        by_verdict.setdefault(outcome.verdict, []).append(outcome.cell.microbatches)
-    if len(by_verdict) == 1:
-        return _SHORT[next(iter(by_verdict))]
-    shown = [
-        f"{_SHORT[verdict]} {', '.join(map(str, sorted(by_verdict[verdict])))}"
-        for verdict in _ORDER
-        if verdict in by_verdict
-    ]
-    return "; ".join(shown)
+    found: Dict[str, List[int]] = {}
+    for outcome in sorted(outcomes, key=lambda one: _ORDER.index(one.verdict)):
+        found.setdefault(_short(outcome), []).append(outcome.cell.microbatches)
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{short} {', '.join(map(str, sorted(counts)))}" for short, counts in found.items())
 
 
-def squares(outcomes: Sequence[Outcome]) -> Tuple[List[str], List[List[str]]]:
+def entries(outcomes: Sequence[Outcome]) -> Tuple[List[str], List[List[str]]]:
     """The names of the layouts, and a row for each model: its name, then what it did under each layout."""
     found: Dict[str, Dict[str, List[Outcome]]] = {}
     layouts: Dict[str, None] = {}
@@ -44,14 +58,14 @@ def squares(outcomes: Sequence[Outcome]) -> Tuple[List[str], List[List[str]]]:
         layouts[outcome.cell.layout.name] = None
         found.setdefault(outcome.cell.model, {}).setdefault(outcome.cell.layout.name, []).append(outcome)
     rows = [
-        [model, *(_square(of[layout]) if layout in of else "" for layout in layouts)]
+        [model, *(_entry(of[layout]) if layout in of else "" for layout in layouts)]
         for model, of in sorted(found.items())
     ]
     return list(layouts), rows
 
 
 def _grid(report: MatrixReport) -> str:
-    layouts, rows = squares(report.outcomes)
+    layouts, rows = entries(report.outcomes)
     lines = [["", *layouts], *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(layouts) + 1)]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in lines)
@@ -61,33 +75,46 @@ def _reasons(report: MatrixReport) -> List[str]:
     """For each reason why cells cannot run or be judged, one line with the cells."""
     cells: Dict[Tuple[str, str], List[str]] = {}
     for outcome in report.outcomes:
-        if outcome.verdict in (CANNOT_RUN, CANNOT_TELL):
+        if outcome.verdict in (CANNOT_RUN, CANNOT_TELL, NOT_TRIED):
             cells.setdefault((outcome.verdict, without_rank(outcome.why)), []).append(outcome.cell.name)
     return [f"{verdict}: {_listed(names)}: {why[:_WIDTH]}" for (verdict, why), names in cells.items()]
 
 
 def _unobserved(report: MatrixReport) -> List[str]:
-    """What no cell says anything about, one line for each model: parameters without gradient, kinds of layers that the
-    small model lacks."""
-    lines = []
-    seen = set()
+    """What cells say nothing about, each with the cells: parameters without gradient, kinds of layers that the small
+    model lacks."""
+    cells: Dict[str, List[Cell]] = {}
     for outcome in report.outcomes:
-        model = outcome.cell.model
-        if outcome.unobserved and (model, "gradient") not in seen:
-            seen.add((model, "gradient"))
-            names = outcome.unobserved
-            lines.append(f"NOT OBSERVED: {model}: no gradient reaches {len(names)} parameters: {_listed(names)}")
-        if outcome.missing and (model, "kinds") not in seen:
-            seen.add((model, "kinds"))
-            lines.append(f"NOT OBSERVED: {model}: of the full model, or of its inputs: {_listed(outcome.missing)}")
-    return lines
+        model, names = outcome.cell.model, outcome.unobserved
+        if names:
+            count = f"{len(names)} parameter{'s' * (len(names) > 1)}"
+            cells.setdefault(f"{model}: no gradient reaches {count}: {_listed(names)}", []).append(outcome.cell)
+        if outcome.missing:
+            what = f"{model}: of the full model, or of its inputs: {_listed(outcome.missing)}"
+            cells.setdefault(what, []).append(outcome.cell)
+    of_model = collections.Counter(outcome.cell.model for outcome in report.outcomes)
+    return [f"NOT OBSERVED: {what}{_where(some, of_model[some[0].model])}" for what, some in cells.items()]
+
+
+def _where(cells: Sequence[Cell], all_of: int) -> str:
+    """The cells of a model, unless they are all of it."""
+    if len(cells) == all_of:
+        return ""
+    return f" (in {len(cells)} of {all_of} cells: {_listed([cell.name.partition(', ')[2] for cell in cells])})"
 
 
 def _count(report: MatrixReport) -> str:
     verdicts = [outcome.verdict for outcome in report.outcomes]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _ORDER if verdict in verdicts)
-    known = f"; {len(report.known)} known" if report.known else ""
-    return f"{len(verdicts)} cells: {counts}{known}; {report.seconds:.0f} s"
+    survivors = sum(len(outcome.new_survivors) for outcome in report.outcomes)
+    untested = sum(outcome.is_untested for outcome in report.outcomes)
+    for count, what in (
+        (len(report.known), "known"),
+        (survivors, f"planted mistake{'s' * (survivors > 1)} not noticed"),
+        (untested, "without all planted mistakes"),
+    ):
+        counts += f"; {count} {what}" * bool(count)
+    return f"{len(verdicts)} cells: {counts}; {report.seconds:.0f} s"
 
 
 def _shown_by(bug: Bug) -> str:
@@ -114,15 +141,19 @@ def _bug(number: int, bug: Bug) -> str:
     return "\n".join(lines)
 
 
+def _mistake(one: Planted) -> str:
+    return f"{one.kind} {one.name} {one.how}; it changes {one.by}"
+
+
 def _planted(report: MatrixReport) -> List[str]:
     """What came of planted mistakes, one line a cell, and one for each that was not noticed."""
     lines = []
     for outcome in report.outcomes:
         if outcome.coverage or outcome.unplanted:
-            why = f" ({outcome.unplanted})" if outcome.unplanted else ""
+            is_known = ", known" * outcome.unplanted_known
+            why = f" (not all: {outcome.unplanted}{is_known})" if outcome.unplanted else ""
             lines.append(f"planted: {outcome.cell.name}: noticed {outcome.coverage or 'none'}{why}")
-        for one in outcome.survivors:
-            lines.append(f"  not noticed: {one.kind} {one.name} {one.how}; it changes {one.by}")
+        lines += [f"  not noticed{', known' * one.known}: {_mistake(one)}" for one in outcome.survivors]
     return lines
 
 
@@ -147,6 +178,8 @@ def _cell(outcome: Outcome, known: bool) -> Dict[str, Any]:
         "unobserved": list(outcome.unobserved),
         "missing": list(outcome.missing),
         "planted": [dataclasses.asdict(one) for one in outcome.planted],
+        "unplanted": outcome.unplanted,
+        "unplanted_known": outcome.unplanted_known,
         "report": outcome.report,
     }
 
@@ -172,6 +205,7 @@ def document(report: MatrixReport) -> Dict[str, Any]:
         "ok": report.ok,
         "seconds": round(report.seconds, 3),
         "bugs": [_of_bug(bug) for bug in report.bugs],
+        "survivors": sum(len(outcome.new_survivors) for outcome in report.outcomes),
         "cells": [_cell(outcome, id(outcome) in known) for outcome in report.outcomes],
     }
 
@@ -183,16 +217,34 @@ def _escaped(text: str, also: str = "") -> str:
     return text
 
 
+def _annotation(level: str, title: str, text: str) -> str:
+    return f"::{level} title={_escaped(title, ':,')}::{_escaped(text)}"
+
+
 def github(report: MatrixReport) -> str:
-    """Lines that GitHub's runners turn into annotations: an error for each wrong cell that is new, a warning for each
-    that cannot be judged, and the count."""
-    lines = []
+    """Lines that GitHub's runners turn into annotations, what is known left out: an error for each bug, for each
+    planted mistake that was not noticed and for each wrong cell, a warning for what is not judged, not tried or not
+    observed, and the count. A runner shows the first ten errors of a step."""
+    errors = [("error", f"bug {i}: {bug.module or bug.place}", _bug(i, bug)) for i, bug in enumerate(report.bugs, 1)]
+    warnings = []
+    for outcome in report.outcomes:
+        name = outcome.cell.name
+        errors += [("error", f"not noticed: {name}", _mistake(one)) for one in outcome.new_survivors]
+        if outcome.is_untested:
+            warnings.append(("warning", f"not planted: {name}", outcome.unplanted))
     for outcome in report.new:
-        level = {WRONG: "error", CANNOT_TELL: "warning", CANNOT_RUN: "warning"}.get(outcome.verdict)
-        if level:
-            title = _escaped(f"{outcome.verdict}: {outcome.cell.name}", ":,")
-            lines.append(f"::{level} title={title}::{_escaped(outcome.why or outcome.verdict)}")
-    return "\n".join([*lines, f"::notice title=addend torch-matrix::{_escaped(_count(report))}"])
+        said = f"{outcome.verdict}: {outcome.cell.name}", outcome.why or outcome.verdict
+        if outcome.verdict == WRONG:
+            errors.append(("error", *said))
+        elif outcome.verdict in (CANNOT_TELL, CANNOT_RUN):
+            warnings.append(("warning", *said))
+    late = [outcome for outcome in report.new if outcome.verdict == NOT_TRIED]
+    if late:
+        names = _listed([outcome.cell.name for outcome in late])
+        warnings.append(("warning", f"{len(late)} cells not tried", f"{late[0].why}: {names}"))
+    warnings += [("warning", "not observed", line) for line in _unobserved(report)]
+    lines = [*errors, *warnings, ("notice", "addend torch-matrix", _count(report))]
+    return "\n".join(_annotation(*line) for line in lines)
 
 
 _PAGE = """<!doctype html>
@@ -207,20 +259,20 @@ pre {{ overflow: auto; background: #f6f6f6; padding: .7em; }}
 """
 
 
-def _class(square: str) -> str:
-    return "wrong" if "WRONG" in square else "ok" if square in ("ok", "runs") else "open" if square else ""
+def _class(entry: str) -> str:
+    return "wrong" if "WRONG" in entry else "ok" if entry in ("ok", "runs") else "open" if entry else ""
 
 
 def page(report: MatrixReport) -> str:
     """The report as one file of HTML, which needs no other."""
-    layouts, rows = squares(report.outcomes)
+    layouts, rows = entries(report.outcomes)
     shown = [one for verdict in _ORDER[:3] for one in report.outcomes if one.verdict == verdict]
     return _PAGE.format(
         count=html.escape(_count(report)),
         heads="".join(f"<th>{html.escape(layout)}</th>" for layout in layouts),
         rows="".join(
             f"<tr><th>{html.escape(row[0])}</th>"
-            + "".join(f'<td class="{_class(square)}">{html.escape(square)}</td>' for square in row[1:])
+            + "".join(f'<td class="{_class(entry)}">{html.escape(entry)}</td>' for entry in row[1:])
             + "</tr>"
             for row in rows
         ),

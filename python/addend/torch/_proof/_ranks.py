@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import addend
+from addend.torch._process import end_with
 from addend.torch._proof import _names
 
 _LINES = 12  # number of lines shown of a child's output or stack
@@ -32,9 +33,10 @@ def _path(folder: str, name: str, kind: str) -> str:
     return os.path.join(folder, f"{name.replace(' ', '')}.{kind}")
 
 
-def _be_child(name: str, folder: str, pipe: Connection, work: Callable[[], Any]) -> None:
+def _be_child(name: str, folder: str, pipe: Connection, work: Callable[[], Any], parent: int) -> None:
     """The child's work: sends None or its error through the pipe. Its standard error goes to a file, which is shown if
     it dies."""
+    end_with(parent)
     said = open(_path(folder, name, "said"), "wb", buffering=0)
     os.dup2(said.fileno(), 2)
     faulthandler.register(signal.SIGUSR1, file=open(_path(folder, name, "stack"), "w"), all_threads=True)
@@ -135,7 +137,7 @@ def run(names: Sequence[str], work: Callable[[int], Any], folder: str, limit: fl
         for i, name in enumerate(names):
             here, there = context.Pipe(duplex=False)
             open(_path(folder, name, "stack"), "w").close()
-            process = context.Process(target=_be_child, args=(name, folder, there, lambda i=i: work(i)))
+            process = context.Process(target=_be_child, args=(name, folder, there, lambda i=i: work(i), os.getpid()))
             process.start()
             there.close()
             processes[name], pipes[name] = process, here

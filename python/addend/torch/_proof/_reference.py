@@ -15,6 +15,7 @@ import torch
 import addend
 from addend.torch._proof._job import Whole
 from addend.torch._proof._trace import Record
+from addend.torch._replace import replacing
 
 _FORMAT = 1
 _NAMES = {"float64": "F64", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
@@ -39,11 +40,10 @@ def _put(path: str, metadata: Mapping[str, Any], found: Mapping[str, Any]) -> No
     header["__metadata__"] = {"addend.reference": json.dumps({**metadata, "sha256": digest.hexdigest()})}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(f"{path}.part", "wb") as file:
+    with replacing(path) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for values in found.values():
             file.write(values.tobytes())
-    os.replace(f"{path}.part", path)
 
 
 def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
