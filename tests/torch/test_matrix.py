@@ -1,23 +1,28 @@
 """Test `addend.torch.matrix` and `addend torch-matrix`: verdicts of cells, their order and budget, what is known, and
 the report's forms. Cells are a project's own, on DDP; those of Transformers are in test_matrix_transformers.py."""
 
+import dataclasses
 import json
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
+import torch
 from says import raises_facts, says_facts
 
 import addend
 import addend.torch
-from addend.torch._matrix import _cells, _known, _matrix, _run, _show
+from addend.torch._matrix import _cells, _known, _matrix, _planted, _run, _show
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, WRONG, Cell, Layout, Outcome
+from addend.torch._proof import _ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
@@ -108,23 +113,71 @@ class Runs(unittest.TestCase):
 
         def leaves_a_child(_):
             if not os.fork():
-                time.sleep(HANGS)
+                time.sleep(10 * HANGS)
             raise ValueError("the child holds the pipe")
 
         found = self.run_cells(leaves_a_child)
         os.close(there)
         self.assertEqual(found[0].verdict, CANNOT_RUN)
-        self.assertEqual(os.read(here, 1), b"")  # returns once nobody holds the other end
+        readable, _, _ = select.select([here], [], [], HANGS)  # readable once nobody holds the other end
+        self.assertEqual(readable, [here])
+        self.assertEqual(os.read(here, 1), b"")
+        os.close(here)
+
+    def test_what_a_cell_started_ends_with_the_process_of_the_matrix(self):
+        here, there = os.pipe()
+
+        def waits_with_a_rank(folder):
+            _ranks.run(["rank 0"], lambda rank: (os.write(there, b"r"), time.sleep(10 * HANGS)), folder, 10 * HANGS)
+
+        matrix = os.fork()
+        if not matrix:
+            self.run_cells(waits_with_a_rank, timeout=10 * HANGS)
+            os._exit(0)
+        os.close(there)
+        self.assertEqual(os.read(here, 1), b"r")
+        os.kill(matrix, signal.SIGKILL)
+        os.waitpid(matrix, 0)
+        readable, _, _ = select.select([here], [], [], HANGS)
+        self.assertEqual(readable, [here])
+        self.assertEqual(os.read(here, 1), b"")
         os.close(here)
 
     def test_no_cell_is_begun_after_the_minutes(self):
-        found = self.run_cells(lambda _: 1 / 0, lambda _: 1 / 0, minutes=0)
+        found = self.run_cells(lambda _: 1 / 0, lambda _: 1 / 0, budget=_run.Budget(0))
         self.assertEqual([one.verdict for one in found], [NOT_TRIED] * 2)
 
-    def test_each_is_told_once(self):
-        told = []
-        found = self.run_cells(lambda _: 1 / 0, lambda _: [][1], jobs=2, told=told.append)
-        self.assertEqual(sorted(map(id, told)), sorted(map(id, found)))
+    def test_a_request_to_stop_ends_what_runs_and_keeps_what_is_known(self):
+        known = []
+        found = self.run_cells(
+            lambda _: 1 / 0,
+            lambda _: time.sleep(10 * HANGS),
+            lambda _: 1 / 0,
+            timeout=10 * HANGS,
+            budget=_run.Budget(None, lambda: "asked" if known else ""),
+            progress=known.append,
+        )
+        self.assertEqual([one.verdict for one in found], [CANNOT_RUN, NOT_TRIED, NOT_TRIED])
+        self.assertEqual([one.why for one in found[1:]], ["asked"] * 2)
+
+    def test_a_cell_that_is_killed_while_mistakes_are_planted_says_so(self):
+        def kills(job, seconds):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        jobs = {"make_model": None}
+        exec(compile(JOBS, "jobs.py", "exec"), jobs)
+        job = _cells.Job({**{key: jobs[key] for key in ("make_model", "parallelize", "loss")}, "mesh": {"dp": 2}})
+        job.arguments["batches"] = lambda rank, mesh: jobs["batches"](rank, mesh, 1)
+        with mock.patch.object(_planted, "planted", kills):
+            (found,) = self.run_cells(lambda _: job, plant=True)
+        self.assertEqual((found.verdict, found.planted, found.is_untested), (MATCHES, (), True))
+        says_facts(self, found.unplanted, "signal 9")
+        self.assertIsNone(report(found).ok)
+
+    def test_each_is_reported_once(self):
+        known = []
+        found = self.run_cells(lambda _: 1 / 0, lambda _: [][1], jobs=2, progress=known.append)
+        self.assertEqual(sorted(map(id, known)), sorted(map(id, found)))
         says_facts(self, found[0].why, "ZeroDivisionError")
         says_facts(self, found[1].why, "IndexError")
 
@@ -136,7 +189,8 @@ class Report(unittest.TestCase):
         cannot, open_, late = outcome(CANNOT_RUN, one), outcome(CANNOT_TELL, one), outcome(NOT_TRIED, one)
         for outcomes, known, ok in (
             ([right], [], True),
-            ([right, late], [], True),
+            ([right, late], [], None),
+            ([right, late], [late], True),
             ([late], [], None),
             ([right, wrong], [], False),
             ([right, wrong], [wrong], True),
@@ -148,7 +202,44 @@ class Report(unittest.TestCase):
         ):
             self.assertIs(report(*outcomes, known=known).ok, ok)
 
-    def test_a_square_has_what_differs_between_numbers_of_microbatches(self):
+    def test_what_was_planted_counts(self):
+        def planted(*results, unplanted="", known=()):
+            some = [_cells.Planted("hook", f"h{i}", "left out", result) for i, result in enumerate(results)]
+            some = [dataclasses.replace(one, known=one.name in known) for one in some]
+            return dataclasses.replace(outcome(MATCHES, cell()), planted=tuple(some), unplanted=unplanted)
+
+        noticed, survived, late = _cells.NOTICED, _cells.SURVIVED, NOT_TRIED
+        for one, ok in (
+            (planted(noticed), True),
+            (planted(noticed, survived), False),
+            (planted(survived, known=["h0"]), True),
+            (planted(survived, survived, known=["h0"]), False),
+            (planted(noticed, late, unplanted="1 of 2 were not tried"), None),
+            (planted(unplanted="it died"), None),
+            (dataclasses.replace(planted(unplanted="it died"), unplanted_known=True), True),
+        ):
+            self.assertIs(report(one).ok, ok)
+            is_new = ok is not True
+            self.assertEqual("::error" in _show.github(report(one)) or "::warning" in _show.github(report(one)), is_new)
+        shown = report(planted(survived, unplanted="it_died"))
+        says_facts(self, _show.github(shown), "hook h0")
+        says_facts(self, _show.github(shown), "it_died")
+        self.assertEqual((shown.document["survivors"], shown.document["cells"][0]["unplanted"]), (1, "it_died"))
+
+    def test_what_a_matching_cell_says_nothing_about(self):
+        some = [outcome(MATCHES, cell("a", 1, tp=2)), outcome(MATCHES, cell("a", 2, tp=2), unreached=["x"])]
+        some += [outcome(MATCHES, cell("a", 1, tp=3), unreached=["x", "y"]), outcome(MATCHES, cell("b", 1, tp=3))]
+        _, rows = _show.entries(some)
+        self.assertEqual(rows, [["a", "ok 1; ok* 2", "ok*"], ["b", "", "ok"]])
+        lines = [line for line in str(report(*some)).splitlines() if "NOT OBSERVED" in line]
+        self.assertEqual(
+            [("tp=2, 2 microbatches" in one, "tp=3, 1 microbatch" in one) for one in lines], [(1, 0), (0, 1)]
+        )
+        self.assertEqual(_show.github(report(*some)).count("::warning"), 2)
+        everywhere = report(*(outcome(MATCHES, cell("a", i, tp=2), unreached=["x"]) for i in (1, 2)))
+        self.assertEqual(str(everywhere).count("NOT OBSERVED"), 1)
+
+    def test_an_entry_has_what_differs_between_numbers_of_microbatches(self):
         outcomes = [
             outcome(WRONG, cell("a", 2, tp=2)),
             outcome(MATCHES, cell("a", 1, tp=2)),
@@ -157,7 +248,7 @@ class Report(unittest.TestCase):
             outcome(MATCHES, cell("b", 1, tp=2)),
             outcome(CANNOT_RUN, cell("b", 1, fsdp=3)),
         ]
-        layouts, rows = _show.squares(outcomes)
+        layouts, rows = _show.entries(outcomes)
         self.assertEqual(layouts, ["tp=2", "fsdp=3"])
         self.assertEqual(rows, [["a", "WRONG 2, 3; ok 1", ""], ["b", "ok", "cannot run"]])
 
@@ -179,6 +270,9 @@ class Report(unittest.TestCase):
         self.assertEqual([one["verdict"] for one in cells], [MATCHES, WRONG, CANNOT_RUN])
         self.assertEqual((cells[1]["unobserved"], cells[1]["missing"]), (["x.7.bias"], ["mlp"]))
         self.assertNotIn("::error", _show.github(report(bad, known=[bad])))
+        self.assertIn("::error title=bug 1%3A", _show.github(shown))
+        late = report(bad, *(outcome(NOT_TRIED, cell("d", i), why="5 minutes were over") for i in (1, 2)), known=[bad])
+        self.assertEqual(_show.github(late).count("::warning title=2 cells"), 1)
 
 
 class Known(unittest.TestCase):
@@ -214,6 +308,27 @@ class Known(unittest.TestCase):
         self.assertTrue(known.has(outcome(WRONG, cell("ab", 3, tp=2), "h.4.w")))
         self.assertFalse(known.has(outcome(WRONG, cell("b", 3, tp=2), "h.4.w")))
 
+    def test_mistakes_that_are_not_noticed(self):
+        some = [_cells.Planted("rule", f"tp `a.{i}`, x: colwise", "left out", _cells.SURVIVED) for i in (1, 2)]
+        one = dataclasses.replace(
+            outcome(MATCHES, cell("a", 2)), planted=tuple(some), unplanted="rank 1: no time at all"
+        )
+        _known.write(self.file, [dataclasses.replace(one, planted=tuple(some[:1]))])
+        found = _known.read(self.file).marked(one)
+        self.assertEqual([each.known for each in found.planted], [True, False])
+        self.assertTrue(found.unplanted_known)
+        other = dataclasses.replace(one, cell=cell("b", 2), unplanted="none")
+        found = _known.read(self.file).marked(other)
+        self.assertEqual([each.known for each in found.planted] + [found.unplanted_known], [False] * 3)
+        self.assertFalse(_known.read(self.file).has(one))
+
+    def test_cells_that_were_not_tried_are_accepted_by_hand_alone(self):
+        late = outcome(NOT_TRIED, cell("a", 2), why="5 minutes were over")
+        _known.write(self.file, [late])
+        self.assertFalse(_known.read(self.file).has(late))
+        self.file.write_text("* | * | * | not tried | *\n", encoding="utf-8")
+        self.assertTrue(_known.read(self.file).has(late))
+
     def test_a_line_that_cannot_be_read(self):
         for text, line in (("a | b | 1 | wrong\n", 1), ("# x\na | b | 1 | bad | w\n", 2)):
             self.file.write_text(text, encoding="utf-8")
@@ -221,6 +336,65 @@ class Known(unittest.TestCase):
                 _known.read(self.file)
         with raises_facts(self, addend.InvalidError, "none.txt"):
             _known.read(self.file.with_name("none.txt"))
+
+
+class Calls(unittest.TestCase):
+    """What `matrix` takes, and what it leaves as it was."""
+
+    def job(self, **more):
+        found = {}
+        exec(compile(JOBS, "jobs.py", "exec"), found)
+        return {**found, **more}
+
+    def test_what_is_no_model_layout_time_or_number(self):
+        layout = [{"dp": 2}]
+        for models, options, *facts in (
+            ([3], {}, "3"),
+            ([self.job()], {"layouts": ["dp=2"]}, "dp=2"),
+            ([self.job()], {"layouts": "dp=2"}, "dp=2"),
+            ([self.job()], {"layouts": [{"dp": 0}]}, "{'dp': 0}"),
+            ([self.job()], {"layouts": layout, "microbatches": [0]}, "[0]"),
+            ([self.job()], {"layouts": layout, "microbatches": "12"}, "12"),
+            ([self.job()], {"layouts": layout, "minutes": float("nan")}, "minutes=nan"),
+            ([self.job()], {"layouts": layout, "timeout": -1}, "timeout=-1"),
+            ([self.job()], {"layouts": layout, "minutes": float("inf")}, "minutes=inf"),
+            ([self.job()], {"layouts": layout, "jobs": 0}, "jobs=0"),
+        ):
+            with raises_facts(self, addend.InvalidError, *facts):
+                addend.torch.matrix(*models, **options)
+
+    def test_lists_of_models_one_layout_and_threads_of_the_caller(self):
+        torch.set_num_threads(2)
+        self.addCleanup(torch.set_num_threads, 1)
+        jobs = [self.job(name="a"), (self.job(name="b"),)]
+        found = addend.torch.matrix(jobs, layouts={"dp": 2}, microbatches=1)
+        self.assertEqual([(one.cell.name, one.verdict) for one in found.outcomes], [
+            ("a, dp=2, 1 microbatch", MATCHES), ("b, dp=2, 1 microbatch", MATCHES)
+        ])  # fmt: skip
+        self.assertEqual(torch.get_num_threads(), 2)
+
+    def test_a_model_that_ends_its_process_before_its_layouts_are_known(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (
+                ("leaves", "import os\nos._exit(0)"),
+                ("crashes", "import os\nos.kill(os.getpid(), 11)"),
+                ("hangs", f"import time\ntime.sleep({10 * HANGS})"),
+                ("right", JOBS),
+            ):
+                pathlib.Path(folder, f"{name}.py").write_text(text, encoding="utf-8")
+            files = [os.path.join(folder, f"{name}.py") for name in ("leaves", "crashes", "hangs", "right")]
+            found = addend.torch.matrix(files, layouts={"dp": 2}, microbatches=[1], timeout=10.0)
+        verdicts = {one.cell.model: (one.verdict, one.why) for one in found.outcomes}
+        self.assertEqual({name: verdict for name, (verdict, _) in verdicts.items()}, {
+            "leaves": CANNOT_RUN, "crashes": CANNOT_RUN, "hangs": CANNOT_RUN, "right": MATCHES
+        })  # fmt: skip
+        says_facts(self, verdicts["crashes"][1], "signal 11")
+        says_facts(self, verdicts["hangs"][1], "10 s")
+
+    def test_models_take_time_from_the_budget(self):
+        found = addend.torch.matrix(self.job(), layouts={"dp": 2}, minutes=1e-9)
+        self.assertEqual([one.verdict for one in found.outcomes], [NOT_TRIED])
+        self.assertIsNone(found.ok)
 
 
 class Command(unittest.TestCase):
@@ -282,6 +456,10 @@ class Command(unittest.TestCase):
             (["jobs.py", "--known", "none.txt"], "none.txt"),
             (["jobs.py", "jobs.py"], "jobs"),
             (["jobs.py", "--jobs", "0"], "0"),
+            (["jobs.py", "--minutes", "nan"], "nan"),
+            (["jobs.py", "--minutes", "-1"], "-1"),
+            (["jobs.py", "--minutes", "inf"], "inf"),
+            (["jobs.py", "--timeout", "0"], "0"),
             (["leaves.py"], "leaves.py"),
             (["jobs.py", "--formt", "json"], "--formt", "--format"),
         ):

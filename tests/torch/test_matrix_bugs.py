@@ -1,16 +1,10 @@
-"""Test what a matrix says of its wrong cells: each different bug once, and the program that shows it."""
+"""Test what a matrix says of its wrong cells: each different bug once."""
 
-import os
-import subprocess
-import sys
-import tempfile
 import unittest
 
-import addend
-from addend.torch._matrix import _bugs, _matrix, _reproduce
+from addend.torch._matrix import _bugs, _matrix
 from addend.torch._matrix._cells import MATCHES, WRONG, Cell, Layout, Outcome
 
-HANGS = 240  # seconds; many times what a program takes
 NORM, OTHER = "layers.{}.q_norm.weight", "layers.{}.k_norm.weight"
 EXPERTS = "layers.{}.experts.down_proj"
 PLANS = {
@@ -266,44 +260,6 @@ class BugsTest(unittest.TestCase):
         )
         self.assertEqual((bug.smallest.cell.model, bug.smallest.cell.microbatches, bug.param), ("b", 2, NORM.format(0)))
         self.assertEqual((bug.models, bug.styles, bug.module), (("b", "a"), ("all_reduced",), "layers.*.q_norm"))
-
-
-class ReproduceTest(unittest.TestCase):
-    def bug(self, **changed):
-        config = {"model_type": "qwen3", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
-        config.update(head_dim=8, intermediate_size=16, num_hidden_layers=1, vocab_size=61)
-        recipe = {"config": config, "auto": "AutoModelForCausalLM", "plans": {}, "versions": {"Transformers": "5.24.0"}}
-        name = changed.pop("name", "model.layers.0.self_attn.q_norm.weight")
-        outcome = cell(
-            "qwen3", changed.pop("layout", TP), changed.pop("count", 2), summed(name, [2, 1], cause("factor"))
-        )
-        (bug,) = _bugs.bugs([Outcome(**{**vars(outcome), "recipe": {**recipe, **changed}})])
-        return bug
-
-    def test_a_program_fails_where_the_bug_is_and_succeeds_elsewhere(self):
-        with tempfile.TemporaryDirectory() as folder:
-            paths = [_reproduce.write(self.bug(count=count), os.path.join(folder, str(count))) for count in (1, 2)]
-            for path in paths:
-                with open(path) as file:
-                    text = file.read()
-                self.assertNotIn("addend", text)
-                self.assertLess(len(text.splitlines()), 80)
-            plain, pipe = {"PATH": os.environ.get("PATH", "")}, subprocess.PIPE
-            some = [
-                subprocess.Popen([sys.executable, p], stdout=pipe, stderr=pipe, text=True, env=plain) for p in paths
-            ]
-            right, wrong = [one.communicate(timeout=HANGS) for one in some]
-        self.assertEqual([one.returncode for one in some], [0, 1], (right, wrong))
-        self.assertEqual(right[0].splitlines()[-1], "right")
-        self.assertIn("expected", wrong[0])
-        for word in ("q_norm.weight", "2 ranks", "'tp_size': 2"):
-            self.assertIn(word, wrong[1])
-
-    def test_a_bug_of_another_source_is_refused(self):
-        with tempfile.TemporaryDirectory() as folder, self.assertRaises(addend.InvalidError):
-            (bug,) = _bugs.bugs([cell("mine", TP, 2, *norms(2, 1))])
-            _reproduce.write(bug, folder)
-        self.assertEqual(os.path.exists(folder), False)
 
 
 if __name__ == "__main__":

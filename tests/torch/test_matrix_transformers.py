@@ -1,19 +1,19 @@
 """Test Transformers' architectures in a matrix: which there are, small models of the same kinds, batches that hide no
-mistake, and two cells: one that matches, and one whose gradients of norms are summed again."""
+mistake, and cells: what several microbatches show, what a job may do beside the plain one, and inputs with images."""
 
 import itertools
-import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import torch
-from says import raises_facts
+from says import raises_facts, says_facts
 
 import addend
-from addend.torch._matrix import _architectures, _matrix, _shrink, _transformers
-from addend.torch._matrix._cells import MATCHES, WRONG, Layout
-from addend.torch._matrix._tokens import FIRST, Tokens
+from addend.torch._matrix import _architectures, _matrix, _shrink, _transformers, _variants
+from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, RUNS, WRONG, Layout
+from addend.torch._matrix._tokens import FIRST, Tokens, token_loss
 from addend.torch._proof._axes import Axes
 
 try:
@@ -148,18 +148,99 @@ class Batches(unittest.TestCase):
         self.assertTrue(bool((seen["input_ids"][seen["attention_mask"] == 1] >= FIRST).all()))
 
 
+def counts_again(job, self, cell, folder):
+    """The job of a cell, in which earlier microbatches count again in the first layer's norms with each later one."""
+    made = job(self, cell, folder)
+    load = made.arguments["parallelize"]
+
+    def parallelize(model, mesh):
+        loaded = load(model, mesh)
+        for name, parameter in loaded.named_parameters():
+            if name.endswith("layers.0.input_layernorm.weight"):
+                parameter.register_post_accumulate_grad_hook(Again(cell.microbatches))
+        return loaded
+
+    made.arguments["parallelize"] = parallelize
+    return made
+
+
+class Again:
+    def __init__(self, microbatches):
+        self.microbatches, self.calls, self.before = microbatches, 0, None
+
+    def __call__(self, parameter):
+        if self.calls % self.microbatches:
+            parameter.grad.add_(self.before)
+        self.before = parameter.grad.clone()
+        self.calls += 1
+
+
+def verdicts(report):
+    return {one.cell.name: one.verdict for one in report.outcomes}
+
+
+def why(report):
+    return "\n".join(f"{one.cell.name}: {one.verdict}: {one.why}" for one in report.outcomes)
+
+
 class Cells(unittest.TestCase):
     def test_what_two_microbatches_show(self):
-        report = _matrix.matrix("llama", "qwen3", layouts=[{"tp": 2}], microbatches=[2, 1], timeout=300)
-        found = {o.cell.name: o.verdict for o in report.outcomes if not o.cell.layout.variant}
-        self.assertEqual(found["llama, tp=2, 2 microbatches"], MATCHES)
-        self.assertEqual(found["qwen3, tp=2, 1 microbatch"], MATCHES)
-        again = pathlib.Path(tf.__file__).with_name("distributed") / "tensor_parallel.py"
-        if "all_reduce(param.grad" in again.read_text(encoding="utf-8"):  # the release sums what has accumulated
-            self.assertEqual(found["qwen3, tp=2, 2 microbatches"], WRONG)
-            self.assertEqual([bug.styles for bug in report.bugs], [("replicated_with_grad_allreduce",)])
-            params = {name.rpartition(".self_attn.")[2] for name in report.bugs[0].params}
-            self.assertEqual(params, {"q_norm.weight", "k_norm.weight"})
+        job = _transformers.Transformers.job
+        with mock.patch.object(_transformers.Transformers, "job", lambda *words: counts_again(job, *words)):
+            report = _matrix.matrix("llama", layouts={"fsdp": 1, "tp": 2}, microbatches=[2, 1], timeout=300)
+        self.assertEqual(
+            verdicts(report),
+            {"llama, fsdp=1 tp=2, 2 microbatches": WRONG, "llama, fsdp=1 tp=2, 1 microbatch": MATCHES},
+            why(report),
+        )
+        self.assertEqual([bug.params for bug in report.bugs], [("model.layers.*.input_layernorm.weight",)])
+        self.assertEqual(report.bugs[0].microbatches, (2,))
+
+    def test_jobs_that_freeze_synchronise_once_or_run_in_bf16(self):
+        report = _matrix.matrix("llama", layouts=[{"fsdp": 2}], microbatches=[2], timeout=300)
+        self.assertEqual(
+            verdicts(report),
+            {
+                "llama, fsdp=2, 2 microbatches": MATCHES,
+                "llama, fsdp=2, frozen, 2 microbatches": MATCHES,
+                "llama, fsdp=2, no_sync, 2 microbatches": MATCHES,
+                "llama, fsdp=2, bf16, 1 microbatch": RUNS,
+            },
+            why(report),
+        )
+        trained = {o.cell.layout.variant: [p["name"] for p in o.report["params"]] for o in report.outcomes if o.report}
+        self.assertEqual(trained["no_sync"], trained[""])
+        self.assertTrue(trained["frozen"] and set(trained["frozen"]) < set(trained[""]))
+
+    def test_a_job_that_never_synchronises_is_wrong(self):
+        def never(model, microbatches, loss):
+            model.set_requires_gradient_sync(False)
+            for batch in microbatches:
+                loss(model, batch).backward()
+
+        found = self.of_variant("no_sync", mock.patch.object(_variants, "no_sync", never))
+        self.assertIn(found.verdict, (WRONG, CANNOT_TELL, CANNOT_RUN), found.why)
+
+    def test_a_gradient_in_bf16_that_is_not_finite_does_not_run(self):
+        def infinite(model, batch):
+            return token_loss(model, batch)[0] * float("inf"), 1
+
+        found = self.of_variant("bf16", mock.patch.object(_transformers, "token_loss", infinite))
+        self.assertEqual(found.verdict, CANNOT_RUN, found.why)
+        says_facts(self, found.why, "bf16")
+
+    def of_variant(self, variant, patch):
+        layouts = [Layout({"fsdp": 2}, variant=variant)]
+        with patch, mock.patch.object(_transformers.Transformers, "layouts", lambda self, model: layouts):
+            (found,) = _matrix.matrix("llama", microbatches=[2], timeout=300).outcomes
+        return found
+
+    def test_a_model_that_takes_images_gets_them(self):
+        report = _matrix.matrix("gemma3", layouts={"fsdp": 1, "tp": 2}, microbatches=[1], timeout=300)
+        self.assertEqual(list(verdicts(report).values()), [MATCHES], why(report))
+        (one,) = report.outcomes
+        self.assertEqual((one.missing, [name for name in one.unobserved if ".vision_tower.head." not in name]), ((), []))
+        self.assertTrue(any("vision" in param["name"] for param in one.report["params"]))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from addend.torch._matrix._cells import (
     Source,
     Wanted,
 )
+from addend.torch._proof import _ranks
 
 MICROBATCHES = (2, 1, 3)  # two first: most mistakes that one microbatch shows are in two as well, and others are not
 ALL = "transformers"  # the word for every architecture of Transformers with a plan
@@ -138,7 +139,7 @@ def _flat(models: Iterable[Any]) -> List[Model]:
         elif isinstance(model, (str, os.PathLike, Mapping)):
             found.append(model)
         else:
-            raise addend.InvalidError(f"a model is a name, a file or a dictionary, not {type(model).__name__}")
+            raise addend.InvalidError(f"{model!r} is no model: a name, a file or a dictionary")
     return found
 
 
@@ -234,7 +235,7 @@ class Matrix:
         except addend.InvalidError:
             raise
         except Exception as error:  # a framework's own, of one architecture of many
-            self._refuse(model, CANNOT_RUN, f"{type(error).__name__}: {error}", traceback.format_exc())
+            self._refuse(model, CANNOT_RUN, _ranks.told(error), traceback.format_exc())
             return []
         return [
             (microbatches.index(count) if count in microbatches else 0, j, Cell(model, layout, count))

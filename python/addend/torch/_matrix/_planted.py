@@ -144,8 +144,8 @@ def planted(job: Job, seconds: float) -> Tuple[Planted, ...]:
     """What came of each mistake, planted in a cell that matches; no further one is begun after so many seconds."""
     rules = job.rules()
     fields = {field.name for field in dataclasses.fields(Task)}
-    told = {name: value for name, value in job.arguments.items() if name in fields}
-    task = Task(**{**told, "mesh": parse(told["mesh"]), "sabotage": False})
+    given = {name: value for name, value in job.arguments.items() if name in fields}
+    task = Task(**{**given, "mesh": parse(given["mesh"]), "sabotage": False})
     axes = Axes(task.mesh)
     _check.import_once()
     with tempfile.TemporaryDirectory(prefix="addend-planted-", ignore_cleanup_errors=True) as folder:
@@ -345,7 +345,7 @@ def _inside(cell: _Cell) -> List[Planted]:
         if plan is None:
             raise addend.RankDiedError(f"hooks and collectives were not tried: {ended}")
         results, is_open = _progress(cell, folder)
-        found += [_told(plan[begun + i], one) for i, one in enumerate(results)]
+        found += [_judged(plan[begun + i], one) for i, one in enumerate(results)]
         if ended and is_open:
             found.append(_answer(plan[len(found)], NOTICED, f"cannot run: {ended}"))
         if time.monotonic() > cell.end:
@@ -389,7 +389,7 @@ def _progress(cell: _Cell, folder: str) -> Tuple[List[Tuple[Tuple[str, str], ...
     return list(zip(*everyones)), is_open
 
 
-def _told(mistake: _Mistake, results: Sequence[Tuple[str, str]]) -> Planted:
+def _judged(mistake: _Mistake, results: Sequence[Tuple[str, str]]) -> Planted:
     wrong = next((wrong for wrong, _ in results if wrong), "")
     changed = next((changed for _, changed in results if changed), "")
     if wrong:

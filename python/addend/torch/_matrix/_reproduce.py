@@ -31,13 +31,7 @@ import sys
 import tempfile
 import traceback
 
-
-def cannot_run(*error):
-    traceback.print_exception(*error)
-    os._exit(2)
-
-
-sys.excepthook = cannot_run
+sys.excepthook = lambda *error: (traceback.print_exception(*error), os._exit(2))
 os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
 
 import torch
@@ -72,8 +66,7 @@ def gradient(model, microbatches):
 
 def one_rank(rank, folder, tokens, expected, bad):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
-    late, store = datetime.timedelta(minutes=5), f"file://{{folder}}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS, timeout=late)
+    dist.init_process_group("gloo", f"file://{{folder}}/store", datetime.timedelta(minutes=5), RANKS, rank)
     model = AUTO.from_pretrained(folder, distributed_config=DistributedConfig(**LAYOUT), **MODEL).train()
     found = gradient({model}, tokens[:, rank * REPLICAS // RANKS])
     if rank == 0:
