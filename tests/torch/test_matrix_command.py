@@ -94,6 +94,7 @@ class Commands(unittest.TestCase):
     def interrupted(self, number):
         """The command on a cell that matches and one that hangs, with a signal when both ranks hang."""
         self.file(JOBS + HANGING)
+        (self.folder / "pids").unlink(missing_ok=True)
         words = [PROGRAM, "torch-matrix", "jobs.py", "--microbatches", "1", "--json", "--html", "page.html"]
         one = subprocess.Popen(
             [*words, "--timeout", str(10 * HANGS)],
@@ -118,7 +119,6 @@ class Commands(unittest.TestCase):
                 says_facts(self, err, f"signal {number:d}", number.name)
                 self.assertIn(number.name, (self.folder / "page.html").read_text(encoding="utf-8"))
                 self.wait_for(lambda: not any(map(is_alive, self.pids())))
-                (self.folder / "pids").unlink()
 
     def test_cells_end_with_a_command_that_is_killed(self):
         status, _, err = self.interrupted(signal.SIGKILL)
@@ -159,7 +159,7 @@ class Commands(unittest.TestCase):
         self.assertEqual((found, done.returncode), ({"leaves": CANNOT_RUN, "jobs": MATCHES}, UNFINISHED))
 
     def test_an_error_that_nothing_expects_names_the_file_of_which_it_is(self):
-        self.file(JOBS + "\nclass Odd(list):\n    def __iter__(self):\n        raise KeyError('odd')\nmeshes = Odd()\n")
+        self.file(JOBS + "\nclass Odd(list):\n    def __iter__(self):\n        raise KeyError('odd')\nmeshes = Odd([{'dp': 2}])\n")
         done = self.run_command("jobs.py")
         self.assertNotIn(done.returncode, (HOLDS, IS_NO), done.stderr)
         says_facts(self, done.stderr, "jobs.py", "KeyError")

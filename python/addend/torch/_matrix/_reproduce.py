@@ -22,17 +22,17 @@ _PROGRAM = '''"""{title}
 {about}
 
 Run: python3 {file}   (CPU, {ranks} processes on gloo; needs torch and transformers only)
-Exit status: 1 the bug is there, 0 it is not there, 2 the program cannot run.
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
 """
 
 import datetime
 import os
 import sys
 import tempfile
-import traceback
 
-sys.excepthook = lambda *error: (traceback.print_exception(*error), os._exit(2))
 os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))
 
 import torch
 import torch.distributed as dist

@@ -277,7 +277,9 @@ def page(report: MatrixReport) -> str:
             for row in rows
         ),
         bugs="".join(f"<pre>{html.escape(_bug(i, bug))}</pre>" for i, bug in enumerate(report.bugs, 1)),
-        notes="".join(f"<p>{html.escape(line)}</p>" for line in (*_planted(report), *_unobserved(report))),
+        notes="".join(
+            f"<p>{html.escape(line)}</p>" for line in (*_planted(report), *_unobserved(report), *_reasons(report))
+        ),
         details="".join(
             f"<details><summary>{html.escape(f'{one.verdict}: {one.cell.name}: {one.why[:_WIDTH]}')}</summary>"
             f"<pre>{html.escape(one.text or one.why)}</pre></details>\n"
