@@ -50,6 +50,12 @@ def see(module, inputs, output):
     module.seen.add_(output.detach().sum())
 meshes = [{"dp": 2}]
 """
+ODD = """
+class Odd(list):
+    def __iter__(self):
+        raise KeyError("odd")
+meshes = Odd([{"dp": 2}])
+"""
 
 
 def is_alive(pid):
@@ -159,7 +165,7 @@ class Commands(unittest.TestCase):
         self.assertEqual((found, done.returncode), ({"leaves": CANNOT_RUN, "jobs": MATCHES}, UNFINISHED))
 
     def test_an_error_that_nothing_expects_names_the_file_of_which_it_is(self):
-        self.file(JOBS + "\nclass Odd(list):\n    def __iter__(self):\n        raise KeyError('odd')\nmeshes = Odd([{'dp': 2}])\n")
+        self.file(JOBS + ODD)
         done = self.run_command("jobs.py")
         self.assertNotIn(done.returncode, (HOLDS, IS_NO), done.stderr)
         says_facts(self, done.stderr, "jobs.py", "KeyError")
