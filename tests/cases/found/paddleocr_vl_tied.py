@@ -1,0 +1,108 @@
+"""A wrong gradient in Transformers 5.24.0, PyTorch 2.15.0+cu132.
+
+Embedding and head of a model that takes images are tied, and their rows do not divide by the ranks: after the first
+step of the optimizer one of the two has stale weights, and gradients are wrong from the second step on. Both are in the
+root's group of `fully_shard`, but they are tied after it has made two parameters of them.
+
+Run: python3 paddleocr_vl_tied.py   (CPU, 2 processes on gloo; needs torch and transformers only)
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
+"""
+
+import os
+import sys
+import tempfile
+import traceback
+
+os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (traceback.print_exception(*error, file=sys.__stderr__), os._exit(2))
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+import transformers
+from transformers.distributed import DistributedConfig
+
+CONFIG = {
+    "model_type": "paddleocr_vl",
+    "text_config": {
+        "vocab_size": 97,
+        "hidden_size": 64,
+        "intermediate_size": 14,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 64,
+        "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default", "mrope_section": [2, 3, 3]},
+        "use_cache": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "tie_word_embeddings": True,
+    },
+    "vision_config": {
+        "hidden_size": 64,
+        "intermediate_size": 14,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 16,
+        "patch_size": 4,
+    },
+    "image_token_id": 3,
+    "video_token_id": 4,
+    "vision_start_token_id": 6,
+    "vision_end_token_id": 7,
+}
+LAYOUT = {"fsdp_size": 2}
+RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has rows of its own
+NAME, STEPS = "model.language_model.embed_tokens.weight", 1
+MODEL = dict(dtype=torch.float64, attn_implementation="eager", experts_implementation="eager")
+AUTO = transformers.AutoModelForImageTextToText
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+def gradient(model, microbatches):
+    """The gradient of NAME, after STEPS steps, for the mean over microbatches of the mean loss of the next token."""
+    for step in range(STEPS + 1):
+        model.zero_grad()
+        for tokens in microbatches:
+            logits = model(input_ids=tokens).logits
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+            (loss / len(microbatches)).backward()
+        if step < STEPS:
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+    grad = model.get_parameter(NAME).grad
+    return grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+
+
+def one_rank(rank, folder, tokens, expected, bad):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    model = AUTO.from_pretrained(folder, distributed_config=DistributedConfig(**LAYOUT), **MODEL).train()
+    assert hasattr(model, "unshard"), "fsdp_size is without effect in this release of Transformers"
+    found = gradient(model, tokens[:, rank * REPLICAS // RANKS])
+    if rank == 0:
+        worst = (found - expected).abs().nan_to_num(torch.inf).argmax()
+        right, wrong = (float(value.flatten()[worst]) for value in (expected, found))
+        print(f"{NAME}, element {int(worst)}: expected {right:.6g}, found {wrong:.6g}")
+        bad.value = not torch.allclose(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = AUTO.from_config(transformers.AutoConfig.for_model(**CONFIG), **MODEL).train()
+    with torch.no_grad():  # parameters away from ones and zeros
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    tokens = torch.randint(8, 97, (MICROBATCHES, REPLICAS, 1, 9))
+    bad = mp.get_context("spawn").Value("b", False)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        expected = gradient(model, tokens.flatten(1, 2))
+        mp.spawn(one_rank, (folder, tokens, expected, bad), RANKS)
+    if bad.value:
+        sys.exit(f"WRONG: the gradient of {NAME} on {RANKS} ranks ({LAYOUT})")
+    print("right")
