@@ -103,6 +103,45 @@ class Losses(unittest.TestCase):
         self.assertIsNone(report.factor)
 
 
+class Split(Function):
+    """Two outputs of one call."""
+
+    @staticmethod
+    def forward(context, x):
+        return x * 1.0, x * 2.0
+
+    @staticmethod
+    def backward(context, first, second):
+        return first + 2 * second
+
+
+class Both(Net):
+    """Returns two outputs, of which the loss reads one; it may be given a number by which it divides them."""
+
+    def forward(self, x, count=None):
+        y = super().forward(x)
+        return Split.apply(y if count is None else y / count)
+
+
+def one_of_two(model, x, **more):
+    return model(x, **more)[1].square().sum(), len(x)
+
+
+class SeveralOutputs(unittest.TestCase):
+    def test_one_that_gets_no_gradient(self):
+        """The hook on it is called with None, for its Function has another output that gets one."""
+        self.assertTrue(checked(one_of_two, make_model=Both).ok)
+
+    def test_a_model_that_is_given_more_than_in_one_process(self):
+        def loss(model, x):
+            more = {"count": torch.tensor(1.5, dtype=torch.float64)} if dist.is_initialized() else {}
+            return one_of_two(model, x, **more)
+
+        report = checked(loss, make_model=Both)
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.place, report.begins.calls), ("loss", ()), report)
+
+
 def in_two_passes(model, microbatches, loss_of):
     """First the gradients of the input and of `up`, then those of the other weights, from the same forward."""
     for x in microbatches:

@@ -147,7 +147,9 @@ class Trace:
         self.record.values[key] = array(tensor)
         self.record.order.append(key)
 
-    def _keep_gradient(self, key: Key, gradient: torch.Tensor) -> None:
+    def _keep_gradient(self, key: Key, gradient: Optional[torch.Tensor]) -> None:
+        if gradient is None:  # another output of the same autograd Function, as DDP's around a model's, has one
+            return
         task, passes = torch._C._current_graph_task_id(), self._passes.setdefault(key, {})
         if passes and _weights_alone():
             return

@@ -278,7 +278,7 @@ class Modules:
     def forward(self) -> Optional[Begins]:
         """Where the forward is first wrong: the first module whose output is neither one process's, nor a part of it,
         nor an addend; or where a sum is missing before that."""
-        ordered = self.ordered("forward")
+        ordered = [module for module in self.ordered("forward") if not self._otherwise(module.name)]
         first = next((m for m in ordered if m.lost("out") and not m.lost("in")), None)
         lost = next((m for m in ordered if m.lost("in") or m.lost("out")), None)
         if first is None and lost is not None:
@@ -304,6 +304,14 @@ class Modules:
             )
         text = "its inputs are those of one process, and its output is neither that, nor a part of it, nor an addend"
         return self.begins("forward", first.name, text, Nothing, None)
+
+    def _otherwise(self, name: str) -> bool:
+        """Whether a module is called with another number of tensors than in one process, as where the job's model
+        computes its loss itself and is given a count: what it gives is then rightly another thing."""
+        counts = [
+            sum(key[:3] == (name, 0, "in") for key in record.values) for record in (self.whole, *self.ranks.values())
+        ]
+        return any(count not in (0, counts[0]) for count in counts[1:])
 
     def missing(self) -> Optional[Begins]:
         """The error, if a part of the model's output in one process is on no rank: then ranks do not have the whole
