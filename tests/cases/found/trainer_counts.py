@@ -4,8 +4,8 @@ usage: trainer_counts.py gpt2|tp|bert [--repair]
 
 gpt2  Causal models whose class has no "ForCausalLM" or "ForConditionalGeneration" in its name (GPT2LMHeadModel,
       OpenAIGPTLMHeadModel, CTRLLMHeadModel, BertLMHeadModel, ReformerModelWithLMHead and others) have the loss of
-      causal models, and Trainer counts the first label of each row, which that loss never reads: gradients are too small.
-      --repair asks for the model's loss function instead of its name.
+      causal models, and Trainer counts the first label of each row, which that loss never reads: gradients are too
+      small. --repair asks for the model's loss function instead of its name.
 tp    With average_tokens_across_devices=False the count is a rank's own, and is divided by the number of
       tensor-parallel ranks all the same, as if it had been summed over them: gradients are tp times too large.
       --repair divides only what was summed.

@@ -145,10 +145,16 @@ def padded(rows, first, second=None):
     return tokens, mask
 
 
+def seen(rows, completion):
+    """Which tokens are no padding."""
+    sizes = torch.tensor([len(row["prompt_ids"]) + len(row[completion]) for row in rows])
+    return (torch.arange(int(sizes.max())) < sizes[:, None]).long()
+
+
 def logps_of(model, rows, completion):
     """(the logarithm of each next token's probability, which of them belong to completions)"""
     tokens, mask = padded(rows, "prompt_ids", completion)
-    logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
+    logits = model(input_ids=tokens, attention_mask=seen(rows, completion), use_cache=False).logits[:, :-1]
     return logits.log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1), mask[:, 1:].to(logits.dtype)
 
 
@@ -165,7 +171,8 @@ def sft_loss(kind):
     def loss(model, batch):
         rows = batch["examples"]
         tokens, mask = padded(rows, "prompt_ids", "completion_ids")
-        logs = model(input_ids=tokens, use_cache=False).logits[:, :-1].log_softmax(-1)
+        out = model(input_ids=tokens, attention_mask=seen(rows, "completion_ids"), use_cache=False)
+        logs = out.logits[:, :-1].log_softmax(-1)
         own = logs.gather(-1, tokens[:, 1:, None]).squeeze(-1)
         each = -own
         if kind == "dft":
@@ -325,6 +332,8 @@ def trained(kind, model, parallelism_config=None, **told):
     if kind == "sft":
         told["dataset_kwargs"] = {"skip_prepare_dataset": True}
         data = Dataset.from_dict({"input_ids": [[3, 4]] * 8, "labels": [[3, 4]] * 8})
+    if kind in ("sft", "dpo"):
+        told["router_aux_loss_coef"] = 0.0  # that loss is a mean of each microbatch's own
     arguments = config(
         output_dir=tempfile.mkdtemp(), use_cpu=True, ddp_backend="gloo", report_to=[], save_strategy="no", bf16=False,
         disable_tqdm=True, logging_strategy="no", max_grad_norm=0.0, max_steps=1, optim="adamw_torch",
