@@ -15,7 +15,7 @@ from torch import nn
 
 import addend
 from addend.torch import check
-from addend.torch._proof import _report, _words
+from addend.torch._proof import _losses, _report, _words
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._factors import Factors
 from addend.torch._proof._job import Held, Part, Task, Whole
@@ -150,6 +150,15 @@ def wrong_once():
     """A report whose only parameter is wrong."""
     report = judged([[0.25], [0.75]])
     return dataclasses.replace(report, ok=False, params=(dataclasses.replace(report.params[0], ok=False),))
+
+
+class Cancelled(unittest.TestCase):
+    def test_losses_that_cancel_are_only_rounding(self):
+        """As those of advantages do, whose mean is 0."""
+        axes = Axes({"dp": 2})
+        for last, is_right in ((-0.75, True), (-0.75 + 1e-11, False)):
+            found = list(_losses.readings({0: [0.5, 0.25], 1: [3e-17, last]}, axes))
+            self.assertEqual(_losses.nearest(found, 1e-17).error(1e-17) == 0, is_right)
 
 
 class Bounds(unittest.TestCase):

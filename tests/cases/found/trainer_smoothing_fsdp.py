@@ -3,8 +3,10 @@ from_pretrained(distributed_config=...) divided it: labels are not shifted, so t
 instead of the next one. Trainer.compute_loss looks for the name of the class, which fully_shard has made
 "FSDPLlamaForCausalLM". A model for images and text is not in that table under any name, without FSDP too.
 
-Exit status 1 if the Trainer's loss is not that of shifted labels. With --repair the class below FSDP's is looked at.
-Words: --repair, llava (a model for images and text, in DDP)."""
+With --repair labels are shifted where the model's own loss shifts them.
+usage: trainer_smoothing_fsdp.py [llava] [--repair], llava: a model for images and text, in DDP
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
+"""
 
 import os
 import sys
@@ -74,4 +76,7 @@ if __name__ == "__main__":
     try:
         mp.spawn(main, (folder, sys.argv[1:]), 2)
     except mp.ProcessExitedException as error:
-        os._exit(error.exit_code)
+        os._exit(1 if error.exit_code == 1 else 2)
+    except Exception as error:
+        print(error)
+        os._exit(2)

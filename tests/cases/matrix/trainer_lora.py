@@ -1,11 +1,11 @@
-"""LoRA of PEFT 0.21 under Transformers' Trainer, for `addend torch-matrix`: over data-parallel ranks, and on models that
-are divided when they are loaded, whose adapters the Trainer itself keeps the same on all ranks."""
+"""LoRA of PEFT 0.21 under Transformers' Trainer, for `addend torch-matrix`: over data-parallel ranks, and on models
+that are divided when they are loaded, whose adapters the Trainer itself keeps the same on all ranks."""
 
 import peft_lora
-import trainer
-from trainer import Parallelism, batches_of, loss_of, norm, optimizer, run, tokens_of  # noqa: F401: of the matrix
 
-NEEDS = peft_lora.NEEDS
+import trainer
+
+NEEDS = ["--no-deps peft==0.21.2"]
 trainer.SHIFTED += ("PeftModel", "PeftModelForCausalLM")
 models = {
     name: peft_lora.models[name]
@@ -20,7 +20,7 @@ def replicas(model, mesh):
 def loaded(**sizes):
     def parallelize(model, mesh):
         parts = peft_lora.loaded(model, mesh, **sizes)
-        more = {"parallelism_config": Parallelism()} if "tp_size" in sizes else {}
+        more = {"parallelism_config": trainer.Parallelism()} if "tp_size" in sizes else {}
         return trainer.trained(parts, **more)
 
     return parallelize
@@ -36,4 +36,4 @@ layouts = {
         "parallelize": loaded(dp_replicate_size=2, fsdp_size=2),
     },
 }
-batches, loss, steps = batches_of(tokens_of, True, True), loss_of(), 0
+batches, loss, run = trainer.batches_of(trainer.tokens_of, True, True), trainer.loss_of(), trainer.run

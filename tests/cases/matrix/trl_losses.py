@@ -380,7 +380,7 @@ JOBS = {
 HERE = {"ddp", "ddp of three", "plugin", "loaded fsdp", "loaded tp"}
 
 
-def parallelized(kind, how, told):
+def with_trainer(kind, how, told):
     """`how` of the other file, with this file's trainer in place of its own."""
 
     def parallelize(model, mesh):
@@ -403,7 +403,7 @@ layouts = {
     named(name, job): {
         "mesh": mesh,
         "models": models_of(kind, name),
-        "parallelize": parallelized(kind, how, told),
+        "parallelize": with_trainer(kind, how, told),
         "batches": batches_of(weigh, even=kind in ("dpo", "reward", "grpo")),
         "loss": loss,
     }

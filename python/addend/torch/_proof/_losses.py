@@ -8,6 +8,8 @@ from typing import Iterator, List, Mapping, NamedTuple, Sequence
 
 from addend.torch._proof._axes import Axes
 
+_ROUNDING = 1e-13  # of the largest loss: sums of losses that cancel are only rounding
+
 
 class Reading(NamedTuple):
     """One way to read the losses: a number for every group of ranks over which they are summed or averaged."""
@@ -15,10 +17,11 @@ class Reading(NamedTuple):
     values: List[float]
     total: float  # what the first group's losses add up to
     mean: str = ""  # over what a mean is taken, in words; "": every loss is added
+    rounding: float = 0.0  # of the losses: what is left where they cancel
 
     def error(self, alone: float) -> float:
         """The largest difference to one process's loss, relative to it; infinite if a value is no number."""
-        off = [abs(value - alone) for value in self.values]
+        off = [max(abs(value - alone) - self.rounding, 0.0) for value in self.values]
         return max(off) / max(abs(alone), 1e-300) if all(map(math.isfinite, off)) else math.inf
 
 
@@ -27,6 +30,7 @@ def readings(losses: Mapping[int, Sequence[float]], axes: Axes) -> Iterator[Read
     and do either over microbatches; a loss that ranks have in common is read once."""
     several = ["microbatches"] * any(len(some) > 1 for some in losses.values())
     choices = [frozenset(), *axes.subsets()]
+    rounding = _ROUNDING * max((abs(loss) for some in losses.values() for loss in some), default=0.0)
     for some, mean in itertools.product(choices, choices):
         if not mean <= some:
             continue
@@ -35,10 +39,13 @@ def readings(losses: Mapping[int, Sequence[float]], axes: Axes) -> Iterator[Read
         each = [sum(sum(losses[rank]) / len(losses[rank]) for rank in fibre) for fibre in fibres]
         sizes = [len({tuple(axes.coordinate(rank)[axis] for axis in mean) for rank in f}) for f in fibres]
         over, all_over = [axes.text(mean)] * bool(mean), [axes.text(some)] * bool(some)
-        yield Reading([value / size for value, size in zip(sums, sizes)], sums[0], " and ".join(over))
-        yield Reading([value / size for value, size in zip(each, sizes)], sums[0], " and ".join(over + several))
+        yield Reading([value / size for value, size in zip(sums, sizes)], sums[0], " and ".join(over), rounding)
+        yield Reading(
+            [value / size for value, size in zip(each, sizes)], sums[0], " and ".join(over + several), rounding
+        )
         counts = [sum(len(losses[rank]) for rank in fibre) for fibre in fibres]
-        yield Reading([value / count for value, count in zip(sums, counts)], sums[0], " and ".join(all_over + several))
+        several_means = [value / count for value, count in zip(sums, counts)]
+        yield Reading(several_means, sums[0], " and ".join(all_over + several), rounding)
 
 
 def nearest(found: Sequence[Reading], alone: float) -> Reading:
