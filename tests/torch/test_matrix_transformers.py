@@ -11,7 +11,7 @@ import torch
 from says import raises_facts, says_facts
 
 import addend
-from addend.torch._matrix import _architectures, _matrix, _shrink, _transformers, _variants
+from addend.torch._matrix import _architectures, _inputs, _matrix, _shrink, _transformers, _variants
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, RUNS, WRONG, Layout
 from addend.torch._matrix._tokens import FIRST, Tokens, token_loss
 from addend.torch._proof._axes import Axes
@@ -99,6 +99,16 @@ class Small(unittest.TestCase):
             count = getattr(small, "num_experts", None) or getattr(small, "n_routed_experts", experts)
             self.assertEqual(count % experts, 0, name)
 
+    def test_no_process_draws_numbers_of_its_own(self):
+        seed_oss, _ = _architectures.full("seed_oss").small(2, 1)  # its own rates are 0.1
+        self.assertEqual((seed_oss.attention_dropout, seed_oss.residual_dropout), (0.0, 0.0))
+        phimoe, _ = _architectures.full("phimoe").small(2, 2)
+        self.assertEqual(phimoe.router_jitter_noise, 0.0)
+
+    def test_an_indexer_keeps_its_one_head(self):
+        small, missing = _architectures.full("qwen4_exp_text").small(2, 2)
+        self.assertEqual((small.indexer_kv_heads, missing), (1, ()))
+
     def test_what_is_lacked_is_told(self):
         layers = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2)), torch.nn.Linear(2, 2)]
         both, one = torch.nn.Module(), torch.nn.Module()
@@ -146,6 +156,34 @@ class Batches(unittest.TestCase):
         seen = parts[0][0]
         self.assertTrue(bool((seen["weights"][seen["attention_mask"][:, 1:] == 0] == 0).all()))
         self.assertTrue(bool((seen["input_ids"][seen["attention_mask"] == 1] >= FIRST).all()))
+
+
+def _made(name):
+    full = _architectures.full(name)
+    config, _ = full.small(2, 2)
+    torch.manual_seed(1)
+    return full.auto.from_config(config, dtype=torch.float64).train()
+
+
+class Inputs(unittest.TestCase):
+    def test_dropout_makes_no_row_depend_on_others(self):
+        model = _made("seed_oss")
+        self.assertEqual(_inputs.inputs_of(model, ["fsdp"], 2)[1], ())
+        self.assertTrue(model.training)
+
+    def test_what_draws_in_training_runs_in_evaluation(self):
+        model = _made("phimoe")  # its router chooses experts at random in training
+        _, lacks = _inputs.inputs_of(model, ["fsdp"], 2)
+        self.assertFalse(model.training)
+        self.assertEqual(["random numbers" in lack for lack in lacks], [True])
+
+    def test_a_drafter_takes_states_of_another_model(self):
+        model = _made("muse_glimmer_assistant")
+        tokens, lacks = _inputs.inputs_of(model, ["fsdp"], 2)
+        batch = tokens.rows(torch.Generator().manual_seed(1), 2, tokens.padding)
+        self.assertEqual(lacks, ())
+        self.assertEqual(batch["attention_mask"].shape[1], 2 * batch["noise_embeds"].shape[1])
+        self.assertEqual(int((batch["attention_mask"] == 0).sum()), tokens.padding)
 
 
 def counts_again(job, self, cell, folder):

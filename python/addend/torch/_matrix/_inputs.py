@@ -14,6 +14,7 @@ import addend
 from addend.torch._matrix._tokens import Batch, Tokens, token_loss
 
 _ROUNDING = 1e-5  # relative; some models compute in f32
+_VOCABULARY = 97  # of a model that takes no tokens
 _SIDE = 4  # patches along each side of an image
 _MARKS = ("token_type_ids", "mm_token_type_ids")  # inputs that are 1 at the tokens of images
 Images = Callable[[int, torch.Generator], Batch]  # (their number, a generator) -> the inputs that hold them
@@ -148,18 +149,42 @@ def _seeing(model: Any, plain: Tokens, takes: Mapping[str, Any]) -> Tuple[Tokens
     return plain, f"no images: {why}"
 
 
+def _draft(config: Any, ids: torch.Tensor, generator: torch.Generator) -> Batch:
+    """The inputs of a model that drafts tokens from the hidden states of another: embeddings, and as many states."""
+    rows, length = ids.shape
+    states = _drawn(rows, length, config.hidden_size * len(config.target_layer_ids), generator=generator)
+    noise = _drawn(rows, length, config.hidden_size, generator=generator)
+    seen = torch.cat([torch.ones_like(ids), (ids != 0).long()], 1)
+    return {"noise_embeds": noise, "context_hidden_states": states, "attention_mask": seen}
+
+
+def _draws(model: Any, tokens: Tokens) -> bool:
+    """Whether a forward of the model draws random numbers."""
+    before = torch.get_rng_state()
+    with contextlib.suppress(Exception):  # the check says it
+        _loss(model, tokens)
+    return not torch.equal(before, torch.get_rng_state())
+
+
 def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> Tuple[Tokens, Tuple[str, ...]]:
     """The batches that a model takes, and what they lack: images that the model takes in no known form, padding that
-    makes its loss no number. Batches are tried on the model, without gradients."""
+    makes its loss no number. Batches are tried on the model, without gradients. A model that draws random numbers in
+    training, of which each process has its own, is set to evaluation."""
     takes = inspect.signature(model.forward).parameters
 
-    def decoded(ids: torch.Tensor, generator: torch.Generator) -> Batch:
+    def other(ids: torch.Tensor, generator: torch.Generator) -> Batch:
+        if "noise_embeds" in takes:
+            return _draft(model.config, ids, generator)
         return {"decoder_input_ids": ids} if "decoder_input_ids" in takes else {}
 
-    tokens, blind = _seeing(
-        model, Tokens(model.config.get_text_config().vocab_size, axes, microbatches, decoded), takes
-    )
-    lacks = [blind] if blind else []
+    vocabulary = getattr(model.config.get_text_config(), "vocab_size", None) or _VOCABULARY
+    plain = Tokens(vocabulary, axes, microbatches, other)
+    lacks = []
+    if model.training and _draws(model, plain):
+        model.eval()
+        lacks.append("random numbers of training: it runs in evaluation")
+    tokens, blind = _seeing(model, plain, takes)
+    lacks += [blind] * bool(blind)
     if blind or not tokens.places:
         _need_apart(model, tokens)
     with contextlib.suppress(Exception):  # the check says it

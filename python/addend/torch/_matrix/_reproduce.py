@@ -66,7 +66,7 @@ def gradient(model, microbatches):
 def one_rank(rank, folder, tokens, expected, bad):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
     dist.init_process_group("gloo", f"file://{{folder}}/store", datetime.timedelta(minutes=5), RANKS, rank)
-    model = AUTO.from_pretrained(folder, distributed_config=DistributedConfig(**LAYOUT), **MODEL).train()
+    model = AUTO.from_pretrained(folder, distributed_config=DistributedConfig(**LAYOUT), **MODEL).{mode}()
     found = gradient({model}, tokens[:, rank * REPLICAS // RANKS])
     if rank == 0:
         worst = (found - expected).abs().nan_to_num(torch.inf).argmax()
@@ -78,7 +78,7 @@ def one_rank(rank, folder, tokens, expected, bad):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    model = AUTO.from_config(transformers.AutoConfig.for_model(**CONFIG), **MODEL).train()
+    model = AUTO.from_config(transformers.AutoConfig.for_model(**CONFIG), **MODEL).{mode}()
     with torch.no_grad():  # parameters away from ones and zeros
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.1)
@@ -236,6 +236,7 @@ def program(bug: Bug, file: str) -> str:
         dtype="float64" if is_fine else "float32",
         bound="1e-5" if is_fine else "1e-3",
         auto=recipe["auto"],
+        mode="train" if recipe.get("training", True) else "eval",
         vocabulary=_vocabulary(recipe["config"]),
         **_of_variant(layout.variant),
         **_of_output(recipe),

@@ -77,6 +77,7 @@ RULES: Tuple[Tuple[str, Rule], ...] = (
     (r"topk_group|n_limited_groups", _plain(1)),
     (r"mamba_n_heads|mamba_num_heads", _mamba_heads),
     (r"mamba_d_ssm", lambda value, sizes, full: 2 * sizes.hidden),
+    (r"indexer_kv_heads", _plain(2)),  # no layout shares them
     (r"(.*_)?num_(key_value|kv)_heads|linear_num_key_heads|multi_query_num_kv_heads|.*_kv_heads", _key_heads),
     (r"(.*_)?num_(attention_|sliding_attention_)?heads|n_heads?|.*_n_heads|num_heads|linear_num_value_heads"
      r"|linear_num_heads|num_attention_heads_per_layer|(.*_)?attention_heads", _heads),
@@ -111,7 +112,8 @@ RULES: Tuple[Tuple[str, Rule], ...] = (
     (r"mamba_dt_rank|router_hidden_size|d_rel", _plain(5)),
     (r"block_multiple_of|make_ngram_vocab_size_divisible_by", _plain(1)),
     (r"first_k_dense_replace|num_dense_layers|n_input_layers|n_output_layers|n_recurrent_layers", _plain(1)),
-    (r"(base|latent)_channels|.*_out_channels?|decoder_attention_num_groups|num_filters", _plain(32)),
+    (r"(base|latent)_channels|.*_out_channels?|decoder_attention_num_groups", _plain(32)),
+    (r"num_filters", _plain(4)),  # each further block doubles them
     (r"n_groups|mamba_n_groups", _plain(2)),
     (r"o_groups", _plain(2)),
     (r"num_kv_shared_layers", _plain(1)),
@@ -126,6 +128,7 @@ _OTHER = 8
 FIRST = 9
 _TOKEN = r"(.*_token_(?:id|index)|bo[ai]_token_index|eo[ai]_token_index)"
 _DEPTH = r"num_hidden_layers|n_layers?|num_layers|depth|num_blocks|encoder_layers|decoder_layers|.*_num_layers"
+_RANDOM = r".*dropout.*|.*_pdrop|.*drop_(rate|path.*|prob.*)|.*layer_?drop.*|.*jitter_noise"  # each process draws its own
 _PLACES = r".*(layers|_idxs|_indices|_indexes|_layer_ids)"  # names of lists of the numbers of layers
 _MROPE = "mrope_section"
 
@@ -193,6 +196,8 @@ def value_of(name: str, value: Any, sizes: Sizes, layers: int, full: Mapping[str
         return value if value is None else TOKENS.get(name.split("_token_")[0], _OTHER)
     if name == "use_cache":
         return False
+    if re.fullmatch(_RANDOM, name) and type(value) in (int, float):
+        return 0.0
     if isinstance(value, dict):
         return _rope(value, sizes, layers, full)
     if isinstance(value, (list, tuple)) and all(type(one) is int for one in value):

@@ -78,7 +78,9 @@ class Transformers:
         small = _Small(full.auto, config, layout, folder)
         torch.set_num_threads(1)  # ranks are forked from this process
         replicas = [axis for axis in layout.mesh if axis != "tp"]
-        tokens, lacks = _inputs.inputs_of(small.make_model(), replicas, cell.microbatches)
+        model = small.make_model()
+        tokens, lacks = _inputs.inputs_of(model, replicas, cell.microbatches)
+        small = dataclasses.replace(small, training=model.training)
         if layout.variant == _variants.BF16:
             small.make_model(torch.bfloat16).save_pretrained(folder)
             work = _variants.one_step(small.loaded, tokens.batches, token_loss, layout.mesh)
@@ -95,7 +97,7 @@ class Transformers:
         if layout.variant == _variants.NO_SYNC:
             arguments["run"] = _variants.no_sync
         missing += lacks
-        recipe = _recipe.recipe(full.auto, config)
+        recipe = {**_recipe.recipe(full.auto, config), "training": small.training}
         rules = functools.partial(_rules.rules, full.auto, config, layout)
         return Job(arguments, missing=missing, recipe=recipe, rules=rules)
 
@@ -108,6 +110,7 @@ class _Small:
     config: Any
     layout: Layout
     folder: str  # where it is saved, and loaded from by every rank
+    training: bool = True  # else in evaluation
 
     def make_model(self, dtype: torch.dtype = torch.float64) -> Any:
         """The whole model."""
@@ -115,7 +118,7 @@ class _Small:
 
         transformers.logging.set_verbosity_error()
         torch.manual_seed(1)
-        model = self.auto.from_config(self.config, dtype=dtype).train()
+        model = self.auto.from_config(self.config, dtype=dtype).train(self.training)
         _draw.draw(model)
         if self.layout.variant == _variants.FROZEN:
             _variants.freeze(model)
@@ -132,7 +135,7 @@ class _Small:
             dtype=dtype,
             attn_implementation="eager",
             experts_implementation="eager",
-        ).train()
+        ).train(self.training)
 
     def parallelize(self, model: Any, mesh: Any) -> nn.Module:
         """`check`'s function of this name: saves the model (rank 0 writes), and loads it on every rank."""
