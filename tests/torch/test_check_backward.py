@@ -458,5 +458,67 @@ class FrozenInFlatParameters(unittest.TestCase):
         self.assertTrue(report.ok, report)
 
 
+
+class CopyIn(Function):
+    """Changes nothing; its backward sums over the ranks."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        summed = gradient.clone()
+        dist.all_reduce(summed)
+        return summed
+
+
+class SumOut(Function):
+    """Sums over the ranks; its backward changes nothing."""
+
+    @staticmethod
+    def forward(context, x):
+        summed = x.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+class Cut(nn.Module):
+    """A replicated layer and norm, behind which the layers' columns and rows are cut over the ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.norm = nn.Linear(6, 8), nn.LayerNorm(8)
+        self.up, self.head = nn.Linear(8, 6, bias=False), nn.Linear(6, 5, bias=False)
+        self.cut = False
+
+    def forward(self, x):
+        x = self.down(x)
+        x = self.norm(CopyIn.apply(x) if self.cut else x)  # the sum is before the norm: its own addends are summed apart
+        x = self.head(torch.tanh(self.up(x)))
+        return SumOut.apply(x) if self.cut else x
+
+
+def cut(model, mesh):
+    """Cuts the model, and sums what has accumulated in the norm again with each microbatch."""
+    rank, model.cut = dist.get_rank(), True
+    model.up.weight = nn.Parameter(model.up.weight.detach().chunk(2, 0)[rank].clone())
+    model.head.weight = nn.Parameter(model.head.weight.detach().chunk(2, 1)[rank].clone())
+    for p in model.norm.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
+    return model
+
+
+class Sums(unittest.TestCase):
+    def test_a_sum_that_is_there_twice_is_not_missing_before(self):
+        found = check(Cut, cut, lambda rank, mesh: list(rows(None, mesh)[0].chunk(2)), squares, 2, timeout=HANGS)
+        self.assertEqual({param.name for param in found.params if param.ok is False}, {"norm.weight", "norm.bias"})
+        self.assertEqual((found.begins.module, found.begins.place), ("norm", "reduction"))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -14,7 +14,7 @@ from torchtitan.components.loss import IGNORE_INDEX, cross_entropy_loss
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed import ParallelDims, full_dtensor
 from torchtitan.distributed.spmd_types import annotate_input_spmd_types
-from torchtitan.distributed.utils import get_spmd_context
+from torchtitan.distributed.utils import get_spmd_context, set_spmd_backend
 from torchtitan.models.common.attention import ScaledDotProductAttention
 
 from addend.torch._matrix import _draw
@@ -82,6 +82,7 @@ def by(backend, sequence=True, experts=1):
 
     def parallelize(model, mesh):
         sizes = dict(zip(mesh.mesh_dim_names, mesh.shape))
+        set_spmd_backend(backend)  # as its trainer does
         parallelism = ParallelismConfig(
             spmd_backend=backend,
             enable_sequence_parallel=sequence,

@@ -41,6 +41,7 @@ class Found:
 
 
 _BY_F32 = 1e-4  # the largest relative error that buffers in f32, or rounded to it, may explain
+_LACKS = {"own_only", "partial", "replicas_differ", "unexplained", "not_judged", "not_observed", "not_distinguishable"}
 _NOISE = 1e-10  # of a gradient's largest element: smaller elements may be rounding alone
 
 
@@ -372,7 +373,7 @@ class Judge:
 
     def _begins(self, wrong: Sequence[str], loss_ok: bool) -> Tuple[Optional[Begins], Optional[addend.DiffReport]]:
         late, early, diff = self._addends(wrong)
-        begins = self._search(early, late, loss_ok)
+        begins = self._search(early, _unsummed(late, diff), loss_ok)
         if begins is not None and self.modules is not None:
             begins = Places(self.modules).narrowed(begins)
         if begins is None and late:
@@ -467,6 +468,14 @@ class Judge:
                     old = before.noticed if before else ""
                     found[key] = Planted(what, place.axes, place.number, operator, noticed or old, where)
         return tuple(found.values())
+
+
+def _unsummed(late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Dict[str, FrozenSet[str]]:
+    """Those of the parameters whose gradient lacks a sum, as far as `diff` tells: of what is summed, and counts another
+    number of times, no sum before it is missing."""
+    found = {param.name: param for param in (diff.params if diff is not None else ())}
+    kinds = {name: {found[name].kind, *(cause.kind for cause in found[name].possible_causes)} for name in found}
+    return {name: axes for name, axes in late.items() if name not in kinds or kinds[name] & _LACKS}
 
 
 def _error(found: NDArray[numpy.float64], right: NDArray[numpy.float64]) -> float:
