@@ -458,7 +458,6 @@ class FrozenInFlatParameters(unittest.TestCase):
         self.assertTrue(report.ok, report)
 
 
-
 class CopyIn(Function):
     """Changes nothing; its backward sums over the ranks."""
 
@@ -498,7 +497,9 @@ class Cut(nn.Module):
 
     def forward(self, x):
         x = self.down(x)
-        x = self.norm(CopyIn.apply(x) if self.cut else x)  # the sum is before the norm: its own addends are summed apart
+        x = self.norm(
+            CopyIn.apply(x) if self.cut else x
+        )  # the sum is before the norm: its own addends are summed apart
         x = self.head(torch.tanh(self.up(x)))
         return SumOut.apply(x) if self.cut else x
 

@@ -2,8 +2,8 @@
 
 `redistribute(async_op=True)` gives a DTensor whose local tensor may be an AsyncCollectiveTensor. local_map calls wait()
 on it (tensor/experimental/_func_map.py:439), which returns the tensor inside, outside autograd: what flows back through
-the function is lost, silently. An all-gather over dimension 1 stays an AsyncCollectiveTensor where the batch is one row,
-and is waited for where it has more. torchtitan 0.3 redistributes so before its routed experts.
+the function is lost, silently. An all-gather over dimension 1 stays an AsyncCollectiveTensor where the batch is one
+row, and is waited for where it has more. torchtitan 0.3 redistributes so before its routed experts.
 
 Run: python3 FILE   (CPU, 2 processes on gloo; needs torch only)
 """

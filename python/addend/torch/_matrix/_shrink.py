@@ -128,7 +128,9 @@ _OTHER = 8
 FIRST = 9
 _TOKEN = r"(.*_token_(?:id|index)|bo[ai]_token_index|eo[ai]_token_index)"
 _DEPTH = r"num_hidden_layers|n_layers?|num_layers|depth|num_blocks|encoder_layers|decoder_layers|.*_num_layers"
-_RANDOM = r".*dropout.*|.*_pdrop|.*drop_(rate|path.*|prob.*)|.*layer_?drop.*|.*jitter_noise"  # each process draws its own
+_RANDOM = (
+    r".*dropout.*|.*_pdrop|.*drop_(rate|path.*|prob.*)|.*layer_?drop.*|.*jitter_noise"  # each process draws its own
+)
 _PLACES = r".*(layers|_idxs|_indices|_indexes|_layer_ids)"  # names of lists of the numbers of layers
 _MROPE = "mrope_section"
 
