@@ -7,8 +7,11 @@
 #include <jansson.h>
 #include "addend/data.h"
 #include "addend/program.h"
+#include "addend/safetensors.h"
 #include "addend/train.h"
+#include "base/error.h"
 #include "check/sabotage.h"
+#include "files/file.h"
 #include "kernels/kernels.h"
 #include "plan/repairs.h"
 #include "program/program.h"
@@ -262,6 +265,52 @@ static void on_one_rank_nothing_can_be_shifted(void **state) {
   release(&found);
 }
 
+/* ---- a loss whose name is longer than any buffer ---- */
+
+enum { LONG = 300 };
+static char long_name[LONG + 1];
+
+static ad_status measure(void *own, ad_phase_run *at) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *x = ad_constant(t, &((own_model *)own)->x[ad_phase_microbatch(at)]);
+  ad_phase_loss(at, 1, ad_sum(t, ad_multiply(t, x, x)));
+  return AD_OK;
+}
+
+static ad_status create_measured(const void *options, ad_program *to, void **own) {
+  ad_loss_spec metric = {.size = sizeof metric, .name = long_name, .is_metric = 1};
+  AD_TRY(create(options, to, own));
+  AD_TRY(ad_program_add_loss(to, &metric));
+  return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "measure", .run = measure});
+}
+
+static void a_dump_tells_a_loss_by_its_whole_name(void **state) {
+  char folder[] = "/tmp/addend_own_XXXXXX", path[80], key[LONG + 8], *json = NULL;
+  ad_recipe *recipe = recipe_of("dp=2", "apart: 0.1", "param: f64, compute: f64");
+  ad_program_kind kind = *recipe->program;
+  ad_safetensors *file;
+  int holds = 0;
+  kind.create = create_measured;
+  recipe->program = &kind;
+  memset(long_name, 'l', LONG);
+  assert_non_null(mkdtemp(folder));
+  must(ad_check(recipe, &(ad_check_options){.size = sizeof(ad_check_options), .steps = 1, .dump = folder}, &holds,
+                &json));
+  assert_true(holds);
+  snprintf(path, sizeof path, "%s/step-0.gradients.safetensors", folder);
+  must(ad_safetensors_open(path, &file));
+  snprintf(key, sizeof key, "loss.%s", long_name);
+  const char *told = ad_safetensors_metadata(file, key);
+  assert_true(told && atof(told) > 0);
+  assert_non_null(ad_safetensors_metadata(file, "loss.squares"));
+  key[LONG + 4] = 0;
+  assert_null(ad_safetensors_metadata(file, key));
+  ad_safetensors_close(file);
+  must(ad_folder_remove(folder));
+  free(json);
+  ad_recipe_destroy(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_rank_that_reads_other_data_than_its_own_is_caught),
@@ -270,6 +319,7 @@ int main(void) {
       cmocka_unit_test(a_survivor_is_the_verdict),
       cmocka_unit_test(where_the_program_is_wrong_without_one_no_mistake_is_called_caught_or_survived),
       cmocka_unit_test(on_one_rank_nothing_can_be_shifted),
+      cmocka_unit_test(a_dump_tells_a_loss_by_its_whole_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -627,6 +627,14 @@ for n in 2, 3:
     says(given_to_b(right_of["d"]), kind, name="b")
     says(given_to_b(right_of["c"][:-n] + right_of["d"][:n]), kind, name="b", words="`c` and 1 other parameter" if n == 3 else "")
 says(given_to_b(right_of["c"][15:] + right_of["c"][:15]), "other_parameters", name="b", words="the right sum of `c`: ")
+# An element that one segment gives counts for no other: `d` is `c` in 15 elements, and gives few beside those.
+alike = Job("dp=3", [Param(name, [30]) for name in "bcd"])
+for r in range(3):
+    alike.addends[r, 0, "d"] = alike.addends[r, 0, "c"][:15] + alike.addends[r, 0, "d"][15:]
+right_of = {p.name: alike.sum_of(p, 0, alike.right(p, 0)) for p in alike.params}
+for n, kind in (2, "unexplained"), (3, "other_parameters"):
+    made = right_of["c"][:-n] + right_of["d"][-n:]
+    says(judged(alike, after=lambda p, rank, values: made if p.name == "b" else values), kind, name="b")  # noqa: B023
 # What another parameter's sum should be goes by its own factor.
 halved = Job("dp=3", [Param("b", [30]), Param("c", [30], expect=0.5)])
 given = lambda p, rank, values: halved.sum_of(halved.params[1], rank, halved.right(p, rank))

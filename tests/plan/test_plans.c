@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "plan/picture.h"
 #include "plan/plan.h"
+#include "products/products.h"
 #include "says.h"
 #include "train/run.h"
 
@@ -188,7 +189,10 @@ static int add_programs(void **state) {
       .read = columns_read,
       .data = {.has_held_out = columns_held_out, .bytes = columns_bytes, .batch_array = columns_batch},
       .account = {.flops = columns_flops}};
-  static ad_program_kind relay_kind;
+  static ad_program_kind relay_kind, unlisted_kind;
+  unlisted_kind = kind;
+  unlisted_kind.name = "unlisted";
+  unlisted_kind.data.batch_array = NULL;
   relay_kind = kind;
   relay_kind.name = "relay";
   relay_kind.modules = relays;
@@ -197,7 +201,7 @@ static int add_programs(void **state) {
   relay_kind.read = relay_read;
   relay_kind.data.bytes = relay_bytes;
   relay_kind.data.batch_array = NULL;
-  return ad_program_register(&kind) || ad_program_register(&relay_kind);
+  return ad_program_register(&kind) || ad_program_register(&relay_kind) || ad_program_register(&unlisted_kind);
 }
 
 /* ---- plans ---- */
@@ -212,13 +216,17 @@ static json_t *plan_of(const char *text, int64_t ranks_per_node) {
   return plan;
 }
 
-static json_t *plan_columns(const char *mesh, int batch, const char *more) {
+static json_t *plan_kind(const char *kind, const char *mesh, int batch, const char *more) {
   char text[512];
   snprintf(text, sizeof text,
-           "name: columns\nmodel: {kind: columns}\nmesh: \"%s\"\nshard: {zero: 3}\n"
+           "name: columns\nmodel: {kind: %s}\nmesh: \"%s\"\nshard: {zero: 3}\n"
            "train: {global_batch: %d, steps: 2, lr: 1e-2}\n%s",
-           mesh, batch, more);
+           kind, mesh, batch, more);
   return plan_of(text, 0);
+}
+
+static json_t *plan_columns(const char *mesh, int batch, const char *more) {
+  return plan_kind("columns", mesh, batch, more);
 }
 
 static json_t *plan_gpt(const char *mesh, int layers, int zero, int64_t ranks_per_node) {
@@ -246,6 +254,72 @@ static json_int_t ranks_listed(const json_t *plan) {
   const json_t *rank;
   json_array_foreach(ranks_of(plan), i, rank) ranks += number(rank, "ranks");
   return ranks;
+}
+
+/* ---- what a rank's process takes beside what the program holds ---- */
+
+enum { MIB = 1 << 20 };
+
+/* How many ranks of a small plan, which lists each rank, take so many bytes at run time. */
+static int ranks_taking(const json_t *plan, json_int_t bytes) {
+  int ranks = 0;
+  size_t i;
+  const json_t *rank;
+  json_array_foreach(ranks_of(plan), i, rank) ranks += number(rank, "runtime") == bytes;
+  return ranks;
+}
+
+/* Makes all products of f32 by oneDNN, or by OpenBLAS. */
+static void choose_products(int onednn) {
+  ad_products_choose((ad_products){.units = AD_UNITS_AVX512,
+                                   .library = onednn ? AD_LIBRARY_ONEDNN : AD_LIBRARY_OPENBLAS,
+                                   .onednn = onednn ? 30600 : 0});
+}
+
+/* A rank that has no row and gets none makes no product, so oneDNN takes nothing there; a program that does not list its
+ * batch may have rows on every rank. Two rows on four ranks: each of two ranks has one. */
+static void onednn_takes_memory_where_products_are_made(void **state) {
+  enum { ONEDNN = 6 * MIB, PROCESS = 3 * MIB, ROW = ROWS * 4 };
+  ad_products before = ad_products_in_use();
+  for (int onednn = 0; onednn < 2; onednn++) {
+    json_int_t more = onednn ? ONEDNN : 0;
+    choose_products(onednn);
+    json_t *listed = plan_kind("columns", "dp_shard=4", 2, ""), *unlisted = plan_kind("unlisted", "dp_shard=4", 2, "");
+    assert_int_equal(ranks_taking(listed, PROCESS + more + ROW), 2);
+    assert_int_equal(ranks_taking(listed, PROCESS), 2);
+    assert_int_equal(ranks_taking(unlisted, PROCESS + more + ROW) + ranks_taking(unlisted, PROCESS + more), 4);
+    json_decref(listed);
+    json_decref(unlisted);
+  }
+  ad_products_choose(before);
+}
+
+/* Values that go to other ranks are staged: as many bytes as the tape holds, and 2 MiB at most. Ranks without rows get
+ * the others' along tp, and make products. */
+static void staging_takes_what_the_tape_holds_up_to_a_limit(void **state) {
+  enum { PROCESS = 3 * MIB, ONEDNN = 6 * MIB, STAGING = 2 * MIB };
+  static const int batches[] = {2, 60000, 200000, 260000, 400000};
+  int below = 0, above = 0;
+  ad_products before = ad_products_in_use();
+  choose_products(1);
+  for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
+    json_t *plan = plan_columns("dp_shard=4 tp=2", batches[b], ""), *whole = plan_columns("dp_shard=4", batches[b], "");
+    size_t i;
+    const json_t *rank;
+    json_array_foreach(ranks_of(plan), i, rank) {
+      json_int_t tape = number(rank, "activations"), data = number(rank, "runtime") - PROCESS - ONEDNN;
+      data -= tape < STAGING ? tape : STAGING;
+      assert_in_range(data, 0, (batches[b] + 3) / 4 * ROWS * 4);
+      assert_true(data >= batches[b] / 4 * ROWS * 4);
+      below += tape < STAGING && tape > STAGING / 2;
+      above += tape > STAGING;
+    }
+    if (batches[b] % 4 == 0) assert_int_equal(ranks_taking(whole, PROCESS + ONEDNN + batches[b] * ROWS), 4);
+    json_decref(plan);
+    json_decref(whole);
+  }
+  assert_true(below && above);
+  ad_products_choose(before);
 }
 
 /* ---- what a printed plan must contain ---- */
@@ -929,6 +1003,8 @@ static void pools_of_many_ranks_are_planned(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(onednn_takes_memory_where_products_are_made),
+      cmocka_unit_test(staging_takes_what_the_tape_holds_up_to_a_limit),
       cmocka_unit_test(the_table_tells_each_contract),
       cmocka_unit_test(a_gather_counts_what_the_rank_computes_with),
       cmocka_unit_test(every_cut_decides_what_a_rank_holds),

@@ -96,6 +96,11 @@ void ad_known_watch(ad_needs *facts);
 /* 1 if the mistake can show under these facts; otherwise marks it as not planted and says why. */
 int ad_known_shows(ad_sabotage *sabotage, ad_needs facts);
 
+/* caught.c */
+/* Marks the mistake as caught by number, and writes which parameter of the failed proof shows it best, its ratio and
+ * causes; or, if all gradients are right, what else is not. The mistake's fields must be as they were listed. */
+void ad_caught_by_number(const ad_proof *proof, ad_sabotage *sabotage);
+
 /* trial.c: what each rank runs to try mistakes. */
 typedef struct ad_trial_job {
   ad_proof_job proof;

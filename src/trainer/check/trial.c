@@ -258,62 +258,6 @@ static ad_status look(trials *t, ad_sabotage *sabotage, int32_t found[WORDS]) {
   return AD_OK;
 }
 
-static double error_of(const ad_proof_param *param) {
-  double share = ad_param_share(param);
-  return isnan(share) || isnan(param->ratio) ? INFINITY : share;
-}
-
-/* The parameter that shows the mistake best: one with unequal replicas before others, then the one with the largest
- * error. */
-static const ad_proof_param *worst_param(const ad_proof *proof) {
-  const ad_proof_param *worst = NULL;
-  for (size_t i = 0; i < proof->param_count; i++) {
-    const ad_proof_param *param = &proof->params[i];
-    if (param->replicas_equal && param->update_equal && error_of(param) <= 1) continue;
-    if (!worst || param->replicas_equal < worst->replicas_equal ||
-        (param->replicas_equal == worst->replicas_equal && error_of(param) > error_of(worst)))
-      worst = param;
-  }
-  return worst;
-}
-
-static int gradients_hold(const ad_proof *proof) {
-  for (size_t i = 0; i < proof->param_count; i++)
-    if (error_of(&proof->params[i]) > 1) return 0;
-  return 1;
-}
-
-/* Names what failed where no gradient did. */
-static void say_what_failed(const ad_proof *proof, ad_sabotage *sabotage) {
-  char *text = sabotage->message;
-  size_t size = sizeof sabotage->message;
-  if (!(proof->norm_err <= proof->norm_bound))
-    snprintf(text, size, "all gradients are right, and their norm is off by %.2g", proof->norm_err);
-  else if (*proof->reports)
-    snprintf(text, size, "all gradients are right; %s", proof->reports);
-  else if (!(proof->loss_err <= proof->loss_bound))
-    snprintf(text, size, "all gradients are right, and a loss is off by %.2g", proof->loss_err);
-  else if (*proof->calls)
-    snprintf(text, size, "all gradients are right, and the step's collectives are not those of its plan: %s",
-             proof->calls);
-}
-
-static void take_verdict(const ad_proof *proof, ad_sabotage *sabotage) {
-  sabotage->caught = AD_CAUGHT_NUMBER;
-  sabotage->loss_err = proof->loss_err;
-  const ad_proof_param *param = worst_param(proof);
-  if (!param || (proof->norm_causes.count && gradients_hold(proof))) {
-    say_what_failed(proof, sabotage);
-    snprintf(sabotage->param, sizeof sabotage->param, "%s", proof->norm_param);
-    ad_causes_copy(&sabotage->causes, &proof->norm_causes);
-    return;
-  }
-  if (gradients_hold(proof)) snprintf(sabotage->message, sizeof sabotage->message, "%s", proof->reports);
-  snprintf(sabotage->param, sizeof sabotage->param, "%s", param->name);
-  sabotage->ratio = param->ratio;
-  ad_causes_copy(&sabotage->causes, &param->causes);
-}
-
 /* Tells the first rank's verdict to all ranks. */
 static ad_status share_verdict(trials *t, int64_t *passes) {
   return ad_share_first(t->prover.comm, &t->prover.everyone, passes, 1, AD_HERE);
@@ -383,7 +327,7 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
   }
   ad_seams_clear();
   if (sabotage->known && t->scene.ratio != 0) sabotage->expected_ratio = t->scene.ratio;
-  if (!passes && t->prover.reference) take_verdict(proof, sabotage);
+  if (!passes && t->prover.reference) ad_caught_by_number(proof, sabotage);
   if (passes && t->prover.reference) {
     say_cancelled(t, sabotage);
     if (is_judged_by_roundings(t, sabotage)) judge_rounding(t, sabotage);

@@ -1,0 +1,144 @@
+/* Tests which parameter and which causes a caught mistake is told with, on failed proofs made up by the test. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "check/sabotage.h"
+
+enum { PARAMS = 3, NORM = PARAMS, NOTHING = -1 };
+
+/* One parameter's numbers: its error as a part of its bound, whether its copies and its update are equal, and whether
+ * its ratio is not a number. */
+typedef struct shown {
+  double share;
+  int replicas, update, no_ratio;
+} shown;
+#define RIGHT \
+  { 0.5, 1, 1, 0 }
+#define OFF(share) \
+  { share, 1, 1, 0 }
+#define BEHIND(share) \
+  { share, 1, 0, 0 } /* the update alone is not one process's */
+
+/* A proof whose norm is within its bound, unless a cause of the norm is given: then it is beyond. */
+static ad_proof *proof_of(const shown params[PARAMS], int norm_has_cause) {
+  ad_proof *proof = calloc(1, sizeof *proof + PARAMS * sizeof *proof->params);
+  assert_non_null(proof);
+  proof->complete = proof->initial_equal = 1;
+  proof->norm_bound = proof->loss_bound = 1e-12;
+  proof->norm_err = norm_has_cause ? 0.25 : 0;
+  proof->param_count = PARAMS;
+  for (int i = 0; i < PARAMS; i++) {
+    ad_proof_param *param = &proof->params[i];
+    snprintf(param->name, sizeof param->name, "p%d", i);
+    param->bound = 4;
+    param->max_rel_err = 4 * params[i].share;
+    param->replicas_equal = params[i].replicas;
+    param->update_equal = params[i].update;
+    param->ratio = params[i].no_ratio ? NAN : 1 + i;
+    ad_causes_add(&param->causes, AD_CAUSE_PARTIAL, 0, 1 + i, "of %d", i);
+  }
+  if (norm_has_cause) {
+    snprintf(proof->norm_param, sizeof proof->norm_param, "p%d", NORM);
+    ad_causes_add(&proof->norm_causes, AD_CAUSE_DOUBLED, 0, 1 + NORM, "of the norm");
+  }
+  return proof;
+}
+
+static void the_parameter_that_shows_a_mistake_best_is_named(void **state) {
+  static const struct {
+    shown params[PARAMS];
+    int norm_has_cause, named; /* named: the number of the parameter that is told, NORM: the norm's */
+  } cases[] = {
+      {{RIGHT, OFF(1.5), RIGHT}, 0, 1},
+      {{OFF(1), OFF(1 + 1e-9), OFF(1)}, 0, 1}, /* at its bound an error holds */
+      {{OFF(2), OFF(3), OFF(1.5)}, 0, 1},
+      {{OFF(2), OFF(2), OFF(2)}, 0, 0},
+      {{OFF(9), OFF(8), {0.5, 0, 1, 0}}, 0, 2}, /* copies that differ before the largest error */
+      {{OFF(9), {0.5, 0, 1, 0}, {0.25, 0, 1, 0}}, 0, 1},
+      {{{0.25, 0, 1, 0}, {2, 0, 1, 0}, OFF(9)}, 0, 1},
+      {{OFF(9), RIGHT, {0.5, 1, 1, 1}}, 0, 2}, /* a ratio that is no number is the largest error */
+      {{OFF(9), OFF(NAN), RIGHT}, 0, 1},
+      {{RIGHT, BEHIND(0.5), RIGHT}, 0, 1},
+      {{BEHIND(0.5), BEHIND(0.75), BEHIND(0.25)}, 0, 1},
+      {{BEHIND(0.5), OFF(1.5), RIGHT}, 0, 1},
+      {{RIGHT, RIGHT, RIGHT}, 1, NORM},
+      {{RIGHT, BEHIND(0.5), OFF(1)}, 1, NORM},     /* updates are clipped by the wrong norm */
+      {{RIGHT, BEHIND(0.5), OFF(1 + 1e-9)}, 1, 2}, /* the norm of a wrong gradient is no cause of it */
+      {{RIGHT, BEHIND(0.5), {0.5, 1, 1, 1}}, 1, 2},
+      {{RIGHT, RIGHT, RIGHT}, 0, NOTHING},
+      {{OFF(1), OFF(1), OFF(1)}, 0, NOTHING},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_sabotage sabotage = {.loss_err = NAN, .ratio = NAN};
+    ad_proof *proof = proof_of(cases[i].params, cases[i].norm_has_cause);
+    char wanted[16] = "";
+    proof->loss_err = 0.125;
+    if (cases[i].named != NOTHING) snprintf(wanted, sizeof wanted, "p%d", cases[i].named);
+    ad_caught_by_number(proof, &sabotage);
+    if (strcmp(sabotage.param, wanted) != 0) fail_msg("case %zu: `%s`, not `%s`", i, sabotage.param, wanted);
+    assert_int_equal(sabotage.caught, AD_CAUGHT_NUMBER);
+    assert_true(sabotage.loss_err == 0.125);
+    assert_int_equal(sabotage.causes.count, cases[i].named != NOTHING);
+    if (cases[i].named != NOTHING) assert_true(sabotage.causes.list[0].factor == 1 + cases[i].named);
+    if (cases[i].named == NORM || cases[i].named == NOTHING || cases[i].params[cases[i].named].no_ratio)
+      assert_true(isnan(sabotage.ratio));
+    else
+      assert_true(sabotage.ratio == 1 + cases[i].named);
+    free(proof);
+  }
+}
+
+/* Where no gradient shows it, the first of norm, reports, loss and collectives that fails is told. */
+static void what_failed_is_told_where_all_gradients_hold(void **state) {
+  static const double bound = 1e-12;
+  static const struct {
+    double norm, loss;
+    const char *reports, *calls, *fact; /* fact: "" for no message */
+  } cases[] = {
+      {0, 0, "", "", ""},
+      {bound, bound, "", "", ""},
+      {0.25, 0.5, "rank 3", "dp_shard", "0.25"},
+      {NAN, 0.5, "rank 3", "dp_shard", "nan"},
+      {bound, 0.5, "rank 3", "dp_shard", "rank 3"},
+      {bound, 0.5, "", "dp_shard", "0.5"},
+      {bound, NAN, "", "dp_shard", "nan"},
+      {bound, bound, "", "dp_shard", "dp_shard"},
+  };
+  static const shown right[PARAMS] = {RIGHT, RIGHT, RIGHT}, behind[PARAMS] = {RIGHT, BEHIND(0.5), RIGHT};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_sabotage sabotage = {.ratio = NAN};
+    ad_proof *proof = proof_of(right, 0);
+    proof->norm_err = cases[i].norm;
+    proof->loss_err = cases[i].loss;
+    snprintf(proof->reports, sizeof proof->reports, "%s", cases[i].reports);
+    snprintf(proof->calls, sizeof proof->calls, "%s", cases[i].calls);
+    ad_caught_by_number(proof, &sabotage);
+    assert_int_equal(*sabotage.message != 0, *cases[i].fact != 0);
+    if (!strstr(sabotage.message, cases[i].fact)) fail_msg("case %zu: %s", i, sabotage.message);
+    free(proof);
+  }
+  for (int wrong = 0; wrong < 2; wrong++) { /* beside an update that differs, only reports are told */
+    ad_sabotage sabotage = {.ratio = NAN};
+    ad_proof *proof = proof_of(behind, 0);
+    if (wrong) proof->params[0].max_rel_err = 8;
+    snprintf(proof->reports, sizeof proof->reports, "rank 3");
+    ad_caught_by_number(proof, &sabotage);
+    assert_string_equal(sabotage.message, wrong ? "" : "rank 3");
+    free(proof);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_parameter_that_shows_a_mistake_best_is_named),
+      cmocka_unit_test(what_failed_is_told_where_all_gradients_hold),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
