@@ -11,6 +11,7 @@ PLANS = {
     "tp": {"layers.*.q_norm": "all_reduced", "layers.*.k_norm": "all_reduced", "layers.*.up": "colwise"},
     "ep": {"layers.*.experts": "dispatched"},
 }
+FULL = {"fsdp": {"layers.*.q_norm": "gathered", "layers.*.k_norm": "gathered"}}
 TP, FSDP, EP = Layout({"tp": 2}), Layout({"fsdp": 2}), Layout({"fsdp": 2}, {"ep": 2})
 TP3, BOTH = Layout({"fsdp": 1, "tp": 3}), Layout({"fsdp": 2, "tp": 2})
 ROWS, COLUMNS = Layout({"dp": 2}, variant="rows"), Layout({"dp": 2}, variant="columns")  # of a project's own file
@@ -50,6 +51,11 @@ def own(layout, count, *wrong, begins=None, names=("up.weight",)):
 
 def begins(module, place, where="", factor=None, text="text", axes=()):
     return {"module": module, "place": place, "text": text, "where": where, "factor": factor, "axes": list(axes)}
+
+
+def loaded(param, text):
+    found = begins(param.rpartition(".")[0], "loaded", text=f"before the first step: {text}")
+    return {**found, "param": param}
 
 
 def halved(axes):
@@ -126,6 +132,16 @@ TABLE = {
             cell("c", FSDP, 1, begins=begins("blocks.0.w1", "backward", "moe.py:9"), names=["y"]),
         ],
         [("text", 0, 2, (1,)), ("text", 0, 1, (1,))],
+    ),
+    "other_values_before_the_first_step_are_one_bug_of_one_class_of_parameters": (
+        [
+            cell("a", FSDP, 1, begins=loaded("layers.0.up.weight", "rows 0-1, 4-5"), names=["x"]),
+            cell("a", FSDP, 2, begins=loaded("layers.1.up.weight", "rows 0-1, 4-5"), names=["x"]),
+            cell("b", FSDP, 1, begins=loaded("layers.0.up.weight", "rows 0-3, 8-11"), names=["x"]),
+            cell("c", FSDP, 1, begins=loaded("layers.0.q_norm.weight", "rows 0-1, 4-5"), names=["x"], plans=FULL),
+            cell("d", FSDP, 1, begins=loaded("layers.0.k_norm.weight", "rows 0-1, 4-5"), names=["x"], plans=FULL),
+        ],
+        [("before the first step", 1, 3, (1, 2)), ("rows 0-1", 1, 1, (1,)), ("rows 0-1", 1, 1, (1,))],
     ),
     "an_update_is_one_bug_of_two_architectures": (
         [

@@ -328,8 +328,9 @@ def _elsewhere(outcome: Outcome) -> List[_Found]:
         return []
     if begins:
         fact, words = _where_it_begins(begins, outcome.cell)
-        one = _new(outcome, begins["module"], "", words, begins["place"], begins["where"], fact)
-        one.names[id(outcome)] = early[0] if early else ""
+        param = begins.get("param", "")
+        one = _new(outcome, begins["module"], param, words, begins["place"], begins["where"], fact)
+        one.names[id(outcome)] = param or (early[0] if early else "")
         if early and not begins["module"]:  # the update of all parameters: the first of them stands for these
             one.styles = {style_of(early[0], outcome)} - {""}
         return [one]
@@ -375,6 +376,8 @@ def _agree(a: _Found, b: _Found) -> bool:
     other_functions = a.functions and b.functions and not a.functions & b.functions
     if other_functions and not any(reading.relation for reading in shared) and not a.looks & b.looks:
         return False  # a place alone does not say that functions of two layouts make the same mistake
+    if a.place == "loaded":  # what a plan says of a parameter does not tell how it was loaded
+        return bool(a.params & b.params)
     same_model = _models(a) & _models(b)
     if same_model and (a.params & b.params if a.params and b.params else a.module == b.module):
         return True

@@ -50,6 +50,8 @@ def _verdict(ok: Optional[bool]) -> str:
 
 def _why(report: MatchReport) -> str:
     """The first of: where it begins, a parameter that is wrong, another reason."""
+    if report.begins is not None and report.begins.place == "loaded":
+        return f"begins in `{report.begins.param}`, before the first step: {report.begins.text}"
     if report.begins is not None:
         return f"begins in `{report.begins.module}`, {report.begins.place}: {report.begins.text}"
     wrong = [param for param in report.params if not param.ok and param.name not in report.unreached]

@@ -18,7 +18,7 @@ from torch import nn
 import addend
 from addend.torch import _parameters, _pipeline, _plain, _watch
 from addend.torch._loaded import is_dtensor, is_flat_fsdp
-from addend.torch._proof import _double, _mark, _match, _names
+from addend.torch._proof import _double, _mark, _match, _names, _start
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._calls import Calls
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
@@ -118,6 +118,8 @@ class Part:
     narrow: Dict[str, str] = dataclasses.field(default_factory=dict)  # buffers that may be rounded, by `unify_buffers`
     further: List[float] = dataclasses.field(default_factory=list)  # losses that no backward reached
     returned: bool = False  # `losses` are what the job's run returned, for it called no loss
+    others: Dict[str, _start.Other] = dataclasses.field(default_factory=dict)  # values not one process's at the start
+    mended: Optional[Record] = None  # of a step with one process's values in those `others`, where a step was wrong
 
 
 def with_bound(task: Task, whole: Whole) -> Task:
@@ -376,6 +378,11 @@ class Rank:
         said, self.narrow = _double.unify_buffers(self.parts, buffers)
         self.said |= said
         self.buffers = _double.Buffers(self.parts)
+        self._right = {
+            **whole.weights,
+            **{name: array(buffer) for name, buffer in buffers.items() if not buffer.is_meta},
+        }
+        self._everywhere: Set[str] = set()  # the names of all modules that any rank has
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
 
@@ -452,6 +459,7 @@ class Rank:
         """Runs two steps without hooks, then a third with all hooks, and returns what this rank computed."""
         with self._whole_parameters():
             params = {name: self._held(name, parameter) for name, parameter in self.named()}
+            start = _start.Start(self._values(), self._right)
         norms = []
         for _ in range(STEPS - 1):
             self.step()
@@ -462,10 +470,10 @@ class Rank:
         seen, no_dump = self._traced_step()
         self._keep(params)
         losses, further = list(self.losses), list(self.further)
+        mends = self.trace is not None and self._anywhere(bool(start.names)) and self._anywhere(self._is_wrong(params))
         with self._whole_parameters():  # FullyShardedDataParallel has it on every rank
-            before = (
-                {name: parameter.detach().clone() for name, parameter in self.named()} if self.task.sabotage else {}
-            )
+            kept = self.task.sabotage or mends
+            before = {name: parameter.detach().clone() for name, parameter in self.named()} if kept else {}
         self._update(params)
         record = self.trace.record if self.trace else None
         part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.notes, no_dump, seen)
@@ -473,7 +481,49 @@ class Rank:
         part.returned = self.returned
         if self.task.sabotage:
             part.noticed = self._plant(seen, params, before)
+        if mends:
+            part.others, part.mended = start.others(), self._mended_step(start, before)
         return part
+
+    def _values(self) -> Dict[str, torch.Tensor]:
+        """The rank's parameters and floating buffers."""
+        return {**_double.buffers_of(self.parts), **dict(self.named())}
+
+    def _anywhere(self, here: bool) -> bool:
+        """Whether this is so on any rank."""
+        everyones: List[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyones, here)
+        return any(everyones)
+
+    def _is_wrong(self, params: Mapping[str, Held]) -> bool:
+        """Whether a gradient of this rank is not that of one process."""
+        for name, right in self.whole.gradients.items():
+            held = params.get(name)
+            if held is None:
+                continue
+            wanted = _match.take(right, held.index) if held.index is not None else None
+            scale = max(_match.largest(right), self.whole.floor)
+            for own in held.gradients:
+                if wanted is None or own is None or not _match.close(own, wanted, self.task.bound, scale):
+                    return True
+        return False
+
+    def _mended_step(self, start: _start.Start, before: Mapping[str, torch.Tensor]) -> Record:
+        """The record of a step that begins with one process's values wherever this rank's were others. `before`: the
+        parameters before the optimizer's steps."""
+        self.clear()
+        with torch.no_grad(), self._whole_parameters():
+            for name, parameter in self.named():
+                parameter.copy_(before[name])
+            start.put(self._values())
+        trace = Trace()
+        for part in self.parts:
+            trace.attach(part, self.whole.record, self._everywhere)
+        try:
+            self.step()
+        finally:
+            trace.remove()
+        return trace.record
 
     def _held(self, name: str, parameter: nn.Parameter) -> Held:
         local = array(parameter)
@@ -491,9 +541,9 @@ class Rank:
         self.trace = Trace()
         everyones: List[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyones, [name for part in self.parts for name, _ in _names.modules(part)])
-        everywhere = {name for names in everyones for name in names}
+        self._everywhere = {name for names in everyones for name in names}
         for part in self.parts:
-            self.trace.attach(part, self.whole.record, everywhere)
+            self.trace.attach(part, self.whole.record, self._everywhere)
         calls = Calls(self.trace)
         mode = Collectives(self.axes, self.trace, calls=calls)
         folder, no_dump = os.path.join(self.folder, "dump"), ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequ
 import numpy
 
 import addend
-from addend.torch._proof import _double, _losses, _match, _words
+from addend.torch._proof import _double, _losses, _match, _start, _words
 from addend.torch._proof._addends import Dump
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._collectives import Place
@@ -18,7 +18,8 @@ from addend.torch._proof._factors import Factors
 from addend.torch._proof._job import STEPS, Held, Part, Task, Whole
 from addend.torch._proof._places import Places
 from addend.torch._proof._report import Begins, MatchReport, Param, Planted
-from addend.torch._proof._where import Modules
+from addend.torch._proof._trace import Record
+from addend.torch._proof._where import Module, Modules
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,9 +71,12 @@ class Judge:
                 f"{other.batches}, so it is unknown which of them belong together"
             )
             return None
+        return self._modules(self.whole.record, records)
+
+    def _modules(self, whole: Record, records: Mapping[int, Record]) -> Modules:
         averaged = {part.rank: part.averaged for part in self.parts}
         bound = max(self.task.bound, 1e-9)
-        return Modules(self.whole.record, records, self.axes, averaged, bound, self.factors, self.whole.batches)
+        return Modules(whole, records, self.axes, averaged, bound, self.factors, self.whole.batches)
 
     def report(self) -> MatchReport:
         self.modules = self._find_modules()
@@ -374,6 +378,8 @@ class Judge:
     def _begins(self, wrong: Sequence[str], loss_ok: bool) -> Tuple[Optional[Begins], Optional[addend.DiffReport]]:
         late, early, diff = self._addends(wrong)
         begins = self._search(early, _unsummed(late, diff), loss_ok)
+        if begins is not None and begins.place == "forward":
+            begins = self._loaded(begins)
         if begins is not None and self.modules is not None:
             begins = Places(self.modules).narrowed(begins)
         if begins is None and late:
@@ -416,6 +422,38 @@ class Judge:
             or (self._unseen_sums(early) if self._unseen else None)
             or self.modules.backward(early, late, self._same)
         )
+
+    def _loaded(self, begins: Begins) -> Begins:
+        """The first parameter or buffer whose values were not one process's before the first step, if with one
+        process's values the output of the first wrong module is right: its error comes from them. Else `begins`."""
+        mended = {part.rank: part.mended for part in self.parts if part.mended is not None}
+        module = self.modules.found.get(begins.module) if self.modules is not None else None
+        if self.whole.record is None or not mended or module is None or not module.lost("out"):
+            return begins
+        again = self._modules(self.whole.record, mended).found.get(begins.module)
+        if again is None or not again.values.get("out") or again.lost("out") or again.pending("out"):
+            return begins
+        names = self._others_before(module)
+        others = {part.rank: part.others[names[0]] for part in self.parts if names[0] in part.others}
+        listed = ", ".join(f"`{name}`" for name in names[1:4]) + ", ..." * (len(names) > 4)
+        more = f"; nor are those of {listed}" if listed else ""
+        where = f"`{begins.module}`" if begins.module else "the model"
+        text = (
+            f"{_start.text(others)}{more}; so the ranks train another model: with one process's values {where} gives "
+        )
+        return Begins(names[0].rpartition(".")[0], "loaded", f"{text}what one process does", param=names[0])
+
+    def _others_before(self, module: Module) -> List[str]:
+        """The parameters and buffers whose values were not one process's: those in the module or, if there are none,
+        those of modules before it; in order."""
+        every = {name for part in self.parts for name in part.others}
+        ordered = [name for name in self.whole.weights if name in every]
+        ordered += sorted(every - {*ordered})
+        inside = _start.inside(module.name, ordered, self.whole.aliases)
+        found = self.modules.found if self.modules is not None else {}
+        owners = {name: found.get(name.rpartition(".")[0]) for name in ordered}
+        before = [name for name, owner in owners.items() if owner is not None and owner.forward < module.forward]
+        return inside or before or ordered
 
     def _unseen_sums(self, wrong: Mapping[str, str]) -> Optional[Begins]:
         """Decides without addends: if parameters of several modules are wrong but no module passes on a wrong gradient,

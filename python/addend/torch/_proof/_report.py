@@ -28,7 +28,7 @@ class Begins:
     """Where the first error arises."""
 
     module: str  # the module's name without wrappers; "": the whole model
-    place: str  # forward, loss, backward, reduction or optimizer
+    place: str  # loaded, forward, loss, backward, reduction or optimizer
     text: str
     axes: Tuple[str, ...] = ()
     factor: Optional[float] = None
@@ -36,6 +36,7 @@ class Begins:
     collectives: Tuple[str, ...] = ()  # collectives inside the module: phase, operation, axes, file:line
     calls: Tuple[str, ...] = ()  # calls (autograd Functions, conversions, collectives) one of which is wrong
     step: Optional[int] = None  # of the optimizer, counted from 1
+    param: str = ""  # the parameter or buffer whose values are wrong before the first step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +151,8 @@ def _begins(begins: Begins) -> str:
         lines = [f"begins: the optimizer, step {begins.step}: {begins.text}"]
     if begins.place == "reduction":
         lines = [f"begins where the gradient of {what} is summed: {begins.text}"]
+    if begins.place == "loaded":
+        lines = [f"begins in `{begins.param}`, before the first step: {begins.text}"]
     if begins.where:
         lines.append(f"  {begins.where}")
     if len(begins.calls) == 1:
