@@ -488,7 +488,7 @@ class OfOtherBatches(unittest.TestCase):
             report = check(Seeing, partial(parallelize, mistake=mistake), batches, loss, {"dp": 2}, timeout=HANGS)
             self.assertEqual(report.ok, not mistake, str(report))
             if mistake:
-                self.assertEqual((report.begins.module, report.begins.place), ("last", "forward"))
+                self.assertEqual((report.begins.module, report.begins.place), ("last", "loaded"))
 
 
 class SeveralBatches(unittest.TestCase):
