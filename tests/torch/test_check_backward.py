@@ -41,6 +41,29 @@ def checked(loss=squares, parallelize=ddp, mesh=2, make_model=Net, batches=rows,
     return check(make_model, parallelize, batches, loss, mesh, timeout=HANGS, **arguments)
 
 
+class Detaching(nn.Linear):
+    """Loses, on ranks, what flows back to its input."""
+
+    def forward(self, x):
+        return super().forward(x.detach() if dist.is_initialized() else x)
+
+
+class Counting(nn.Module):
+    """Gives integers to its last layer, on ranks others than in one process."""
+
+    class Counted(nn.Linear):
+        def forward(self, x, counts):
+            return super().forward(x * (1.5 + counts))
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.head = nn.Linear(6, 8), self.Counted(8, 5)
+
+    def forward(self, x):
+        counts = (x[:, :1] * (7 if dist.is_initialized() else 5)).long()
+        return self.head(torch.tanh(self.up(x)), counts)
+
+
 class Odd(Function):
     """Changes nothing, and on ranks its backward is wrong by no factor."""
 
@@ -388,6 +411,28 @@ class Spectrum(Net):
     def forward(self, x):
         x = torch.tanh(self.mid(torch.tanh(self.up(x))))
         return self.head(torch.fft.irfft(torch.fft.rfft(x).to(torch.complex64) * self.weight, n=8))
+
+
+class Lost(unittest.TestCase):
+    def test_a_module_that_detaches_its_input_on_ranks(self):
+        def detaching():
+            model = Net()
+            model.mid = Detaching(8, 8)
+            return model
+
+        report = checked(
+            make_model=detaching,
+            parallelize=lambda model, mesh: nn.parallel.DistributedDataParallel(model, find_unused_parameters=True),
+        )
+        self.assertEqual({param.name for param in report.params if not param.ok}, {"up.weight", "up.bias"})
+        self.assertEqual((report.begins.module, report.begins.place), ("mid", "backward"))
+        says(self, report.begins.text, "mid")
+
+    def test_integers_that_are_not_those_of_one_process(self):
+        report = checked(make_model=Counting)
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.module, report.begins.place), ("", "forward"))
+        says(self, report.begins.text, "head")
 
 
 class ComplexParameters(unittest.TestCase):

@@ -67,8 +67,10 @@ def dropped(rank, value):
     return None
 
 
-def modules(changes, axes=TP, passes=None, collectives=(), averaged=None, unused=()):
-    """What `changes` made of tensors on two ranks, which have all else as one process has; `passes`: of gradients."""
+def modules(changes, axes=TP, passes=None, collectives=(), averaged=None, unused=(), ungiven=(), integers=None):
+    """What `changes` made of tensors on two ranks, which have all else as one process has; `passes`: of gradients;
+    `ungiven`: modules whose inputs need a gradient and get none on ranks; `integers`: by module, (one process's,
+    function of a rank that gives its own)."""
     order = [(name, 0, kind, 0) for name, kind in FORWARD + BACKWARD]
     whole = Record(values={key: WHOLE[key[0], key[2]] for key in order}, order=order, unused=set(unused))
     ranks = {}
@@ -78,6 +80,10 @@ def modules(changes, axes=TP, passes=None, collectives=(), averaged=None, unused
         ranks[rank] = Record(values=own, order=[key for key in order if key in own], collectives=[*collectives])
         ranks[rank].passes.update({(name, 0, kind, 0): count for (name, kind), count in (passes or {}).items()})
         ranks[rank].kinds.update({"": "Net", "a": "Layer", "b": "Layer", "b.c": "Inner"})
+        ranks[rank].ungiven.update((name, 0, "in", 0) for name in ungiven)
+        if integers is not None:
+            ranks[rank].integers = {(name, 0, "in", 0): own(rank) for name, (_, own) in integers.items()}
+            whole.integers = {(name, 0, "in", 0): alone for name, (alone, _) in integers.items()}
     averaged = averaged or {0: 1.0, 1: 1.0}
     return _where.Modules(whole, ranks, axes, averaged, BOUND, Factors(axes), 1)
 
@@ -166,6 +172,32 @@ class Forward(unittest.TestCase):
                 "behind the last": (last, ("b.c", "forward", ("tp",), None)),
             }
         )
+
+    def test_integers_that_are_not_those_of_one_process(self):
+        wrong = of(("b.c", "b", ""), ("out",), noise)
+        alone = numpy.arange(12.0).reshape(4, 3)
+        same, part, other = (lambda rank: alone), (lambda rank: alone[2 * rank :][:2]), (lambda rank: alone + 1 + rank)
+        for integers, expected in (
+            (None, "b.c"),
+            ({}, "b.c"),
+            ({"b.c": same, "": same}, "b.c"),
+            ({"b.c": part, "": part}, "b.c"),
+            ({"b.c": other, "": same}, "b"),  # b gets none, and makes them
+            ({"b.c": other, "b": other, "": same}, ""),
+            ({"b.c": other, "b": other, "": other}, ""),
+            ({"a": other, "b.c": same}, "b.c"),
+        ):
+            given = integers and {name: (alone, own) for name, own in integers.items()}
+            found = modules(wrong, integers=given).forward()
+            self.assertEqual((found.module, found.place), (expected, "forward"), integers)
+            if expected != "b.c":
+                says_nothing_of(self, found.text, "its inputs are those of one process")
+        self.assertIsNone(modules({}, integers={"b.c": (alone, other)}).forward())
+
+    def test_a_module_that_gets_another_number_of_integers_is_not_compared(self):
+        found = modules(of(("b.c", "b", ""), ("out",), noise), integers={"b.c": (NOISE, lambda rank: NOISE)})
+        found.whole.integers = {}
+        self.assertNotEqual(found.forward().module, "b.c")
 
     def test_rows_that_no_rank_has(self):
         self.assertIsNone(modules({key: rows for key in WHOLE}, DP).missing())
@@ -395,6 +427,27 @@ class Backward(unittest.TestCase):
                 self.assertEqual(
                     found.hands_on_wrong(), any("g" in kind for _, kind in changes) and name[-6:] != ", none"
                 )
+
+    def test_a_module_that_hands_nothing_back_is_named_and_not_a_sum_inside_it(self):
+        behind = of("a", ("gout", "gin"), dropped)
+        through = {**of(("b", "b.c"), ("gin",), dropped), **behind}
+        around = {**of(("b.c",), ("gin",), addend), **of(("b",), ("gin",), dropped), **of("a", ("gin",), noise)}
+        for changes, ungiven, expected in (
+            (through, ("b.c", "b", "a"), ("b.c", "backward", (), None)),
+            (through, ("b", "a"), ("b", "backward", (), None)),
+            (around, ("b", "a"), ("b", "backward", (), None)),
+            (around, (), ("b.c", "backward", ("tp",), None)),  # inputs that need none are not lost
+            (behind, ("a",), ("", "backward", (), None)),  # nothing comes to a
+        ):
+            found = modules(changes, ungiven=ungiven)
+            self.assertEqual(told(found.backward(self.EARLY, {})), expected)
+            self.assertEqual(found.found["b"].keeps, "b" in ungiven)
+            if expected[0] and ungiven:
+                self.assertTrue(found.hands_on_wrong())
+        text = modules(around, ungiven=("b", "a")).backward(self.EARLY, {}).text
+        says(self, text, "b")
+        says_nothing_of(self, text, "b.c")
+        self.assertFalse(modules({}).found["b"].keeps)
 
     def test_what_is_handed_back_is_named_or_the_parameter_is(self):
         says(self, modules({}).backward(self.EARLY, {}).text, "a.weight")

@@ -163,7 +163,8 @@ class Places:
         adds = self._adds(site)
         if adds is not None:
             return not adds
-        if not site.before or not site.alone:
+        kept = any(key[2] == "in" and self.modules.found[key[0]].keeps for key in site.before)
+        if not site.before or not site.alone or kept:
             return None
         given, handed_back = self._given(site), self._state(site.before)
         if given is not None and given.wrong:

@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 Key = Tuple[str, int, str, int]  # module, call, kind (in, out, gin, gout), which of its tensors
 
 
-def tensors(value: Any) -> List[torch.Tensor]:
-    """The floating tensors in a module's arguments or result, in order."""
+def tensors(value: Any, floating: bool = True) -> List[torch.Tensor]:
+    """The floating tensors in a module's arguments or result, in order; or those of integers and booleans."""
     if isinstance(value, torch.Tensor):
-        return [value] if value.is_floating_point() else []
+        return [value] if value.is_floating_point() is floating and not value.is_complex() else []
     if isinstance(value, dict):
-        return [found for item in value.values() for found in tensors(item)]
+        return [found for item in value.values() for found in tensors(item, floating)]
     if isinstance(value, (tuple, list)):
-        return [found for item in value for found in tensors(item)]
+        return [found for item in value for found in tensors(item, floating)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [found for field in dataclasses.fields(value) for found in tensors(getattr(value, field.name))]
+        fields = dataclasses.fields(value)
+        return [found for field in fields for found in tensors(getattr(value, field.name), floating)]
     return []
 
 
@@ -94,6 +95,8 @@ class Record:
     calls: List[Call] = dataclasses.field(default_factory=list)
     passes: Dict[Key, int] = dataclasses.field(default_factory=dict)  # of gradients: how many backwards gave the same
     unused: Set[Key] = dataclasses.field(default_factory=set)  # outputs that need a gradient and got none
+    ungiven: Set[Key] = dataclasses.field(default_factory=set)  # inputs that need a gradient and got none
+    integers: Optional[Dict[Key, NDArray[numpy.float64]]] = None  # inputs of integers and booleans; None: unknown
     evaluates: bool = False  # whether a forward of a whole model ran without gradients
 
 
@@ -101,7 +104,7 @@ class Trace:
     """Hooks on the modules that record a step, from `attach` to `remove`."""
 
     def __init__(self) -> None:
-        self.record = Record()
+        self.record = Record(integers={})
         self.stack: List[str] = []
         self._aside: Optional[int] = None  # id() of the module whose forward, a validation, is not recorded
         self._evaluates = True  # whether such forwards are part of the step: one process has them, too
@@ -134,6 +137,7 @@ class Trace:
         for key, passes in self._passes.items():
             self._add_up(key, list(passes.values()))
         self.record.unused -= {(name, call, "out", i) for name, call, kind, i in self._passes if kind == "gout"}
+        self.record.ungiven -= {(name, call, "in", i) for name, call, kind, i in self._passes if kind == "gin"}
 
     def _add_up(self, key: Key, passes: List[NDArray[numpy.float64]]) -> None:
         """Adds the gradients of several backwards of one forward. If all are the same, a job may have split its
@@ -181,6 +185,10 @@ class Trace:
                 own = tensor.view_as(tensor)
                 own.register_hook(functools.partial(self._keep_gradient, (name, call, "gin", i)))
                 new[id(tensor)] = own
+                self.record.ungiven.add(key)
+        for i, tensor in enumerate(tensors((args, kwargs), floating=False) if takes else ()):
+            if self.record.integers is not None:
+                self.record.integers.setdefault((name, call, "in", i), array(tensor))
         return (replaced(args, new), replaced(kwargs, new)) if new else None
 
     def _leave(self, name: str, gives: bool, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

@@ -33,6 +33,7 @@ class Module:
     params: List[str] = dataclasses.field(default_factory=list)  # its own parameters whose addends are wrong
     shown: Dict[str, str] = dataclasses.field(default_factory=dict)
     without: bool = False  # no rank has a gradient of its output
+    keeps: bool = False  # its inputs need gradients, and no rank has one, unlike one process
     factor: Optional[float] = None  # the output is this many times one process's; None: not a multiple
 
     def lost(self, kind: str) -> bool:
@@ -77,6 +78,7 @@ class Modules:
         self._find_values()
         self._find_scales()
         self._find_gradients()
+        self._find_keepers()
         self._find_times()
 
     # -- the same tensor on all ranks
@@ -187,6 +189,19 @@ class Modules:
             if key[2] == "gout":
                 self._gradients[key, microbatch] = gradient
 
+    def _find_keepers(self) -> None:
+        """Finds the modules that get a gradient of their inputs in one process, and none on any rank, although the
+        ranks' inputs need one."""
+        lost: Dict[str, bool] = {}
+        for key, microbatch in self._keys(("gin",)):
+            theirs = self._key(_value_key(key), microbatch)
+            holders = [record for record in self.ranks.values() if theirs in record.values]
+            if holders and self.whole.values[key].any():
+                is_lost = all(theirs in record.ungiven for record in holders)
+                lost[key[0]] = lost.get(key[0], True) and is_lost
+        for name, is_lost in lost.items():
+            self.module(name).keeps = is_lost
+
     def _find_times(self) -> None:
         for time, key in enumerate(self.whole.order):
             if key[0] not in self.found:
@@ -278,7 +293,7 @@ class Modules:
     def forward(self) -> Optional[Begins]:
         """Where the forward is first wrong: the first module whose output is neither one process's, nor a part of it,
         nor an addend; or where a sum is missing before that."""
-        ordered = [module for module in self.ordered("forward") if not self._otherwise(module.name)]
+        ordered = [module for module in self.ordered("forward") if not self._is_called_otherwise(module.name)]
         first = next((m for m in ordered if m.lost("out") and not m.lost("in")), None)
         lost = next((m for m in ordered if m.lost("in") or m.lost("out")), None)
         if first is None and lost is not None:
@@ -294,6 +309,9 @@ class Modules:
                 "forward", start, f"{self._own_part(axes)}: a sum over it is missing behind `{start}`", axes, None
             )
         assert first is not None
+        given = self._given_integers(first.name)
+        if given is not None:
+            return given
         if first.factor is not None:
             return self.begins(
                 "forward",
@@ -305,13 +323,44 @@ class Modules:
         text = "its inputs are those of one process, and its output is neither that, nor a part of it, nor an addend"
         return self.begins("forward", first.name, text, Nothing, None)
 
-    def _otherwise(self, name: str) -> bool:
+    def _is_called_otherwise(self, name: str) -> bool:
         """Whether a module is called with another number of tensors than in one process, as where the job's model
-        computes its loss itself and is given a count: what it gives is then rightly another thing."""
-        counts = [
-            sum(key[:3] == (name, 0, "in") for key in record.values) for record in (self.whole, *self.ranks.values())
-        ]
-        return any(count not in (0, counts[0]) for count in counts[1:])
+        computes its loss itself and is given labels and a count: what it gives is then rightly another thing."""
+        records = (self.whole, *self.ranks.values())
+        held = [[record.values for record in records]]
+        if all(record.integers is not None for record in records):
+            held.append([record.integers or {} for record in records])
+        counts = [[sum(key[:3] == (name, 0, "in") for key in values) for values in some] for some in held]
+        return any(count not in (0, some[0]) for some in counts for count in some[1:])
+
+    def _given_integers(self, name: str) -> Optional[Begins]:
+        """The error, if a module gets integers or booleans that are no part of one process's, which may be why its
+        output is another: the innermost module around it that gets one process's, or the model that does not."""
+        text = self._other_integers(name)
+        if not text:
+            return None
+        around = self.parent(name)
+        while around is not None and self._other_integers(around):
+            around = self.parent(around)
+        if around is None:
+            text = f"the model is given {self._other_integers('') or text}, neither one process's nor a part of them"
+            return self.begins("forward", "", text, Nothing, None)
+        text = f"in it `{name}`, whose output is wrong, is given {text}, neither one process's nor a part of them"
+        return self.begins("forward", around, text, Nothing, None)
+
+    def _other_integers(self, name: str) -> str:
+        """The shapes of integers and booleans that ranks' calls of a module get and that are no part of those of one
+        process; "" if there are none or if one process's are unknown."""
+        for key, whole in (self.whole.integers or {}).items():
+            for microbatch in range(self.microbatches(name) if key[0] == name else 0):
+                theirs = self._key(key, microbatch)
+                held = {rank: record.integers or {} for rank, record in self.ranks.items()}
+                parts = {rank: values[theirs] for rank, values in held.items() if theirs in values}
+                hints = {rank: _match.Hints() for rank in parts}
+                if parts and _match.value_of(parts, whole, self.axes, self.bound, hints) is None:
+                    rank, part = next(iter(parts.items()))
+                    return f"integers or booleans {list(part.shape)} on rank {rank}"
+        return ""
 
     def missing(self) -> Optional[Begins]:
         """The error, if a part of the model's output in one process is on no rank: then ranks do not have the whole
@@ -343,7 +392,7 @@ class Modules:
             axes, parent = module.pending(kind), self.parent(module.name)
             if not axes or axes & module.pending(other) or module.wrong(kind) or module.lost(kind) or parent is None:
                 continue
-            if not self.settled(parent, kind):
+            if not self.settled(parent, kind) and not (phase == "backward" and self._is_kept(parent)):
                 found.append(module.name)
         if not found:
             return None
@@ -351,6 +400,12 @@ class Modules:
         outer = self._outwards(start, kind, other, first)
         above = self.parent(outer)
         return None if above is not None and self.calls(above, phase, self.found[outer].pending(kind)) else outer
+
+    def _is_kept(self, name: Optional[str]) -> bool:
+        """Whether a module hands nothing back, or one around it does not before any hands something back."""
+        while name is not None and not self.found[name].keeps and not self.found[name].gradients.get("gin"):
+            name = self.parent(name)
+        return name is not None and self.found[name].keeps
 
     def loss(self) -> Optional[Begins]:
         """The error, if losses were not all scaled alike, or not by what the wrapper divides."""
@@ -421,7 +476,8 @@ class Modules:
         return self._described(first) if first is not upstream else self._given_addend(first)
 
     def _first_wrong(self, module: Module) -> bool:
-        return not module.wrong("gout") and not module.without and (module.wrong("gin") or bool(module.params))
+        is_wrong = module.wrong("gin") or module.keeps or bool(module.params)
+        return is_wrong and not module.wrong("gout") and not module.without
 
     def _between(self, ordered: Sequence[Module]) -> Optional[Begins]:
         """The error, if a module's output has a wrong gradient or none, but the module around it got a right one."""
@@ -461,7 +517,7 @@ class Modules:
     def hands_on_wrong(self) -> bool:
         """Whether any module's gradient is wrong, or is an addend that no module around it sums."""
         ordered = self.ordered("backward")
-        if any(m.wrong("gin") or m.wrong("gout") for m in ordered):
+        if any(m.wrong("gin") or m.wrong("gout") or (m.keeps and not m.without) for m in ordered):
             return True
         return self._unsummed(ordered, "backward", "gin", "gout", len(self.whole.order), "") is not None
 
@@ -475,7 +531,10 @@ class Modules:
             )
             text += self._factors.text(factor)
             return self.begins("backward", first.name, text, self._factors.axes(factor), factor)
-        if first.wrong("gin"):
+        if first.keeps:
+            text = f"no gradient is handed back through `{first.name}`" if first.name else "it hands back no gradient"
+            text += ": its inputs need one, have one in one process, and get none on any rank"
+        elif first.wrong("gin"):
             text = "the gradient of its output is right, what it hands back is not: "
             text += "neither the whole's, nor a part, nor an addend"
         else:
