@@ -1,6 +1,7 @@
 """Test Transformers' architectures in a matrix: which there are, small models of the same kinds, batches that hide no
 mistake, and cells: what several microbatches show, what a job may do beside the plain one, and inputs with images."""
 
+import functools
 import itertools
 import sys
 import tempfile
@@ -8,16 +9,18 @@ import unittest
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from says import raises_facts, says_facts
 
 import addend
-from addend.torch._matrix import _architectures, _inputs, _matrix, _shrink, _transformers, _variants
+from addend.torch._matrix import _architectures, _inputs, _matrix, _show, _shrink, _transformers, _variants
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, RUNS, WRONG, Layout
 from addend.torch._matrix._tokens import FIRST, Tokens, token_loss
 from addend.torch._proof._axes import Axes
 
 try:
     import transformers as tf
+    from torch.distributed.fsdp import fully_shard
     from transformers.distributed.configuration_utils import DistributedConfig  # noqa: F401
 except ImportError:
     print("skipped: this python3 has no Transformers with a DistributedConfig")
@@ -123,9 +126,40 @@ class Small(unittest.TestCase):
         self.assertEqual({name for name in sparse - dense if "ep=" not in name}, set())
         self.assertIn("fsdp=2 ep=2", sparse)
 
+    def test_lora_is_left_out_without_peft(self):
+        for installed in (False, True):
+            source = _transformers.Transformers(["llama"])
+            with mock.patch.object(_variants, "has_peft", lambda found=installed: found):
+                found = {layout.name for layout in source.layouts("llama") if layout.variant == "lora"}
+                self.assertEqual(found, {"tp=2, lora", "fsdp=2, lora"} if installed else set())
+                for asked, names in ((None, ["tp=2, lora", "fsdp=2, lora"]), ([{"tp": 2}], ["tp=2, lora"])):
+                    note = source.note(asked)
+                    self.assertEqual([name for name in names if name in note], [] if installed else names)
+                    self.assertEqual("pip install peft" in note, not installed)
+                self.assertEqual(source.note([{"fsdp": 3}]), "")
+                for wanted in ("lora", "tp=2, lora"):
+                    if installed:
+                        self.assertIsNone(source.layout(wanted))
+                        continue
+                    with self.assertRaises(addend.InvalidError) as raised:
+                        source.layout(wanted)
+                    self.assertTrue(wanted in str(raised.exception) and "pip install peft" in str(raised.exception))
+
+    def test_an_adapter_has_this_rank_s_part(self):
+        whole, own = torch.nn.Linear(4, 6, bias=False), torch.nn.Linear(4, 3, bias=False)
+        with mock.patch("torch.distributed.get_rank", lambda: 1):
+            _variants.fill(own, whole)
+        self.assertTrue(torch.equal(own.weight, whole.weight[3:]))
+
     def test_numbers_of_microbatches(self):
         source = _transformers.Transformers([])
-        for variant, counts in (("", [2, 1, 3]), ("frozen", [2, 1, 3]), ("no_sync", [2, 3]), ("bf16", [1])):
+        for variant, counts in (
+            ("", [2, 1, 3]),
+            ("frozen", [2, 1, 3]),
+            ("lora", [2, 1, 3]),
+            ("no_sync", [2, 3]),
+            ("bf16", [1]),
+        ):
             self.assertEqual(list(source.counts(Layout({"fsdp": 2}, variant=variant), [2, 1, 3])), counts)
 
     def test_axes_that_there_are_not(self):
@@ -213,6 +247,37 @@ class Again:
         self.calls += 1
 
 
+class Shifted(torch.nn.Module):
+    """A model of which only an adapter is trained: it shifts the logits. Ranks may average its gradient."""
+
+    def __init__(self, base, averages):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.shift = torch.nn.Parameter(torch.zeros(base.config.vocab_size, dtype=torch.float64))
+        if averages and dist.is_initialized():
+            self.shift.register_hook(self.average)
+
+    def average(self, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total / dist.get_world_size()
+
+    def forward(self, **inputs):
+        out = self.base(**inputs)
+        out.logits = out.logits + self.shift
+        return out
+
+
+def sharded_adapters(adapted, model):
+    """The model with adapters, each of which FSDP2 is told of."""
+    made = adapted(model)
+    mesh = getattr(model, "_device_mesh", None)
+    for name, module in made.named_modules():
+        if mesh is not None and ".lora_" in name and isinstance(module, torch.nn.Linear):
+            fully_shard(module, mesh=mesh["fsdp"])
+    return made
+
+
 def verdicts(report):
     return {one.cell.name: one.verdict for one in report.outcomes}
 
@@ -235,7 +300,8 @@ class Cells(unittest.TestCase):
         self.assertEqual(report.bugs[0].microbatches, (2,))
 
     def test_jobs_that_freeze_synchronise_once_or_run_in_bf16(self):
-        report = _matrix.matrix("llama", layouts=[{"fsdp": 2}], microbatches=[2], timeout=300)
+        with mock.patch.object(_variants, "has_peft", lambda: False):
+            report = _matrix.matrix("llama", layouts=[{"fsdp": 2}], microbatches=[2], timeout=300)
         self.assertEqual(
             verdicts(report),
             {
@@ -249,6 +315,32 @@ class Cells(unittest.TestCase):
         trained = {o.cell.layout.variant: [p["name"] for p in o.report["params"]] for o in report.outcomes if o.report}
         self.assertEqual(trained["no_sync"], trained[""])
         self.assertTrue(trained["frozen"] and set(trained["frozen"]) < set(trained[""]))
+        self.assertTrue(report.ok)  # though LoRA is not tried
+        self.assertEqual([("fsdp=2, lora" in note, "pip install peft" in note) for note in report.notes], [(1, 1)])
+        for text in (str(report), _show.github(report), _show.page(report), " ".join(report.document["notes"])):
+            self.assertEqual(text.count("pip install peft"), 1, text)
+
+    def test_adapters_that_nobody_sums_are_wrong(self):
+        for averages, verdict in ((False, WRONG), (True, MATCHES)):
+            adapted = mock.patch.object(_variants, "adapted", functools.partial(Shifted, averages=averages))
+            found = self.of_variant("lora", adapted)
+            self.assertEqual(found.verdict, verdict, found.why)
+            self.assertEqual([param["name"] for param in found.report["params"]], ["shift"])
+
+    @unittest.skipUnless(_variants.has_peft(), "this python3 has no PEFT")
+    def test_lora_of_peft(self):
+        adapted = _variants.adapted
+        sharded = functools.partial(sharded_adapters, adapted)
+        for sizes, function, verdict in (
+            ({"tp": 2}, adapted, MATCHES),
+            ({"fsdp": 2}, adapted, WRONG),  # PEFT 0.21.2 tells no group of FSDP of its adapters
+            ({"fsdp": 2}, sharded, MATCHES),
+        ):
+            found = self.of_variant("lora", mock.patch.object(_variants, "adapted", function), sizes)
+            self.assertEqual(found.verdict, verdict, found.why)
+            trained = {param["name"].rpartition(".lora_")[0] for param in found.report["params"]}
+            self.assertEqual({name.rpartition(".")[2] for name in trained}, {"q_proj", "v_proj"})
+            self.assertEqual(found.unobserved, ())
 
     def test_a_job_that_never_synchronises_is_wrong(self):
         def never(model, microbatches, loss):
@@ -267,8 +359,8 @@ class Cells(unittest.TestCase):
         self.assertEqual(found.verdict, CANNOT_RUN, found.why)
         says_facts(self, found.why, "bf16")
 
-    def of_variant(self, variant, patch):
-        layouts = [Layout({"fsdp": 2}, variant=variant)]
+    def of_variant(self, variant, patch, sizes=None):
+        layouts = [Layout(sizes or {"fsdp": 2}, variant=variant)]
         with patch, mock.patch.object(_transformers.Transformers, "layouts", lambda self, model: layouts):
             (found,) = _matrix.matrix("llama", microbatches=[2], timeout=300).outcomes
         return found

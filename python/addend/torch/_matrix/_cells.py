@@ -28,7 +28,7 @@ class Layout:
 
     mesh: Mapping[str, int]  # the axes of ranks, as `check` has them
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else the source asks for, as ep_size
-    variant: str = ""  # "frozen", "no_sync", "bf16": what else differs from the plain job
+    variant: str = ""  # "frozen", "lora", "no_sync", "bf16": what else differs from the plain job
 
     @property
     def name(self) -> str:
@@ -116,6 +116,10 @@ class Source(Protocol):
     def layout(self, wanted: Wanted) -> Optional[Layout]:
         """The layout that the user asks for and that a model does not declare; None if others of the source's models
         do. Raises InvalidError, which says what there is."""
+
+    def note(self, asked: Optional[Sequence[Wanted]]) -> str:
+        """One line that says which layouts, of those asked for by their sizes or of all, are left out because a package
+        is not installed, and how to have it; "" if none is. Called after `layouts`."""
 
     def job(self, cell: Cell, folder: str) -> Job:
         """The job of a cell; called in the cell's own process. `folder` is the cell's own, and is deleted with it."""

@@ -41,6 +41,7 @@ class MatrixReport:
     outcomes: Tuple[Outcome, ...]
     known: Tuple[Outcome, ...] = ()  # those of the outcomes that a file says are known and accepted
     seconds: float = 0.0
+    notes: Tuple[str, ...] = ()  # lines that say which layouts are left out for want of a package
 
     @property
     def new(self) -> Tuple[Outcome, ...]:
@@ -210,6 +211,8 @@ class Matrix:
         refused = {outcome.cell.model for outcome in self.refused}
         known = [source for source in dict.fromkeys(self._of.values()) if refused.isdisjoint(source.models)]
         _need(asked or (), known, self.cells)
+        notes = (source.note(asked) for source in known)
+        self.notes = tuple(dict.fromkeys(note for note in notes if note))
 
     def _refuse(self, model: str, verdict: str, why: str, text: str = "") -> None:
         self.refused.append(Outcome(Cell(model, Layout({}, variant="no layout"), 1), verdict, why, text=text))
@@ -299,7 +302,7 @@ def matrix(
     if accepted is not None:
         outcomes = tuple(map(accepted.marked, outcomes))
     those = tuple(outcome for outcome in outcomes if accepted is not None and accepted.has(outcome))
-    return MatrixReport(outcomes, those, time.monotonic() - start)
+    return MatrixReport(outcomes, those, time.monotonic() - start, made.notes)
 
 
 @dataclasses.dataclass(frozen=True)

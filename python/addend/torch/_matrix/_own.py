@@ -252,6 +252,10 @@ class Own:
             f"it has no layout `{text}`: it has {there}; a layout is named by its name or its sizes, fsdp=2,ep=2"
         )
 
+    def note(self, asked: Optional[Sequence[Wanted]]) -> str:
+        """The project's own layouts are all tried."""
+        return ""
+
     def _of(self, layout: Layout) -> Dict[str, Any]:
         """What holds under a layout: the layout's own, and else the file's. None: as if it were not there."""
         told = {**self._told, **self._layouts.get(layout.variant, {})}

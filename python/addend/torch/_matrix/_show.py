@@ -160,7 +160,7 @@ def _planted(report: MatrixReport) -> List[str]:
 def table(report: MatrixReport) -> str:
     """The report as the command prints it."""
     parts = [_grid(report), *(_bug(i, bug) for i, bug in enumerate(report.bugs, 1))]
-    parts += ["\n".join(lines) for lines in (_planted(report), _unobserved(report), _reasons(report))]
+    parts += ["\n".join(lines) for lines in (_planted(report), _unobserved(report), _reasons(report), report.notes)]
     return "\n\n".join(part for part in [*parts, _count(report)] if part)
 
 
@@ -204,6 +204,7 @@ def document(report: MatrixReport) -> Dict[str, Any]:
         "format": 1,
         "ok": report.ok,
         "seconds": round(report.seconds, 3),
+        "notes": list(report.notes),
         "bugs": [_of_bug(bug) for bug in report.bugs],
         "survivors": sum(len(outcome.new_survivors) for outcome in report.outcomes),
         "cells": [_cell(outcome, id(outcome) in known) for outcome in report.outcomes],
@@ -243,7 +244,8 @@ def github(report: MatrixReport) -> str:
         names = _listed([outcome.cell.name for outcome in late])
         warnings.append(("warning", f"{len(late)} cells not tried", f"{late[0].why}: {names}"))
     warnings += [("warning", "not observed", line) for line in _unobserved(report)]
-    lines = [*errors, *warnings, ("notice", "addend torch-matrix", _count(report))]
+    notes = [("notice", "not tried", line) for line in report.notes]
+    lines = [*errors, *warnings, *notes, ("notice", "addend torch-matrix", _count(report))]
     return "\n".join(_annotation(*line) for line in lines)
 
 
@@ -278,7 +280,8 @@ def page(report: MatrixReport) -> str:
         ),
         bugs="".join(f"<pre>{html.escape(_bug(i, bug))}</pre>" for i, bug in enumerate(report.bugs, 1)),
         notes="".join(
-            f"<p>{html.escape(line)}</p>" for line in (*_planted(report), *_unobserved(report), *_reasons(report))
+            f"<p>{html.escape(line)}</p>"
+            for line in (*_planted(report), *_unobserved(report), *_reasons(report), *report.notes)
         ),
         details="".join(
             f"<details><summary>{html.escape(f'{one.verdict}: {one.cell.name}: {one.why[:_WIDTH]}')}</summary>"

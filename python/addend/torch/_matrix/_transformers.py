@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -29,10 +29,13 @@ _LAYOUTS: Tuple[Tuple[Tuple[str, ...], Layout], ...] = (
     (("tp",), Layout({"tp": 2}, variant=_variants.FROZEN)),
     (("fsdp",), Layout({"fsdp": 2}, variant=_variants.FROZEN)),
     (("fsdp",), Layout({"fsdp": 2}, variant=_variants.NO_SYNC)),
+    (("tp",), Layout({"tp": 2}, variant=_variants.LORA)),
+    (("fsdp",), Layout({"fsdp": 2}, variant=_variants.LORA)),
     (("ep",), Layout({"fsdp": 2}, {"ep": 2}, _variants.BF16)),
     (("tp",), Layout({"tp": 2}, variant=_variants.BF16)),
     (("fsdp",), Layout({"fsdp": 2}, variant=_variants.BF16)),
 )  # the plans that a layout needs, and the layout; the layouts that have shown mistakes stand first
+_NO_PEFT = "PEFT is not installed (pip install peft)"
 
 
 class Transformers:
@@ -40,11 +43,22 @@ class Transformers:
 
     def __init__(self, models: Sequence[str]):
         self.models: Sequence[str] = list(models)
+        self._left_out: Dict[str, Layout] = {}
 
     def layouts(self, model: str) -> Sequence[Layout]:
-        """The layouts for which the architecture has a plan."""
+        """The layouts for which the architecture has a plan, and which the installed packages can run."""
         plans = _architectures.full(model).plans
-        return [layout for needed, layout in _LAYOUTS if plans.issuperset(needed)]
+        declared = [layout for needed, layout in _LAYOUTS if plans.issuperset(needed)]
+        if _variants.has_peft():
+            return declared
+        self._left_out.update({layout.name: layout for layout in declared if layout.variant == _variants.LORA})
+        return [layout for layout in declared if layout.variant != _variants.LORA]
+
+    def note(self, asked: Optional[Sequence[Wanted]]) -> str:
+        """The layouts that are not tried for want of a package."""
+        layouts = self._left_out.values()
+        names = [f"`{one.name}`" for one in layouts if asked is None or any(map(one.fits, asked))]
+        return f"not tried: {', '.join(names)}: {_NO_PEFT}" if names else ""
 
     def counts(self, layout: Layout, asked: Sequence[int]) -> Sequence[int]:
         """A layout that only runs has one microbatch; `no_sync` differs from the plain job with two or more."""
@@ -55,6 +69,9 @@ class Transformers:
     def layout(self, wanted: Wanted) -> Optional[Layout]:
         """The layout with these sizes; experts are cut over ranks of the other axes."""
         if isinstance(wanted, str):
+            wants_lora = any(layout.variant == _variants.LORA and layout.fits(wanted) for _, layout in _LAYOUTS)
+            if wants_lora and not _variants.has_peft():
+                raise addend.InvalidError(f"the layout `{wanted}` is not tried: {_NO_PEFT}")
             if any(layout.fits(wanted) for _, layout in _LAYOUTS):
                 return None  # of other architectures
             there = ", ".join(f"`{layout.name}`" for _, layout in _LAYOUTS)
@@ -78,7 +95,7 @@ class Transformers:
         small = _Small(full.auto, config, layout, folder)
         torch.set_num_threads(1)  # ranks are forked from this process
         replicas = [axis for axis in layout.mesh if axis != "tp"]
-        model = small.make_model()
+        model = small.base()
         tokens, lacks = _inputs.inputs_of(model, replicas, cell.microbatches)
         small = dataclasses.replace(small, training=model.training)
         if layout.variant == _variants.BF16:
@@ -98,6 +115,9 @@ class Transformers:
             arguments["run"] = _variants.no_sync
         missing += lacks
         recipe = {**_recipe.recipe(full.auto, config), "training": small.training}
+        if layout.variant == _variants.LORA:
+            arguments["averaged"] = float(layout.mesh.get("fsdp", 1))  # FSDP2 averages what belongs to its groups
+            recipe["plans"] = {axis: _renamed(plan) for axis, plan in recipe["plans"].items()}
         rules = functools.partial(_rules.rules, full.auto, config, layout)
         return Job(arguments, missing=missing, recipe=recipe, rules=rules)
 
@@ -112,17 +132,28 @@ class _Small:
     folder: str  # where it is saved, and loaded from by every rank
     training: bool = True  # else in evaluation
 
-    def make_model(self, dtype: torch.dtype = torch.float64) -> Any:
-        """The whole model."""
+    def base(self, dtype: torch.dtype = torch.float64) -> Any:
+        """The whole model as it is saved."""
         import transformers
 
         transformers.logging.set_verbosity_error()
         torch.manual_seed(1)
         model = self.auto.from_config(self.config, dtype=dtype).train(self.training)
         _draw.draw(model)
+        return model
+
+    def make_model(self, dtype: torch.dtype = torch.float64) -> Any:
+        """The whole model as it is trained."""
+        model = self._varied(self.base(dtype))
+        if self.layout.variant == _variants.LORA:
+            _draw.draw(model, only_trained=True)  # B begins with zeros, which hide the gradient of A
+        return model
+
+    def _varied(self, model: Any) -> Any:
+        """The model, or what a variant makes of it."""
         if self.layout.variant == _variants.FROZEN:
             _variants.freeze(model)
-        return model
+        return _variants.adapted(model) if self.layout.variant == _variants.LORA else model
 
     def loaded(self, dtype: torch.dtype = torch.bfloat16) -> Any:
         """The saved model as Transformers loads it on this rank."""
@@ -139,12 +170,18 @@ class _Small:
 
     def parallelize(self, model: Any, mesh: Any) -> nn.Module:
         """`check`'s function of this name: saves the model (rank 0 writes), and loads it on every rank."""
-        model.save_pretrained(self.folder)
+        is_lora = self.layout.variant == _variants.LORA
+        (self.base() if is_lora else model).save_pretrained(self.folder)
         dist.barrier()
-        made: nn.Module = self.loaded(torch.float64)
-        if self.layout.variant == _variants.FROZEN:
-            _variants.freeze(made)
+        made: nn.Module = self._varied(self.loaded(torch.float64))
+        if is_lora:
+            _variants.fill(made, model)
         return made
+
+
+def _renamed(plan: Dict[str, str]) -> Dict[str, str]:
+    """A plan by the names that layers have in a model with adapters."""
+    return {f"{_variants.ADAPTED}{name}": style for name, style in plan.items()}
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
