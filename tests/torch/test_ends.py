@@ -120,6 +120,12 @@ class InAProof(Folder):
             path.write_text("\n \n".join(lines))
             self.assertEqual(_ranks._last_lines(str(path)), "".join(f"\n  {line}" for line in lines[-SHOWN:]))
 
+    def test_progress_bars_are_no_last_lines(self):
+        path = self.folder / "said"
+        bars = [f"\rLoading weights: {n:3d}%|{'#' * (n // 10)}| {n}/100 [00:00<00:01]" for n in range(0, 101, 5)]
+        path.write_text(f"first\n{''.join(bars)}\n{bars[0]}terminate called\nwhat(): 90% of it\n{bars[3]}")
+        self.assertEqual(_ranks._last_lines(str(path)), "\n  first\n  what(): 90% of it")
+
     def test_the_likely_cause_comes_first(self):
         for text, place in (
             ("KeyError: 1", 0),

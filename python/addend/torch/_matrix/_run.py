@@ -159,8 +159,7 @@ class _Process:
         return result, how and how + self._said()
 
     def _said(self) -> str:
-        with open(os.path.join(self.folder, _SAID), errors="replace") as file:
-            lines = [line.strip() for line in file if line.strip()]
+        lines = [line.strip() for line in _ranks.said_lines(os.path.join(self.folder, _SAID))]
         return f": {' | '.join(lines[-_LINES:])}" if lines else ""
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ import faulthandler
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from addend.torch._process import end_with
 from addend.torch._proof import _names
 
 _LINES = 12  # number of lines shown of a child's output or stack
+_BAR = re.compile(r"\d%\|.*\|")  # of tqdm, with which Transformers and others show progress
 _OTHERS = 1.0  # seconds to wait for other failures after the first, which may be only a consequence of them
 _FOLLOWS = (
     "Connection closed by peer",
@@ -66,10 +68,16 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
+def said_lines(path: str) -> List[str]:
+    """The lines that a process wrote, as a terminal shows them at the end, without progress bars."""
+    with open(path, errors="replace", newline="\n") as file:
+        lines = [line.rstrip().rsplit("\r", 1)[-1] for line in file]
+    return [line for line in lines if line.strip() and not _BAR.search(line)]
+
+
 def _last_lines(path: str) -> str:
     try:
-        with open(path, errors="replace") as file:
-            lines = [line.rstrip() for line in file if line.strip()]
+        lines = said_lines(path)
     except OSError:
         return ""
     return "".join(f"\n  {line}" for line in lines[-_LINES:])
