@@ -6,13 +6,17 @@ the function is lost, silently. An all-gather over dimension 1 stays an AsyncCol
 row, and is waited for where it has more. torchtitan 0.3 redistributes so before its routed experts.
 
 Run: python3 FILE   (CPU, 2 processes on gloo; needs torch only)
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
 """
 
 import os
 import sys
 import tempfile
+import traceback
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (traceback.print_exception(*error, file=sys.__stderr__), os._exit(2))
 
 import torch
 import torch.distributed as dist

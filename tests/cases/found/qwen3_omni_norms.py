@@ -5,13 +5,17 @@ gradient: base_model_tp_plan of Qwen3OmniMoeTextConfig (configuration_qwen3_omni
 of the talker's configurations have `replicated_with_grad_allreduce`. The plan of muse_glimmer_assistant lacks them too.
 
 Run: python3 qwen3_omni_norms.py   (CPU, 2 processes on gloo; needs torch and transformers only)
+Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
 """
 
 import os
 import sys
 import tempfile
+import traceback
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (traceback.print_exception(*error, file=sys.__stderr__), os._exit(2))
 
 import torch
 import torch.distributed as dist

@@ -10,10 +10,11 @@ Exit status: 1 the bug is there, 0 it is not, 2 it cannot run.
 import os
 import sys
 import tempfile
+import traceback
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
 if __name__ == "__main__":  # an error is not the bug
-    sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))
+    sys.excepthook = lambda *error: (traceback.print_exception(*error, file=sys.__stderr__), os._exit(2))
 
 import torch
 import torch.distributed as dist

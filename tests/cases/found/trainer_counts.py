@@ -17,6 +17,10 @@ bert  BertForMaskedLM, and others whose forward has **kwargs and whose loss is a
 import os
 import sys
 import tempfile
+import traceback
+
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (traceback.print_exception(*error, file=sys.__stderr__), os._exit(2))
 
 import torch
 import torch.distributed as dist
