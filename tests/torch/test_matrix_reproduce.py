@@ -5,12 +5,14 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 
+import torch
 from says import raises_facts
 
 import addend
-from addend.torch._matrix import _bugs, _matrix, _reproduce
+from addend.torch._matrix import _bugs, _matrix, _reproduce, _transformers
 from addend.torch._matrix._cells import WRONG, Cell, Layout, Outcome
 
 try:
@@ -25,16 +27,23 @@ RIGHT, WRONG_SUM, CANNOT = 0, 1, 2  # exit statuses
 TP, FSDP = {"tp": 2}, {"fsdp": 2}
 CONFIG = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
 CONFIG.update(intermediate_size=16, num_hidden_layers=1, vocab_size=61)
+INPUTS = {"first": 5, "vocabulary": 61, "length": 9, "head": [], "more": {}}
 NORM, BARE, UP = "model.norm.weight", "norm.weight", "model.layers.0.mlp.up_proj.weight"
 
 
-def bug(mesh, variant="", count=2, auto="AutoModelForCausalLM", name=NORM, cause="doubled", **report):
+def bug(mesh, variant="", count=2, auto="AutoModelForCausalLM", name=NORM, cause="doubled", recipe=None, **report):
     """A bug whose sum of `name` is wrong."""
     one = {"kind": cause, "axes": "", "place": None, "text": cause, "factor": None}
     wrong = {"name": name, "verdict": "wrong", "kind": cause, "text": "wrong", "counts": None, "cause": one}
     param = {"name": name, "ok": False, "error": 0.5}
     found = {"params": [param], "diff": {"params": [wrong]}, "begins": None, "unreached": [], **report}
-    recipe = {"config": CONFIG, "auto": auto, "plans": {}, "versions": {"Transformers": "5"}}
+    recipe = recipe or {
+        "config": CONFIG,
+        "auto": auto,
+        "plans": {},
+        "inputs": INPUTS,
+        "versions": {"Transformers": "5"},
+    }
     cell = Cell("llama", Layout(mesh, variant=variant), count)
     (made,) = _bugs.bugs([Outcome(cell, WRONG, "why", found, recipe=recipe)])
     return made
@@ -82,10 +91,10 @@ class Programs(unittest.TestCase):
         ]
         paths = self.written(*kinds)
         self.assertEqual(len(set(paths)), len(kinds))
-        for path, more in zip(paths, (0, 8, 2, 0)):
+        for path, more in zip(paths, (0, 8, 3, 0)):
             text = path.read_text(encoding="utf-8")
             self.assertNotIn("addend", text)
-            self.assertLess(len(text.splitlines()), 80 + more)
+            self.assertLess(len(text.splitlines()), 87 + more)
         doubled = [with_line(path, "    if rank == 0:\n", "    found = 2 * found\n") for path in paths]
         for path, (status, said) in zip(paths, self.statuses(paths)):
             self.assertEqual(status, RIGHT, (path.name, said))
@@ -99,7 +108,7 @@ class Programs(unittest.TestCase):
             frozen, "    if rank == 0:\n", "    print(sum(p.requires_grad for p in model.parameters()))\n"
         )
         count = with_line(
-            late, "                model.set_requires", '                print("syncs", i == len(microbatches) - 1)\n'
+            late, "                model.set_requires", '                print("syncs", i == MICROBATCHES - 1)\n'
         )
         (status, of_frozen), (also, of_late) = self.statuses([shown, count])
         self.assertEqual((status, also), (RIGHT, RIGHT), (of_frozen, of_late))
@@ -123,6 +132,47 @@ class Programs(unittest.TestCase):
         line = "        if dist.is_initialized():\n            model.get_parameter(NAME).requires_grad_(False)\n"
         (found,) = self.statuses([with_line(path, "        model.zero_grad()\n", line)])
         self.assertEqual(found[0], WRONG_SUM, found)
+
+    def test_inputs_are_those_of_the_cell(self):
+        cell = Cell("paddleocr_vl", Layout(FSDP), 2)
+        recipe = _transformers.Transformers(["paddleocr_vl"]).job(cell, str(self.folder)).recipe
+        seen = "model.visual.vision_model.encoder.layers.0.self_attn.q_proj.weight"
+        (path,) = self.written(bug(FSDP, name=seen, recipe=recipe))
+        doubled = with_line(path, "    if rank == 0:\n", "    found = 2 * found\n")
+        undivided = with_line(path, "    assert hasattr(model", "    del type(model).unshard\n")
+        (right, said), (wrong, of_doubled), (cannot, why) = self.statuses([path, doubled, undivided])
+        self.assertEqual((right, wrong, cannot), (RIGHT, WRONG_SUM, CANNOT), (said, of_doubled, why))
+        self.assertIn("fsdp_size is without effect", why)
+        blind = {**recipe, "inputs": {**recipe["inputs"], "head": [], "more": {}}}
+        (path,) = self.written(bug(FSDP, name=seen, recipe=blind))
+        ((status, said),) = self.statuses([path])
+        self.assertEqual(status, CANNOT, said)  # tokens alone say nothing of it: that is not "right"
+        self.assertIn(seen, said)
+
+    def test_lines_of_inputs_keep_to_their_length(self):
+        more = {"at": ("constant", [[[i, i + 1] for i in range(36)]]), "decoder_input_ids": ("tokens", None)}
+        inputs = {**INPUTS, "length": 80, "head": [6] + 64 * [3], "more": {**more, "seen": ("drawn", [1, 3, 4])}}
+        made = {"config": CONFIG, "auto": "AutoModel", "plans": {}, "inputs": inputs}
+        text = _reproduce.program(bug(TP, recipe=made), "program.py")
+        self.assertLessEqual(max(map(len, text.splitlines())), 120)
+        begin = text.index("    tokens = torch.randint")
+        names = {"torch": torch, "ROWS": (2, 3), "MODEL": {"dtype": torch.float64}}
+        exec(textwrap.dedent(text[begin : text.index("    bad = mp.")]), names)
+        found = names["inputs"]
+        self.assertEqual(found["input_ids"].shape, (2, 3, 1, 80))
+        self.assertEqual(found["input_ids"][1, 2, 0, :65].tolist(), inputs["head"])
+        self.assertEqual(found["at"][1, 2].tolist(), more["at"][1])
+        self.assertEqual((found["seen"].shape, found["seen"].dtype), ((2, 3, 1, 3, 4), torch.float64))
+        self.assertTrue(torch.equal(found["decoder_input_ids"], found["input_ids"]))
+
+    def test_the_first_run_says_why_it_does_not_show_the_bug(self):
+        program = self.folder / "program.py"
+        for text, fact in (("1", ""), ("print('right') or 0", "right"), ("print('no model') or 2", "no model")):
+            program.write_text(f"import sys\nsys.exit({text})", encoding="utf-8")
+            self.assertEqual(bool(_reproduce.first_run(str(program))), bool(fact), text)
+            self.assertIn(fact, _reproduce.first_run(str(program)))
+        program.write_text("import time\ntime.sleep(1000)", encoding="utf-8")
+        self.assertEqual(_reproduce.first_run(str(program), lambda: "interrupted"), "interrupted")
 
     def test_bugs_of_one_module_have_programs_of_their_own(self):
         bugs = [bug(TP), bug(TP, cause="averaged"), bug(TP, count=1), bug(TP, "frozen")]

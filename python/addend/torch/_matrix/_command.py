@@ -135,9 +135,15 @@ def _print(report: Any, form: str, out: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # for the flush at the end of this process
 
 
-def _reproduce(report: Any, folder: str) -> None:
+def _reproduce(report: Any, folder: str, stopped: Callable[[], str]) -> None:
+    from addend.torch._matrix import _reproduce
+
     paths, without = report.reproduce(folder)
-    print("\n".join([f"program: {path}" for path in paths] + without), file=sys.stderr)
+    for path in paths:
+        why = _reproduce.first_run(path, stopped)
+        line = f"program: {path}{f' (its first run did not show the bug: {why})' if why else ''}"
+        print(line, file=sys.stderr, flush=True)
+    print("".join(f"{line}\n" for line in without), end="", file=sys.stderr, flush=True)
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -150,14 +156,14 @@ def _check_outputs(options: argparse.Namespace) -> None:
         _replace.check_writable(os.path.join(options.reproduce, "program.py"))
 
 
-def _write_all(report: Any, options: argparse.Namespace, out: TextIO) -> bool:
+def _write_all(report: Any, options: argparse.Namespace, out: TextIO, stopped: Callable[[], str]) -> bool:
     """Prints and writes the report in all forms asked for, each whatever becomes of the others; returns whether all
     were."""
     from addend.torch._matrix import _known, _show
 
     outputs: List[Callable[[], None]] = [lambda: _print(report, options.format, out)]
     if options.reproduce:
-        outputs.append(lambda: _reproduce(report, options.reproduce))
+        outputs.append(lambda: _reproduce(report, options.reproduce, stopped))
     if options.html:
         outputs.append(lambda: _replace.write(options.html, _show.page(report)))
     if options.write_known:
@@ -188,7 +194,7 @@ def _matrix(options: argparse.Namespace, requests: _Requests, out: TextIO) -> in
         stopped=requests.reason,
     )
     interrupted = requests.reason()
-    is_written = _write_all(report, options, out)
+    is_written = _write_all(report, options, out, requests.reason)
     if interrupted:
         _say(interrupted)
     if interrupted or not is_written or report.ok is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import torch
+
+from addend.torch._matrix._shrink import FIRST
+from addend.torch._matrix._tokens import Tokens
 
 _DEFAULT = ("transformers_version", "architectures", "dtype")  # of a configuration: what makes no other model
 
@@ -23,9 +26,27 @@ def _plans(auto: Any, config: Any) -> Dict[str, Dict[str, str]]:
     return {axis: dict(getattr(model, f"{axis}_plan", None) or {}) for axis in ("tp", "ep", "fsdp")}
 
 
-def recipe(auto: Any, config: Any) -> Dict[str, Any]:
-    """The literal `config`, the name of the class `auto`, `plans` and the `versions` of what computes."""
+def inputs(tokens: Tokens) -> Dict[str, Any]:
+    """What makes a row of inputs: `length` tokens from `first` on below `vocabulary`, after those of `head`, and by the
+    names of other inputs their kind and value: the shape of what is drawn, a constant's elements, or the tokens."""
+    row = tokens.rows(torch.Generator().manual_seed(0), 1, 0)
+    ids = row.pop("input_ids")
+    more: Dict[str, Tuple[str, Any]] = {}
+    for name, value in row.items():
+        if name == "weights" or (name == "attention_mask" and value.shape == ids.shape):
+            continue
+        if value.is_floating_point():
+            more[name] = "drawn", list(value.shape)
+        else:
+            more[name] = ("tokens", None) if torch.equal(value, ids) else ("constant", value.tolist())
+    head = ids[0, : 1 + tokens.places].tolist() if tokens.places else []
+    return {"first": FIRST, "vocabulary": tokens.vocabulary, "length": ids.shape[1], "head": head, "more": more}
+
+
+def recipe(auto: Any, config: Any, tokens: Tokens) -> Dict[str, Any]:
+    """The literal `config`, the name of the class `auto`, `plans`, `inputs` and the `versions` of what computes."""
     import transformers
 
     versions = {"Transformers": transformers.__version__, "PyTorch": torch.__version__}
-    return {"config": _literal(config), "auto": auto.__name__, "plans": _plans(auto, config), "versions": versions}
+    made = {"config": _literal(config), "auto": auto.__name__, "plans": _plans(auto, config)}
+    return {**made, "inputs": inputs(tokens), "versions": versions}

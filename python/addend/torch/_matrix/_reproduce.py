@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 import re
-from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple, Union
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence, Tuple, Union
 
 import addend
 from addend.torch import _replace
@@ -15,6 +20,7 @@ from addend.torch._matrix._bugs import Bug
 
 _WIDTH = 110  # characters of a line of the program
 _VARIANTS = ("", _variants.FROZEN, _variants.NO_SYNC)  # for which a program can be written
+_HANGS = 300  # seconds; many times what a program takes
 _FINE = 1e-2  # an error that is a smaller part of the largest element is shown in f64, others in f32
 
 _PROGRAM = '''"""{title}
@@ -29,9 +35,11 @@ import datetime
 import os
 import sys
 import tempfile
+import traceback
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), os._exit(2))  # an error is not the bug
+if __name__ == "__main__":  # an error is not the bug
+    sys.excepthook = lambda *error: (traceback.print_exception(*error, file=sys.__stderr__), os._exit(2))
 
 import torch
 import torch.distributed as dist
@@ -41,7 +49,8 @@ from transformers.distributed import DistributedConfig
 
 CONFIG = {config}
 LAYOUT = {layout}
-RANKS, REPLICAS, MICROBATCHES = {ranks}, {replicas}, {microbatches}  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = {ranks}, {replicas}, {microbatches}
+ROWS = (MICROBATCHES, REPLICAS)  # each replica has a row of its own in each microbatch
 NAME, STEPS = "{name}", {steps}
 MODEL = dict(dtype=torch.{dtype}, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.{auto}
@@ -49,13 +58,14 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 {freeze}
-def gradient(model, microbatches):
+def gradient(model, inputs):
     """The gradient of NAME, after STEPS steps, for the mean over microbatches of {loss_is}."""
     for step in range(STEPS + 1):
         model.zero_grad()
-        for {each}:
+        for i in range(MICROBATCHES):
+            batch = {{name: value[i] for name, value in inputs.items()}}
 {sync}{loss}
-            (loss / len(microbatches)).backward()
+            (loss / MICROBATCHES).backward()
         if step < STEPS:
             torch.optim.SGD(model.parameters(), lr=0.1).step()
     param = model.get_parameter(NAME)
@@ -63,11 +73,12 @@ def gradient(model, microbatches):
     return (grad.full_tensor() if hasattr(grad, "full_tensor") else grad).detach()
 
 
-def one_rank(rank, folder, tokens, expected, bad):
+def one_rank(rank, folder, inputs, expected, bad):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
     dist.init_process_group("gloo", f"file://{{folder}}/store", datetime.timedelta(minutes=5), RANKS, rank)
     model = AUTO.from_pretrained(folder, distributed_config=DistributedConfig(**LAYOUT), **MODEL).{mode}()
-    found = gradient({model}, tokens[:, rank * REPLICAS // RANKS])
+{divided}    own = {{name: value[:, rank * REPLICAS // RANKS] for name, value in inputs.items()}}
+    found = gradient({model}, own)
     if rank == 0:
         worst = (found - expected).abs().nan_to_num(torch.inf).argmax()
         right, wrong = (float(value.flatten()[worst]) for value in (expected, found))
@@ -81,16 +92,17 @@ if __name__ == "__main__":
     model = AUTO.from_config(transformers.AutoConfig.for_model(**CONFIG), **MODEL).{mode}()
     with torch.no_grad():  # parameters away from ones and zeros
         for p in model.parameters():
-            p.add_(torch.randn_like(p) * 0.1)
-    tokens = torch.randint(5, {vocabulary}, (MICROBATCHES, REPLICAS, 1, 9))
+            p.copy_(p + torch.randn_like(p) * 0.3 if p.ndim < 2 else torch.randn_like(p) / p.shape[-1] ** 0.5)
+{inputs}
     bad = mp.get_context("spawn").Value("b", False)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        expected = gradient({model}, tokens.flatten(1, 2))
-        mp.spawn(one_rank, (folder, tokens, expected, bad), RANKS)
+        expected = gradient({model}, {{name: value.flatten(1, 2) for name, value in inputs.items()}})
+        assert 0 < expected.abs().max() < torch.inf, f"the inputs show nothing of {{NAME}}"
+        mp.spawn(one_rank, (folder, inputs, expected, bad), RANKS)
     if bad.value:
         sys.exit(f"WRONG: the gradient of {{NAME}} on {{RANKS}} ranks ({{LAYOUT}})")
-    print("right")
+    print(f"right: the gradient of {{NAME}}")
 '''
 
 _FREEZE = '''
@@ -102,19 +114,25 @@ def frozen(model):
 
 '''
 _SYNC = """            if hasattr(model, "set_requires_gradient_sync"):
-                model.set_requires_gradient_sync(i == len(microbatches) - 1)
+                model.set_requires_gradient_sync(i == MICROBATCHES - 1)
 """
-_LOGITS = """            logits = model({inputs}).logits
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())"""
-_HIDDEN = """            hidden = model({inputs}).last_hidden_state
+_DIVIDED = """    assert hasattr(model, "unshard"), "fsdp_size is without effect in this release of Transformers"
+"""
+_LOGITS = """            logits = model(**batch).logits
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["input_ids"][:, 1:].flatten())"""
+_HIDDEN = """            hidden = model(**batch).last_hidden_state
             loss = (hidden - torch.arange(hidden.shape[-1]).sin()).square().mean()"""
 
 
-def _lines(value: Any, indent: str = "") -> str:
-    """A literal in lines of at most _WIDTH characters: dictionaries and lists are broken where they are too long."""
+def _lines(value: Any, indent: str = "", beside: int = 10) -> str:
+    """A literal in lines of at most _WIDTH characters, `beside` of them for what is around it: dictionaries and lists
+    are broken where they are too long."""
     flat = repr(value)
-    if len(indent) + len(flat) < _WIDTH - 10 or not isinstance(value, dict) or not value:
+    if len(indent) + len(flat) < _WIDTH - beside or not isinstance(value, (dict, list)) or not value:
         return flat
+    if isinstance(value, list):
+        inner = _wrapped(flat[1:-1], _WIDTH - len(indent) - 4).replace("\n", f"\n{indent}    ")
+        return f"[\n{indent}    {inner},\n{indent}]"
     items: List[str] = []
     for key, item in value.items():
         text = f"{key!r}: {_lines(item, indent + '    ')}"
@@ -127,11 +145,11 @@ def _lines(value: Any, indent: str = "") -> str:
     return f"{{\n{inner}{indent}}}"
 
 
-def _wrapped(text: str) -> str:
-    """A paragraph in lines of at most _WIDTH characters."""
+def _wrapped(text: str, width: int = _WIDTH) -> str:
+    """A paragraph in lines of at most `width` characters."""
     lines: List[str] = [""]
     for word in text.split():
-        if len(lines[-1]) + len(word) >= _WIDTH:
+        if len(lines[-1]) + len(word) >= width:
             lines.append("")
         lines[-1] += f" {word}" if lines[-1] else word
     return "\n".join(lines)
@@ -165,8 +183,28 @@ def _steps(bug: Bug) -> int:
     return int(begins.get("step") or 1) - 1 or -1
 
 
-def _vocabulary(config: Mapping[str, Any]) -> int:
-    return int((config.get("text_config") or config).get("vocab_size", 97))
+def _inputs(inputs: Mapping[str, Any]) -> str:
+    """The lines that make the inputs: tokens, and what else the model takes, as `_recipe.inputs` has it."""
+    first, vocabulary, head, length = (inputs[name] for name in ("first", "vocabulary", "head", "length"))
+    lines = [f"tokens = torch.randint({first}, {vocabulary}, (*ROWS, 1, {length}))"]
+    if head:
+        lines.append(f"tokens[..., :{len(head)}] = torch.tensor({_lines(head, '    ', 50)})  # an image")
+    lines.append('inputs = {"input_ids": tokens}')
+    for name, (kind, value) in inputs["more"].items():
+        if kind == "drawn":
+            shape = ", ".join(map(str, value))
+            made = f'torch.randn(*ROWS, {shape}, dtype=MODEL["dtype"])'
+        elif kind == "constant":
+            ones = ", ".join("1" * _depth(value))
+            made = f"torch.tensor({_lines(value, '    ', 60 + len(name))}).repeat(*ROWS, {ones})"
+        else:
+            made = "tokens"
+        lines.append(f'inputs["{name}"] = {made}')
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _depth(value: Any) -> int:
+    return 1 + _depth(value[0]) if isinstance(value, list) else 0
 
 
 def _of_variant(variant: str) -> Dict[str, str]:
@@ -175,25 +213,16 @@ def _of_variant(variant: str) -> Dict[str, str]:
     return {
         "freeze": _FREEZE if is_frozen else "",
         "model": "frozen(model)" if is_frozen else "model",
-        "each": "i, tokens in enumerate(microbatches)" if is_late else "tokens in microbatches",
         "sync": _SYNC if is_late else "",
     }
 
 
-def _of_output(recipe: Mapping[str, Any]) -> Dict[str, str]:
+def _of_output(auto: str) -> Dict[str, str]:
     """The parts of the program that differ between models with logits and those without a head."""
-    auto, config = recipe["auto"], recipe["config"]
-    decodes = auto == "AutoModelForSeq2SeqLM" or config.get("is_encoder_decoder")
-    inputs = "input_ids=tokens, decoder_input_ids=tokens" if decodes else "input_ids=tokens"
     if auto == "AutoModel":
-        words = "a loss of hidden states"
-        return {"functional": "", "loss": _HIDDEN.format(inputs=inputs), "loss_is": words}
+        return {"functional": "", "loss": _HIDDEN, "loss_is": "a loss of hidden states"}
     functional = "import torch.nn.functional as F\n"
-    return {
-        "functional": functional,
-        "loss": _LOGITS.format(inputs=inputs),
-        "loss_is": "the mean loss of the next token",
-    }
+    return {"functional": functional, "loss": _LOGITS, "loss_is": "the mean loss of the next token"}
 
 
 def _need_program(bug: Bug) -> None:
@@ -237,9 +266,10 @@ def program(bug: Bug, file: str) -> str:
         bound="1e-5" if is_fine else "1e-3",
         auto=recipe["auto"],
         mode="train" if recipe.get("training", True) else "eval",
-        vocabulary=_vocabulary(recipe["config"]),
+        inputs=_inputs(recipe["inputs"]),
+        divided=_DIVIDED * (layout.mesh.get("fsdp", 1) > 1),
         **_of_variant(layout.variant),
-        **_of_output(recipe),
+        **_of_output(recipe["auto"]),
     )
 
 
@@ -264,3 +294,33 @@ def write_all(bugs: Sequence[Bug], folder: Union[str, os.PathLike[str]]) -> Tupl
         except addend.InvalidError as error:
             without.append(str(error))
     return paths, without
+
+
+def first_run(path: str, stopped: Callable[[], str] = str) -> str:
+    """Runs a program; returns "" if it shows its bug, else why not. `stopped` says why to end it, or ""."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "ADDEND_LIBRARY")}
+    running = subprocess.Popen(
+        [sys.executable, path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    output, began = None, time.monotonic()
+    try:
+        while output is None and not stopped() and time.monotonic() - began < _HANGS:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                output, _ = running.communicate(timeout=0.5)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    if output is None:
+        return stopped() or f"no end in {_HANGS} s"
+    if running.returncode == 1:
+        return ""
+    last = (output.strip().splitlines() or ["it prints nothing"])[-1]
+    return f"exit status {running.returncode}: {last}"

@@ -114,7 +114,7 @@ class Transformers:
         if layout.variant == _variants.NO_SYNC:
             arguments["run"] = _variants.no_sync
         missing += lacks
-        recipe = {**_recipe.recipe(full.auto, config), "training": small.training}
+        recipe = {**_recipe.recipe(full.auto, config, tokens), "training": small.training}
         if layout.variant == _variants.LORA:
             arguments["averaged"] = float(layout.mesh.get("fsdp", 1))  # FSDP2 averages what belongs to its groups
             recipe["plans"] = {axis: _renamed(plan) for axis, plan in recipe["plans"].items()}
