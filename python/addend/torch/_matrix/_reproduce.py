@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence, Tuple, Union
 
@@ -299,28 +300,27 @@ def write_all(bugs: Sequence[Bug], folder: Union[str, os.PathLike[str]]) -> Tupl
 def first_run(path: str, stopped: Callable[[], str] = str) -> str:
     """Runs a program; returns "" if it shows its bug, else why not. `stopped` says why to end it, or ""."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "ADDEND_LIBRARY")}
-    running = subprocess.Popen(
-        [sys.executable, path],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
-    output, began = None, time.monotonic()
-    try:
-        while output is None and not stopped() and time.monotonic() - began < _HANGS:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                output, _ = running.communicate(timeout=0.5)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
-    if output is None:
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        running = subprocess.Popen(
+            [sys.executable, path],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        began, status = time.monotonic(), None
+        try:
+            while status is None and not stopped() and time.monotonic() - began < _HANGS:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = running.wait(0.5)
+        finally:  # its ranks end with it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+        output.seek(0)
+        lines = output.read().strip().splitlines()
+    if status is None:
         return stopped() or f"no end in {_HANGS} s"
-    if running.returncode == 1:
-        return ""
-    last = (output.strip().splitlines() or ["it prints nothing"])[-1]
-    return f"exit status {running.returncode}: {last}"
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)] if status else []
+    return "" if status == 1 else f"exit status {status}: {(errors or lines or ['it prints nothing'])[-1]}"
