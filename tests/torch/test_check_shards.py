@@ -5,10 +5,12 @@ import unittest
 
 import torch
 import torch.nn.functional as F
+from says import says_facts, says_nothing_of
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from addend.torch import check
+from addend.torch._proof._tied import Tied as Ties
 
 
 class Tied(nn.Module):
@@ -71,6 +73,38 @@ class ShardsTest(unittest.TestCase):
         self.assertIs(self.report(7, steps=1).ok, True)
         report = self.report(7, steps=2)  # PyTorch pads each end's shard in memory of its own
         self.assertEqual((report.ok, report.begins.place, report.begins.step), (False, "optimizer", 2), str(report))
+        says_facts(self, report.begins.text, "embed.weight", "head.weight")
+
+    def test_a_tie_whose_values_are_the_same_is_no_cause(self):
+        def decays_later(model):
+            optimizer = sgd(model)
+            optimizer.register_step_post_hook(lambda one, *_: one.param_groups[0].update(weight_decay=0.1 * by_ranks))
+            return optimizer
+
+        def sharded(model, mesh):
+            nonlocal by_ranks
+            by_ranks = 1
+            in_groups(model, mesh)
+
+        by_ranks = 0  # this process's own: ranks are others
+        report = check(lambda: made(8), sharded, tokens, loss, {"dp": 2}, optimizer=decays_later, steps=2)
+        self.assertEqual((report.ok, report.begins.place, report.begins.step), (False, "optimizer", 2), str(report))
+        says_nothing_of(self, report.begins.text, "head.weight")
+
+    def test_a_tie_that_differs_from_the_beginning_is_told_apart_from_one_that_parts(self):
+        one, other = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        both = nn.Sequential(one, other)
+        tied = Ties([both], {"0.weight": ["1.weight"]}, 1e-9)
+        for after in (0, 1):
+            with tied.watched(after):
+                both(torch.ones(1, 3))
+        self.assertEqual(tied.parted, {})
+        other.load_state_dict(one.state_dict())
+        for after in (0, 1, 2):
+            with tied.watched(after), torch.no_grad():
+                both(torch.ones(1, 3))
+                other.weight += after  # after the forward: what the next one has
+        self.assertEqual(tied.parted, {2: [("0.weight", "1.weight")]})
 
     def test_f64_is_divided_as_often_as_f32(self):
         whole = torch.randint(7, (4, 5), generator=torch.Generator().manual_seed(1))

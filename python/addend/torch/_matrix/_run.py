@@ -53,7 +53,8 @@ def _why(report: MatchReport) -> str:
     if report.begins is not None and report.begins.place == "loaded":
         return f"begins in `{report.begins.param}`, before the first step: {report.begins.text}"
     if report.begins is not None:
-        return f"begins in `{report.begins.module}`, {report.begins.place}: {report.begins.text}"
+        what = f"`{report.begins.module}`" if report.begins.module else "the model itself"
+        return f"begins in {what}, {report.begins.place}: {report.begins.text}"
     wrong = [param for param in report.params if not param.ok and param.name not in report.unreached]
     return f"`{wrong[0].name}`: {wrong[0].text}" if wrong else "; ".join(report.reasons[:1])
 

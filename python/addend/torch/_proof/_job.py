@@ -22,6 +22,7 @@ from addend.torch._proof import _double, _mark, _match, _names, _start
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._calls import Calls
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
+from addend.torch._proof._tied import Pair, Tied
 from addend.torch._proof._trace import Record, Trace, array
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Part:
     returned: bool = False  # `losses` are what the job's run returned, for it called no loss
     others: Dict[str, _start.Other] = dataclasses.field(default_factory=dict)  # values not one process's at the start
     mended: Optional[Record] = None  # of a step with one process's values in those `others`, where a step was wrong
+    # by steps of the optimizer: names of one parameter of the one process whose values differ in the forward after it
+    parted: Dict[int, List[Pair]] = dataclasses.field(default_factory=dict)
 
 
 def with_bound(task: Task, whole: Whole) -> Task:
@@ -383,6 +386,7 @@ class Rank:
             **{name: array(buffer) for name, buffer in buffers.items() if not buffer.is_meta},
         }
         self._everywhere: Set[str] = set()  # the names of all modules that any rank has
+        self.tied = Tied(self.parts, whole.aliases, max(task.bound, 1e-9))
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
 
@@ -462,7 +466,8 @@ class Rank:
             start = _start.Start(self._values(), self._right)
         norms = []
         for _ in range(STEPS - 1):
-            self.step()
+            with self.tied.watched(after=0):
+                self.step()
             self._keep(params)
             if self.task.norm is not None:
                 norms.append(float(self.task.norm(self.model)))
@@ -478,7 +483,7 @@ class Rank:
         record = self.trace.record if self.trace else None
         part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.notes, no_dump, seen)
         part.batches, part.narrow, part.further = len(self.batches), self.narrow, further
-        part.returned = self.returned
+        part.returned, part.parted = self.returned, self.tied.parted
         if self.task.sabotage:
             part.noticed = self._plant(seen, params, before)
         if mends:
@@ -581,7 +586,8 @@ class Rank:
         for step in range(self.task.steps):
             if step:
                 self.clear()
-                self.step()
+                with self.tied.watched(after=step):
+                    self.step()
             with self.mode:
                 optimizer.step()
             with self._whole_parameters():

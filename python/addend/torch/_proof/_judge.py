@@ -369,11 +369,20 @@ class Judge:
         names = [name for name, step in updates.items() if step == first]
         are = "is" if len(names) == 1 else "are"
         count = f"{len(names)} of {_words.parameters(len(self._compared))}"
-        text = f"the gradients are those of one process, {count} after it {are} not, first `{names[0]}`"
-        if first > 1:
-            text = f"after step {first - 1} all parameters are those of one process, after it {count} {are} not, first "
-            text += f"`{names[0]}`: the gradients of this step, or the update"
+        wrong = f"after step {first}, {count} {are} not{', among them' if len(names) > 1 else ':'} `{names[0]}`"
+        if first == 1:
+            return Begins("", "optimizer", f"the gradients are those of one process, {wrong}", step=first)
+        why = self._parted(first - 1) or "the gradients of this step, or the update"
+        text = f"after step {first - 1} all parameters are those of one process, {wrong}: {why}"
         return Begins("", "optimizer", text, step=first)
+
+    def _parted(self, step: int) -> str:
+        """That ranks have different values of what is one parameter in one process after a step of the optimizer, as
+        far as forwards show it; ""."""
+        pairs = dict.fromkeys(pair for part in self.parts for pair in part.parted.get(step, ()))
+        told = [f"`{a}` and `{b}` are one parameter in one process and differ on the ranks" for a, b in pairs]
+        more = f" (and {len(told) - 1} more such pair{'s' * (len(told) > 2)})" if len(told) > 1 else ""
+        return f"{told[0]} after step {step}{more}" if told else ""
 
     def _begins(self, wrong: Sequence[str], loss_ok: bool) -> Tuple[Optional[Begins], Optional[addend.DiffReport]]:
         late, early, diff = self._addends(wrong)
