@@ -1,9 +1,13 @@
 """Test what a matrix says of its wrong cells: each different bug once."""
 
+import dataclasses
 import unittest
+from unittest import mock
 
-from addend.torch._matrix import _bugs, _matrix
-from addend.torch._matrix._cells import MATCHES, WRONG, Cell, Layout, Outcome
+from says import says_facts
+
+from addend.torch._matrix import _bugs, _matrix, _rows, _run, _show
+from addend.torch._matrix._cells import MATCHES, NOT_TRIED, WRONG, Cell, Layout, Outcome, shortened
 
 NORM, OTHER = "layers.{}.q_norm.weight", "layers.{}.k_norm.weight"
 EXPERTS = "layers.{}.experts.down_proj"
@@ -276,6 +280,87 @@ class BugsTest(unittest.TestCase):
         )
         self.assertEqual((bug.smallest.cell.model, bug.smallest.cell.microbatches, bug.param), ("b", 2, NORM.format(0)))
         self.assertEqual((bug.models, bug.styles, bug.module), (("b", "a"), ("all_reduced",), "layers.*.q_norm"))
+
+
+def rowed(outcome, *rows):
+    return dataclasses.replace(outcome, recipe={**outcome.recipe, "rows": list(rows)})
+
+
+def once_more(outcome, verdict, *rows):
+    even = dataclasses.replace(outcome.cell, even=True)
+    return dataclasses.replace(rowed(outcome, *rows), cell=even, verdict=verdict)
+
+
+class RowsTest(unittest.TestCase):
+    """Bugs of cells whose vocabulary has rows that the ranks do not divide."""
+
+    def only(self, cells, *even):
+        """Of the one bug of these cells, what is said once `even` was run."""
+        (bug,) = _matrix.MatrixReport(tuple(cells), even=even).bugs
+        return bug.only
+
+    def broken(self, layout, count, *rows):
+        return rowed(cell("a", layout, count, begins=begins("", "optimizer"), names=["up.weight"]), *rows)
+
+    def again(self, *cells):
+        return [(one.name, one.even) for one in _rows.cells(_bugs.bugs(cells))]
+
+    def test_the_smallest_cell_of_a_bug_is_run_once_more(self):
+        one, two = self.broken(FSDP, 1, 97), self.broken(FSDP, 2, 97)
+        self.assertEqual(self.again(one, two), [(one.cell.name, True)])
+        self.assertEqual(self.again(two), [(two.cell.name, True)])
+
+    def test_no_cell_is_run_once_more_whose_rows_do_not_matter(self):
+        for cells in (
+            [self.broken(TP, 1, 97)],  # no fully_shard
+            [self.broken(FSDP, 1, 96)],
+            [self.broken(FSDP, 1)],
+            [self.broken(FSDP, 1, 97), self.broken(FSDP, 2, 96)],  # it is there with rows that divide
+            [rowed(cell("a", FSDP, 1), 97)],  # it matches
+        ):
+            with self.subTest([one.cell.name for one in cells]):
+                self.assertEqual(self.again(*cells), [])
+                even = [once_more(one, MATCHES, 96) for one in cells]
+                found = _matrix.MatrixReport(tuple(cells), even=tuple(even)).bugs
+                self.assertEqual([bug.only for bug in found], [""] * len(found))
+
+    def test_replicas_share_no_rows(self):
+        layout = Layout({"dp_replicate": 2, "fsdp": 2})
+        self.assertEqual(self.again(self.broken(layout, 1, 98)), [])
+        self.assertEqual(len(self.again(self.broken(BOTH, 1, 98))), 1)  # 4 ranks share them
+
+    def test_only_a_cell_that_matches_with_rows_that_divide_says_it(self):
+        one = self.broken(FSDP, 1, 40, 97)
+        says_facts(self, self.only([one], once_more(one, MATCHES, 40, 96)), "97", "96")
+        for even in ([], [once_more(one, WRONG, 40, 96)], [once_more(one, NOT_TRIED, 40, 96)]):
+            self.assertEqual(self.only([one], *even), "")
+        self.assertEqual(self.only([one], once_more(one, MATCHES, 40, 97)), "")  # nothing else was run
+
+    def test_the_reports_have_it(self):
+        one = self.broken(FSDP, 1, 97)
+        for even, count in ((), 0), ((once_more(one, MATCHES, 96),), 1):
+            report = _matrix.MatrixReport((one,), even=even)
+            self.assertEqual(bool(report.document["bugs"][0]["only"]), bool(count))
+            for text in (str(report), _show.github(report), _show.page(report)):
+                self.assertEqual(text.count("97 rows"), count)
+
+    def test_it_counts_in_the_minutes_and_is_left_out_when_they_are_over_or_it_is_interrupted(self):
+        one = self.broken(FSDP, 1, 97)
+        for over, stopped in (("2 minutes were over", ""), ("", "interrupted")):
+            budget = mock.Mock(over=lambda over=over, stopped=stopped: stopped or over, stopped=lambda s=stopped: s)
+            found = _run.run(lambda *_: self.fail("it is begun"), _rows.cells(_bugs.bugs([one])), budget=budget)
+            self.assertEqual([outcome.verdict for outcome in found], [NOT_TRIED])
+
+    def test_a_reason_is_cut_behind_a_word(self):
+        for text, width, wanted in (
+            ("one two", 7, "one two"),
+            ("one two, three", 12, "one two..."),
+            ("one two, three", 11, "one two..."),
+            ("one two, three", 9, "one..."),
+            ("x" * 12, 10, "x" * 7 + "..."),
+        ):
+            self.assertEqual(shortened(text, width), wanted)
+            self.assertLessEqual(len(wanted), width)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ class Architectures(unittest.TestCase):
         self.assertEqual(len(found), len(set(found)))
 
     def test_unknown(self):
-        with raises_facts(self, addend.InvalidError, "lama"):
-            _architectures.full_config("lama")
+        for name in ("lama", "google/gemma-3-1b-pt"):
+            with raises_facts(self, addend.InvalidError, name, "model_type", "gemma3_text", "config.json"):
+                _architectures.full_config(name)
 
     def test_a_folder_has_its_own_values(self):
         config = tf.LlamaConfig(num_hidden_layers=3, attention_bias=True, rms_norm_eps=3e-4)
@@ -44,6 +45,26 @@ class Architectures(unittest.TestCase):
             config.save_pretrained(folder)
             small, missing = _architectures.Full(folder).small(2, 1)
         self.assertEqual((small.attention_bias, small.rms_norm_eps, missing), (True, 3e-4, ()))
+
+    def test_a_folder_s_vocabulary_divides_by_the_ranks_as_its_own_does(self):
+        for rows, parts, wanted, even in (
+            (262208, 2, 98, 98),
+            (262208, 3, 98, 96),  # 262208 leaves 2, as 98 does
+            (151936, 4, 100, 100),
+            (50257, 2, 97, 96),
+            (50257, 1, 97, 97),
+            (60, 4, 60, 60),
+            (61, 4, 61, 60),
+        ):
+            with self.subTest(rows, parts=parts), tempfile.TemporaryDirectory() as folder:
+                tf.LlamaConfig(vocab_size=rows, num_hidden_layers=2).save_pretrained(folder)
+                full = _architectures.Full(folder)
+                self.assertEqual(full.small(2, 1, parts)[0].vocab_size, wanted)
+                self.assertEqual(full.small(2, 1, parts, even=True)[0].vocab_size, even)
+        named = _architectures.full("gemma3")
+        for parts, even, wanted in ((2, False, 97), (2, True, 96), (5, True, 95)):
+            small, _ = named.small(1, 1, parts, even)
+            self.assertEqual(_shrink.vocabularies(small), [wanted], (parts, even))
 
     def test_what_a_folder_s_configuration_has_off_stays_off(self):
         text = {"num_hidden_layers": 4, "vocab_size": 200}
@@ -298,6 +319,17 @@ class Cells(unittest.TestCase):
         )
         self.assertEqual([bug.params for bug in report.bugs], [("model.layers.*.input_layernorm.weight",)])
         self.assertEqual(report.bugs[0].microbatches, (2,))
+
+    def test_what_shows_only_with_rows_that_the_ranks_do_not_divide(self):
+        report = _matrix.matrix("gemma3_text", layouts=[{"fsdp": 2, "tp": 1}], microbatches=[1], timeout=300)
+        (bug,), (even,) = report.bugs, report.even
+        self.assertEqual((len(report.outcomes), bug.place, even.verdict), (1, "optimizer", MATCHES), even.why)
+        says_facts(self, bug.cause, "lm_head.weight", "model.embed_tokens.weight")
+        says_facts(self, bug.only, "97", "96")
+        with tempfile.TemporaryDirectory() as folder:
+            tf.Gemma3TextConfig().save_pretrained(folder)  # its 262208 rows divide
+            report = _matrix.matrix(folder, layouts=[{"fsdp": 2, "tp": 1}], microbatches=[1], timeout=300)
+        self.assertEqual([one.verdict for one in report.outcomes], [MATCHES], why(report))
 
     def test_jobs_that_freeze_synchronise_once_or_run_in_bf16(self):
         with mock.patch.object(_variants, "has_peft", lambda: False):

@@ -75,7 +75,10 @@ def full_config(name: str) -> Any:
     if is_file(name):
         return transformers.AutoConfig.from_pretrained(name)
     if name not in CONFIG_MAPPING:
-        raise addend.InvalidError(f"Transformers {transformers.__version__} has no architecture `{name}`")
+        raise addend.InvalidError(
+            f"Transformers {transformers.__version__} has no architecture `{name}`: give its model_type, as "
+            "gemma3_text, or a folder with its config.json"
+        )
     return CONFIG_MAPPING[name]()
 
 
@@ -88,21 +91,25 @@ class Full:
         if auto is None:
             raise addend.InvalidError(f"no Auto class makes a model of `{config.model_type}`")
         self.auto: Any = auto
-        _shrink.complete(config, is_default=not is_file(name))
+        self._is_users = is_file(name)  # else an architecture with its own values
+        _shrink.complete(config, is_default=not self._is_users)
         with torch.device("meta"):
             model = self.auto.from_config(config)
         _shrink.sections_of(model)
         self.config: Any = model.config
         self.kinds: FrozenSet[str] = _shrink.kinds_of(model)
         self.plans = {axis for axis in ("tp", "ep", "fsdp") if getattr(model, f"{axis}_plan", None)}
-        self._small: Dict[Tuple[int, int], Tuple[Any, Tuple[str, ...]]] = {}
+        self._small: Dict[_shrink.Sizes, Tuple[Any, Tuple[str, ...]]] = {}
 
-    def small(self, ranks: int, experts: int) -> Tuple[Any, Tuple[str, ...]]:
-        """The smallest configuration with every kind of layer and parameter of the full one, and what it lacks."""
-        sizes = _shrink.Sizes(ranks, experts, _shrink.head_of(self.config))
-        if (ranks, experts) not in self._small:
-            self._small[ranks, experts] = self._tried(sizes)
-        return self._small[ranks, experts]
+    def small(self, ranks: int, experts: int, parts: int = 1, even: bool = False) -> Tuple[Any, Tuple[str, ...]]:
+        """The smallest configuration with every kind of layer and parameter of the full one, and what it lacks.
+        `parts`: into so many the rows of a vocabulary are cut; those of a user's model divide by it if the full one's
+        do, and all do if `even`."""
+        alike, divisor = parts if self._is_users else 1, parts if even else 1
+        sizes = _shrink.Sizes(ranks, experts, _shrink.head_of(self.config), alike, divisor)
+        if sizes not in self._small:
+            self._small[sizes] = self._tried(sizes)
+        return self._small[sizes]
 
     def _tried(self, sizes: _shrink.Sizes) -> Tuple[Any, Tuple[str, ...]]:
         best: Optional[Tuple[Any, Tuple[str, ...]]] = None

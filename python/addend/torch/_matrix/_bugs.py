@@ -56,6 +56,7 @@ class Bug:
     cause: str
     outcomes: Tuple[Outcome, ...]  # of the cells that show it, the smallest first
     param: str = ""  # a wrong parameter of the smallest cell
+    only: str = ""  # with what alone it shows, as "with a vocabulary that the ranks do not divide (...)"; "": not known
 
     @property
     def smallest(self) -> Outcome:

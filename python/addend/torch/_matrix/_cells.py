@@ -17,6 +17,14 @@ def starred(name: str) -> str:
     return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)
 
 
+def shortened(text: str, width: int) -> str:
+    """A text of at most so many characters; a longer one is cut behind a word, and "..." follows."""
+    if len(text) <= width:
+        return text
+    kept = text[: width - 2].rpartition(" ")[0] or text[: width - 3]
+    return kept.rstrip(",;: ") + "..."
+
+
 def without_rank(why: str) -> str:
     """A reason without the rank that was the first to give it."""
     return re.sub(r"^rank \d+: ", "", why)
@@ -58,6 +66,7 @@ class Cell:
     model: str
     layout: Layout
     microbatches: int
+    even: bool = False  # the rows of a small model's vocabulary divide by the ranks that share them
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ import addend
 from addend.torch import _replace
 
 HOLDS, ANSWER_IS_NO, WRONG_CALL, UNFINISHED = 0, 1, 2, 3
+_WIDTH = 120  # characters of a reason in a line of progress
 _FORMATS = ("text", "json", "github")
 
 
@@ -89,7 +90,9 @@ def _say(words: object) -> None:
 
 def _progress(outcome: Any, done: int, all_of: int) -> None:
     """One line for each cell, on standard error."""
-    why = f": {outcome.why[:120]}" if outcome.why else ""
+    from addend.torch._matrix._cells import shortened
+
+    why = f": {shortened(outcome.why, _WIDTH)}" if outcome.why else ""
     line = f"[{done}/{all_of}] {outcome.cell.name}: {outcome.verdict} ({outcome.seconds:.1f} s){why}"
     print(line, file=sys.stderr, flush=True)
 

@@ -11,7 +11,7 @@ import traceback
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import addend
-from addend.torch._matrix import _architectures, _bugs, _known, _own, _reproduce, _run, _show, _transformers
+from addend.torch._matrix import _architectures, _bugs, _known, _own, _reproduce, _rows, _run, _show, _transformers
 from addend.torch._matrix._cells import (
     CANNOT_RUN,
     CANNOT_TELL,
@@ -42,6 +42,7 @@ class MatrixReport:
     known: Tuple[Outcome, ...] = ()  # those of the outcomes that a file says are known and accepted
     seconds: float = 0.0
     notes: Tuple[str, ...] = ()  # lines that say which layouts are left out for want of a package
+    even: Tuple[Outcome, ...] = ()  # of cells of bugs that were run once more, with a vocabulary that the ranks divide
 
     @property
     def new(self) -> Tuple[Outcome, ...]:
@@ -62,7 +63,7 @@ class MatrixReport:
     @functools.cached_property
     def bugs(self) -> Tuple[_bugs.Bug, ...]:
         """Each different mistake of the wrong cells that are not known, once."""
-        return tuple(_bugs.bugs(self.outcomes, self.known))
+        return tuple(_rows.judged(_bugs.bugs(self.outcomes, self.known), self.even))
 
     @property
     def survivors(self) -> Tuple[Outcome, ...]:
@@ -302,7 +303,9 @@ def matrix(
     if accepted is not None:
         outcomes = tuple(map(accepted.marked, outcomes))
     those = tuple(outcome for outcome in outcomes if accepted is not None and accepted.has(outcome))
-    return MatrixReport(outcomes, those, time.monotonic() - start, made.notes)
+    again = _rows.cells(MatrixReport(outcomes, those).bugs)
+    even = made.run(again, jobs=jobs, timeout=timeout, budget=budget) if again else ()
+    return MatrixReport(outcomes, those, time.monotonic() - start, made.notes, tuple(even))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from addend.torch._matrix._cells import (
     Cell,
     Outcome,
     Planted,
+    shortened,
     without_rank,
 )
 
@@ -77,7 +78,7 @@ def _reasons(report: MatrixReport) -> List[str]:
     for outcome in report.outcomes:
         if outcome.verdict in (CANNOT_RUN, CANNOT_TELL, NOT_TRIED):
             cells.setdefault((outcome.verdict, without_rank(outcome.why)), []).append(outcome.cell.name)
-    return [f"{verdict}: {_listed(names)}: {why[:_WIDTH]}" for (verdict, why), names in cells.items()]
+    return [f"{verdict}: {_listed(names)}: {shortened(why, _WIDTH)}" for (verdict, why), names in cells.items()]
 
 
 def _unobserved(report: MatrixReport) -> List[str]:
@@ -132,12 +133,13 @@ def _bug(number: int, bug: Bug) -> str:
     for name, text in (
         ("at", bug.where),
         ("parameters", _listed(bug.params, 6)),
-        ("plan", ", ".join(bug.styles)),
+        ("plan's style", ", ".join(bug.styles)),
         ("shown by", _shown_by(bug)),
         ("smallest", bug.smallest.cell.name),
+        ("only", bug.only),
     ):
         if text:
-            lines.append(f"  {name:<10}  {text}")
+            lines.append(f"  {name:<12}  {text}")
     return "\n".join(lines)
 
 
@@ -194,6 +196,7 @@ def _of_bug(bug: Bug) -> Dict[str, Any]:
         "cause": bug.cause,
         "cells": [outcome.cell.name for outcome in bug.outcomes],
         "smallest": bug.smallest.cell.name,
+        "only": bug.only,
     }
 
 
@@ -284,7 +287,8 @@ def page(report: MatrixReport) -> str:
             for line in (*_planted(report), *_unobserved(report), *_reasons(report), *report.notes)
         ),
         details="".join(
-            f"<details><summary>{html.escape(f'{one.verdict}: {one.cell.name}: {one.why[:_WIDTH]}')}</summary>"
+            f"<details><summary>{html.escape(f'{one.verdict}: {one.cell.name}: ')}"
+            f"{html.escape(shortened(one.why, _WIDTH))}</summary>"
             f"<pre>{html.escape(one.text or one.why)}</pre></details>\n"
             for one in shown
         ),

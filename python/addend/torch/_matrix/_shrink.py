@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Sequ
 
 from addend.torch._matrix._cells import starred
 
+ROWS = 97  # of a vocabulary: few ranks divide them
 LAYERS = (2, 3, 4, 5, 6, 8, 12)  # numbers of layers that are tried until every kind of layer is there
 
 
@@ -18,6 +19,8 @@ class Sizes:
     ranks: int = 1  # heads, and columns of linear layers, are cut into so many parts
     experts: int = 1  # experts are cut into so many parts
     head: int = 8  # elements of a head: even, for rotary embeddings
+    alike: int = 1  # a vocabulary leaves the remainder by this that the full one leaves
+    even: int = 1  # a vocabulary divides by this
 
     @property
     def heads(self) -> int:
@@ -64,10 +67,17 @@ def _columns(odd: int) -> Rule:
     return lambda value, sizes, full: value and 2 * odd * sizes.ranks
 
 
+def _vocabulary(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
+    small = min(value, ROWS + (value - ROWS) % sizes.alike)
+    return small - small % sizes.even or small
+
+
 def _plain(number: int) -> Rule:
     """A number, but for a value of 0 or less, which switches something off."""
     return lambda value, sizes, full: min(value, number)
 
+
+_VOCABULARY = r"vocab_size.*|.*_vocab_size|unpadded_vocab_size|ngram_vocab_size_base"
 
 # Regular expressions of attributes' names, and what becomes of the value. The first that fits counts; what no
 # expression fits stays as it is.
@@ -97,7 +107,7 @@ RULES: Tuple[Tuple[str, Rule], ...] = (
     (r"moe_topk", lambda value, sizes, full: 2),
     (r"num_experts_per_tok(en)?|moe_k|top_k_experts|router_top_k", _plain(2)),
     (r"(.*_)?lora_rank|laurel_rank|loop_gate_rank|gated_norm_rank|hc_lowrank", _plain(10)),
-    (r"vocab_size.*|.*_vocab_size|unpadded_vocab_size|ngram_vocab_size_base", _plain(97)),
+    (_VOCABULARY, _vocabulary),
     (r"codebook_size", _plain(16)),
     (r"image_token_offset", _plain(40)),
     (r"audio_token_offset", _plain(56)),
@@ -163,6 +173,17 @@ def parts_of(config: Any) -> Iterator[Any]:
         if _is_config(value):
             yield from parts_of(value)
     yield config
+
+
+def vocabularies(config: Any) -> List[int]:
+    """The numbers of rows of a configuration's vocabularies, in order."""
+    found = {
+        value
+        for part in parts_of(config)
+        for name, value in vars(part).items()
+        if re.fullmatch(_VOCABULARY, name) and type(value) is int and value > 0
+    }
+    return sorted(found)
 
 
 def complete(config: Any, is_default: bool) -> None:

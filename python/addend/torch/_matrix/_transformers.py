@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import addend
-from addend.torch._matrix import _architectures, _draw, _inputs, _recipe, _rules, _variants
+from addend.torch._matrix import _architectures, _draw, _inputs, _recipe, _rows, _rules, _shrink, _variants
 from addend.torch._matrix._cells import Cell, Job, Layout, Wanted
 from addend.torch._matrix._tokens import token_loss
 
@@ -91,7 +91,7 @@ class Transformers:
         """A small model of the architecture, loaded on every rank by `from_pretrained(distributed_config=...)`."""
         full, layout = _architectures.full(cell.model), cell.layout
         parts = layout.options.get("ep", layout.mesh.get("fsdp", 1))  # of experts: Transformers loads no empty part
-        config, missing = full.small(layout.mesh.get("tp", 1), parts)
+        config, missing = full.small(layout.mesh.get("tp", 1), parts, _rows.parts_of(layout), cell.even)
         small = _Small(full.auto, config, layout, folder)
         torch.set_num_threads(1)  # ranks are forked from this process
         replicas = [axis for axis in layout.mesh if axis != "tp"]
@@ -115,6 +115,7 @@ class Transformers:
             arguments["run"] = _variants.no_sync
         missing += lacks
         recipe = {**_recipe.recipe(full.auto, config, tokens), "training": small.training}
+        recipe["rows"] = _shrink.vocabularies(config)
         if layout.variant == _variants.LORA:
             arguments["averaged"] = float(layout.mesh.get("fsdp", 1))  # FSDP2 averages what belongs to its groups
             recipe["plans"] = {axis: _renamed(plan) for axis, plan in recipe["plans"].items()}
