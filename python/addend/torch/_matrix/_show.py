@@ -32,7 +32,8 @@ _PARTIAL = "*"  # after a verdict: a line NOT OBSERVED says what it says nothing
 
 
 def _listed(names: Sequence[str], count: int = 3) -> str:
-    return ", ".join(names[:count]) + ", ..." * (len(names) > count)
+    between = "; " if any(", " in name for name in names) else ", "  # a layout's name may have a comma
+    return between.join(names[:count]) + f"{between}..." * (len(names) > count)
 
 
 def _short(outcome: Outcome) -> str:
