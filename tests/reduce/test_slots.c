@@ -340,7 +340,7 @@ static void engine_hostile_poisons_what_was_sent(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* Of the sends of a step, that before which most other buckets of the window were begun says how many slots are right. */
+/* The send before which most other buckets of the window were begun says how many slots are right. */
 static void the_largest_number_that_overtook_is_kept(void **state) {
   static const struct {
     uint64_t claims, claim;

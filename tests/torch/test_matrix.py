@@ -226,6 +226,15 @@ class Report(unittest.TestCase):
         says_facts(self, _show.github(shown), "it_died")
         self.assertEqual((shown.document["survivors"], shown.document["cells"][0]["unplanted"]), (1, "it_died"))
 
+    def test_names_with_commas_are_told_apart(self):
+        for names, text in (
+            (["tp=2", "fsdp=2"], "tp=2, fsdp=2"),
+            (["fsdp=2", "fsdp=2, no_sync"], "fsdp=2; fsdp=2, no_sync"),
+            (["a", "b", "c, d", "e"], "a; b; c, d; ..."),
+            (["a", "b", "c", "d"], "a, b, c, ..."),
+        ):
+            self.assertEqual(_show._listed(names), text)
+
     def test_what_a_matching_cell_says_nothing_about(self):
         some = [outcome(MATCHES, cell("a", 1, tp=2)), outcome(MATCHES, cell("a", 2, tp=2), unreached=["x"])]
         some += [outcome(MATCHES, cell("a", 1, tp=3), unreached=["x", "y"]), outcome(MATCHES, cell("b", 1, tp=3))]
