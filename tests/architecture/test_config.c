@@ -25,25 +25,27 @@
 #define LLAMA3 "model.rotary_base=500000 model.rotary_scaling=[8, 1, 4, 32] "
 
 static const struct {
-  const char *folder, *architecture, *kind, *values; /* values: each after its key, in any order */
+  const char *folder, *architecture, *kind;
+  int64_t positions;
+  const char *values; /* each after its key, in any order */
 } models[] = {
-    {"llama", "LlamaForCausalLM", "gpt",
+    {"llama", "LlamaForCausalLM", "gpt", 2048,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=all " PLAIN},
-    {"llama3", "LlamaForCausalLM", "gpt",
+    {"llama3", "LlamaForCausalLM", "gpt", 2048,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-05 model.qk_norm=false model.bias=none " LLAMA3},
-    {"llama_v4", "LlamaForCausalLM", "gpt",
+    {"llama_v4", "LlamaForCausalLM", "gpt", 2048,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-05 model.qk_norm=false model.bias=none " LLAMA3},
-    {"qwen2", "Qwen2ForCausalLM", "gpt",
+    {"qwen2", "Qwen2ForCausalLM", "gpt", 32768,
      SIZES "model.head_dim=0 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=qkv " PLAIN},
-    {"qwen3", "Qwen3ForCausalLM", "gpt",
+    {"qwen3", "Qwen3ForCausalLM", "gpt", 32768,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=true model.bias=none " PLAIN},
-    {"mistral", "MistralForCausalLM", "gpt",
+    {"mistral", "MistralForCausalLM", "gpt", 131072,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=none " PLAIN},
-    {"mixtral", "MixtralForCausalLM", "moe",
+    {"mixtral", "MixtralForCausalLM", "moe", 131072,
      SIZES "model.head_dim=4 model.experts=3 model.top_k=2 model.expert_hidden=5 model.norm_epsilon=1e-05 "
            "model.qk_norm=false model.bias=none model.normalised_scores=true model.rotary_base=1000000 "
            "model.rotary_scaling=[] " EXPERTS},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", "moe",
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "moe", 32768,
      "model.layers=1 model.d_model=6 model.heads=3 model.vocabulary=256 model.tied=false model.kv_heads=1 "
      "model.head_dim=4 model.experts=3 model.top_k=2 model.expert_hidden=4 model.norm_epsilon=1e-06 "
      "model.qk_norm=true model.bias=none model.normalised_scores=true " PLAIN EXPERTS}};
@@ -68,6 +70,7 @@ static void each_architecture_gives_every_key_of_its_recipe(void **state) {
     assert_int_equal(ad_config_read(path_of(models[m].folder), &config), AD_OK);
     assert_string_equal(config.architecture->name, models[m].architecture);
     assert_string_equal(config.architecture->kind, models[m].kind);
+    assert_int_equal(config.positions, models[m].positions);
     assert_int_equal(config.refused_count, 0);
     for (size_t i = 0; i < config.count; i++) {
       snprintf(pair, sizeof pair, "%s=%s ", config.values[i].key, config.values[i].text);
@@ -139,6 +142,20 @@ static const edit refused[] = {
     {"qwen2", "layer_types", "[\"full_attention\", 1]", "layer_types: each of its elements must be \"full_attention\""},
     {"mistral", "sliding_window", "0", "sliding_window: must be null or a number of tokens, is 0"},
     {"mistral", "sliding_window", "\"wide\"", "sliding_window: must be null or a number of tokens, is \"wide\""},
+    {"mistral", "sliding_window", "-1", "sliding_window: must be null or a number of tokens, is -1"},
+    {"mistral", "sliding_window", "1.5", "sliding_window: must be null or a number of tokens, is 1.5"},
+    {"qwen2", "layer_types", "{}", "layer_types: each of its elements must be \"full_attention\""},
+    {"llama_v4", "rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1}",
+     "rope_scaling.high_freq_factor: must be a number"},
+    {"llama_v4", "rope_scaling",
+     "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": \"4\"}",
+     "rope_scaling.high_freq_factor: must be a number"},
+    {"llama_v4", "rope_scaling",
+     "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}",
+     "rope_scaling.original_max_position_embeddings: must be a number"},
+    {"llama_v4", "rope_scaling", "{\"rope_type\": 3}",
+     "rope_scaling: rope_type must be \"default\" or \"llama3\", is \"something else than a text\"" NOTHING_ELSE},
+    {"llama_v4", "rope_theta", "\"far\"", "rope_theta: must be a number"},
     {"mixtral", "layer_types", "[\"chunked_attention\"]",
      "layer_types: each of its elements must be \"full_attention\""},
     {"llama", "loss_type", "\"ForMaskedLM\"", "loss_type: is \"ForMaskedLM\"" UNKNOWN},
@@ -193,6 +210,25 @@ static void a_window_is_as_wide_as_transformers_has_it(void **state) {
     if (config.window != windows[i].window) fail_msg("%s: %lld", windows[i].edit.folder, (long long)config.window);
     ad_config_release(&config);
   }
+}
+
+/* Beside a window, layers may have it, too. */
+static void layers_of_another_kind_are_refused_beside_a_window(void **state) {
+  ad_config config = {0};
+  parse_edited(&(edit){"mistral", "layer_types", "[\"sliding_attention\", \"full_attention\"]", NULL}, AD_OK, &config);
+  assert_int_equal(config.refused_count, 1);
+  ad_config_release(&config);
+  json_t *document = json_load_file(path_of("mistral"), 0, NULL);
+  json_object_set_new(document, "sliding_window", json_integer(64));
+  json_object_set_new(document, "layer_types", json_pack("[s, s]", "chunked_attention", "sliding_attention"));
+  char *text = json_dumps(document, 0);
+  assert_int_equal(ad_config_parse(text, strlen(text), "config.json", &config), AD_OK);
+  assert_int_equal(config.refused_count, 1);
+  assert_string_equal(config.refused[0],
+                      "layer_types: each of its elements must be \"full_attention\" or \"sliding_attention\"");
+  ad_config_release(&config);
+  free(text);
+  json_decref(document);
 }
 
 /* Both keys of Qwen's models, of which each alone means nothing. */
@@ -313,6 +349,38 @@ static void what_is_left_out_is_as_transformers_has_it(void **state) {
   }
 }
 
+/* The key of config.json behind each value, which messages name; of facts, the architecture. */
+static void a_value_names_the_key_that_it_comes_from(void **state) {
+  static const char *const of[][3] = {{"llama", "model.rotary_base", "rope_parameters.rope_theta"},
+                                      {"llama", "model.rotary_scaling", "rope_parameters"},
+                                      {"llama", "model.d_model", "hidden_size"},
+                                      {"llama", "model.qk_norm", "LlamaForCausalLM"},
+                                      {"llama_v4", "model.rotary_base", "rope_theta"},
+                                      {"llama_v4", "model.rotary_scaling", "rope_scaling"},
+                                      {"qwen3_moe", "model.experts", "num_experts|num_local_experts"},
+                                      {"qwen2", "model.bias", "Qwen2ForCausalLM"}};
+  for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+    ad_config config = {0};
+    size_t at = 0;
+    assert_int_equal(ad_config_read(path_of(of[i][0]), &config), AD_OK);
+    while (at < config.count && strcmp(config.values[at].key, of[i][1]) != 0) at++;
+    assert_true(at < config.count);
+    assert_string_equal(config.values[at].from, of[i][2]);
+    ad_config_release(&config);
+  }
+  static const edit biases[] = {{"llama", "mlp_bias", "true", "attention_bias"},
+                                {"llama", "mlp_bias", "false", "attention_bias"},
+                                {"llama", "attention_bias", "false", "mlp_bias"}};
+  for (size_t i = 0; i < 3; i++) {
+    ad_config config = {0};
+    size_t at = 0;
+    parse_edited(&biases[i], AD_OK, &config);
+    while (at < config.count && strcmp(config.values[at].key, "model.bias") != 0) at++;
+    assert_string_equal(config.values[at].from, biases[i].sentence);
+    ad_config_release(&config);
+  }
+}
+
 static void what_is_no_object_is_refused(void **state) {
   static const char *const texts[][2] = {{"[]", "config.json: is not a JSON object"},
                                          {"{", "config.json: is not valid JSON: line 1: "},
@@ -360,8 +428,18 @@ static void weights_say(ad_status status, const char *const *facts) {
 static void other_files_are_refused_with_what_to_do(void **state) {
   config_says(AD_IO, SAYS_FACTS("config.json", "Transformers"));
   weights_say(AD_IO, SAYS_FACTS("model.safetensors", "model.safetensors.index.json"));
-  touch("pytorch_model.bin");
-  weights_say(AD_INVALID, SAYS_FACTS("pytorch_model.bin"));
+  static const char *const pickled[] = {"a.bin", "a.pt", "a.pth", "pytorch_model.bin.index.json"},
+                           *const others[] = {"consolidated.json", "bin", "a.pty", "index.json"};
+  for (int i = 0; i < 4; i++) touch(others[i]);
+  config_says(AD_IO, SAYS_FACTS("config.json", "Transformers"));
+  weights_say(AD_IO, SAYS_FACTS("model.safetensors", "model.safetensors.index.json"));
+  for (int i = 0; i < 4; i++) {
+    char path[256];
+    touch(pickled[i]);
+    weights_say(AD_INVALID, SAYS_FACTS(pickled[i]));
+    snprintf(path, sizeof path, "%s/%s", folder, pickled[i]);
+    remove(path);
+  }
   touch("params.json");
   config_says(AD_INVALID, SAYS_FACTS("Meta's", "params.json"));
   touch("consolidated.00.pth");
@@ -376,7 +454,9 @@ int main(void) {
       cmocka_unit_test(each_architecture_gives_every_key_of_its_recipe),
       cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
       cmocka_unit_test(a_window_is_as_wide_as_transformers_has_it),
+      cmocka_unit_test(layers_of_another_kind_are_refused_beside_a_window),
       cmocka_unit_test(a_window_that_is_switched_on_counts),
+      cmocka_unit_test(a_value_names_the_key_that_it_comes_from),
       cmocka_unit_test(keys_that_change_no_number_are_named_and_not_refused),
       cmocka_unit_test(another_architecture_is_refused_at_once),
       cmocka_unit_test(what_is_left_out_is_as_transformers_has_it),

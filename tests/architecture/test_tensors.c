@@ -14,6 +14,7 @@
 #include "architecture/tensors.h"
 #include "architecture/turn.h"
 #include "base/memory.h"
+#include "says.h"
 
 #define MODELS AD_TEST_SOURCE "/tests/architecture/models/"
 
@@ -222,6 +223,31 @@ static void a_head_is_idle_if_it_repeats_the_embedding_bit_for_bit(void **state)
   assert_int_equal(head_is_idle("model.embed_tokens.weights", AD_BF16, 6, -1), 0);
 }
 
+/* Older files hold the rotary frequencies of each layer, which follow from the recipe. */
+static void stored_frequencies_are_idle(void **state) {
+  static const char *const names[] = {"model.layers.0.self_attn.rotary_emb.inv_freq", "a.rotary_emb.inv_freqs",
+                                      "rotary_emb.inv_freq"};
+  for (int i = 0; i < 3; i++) {
+    const ad_safetensor tensor = {.name = names[i]};
+    assert_int_equal(ad_tensor_is_idle(&ad_llama, NULL, &tensor), i == 0);
+    assert_int_equal(ad_tensor_is_idle(NULL, NULL, &tensor), 0);
+  }
+}
+
+static void a_tensor_that_a_file_lacks_is_named(void **state) {
+  ad_weights *weights;
+  ad_tensor_source source;
+  float read[4];
+  const ad_shape shape = {2, {2, 2}};
+  const ad_part part = {.ndim = 2, .count = {1, 1}, .span = {{{0, 2}}, {{0, 2}}}}, none = {.ndim = 2, .count = {1, 0}};
+  assert_int_equal(ad_pretrained_weights(MODELS "llama", &weights), AD_OK);
+  assert_true(ad_tensor_source_find(&ad_llama, "blocks.7.attn.wq", &shape, &source));
+  assert_int_equal(ad_tensor_source_read(&source, weights, &part, AD_F32, read), AD_INVALID);
+  assert_facts(ad_last_error(), MODELS "llama/model.safetensors", "model.layers.7.self_attn.q_proj.weight");
+  assert_int_equal(ad_tensor_source_read(&source, weights, &none, AD_F32, read), AD_OK);
+  ad_weights_close(weights);
+}
+
 /* ---- transposing blocks larger than a tile ---- */
 
 static void turns(int64_t rows, int64_t columns, ad_dtype dtype) {
@@ -256,6 +282,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_part_of_every_parameter_is_found),
                                      cmocka_unit_test(other_names_are_no_parameters),
                                      cmocka_unit_test(a_head_is_idle_if_it_repeats_the_embedding_bit_for_bit),
+                                     cmocka_unit_test(stored_frequencies_are_idle),
+                                     cmocka_unit_test(a_tensor_that_a_file_lacks_is_named),
                                      cmocka_unit_test(blocks_of_any_size_and_width_are_turned)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,9 @@
 #include <cmocka.h>
 #include "allocations.h"
 #include "base/memory.h"
+#include "addend/experts.h"
 #include "addend/layers.h"
+#include "says.h"
 
 static const ad_parallel plain = {0};
 
@@ -99,6 +101,120 @@ static void matrices_are_cut_over_tp_where_their_formula_says(void **state) {
   ad_mesh_destroy(mesh);
 }
 
+/* ---- every field of every parameter ---- */
+
+typedef struct declared {
+  const char *name;
+  ad_shape shape;
+  ad_axes sharded;
+  int wide, decays, lasting;
+  double mean, deviation;
+} declared;
+
+#define ON_DP .sharded = AD_AXES(AD_DP_SHARD)
+#define ON_EFSDP .sharded = AD_AXES(AD_EFSDP)
+
+static void assert_declared(const ad_declarations *list, const declared *wanted, size_t count) {
+  must(list->status);
+  assert_int_equal(list->count, count);
+  for (size_t i = 0; i < count; i++) {
+    const ad_param_spec *is = &list->list[i];
+    assert_string_equal(is->name, wanted[i].name);
+    if (!ad_shape_equal(&is->shape, &wanted[i].shape)) fail_msg("%s: its shape", is->name);
+    if (!ad_layout_equal(&is->layout, &is->storage)) fail_msg("%s: its storage", is->name);
+    if (is->size != sizeof *is || is->unit != 7 || is->sharded != wanted[i].sharded) fail_msg("%s: its unit", is->name);
+    if (is->wide != wanted[i].wide || is->decays != wanted[i].decays || is->lasting != wanted[i].lasting)
+      fail_msg("%s: wide %d, decays %d, lasting %d", is->name, is->wide, is->decays, is->lasting);
+    if (is->mean != wanted[i].mean || is->deviation != wanted[i].deviation)
+      fail_msg("%s: mean %g, deviation %g", is->name, is->mean, is->deviation);
+  }
+}
+
+static void a_dense_layer_says_how_its_parameters_begin_and_decay(void **state) {
+  static const declared wanted[] = {{"a.wq", {2, {16, 36}}, ON_DP, .decays = 1, .deviation = 0.25},
+                                    {"a.wq_bias", {1, {36}}, ON_DP},
+                                    {"a.wk", {2, {16, 18}}, ON_DP, .decays = 1, .deviation = 0.25},
+                                    {"a.wk_bias", {1, {18}}, ON_DP},
+                                    {"a.wv", {2, {16, 18}}, ON_DP, .decays = 1, .deviation = 0.25},
+                                    {"a.wv_bias", {1, {18}}, ON_DP},
+                                    {"a.wo", {2, {36, 16}}, ON_DP, .decays = 1, .deviation = 0.5 / 6},
+                                    {"a.wo_bias", {1, {16}}, ON_DP},
+                                    {"a.q_norm", {1, {9}}, ON_DP, .mean = 1},
+                                    {"a.k_norm", {1, {9}}, ON_DP, .mean = 1},
+                                    {"m.gate", {2, {16, 64}}, ON_DP, .decays = 1, .deviation = 0.25},
+                                    {"m.up", {2, {16, 64}}, ON_DP, .decays = 1, .deviation = 0.25},
+                                    {"m.down", {2, {64, 16}}, ON_DP, .decays = 1, .deviation = 0.0625},
+                                    {"e.weight", {2, {50, 16}}, ON_DP, .deviation = 0.75},
+                                    {"t.weight", {2, {50, 16}}, ON_DP, .lasting = 1, .deviation = 0.02},
+                                    {"n.one", {1, {16}}, ON_DP, .mean = 1}};
+  ad_mesh *mesh = open_mesh();
+  ad_declarations list = ad_declarations_on(mesh);
+  ad_attention_shape attention = {.d_model = 16, .heads = 4, .kv_heads = 2, .head_dim = 9, .output_factor = 0.5};
+  attention.has_bias = attention.has_norms = 1;
+  list.unit = 7;
+  ad_attention_layer layer = ad_attention_declare(&list, "a", &attention);
+  ad_mlp_declare(&list, "m", &(ad_mlp_shape){.d_model = 16, .d_hidden = 64, .output_factor = 0.5});
+  ad_embedding_declare(&list, "e", &(ad_embedding_shape){.vocabulary = 50, .d_model = 16, .deviation = 0.75}, plain);
+  ad_embedding_declare(&list, "t", &(ad_embedding_shape){.vocabulary = 50, .d_model = 16, .tied = 1, .deviation = 0.02},
+                       plain);
+  ad_norm_declare(&list, "n", "one", 16, plain);
+  assert_declared(&list, wanted, sizeof wanted / sizeof *wanted);
+  assert_true(layer.norm_epsilon == AD_NORM_EPSILON && layer.head_dim == 9);
+  attention.head_dim = 0;
+  attention.norm_epsilon = 0.25;
+  layer = ad_attention_declare(&list, "b", &attention);
+  assert_true(layer.norm_epsilon == 0.25 && layer.head_dim == 4);
+  ad_declarations_release(&list);
+  ad_mesh_destroy(mesh);
+}
+
+static void experts_say_how_their_parameters_begin_and_decay(void **state) {
+  static const declared wanted[] = {
+      {"x.router", {2, {16, 6}}, ON_DP, .wide = 1, .decays = 1, .deviation = 0.25},
+      {"x.gate", {3, {6, 16, 64}}, ON_EFSDP, .decays = 1, .deviation = 0.25},
+      {"x.up", {3, {6, 16, 64}}, ON_EFSDP, .decays = 1, .deviation = 0.25},
+      {"x.down", {3, {6, 64, 16}}, ON_EFSDP, .decays = 1, .deviation = 0.0625},
+      {"x.shared.gate", {2, {16, 4}}, ON_DP, .decays = 1, .deviation = 0.25},
+      {"x.shared.up", {2, {16, 4}}, ON_DP, .decays = 1, .deviation = 0.25},
+      {"x.shared.down", {2, {4, 16}}, ON_DP, .decays = 1, .deviation = 0.25},
+  };
+  ad_mesh *mesh, *view;
+  must(ad_mesh_create("dp_shard=2 tp=2", &mesh));
+  must(ad_mesh_create_view(mesh, "efsdp=2 ep=2 etp=1", &view));
+  ad_declarations list = ad_declarations_on(mesh);
+  list.unit = 7;
+  ad_experts_declare(&list, "x",
+                     &(ad_experts_shape){.size = sizeof(ad_experts_shape),
+                                         .d_model = 16,
+                                         .experts = 6,
+                                         .hidden = 64,
+                                         .top_k = 6,
+                                         .shared_hidden = 4,
+                                         .output_factor = 0.5,
+                                         .view = view});
+  assert_declared(&list, wanted, sizeof wanted / sizeof *wanted);
+  ad_declarations_release(&list);
+  ad_mesh_destroy(view);
+  ad_mesh_destroy(mesh);
+}
+
+/* A name of 95 characters is taken, one of 96 is not. */
+static void the_longest_name_of_a_parameter_has_a_length(void **state) {
+  char path[96] = {0};
+  ad_mesh *mesh = open_mesh();
+  ad_declarations list = ad_declarations_on(mesh);
+  memset(path, 'x', AD_PARAM_NAME_SIZE - 1 - strlen(".weight"));
+  ad_norm_declare(&list, path, "weight", 4, plain);
+  must(list.status);
+  assert_int_equal(strlen(list.list[0].name), 95);
+  path[strlen(path)] = 'x';
+  ad_norm_declare(&list, path, "weight", 4, plain);
+  assert_int_equal(list.status, AD_INVALID);
+  assert_facts(ad_last_error(), "96", "95");
+  ad_declarations_release(&list);
+  ad_mesh_destroy(mesh);
+}
+
 static void the_first_failure_sticks_to_the_list(void **state) {
   ad_mesh *mesh = open_mesh();
   ad_declarations list = ad_declarations_on(mesh);
@@ -136,6 +252,9 @@ int main(void) {
       cmocka_unit_test(users_of_a_parameter_leave_addends_on_dp_and_cp),
       cmocka_unit_test(parameters_are_numbered_in_the_order_of_declaration),
       cmocka_unit_test(matrices_are_cut_over_tp_where_their_formula_says),
+      cmocka_unit_test(a_dense_layer_says_how_its_parameters_begin_and_decay),
+      cmocka_unit_test(experts_say_how_their_parameters_begin_and_decay),
+      cmocka_unit_test(the_longest_name_of_a_parameter_has_a_length),
       cmocka_unit_test(the_first_failure_sticks_to_the_list),
       cmocka_unit_test(memory_that_runs_out_is_an_error_of_the_list),
   };

@@ -251,14 +251,19 @@ static void what_does_not_fit_updates_nothing(void **state) {
   scaled.scale = 2;
   whole_numbers.dtype = AD_I32;
   wide.dtype = AD_F64;
+  ad_array lacking = grad, mine = grad;
+  lacking.data = NULL;
+  mine.local = short_one.shape;
   refused(optimizer, &param, &short_one, AD_INVALID, "train.c:7", "AdamW", "gradient 0", "[3]", "[4]");
+  refused(optimizer, &param, &mine, AD_INVALID, "train.c:7", "AdamW", "gradient 0", "[3]", "[4]");
+  refused(optimizer, &param, &lacking, AD_INVALID, "train.c:7", "AdamW", "gradient 0");
   refused(optimizer, &param, &scaled, AD_TYPE, "train.c:7", "AdamW", "gradient 0", "2^-2");
   refused(optimizer, &param, &whole_numbers, AD_TYPE, "train.c:7", "AdamW", "gradient 0", "i32");
   refused(optimizer, &wide, &grad, AD_TYPE, "train.c:7", "AdamW", "parameter 0", "f64", "f32");
   assert_int_equal(
       ad_adamw_step_at(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"),
       AD_TYPE);
-  assert_says("dp_replicate=P");
+  assert_says("train.c:7", "AdamW", "gradient 0", "dp_replicate=P", "dp_replicate=R");
   ad_adamw_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
 }
@@ -266,17 +271,36 @@ static void what_does_not_fit_updates_nothing(void **state) {
 static void options_that_mean_nothing_are_refused(void **state) {
   world w = open_world("dp_shard=1", AD_R);
   float value = 1;
-  ad_array param = array_of(&w, AD_F32, &value, 1), half = array_of(&w, AD_F16, &value, 1);
-  const ad_array *params[] = {&param}, *halves[] = {&half};
+  ad_array param = array_of(&w, AD_F32, &value, 1), half = array_of(&w, AD_F16, &value, 1), times = param;
+  const ad_array *params[] = {&param};
   ad_adamw *optimizer;
-  ad_adamw_options wrong[] = {{.beta1 = 1}, {.beta2 = -0.1}, {.epsilon = -1}, {.weight_decay = NAN}};
-  static const char *const facts[][3] = {{"beta1", "are 1"}, {"beta2", "-0.1"}, {"epsilon", "-1"}, {"weight_decay"}};
-  for (int i = 0; i < 4; i++) {
-    wrong[i].size = sizeof wrong[i];
-    assert_int_equal(ad_adamw_create(params, NULL, 1, &wrong[i], &optimizer), AD_INVALID);
-    assert_says_all(facts[i]);
+  times.scale = 3;
+  static const struct {
+    ad_adamw_options is;
+    const char *facts[5];
+  } wrong[] = {{{.beta1 = 1}, {"beta1", "beta2", "1", "0.95"}},
+               {{.beta1 = -0.1}, {"beta1", "beta2", "-0.1", "0.95"}},
+               {{.beta2 = 1}, {"beta1", "beta2", "0.9", "1"}},
+               {{.beta2 = -0.1}, {"beta1", "beta2", "0.9", "-0.1"}},
+               {{.epsilon = -1}, {"epsilon", "0", "-1"}},
+               {{.epsilon = INFINITY}, {"epsilon", "0"}},
+               {{.weight_decay = -0.5}, {"weight_decay", "0", "-0.5"}},
+               {{.weight_decay = INFINITY}, {"weight_decay", "0"}},
+               {{.weight_decay = NAN}, {"weight_decay", "0"}}};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    ad_adamw_options options = wrong[i].is;
+    options.size = sizeof options;
+    assert_int_equal(ad_adamw_create(params, NULL, 1, &options, &optimizer), AD_INVALID);
+    assert_says_all(wrong[i].facts);
   }
-  assert_int_equal(ad_adamw_create(halves, NULL, 1, NULL, &optimizer), AD_INVALID);
+  ad_adamw_options right = {.size = sizeof right, .beta1 = 0.999, .beta2 = 0.999, .epsilon = 1e-30};
+  assert_int_equal(ad_adamw_create(params, NULL, 1, &right, &optimizer), AD_OK);
+  ad_adamw_destroy(optimizer);
+  const ad_array *halves[] = {&param, &half}, *scaled[] = {&param, &times};
+  assert_int_equal(ad_adamw_create(halves, NULL, 2, NULL, &optimizer), AD_INVALID);
+  assert_says("AdamW", "parameter 1", "f16", "f32", "f64");
+  assert_int_equal(ad_adamw_create(scaled, NULL, 2, NULL, &optimizer), AD_TYPE);
+  assert_says("AdamW", "parameter 1", "2^-3");
   ad_mesh_destroy(w.mesh);
 }
 
@@ -365,6 +389,16 @@ static void a_loss_scale_that_rose_waits_as_long_again(void **state) {
     assert_int_equal(scale.exponent, 4 + step / 3);
     assert_int_equal(scale.good_steps, step % 3);
   }
+}
+
+/* Without a number of good steps, as PyTorch's GradScaler: 2000. */
+static void a_loss_scale_that_says_nothing_waits_for_two_thousand_steps(void **state) {
+  ad_loss_scale scale = {.enabled = 1, .exponent = 4};
+  for (int step = 1; step <= 2000; step++) {
+    assert_int_equal(scale.exponent, 4);
+    assert_true(ad_loss_scale_update(&scale, 1));
+  }
+  assert_int_equal(scale.exponent, 5);
 }
 
 static void a_loss_scale_that_is_not_enabled_only_judges(void **state) {
@@ -484,6 +518,7 @@ int main(void) {
       cmocka_unit_test(a_step_by_a_number_that_is_not_finite_updates_nothing),
       cmocka_unit_test(a_loss_scale_falls_on_overflow_and_rises_after_good_steps),
       cmocka_unit_test(a_loss_scale_that_rose_waits_as_long_again),
+      cmocka_unit_test(a_loss_scale_that_says_nothing_waits_for_two_thousand_steps),
       cmocka_unit_test(a_loss_scale_that_is_not_enabled_only_judges),
       cmocka_unit_test(a_loss_scale_stays_in_its_range),
   };

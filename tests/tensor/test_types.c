@@ -8,48 +8,7 @@
 #include "tensor/repair.h"
 #include "tensor/tape.h"
 #include "bent.h"
-#include "world.h"
-
-typedef struct dry_world {
-  ad_comm *comm;
-  ad_mesh *mesh;
-  ad_tape *tape;
-  ad_array arrays[24];
-  int count;
-} dry_world;
-
-static int open_dry(void **state) {
-  static dry_world d;
-  d = (dry_world){0};
-  must(ad_comm_open_dry(1, 6, &d.comm));
-  must(ad_mesh_create("dp_shard=3 tp=2", &d.mesh));
-  must(ad_tape_create(d.comm, d.mesh, NULL, &d.tape));
-  *state = &d;
-  return 0;
-}
-
-static int close_dry(void **state) {
-  dry_world *d = *state;
-  ad_tape_destroy(d->tape);
-  ad_mesh_destroy(d->mesh);
-  ad_comm_close(d->comm);
-  return 0;
-}
-
-static const ad_array *array_of(dry_world *d, ad_dtype dtype, const char *layout_text, ad_shape shape) {
-  ad_layout layout;
-  must(ad_layout_parse(d->mesh, layout_text, &layout));
-  d->arrays[d->count] = ad_array_describe(d->comm, dtype, &shape, &layout);
-  return &d->arrays[d->count++];
-}
-
-static ad_tensor *leaf(dry_world *d, const char *layout_text, ad_shape shape) {
-  return ad_input(d->tape, array_of(d, AD_F32, layout_text, shape));
-}
-
-static ad_tensor *indices(dry_world *d, const char *layout_text, ad_shape shape) {
-  return ad_constant(d->tape, array_of(d, AD_I32, layout_text, shape));
-}
+#include "dry_world.h"
 
 /* Checks the types on dp_shard and tp. */
 static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
@@ -57,8 +16,6 @@ static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
   assert_int_equal(array->layout.type[AD_DP_SHARD], on_dp);
   assert_int_equal(array->layout.type[AD_TP], on_tp);
 }
-
-#define SHAPE(n, ...) ((ad_shape){(n), {__VA_ARGS__}})
 
 /* A transformer block: x is I on tp, the weights are cut. */
 static ad_tensor *block(dry_world *d, int reduces) {
@@ -352,16 +309,6 @@ static void transitions_are_numbered_in_the_order_of_recording(void **state) {
 }
 
 /* ---- partial sums inside nonlinear formulas ---- */
-
-/* The call is refused with these facts; its sentence stands in the list of the test. */
-#define refused(d, out, status, ...) refused_in(__func__, (d), (out), (status), SAYS_FACTS("test_types.c", __VA_ARGS__))
-static void refused_in(const char *test, dry_world *d, ad_tensor *out, ad_status status, const char *const *facts) {
-  assert_null(ad_tensor_array(out));
-  assert_int_equal(ad_tape_status(d->tape), status);
-  assert_says_in(test, ad_last_error(), facts);
-  ad_tape_reset(d->tape);
-  d->count = 0;
-}
 
 static void what_is_not_linear_takes_no_gradient_that_is_an_addend(void **state) {
   dry_world *d = *state;
@@ -749,7 +696,7 @@ static void a_count_of_fewer_ranks_than_the_tapes_is_refused(void **state) {
   ad_count *count = count_on(&few, "dp_shard=P");
   must(ad_count_post(count, &(int64_t){7}));
   assert_int_equal(divide_on(d, count, 0), AD_TYPE);
-  assert_says("ranks 0", "2", "5");
+  assert_says("divide", "ranks 0", "2", "dp_shard=3 tp=2", "ranks 0", "5");
   ad_count_destroy(count);
   ad_mesh_destroy(few.mesh);
 }
@@ -813,9 +760,9 @@ static void keys_and_values_of_attention_are_alike_and_fit_its_queries(void **st
            more = SHAPE(3, 7, 8, 12);
   attend(d, right, right, right);
   must(ad_tape_status(d->tape));
-  refused(d, attend(d, right, right, wider), AD_INVALID, "attention", "[6, 8, 24]");
-  refused(d, attend(d, right, longer, longer), AD_INVALID, "attention", "[6, 9, 12]");
-  refused(d, attend(d, right, more, more), AD_INVALID, "attention", "[7, 8, 12]");
+  refused(d, attend(d, right, right, wider), AD_INVALID, "attention", "[6, 8, 12]", "[6, 8, 12]", "[6, 8, 24]");
+  refused(d, attend(d, right, longer, longer), AD_INVALID, "attention", "[6, 8, 12]", "[6, 9, 12]", "[6, 9, 12]");
+  refused(d, attend(d, right, more, more), AD_INVALID, "attention", "[6, 8, 12]", "[7, 8, 12]");
   refused(d, attend(d, SHAPE(2, 6, 8), right, right), AD_INVALID, "attention", "[6, 8]");
   refused(d, attend(d, right, SHAPE(2, 6, 8), SHAPE(2, 6, 8)), AD_INVALID, "attention", "[6, 8]");
 }

@@ -113,19 +113,14 @@ static ad_status give(const json_t *config, const ad_config_row *row, ad_config 
   return ad_config_give(to, row->gives, row->key, print_value(value, text, sizeof text));
 }
 
-/* Refuses a value other than the only one. Where the key is missing, Transformers takes the absent value. */
+/* Refuses a value other than the only one. A key that is missing or null asks for nothing. */
 static ad_status judge(const json_t *config, const ad_config_row *row, ad_config *to) {
   const json_t *value;
-  json_t *must = parse_own(row->must), *absent = row->absent ? parse_own(row->absent) : NULL;
+  json_t *must = parse_own(row->must);
   find_key(config, row, &value);
-  ad_status status = AD_OK;
-  if (!value && absent && !ad_config_equal(absent, must))
-    status = ad_config_refuse(to, row->key, "is missing, which means %s: it must be %s", row->absent, row->must);
-  else if (value && !ad_config_equal(value, must) && (absent || !json_is_null(value)))
-    status = ad_config_refuse_value(to, row->key, row->must, value);
+  int is_other = value && !json_is_null(value) && !ad_config_equal(value, must);
   json_decref(must);
-  json_decref(absent);
-  return status;
+  return is_other ? ad_config_refuse_value(to, row->key, row->must, value) : AD_OK;
 }
 
 static ad_status take_row(const json_t *config, const ad_config_row *row, ad_config *to) {
