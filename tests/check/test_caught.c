@@ -9,7 +9,9 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "check/computing.h"
 #include "check/sabotage.h"
+#include "says.h"
 
 enum { PARAMS = 3, NORM = PARAMS, NOTHING = -1 };
 
@@ -135,10 +137,49 @@ static void what_failed_is_told_where_all_gradients_hold(void **state) {
   }
 }
 
+/* A mistake that only rounds has no effect if it moves gradients by less than half of what the program's own roundings
+ * do; where ranks compute formulas in pieces, by less than all of it. The roundings of a parameter are those of one
+ * process and of wires together, and its mean square is over all parameters, moved or not. */
+static void a_mistake_that_only_rounds_is_held_to_the_programs_own_roundings(void **state) {
+  static const struct {
+    double moved[PARAMS];
+    int cuts_formulas;
+    double found;
+    ad_caught caught;
+  } cases[] = {
+      {{0, 0, 0}, 0, 0, AD_CAUGHT_NO_EFFECT},
+      {{2.49, 0.498, 4.98}, 0, 0.498, AD_CAUGHT_NO_EFFECT},
+      {{2.5, 0.5, 5}, 0, 0.5, AD_CAUGHT_NONE},
+      {{2.5, 0.5, 5}, 1, 0.5, AD_CAUGHT_NO_EFFECT},
+      {{4.98, 0.996, 9.96}, 1, 0.996, AD_CAUGHT_NO_EFFECT},
+      {{5, 1, 10}, 1, 1, AD_CAUGHT_NONE},
+      {{0, 0, 8}, 0, 0.8 / sqrt(3), AD_CAUGHT_NO_EFFECT},
+      {{0, 0, 9}, 0, 0.9 / sqrt(3), AD_CAUGHT_NONE},
+      {{3, 0, 8}, 1, sqrt((0.36 + 0.64) / 3), AD_CAUGHT_NO_EFFECT},
+  };
+  ad_spread spread[PARAMS] = {{.error = 3}, {.error = 1}, {.error = 0}};
+  double wires[PARAMS] = {4, 0, 10}; /* roundings of 5, 1 and 10 */
+  const ad_computing computing = {.count = PARAMS, .spread = spread, .wires = wires};
+  static const shown params[PARAMS] = {OFF(0.25), OFF(0.75), RIGHT};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_sabotage sabotage = {.moved = NAN};
+    ad_proof *proof = proof_of(params, 0);
+    char moved[32];
+    proof->process_share = 0.375;
+    ad_caught_by_rounding(proof, &computing, cases[i].moved, cases[i].cuts_formulas, &sabotage);
+    if (sabotage.caught != cases[i].caught || fabs(sabotage.moved - cases[i].found) > 1e-12)
+      fail_msg("case %zu: %s, moved %g", i, ad_caught_name(sabotage.caught), sabotage.moved);
+    snprintf(moved, sizeof moved, "%.2g", cases[i].found);
+    assert_text_says(sabotage.message, moved, cases[i].cuts_formulas ? "1" : "0.5", "0.75", "0.38");
+    free(proof);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_parameter_that_shows_a_mistake_best_is_named),
       cmocka_unit_test(what_failed_is_told_where_all_gradients_hold),
+      cmocka_unit_test(a_mistake_that_only_rounds_is_held_to_the_programs_own_roundings),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

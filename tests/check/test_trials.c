@@ -1,11 +1,13 @@
 /* Tests how the trial of a planted mistake is judged: any change in a step counts as caught, and "no effect" is said
  * only if the program is provably unchanged. */
+#include "drawn_program.h"
 #include "every_move.h"
 
 #include "check/sabotage.h"
 #include "program/program.h"
 #include "reduce/count.h"
 #include "says.h"
+#include "train/run.h"
 
 static ad_sabotages *drawn_of(const ad_recipe *recipe) {
   ad_sabotages *drawn;
@@ -177,6 +179,54 @@ static void a_skipped_step_is_not_caught_by_its_calls(void **state) {
   if (found.caught != AD_CAUGHT_NONE) fail_msg("%s: %s", ad_caught_name(found.caught), found.message);
 }
 
+/* ---- how far a mistake that only rounds moves gradients ---- */
+
+/* Makes every gradient larger by a part of itself. */
+static void enlarge(void *context, void *passing) {
+  for (size_t i = 0; i < ad_run_param_count(passing); i++) {
+    const ad_array *gradient = ad_run_part(passing, i, AD_PART_GRADIENT);
+    for (size_t k = 0; gradient->data && k < ad_array_numel(gradient); k++)
+      ad_array_set(gradient, k, ad_array_get(gradient, k) * (1 + 0x1p-13));
+  }
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+static double moved_at(int loss_scale, const char *mesh) {
+  static const ad_mistake coarse = {
+      .name = "coarse", .words = "it only rounds", .rounds = 1, .of_dtype = 1, .at = {{AD_SEAM_GRADIENTS, enlarge}}};
+  char text[512];
+  ad_recipe *recipe = NULL;
+  if (!ad_program_kind_find("drawn")) must(ad_program_register(&drawn_kind));
+  snprintf(text, sizeof text,
+           "name: coarse\nmodel: {kind: drawn, form: %d}\nmesh: \"%s\"\n"
+           "precision: {param: f16, compute: bf16, reduce: f16, loss_scale: %d}\n"
+           "train: {global_batch: 12, microbatches: 2, steps: 3, lr: 0.01}\n",
+           DRAWN_TIED, mesh, loss_scale);
+  must(ad_recipe_parse(text, "coarse.yaml", NULL, 0, &recipe));
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 1;
+  first->known = &coarse;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_int_equal(first->caught, AD_CAUGHT_NO_EFFECT);
+  double moved = first->moved;
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+  return moved;
+}
+
+/* Whatever the loss scale, and however gradients are spread, they move by as much. */
+static void a_mistake_moves_gradients_by_as_much_at_every_loss_scale(void **state) {
+  double moved = moved_at(0, "dp_shard=2");
+  assert_true(moved > 0.02 && moved < 0.04);
+  assert_true(moved_at(6, "dp_shard=2") == moved);
+  assert_true(fabs(moved_at(6, "dp_replicate=2 dp_shard=2") - moved) < 1e-3 * moved);
+}
+
 /* ---- a mistake leaves nothing behind for the next one ---- */
 
 /* An overflowing step lowers the loss scale; the next mistake is tried from the original scale. */
@@ -325,6 +375,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
       cmocka_unit_test(a_norm_that_other_ranks_than_the_first_have_wrong_is_caught),
+      cmocka_unit_test(a_mistake_moves_gradients_by_as_much_at_every_loss_scale),
       cmocka_unit_test(a_wide_bucket_is_told_by_contract_and_by_calls),
       cmocka_unit_test(calls_are_told_of_a_step_that_counts),
       cmocka_unit_test(a_skipped_step_is_not_caught_by_its_calls),

@@ -1,8 +1,9 @@
 /* Says of a proof that failed with a mistake planted which number caught the mistake: the parameter that shows it best,
- * its causes, or what else failed. */
+ * its causes, or what else failed; and of a mistake that only rounds whether it must be caught. */
 #include <math.h>
 #include <stdio.h>
 
+#include "check/computing.h"
 #include "check/sabotage.h"
 
 static double error_of(const ad_proof_param *param) {
@@ -59,4 +60,33 @@ void ad_caught_by_number(const ad_proof *proof, ad_sabotage *sabotage) {
   snprintf(sabotage->param, sizeof sabotage->param, "%s", param->name);
   sabotage->ratio = param->ratio;
   ad_causes_copy(&sabotage->causes, &param->causes);
+}
+
+/* ---- a mistake that only rounds, and that the proof passed ---- */
+
+/* By how much the mistake moved gradients, over what their own roundings do: one process's error in the recipe's own
+ * dtypes, and that of wires. Root mean square over the parameters. Both are measured, and depend on no bound. */
+static double moved_over_roundings(const ad_computing *computing, const double *moved) {
+  double squares = 0;
+  for (size_t i = 0; i < computing->count; i++)
+    if (moved[i] != 0) squares += pow(moved[i] / hypot(computing->spread[i].error, computing->wires[i]), 2);
+  return sqrt(squares / (double)computing->count);
+}
+
+/* Where sums are short, a mistake that rounds more often moves gradients by less than the roundings of the right program
+ * do, for which every bound has room: in a custom program it has no effect if it moves them by less than `within` of
+ * these. (docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all of their own
+ * roundings.) A mistake that moves gradients by more survives, since a bound that it passes is too wide. In addend's own
+ * programs all sums are long enough. */
+void ad_caught_by_rounding(const ad_proof *proof, const ad_computing *computing, const double *moved, int cuts_formulas,
+                           ad_sabotage *sabotage) {
+  double share = 0, within = cuts_formulas ? 1 : 0.5;
+  for (size_t i = 0; i < proof->param_count; i++) share = fmax(share, ad_param_share(&proof->params[i]));
+  sabotage->moved = moved_over_roundings(computing, moved);
+  if (sabotage->moved < within) sabotage->caught = AD_CAUGHT_NO_EFFECT;
+  snprintf(
+      sabotage->message, sizeof sabotage->message,
+      "it only rounds, and moves gradients by %.2g of what the program's own roundings move them (from %g on it must "
+      "show); gradients reach %.2g of their bounds, and all together %.2g",
+      sabotage->moved, within, share, proof->process_share);
 }

@@ -274,34 +274,6 @@ static void say_cancelled(const trials *t, ad_sabotage *sabotage) {
   }
 }
 
-/* By how much the mistake moved gradients, over what their own roundings do: one process's error in the recipe's own
- * dtypes, and that of wires. Root mean square over the parameters. Both are measured, and depend on no bound. */
-static double moved_over_roundings(const trials *t) {
-  const ad_computing *computing = &t->prover.computing;
-  double squares = 0;
-  for (size_t i = 0; i < computing->count; i++)
-    if (t->moved[i] != 0) squares += pow(t->moved[i] / hypot(computing->spread[i].error, computing->wires[i]), 2);
-  return sqrt(squares / (double)computing->count);
-}
-
-/* Where sums are short, a mistake that rounds more often moves gradients by less than the roundings of the right program
- * do, for which every bound has room: in a custom program it has no effect if it moves them by less than `within` of
- * these. (docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all of their own
- * roundings.) A mistake that moves gradients by more survives, since a bound that it passes is too wide. In addend's own
- * programs all sums are long enough. */
-static void judge_rounding(const trials *t, ad_sabotage *sabotage) {
-  const ad_proof *proof = t->job->proof.proof;
-  double share = 0, moved = moved_over_roundings(t), within = t->prover.cuts_formulas ? 1 : 0.5;
-  for (size_t i = 0; i < proof->param_count; i++) share = fmax(share, ad_param_share(&proof->params[i]));
-  sabotage->moved = moved;
-  if (moved < within) sabotage->caught = AD_CAUGHT_NO_EFFECT;
-  snprintf(
-      sabotage->message, sizeof sabotage->message,
-      "it only rounds, and moves gradients by %.2g of what the program's own roundings move them (from %g on it must "
-      "show); gradients reach %.2g of their bounds, and all together %.2g",
-      moved, within, share, proof->process_share);
-}
-
 static int is_judged_by_roundings(const trials *t, const ad_sabotage *sabotage) {
   return sabotage->known && sabotage->known->rounds &&
          ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program));
@@ -330,7 +302,8 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
   if (!passes && t->prover.reference) ad_caught_by_number(proof, sabotage);
   if (passes && t->prover.reference) {
     say_cancelled(t, sabotage);
-    if (is_judged_by_roundings(t, sabotage)) judge_rounding(t, sabotage);
+    if (is_judged_by_roundings(t, sabotage))
+      ad_caught_by_rounding(proof, &t->prover.computing, t->moved, t->prover.cuts_formulas, sabotage);
   }
   return AD_OK;
 }
