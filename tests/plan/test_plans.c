@@ -77,7 +77,8 @@ static ad_status columns_create_all(const void *options, ad_program *to, void **
 enum { RELAYED = 6, RELAYS = 3 };
 
 typedef struct relay {
-  ad_array batch;
+  ad_array batch, late; /* late: rows that the third module's ranks alone read and list */
+  int has_late;
   ad_bridge *bridges[RELAYS]; /* bridges of x to the second and the third module, and of y to the third */
 } relay;
 
@@ -135,6 +136,10 @@ static ad_status relay_create(const void *options, ad_program *to, void **own) {
   ad_layout rows = batch_layout(ad_program_mesh(to, 0)), counted = ad_layout_all(ad_program_mesh(to, 2), AD_R);
   ad_shape shape = {2, {setting->global_batch, RELAYED}};
   program->batch = ad_array_describe(setting->comm, AD_F32, &shape, &rows);
+  program->has_late = ad_mesh_has_rank(ad_program_mesh(to, 2), ad_comm_rank(setting->comm));
+  rows = batch_layout(ad_program_mesh(to, 2));
+  shape.dim[0] -= 2;
+  if (program->has_late) program->late = ad_array_describe(setting->comm, AD_F32, &shape, &rows);
   for (size_t m = 0; m < RELAYS; m++) {
     ad_layout table = ad_layout_all(ad_program_mesh(to, m), AD_R);
     ad_param_spec param = {
@@ -159,6 +164,13 @@ static ad_status relay_read(void *own, int64_t step, ad_held_out held_out, int64
   return AD_OK;
 }
 static size_t relay_bytes(const void *own) { return 0; }
+
+static const ad_array *late_array(const void *own, size_t index, char *name, size_t size) {
+  return index || !((const relay *)own)->has_late ? NULL : &((const relay *)own)->late;
+}
+static size_t late_bytes(const void *own) {
+  return ((const relay *)own)->has_late ? ad_array_bytes(&((const relay *)own)->late) : 0;
+}
 
 /* ---- records of both programs ---- */
 
@@ -189,7 +201,7 @@ static int add_programs(void **state) {
       .read = columns_read,
       .data = {.has_held_out = columns_held_out, .bytes = columns_bytes, .batch_array = columns_batch},
       .account = {.flops = columns_flops}};
-  static ad_program_kind relay_kind, unlisted_kind;
+  static ad_program_kind relay_kind, unlisted_kind, late_kind;
   unlisted_kind = kind;
   unlisted_kind.name = "unlisted";
   unlisted_kind.data.batch_array = NULL;
@@ -201,7 +213,12 @@ static int add_programs(void **state) {
   relay_kind.read = relay_read;
   relay_kind.data.bytes = relay_bytes;
   relay_kind.data.batch_array = NULL;
-  return ad_program_register(&kind) || ad_program_register(&relay_kind) || ad_program_register(&unlisted_kind);
+  late_kind = relay_kind;
+  late_kind.name = "late";
+  late_kind.data.bytes = late_bytes;
+  late_kind.data.batch_array = late_array;
+  return ad_program_register(&kind) || ad_program_register(&relay_kind) || ad_program_register(&unlisted_kind) ||
+         ad_program_register(&late_kind);
 }
 
 /* ---- plans ---- */
@@ -277,7 +294,7 @@ static void choose_products(int onednn) {
 }
 
 /* A rank that has no row and gets none makes no product, so oneDNN takes nothing there; a program that does not list its
- * batch may have rows on every rank. Two rows on four ranks: each of two ranks has one. */
+ * batch may make products on every rank. Two rows on four ranks: each of two ranks has one, listed or not. */
 static void onednn_takes_memory_where_products_are_made(void **state) {
   enum { ONEDNN = 6 * MIB, PROCESS = 3 * MIB, ROW = ROWS * 4 };
   ad_products before = ad_products_in_use();
@@ -287,11 +304,26 @@ static void onednn_takes_memory_where_products_are_made(void **state) {
     json_t *listed = plan_kind("columns", "dp_shard=4", 2, ""), *unlisted = plan_kind("unlisted", "dp_shard=4", 2, "");
     assert_int_equal(ranks_taking(listed, PROCESS + more + ROW), 2);
     assert_int_equal(ranks_taking(listed, PROCESS), 2);
-    assert_int_equal(ranks_taking(unlisted, PROCESS + more + ROW) + ranks_taking(unlisted, PROCESS + more), 4);
+    assert_int_equal(ranks_taking(unlisted, PROCESS + more + ROW), 2);
+    assert_int_equal(ranks_taking(unlisted, PROCESS + more), 2);
     json_decref(listed);
     json_decref(unlisted);
   }
   ad_products_choose(before);
+}
+
+/* The ranks of the last pool alone list a batch, of six rows: 1, 2, 1 and 2 of them. */
+static void the_rows_of_a_pool_are_counted_where_its_ranks_alone_list_them(void **state) {
+  enum { ROW = RELAYED * 4, RANKS = 6 };
+  json_t *plan = plan_of(
+      "name: late\nmodel: {kind: late}\nmesh: {first: \"dp=1\", second: \"dp=1\", third: \"dp=4\"}\n"
+      "placement: disjoint\ntrain: {global_batch: 8, steps: 2, lr: 1e-2}\n",
+      0);
+  json_int_t least = number(json_array_get(ranks_of(plan), 2), "runtime");
+  assert_int_equal(json_array_size(ranks_of(plan)), RANKS);
+  for (size_t rank = 2; rank < RANKS; rank++)
+    assert_int_equal(number(json_array_get(ranks_of(plan), rank), "runtime"), least + (rank % 2 ? ROW : 0));
+  json_decref(plan);
 }
 
 /* Values that go to other ranks are staged: as many bytes as the tape holds, and 2 MiB at most. Ranks without rows get
@@ -1004,6 +1036,7 @@ static void pools_of_many_ranks_are_planned(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(onednn_takes_memory_where_products_are_made),
+      cmocka_unit_test(the_rows_of_a_pool_are_counted_where_its_ranks_alone_list_them),
       cmocka_unit_test(staging_takes_what_the_tape_holds_up_to_a_limit),
       cmocka_unit_test(the_table_tells_each_contract),
       cmocka_unit_test(a_gather_counts_what_the_rank_computes_with),

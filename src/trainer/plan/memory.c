@@ -58,18 +58,35 @@ static ad_status add_states(const ad_program *program, int is_written, ad_held_l
   return AD_OK;
 }
 
-static ad_status add_batch(const ad_program *program, ad_held_list *to) {
+static ad_status add_batch(const ad_program *program, ad_held_list *to, int *lists) {
   const ad_array *array;
-  for (size_t i = 0; (array = ad_program_batch_array(program, i, NULL, 0)); i++)
+  for (size_t i = 0; (array = ad_program_batch_array(program, i, NULL, 0)); i++, *lists = 1)
     AD_TRY(add_held(to, (ad_held){array->shape, array->layout, 0, 0}));
   return AD_OK;
 }
 
-/* Lists all values of which the bytes of a rank are made: parameters, other state, the batch. */
+/* The rows of a program that lists no batch: each microbatch is taken to be cut over the data-parallel axes. */
+static ad_status add_rows(const ad_program *program, ad_held_list *to) {
+  const ad_program_setting *setting = ad_program_setting_of(program);
+  for (size_t i = 0; i < ad_program_module_count(program); i++) {
+    ad_layout rows = ad_layout_all(ad_program_module(program, i)->mesh, AD_R);
+    ad_layout_set(&rows, AD_AXES_DP, AD_S(0));
+    for (int64_t m = 0; m < setting->microbatches; m++) {
+      ad_shape shape = {1, {ad_cut(setting->global_batch, m, setting->microbatches).count}};
+      AD_TRY(add_held(to, (ad_held){shape, rows, 0, 0}));
+    }
+  }
+  return AD_OK;
+}
+
+/* Lists all values of which the bytes of a rank are made: parameters, other state, the batch. A pool's batch may be
+ * known to its own ranks alone. */
 static ad_status list_held(const ad_plan_pools *pools, int is_written, ad_held_list *out) {
+  int lists_batch = 0;
   for (size_t i = 0; i < pools->count; i++) AD_TRY(add_params(pools->list[i].run, is_written, out));
   AD_TRY(add_states(ad_plan_program(pools), is_written, out));
-  return add_batch(ad_plan_program(pools), out);
+  for (size_t i = 0; i < pools->count; i++) AD_TRY(add_batch(ad_run_program(pools->list[i].run), out, &lists_batch));
+  return lists_batch ? AD_OK : add_rows(ad_plan_program(pools), out);
 }
 
 /* ---- the memory of each kind of rank ---- */
