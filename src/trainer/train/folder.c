@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/unfinished.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "files/file.h"
@@ -82,23 +83,21 @@ static int would_shrink(const earlier *found, int64_t steps) {
          found->steps > steps;
 }
 
-static const char *plural(int64_t count) { return count == 1 ? "" : "s"; }
-
 /* "a finished run of 300 steps", "a run that took 120 of 300 steps" */
 static void describe(const earlier *found, char *words, size_t size) {
   int64_t taken = found->steps > found->checkpoint ? found->steps : found->checkpoint;
   if (found->has_weights && taken >= found->total)
-    snprintf(words, size, "a finished run of %lld step%s", (long long)taken, plural(taken));
+    snprintf(words, size, "a finished run of %lld step%s", (long long)taken, ad_plural(taken));
   else
     snprintf(words, size, "a run that took %lld of %lld step%s", (long long)taken, (long long)found->total,
-             plural(found->total));
+             ad_plural(found->total));
 }
 
 /* Writes what --resume would do with the folder's earlier run; train.c decides by the same conditions. */
 static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
   if (found->checkpoint >= 0)
     snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
-             plural(found->checkpoint),
+             ad_plural(found->checkpoint),
              found->checkpoint >= steps || is_over(found, steps) ? ", with a larger train.steps" : "");
   else
     snprintf(words, size, "it has no checkpoint to go on from%s",
@@ -123,7 +122,7 @@ static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *f
   return ad_fail(AD_INVALID,
                  "%s holds a finished run of %lld step%s, and the recipe asks for %lld: set train.steps to %lld or "
                  "more; --overwrite replaces it, --out writes to another folder",
-                 folder, (long long)found->steps, plural(found->steps), (long long)steps, (long long)found->steps);
+                 folder, (long long)found->steps, ad_plural(found->steps), (long long)steps, (long long)found->steps);
 }
 
 ad_status ad_run_folder_resumption(const ad_recipe *recipe, const char *folder, ad_resumption *out) {
