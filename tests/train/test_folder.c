@@ -329,6 +329,20 @@ static void only_files_of_the_earlier_run_are_removed(void **state) {
   must(ad_run_folder_clear(folder));  // nothing is left to remove
 }
 
+/* What cannot be removed is told by its path: here a folder has the name of a file. */
+static void what_cannot_be_removed_is_told(void **state) {
+  static const char *const names[] = {"weights.safetensors", "validation.jsonl", "config.json"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    write_file("run.json", "{\"copied\": [\"config.json\", \"vocab.json\"]}");
+    make_inside(names[i]);
+    assert_int_equal(ad_run_folder_clear(folder), AD_IO);
+    assert_facts(ad_last_error(), in_folder(names[i]));
+    assert_int_equal(rmdir(in_folder(names[i])), 0);
+    must(ad_run_folder_clear(folder));
+    assert_false(is_there("run.json"));
+  }
+}
+
 /* Files that a killed run had begun to write go; the others stay. */
 static void unfinished_results_are_tidied_away(void **state) {
   put_all(removed, 8);
@@ -348,6 +362,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(checkpoints_must_be_a_folder_of_the_run, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_dump_is_replaced_only_with_its_run, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(only_files_of_the_earlier_run_are_removed, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(what_cannot_be_removed_is_told, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(unfinished_results_are_tidied_away, make_folder, remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

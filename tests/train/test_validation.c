@@ -91,6 +91,12 @@ static void replicas_and_uncounted_samples_change_nothing(void **state) {
   ad_validation_change shorter = compare(before, now, SAMPLES - 1);
   assert_true(compare(before, now, SAMPLES).change == shorter.change);
   assert_true(compare(before, now, SAMPLES).standard_error == shorter.standard_error);
+  for (int now_counts = 0; now_counts < 2; now_counts++) {  // a sample that counts in one of the two alone
+    losses more = now_counts ? now : before;
+    more.sums[SAMPLES - 1] = 7, more.counts[SAMPLES - 1] = POSITIONS;
+    ad_validation_change one = now_counts ? compare(before, more, SAMPLES) : compare(more, now, SAMPLES);
+    assert_true(one.change == shorter.change && one.standard_error == shorter.standard_error);
+  }
   ad_validation_point none = {0};
   ad_sample_losses after = noted(&now, SAMPLES);
   assert_true(isnan(ad_validation_compare(&none, &after).change));
@@ -158,16 +164,56 @@ static void the_best_evaluation_has_the_lowest_mean(void **state) {
     ad_sample_losses given = noted(&now, SAMPLES);
     must(ad_validation_add(&run, 1, &given, &found));
     int64_t best = times[i] > 1;
+    double mean = 1 + 4. * (SAMPLES - 1) / 2 / SAMPLES + (best ? -0.6 : -0.5);
     assert_int_equal(run.best.step, best);
+    assert_true(fabs(run.best.loss - mean) < 1e-12);
     must(ad_validation_close(&run));
     ad_validation_destroy(&run);
     must(ad_validation_open(folder, 2, &run)); /* the same when a resumed run has read both */
     assert_int_equal(run.best.step, best);
+    assert_true(fabs(run.best.loss - mean) < 1e-12);
     ad_validation_destroy(&run);
     snprintf(path, sizeof path, "%s/validation.jsonl", folder);
     assert_int_equal(remove(path), 0);
     assert_int_equal(rmdir(folder), 0);
   }
+}
+
+/* Lines that no evaluation wrote are passed over. An evaluation of other samples begins anew. */
+static void a_line_that_is_no_evaluation_is_passed_over(void **state) {
+  static const struct {
+    const char *line;
+    int64_t first, best; /* the steps of the first evaluation and of the best, after this line and those before */
+  } lines[] = {
+      {"{\"step\":0,\"sums\":[],\"counts\":[]}", 0, 0},
+      {"{\"step\":1,\"sums\":[4,6],\"counts\":[2,2]}", 1, 1},
+      {"{\"step\":2,\"sums\":[1,\"1\"],\"counts\":[2,2]}", 1, 1},
+      {"{\"step\":3,\"sums\":[1,1],\"counts\":[2,null]}", 1, 1},
+      {"{\"step\":4,\"sums\":[1,1],\"counts\":[2]}", 1, 1},
+      {"{\"step\":5,\"sums\":[1,1]}", 1, 1},
+      {"{\"step\":6,\"sums\":[4,6],\"counts\":[2,2]}", 1, 1},
+      {"{\"step\":7,\"sums\":[4,5],\"counts\":[2,2]}", 1, 7},
+      {"{\"step\":8,\"sums\":[3,9],\"counts\":[2,4]}", 1, 8},
+      {"{\"step\":9,\"sums\":[5,5,5],\"counts\":[2,2,2]}", 9, 9},
+      {"{\"step\":10,\"sums\":[6,5,5],\"counts\":[2,2,2]}", 9, 9},
+  };
+  char folder[] = "/tmp/addend-validation-XXXXXX", path[96];
+  ad_validation run;
+  assert_non_null(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/validation.jsonl", folder);
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+    FILE *file = fopen(path, i ? "a" : "w");
+    assert_non_null(file);
+    fprintf(file, "%s\n", lines[i].line);
+    fclose(file);
+    must(ad_validation_open(folder, 100, &run));
+    if (run.first.step != lines[i].first || run.best.step != lines[i].best)
+      fail_msg("%s: first %d, best %d", lines[i].line, (int)run.first.step, (int)run.best.step);
+    must(ad_validation_close(&run));
+    ad_validation_destroy(&run);
+  }
+  assert_int_equal(remove(path), 0);
+  assert_int_equal(rmdir(folder), 0);
 }
 
 static void a_failing_allocation_leaves_nothing_behind(void **state) {
@@ -198,6 +244,7 @@ int main(void) {
       cmocka_unit_test(replicas_and_uncounted_samples_change_nothing),
       cmocka_unit_test(a_resumed_run_compares_with_what_was_before),
       cmocka_unit_test(the_best_evaluation_has_the_lowest_mean),
+      cmocka_unit_test(a_line_that_is_no_evaluation_is_passed_over),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
