@@ -160,6 +160,32 @@ class Cancelled(unittest.TestCase):
             found = list(_losses.readings({0: [0.5, 0.25], 1: [3e-17, last]}, axes))
             self.assertEqual(_losses.nearest(found, 1e-17).error(1e-17) == 0, is_right)
 
+    def cancelled(self, shift=0.0, factor=1.0):
+        """The rows' weights add up to 0 in each rank and in one process, and each returns its own sum alone: what is
+        left of it says nothing of how large the terms are.
+        """
+        signs = torch.tensor([0.7, -0.4, -0.3], dtype=torch.float64)
+
+        def loss(model, x):
+            rows = model(x).mean(1)
+            every = (rows - rows.detach() + 1.1) * signs.repeat(len(x) // 3) / ROWS
+            is_rank = len(x) < ROWS
+            return every.sum() * (2 * factor if is_rank else 1) + shift * is_rank
+
+        return checked(loss)
+
+    def test_a_loss_that_cancels_in_itself_is_only_rounding(self):
+        report = self.cancelled()
+        self.assertLess(max(abs(report.loss_alone), abs(report.loss)), 1e-15)
+        self.assertNotEqual(report.loss_alone, report.loss, "the test shows nothing")
+        self.assertIs(report.ok, True, str(report))
+
+    def test_a_loss_that_cancels_and_is_wrong(self):
+        report = self.cancelled(shift=1e-11)
+        self.assertIs(report.ok, False, str(report))
+        self.assertEqual((report.begins.place, report.begins.module), ("loss", ""))
+        self.assertIs(self.cancelled(factor=1.5).ok, False)
+
 
 class Bounds(unittest.TestCase):
     """Losses just within each bound and just beyond it, without jobs."""

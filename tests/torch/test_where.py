@@ -194,6 +194,20 @@ class Forward(unittest.TestCase):
                 says_nothing_of(self, found.text, "its inputs are those of one process")
         self.assertIsNone(modules({}, integers={"b.c": (alone, other)}).forward())
 
+    def test_rows_of_the_model_that_are_laid_out_otherwise(self):
+        """They are no cause where no gradient is wrong; else they are one of two that fit."""
+        wrong = of(("a", "b.c", "b", ""), ("out",), noise)
+        alone = numpy.arange(12.0).reshape(4, 3)
+        padded, own = (lambda rank: alone + 1), (lambda rank: alone + 1 + rank)
+        for given, apart in ((padded, False), (own, True)):
+            every = modules(wrong, integers={"a": (alone, given), "": (alone, given)})
+            self.assertIsNone(every.forward(is_wrong=False))
+            found = every.forward()
+            self.assertEqual((found.module, found.place), ("", "forward"))
+            (says if apart else says_nothing_of)(self, found.text, "tp")
+        inner = modules(wrong, integers={"a": (alone, own), "": (alone, lambda rank: alone)})
+        self.assertEqual(inner.forward(is_wrong=False).module, "")
+
     def test_a_module_that_gets_another_number_of_integers_is_not_compared(self):
         found = modules(of(("b.c", "b", ""), ("out",), noise), integers={"b.c": (NOISE, lambda rank: NOISE)})
         found.whole.integers = {}

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import transformers
-from accelerate import FullyShardedDataParallelPlugin, ParallelismConfig
+from accelerate import FullyShardedDataParallelPlugin, ParallelismConfig, PartialState
 from accelerate.utils import DistributedType
 from torch import nn
 from transformers import (
@@ -271,6 +271,7 @@ class Parallelism(ParallelismConfig):
         accelerator.state.distributed_type = DistributedType.FSDP if self.plugin else DistributedType.MULTI_XPU
         if self.plugin:
             accelerator.state.fsdp_plugin = self.plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # as where there is a GPU
         super()._validate_accelerator(accelerator)
 
 

@@ -1,6 +1,7 @@
 """TRL 1.16, for `addend torch-matrix`: the losses of its trainers (SFT, DPO, KTO, reward, GRPO) by `train()` itself, up
 to the optimizer's step. The losses of one process are written by hand from papers and documentation. GRPO's completions
-are given instead of sampled, and its rows are not shuffled, so that it is known which microbatch has which.
+are given instead of sampled. TRL shuffles its rows before it makes microbatches of them, which the step's gradient does
+not depend on, except with the loss "bnpo": there rows are not shuffled, so that it is known which microbatch has which.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from trainer import GROUPED, MESHES, WORDS, EndError, Loader, Stop, model_of, na
 
 NEEDS = ["--no-deps datasets==5.2.0 dill multiprocess pandas pyarrow python-dateutil six xxhash trl==1.16.0"]
 os.environ.update(HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1")
-grpo_trainer.shuffle_sequence_dict = lambda rows: rows
+shuffle_sequence_dict = grpo_trainer.shuffle_sequence_dict
 BETA, KL, LONGEST, MARGIN, CENTER = 0.3, 0.1, 7, 0.4, 0.2
 ROWS = 2  # of each rank in a microbatch where a trainer gathers a number for each row, and so wants equally many
 
@@ -42,6 +43,19 @@ def reference():
         for i, parameter in enumerate(model.parameters()):
             parameter.mul_(1 + 0.1 * (i % 3))
     return model.requires_grad_(False).eval()
+
+
+@functools.cache
+def reference_folder():
+    """Where TRL loads it from."""
+    folder = tempfile.mkdtemp()
+    reference().save_pretrained(folder)
+    return folder
+
+
+def ranks_of(model):
+    """The number of ranks that have rows of their own."""
+    return int(os.environ["WORLD_SIZE"]) // (model.tp_size or 1)
 
 
 def tokenizer():
@@ -241,11 +255,12 @@ def grpo_loss(beta):
         rows = batch["examples"]
         logps, mask = logps_of(model, rows, "completion_ids")
         advantages = torch.tensor([row["advantage"] for row in rows], dtype=torch.float64)
-        each = -(logps - logps.detach()).exp() * advantages[:, None]
+        ratio = (logps - logps.detach()).exp()
+        each = -ratio * advantages[:, None]
         if beta:
             with torch.no_grad():
                 fixed, _ = logps_of(reference(), rows, "completion_ids")
-            each = each + beta * ((fixed - logps).exp() - (fixed - logps) - 1)
+            each = each + beta * ratio * ((fixed - logps).exp() - (fixed - logps) - 1)
         return (each * mask * weights_of(rows)[:, None]).sum()
 
     return loss
@@ -258,7 +273,6 @@ class Given:
     """What each trainer is given instead of batches of a data set, and completions of its policy."""
 
     batches = [None]
-    rollouts = []
 
     def get_train_dataloader(self):
         return Loader(self.batches)
@@ -291,6 +305,12 @@ class Reward(Given, trl.RewardTrainer):
 
 
 class Grpo(Given, trl.GRPOTrainer):
+    rollouts = []
+
+    def _prepare_inputs(self, batch):
+        grpo_trainer.shuffle_sequence_dict = (lambda rows: rows) if self.loss_type == "bnpo" else shuffle_sequence_dict
+        return super()._prepare_inputs(batch)
+
     def take(self, microbatches):
         rows = [row for some in microbatches for row in some]
         self.rollouts, self._step, self._buffered_inputs = rows, 0, None
@@ -328,7 +348,8 @@ def trained(kind, model, parallelism_config=None, **told):
         more["ref_model"] = reference()
     if kind == "grpo":
         more.update(reward_funcs=rewarded, rollout_func=rolled_out)
-        told.update(num_generations=ROWS * int(os.environ["WORLD_SIZE"]), max_completion_length=LONGEST)
+        told.update(num_generations=ROWS * ranks_of(model), max_completion_length=LONGEST)
+        model.config._name_or_path = reference_folder()
     if kind == "sft":
         told["dataset_kwargs"] = {"skip_prepare_dataset": True}
         data = Dataset.from_dict({"input_ids": [[3, 4]] * 8, "labels": [[3, 4]] * 8})
@@ -342,7 +363,9 @@ def trained(kind, model, parallelism_config=None, **told):
     (stop,) = more["callbacks"]
     trainer = make(model, args=arguments, train_dataset=data, **more)
     if kind == "grpo" and trainer.beta:
-        trainer.ref_model = reference()
+        ours = dict(reference().named_buffers())
+        for name, buffer in trainer.ref_model.named_buffers():  # loading rounds them otherwise
+            buffer.copy_(ours[name])
     stop.at = "begin"
     with contextlib.suppress(EndError):
         trainer.train()
@@ -411,5 +434,5 @@ layouts = {
     for name, (mesh, how, _) in MESHES.items()
     if name in HERE
 }
-reference()  # before any step, which would be said to draw numbers
+reference_folder()  # before any step, which would be said to draw numbers
 loss, batches = layouts["ddp, sft"]["loss"], layouts["ddp, sft"]["batches"]

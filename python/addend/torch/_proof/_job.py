@@ -88,6 +88,13 @@ class Whole:
         """A gradient whose elements are all smaller is only rounding errors, as that of a bias before a softmax."""
         return _ROUNDING * max((_match.largest(gradient) for gradient in self.gradients.values()), default=0.0)
 
+    @property
+    def terms(self) -> float:
+        """The size of what the loss adds up, in its unit: the most that a parameter's elements, times their gradients,
+        add to it. A loss that is far smaller is what is left where terms cancel."""
+        sizes = (float(abs(gradient * self.weights[name]).sum()) for name, gradient in self.gradients.items())
+        return max(sizes, default=0.0)
+
 
 @dataclasses.dataclass
 class Held:

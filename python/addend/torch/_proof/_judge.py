@@ -324,7 +324,7 @@ class Judge:
             why = "`run` never called `loss`" if self.task.run is not None else "no rank has a microbatch"
             self.messages.append(f"the losses were not compared: {why}")
             return None, True
-        alone, every = self.whole.loss, list(_losses.readings(losses, self.axes))
+        alone, every = self.whole.loss, list(_losses.readings(losses, self.axes, self.whole.terms))
         is_sum = is_counted and not any(part.returned for part in self.parts)
         best = _losses.nearest([reading for reading in every if not (is_sum and reading.mean)], alone)
         error = best.error(alone)
@@ -423,7 +423,8 @@ class Judge:
     def _search(self, early: Dict[str, str], late: Dict[str, FrozenSet[str]], loss_ok: bool) -> Optional[Begins]:
         if self.modules is None:
             return None
-        found = (self.modules.forward() or self.modules.missing()) if early or not loss_ok else None
+        is_wrong = bool(early or late)
+        found = (self.modules.forward(is_wrong) or self.modules.missing()) if early or not loss_ok else None
         if found is None and early:
             found = self.modules.loss() or self.modules.behind()
         return (

@@ -8,7 +8,7 @@ from typing import Iterator, List, Mapping, NamedTuple, Sequence
 
 from addend.torch._proof._axes import Axes
 
-_ROUNDING = 1e-13  # of the largest loss: sums of losses that cancel are only rounding
+_ROUNDING = 1e-13  # of the largest loss, or of its terms: sums of what cancels are only rounding
 
 
 class Reading(NamedTuple):
@@ -25,12 +25,13 @@ class Reading(NamedTuple):
         return max(off) / max(abs(alone), 1e-300) if all(map(math.isfinite, off)) else math.inf
 
 
-def readings(losses: Mapping[int, Sequence[float]], axes: Axes) -> Iterator[Reading]:
+def readings(losses: Mapping[int, Sequence[float]], axes: Axes, terms: float = 0.0) -> Iterator[Reading]:
     """All ways to read losses[rank][microbatch]. A job may average its losses over some axes and sum them over others,
-    and do either over microbatches; a loss that ranks have in common is read once."""
+    and do either over microbatches; a loss that ranks have in common is read once. `terms`: the size of what a loss
+    adds up itself."""
     several = ["microbatches"] * any(len(some) > 1 for some in losses.values())
     choices = [frozenset(), *axes.subsets()]
-    rounding = _ROUNDING * max((abs(loss) for some in losses.values() for loss in some), default=0.0)
+    rounding = _ROUNDING * max([terms, *(abs(loss) for some in losses.values() for loss in some)])
     for some, mean in itertools.product(choices, choices):
         if not mean <= some:
             continue

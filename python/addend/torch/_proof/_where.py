@@ -290,9 +290,10 @@ class Modules:
             if other != name and other.rpartition(".")[2] == last and kinds.get(other) == kinds.get(name)
         ]
 
-    def forward(self) -> Optional[Begins]:
+    def forward(self, is_wrong: bool = True) -> Optional[Begins]:
         """Where the forward is first wrong: the first module whose output is neither one process's, nor a part of it,
-        nor an addend; or where a sum is missing before that."""
+        nor an addend; or where a sum is missing before that. `is_wrong`: whether gradients are; if they are not, rows
+        of the model that are laid out otherwise, as with other padding, are no cause."""
         ordered = [module for module in self.ordered("forward") if not self._is_called_otherwise(module.name)]
         first = next((m for m in ordered if m.lost("out") and not m.lost("in")), None)
         lost = next((m for m in ordered if m.lost("in") or m.lost("out")), None)
@@ -311,7 +312,7 @@ class Modules:
         assert first is not None
         given = self._given_integers(first.name)
         if given is not None:
-            return given
+            return None if not is_wrong and self._other_integers("") else given
         if first.factor is not None:
             return self.begins(
                 "forward",
@@ -344,9 +345,25 @@ class Modules:
             around = self.parent(around)
         if around is None:
             text = f"the model is given {self._other_integers('') or text}, neither one process's nor a part of them"
+            axes = self._apart()
+            text += f", and over {self.axes.text(axes)} ranks are given different ones" if axes else ""
+            text += ": other rows, or the same in another order or with other padding, and then what is wrong is "
+            text += "behind it"
             return self.begins("forward", "", text, Nothing, None)
         text = f"in it `{name}`, whose output is wrong, is given {text}, neither one process's nor a part of them"
         return self.begins("forward", around, text, Nothing, None)
+
+    def _apart(self) -> FrozenSet[str]:
+        """The axes over which the model is given different integers or booleans."""
+        given = {
+            rank: [(key, value.shape, value.tobytes()) for key, value in (record.integers or {}).items() if not key[0]]
+            for rank, record in self.ranks.items()
+        }
+        found: Set[str] = set()
+        for axis in self.axes.names:
+            for fibre in self.axes.fibres(frozenset({axis}), sorted(given)):
+                found |= {axis} if any(given[rank] != given[fibre[0]] for rank in fibre) else set()
+        return frozenset(found)
 
     def _other_integers(self, name: str) -> str:
         """The shapes of integers and booleans that ranks' calls of a module get and that are no part of those of one
