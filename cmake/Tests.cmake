@@ -52,7 +52,7 @@ foreach(layer ${layers_of_tests})
     target_include_directories(${target} PRIVATE tests/support src/trainer ${AD_TRAINER_INCLUDES})
     target_compile_definitions(${target} PRIVATE AD_TEST_SOURCE="${CMAKE_SOURCE_DIR}") # for files of the source tree
     target_link_libraries(${target} PRIVATE ${AD_TEST_SUPPORT} ${CMOCKA_LIBRARY} ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})
-    file(STRINGS ${source} wrapped REGEX "^[a-z].*__wrap_[a-z_]+\\(.*{") # functions that the test puts itself before
+    file(STRINGS ${source} wrapped REGEX "^[a-z].*__wrap_[a-z_]+\\(.*{") # functions that the test puts itself before; found when cmake runs
     foreach(line ${wrapped})
       string(REGEX REPLACE ".*__wrap_([a-z_]+).*" "\\1" function "${line}")
       target_link_options(${target} PRIVATE "LINKER:--wrap=${function}")

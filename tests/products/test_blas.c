@@ -104,6 +104,24 @@ static int where_there_is_room(void) {
 }
 static void threads_are_started_where_there_is_room(void **state) { in_a_process(where_there_is_room); }
 
+/* How many threads OpenBLAS says it has, beyond those that it has. */
+static int claimed;
+int __real_openblas_get_num_threads(void);
+int __wrap_openblas_get_num_threads(void);
+
+int __wrap_openblas_get_num_threads(void) { return __real_openblas_get_num_threads() + claimed; }
+
+static int where_one_was_not_started(void) {
+  if (openblas_get_parallel() != 1) return 1; /* it has no threads of its own */
+  for (claimed = 0; claimed < 2; claimed++) {
+    ad_status status = ad_blas_start_threads(2);
+    if (status != (claimed ? AD_SYSTEM : AD_OK)) return 0;
+    if (claimed && !prints_nothing(says_lacks(ad_last_error(), SAYS_FACTS("2 threads", "-u")))) return 0;
+  }
+  return 1;
+}
+static void a_thread_that_is_missing_afterwards_is_told(void **state) { in_a_process(where_one_was_not_started); }
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(openblas_is_not_left_without_its_memory),
@@ -111,6 +129,7 @@ int main(void) {
       cmocka_unit_test(memory_that_cannot_be_had_is_told_with_who_needs_it),
       cmocka_unit_test(threads_that_cannot_be_started_are_told_and_not_waited_for),
       cmocka_unit_test(threads_are_started_where_there_is_room),
+      cmocka_unit_test(a_thread_that_is_missing_afterwards_is_told),
   };
 #if defined(AD_SANITIZED) /* sanitizers reserve terabytes of address space */
   return 0;

@@ -101,11 +101,14 @@ static void what_is_no_product_is_refused(void **state) {
   double out[M * STRIDE] = {7};
   REFUSED(p.size = 0, "size", "ad_matrix_product", "0");
   REFUSED(p.dtype = AD_BF16, "bf16", "f64", "f32");
-  REFUSED(p.k = -1, "k -1");
+  REFUSED(p.m = -1, "ad_multiply_matrices", "-1", "3", "4");
+  REFUSED(p.n = -1, "ad_multiply_matrices", "2", "-1", "4");
+  REFUSED(p.k = -1, "ad_multiply_matrices", "2", "3", "k -1");
   REFUSED(p.a.stride = K - 1, "a", "4 elements", "3");
   REFUSED((p.a.transposed = 1, p.a.stride = M - 1), "a", "2 elements", "1");
-  REFUSED(p.b.stride = N - 1, "b", "3 elements");
-  REFUSED(p.out_stride = N - 1, "out", "3 elements");
+  REFUSED(p.b.stride = N - 1, "b", "3 elements", "2");
+  REFUSED((p.b.transposed = 1, p.b.stride = K - 1), "b", "4 elements", "3");
+  REFUSED(p.out_stride = N - 1, "out", "3 elements", "2");
   REFUSED(p.a.data = NULL, "a", "NULL");
   REFUSED(p.b.data = NULL, "b", "NULL");
   REFUSED(p.out = NULL, "out", "NULL");

@@ -10,6 +10,7 @@
 #include "comm/settings.h"
 #include "products/gemm_ways.h"
 #include "products/products.h"
+#include "products/ways.h"
 #include "says.h"
 
 static void are_refused(const char *name, const char *value) {
@@ -56,6 +57,27 @@ static void the_version_of_onednn_is_printed_as_three_numbers(void **state) {
   assert_null(strstr(ad_products_print(text), "oneDNN"));
 }
 
+/* The first word of the text, of each library, with the ways of a file. */
+static void the_choice_of_a_library_is_printed(void **state) {
+  static const struct {
+    ad_library library;
+    const char *begins;
+  } choices[] = {{AD_LIBRARY_BY_TABLE, "by table; avx512; "},
+                 {AD_LIBRARY_OPENBLAS, "OpenBLAS; avx512; "},
+                 {AD_LIBRARY_ONEDNN, "oneDNN; avx512; "},
+                 {AD_LIBRARY_BY_FILE, "by file: f32 openblas onednn openblas, bf16 onednn onednn widened_onednn; "}};
+  char text[AD_PRODUCTS_TEXT];
+  uint32_t ways = ad_ways_with(0, AD_F32, GEMM_SMALL, GEMM_ONEDNN);
+  ways = ad_ways_with(ways, AD_BF16, GEMM_LARGE, GEMM_WIDEN_ONEDNN);
+  for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+    ad_products_choose((ad_products){.units = AD_UNITS_AVX512, .library = choices[i].library, .ways = ways});
+    assert_memory_equal(ad_products_print(text), choices[i].begins, strlen(choices[i].begins));
+  }
+  static const char *const units[] = {"plain", "avx2", "avx512", "avx512bf16", "fast avx512bf16", "amx", "unknown"};
+  for (int i = 0; i < 7; i++) assert_string_equal(ad_units_name((ad_units)i), units[i]);
+  assert_string_equal(ad_units_name((ad_units)-1), "unknown");
+}
+
 /* oneDNN's product of f32, which finds no memory here: dnnl_out_of_memory is 1. */
 int __wrap_dnnl_sgemm(void);
 static int asked;
@@ -92,6 +114,7 @@ int main(void) {
       cmocka_unit_test(words_that_mean_something_are_taken),
       cmocka_unit_test(a_library_that_is_not_there_is_refused),
       cmocka_unit_test(the_version_of_onednn_is_printed_as_three_numbers),
+      cmocka_unit_test(the_choice_of_a_library_is_printed),
       cmocka_unit_test(a_product_that_onednn_cannot_make_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

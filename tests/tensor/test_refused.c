@@ -290,6 +290,46 @@ static void parameters_are_of_the_size_of_their_struct(void **state) {
   refused(d, ad_parameter(d->tape, NULL, 0), AD_INVALID, "NULL");
 }
 
+/* Five columns cut over two ranks have parts of two and three, which are no whole of equal parts. */
+static void what_comes_in_and_what_leaves_is_there(void **state) {
+  dry_world *d = *state;
+  refused(d, ad_to_local(d->tape, NULL, NULL), AD_INVALID, "to_local", "NULL");
+  refused(d, ad_from_local(d->tape, NULL, "tp=I", NULL), AD_INVALID, "from_local", "NULL");
+  ad_array none = {.dtype = AD_F32};
+  refused(d, ad_from_local(d->tape, &none, "tp=I", NULL), AD_INVALID, "from_local", "NULL");
+  const ad_array *cut = array_of(d, AD_F32, "dp=I tp=S1", SHAPE(2, 4, 5));
+  refused(d, ad_from_local(d->tape, cut, "dp=I tp=V", NULL), AD_INVALID, "from_local", "[4, 6]", "[4, 5]");
+  cut = array_of(d, AD_F32, "dp=I tp=S1", SHAPE(2, 4, 6));
+  assert_non_null(ad_tensor_array(ad_from_local(d->tape, cut, "dp=I tp=V", NULL)));
+}
+
+/* Beyond engine dry, values have memory: those of a leaf, and those of a parameter where it is used. */
+static void values_are_in_memory(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F64);
+  ad_array full = random_array(&w, AD_F64, (ad_shape){1, {5}}, 1, 0), empty = full;
+  const ad_array *list[1] = {&empty};
+  ad_parameters from = {.size = sizeof from, .values = list, .count = 1};
+  empty.data = NULL;
+  assert_null(ad_tensor_array(ad_input(tape, &empty)));
+  assert_says("test_refused.c", "NULL");
+  ad_tape_reset(tape);
+  assert_null(ad_tensor_array(ad_parameter(tape, &from, 0)));
+  assert_says("test_refused.c", "NULL");
+  ad_tape_reset(tape);
+  empty.data = full.data;
+  ad_tensor *param = ad_parameter(tape, &from, 0);
+  empty.data = NULL;
+  assert_null(ad_tensor_array(ad_add(tape, param, ad_input(tape, &full))));
+  assert_says("test_refused.c", "NULL");
+  ad_tape_reset(tape);
+  empty.shape.dim[0] = empty.local.dim[0] = 0;
+  assert_non_null(ad_tensor_array(ad_input(tape, &empty)));
+  ad_tape_destroy(tape);
+  free(full.data);
+  world_close(&w);
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, open_dry, close_dry)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -309,6 +349,8 @@ int main(void) {
       TEST(a_leaf_has_the_ranks_of_its_tape),
       TEST(a_tape_is_of_a_rank_of_its_mesh),
       TEST(parameters_are_of_the_size_of_their_struct),
+      TEST(what_comes_in_and_what_leaves_is_there),
+      cmocka_unit_test(values_are_in_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
