@@ -336,6 +336,79 @@ static void backward_is_the_derivative_of_forward_in_every_dtype(void **state) {
   holds(ad_check_operation(&other, &on_matrix));
 }
 
+/* An operation that is off in element 0 by a share of what the comparison allows for: of the largest element that one
+ * process computes in f64, which for results counts one more. */
+static struct {
+  ad_dtype in;          /* the dtype in which it is off, */
+  int if_cut, gradient; /* if the result is cut; whether the gradient of operand 1 is off, or the result */
+  double share, largest;
+} off;
+
+static int is_off(const ad_array *y) {
+  int is_cut = ad_layout_cut_axes(&y->layout) != 0, is_addend = ad_layout_axes_of(&y->layout, AD_P) != 0;
+  return y->dtype == off.in && is_cut == off.if_cut && !is_addend && ad_array_numel(y) > 0;
+}
+
+/* Whether this is the one process that computes in f64. */
+static int is_alone(ad_tape *tape, const ad_array *y) {
+  return y->dtype == AD_F64 && ad_comm_size(ad_tape_comm(tape)) == 1;
+}
+
+static ad_status forward_is_off(ad_tape *tape, ad_tensor *out) {
+  const ad_array *y = ad_tensor_array(out);
+  AD_TRY(bend_forward(tape, out));
+  if (off.gradient) return AD_OK;
+  if (is_alone(tape, y)) off.largest = 0;
+  for (size_t i = 0; is_alone(tape, y) && i < ad_array_numel(y); i++)
+    off.largest = fmax(off.largest, fabs(ad_array_get(y, i)));
+  if (is_off(y)) ad_array_set(y, 0, ad_array_get(y, 0) + off.share * (1 + off.largest));
+  return AD_OK;
+}
+
+/* In f64 all elements are off, each by a share of its own, so that addends of ranks still sum up to one process's. */
+static ad_status backward_is_off(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  const ad_array *y = ad_tensor_array(out), *grad = ad_result_grad(out), *row = ad_operand(out, 1);
+  AD_TRY(bend_backward(tape, out, slot));
+  if (!off.gradient || !slot[0].data) return AD_OK;
+  const ad_gradient_slot adding = {slot[0].data, 1, slot[0].dtype};
+  if (is_alone(tape, y)) off.largest = 0;
+  for (size_t i = 0; y->dtype == AD_F64 && i < ad_array_numel(grad); i++) {
+    double own = ad_array_get(grad, i) * ad_array_get(row, i % width_of(out));
+    if (is_alone(tape, y)) off.largest = fmax(off.largest, fabs(own));
+    if (off.in == AD_F64) ad_slot_put(&adding, i, off.share * own);
+  }
+  if (y->dtype != AD_F64 && is_off(y)) ad_slot_put(&adding, 0, off.share * off.largest);
+  return AD_OK;
+}
+
+/* One just within each number that a comparison allows for, and one just beyond. */
+static void a_comparison_allows_for_roundings_alone(void **state) {
+  static const struct {
+    const char *name;
+    ad_dtype in;
+    int if_cut, gradient;
+    double allowed;
+    const char *facts[6];
+  } comparisons[] = {
+      {"a result in f32", AD_F32, 0, 0, 2e-5, {"bend", "f32", "element 0", "f64"}},
+      {"a result in bf16", AD_BF16, 0, 0, 0.03, {"bend", "bf16", "element 0", "f64"}},
+      {"a gradient in f32", AD_F32, 0, 1, 2e-5, {"bend", "f32", "element 0", "operand 1", "f64"}},
+      {"a gradient in bf16", AD_BF16, 0, 1, 0.03, {"bend", "bf16", "element 0", "operand 1", "f64"}},
+      {"a gradient in f64", AD_F64, 0, 1, 1e-6, {"bend", "operand 1"}},
+      {"a part of a result", AD_F64, 1, 0, 1e-10, {"bend", "element 0", "tp=3"}},
+  };
+  ad_operation other = bend;
+  other.forward = forward_is_off;
+  other.backward = backward_is_off;
+  for (size_t i = 0; i < sizeof comparisons / sizeof *comparisons; i++) {
+    off.in = comparisons[i].in, off.if_cut = comparisons[i].if_cut, off.gradient = comparisons[i].gradient;
+    off.share = 0.8 * comparisons[i].allowed;
+    holds(ad_check_operation(&other, &on_matrix));
+    off.share = 1.2 * comparisons[i].allowed;
+    breaks_on(comparisons[i].name, &other, &on_matrix, comparisons[i].facts);
+  }
+}
+
 /* ---- wrong types ---- */
 
 static void the_rule_is_held_to_what_ranks_make(void **state) {
@@ -499,6 +572,7 @@ int main(void) {
       cmocka_unit_test(what_is_unread_is_not_read),
       cmocka_unit_test(what_is_linear_is_made_of_the_others),
       cmocka_unit_test(backward_is_the_derivative_of_forward_in_every_dtype),
+      cmocka_unit_test(a_comparison_allows_for_roundings_alone),
       cmocka_unit_test(the_rule_is_held_to_what_ranks_make),
       cmocka_unit_test(operands_are_laid_out_on_two_axes),
       cmocka_unit_test(a_forward_that_fails_is_no_refusal),
