@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the printed tables character by character, without what differs from run to run: seconds, digits of rounding,
-# which of several equally wrong parameters is shown, which rank saw a mismatch first. A third argument `update` writes
-# the expected tables anew.
+# which of several equally wrong parameters is shown, which rank saw a mismatch first; and pictures of plans, byte by
+# byte: a browser shows them. A third argument `update` writes the expected tables and pictures anew.
 set -eu
 addend=$1 source=$2 update=${3:-}
 golden=$source/tests/cli/golden
@@ -37,4 +37,21 @@ same plan-large plan "$recipe" --set mesh="dp_replicate=100 dp_shard=100"
 same plan-zero3 plan "$source/recipes/fsdp-4.yaml"
 same plan-zero1 plan "$source/recipes/fsdp-4.yaml" --set shard.zero=1 --set mesh="dp_replicate=2 dp_shard=2"
 same plan-disjoint plan "$source/recipes/ocr-disjoint.yaml" --set 'mesh={encoder: "dp=3 tp=2", model: "dp=2 cp=2"}' --set model.ragged=true
+
+ln -s "$source/recipes" recipes
+drawn() { # arguments: name, options; the picture must be golden/NAME.svg
+  local name=$1; shift
+  "$addend" plan "$@" --picture "$name.svg" >out 2>err || { cat err >&2; echo "FAILED: $name" >&2; exit 1; }
+  if [ "$update" = update ]; then cp "$name.svg" "$golden/$name.svg"; fi
+  diff -u "$golden/$name.svg" "$name.svg" || { echo "FAILED: $name" >&2; exit 1; }
+}
+drawn picture-3d recipes/gpt-3d.yaml
+drawn picture-turned recipes/gpt-dp.yaml --set mesh="dp_shard=8 tp=2" --set train.global_batch=16
+drawn picture-wrapped recipes/gpt-dp.yaml --set mesh="dp_replicate=37 dp_shard=1"
+drawn picture-large recipes/gpt-dp.yaml --set mesh="dp_replicate=256 dp_shard=256" --set shard.zero=2
+drawn picture-bridge recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=2 tp=4" --set mesh.model="dp=4 cp=2 tp=1"
+drawn picture-disjoint recipes/ocr-fan-in.yaml --set placement=disjoint --set mesh='{encoder: "dp=3 tp=2", model: "dp=2 cp=2"}' \
+  --set model.ragged=true --set train.global_batch=64
+drawn picture-pools recipes/pools-10.yaml
+drawn picture-blocks recipes/decompose-gpt.yaml --set 'mesh={ci: "dp=3", blocks: "block=8 dp=2", adv: "dp=2"}'
 echo "golden: all hold"
