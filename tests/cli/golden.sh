@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the printed tables character by character, without what differs from run to run: seconds, digits of rounding,
+# Tests printed tables character by character, without what differs from run to run: seconds, digits of rounding,
 # which of several equally wrong parameters is shown, which rank saw a mismatch first; and pictures of plans, byte by
 # byte: a browser shows them. A third argument `update` writes the expected tables and pictures anew.
 set -eu
@@ -38,7 +38,37 @@ same plan-zero3 plan "$source/recipes/fsdp-4.yaml"
 same plan-zero1 plan "$source/recipes/fsdp-4.yaml" --set shard.zero=1 --set mesh="dp_replicate=2 dp_shard=2"
 same plan-disjoint plan "$source/recipes/ocr-disjoint.yaml" --set 'mesh={encoder: "dp=3 tp=2", model: "dp=2 cp=2"}' --set model.ragged=true
 
+# Documents: a line for each entry of a list. Comparisons and the tables of what is not in the plans above.
+json() { # arguments: name, options; the plan's document must be golden/NAME.json
+  local name=$1; shift
+  "$addend" plan "$@" --json >out 2>err || { cat err >&2; echo "FAILED: $name" >&2; exit 1; }
+  python3 - out >"$name.json" <<'E2'
+import json, sys
+for key, value in json.load(open(sys.argv[1])).items():
+    print(key + ":", *([json.dumps(entry) for entry in value] if isinstance(value, list) else [json.dumps(value)]), sep="\n ")
+E2
+  if [ "$update" = update ]; then cp "$name.json" "$golden/$name.json"; fi
+  diff -u "$golden/$name.json" "$name.json" || { echo "FAILED: $name" >&2; exit 1; }
+}
 ln -s "$source/recipes" recipes
+same_plan() { # arguments: name, options of `plan`; the output must be golden/NAME.txt
+  local name=$1; shift
+  "$addend" plan "$@" >"$name.txt" 2>err || { cat err >&2; echo "FAILED: $name" >&2; exit 1; }
+  if [ "$update" = update ]; then cp "$name.txt" "$golden/$name.txt"; fi
+  diff -u "$golden/$name.txt" "$name.txt" || { echo "FAILED: $name" >&2; exit 1; }
+}
+same_plan plan-bridge recipes/ocr-fan-in-small.yaml
+same_plan plan-exchanges recipes/pools-10.yaml
+same_plan plan-pipeline recipes/gpt-pp.yaml
+same_plan plan-moe recipes/moe-16.yaml --ranks-per-node 4
+same_plan plan-bf16 recipes/fsdp-4-bf16.yaml
+same_plan plan-compare recipes/hsdp-4x8.yaml --compare shard.zero=0,1,2,3
+same_plan plan-compare-bridge recipes/ocr-disjoint.yaml --compare model.ragged=true,false
+same_plan plan-compare-schedules recipes/gpt-pp.yaml --compare schedule=gpipe,1f1b,interleaved,zb
+json plan-zero2 recipes/hsdp-3x2.yaml --set model.layers=1 --ranks-per-node 4
+json plan-stages recipes/gpt-pp.yaml --set model.layers=2
+json plan-experts recipes/moe-tp2ep.yaml --set model.layers=1
+json plan-pools recipes/ocr-disjoint.yaml --set model.layers=1
 drawn() { # arguments: name, options; the picture must be golden/NAME.svg
   local name=$1; shift
   "$addend" plan "$@" --picture "$name.svg" >out 2>err || { cat err >&2; echo "FAILED: $name" >&2; exit 1; }
@@ -52,6 +82,7 @@ drawn picture-large recipes/gpt-dp.yaml --set mesh="dp_replicate=256 dp_shard=25
 drawn picture-bridge recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=2 tp=4" --set mesh.model="dp=4 cp=2 tp=1"
 drawn picture-disjoint recipes/ocr-fan-in.yaml --set placement=disjoint --set mesh='{encoder: "dp=3 tp=2", model: "dp=2 cp=2"}' \
   --set model.ragged=true --set train.global_batch=64
+drawn picture-stages recipes/gpt-pp.yaml
 drawn picture-pools recipes/pools-10.yaml
 drawn picture-blocks recipes/decompose-gpt.yaml --set 'mesh={ci: "dp=3", blocks: "block=8 dp=2", adv: "dp=2"}'
 echo "golden: all hold"
