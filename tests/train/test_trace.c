@@ -2,6 +2,7 @@
 #include "says.h"
 #include "world.h"
 
+#include <jansson.h>
 #include <unistd.h>
 
 #include "train/trace.h"
@@ -160,6 +161,128 @@ static void a_reduction_is_written_with_its_operation_and_axes(void **state) {
   ad_trace_destroy(&trace);
 }
 
+/* The events of a trace file, or of a timeline that is printed, must be these. */
+static void has_events(const json_t *trace, const char *expected) {
+  json_t *events = json_object_get(trace, "traceEvents"), *wanted = json_loads(expected, 0, NULL);
+  assert_non_null(wanted);
+  assert_string_equal(json_string_value(json_object_get(trace, "displayTimeUnit")), "ms");
+  if (!json_equal(events, wanted)) {
+    char *text = json_dumps(events, JSON_COMPACT);
+    fail_msg("%s, not %s", text ? text : "no events", expected);
+  }
+  json_decref(wanted);
+}
+
+#define RANK(rank)                                                                                   \
+  "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": " rank ", \"args\": {\"name\": \"rank " rank \
+  "\"}},"                                                                                            \
+  "{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": " rank ", \"tid\": 0, \"args\": {\"name\": \"compute\"}}"
+
+/* Spans in microseconds: a pass with its stage, other work without, a reduction as two events, and nothing of what did
+ * not end. */
+static ad_trace_event events[] = {
+    {.kind = AD_TRACE_FORWARD, .index = 3, .step = 7, .begin = 1500, .end = 4000, .stage = 2},
+    {.kind = AD_TRACE_WAIT, .index = 1, .step = 7, .begin = 5000, .end = 5250, .bytes = 640, .stage = 9},
+    {.kind = AD_TRACE_REDUCTION,
+     .index = 4,
+     .step = 8,
+     .begin = 1000,
+     .end = 3500,
+     .bytes = 96,
+     .move = AD_MOVE_ALL_REDUCE,
+     .axes = AD_AXES(AD_TP)},
+    {.kind = AD_TRACE_BACKWARD, .index = 5, .step = 8, .begin = 6000, .stage = 1},
+    {.kind = AD_TRACE_WEIGHTS, .index = 6, .step = 9, .begin = 7000, .end = 7001, .stage = 0},
+};
+#define FORWARD(rank)                                                               \
+  ", {\"ph\": \"X\", \"name\": \"forward 3\", \"cat\": \"forward\", \"pid\": " rank \
+  ", \"tid\": 0, \"ts\": 1.5, "                                                     \
+  "\"dur\": 2.5, \"args\": {\"step\": 7, \"index\": 3, \"bytes\": 0, \"stage\": 2}}"
+#define OTHERS(rank)                                                                                                          \
+  ", {\"ph\": \"X\", \"name\": \"wait for bucket 1\", \"cat\": \"wait for bucket\", \"pid\": " rank                           \
+  ", \"tid\": 0, "                                                                                                            \
+  "\"ts\": 5.0, \"dur\": 0.25, \"args\": {\"step\": 7, \"index\": 1, \"bytes\": 640}}" REDUCTION(rank, "b", "1.0") REDUCTION( \
+      rank, "e",                                                                                                              \
+      "3.5") ", {\"ph\": \"X\", \"name\": \"backward of weights 6\", \"cat\": \"backward of weights\", \"pid\": " rank        \
+             ", \"tid\": 0, "                                                                                                 \
+             "\"ts\": 7.0, \"dur\": 0.001, \"args\": {\"step\": 9, \"index\": 6, \"bytes\": 0, \"stage\": 0}}"
+#define REDUCTION(rank, phase, time)                                                                  \
+  ", {\"ph\": \"" phase                                                                               \
+  "\", \"name\": \"bucket 4: all_reduce over tp\", \"cat\": \"reduction\", \"id\": 4, \"pid\": " rank \
+  ", \"tid\": 0, \"ts\": " time                                                                       \
+  ", \"args\": {\"step\": 8, \"index\": 4, \"bytes\": 96, \"op\": \"all_reduce\", "                   \
+  "\"axes\": \"tp\"}}"
+
+static void a_trace_has_every_number_of_its_spans(void **state) {
+  char path[] = "/tmp/test_trace_XXXXXX";
+  ad_trace trace = {.events = events, .count = sizeof events / sizeof *events};
+  int descriptor = mkstemp(path);
+  assert_true(descriptor >= 0);
+  must(ad_trace_write(&trace, 3, path));
+  json_t *written = json_load_file(path, 0, NULL);
+  has_events(written, "[" RANK("3") FORWARD("3") OTHERS("3") "]");
+  json_decref(written);
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  int64_t counts[] = {1, 0, 4};
+  ad_timeline timeline = {.events = events, .counts = counts, .ranks = 3};
+  ad_timeline_print(&timeline, file);
+  fclose(file);
+  written = json_load_file(path, 0, NULL);
+  has_events(written, "[" RANK("0") FORWARD("0") "," RANK("1") "," RANK("2") OTHERS("2") "]");
+  json_decref(written);
+  close(descriptor);
+  unlink(path);
+}
+
+/* A span gets its own numbers, and ends where the last open one of its kind and index does. */
+static void a_span_is_recorded_with_its_numbers(void **state) {
+  ad_trace trace;
+  must(ad_trace_create(&trace));
+  ad_trace_begin_step(&trace, 5);
+  ad_trace_begin_pass(&trace, AD_TRACE_BACKWARD, 2, 3);
+  ad_trace_begin(&trace, AD_TRACE_READ, 4, 128);
+  ad_trace_begin_pass(&trace, AD_TRACE_BACKWARD, 1, 6);
+  ad_trace_begin(&trace, AD_TRACE_READ, 4, 256);
+  ad_trace_end(&trace, AD_TRACE_READ, 4);
+  ad_trace_end(&trace, AD_TRACE_BACKWARD, 3);
+  ad_trace_end(&trace, AD_TRACE_UPDATE, 4);
+  static const ad_trace_event expected[] = {
+      {.kind = AD_TRACE_STEP, .index = 5, .step = 5},
+      {.kind = AD_TRACE_BACKWARD, .index = 3, .step = 5, .stage = 2, .end = 1},
+      {.kind = AD_TRACE_READ, .index = 4, .step = 5, .bytes = 128},
+      {.kind = AD_TRACE_BACKWARD, .index = 6, .step = 5, .stage = 1},
+      {.kind = AD_TRACE_READ, .index = 4, .step = 5, .bytes = 256, .end = 1},
+  };
+  assert_int_equal(trace.count, 5);
+  for (size_t i = 0; i < trace.count; i++) {
+    const ad_trace_event *found = &trace.events[i], *wanted = &expected[i];
+    if (found->kind != wanted->kind || found->index != wanted->index || found->step != wanted->step ||
+        found->bytes != wanted->bytes || found->stage != wanted->stage || (found->end > 0) != wanted->end ||
+        found->begin <= 0)
+      fail_msg("event %zu", i);
+  }
+  ad_trace_begin_step(&trace, 6);  // what an earlier step left open does not end in a later one
+  ad_trace_end(&trace, AD_TRACE_BACKWARD, 6);
+  assert_int_equal(trace.events[3].end, 0);
+  ad_trace_destroy(&trace);
+}
+
+/* The last steps are those of the ring, which may be few, and begin with their step. */
+static void steps_after_the_first_ones_are_kept_from_their_begin(void **state) {
+  for (int late = 0; late <= AD_TRACE_LAST_STEPS + 1; late++) {
+    ad_trace trace;
+    must(ad_trace_create(&trace));
+    take_steps(&trace, AD_TRACE_FIRST_STEPS + late, 2);
+    must(ad_trace_settle(&trace));
+    int kept = late < AD_TRACE_LAST_STEPS ? late : AD_TRACE_LAST_STEPS;
+    assert_int_equal(trace.count, 3 * (AD_TRACE_FIRST_STEPS + kept));
+    assert_int_equal(trace.events[trace.count - 1].step, AD_TRACE_FIRST_STEPS + late - 1);
+    assert_int_equal(trace.events[(size_t)3 * AD_TRACE_FIRST_STEPS - 3].kind, AD_TRACE_STEP);
+    ad_trace_destroy(&trace);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(spans_end_where_they_began),
@@ -169,6 +292,9 @@ int main(void) {
       cmocka_unit_test(a_late_step_without_its_begin_is_left_out),
       cmocka_unit_test(a_step_says_how_long_reductions_took),
       cmocka_unit_test(a_reduction_is_written_with_its_operation_and_axes),
+      cmocka_unit_test(a_trace_has_every_number_of_its_spans),
+      cmocka_unit_test(a_span_is_recorded_with_its_numbers),
+      cmocka_unit_test(steps_after_the_first_ones_are_kept_from_their_begin),
       cmocka_unit_test(a_file_that_cannot_be_written_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
