@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "files/file.h"
+#include "train/validation.h"
 
 enum { RANKS = 2, STEPS = 5 };
 
@@ -263,6 +264,154 @@ static void an_interrupt_of_one_rank_stops_all_after_the_step_with_files_written
   release(&j);
 }
 
+/* ---- when things are due ---- */
+
+enum { STEPS_MAX = 16 };
+
+/* What a training told, by step: bits of steps. Bit 0 stands for the time before the first step. */
+typedef struct heard {
+  unsigned progressed, evaluated, compared;
+  int64_t steps, asks_after; /* steps of the run; the step after which a checkpoint is asked for, -1: none */
+  double last_seconds_left;
+  int wrong_rate;
+} heard;
+
+static void hear_progress(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
+                          double seconds_left) {
+  heard *h = context;
+  h->progressed |= 2U << report->step;
+  h->steps = steps;
+  h->last_seconds_left = seconds_left;
+  if (report->step == h->asks_after) ad_train_checkpoint();
+  if (report->step > 1) return;  // later numbers are smoothed
+  double rate = (double)report->count / report->seconds, left = (double)(steps - 1 - report->step) * report->seconds;
+  h->wrong_rate |= fabs(tokens_per_second - rate) > 1e-9 * rate || fabs(seconds_left - left) > 1e-9 * left;
+}
+
+static void hear_evaluated(void *context, int64_t step, const ad_evaluation *evaluation) {
+  if (evaluation->samples == 5 && evaluation->loss > 1) ((heard *)context)->evaluated |= 1U << (step + 1);
+}
+
+static void hear_compared(void *context, int64_t step, const ad_validation_change *since_first,
+                          const ad_validation_change *since_best) {
+  int is_right = since_first->since == AD_BEFORE_FIRST_STEP && since_best->since >= AD_BEFORE_FIRST_STEP &&
+                 since_best->since < step;
+  if (is_right) ((heard *)context)->compared |= 1U << (step + 1);
+}
+
+/* The steps whose lines have this key, as bits. */
+static unsigned lines_with(const char *key) {
+  unsigned found = 0;
+  char line[2048];
+  FILE *in = fopen(in_folder("metrics.jsonl"), "r");
+  assert_non_null(in);
+  while (fgets(line, sizeof line, in)) {
+    json_t *object = json_loads(line, 0, NULL);
+    if (json_object_get(object, key)) found |= 2U << json_integer_value(json_object_get(object, "step"));
+    json_decref(object);
+  }
+  fclose(in);
+  return found;
+}
+
+/* The numbers of steps after which there are checkpoints, as bits. */
+static unsigned checkpoints_there(void) {
+  unsigned found = 0;
+  for (int step = 0; step <= STEPS_MAX; step++) {
+    char name[64];
+    snprintf(name, sizeof name, "checkpoints/step-%d/index.json", step);
+    if (!access(in_folder(name), F_OK)) found |= 1U << step;
+  }
+  return found;
+}
+
+#define ALL_OF(steps) ((1U << (steps)) - 1)
+static const struct due {
+  int64_t steps, evaluates, saves, asks_after;
+  unsigned measured, evaluated, saved; /* bits of steps, of the numbers of steps that were taken */
+} dues[] = {
+    /* memory and, if the recipe does not say when, the loss are measured at a tenth of the steps, and at the last */
+    {9, 0, 0, -1, ALL_OF(9), ALL_OF(9), 0},
+    {10, 0, 0, -1, 0x355, 0x355, 0},
+    {13, 0, 0, -1, 0x1555, 0x1555, 0},
+    {12, 5, 5, -1, 0xd55, 0xa10, 1U << 5 | 1U << 10 | 1U << 12},
+    {12, 12, 12, -1, 0xd55, 0x800, 1U << 12},
+    {12, 13, 11, -1, 0xd55, 0x800, 1U << 11 | 1U << 12},
+    {4, 1, 1, -1, ALL_OF(4), ALL_OF(4), 0x1e},
+    {6, 6, 0, 2, ALL_OF(6), 0x20, 1U << 4}, /* the step that is taken when somebody asks is the last before it */
+    {6, 6, 4, 0, ALL_OF(6), 0x20, 1U << 2 | 1U << 4 | 1U << 6},
+};
+
+static heard train_alone(const struct due *of) {
+  heard h = {.asks_after = of->asks_after};
+  ad_comm *comm;
+  char train[256];
+  snprintf(train, sizeof train,
+           ", global_batch: 4, warmup: 0, lr: 1e-3, steps: %d}\nevaluate: {samples: 5, every: %d}\n"
+           "checkpoint: {keep: 9, every: %d",
+           (int)of->steps, (int)of->evaluates, (int)of->saves);
+  ad_recipe *recipe = tiny_recipe("dp=1", ", held_out: 0.1", train);
+  ad_train_options options = {.size = sizeof options,
+                              .folder = folder,
+                              .context = &h,
+                              .progress = hear_progress,
+                              .evaluated = hear_evaluated,
+                              .compared = hear_compared};
+  must(ad_comm_open_alone(&comm));
+  if (ad_train(comm, recipe, &options)) fail_msg("%s", ad_last_error());
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+  return h;
+}
+
+static void it_measures_evaluates_and_saves_when_that_is_due(void **state) {
+  for (size_t i = 0; i < sizeof dues / sizeof *dues; i++) {
+    const struct due *of = &dues[i];
+    char command[96];
+    assert_int_equal(make_folder(NULL), 0);
+    heard h = train_alone(of);
+    assert_int_equal(h.steps, of->steps);
+    assert_int_equal(h.progressed, ALL_OF(of->steps) << 1);
+    assert_false(h.wrong_rate);
+    assert_true(h.last_seconds_left == 0);
+    assert_int_equal(h.evaluated, of->evaluated << 1 | 1);
+    assert_int_equal(h.compared, of->evaluated << 1);
+    assert_int_equal(lines_with("step"), ALL_OF(of->steps) << 1);
+    assert_int_equal(lines_with("held_out_loss"), of->evaluated << 1);
+    assert_int_equal(lines_with("validation_since_first"), of->evaluated << 1);
+    assert_int_equal(lines_with("pss_rank_bytes"), of->measured << 1);
+    assert_int_equal(lines_with("validation_before"), 2);
+    if (checkpoints_there() != of->saved) fail_msg("case %zu: checkpoints %x", i, checkpoints_there());
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+  }
+}
+
+/* A dump is of a step that is taken, and it is asked for once. */
+static void a_dump_is_of_a_step_that_is_taken(void **state) {
+  static const struct {
+    int64_t step;
+    const char *in_environment; /* ADDEND_DUMP_STEP; NULL: options ask */
+    ad_status status;
+  } cases[] = {{-1, NULL, AD_INVALID}, {0, NULL, AD_OK}, {4, NULL, AD_OK},    {5, NULL, AD_INVALID},
+               {7, "0", AD_OK},        {7, "4", AD_OK},  {0, "5", AD_INVALID}};
+  ad_recipe *recipe = tiny_recipe("dp=1", "", ", global_batch: 4, warmup: 0, lr: 1e-3, steps: 5");
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_train_options options = {
+        .size = sizeof options, .folder = folder, .dumps = !cases[i].in_environment, .dump_step = cases[i].step};
+    if (cases[i].in_environment)
+      setenv("ADDEND_DUMP", folder, 1), setenv("ADDEND_DUMP_STEP", cases[i].in_environment, 1);
+    ad_status status = ad_train_make_folder(recipe, &options);
+    if (status != cases[i].status) fail_msg("case %zu: %s", i, status ? ad_last_error() : "accepted");
+    if (status) assert_facts(ad_last_error(), cases[i].step < 0 ? "-1" : "5", "0", "4");
+    options.dumps = 1;
+    if (cases[i].in_environment) assert_int_equal(ad_train_make_folder(recipe, &options), AD_INVALID);
+    unsetenv("ADDEND_DUMP"), unsetenv("ADDEND_DUMP_STEP");
+  }
+  ad_recipe_destroy(recipe);
+  unlink(in_folder(".lock"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(training_writes_metrics_trace_and_report, make_folder, remove_folder),
@@ -272,6 +421,8 @@ int main(void) {
                                       remove_folder),
       cmocka_unit_test_setup_teardown(an_interrupt_of_one_rank_stops_all_after_the_step_with_files_written, make_folder,
                                       remove_folder),
+      cmocka_unit_test(it_measures_evaluates_and_saves_when_that_is_due),
+      cmocka_unit_test_setup_teardown(a_dump_is_of_a_step_that_is_taken, make_folder, remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
