@@ -45,6 +45,20 @@ validation = {f"{sum(line['sums']) / sum(line['counts']):.4f}" for line in lines
 bars = [bar.split() for bar in open("losses")]
 assert bars and all(validation & set(bar) for bar in bars), (validation, bars)
 P
+# It shows the mean over the newest ten steps at most, and the time that the steps which are left will take.
+python3 - <<'P' || fail "numbers on the bar"
+import json, re
+lines = [json.loads(line) for line in open("evaluated/metrics.jsonl")]
+losses, tokens = [line["loss"] for line in lines], lines[0]["tokens"]
+told = r"(\d+)/300 .*?loss (\d+\.\d{4})(?: \(mean of (\d+)\))?  held out \d+\.\d{4}  (\d+) tokens/s  (\d+):(\d\d) left"
+bars = [found.groups() for found in map(lambda bar: re.search(told, bar), re.split(r"[\r\n]", open("seen", errors="replace").read())) if found]
+assert len(bars) > 3, bars
+for step, loss, of, rate, minutes, seconds in bars:
+    newest = losses[max(0, int(step) - 10) : int(step)]
+    assert abs(sum(newest) / len(newest) - float(loss)) < 1e-4, (step, loss, newest)
+    left = (300 - int(step)) * tokens / int(rate)
+    assert int(of or 1) == len(newest) and -0.1 < left - (60 * int(minutes) + int(seconds)) < 1.1, (step, of, rate, minutes, seconds)
+P
 on_terminal "$addend" train "$recipe" --set train.steps=300 --set 'data.text=[text.txt]' -o without
 losses_on_bars >losses
 [ "$(wc -w <losses)" -gt 0 ] && [ "$(wc -w <losses)" -eq "$(wc -l <losses)" ] || fail "without held-out data there is no such loss: $(cat losses)"
