@@ -141,10 +141,30 @@ static void what_came_meanwhile_is_not_replaced(void **state) {
   }
 }
 
+/* Slashes at the end are no part of the name, and the root of all folders is never free. */
+static void slashes_at_the_end_are_left_out(void **state) {
+  for (int slashes = 1; slashes < 4; slashes++) {
+    char name[80];
+    ad_export_place place;
+    snprintf(name, sizeof name, "%s%.*s", folder, slashes, "///");
+    assert_int_equal(ad_export_begin(name, 0, &place), AD_OK);
+    write_text(place.written, "config.json", "new");
+    assert_int_equal(ad_export_end(&place, AD_OK), AD_OK);
+    has_text("config.json", "new");
+    assert_int_equal(ad_folder_remove(folder), AD_OK);
+    for (int overwrite = 0; overwrite < 2; overwrite++) {
+      snprintf(name, sizeof name, "%.*s", slashes, "///");
+      assert_int_equal(ad_export_begin(name, overwrite, &place), AD_INVALID);
+    }
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(an_earlier_export_survives_a_renaming_that_fails, make_base, remove_base),
       cmocka_unit_test_setup_teardown(other_files_are_not_replaced, make_base, remove_base),
-      cmocka_unit_test_setup_teardown(what_came_meanwhile_is_not_replaced, make_base, remove_base)};
+      cmocka_unit_test_setup_teardown(what_came_meanwhile_is_not_replaced, make_base, remove_base),
+      cmocka_unit_test_setup_teardown(slashes_at_the_end_are_left_out, make_base, remove_base),
+  };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

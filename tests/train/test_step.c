@@ -488,6 +488,24 @@ static void a_loss_that_is_no_number_stops_all_ranks_and_names_step_and_rank(voi
   ad_recipe_destroy(recipe);
 }
 
+/* Finite losses whose weighted sum is not: no rank is to blame. */
+static void a_sum_of_losses_that_is_no_number_names_no_rank(void **state) {
+  ad_recipe *recipe = tiny_recipe("dp=1", "", STEPPING ", global_batch: 6");
+  ad_step_report report;
+  ad_comm *comm;
+  ad_run *run;
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, NULL, &run));
+  run->program->losses[0].coefficient = 1e308;
+  assert_int_equal(ad_run_step(run, 1, &report), AD_NUMBER);
+  assert_says("step 1");
+  assert_null(strstr(ad_last_error(), "rank 1"));
+  assert_null(strstr(ad_last_error(), "rank 0"));
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_loss_falls_on_real_text),
@@ -508,6 +526,7 @@ int main(void) {
       cmocka_unit_test(replicas_agree_bit_for_bit),
       cmocka_unit_test(the_loss_alone_is_the_loss_of_the_step),
       cmocka_unit_test(planted_mistakes_change_the_gradient),
+      cmocka_unit_test(a_sum_of_losses_that_is_no_number_names_no_rank),
       cmocka_unit_test(a_loss_that_is_no_number_stops_all_ranks_and_names_step_and_rank),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
