@@ -161,6 +161,73 @@ static void the_last_line_is_the_verdict_and_there_is_one(void **state) {
   for (size_t i = 0; i < CASES; i++) free(tables[i]), free(verdicts[i]);
 }
 
+/* ---- a whole table ---- */
+
+/* Everything that a table can have stands in it; the list of sentences has its words and columns. */
+static void a_table_has_all_that_the_document_has(void **state) {
+  static const char document[] =
+      "{\"recipe\":\"whole\",\"world\":6,\"mesh\":{\"near\":\"dp=2\",\"far\":\"dp=4\"},\"dtype\":\"f64\",\"steps\":3,"
+      "\"seconds\":2.25,"
+      "\"loss\":{\"dist\":1.5,\"ref\":1.25,\"rel_err\":0.5,\"bound\":1e-12,\"cause\":{\"text\":\"the loss is "
+      "averaged\",\"no_axis\":\"formula\"}},"
+      "\"norm\":{\"dist\":3.5,\"ref\":3.25,\"rel_err\":0.25,\"bound\":1e-11},"
+      "\"params\":["
+      "{\"name\":\"right\",\"reduced_over\":\"dp\",\"ratio\":1,\"max_rel_err\":1e-13,\"bound\":1e-12,\"replicas_"
+      "equal\":true,\"reached\":true},"
+      "{\"name\":\"differs\",\"reduced_over\":\"\",\"ratio\":2,\"max_rel_err\":1e-13,\"bound\":1e-12,\"replicas_"
+      "equal\":false,\"reached\":true},"
+      "{\"name\":\"off\",\"reduced_over\":\"tp\",\"ratio\":3,\"max_rel_err\":4e-12,\"bound\":1e-12,\"replicas_equal\":"
+      "true,\"cause\":{\"text\":\"it is tripled\"}},"
+      "{\"name\":\"n1\",\"ratio\":1,\"max_rel_err\":0,\"bound\":1e-12,\"replicas_equal\":true,\"reached\":false},"
+      "{\"name\":\"n2\",\"ratio\":1,\"max_rel_err\":0,\"bound\":1e-12,\"replicas_equal\":true,\"reached\":false},"
+      "{\"name\":\"n3\",\"ratio\":1,\"max_rel_err\":0,\"bound\":1e-12,\"replicas_equal\":true,\"reached\":false},"
+      "{\"name\":\"n4\",\"ratio\":1,\"max_rel_err\":0,\"bound\":1e-12,\"replicas_equal\":true,\"reached\":false}],"
+      "\"summary\":{\"params\":7,\"reached\":3,\"counted\":9,\"worst_rel_err\":4e-12,\"pass\":false,\"initial_equal\":"
+      "false,\"updates_equal\":false,"
+      "\"smallest_margin\":0.125,\"process_share\":1.75,\"choices\":{\"below\":0.375,\"bound\":0.0625},"
+      "\"collectives\":{\"as_planned\":false,\"difference\":\"all_reduce of f32\"},\"reports_differ\":\"rank 5 has "
+      "another loss\","
+      "\"states\":{\"rel_err\":0.75,\"bound\":1e-12},\"overflow\":{\"steps\":1,\"scale\":15,\"param\":\"wide\","
+      "\"proven_at\":14}},"
+      "\"directional\":{\"difference\":0.5,\"derivative\":0.25,\"rel_err\":0.5,\"bound\":1e-7,\"pass\":false},"
+      "\"not_smooth\":\"it has steps\","
+      "\"own_dtypes\":{\"pass\":false,\"worst_share_of_bound\":1.0625,\"param\":\"off\",\"err\":0.03125,\"one_process_"
+      "err\":0.0078125,\"worst_cosine\":0.75,"
+      "\"false_alarm\":1e-7,\"replicas_equal\":false,\"overflow\":{\"steps\":2,\"scale\":13,\"param\":\"deep\","
+      "\"proven_at\":11},"
+      "\"loss\":{\"rel_err\":0.2,\"bound\":0.1},\"norm\":{\"rel_err\":0.1,\"bound\":0.2}},"
+      "\"coverage\":{\"mistakes\":5,\"drawn_from\":50,\"seed\":8,\"places\":21,\"by_type\":1,\"by_number\":1,\"by_"
+      "protocol\":0,\"no_effect\":2,\"survived\":1},"
+      "\"sabotage\":["
+      "{\"name\":\"d1\",\"caught_by\":\"type\",\"derived\":{\"operator\":\"left_out\"}},"
+      "{\"name\":\"d2\",\"caught_by\":\"number\",\"derived\":{\"operator\":\"left_out\"},\"param\":\"off\",\"ratio\":0."
+      "5,\"cause\":{\"text\":\"left out\"}},"
+      "{\"name\":\"d3\",\"caught_by\":\"no_effect\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"over one "
+      "rank\"},"
+      "{\"name\":\"d4\",\"caught_by\":\"no_effect\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"over one "
+      "rank\"},"
+      "{\"name\":\"d5\",\"caught_by\":\"none\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"first "
+      "line\\nsecond line\"},"
+      "{\"name\":\"k1\",\"caught_by\":\"number\",\"derived\":null},"
+      "{\"name\":\"k2\",\"caught_by\":\"none\",\"derived\":null},"
+      "{\"name\":\"k3\",\"caught_by\":\"no_effect\",\"derived\":null,\"message\":\"a known one\"}],"
+      "\"survivors\":2,"
+      "\"not_planted\":[{\"name\":\"u1\",\"why\":\"it has one microbatch\"},{\"name\":\"u2\",\"why\":\"no ring\"}],"
+      "\"untried\":[{\"dtype\":\"f64\",\"mistakes\":33},{\"dtype\":\"recipe\",\"mistakes\":44}],"
+      "\"holds\":false}";
+  static const char *const facts[] = {
+      "6",     "3",     "1.5",   "1.25", "3.5",   "3.25", "1",    "1e-13", "2",    "1e-13", "3",     "4e-12",  "1",
+      "0",     "1",     "0",     "1",    "0",     "1",    "0",    "1",     "3",    "0.5",   "0.25",  "1e-11",  "1.75",
+      "0.38",  "0.062", "5",     "0.75", "1e-12", "0.5",  "0.5",  "1e-07", "0.12", "1.062", "0.031", "0.0078", "0.75",
+      "1e-07", "2",     "3",     "0.2",  "0.1",   "1",    "1",    "0",     "0",    "0",     "0",     "0",      "0",
+      "2",     "1",     "8",     "50",   "21",    "5",    "1",    "1",     "2",    "1",     "3",     "1",      "33",
+      "44",    "3",     "4e-12", "1",    "2.2",   "dp=2", "dp=4", "2^15",  "2^14", "2^13",  "2^11",  NULL};
+  char *table;
+  must(ad_check_table(document, AD_PLAIN_TEXT, &table));
+  assert_says_in(__func__, table, facts);
+  free(table);
+}
+
 /* ---- angles between a gradient and its reference ---- */
 
 /* The table of a proof of one parameter in the recipe's own dtypes. */
@@ -234,6 +301,7 @@ int main(void) {
       cmocka_unit_test(an_angle_is_no_number_where_a_gradient_has_no_direction),
       cmocka_unit_test(the_smallest_angle_is_named_whichever_parameter_has_it),
       cmocka_unit_test(a_row_without_an_axis_says_why),
+      cmocka_unit_test(a_table_has_all_that_the_document_has),
       cmocka_unit_test(the_last_line_is_the_verdict_and_there_is_one),
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
       cmocka_unit_test(every_possible_cause_stands_in_the_row),
