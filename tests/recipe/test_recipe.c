@@ -433,6 +433,27 @@ static void nesting_is_refused_past_its_bound(void **state) {
   }
 }
 
+/* A tree of 4000 nodes is read: 14 beside the names of the texts. Of a larger one a single error is told, however much
+ * larger it is. */
+static void a_tree_is_refused_past_its_bound(void **state) {
+  for (size_t names = 3986; names < 5000; names += names < 3987 ? 1 : 1000) {
+    char *list = brackets("a,", names), *text = malloc(strlen(list) + 256);
+    ad_recipe *recipe = NULL;
+    assert_non_null(text);
+    sprintf(text, MODEL MESH TRAIN "data: {seq: 16, text: [%s]}\n", list);
+    int is_taken = names == 3986;
+    assert_int_equal(ad_recipe_parse(text, "r.yaml", NULL, 0, &recipe), is_taken ? AD_OK : AD_INVALID);
+    if (is_taken)
+      assert_int_equal(gpt_of(recipe)->decoder.data.text_count, names);
+    else
+      assert_says_in("more nodes", ad_last_error(), SAYS_FACTS("r.yaml:4"));
+    if (!is_taken) assert_null(strchr(ad_last_error(), '\n'));
+    ad_recipe_destroy(recipe);
+    free(list);
+    free(text);
+  }
+}
+
 /* Nesting so deep that libyaml alone would work on it for a minute, longer than the test may take. */
 static void any_depth_is_refused_at_once(void **state) {
   static const char *const opened[] = {"[", "{a: ", "- ", "[{a: [\n"};
@@ -865,6 +886,7 @@ int main(void) {
       cmocka_unit_test(keys_of_pools_are_unknown_to_a_text_model),
       cmocka_unit_test(what_is_no_yaml_is_told_with_its_line),
       cmocka_unit_test(nesting_is_refused_past_its_bound),
+      cmocka_unit_test(a_tree_is_refused_past_its_bound),
       cmocka_unit_test(any_depth_is_refused_at_once),
       cmocka_unit_test(a_byte_order_mark_is_passed_over),
       cmocka_unit_test(every_file_gives_a_name),
