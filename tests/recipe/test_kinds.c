@@ -241,6 +241,46 @@ static void a_list_of_maps_is_printed_once_and_reads_back_as_the_same(void **sta
   ad_recipe_destroy(r);
 }
 
+/* The decoder that is decomposed is trained first: by the keys that both have, and by those of `target` in the place of
+ * `train`, on all ranks. Its end is kept, if no key says how often checkpoints are written. */
+static void a_pretraining_is_the_recipe_that_its_keys_say(void **state) {
+  static const char sites[] = "sites: [{match: \"blocks.*\", components: 3}]\n",
+                    gpt[] =
+                        "model: {kind: gpt, layers: 1, d_model: 8, heads: 2, d_hidden: 48}\n"
+                        "data: {text: a, seq: 4, held_out: 0.25}\n"
+                        "train: {steps: 70, lr: 0.02, warmup: 3, global_batch: 24, seed: 7}\n";
+  static const char *const
+      steps[] = {"70", "70", "0"},
+      *const made[] = {
+          "name: r-target\nmesh: dp_replicate=1\ncheckpoint: {every: 70, keep: 2}\n",
+          "name: r-target\nmesh: dp_replicate=4\ncheckpoint: {every: 5, keep: 4}\nevaluate: {samples: 8, every: 6}\n",
+          NULL};
+  for (int i = 0; i < 3; i++) {
+    static const char *const more[] = {"checkpoint.every=5", "checkpoint.keep=4", "evaluate.samples=8",
+                                       "evaluate.every=6",   "mesh.ci=dp=2",      "placement=disjoint"};
+    char text[1024], wanted[1024], *found, *expected;
+    ad_recipe *recipe = NULL, *first = NULL, *same = NULL;
+    snprintf(text, sizeof text, "%s%starget: {steps: %s, lr: 0.02, warmup: 3, global_batch: 24}\n", DECOMPOSE, sites,
+             steps[i]);
+    const char *sets[12] = {"model.d_hidden=48", "data.held_out=0.25", "train.seed=7"};
+    for (size_t k = 0; i == 1 && k < 6; k++) sets[3 + k] = more[k];
+    if (ad_recipe_parse(text, "dir/r.yaml", sets, i == 1 ? 9 : 3, &recipe)) fail_msg("%s", ad_last_error());
+    assert_int_equal(ad_recipe_pretraining(recipe, &first), AD_OK);
+    ad_recipe_destroy(recipe);
+    assert_int_equal(first != NULL, made[i] != NULL);
+    if (!first) continue;
+    snprintf(wanted, sizeof wanted, "%s%s", gpt, made[i]);
+    if (ad_recipe_parse(wanted, "w.yaml", NULL, 0, &same)) fail_msg("%s", ad_last_error());
+    assert_int_equal(ad_recipe_print(first, &found), AD_OK);
+    assert_int_equal(ad_recipe_print(same, &expected), AD_OK);
+    assert_string_equal(found, expected);
+    free(found);
+    free(expected);
+    ad_recipe_destroy(first);
+    ad_recipe_destroy(same);
+  }
+}
+
 static void no_other_program_knows_its_keys(void **state) {
   SAYS(("r.yaml:5: losses"), GPT "losses: {weights: [1]}\n");
   SET_SAYS(("--set losses.weights", "--set mesh.encoder", "--set train.balance"), GPT, "losses.weights=[1]",
@@ -485,6 +525,7 @@ int main(void) {
       cmocka_unit_test(a_kind_that_cannot_be_told_apart_is_not_registered),
       cmocka_unit_test(the_keys_of_a_program_stand_among_those_of_every_recipe),
       cmocka_unit_test(a_list_of_maps_is_printed_once_and_reads_back_as_the_same),
+      cmocka_unit_test(a_pretraining_is_the_recipe_that_its_keys_say),
       cmocka_unit_test(no_other_program_knows_its_keys),
       cmocka_unit_test(kinds_are_listed_where_none_is_named),
       cmocka_unit_test(each_module_has_its_mesh),
