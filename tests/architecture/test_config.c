@@ -437,6 +437,7 @@ static void other_files_are_refused_with_what_to_do(void **state) {
     char path[256];
     touch(pickled[i]);
     weights_say(AD_INVALID, SAYS_FACTS(pickled[i]));
+    config_says(AD_IO, SAYS_FACTS("config.json", "Transformers")); /* a.pth is not Meta's */
     snprintf(path, sizeof path, "%s/%s", folder, pickled[i]);
     remove(path);
   }

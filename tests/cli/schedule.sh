@@ -164,6 +164,22 @@ of_two = open("interleaved.svg").read() # two stages a rank: two tones each
 assert all(f'class="cell {tone}"' in of_two for tone in ("g0", "g6", "g1", "g5"))
 width = int(root.get("width"))
 assert all(int(rect.get("x")) + int(rect.get("width")) <= width for rect in root.iter(S + "rect"))
+for root in root, tree.parse("interleaved.svg").getroot():
+    boxes = sorted(tuple(int(rect.get(k)) for k in ("y", "x", "width", "height")) for rect in root.iter(S + "rect") if rect.get("class", "").startswith("cell"))
+    places = [(int(text.get("x")), int(text.get("y")), text.text) for text in root.iter(S + "text")]
+    assert all(a[0] != b[0] or a[1] + a[2] <= b[1] for a, b in zip(boxes, boxes[1:])), "boxes overlap"
+    legend = [box for box in boxes if box[0] == boxes[0][0]]
+    assert all(box[2:] == (14, 14) for box in legend), legend
+    assert all(sum(box[1] + 14 < x and box[0] < y <= box[0] + 14 for x, y, _ in places) for box in legend), places
+    rows = sorted({box[0] for box in boxes} - {legend[0][0]})
+    names = [(x, y) for x, y, text in places if text.startswith("rank ")]
+    assert len(rows) == len(names) and all(row < y <= row + boxes[-1][3] and x < boxes[-1][1] for row, (x, y) in zip(rows, names)), (rows, names)
+    for x, y, text in places: # a number stands in its box
+        assert not re.fullmatch(r"\d+", text) or any(b[0] < y <= b[0] + b[3] and b[1] < x < b[1] + b[2] for b in boxes), (x, y, text)
+    begins = {(b[1], y) for b in boxes for y in (b[0], b[0] + b[3])}
+    ends = {(b[1] + b[2], y) for b in boxes for y in (b[0], b[0] + b[3])}
+    lines = [tuple(int(n) for n in re.findall(r"\d+", path.get("d"))) for path in root.iter(S + "path") if path.get("class") == "cell"]
+    assert lines and all(line[:2] in ends and line[2:] in begins and line[1] != line[3] for line in lines), lines
 P
 run 1 check wrong.csv --picture none.svg
 [ ! -e none.svg ] || fail "a wrong table has a picture"

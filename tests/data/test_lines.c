@@ -695,6 +695,34 @@ static void what_is_outside_the_picture_is_cut(void **state) {
   FT_Done_FreeType(library);
 }
 
+/* Where two characters share pixels, their ink adds up, to black at most. */
+static void ink_on_ink_is_black_at_most(void **state) {
+  enum { SIDE = 40 };
+  const ad_font_style style = {30, 0};
+  const uint8_t letter = 'H';
+  static float once[SIDE * SIDE], twice[SIDE * SIDE];
+  int partly = 0, wholly = 0;
+  FT_Library library;
+  ad_font font;
+  ad_typeset set;
+  assert_int_equal(FT_Init_FreeType(&library), 0);
+  assert_int_equal(ad_font_read(library, FONT("Sans"), &font), AD_OK);
+  assert_int_equal(ad_typeset_create(1, font.points, &set), AD_OK);
+  ad_typeset_line(&set, &font, &style, &letter, 1, INT32_MAX);
+  ad_typeset_move(&set, 5 * 64 + 20, 5 * 64);
+  assert_int_equal(ad_typeset_draw(&set, library, SIDE, SIDE, once), AD_OK);
+  for (int i = 0; i < 2; i++) assert_int_equal(ad_typeset_draw(&set, library, SIDE, SIDE, twice), AD_OK);
+  for (int i = 0; i < SIDE * SIDE; i++) {
+    assert_true(twice[i] == fminf(1, 2 * once[i]));
+    partly += once[i] > 0 && once[i] < 0.5f;
+    wholly += once[i] == 1;
+  }
+  assert_true(partly && wholly);
+  ad_typeset_destroy(&set);
+  ad_font_clear(library, &font);
+  FT_Done_FreeType(library);
+}
+
 static void a_failing_allocation_leaves_nothing_behind(void **state) {
   ad_line_options options = usual();
   ad_line_data *lines = NULL;
@@ -734,6 +762,7 @@ int main(void) {
       cmocka_unit_test(checksums_know_text_and_fonts),
       cmocka_unit_test(a_font_with_changed_bytes_is_refused_or_drawn_inside_the_picture),
       cmocka_unit_test(what_is_outside_the_picture_is_cut),
+      cmocka_unit_test(ink_on_ink_is_black_at_most),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, make_files, remove_files);
