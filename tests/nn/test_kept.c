@@ -56,7 +56,42 @@ static void keys_are_kept_of_one_whole_sequence_that_goes_on(void **state) {
   ad_comm_close(comm);
 }
 
+/* Row by row, as sampling adds them: all rows are there, in order, and room for at most as many again. */
+static void kept_rows_grow_with_their_number(void **state) {
+  enum { TOKENS = 60 };
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F32};
+  ad_shape shape = {3, {1, 1, COLUMNS}};
+  ad_kept_rows rows = {0};
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_tape *tape;
+  must(ad_comm_open_alone(&comm));
+  must(ad_mesh_create("tp=1", &mesh));
+  must(ad_tape_create(comm, mesh, &options, &tape));
+  for (int64_t token = 0; token < TOKENS; token++) {
+    float own[COLUMNS];
+    ad_layout layout = ad_layout_all(mesh, AD_I);
+    ad_array array = ad_array_describe(comm, AD_F32, &shape, &layout);
+    for (int i = 0; i < COLUMNS; i++) own[i] = (float)(token * COLUMNS + i);
+    array.data = own;
+    ad_tape_continue(tape, token);
+    const ad_array *all = ad_tensor_array(ad_kept_rows_add(tape, &rows, ad_constant(tape, &array)));
+    must(ad_tape_status(tape));
+    assert_true(all->shape.dim[1] == token + 1 && all->local.dim[1] == token + 1 && all->shape.dim[2] == COLUMNS);
+    for (int64_t i = 0; i < (token + 1) * COLUMNS; i++) assert_true(((const float *)all->data)[i] == (float)i);
+    assert_int_equal(rows.count, token + 1);
+    assert_int_equal(rows.bytes, (size_t)(token + 1) * sizeof own);
+    assert_in_range(rows.room, rows.bytes, 2 * rows.bytes);
+    ad_tape_reset(tape);
+  }
+  free(rows.data);
+  ad_tape_destroy(tape);
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(keys_are_kept_of_one_whole_sequence_that_goes_on)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(keys_are_kept_of_one_whole_sequence_that_goes_on),
+                                     cmocka_unit_test(kept_rows_grow_with_their_number)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
