@@ -428,10 +428,13 @@ static void a_drawing_has_ranks_over_time(void **state) {
   ad_table *many = make("1f1b", 4, 4, 40);
   char *drawn;
   int right;
-  assert_int_equal(ad_table_text(many, NULL, AD_PLAIN_TEXT, 50, &right, &drawn), AD_OK);
-  for (char *line = strtok(drawn, "\n"); line && !strncmp(line, "rank", 4); line = strtok(NULL, "\n"))
-    assert_int_equal(strlen(line), 50);
-  free(drawn);
+  static const size_t widths[][2] = {{50, 50}, {41, 41}, {40, 40}, {39, 40}, {1, 40}, {0, 100}}; /* asked for, drawn */
+  for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+    assert_int_equal(ad_table_text(many, NULL, AD_PLAIN_TEXT, widths[i][0], &right, &drawn), AD_OK);
+    for (char *line = strtok(drawn, "\n"); line && !strncmp(line, "rank", 4); line = strtok(NULL, "\n"))
+      assert_int_equal(strlen(line), widths[i][1]);
+    free(drawn);
+  }
   ad_table_destroy(many);
   assert_string_equal(drawing("0B0,0F0\n", 80, NULL, text),
                       "given: rank 0, place 0 (0B0): it needs 0F0, which comes later, at place 1; move it behind "

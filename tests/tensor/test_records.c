@@ -93,6 +93,41 @@ static void a_plan_counts_with_the_shape_that_was_described(void **state) {
   world_close(&w);
 }
 
+/* The memory that a value of so many bytes takes: in a tape's own memory multiples of 64 bytes, in shared memory also
+ * less than a sixteenth more. */
+static void a_block_is_as_large_as_a_plan_counts(void **state) {
+  static const size_t sizes[][3] = {{0, 64, 64},
+                                    {1, 64, 64},
+                                    {64, 64, 64},
+                                    {65, 128, 128},
+                                    {2048, 2048, 2048},
+                                    {2049, 2112, 2112},
+                                    {4096, 4096, 4096},
+                                    {4097, 4160, 4224},
+                                    {100000, 100032, 102400},
+                                    {131072, 131072, 131072}}; /* bytes, own, shared */
+  world w = world_open();
+  ad_comm *comm;
+  must(ad_comm_open_dry(0, 1, &comm));
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    ad_tape *tape;
+    ad_tape_pool *pool;
+    void *block;
+    must(ad_tape_create(comm, w.mesh, NULL, &tape));
+    must(ad_tape_pool_create(1, &pool));
+    size_t before = ad_tape_peak_bytes(tape), shared_before = ad_tape_pool_peak_bytes(pool);
+    must(ad_block_take(tape, sizes[i][0], &block));
+    assert_int_equal(ad_tape_peak_bytes(tape) - before, sizes[i][1]);
+    ad_tape_share(tape, pool);
+    must(ad_block_take(tape, sizes[i][0], &block));
+    assert_int_equal(ad_tape_pool_peak_bytes(pool) - shared_before, sizes[i][2]);
+    ad_tape_destroy(tape);
+    ad_tape_pool_destroy(pool);
+  }
+  ad_comm_close(comm);
+  world_close(&w);
+}
+
 static ad_status nothing_forward(ad_tape *tape, ad_tensor *out) { return AD_OK; }
 
 static void a_forward_that_makes_no_memory_is_found_out(void **state) {
@@ -225,6 +260,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(forward_may_make_the_memory_of_its_result),
       cmocka_unit_test(a_plan_counts_with_the_shape_that_was_described),
+      cmocka_unit_test(a_block_is_as_large_as_a_plan_counts),
       cmocka_unit_test(a_forward_that_makes_no_memory_is_found_out),
       cmocka_unit_test(what_is_not_linear_backward_is_refused_where_its_gradient_would_be_an_addend),
       cmocka_unit_test(a_record_says_for_which_dtypes_it_has_arithmetic),
