@@ -12,7 +12,7 @@ from torch import nn
 
 import addend
 from addend.torch import _addends, _readings, _sample
-from addend.torch._proof import _double, _factors, _job, _judge, _losses, _match
+from addend.torch._proof import _double, _draws, _factors, _job, _judge, _losses, _match
 from addend.torch._proof._axes import Axes
 
 DP = Axes({"dp": 2})
@@ -281,7 +281,7 @@ class Buffers(unittest.TestCase):
         for persistent in (True, False):
             job, model, batches, buffers = counted(persistent)
             model(batches[0]).backward()
-            after = _job._steps_alone(job, model, batches, _double.Double(), buffers)
+            after = _job._steps_alone(job, model, batches, _double.Double(), buffers, _draws.Draws())
             self.assertEqual([float(one["weight"][0]) for one in after], [0.5, -1.0, -2.5])
 
     def test_every_step_of_a_rank_begins_with_the_first_buffers(self):
@@ -301,7 +301,7 @@ class Buffers(unittest.TestCase):
             value.backward()
             gradients = {"weight": model.weight.grad.numpy().copy()}
             whole = _job.Whole(float(value.detach()), None, weights, state, gradients, {}, [], None, set())
-            self.assertEqual(_job._own_error(job, model, batches, whole, buffers), 0.0)
+            self.assertEqual(_job._own_error(job, model, batches, whole, buffers, _draws.Draws()), 0.0)
 
     def test_what_one_process_has_after_a_step_is_a_number(self):
         gradients = {"w": RIGHT}

@@ -31,7 +31,7 @@ from addend.torch._matrix._cells import (
 )
 from addend.torch._process import end_with
 from addend.torch._proof import _check, _ranks, check
-from addend.torch._proof._report import MatchReport
+from addend.torch._proof._report import OTHERS, MatchReport
 from addend.torch._replace import replacing
 
 _SAID, _RESULT = "said", "result"  # the files in a process's folder with what it prints, and with its result
@@ -49,7 +49,9 @@ def _verdict(ok: Optional[bool]) -> str:
 
 
 def _why(report: MatchReport) -> str:
-    """The first of: where it begins, a parameter that is wrong, another reason."""
+    """The first of: random numbers that leave it open, where it begins, a parameter that is wrong, another reason."""
+    if report.ok is None and report.drawn == OTHERS and report.reasons:
+        return report.reasons[-1]
     if report.begins is not None and report.begins.place == "loaded":
         return f"begins in `{report.begins.param}`, before the first step: {report.begins.text}"
     if report.begins is not None:

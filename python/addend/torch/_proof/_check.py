@@ -13,8 +13,9 @@ from torch import nn
 
 import addend
 from addend.torch._proof import _axes, _job, _judge, _launched, _ranks, _reference
-from addend.torch._proof._report import MatchReport
+from addend.torch._proof._report import CONSTANTS, OTHERS, MatchReport
 
+_LEAST, _TIMES = 10.0, 2.0  # seconds, and how often those of a first comparison, that a second one may take
 Path = Union[str, "os.PathLike[str]"]
 
 
@@ -73,16 +74,36 @@ def check(
     axes = _axes.Axes(task.mesh)
     import_once()
 
-    def whole_of(folder: str) -> _job.Whole:
-        if reference is not None:
-            return _reference.read(os.fspath(reference), seed, steps)
-        return _alone(task, axes, folder, timeout)
+    def compared(task: _job.Task, timeout: float) -> MatchReport:
+        def whole_of(folder: str) -> _job.Whole:
+            if reference is not None:
+                return _reference.read(os.fspath(reference), seed, steps)
+            return _alone(task, axes, folder, timeout)
 
-    if _launched.is_launched():
-        report = _launched.Team(axes, timeout).proof(task, axes, timeout, whole_of, reference is not None)
-    else:
-        report = _proof(task, axes, timeout, whole_of)
+        if _launched.is_launched():
+            return _launched.Team(axes, timeout).proof(task, axes, timeout, whole_of, reference is not None)
+        return _proof(task, axes, timeout, whole_of)
+
+    report = compared(task, timeout)
+    if report.drawn == OTHERS and not report.ok and reference is None:
+        limit = min(timeout, _LEAST + _TIMES * (time.monotonic() - start))
+        report = _with_constants(report, lambda: compared(dataclasses.replace(task, is_constant=True), limit))
     return dataclasses.replace(report, seconds=time.monotonic() - start)
+
+
+def _with_constants(report: MatchReport, again: Callable[[], MatchReport]) -> MatchReport:
+    """The report of a job whose ranks draw other random numbers than one process: of `again`, which compares with
+    constants in place of these, if the ranks are wrong then too; else `report`, with what that shows."""
+    try:
+        found = again()
+    except addend.AddendError:  # a job may refuse constants, as where it draws until it likes a number
+        return report
+    if found.drawn != CONSTANTS or found.ok is None:
+        return report
+    if found.ok is False:
+        return found
+    text = "with a constant in place of each number that is drawn, the ranks compute what one process does"
+    return dataclasses.replace(report, messages=(*report.messages, text))
 
 
 def _alone(task: _job.Task, axes: _axes.Axes, folder: str, timeout: float, ranks: Optional[int] = None) -> _job.Whole:

@@ -1,9 +1,7 @@
-"""Makes a job compute in f64 only and without random numbers: conversions to narrower dtypes become conversions to f64,
-and dropout is off."""
+"""Makes a job compute in f64 only and without dropout: conversions to narrower dtypes become conversions to f64."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -15,7 +13,6 @@ from typing import (
     Callable,
     Dict,
     Iterable,
-    Iterator,
     List,
     Mapping,
     MutableMapping,
@@ -34,13 +31,13 @@ from torch.utils._pytree import tree_map
 from addend.torch import _parameters
 from addend.torch._loaded import is_dtensor, is_fsdp
 from addend.torch._proof import _names
+from addend.torch._proof._draws import Draws
 
 _DIVISORS = "_get_gradient_divide_factors"  # private: by what fully_shard divides before and after a sum
 NARROW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex32)
 _SHORT = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _METHODS = {"float", "half", "bfloat16"}
-_DRAWS = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "multinomial", "normal_"}
-_DRAWS |= {"uniform_", "bernoulli_", "exponential_"}
+_DROPOUT_P = 4  # which argument of scaled_dot_product_attention is the probability of dropout
 
 
 def doubled(value: Any) -> Any:
@@ -156,31 +153,24 @@ _EPSILON = 2.0**-24  # half a unit of f32
 class Double(TorchFunctionMode):
     """A context in which floating operations compute in f64. `said`: notes on what is done differently from the job.
     `narrow`: operations that have no f64 and are computed in f32, with the place where they were called. With
-    `rounding`, a generator, the inputs of these are changed at random by a rounding error of f32."""
+    `rounding`, a generator, the inputs of these are changed at random by a rounding error of f32. `draws` notes what
+    random numbers are drawn."""
 
-    def __init__(self, modules: Sequence[str] = (), rounding: Optional[torch.Generator] = None) -> None:
+    def __init__(
+        self,
+        modules: Sequence[str] = (),
+        rounding: Optional[torch.Generator] = None,
+        draws: Optional[Draws] = None,
+    ) -> None:
         super().__init__()
         self.said: Set[str] = set()
-        self._drawn: Set[str] = set()
+        self.draws = draws
         self.narrow: Dict[str, str] = {}
         self._modules, self._rounding = modules, rounding
         self._apply: Any = None
         self._engine: Any = None
         self._inside = False  # inside an operation: notes name it, not the autograd Functions that it consists of
         self._through = False  # inside an operation that is computed in f32: its own conversions stay
-
-    @property
-    def notes(self) -> Set[str]:
-        """`said`, and what draws random numbers in the step."""
-        return self.said | self._drawn
-
-    @contextlib.contextmanager
-    def outside_step(self) -> Iterator[None]:
-        """A context for what is no part of the step, as making the job's model: draws in it are not noted."""
-        before = set(self._drawn)
-        with self:
-            yield
-        self._drawn = before
 
     def __enter__(self) -> Double:
         self._apply = own = vars(torch.autograd.Function).get("apply")
@@ -280,6 +270,12 @@ class Double(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if self._through or _is_repeated(func):
             return func(*args, **kwargs)
+        if self.draws is None:
+            return self._doubled(func, args, kwargs)
+        return self.draws.call(self._doubled, func, args, kwargs)
+
+    def _doubled(self, func: Callable[..., Any], args: Any, kwargs: Dict[str, Any]) -> Any:
+        """The operation in f64, and without dropout."""
         name = getattr(func, "__name__", "")
         if name in _METHODS and isinstance(args[0], torch.Tensor):
             self.said.add("conversions to a narrower dtype are conversions to f64")
@@ -288,14 +284,15 @@ class Double(TorchFunctionMode):
             self.said.add("conversions to a narrower dtype are conversions to f64")
             args = tuple(_wide(value) for value in args)
             kwargs = {key: _wide(value) for key, value in kwargs.items()}
-        if name == "dropout" or name.endswith("_dropout"):
+        if name == "dropout" or (name.endswith("_dropout") and name != "native_dropout"):  # that gives its mask, too
             self.said.add("`dropout` is off")
             return args[0] if args else kwargs["input"]
         if kwargs.get("dropout_p"):
             self.said.add("`dropout` is off")
             kwargs["dropout_p"] = 0.0
-        if name in _DRAWS:
-            self._drawn.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
+        if name == "scaled_dot_product_attention" and len(args) > _DROPOUT_P and args[_DROPOUT_P]:
+            self.said.add("`dropout` is off")
+            args = (*args[:_DROPOUT_P], 0.0, *args[_DROPOUT_P + 1 :])
         if name in _BACKWARDS:
             return func(*args, **kwargs)  # not through _call, which may run it twice: a backward frees its graph
         self._inside, before = True, self._inside

@@ -18,7 +18,7 @@ from torch import nn
 import addend
 from addend.torch import _parameters, _pipeline, _plain, _watch
 from addend.torch._loaded import is_dtensor, is_flat_fsdp
-from addend.torch._proof import _double, _mark, _match, _names, _start
+from addend.torch._proof import _double, _draws, _mark, _match, _names, _start
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._calls import Calls
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
@@ -53,6 +53,7 @@ class Task:
     bound: float = 1e-9
     sabotage: bool = False
     seed: int = _SEED
+    is_constant: bool = False  # constants take the place of floating-point numbers that are drawn in the step
 
 
 @dataclasses.dataclass
@@ -69,6 +70,7 @@ class Whole:
     record: Optional[Record]
     said: Set[str]
     batches: int = 1
+    drawn: Optional[List[_draws.Drawn]] = None  # in each step; None: unknown, as in a file of an earlier addend
     own_error: float = 0.0  # relative error that other roundings in operations without f64 make
     model_mark: str = ""  # checksum of the weights that make_model gave
     batch_mark: str = ""  # checksum of the whole batch
@@ -125,6 +127,7 @@ class Part:
     batches: int = 1
     narrow: Dict[str, str] = dataclasses.field(default_factory=dict)  # buffers that may be rounded, by `unify_buffers`
     further: List[float] = dataclasses.field(default_factory=list)  # losses that no backward reached
+    drawn: List[_draws.Drawn] = dataclasses.field(default_factory=list)  # in STEPS steps, then in the optimizer's
     returned: bool = False  # `losses` are what the job's run returned, for it called no loss
     others: Dict[str, _start.Other] = dataclasses.field(default_factory=dict)  # values not one process's at the start
     mended: Optional[Record] = None  # of a step with one process's values in those `others`, where a step was wrong
@@ -141,7 +144,7 @@ def prepare(task: Task) -> None:
     """Sets threads, dtype and seed in a process of the check."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    torch.manual_seed(task.seed)
+    _draws.seed(task.seed)
 
 
 def microbatches(task: Task, axes: Axes, rank: Optional[int]) -> List[Any]:
@@ -225,26 +228,28 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
     batches = microbatches(task, axes, None)
     batch_mark = _mark.mark_of(batches)
     trace = Trace()
-    mode = _double.Double(trace.stack)
+    draws = _draws.Draws([task.loss, model], task.is_constant)
+    mode = _double.Double(trace.stack, draws=draws)
     held = _double.Buffers([model])
     weights = {name: array(parameter) for name, parameter in model.named_parameters()}
     trace.attach(model)
-    with mode:
-        value, count = _whole_loss(task, model, batches)
+    with draws.step(), mode:
+        value, count = _whole_loss(task, model, batches, draws)
         if not value.requires_grad:
             raise addend.InvalidError("`loss` depends on no parameter of the model that requires a gradient")
         value.backward()
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
-    after = _steps_alone(task, model, batches, mode, held)
+    after = _steps_alone(task, model, batches, mode, held, draws)
     _need_numbers(float(value), gradients, after)
-    said |= mode.notes
+    said |= mode.said
     whole = Whole(
-        float(value), count, weights, state, gradients, _aliases(model), after, trace.record, said, len(batches)
-    )
+        float(value), count, weights, state, gradients, _aliases(model), after, trace.record, said, len(batches),
+        list(draws.steps),
+    )  # fmt: skip
     whole.model_mark, whole.batch_mark = model_mark, batch_mark
     if mode.narrow:
-        whole.own_error = _own_error(task, model, batches, whole, held)
+        whole.own_error = _own_error(task, model, batches, whole, held, draws)
         whole.said.add(_narrow_text(mode.narrow, whole.narrow_error))
     return whole
 
@@ -276,7 +281,9 @@ def _narrow_text(narrow: Mapping[str, str], bound: float) -> str:
     )
 
 
-def _own_error(task: Task, model: nn.Module, batches: Sequence[Any], whole: Whole, held: _double.Buffers) -> float:
+def _own_error(
+    task: Task, model: nn.Module, batches: Sequence[Any], whole: Whole, held: _double.Buffers, draws: _draws.Draws
+) -> float:
     """The largest relative difference that one process's results show if the inputs of operations without f64 are
     rounded differently."""
     worst = 0.0
@@ -287,8 +294,8 @@ def _own_error(task: Task, model: nn.Module, batches: Sequence[Any], whole: Whol
         trace = Trace()
         if whole.record is not None:
             trace.attach(model)
-        with _double.Double(trace.stack, torch.Generator().manual_seed(draw)):
-            value = _whole_loss(task, model, batches)[0]
+        with draws.step(), _double.Double(trace.stack, torch.Generator().manual_seed(draw), draws):
+            value = _whole_loss(task, model, batches, draws)[0]
             value.backward()
         trace.remove()
         worst = max(worst, abs(float(value) - whole.loss) / (abs(whole.loss) or 1.0))
@@ -305,8 +312,13 @@ def _off(found: Any, right: Any, floor: float) -> float:
     return _match.largest(found - right) / scale if scale else 0.0
 
 
-def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[torch.Tensor, Optional[float]]:
-    found = [_loss_of(task, model, batch) for batch in batches]
+def _whole_loss(
+    task: Task, model: nn.Module, batches: Sequence[Any], draws: _draws.Draws
+) -> Tuple[torch.Tensor, Optional[float]]:
+    found = []
+    for batch in batches:
+        with draws.loss():
+            found.append(_loss_of(task, model, batch))
     value = torch.stack([value for value, _ in found]).sum()
     counts = [count for _, count in found if count is not None]
     if not counts:
@@ -317,20 +329,25 @@ def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[t
 
 
 def _steps_alone(
-    task: Task, model: nn.Module, batches: Sequence[Any], mode: _double.Double, held: _double.Buffers
+    task: Task,
+    model: nn.Module,
+    batches: Sequence[Any],
+    mode: _double.Double,
+    held: _double.Buffers,
+    draws: _draws.Draws,
 ) -> List[Dict[str, Any]]:
     after: List[Dict[str, Any]] = []
     if not task.steps or task.optimizer is None:
         return after
-    with mode.outside_step():
+    with mode:
         optimizer = task.optimizer(model)
     for step in range(task.steps):
         if step:
             model.zero_grad()
             held.restore()
-            with mode:
-                _whole_loss(task, model, batches)[0].backward()
-        with mode:
+            with draws.step(), mode:
+                _whole_loss(task, model, batches, draws)[0].backward()
+        with draws.step(), mode:
             optimizer.step()
         after.append({name: array(parameter) for name, parameter in model.named_parameters()})
     return after
@@ -366,13 +383,15 @@ class Rank:
         prepare(task)
         model, self.said = make(task, axes.size(), 0 if whole.file else 1)
         if whole.file:
-            _mark.need_same(whole, _mark.mark_of(model.state_dict()), _mark.mark_of(microbatches(task, axes, None)))
+            with _draws.kept(others=True):
+                batch_mark = _mark.mark_of(microbatches(task, axes, None))
+            _mark.need_same(whole, _mark.mark_of(model.state_dict()), batch_mark)
         model.load_state_dict(whole.state)
         from torch.distributed.device_mesh import init_device_mesh
 
         self.mesh = init_device_mesh("cpu", axes.shape, mesh_dim_names=axes.names)
         buffers = {name: buffer.clone() for name, buffer in _double.buffers_of([model]).items()}
-        with self.mode.outside_step():
+        with _draws.kept(), self.mode:
             made = task.parallelize(model, self.mesh)
         self.model: Any = model if made is None else made
         self.parts: List[nn.Module] = [m for m in _modules_of(self.model)]
@@ -396,6 +415,8 @@ class Rank:
         self.tied = Tied(self.parts, whole.aliases, max(task.bound, 1e-9))
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
+        self.draws = _draws.Draws([task.loss, task.run, *self.parts], task.is_constant)
+        self.mode.draws = self.draws
 
     def _whole_parameters(self) -> contextlib.ExitStack:
         """A context in which parameters and gradients in FullyShardedDataParallel are unsharded on every rank."""
@@ -434,7 +455,8 @@ class Rank:
     def scaled(self, model: Any, batch: Any) -> torch.Tensor:
         """The loss of a microbatch, scaled as the job's backward needs it; also notes its value, and whether a backward
         reaches it, as none does in a validation. That of a pipeline that finds its shapes is not the step's."""
-        value, count = _loss_of(self.task, model, batch)
+        with self.draws.loss():
+            value, count = _loss_of(self.task, model, batch)
         if count is not None:
             value = value * (self.averaged / (self.whole.count or 1.0))
         if not _pipeline.infers():
@@ -449,7 +471,7 @@ class Rank:
         """Runs forward and backward of all microbatches."""
         self._noted.clear()
         told = None
-        with self.mode:
+        with self.draws.step(), self.mode:
             if self.task.run is not None:
                 told = self.task.run(self.model, self.batches, self.scaled)
             else:
@@ -488,9 +510,9 @@ class Rank:
             before = {name: parameter.detach().clone() for name, parameter in self.named()} if kept else {}
         self._update(params)
         record = self.trace.record if self.trace else None
-        part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.notes, no_dump, seen)
+        part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
         part.batches, part.narrow, part.further = len(self.batches), self.narrow, further
-        part.returned, part.parted = self.returned, self.tied.parted
+        part.returned, part.parted, part.drawn = self.returned, self.tied.parted, list(self.draws.steps)
         if self.task.sabotage:
             part.noticed = self._plant(seen, params, before)
         if mends:
@@ -588,14 +610,14 @@ class Rank:
     def _update(self, params: Dict[str, Held]) -> None:
         if not self.task.steps or self.task.optimizer is None:
             return
-        with self.mode.outside_step():
+        with self.mode:
             optimizer = self.task.optimizer(self.model)
         for step in range(self.task.steps):
             if step:
                 self.clear()
                 with self.tied.watched(after=step):
                     self.step()
-            with self.mode:
+            with self.draws.step(), self.mode:
                 optimizer.step()
             with self._whole_parameters():
                 for name, parameter in self.named():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy
 
@@ -14,10 +14,11 @@ from addend.torch._proof import _double, _losses, _match, _start, _words
 from addend.torch._proof._addends import Dump
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._collectives import Place
+from addend.torch._proof._draws import Draw, Drawn
 from addend.torch._proof._factors import Factors
 from addend.torch._proof._job import STEPS, Held, Part, Task, Whole
 from addend.torch._proof._places import Places
-from addend.torch._proof._report import Begins, MatchReport, Param, Planted
+from addend.torch._proof._report import CONSTANTS, OTHERS, SAME, Begins, MatchReport, Param, Planted
 from addend.torch._proof._trace import Record
 from addend.torch._proof._where import Module, Modules
 
@@ -33,6 +34,7 @@ class Found:
     error: float = 0.0
     text: str = ""
     unknown: bool = False
+    always: str = ""  # what is wrong whatever random numbers are drawn; "": nothing
     step: int = 0  # the optimizer step after which the parameter is wrong, if its gradients are right; 0: none
 
     def worse(self, error: float, text: str) -> None:
@@ -58,6 +60,8 @@ class Judge:
         self._is_doubted = False  # of the loss or of the norm it is open whether it is wrong
         self._same: Set[str] = set()  # wrong parameters of which ranks have the same addends, whose sum is right
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
+        self._note = ""
+        self._chance, self._drawn = self._find_chance()
         self._reasons: List[str] = []  # those of the messages that say why it is wrong or open, besides parameters
 
     def _find_modules(self) -> Optional[Modules]:
@@ -82,25 +86,32 @@ class Judge:
         self.modules = self._find_modules()
         found = {name: self._param(name) for name in self.whole.weights}
         self._doubt(found)
+        self._open(found)
         self._extra()
         loss, loss_ok = self._loss()
         wrong = [name for name, param in found.items() if param.text and not param.unknown]
         updates = {name: found[name].step for name in wrong if found[name].step}
         wrong = [name for name in wrong if name not in updates]
         telling = [name for name in wrong if self._is_more_than_rounding(name)]
-        begins, diff = self._begins(telling or wrong, loss_ok) if wrong or not loss_ok else (None, None)
+        is_sought = (wrong or not loss_ok) and not self._chance
+        begins, diff = self._begins(telling or wrong, loss_ok) if is_sought else (None, None)
         if updates and begins is None:
             begins = self._update(updates)
         unreached = tuple(name for name in self._unreached() if not found[name].text)
         shown = {*self._compared, *unreached}
         params = tuple(self._told(param, diff, unreached) for param in found.values() if param.name in shown)
         norm_ok = self._norm()
+        is_open = bool(self._chance) and (self._is_doubted or any(param.unknown for param in found.values()))
+        if is_open:
+            self._blame(self._chance)
+        elif self._chance:
+            self.messages.append(self._note)
         modules = self.modules.tensors() if self.modules is not None else {}
         judged = [param.ok for param in params if param.name not in unreached]
         ok: Optional[bool] = False not in judged and loss_ok and norm_ok and not self._others
         if ok and (not judged or None in judged or self._is_doubted):
             ok = None
-        factor = self._common_factor()
+        factor = None if self._chance else self._common_factor()
         return MatchReport(
             ok=ok,
             world=self.axes.size(),
@@ -114,10 +125,11 @@ class Judge:
             unreached=unreached,
             factor=factor,
             causes=tuple(self.factors.causes(factor)),
-            planted=self._planted(),
+            planted=() if is_open else self._planted(),
             messages=tuple(self.messages),
             reasons=tuple(self._reasons),
             diff=diff,
+            drawn=self._drawn,
         )
 
     def _blame(self, text: str) -> None:
@@ -170,7 +182,8 @@ class Judge:
         found, right = Found(name), self.whole.gradients.get(name)
         held = {part.rank: part.params[name] for part in self.parts if name in part.params}
         if not held:
-            found.worse(math.inf, self._absent(name))
+            found.always = self._absent(name)
+            found.worse(math.inf, found.always)
             return found
         if right is None:
             if self._somewhere(name):
@@ -225,7 +238,8 @@ class Judge:
             if one.index:
                 covered[numpy.ix_(*one.index)] = True
         if right.ndim and not covered.all():
-            found.worse(math.inf, f"no rank has {int((~covered).sum())} of its {covered.size} elements")
+            found.always = f"no rank has {int((~covered).sum())} of its {covered.size} elements"
+            found.worse(math.inf, found.always)
 
     def _copies(self, found: Found, held: Dict[int, Held], step: int, late: str) -> None:
         """Notes an error if ranks with the same part of the parameter have different bits in the gradient."""
@@ -237,7 +251,9 @@ class Judge:
             other = first.setdefault(tuple(part.tobytes() for part in one.index), rank)
             theirs = held[other].gradients[step]
             if theirs is not None and gradient.tobytes() != theirs.tobytes():
-                found.worse(0.0, f"copies on ranks {other} and {rank} are not the same bits{late}")
+                text = f"copies on ranks {other} and {rank} are not the same bits"
+                found.always = found.always or text
+                found.worse(0.0, f"{text}{late}")
 
     def _after(self, found: Found, name: str, held: Dict[int, Held]) -> None:
         """Notes an error if the parameter is wrong after a step of the optimizer. Elements whose gradient is only
@@ -279,6 +295,52 @@ class Judge:
         if others - aliases:
             self._blame(f"parameters that were not compared{renamed[1:]}")
             self._others = True
+
+    # -- random numbers
+
+    def _find_chance(self) -> Tuple[str, str]:
+        """(that differences may come from random numbers, of which the ranks draw others than one process, and what to
+        do; "": they may not; what the ranks draw)"""
+        alone = self.whole.drawn
+        every = [step for steps in (alone or [], *(part.drawn for part in self.parts)) for step in steps]
+        first = next((draw for step in every for draw in step.draws), None)
+        if first is None:
+            return "", ""
+        other = next(((part.rank, draw) for part in self.parts for draw in _other_draws(alone, part.drawn)), None)
+        if other is None:
+            what = _draw_text(first)
+            self.messages.append(f"numbers are drawn in the step ({what}), the same on all ranks as in one process")
+            return "", SAME
+        rank, draw = other
+        what = _draw_text(draw)
+        if self._has_constants():
+            self.messages.append(
+                f"rank {rank} draws other numbers than one process ({what}): here, a constant is in place of each"
+            )
+            return "", CONSTANTS
+        self._note = f"numbers are drawn in the step, on rank {rank} others than in one process ({what})"
+        text = f"rank {rank} drew other numbers than one process ({what}): cannot tell whether what differs comes from "
+        text += "these. Draw with one generator that all seed alike, for the rows of the whole batch, of which a rank "
+        return f"{text}takes its own; or draw nothing in the check (dropout off, model.eval())", OTHERS
+
+    def _has_constants(self) -> bool:
+        """Whether a constant took the place of each number that was drawn, in the same calls as in one process."""
+        alone = self.whole.drawn
+        if not self.task.is_constant or alone is None:
+            return False
+        steps = [(step, alone[max(i - STEPS + 1, 0)]) for part in self.parts for i, step in enumerate(part.drawn)]
+        is_same = all(own.repeats(theirs) or not (own.draws or theirs.draws) for own, theirs in steps)
+        return is_same and all(own.is_constant and theirs.is_constant for own, theirs in steps)
+
+    def _open(self, found: Mapping[str, Found]) -> None:
+        """Leaves open what may come from random numbers that the ranks draw otherwise than one process. Ranks' copies
+        of a gradient have the same bits whatever is drawn."""
+        for param in found.values() if self._chance else ():
+            if param.always:
+                param.text, param.step = param.always, 0
+            elif param.text and not param.unknown:
+                param.unknown = True
+                param.text += "; cannot tell: the ranks drew other random numbers than one process"
 
     # -- buffers that the ranks have in f32, or that may have been in f32
 
@@ -335,12 +397,12 @@ class Judge:
         if not has_backward:
             doubt = f"`loss` was seen without a backward alone, and is {ours}, in one process {one}: cannot tell "
             doubt += "whether it is the step's or a validation's"
-        elif not self._is_small(error) and self._is_near(mean.error(alone)):
+        elif not self._chance and not self._is_small(error) and self._is_near(mean.error(alone)):
             value = mean.total
             doubt = f"the losses add up to {value:.9g}, in one process to {one}, and their mean over {mean.mean} is "
             doubt += "that of one process: cannot tell whether `loss` returns numerators that are too large or the job "
             doubt += "divides by hand. Return plain numerators, and give what the job divides by as averaged="
-        is_open = bool(doubt) or self._is_small(error)
+        is_open = bool(doubt) or self._is_small(error) or bool(self._chance)
         self._is_doubted |= is_open
         # of numerators by which all gradients are too large the factor is reported, with its causes
         if doubt and (not has_backward or self._common_factor() is None):
@@ -353,7 +415,7 @@ class Judge:
             return True
         right = math.sqrt(sum(float((gradient**2).sum()) for gradient in self.whole.gradients.values()))
         off = [norm for norm in norms if not abs(norm - right) <= self.task.bound * right]  # true of a NaN, too
-        if off and all(self._is_small(abs(norm - right) / (right or 1.0)) for norm in off):
+        if off and (self._chance or all(self._is_small(abs(norm - right) / (right or 1.0)) for norm in off)):
             self._is_doubted, off = True, []
         if off:
             ours, alone = _words.apart(off[0], right)
@@ -524,6 +586,21 @@ def _unsummed(late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]
     found = {param.name: param for param in (diff.params if diff is not None else ())}
     kinds = {name: {found[name].kind, *(cause.kind for cause in found[name].possible_causes)} for name in found}
     return {name: axes for name, axes in late.items() if name not in kinds or kinds[name] & _LACKS}
+
+
+def _other_draws(alone: Optional[Sequence[Drawn]], drawn: Sequence[Drawn]) -> Iterator[Draw]:
+    """The first draw of each of a rank's steps that is not one process's. `alone`: the steps of one process, the first
+    of which is compared with STEPS of the rank's; None: unknown."""
+    for i, step in enumerate(drawn):
+        at = max(i - STEPS + 1, 0)
+        theirs = alone[at] if alone is not None and at < len(alone) else Drawn()
+        other = step.differs(theirs)
+        if other is not None:
+            yield other
+
+
+def _draw_text(draw: Draw) -> str:
+    return f"{draw.name}, {draw.where}" if draw.where else draw.name
 
 
 def _error(found: NDArray[numpy.float64], right: NDArray[numpy.float64]) -> float:

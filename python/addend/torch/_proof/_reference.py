@@ -3,6 +3,7 @@ checks use. The file is safetensors; its metadata has checksums of the model, th
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import numpy
 import torch
 
 import addend
+from addend.torch._proof._draws import Draw, Drawn
 from addend.torch._proof._job import Whole
 from addend.torch._proof._trace import Record
 from addend.torch._replace import replacing
@@ -106,6 +108,7 @@ def write(path: str, whole: Whole, seed: int) -> None:
         "aliases": whole.aliases,
         "said": sorted(whole.said),
         "batches": whole.batches,
+        "drawn": [[dataclasses.astuple(draw) for draw in step.draws] for step in whole.drawn or ()],
         "own_error": whole.own_error,
         "record": None if record is None else {
             "order": record.order, "places": record.places, "kinds": record.kinds, "collectives": record.collectives,
@@ -156,8 +159,10 @@ def read(path: str, seed: int, steps: int) -> Whole:
     said = set(metadata["said"])
     if metadata["torch"] != torch.__version__:
         said.add(f"the reference was written with PyTorch {metadata['torch']}, the ranks have {torch.__version__}")
+    told = metadata.get("drawn")  # earlier files do not have it
+    drawn = None if told is None else [Drawn([Draw(*draw) for draw in step]) for step in told]
     return Whole(
         metadata["loss"], metadata["count"], weights, state, _tensors(found, "gradient/"), metadata["aliases"], after,
-        _record(metadata, found), said, metadata["batches"], metadata["own_error"], metadata["model"],
+        _record(metadata, found), said, metadata["batches"], drawn, metadata["own_error"], metadata["model"],
         metadata["batch"], path,
     )  # fmt: skip

@@ -10,6 +10,9 @@ import addend
 from addend._cause import Cause
 from addend.torch._proof import _words
 
+# what random numbers the ranks draw in a step: those of one process, or others, which constants may replace
+SAME, OTHERS, CONSTANTS = "same", "others", "constants"
+
 
 @dataclasses.dataclass(frozen=True)
 class Param:
@@ -71,6 +74,7 @@ class MatchReport:
     messages: Tuple[str, ...] = ()
     reasons: Tuple[str, ...] = ()  # those of the messages that say why `ok` is not True, besides parameters
     diff: Optional[addend.DiffReport] = None  # how often addends were counted in wrong sums
+    drawn: str = ""  # in the step: SAME, OTHERS or CONSTANTS; "": no random numbers
     seconds: float = 0.0
 
     @property
