@@ -222,6 +222,58 @@ static void a_number_is_taken_up_to_its_bounds(void **state) {
   }
 }
 
+/* `one`, `count` times over. */
+static char *repeated(const char *one, size_t count) {
+  size_t size = strlen(one);
+  char *text = malloc(count * size + 1);
+  assert_non_null(text);
+  for (size_t i = 0; i < count; i++) memcpy(text + i * size, one, size);
+  text[count * size] = 0;
+  return text;
+}
+
+/* A prompt has 1 to 4096 bytes, and a recipe at most 64 prompts, of which each may be wrong. */
+static void prompts_are_taken_up_to_their_bounds(void **state) {
+  static const struct {
+    size_t prompts, bytes;
+    int is_taken;
+  } cases[] = {{1, 1, 1}, {1, 4096, 1}, {1, 4097, 0}, {64, 1, 1}, {65, 1, 0}, {2, 0, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *bytes = repeated("x", cases[i].bytes), *set = malloc(64 + cases[i].prompts * (cases[i].bytes + 4));
+    assert_non_null(set);
+    strcpy(set, "evaluate.prompts=[");
+    for (size_t k = 0; k < cases[i].prompts; k++)
+      sprintf(set + strlen(set), "%s\"%s\"", k ? "," : "", k + 1 < cases[i].prompts && !*bytes ? "x" : bytes);
+    strcat(set, "]");
+    const char *const sets[] = {"evaluate.every=1", "data.held_out=0.1", set};
+    ad_recipe *recipe = NULL;
+    ad_status status = ad_recipe_parse(GOOD, "r.yaml", sets, 3, &recipe);
+    if (status != (cases[i].is_taken ? AD_OK : AD_INVALID)) fail_msg("case %zu: %d %s", i, status, ad_last_error());
+    if (!status) assert_int_equal(recipe->evaluate.prompt_count, cases[i].prompts);
+    if (status) assert_facts(ad_last_error(), "--set evaluate.prompts");
+    if (status) assert_null(strchr(ad_last_error(), '\n'));
+    ad_recipe_destroy(recipe);
+    free(bytes);
+    free(set);
+  }
+}
+
+/* Numbers are printed with as few digits as read back as the same. */
+static void numbers_are_printed_with_the_digits_that_they_need(void **state) {
+  static const char *const numbers[] = {
+      "0", "1", "999999", "0.1", "0.3333333333333333", "0.12345678901234568", "1e-08", "1e-300", "123456.5", "2.5"};
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    char set[64], line[64], *text;
+    snprintf(set, sizeof set, "train.lr=%s", numbers[i]);
+    snprintf(line, sizeof line, "  lr: %s\n", numbers[i]);
+    ad_recipe *r = READ(GOOD, set);
+    assert_int_equal(ad_recipe_print(r, &text), AD_OK);
+    if (!strstr(text, line)) fail_msg("%s is printed otherwise", numbers[i]);
+    free(text);
+    ad_recipe_destroy(r);
+  }
+}
+
 static void what_does_not_fit_together_is_told(void **state) {
   SET_SAYS(("--set model.heads", "32", "1", "16"), GOOD, "model.heads=32");
   SET_SAYS(("--set train.sync", "2", "train.microbatches", "1"), GOOD, "train.sync=[none, all]");
@@ -406,21 +458,12 @@ static void what_is_no_yaml_is_told_with_its_line(void **state) {
        "name:\n  [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]\n");
 }
 
-static char *brackets(const char *one, size_t count) {
-  size_t size = strlen(one);
-  char *text = malloc(count * size + 1);
-  assert_non_null(text);
-  for (size_t i = 0; i < count; i++) memcpy(text + i * size, one, size);
-  text[count * size] = 0;
-  return text;
-}
-
 /* The document, the key's mapping, and 32 lists in it are read; one list more is refused, as a value and as a key. */
 static void nesting_is_refused_past_its_bound(void **state) {
   static const char *const forms[] = {"name: %s%s\n", "? %s%s\n: 1\n"};
   for (size_t i = 0; i < 4; i++) {
     size_t count = i < 2 ? 32 : 33;
-    char *open = brackets("[", count), *shut = brackets("]", count), text[512], list[64];
+    char *open = repeated("[", count), *shut = repeated("]", count), text[512], list[64];
     ad_recipe *recipe = NULL;
     snprintf(text, sizeof text, GOOD);
     snprintf(text + strlen(text), sizeof text - strlen(text), forms[i % 2], open, shut);
@@ -437,7 +480,7 @@ static void nesting_is_refused_past_its_bound(void **state) {
  * larger it is. */
 static void a_tree_is_refused_past_its_bound(void **state) {
   for (size_t names = 3986; names < 5000; names += names < 3987 ? 1 : 1000) {
-    char *list = brackets("a,", names), *text = malloc(strlen(list) + 256);
+    char *list = repeated("a,", names), *text = malloc(strlen(list) + 256);
     ad_recipe *recipe = NULL;
     assert_non_null(text);
     sprintf(text, MODEL MESH TRAIN "data: {seq: 16, text: [%s]}\n", list);
@@ -459,7 +502,7 @@ static void any_depth_is_refused_at_once(void **state) {
   static const char *const opened[] = {"[", "{a: ", "- ", "[{a: [\n"};
   for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
     ad_recipe *recipe = NULL;
-    char *text = brackets(opened[i], 1000000 / strlen(opened[i]));
+    char *text = repeated(opened[i], 1000000 / strlen(opened[i]));
     assert_int_equal(ad_recipe_parse(text, "r.yaml", NULL, 0, &recipe), AD_INVALID);
     assert_listed();
     free(text);
@@ -871,6 +914,8 @@ int main(void) {
       cmocka_unit_test(a_model_that_is_named_in_a_text_is_not_looked_for),
       cmocka_unit_test(the_text_must_be_named),
       cmocka_unit_test(a_number_is_taken_up_to_its_bounds),
+      cmocka_unit_test(prompts_are_taken_up_to_their_bounds),
+      cmocka_unit_test(numbers_are_printed_with_the_digits_that_they_need),
       cmocka_unit_test(what_does_not_fit_together_is_told),
       cmocka_unit_test(no_early_microbatch_sums_over_all_ranks_under_zb),
       cmocka_unit_test(a_name_that_is_no_folder_of_its_own_is_refused),
