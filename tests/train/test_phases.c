@@ -507,6 +507,48 @@ static void a_program_that_holds_nothing_out_is_not_evaluated(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* Whatever fails while a module is made, its name is told; a program's only module needs none. */
+static void a_module_that_cannot_be_made_is_named(void **state) {
+  ad_recipe *of_two = two_recipe(MESHES_OF_ONE, "", STEPPING, ""),
+            *of_one = tiny_recipe("dp=1", "", STEPPING ", steps: 4");
+  for (int modules = 1; modules <= 2; modules++) {
+    int told[2] = {0}, others = 0;
+    ad_status status = AD_MEMORY;
+    for (long n = 1; status; n++) {
+      ad_comm *comm;
+      ad_run *run = NULL;
+      must(ad_comm_open_alone(&comm));
+      ad_memory_fail_at(n);
+      status = ad_run_create(comm, modules == 2 ? of_two : of_one, NULL, &run);
+      ad_memory_fail_at(0);
+      told[0] += status && strstr(ad_last_error(), "module `front`");
+      told[1] += status && strstr(ad_last_error(), "module `back`");
+      others += status && strstr(ad_last_error(), "module `") && modules == 1;
+      ad_run_destroy(run);
+      ad_comm_close(comm);
+    }
+    assert_int_equal(others, 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(told[i] > 5, modules == 2);
+  }
+  ad_recipe_destroy(of_two);
+  ad_recipe_destroy(of_one);
+}
+
+static void weights_that_cannot_be_written_are_told(void **state) {
+  ad_recipe *recipe = two_recipe(MESHES_OF_ONE, "", STEPPING, "");
+  ad_comm *comm;
+  ad_run *run;
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, NULL, &run));
+  assert_int_equal(ad_run_write_weights(run, "/nowhere/weights.safetensors"), AD_IO);
+  assert_facts(ad_last_error(), "/nowhere/weights.safetensors");
+  run->trace.crossing = 2500000000;
+  assert_true(fabs(ad_run_crossing_seconds(run) - 2.5) < 1e-12);
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_and_losses_are_those_of_the_formulas),
@@ -521,6 +563,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_dump_tells_the_divisor_where_all_that_learn_have_one, make_folder,
                                       remove_folder),
       cmocka_unit_test(the_step_runs_on_paper),
+      cmocka_unit_test(a_module_that_cannot_be_made_is_named),
+      cmocka_unit_test(weights_that_cannot_be_written_are_told),
       cmocka_unit_test(a_program_that_holds_nothing_out_is_not_evaluated),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

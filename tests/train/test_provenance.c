@@ -1,6 +1,7 @@
 /* Tests what run.json says of a run on paper (engine dry), and what becomes of files that belong to the run: their
  * copies in its folder, which run.json lists. */
 #include "two_modules.h"
+#include "says.h"
 #include "world.h"
 
 #include <jansson.h>
@@ -277,6 +278,13 @@ static void dtypes_of_the_model_that_was_read_are_told(void **state) {
   close_on_paper(&model);
 }
 
+static int warned;
+static char last_warning[1024];
+static void count_warnings(void *context, ad_log_level level, const char *message) {
+  warned += level == AD_LOG_WARNING;
+  snprintf(last_warning, sizeof last_warning, "%s", message);
+}
+
 /* Copies are listed as long as they are copies: a file that somebody changed is neither listed nor written over, and the
  * model's own folder has no copy. */
 static void files_of_the_model_are_copied_once_and_listed_while_alike(void **state) {
@@ -288,7 +296,10 @@ static void files_of_the_model_are_copied_once_and_listed_while_alike(void **sta
   snprintf(path, sizeof path, "%s/run", folder);
   json_t *none = ad_companions_list(model.run, path);
   assert_int_equal(json_array_size(none), 0);
+  ad_set_log(count_warnings, NULL);
   must(ad_companions_copy(model.run, path));
+  must(ad_companions_copy(model.run, path));  // they are copies
+  assert_int_equal(warned, 0);
   json_t *both = ad_companions_list(model.run, path),
          *expected = json_pack("[s, s]", "config.json", "generation_config.json");
   assert_true(json_equal(both, expected));
@@ -298,6 +309,8 @@ static void files_of_the_model_are_copied_once_and_listed_while_alike(void **sta
   write_file("run/config.json", copied);
   write_file("run/generation_config.json", "shorter");
   must(ad_companions_copy(model.run, path));
+  assert_int_equal(warned, 2);
+  assert_facts(last_warning, in_folder("run/generation_config.json"), "generation_config.json");
   json_t *changed = ad_companions_list(model.run, path);
   assert_int_equal(json_array_size(changed), 0);
   char *kept = contents(in_folder("run/config.json"));
@@ -306,6 +319,8 @@ static void files_of_the_model_are_copied_once_and_listed_while_alike(void **sta
   must(ad_companions_copy(model.run, path));
   json_t *own = ad_companions_list(model.run, path);
   assert_int_equal(json_array_size(own), 0);
+  assert_int_equal(warned, 2);
+  ad_set_log(NULL, NULL);
   json_t *lists[] = {none, both, expected, changed, own};
   for (int i = 0; i < 5; i++) json_decref(lists[i]);
   free(config), free(copied), free(kept);
