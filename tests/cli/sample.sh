@@ -171,6 +171,15 @@ exits 2 "token 1|is 43|0 to|42" "$model" "3 43"
 exits 2 "token 0|is -7|0 to|42" "$model" " -7"
 exits 2 "--tokens|from 1|'0'" "$model" 3 --tokens 0
 exits 2 "--temperature|0 to|1000000|'-1'" "$model" 3 --temperature=-1
+exits 2 "--temperature|0 to|1000000|'1000001'" "$model" 3 --temperature 1000001
+exits 2 "--temperature|0 to|1000000" "$model" 3 --temperature nan
+exits 2 "--temperature|0 to|1000000|'1.5x'" "$model" 3 --temperature 1.5x
+exits 2 "--seed|from 0|'-1'" "$model" 3 --seed=-1
+exits 2 "--tokens|from 1|'2x'" "$model" 3 --tokens 2x
+"$addend" sample "$model" 3 --tokens 1 --temperature 1000000 --seed 0 >out 2>err || { cat err >&2; fail "the last numbers that are accepted"; }
+# Without options a hundred tokens are drawn by seed 1.
+"$addend" sample "$model" 3 --temperature 1.5 >default 2>err
+"$addend" sample "$model" 3 --temperature 1.5 --tokens 100 --seed 1 2>err | cmp - default && [ "$(wc -w <default)" -eq 101 ] || fail "defaults"
 exits 2 "--dtype|f32,|bf16|f64,|'f16'" "$model" 3 --dtype f16
 exits 2 no-such no-such 3
 exits 2 "$source|config.json" "$source" 3

@@ -534,6 +534,47 @@ static void a_module_that_cannot_be_made_is_named(void **state) {
   ad_recipe_destroy(of_one);
 }
 
+/* A schedule's REDUCE names the microbatch whose backward came last, or none; weights are computed once, and after the
+ * inputs. Everything else is refused, for microbatch 0 as for others. */
+static void progress_refuses_what_is_out_of_turn(void **state) {
+  static const struct {
+    int64_t back;
+    int32_t reduced;
+    int64_t found; /* the microbatch that is reduced; -1: it is refused */
+  } cases[] = {{-1, -1, -1}, {-1, 0, -1}, {0, -1, 0}, {0, 0, 0}, {0, 1, -1},
+               {1, -1, 1},   {1, 0, -1},  {1, 1, 1},  {1, 2, -1}};
+  ad_recipe *recipe = two_recipe(MESHES_OF_ONE, "", STEPPING, "");
+  ad_comm *comm;
+  ad_run *run;
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, NULL, &run));
+  ad_progress_begin_pass(run);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    size_t found = 7;
+    run->progress.phases[1].back = cases[i].back;
+    ad_status status = ad_progress_reduced(run, 1, cases[i].reduced, &found);
+    if (status != (cases[i].found < 0 ? AD_INVALID : AD_OK)) fail_msg("case %zu", i);
+    if (status) assert_facts(ad_last_error(), "back");
+    if (!status) assert_int_equal(found, cases[i].found);
+  }
+  for (int32_t m = 0; m < MICROBATCHES; m++) {
+    assert_int_equal(ad_progress_pay(run, 2, m), AD_INVALID);
+    assert_facts(ad_last_error(), "tail");
+    ad_progress_owe(run, 2, m);
+    assert_int_equal(ad_progress_pay(run, 1, m), AD_INVALID);  // of another phase
+    assert_int_equal(ad_progress_pay(run, 2, m + 1), AD_INVALID);
+    must(ad_progress_pay(run, 2, m));
+    assert_int_equal(ad_progress_pay(run, 2, m), AD_INVALID);
+  }
+  must(ad_progress_begin_addend(run, 0, 2, 1));
+  must(ad_progress_begin_addend(run, 2, 2, 1));  // the module's other phase
+  assert_int_equal(ad_progress_begin_addend(run, 2, 1, 1), AD_INVALID);
+  assert_facts(ad_last_error(), "tail", "1", "2");
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
 static void weights_that_cannot_be_written_are_told(void **state) {
   ad_recipe *recipe = two_recipe(MESHES_OF_ONE, "", STEPPING, "");
   ad_comm *comm;
@@ -564,6 +605,7 @@ int main(void) {
                                       remove_folder),
       cmocka_unit_test(the_step_runs_on_paper),
       cmocka_unit_test(a_module_that_cannot_be_made_is_named),
+      cmocka_unit_test(progress_refuses_what_is_out_of_turn),
       cmocka_unit_test(weights_that_cannot_be_written_are_told),
       cmocka_unit_test(a_program_that_holds_nothing_out_is_not_evaluated),
   };

@@ -251,6 +251,17 @@ static void text_is_encoded_and_numbers_are_not(void **state) {
   assert_string_equal(json_string_value(json_object_get(line, "text")), expected);
   json_decref(line);
   end(&s);
+  for (int decodes = 0; decodes < 2; decodes++) {  // without a decoder, or a tokenizer, there is no text
+    sampling none = {.options = {.decode = decodes ? decode : NULL}};
+    if (decodes) assert_int_equal(unlink(in_folder("tokenizer.json")), 0);
+    begin(&none, token_recipe("[\"3 1, 4\"]"), 0);
+    must(ad_prompts_sample(&none.prompts, none.run, 0));
+    line = line_at(0);
+    assert_null(json_object_get(line, "text"));
+    assert_int_equal(json_object_size(line), 3);
+    json_decref(line);
+    end(&none);
+  }
 }
 
 /* Prompts are refused by their place, on either side of each bound. */

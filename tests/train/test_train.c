@@ -170,6 +170,8 @@ static void the_trace_has_all_ranks(void) {
     assert_int_equal(events_of(trace, rank, "bucket", "b"), STEPS);
     assert_int_equal(events_of(trace, rank, "bucket", "e"), STEPS);
     assert_int_equal(events_of(trace, rank, "wait for bucket", "X"), STEPS);
+    static const char *const once[] = {"step", "read batch", "loss and norm", "update"};
+    for (size_t i = 0; i < 4; i++) assert_int_equal(events_of(trace, rank, once[i], "X"), STEPS);
   }
   times_count_from_the_begin(trace);
   json_decref(trace);
