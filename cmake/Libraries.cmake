@@ -4,12 +4,13 @@
 # in no library. A test of a folder links AD_OBJECTS_UP_TO_FOLDER: the objects of this folder and of all folders before
 # it.
 set(AD_OBJECTS "")
-function(ad_add_layers house)
-  foreach(layer ${ARGN})
-    file(GLOB sources CONFIGURE_DEPENDS src/${house}/${layer}/*.c src/${house}/${layer}/*/*.c)
+function(ad_add_layers library)
+  foreach(path ${ARGN})
+    get_filename_component(layer ${path} NAME)
+    file(GLOB sources CONFIGURE_DEPENDS ${path}/*.c ${path}/*/*.c)
     add_library(ad_${layer} OBJECT ${sources})
     target_compile_definitions(ad_${layer} PRIVATE AD_BUILDING)
-    if(house STREQUAL trainer)
+    if(library STREQUAL trainer)
       target_include_directories(ad_${layer} PRIVATE src/trainer ${AD_TRAINER_INCLUDES})
     endif()
     list(APPEND own $<TARGET_OBJECTS:ad_${layer}>)
@@ -17,19 +18,19 @@ function(ad_add_layers house)
     set(AD_OBJECTS_UP_TO_${layer} ${AD_OBJECTS} PARENT_SCOPE)
   endforeach()
   set(AD_OBJECTS ${AD_OBJECTS} PARENT_SCOPE)
-  set(AD_OBJECTS_OF_${house} ${own} PARENT_SCOPE)
+  set(AD_OBJECTS_OF_${library} ${own} PARENT_SCOPE)
 endfunction()
 
 # The numbers in the libraries' sonames and in the versions of their exports.map: raised by incompatible changes
 # (docs/versioning.md).
 set(AD_ABI_core 0)
 set(AD_ABI_trainer 0)
-# ad_add_library TARGET HOUSE LIBRARIES...: adds TARGET and TARGET_static. exports.map lists the exported symbols.
-function(ad_add_library target house)
-  set(map ${CMAKE_SOURCE_DIR}/src/${house}/exports.map)
-  add_library(${target} SHARED ${AD_OBJECTS_OF_${house}})
-  add_library(${target}_static STATIC ${AD_OBJECTS_OF_${house}})
-  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${AD_ABI_${house}} LINK_DEPENDS ${map})
+# ad_add_library TARGET LIBRARY MAP LIBRARIES...: adds TARGET and TARGET_static. MAP lists the exported symbols.
+function(ad_add_library target library map)
+  set(map ${CMAKE_SOURCE_DIR}/${map})
+  add_library(${target} SHARED ${AD_OBJECTS_OF_${library}})
+  add_library(${target}_static STATIC ${AD_OBJECTS_OF_${library}})
+  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${AD_ABI_${library}} LINK_DEPENDS ${map})
   target_link_options(${target} PRIVATE "-Wl,--version-script=${map}")
   if(NOT AD_SANITIZE AND NOT AD_FUZZ) # with sanitizers, their run time is in the program, so symbols stay undefined
     target_link_options(${target} PRIVATE -Wl,--no-undefined)
@@ -56,10 +57,10 @@ endif()
 include(cmake/Kernels.cmake)
 include(cmake/Pages.cmake)
 
-ad_add_library(addend core ${AD_CORE_LIBRARIES})
+ad_add_library(addend core src/core/exports.map ${AD_CORE_LIBRARIES})
 set(AD_STATIC addend_static) # the program and the examples link this
 if(AD_TRAINER)
-  ad_add_library(addend_train trainer ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})
+  ad_add_library(addend_train trainer src/trainer/exports.map ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})
   target_link_libraries(addend_train PUBLIC addend)
   target_link_libraries(addend_train_static PUBLIC addend_static)
   set(AD_STATIC addend_train_static)

@@ -1,4 +1,5 @@
-# tests/LAYER/test_NAME.c becomes the test LAYER/NAME and links only that layer and those before it.
+# tests/LAYER/test_NAME.c, in the project's folder or in the one that LAYER is in, becomes the test LAYER/NAME and links
+# only that layer and those before it.
 # tests/system has tests of the whole library; tests/oracle compares it with numbers that PyTorch computed, which are
 # committed there; tests/cli has scripts that run the built program; tests/install builds a user's program against an
 # installed tree. Label unit: test programs of one layer, of system or of oracle; label tsan: tests that also run with
@@ -37,13 +38,15 @@ set(AD_UNIT_TESTS "") # targets to build for label unit
 set(AD_THREAD_TESTS "") # targets to build for label tsan
 set(layers_of_tests ${AD_LAYERS})
 if(AD_TRAINER)
-  list(APPEND layers_of_tests system oracle)
+  list(APPEND layers_of_tests tests/system tests/oracle)
 endif()
-foreach(layer ${layers_of_tests})
+foreach(path ${layers_of_tests})
+  get_filename_component(layer ${path} NAME)
+  get_filename_component(folder ${path} DIRECTORY)
   if(DEFINED AD_OBJECTS_UP_TO_${layer})
     set(available ${AD_OBJECTS_UP_TO_${layer}})
   endif()
-  file(GLOB tests CONFIGURE_DEPENDS tests/${layer}/test_*.c)
+  file(GLOB tests CONFIGURE_DEPENDS tests/${layer}/test_*.c ${folder}/tests/${layer}/test_*.c)
   foreach(source ${tests})
     get_filename_component(name ${source} NAME_WE)
     string(REPLACE "test_" "" name ${name})
