@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "addend/diff.h"
 #include "command.h"
 
 enum {

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "addend/diff.h"
 #include "command.h"
 
 typedef struct explain_input {

@@ -3,12 +3,10 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# The headers of component `core` are those that core.h includes.
-file(STRINGS include/addend/core.h includes REGEX "^#include")
-string(REGEX MATCHALL "addend/[a-z_]+\\.h" AD_CORE_HEADERS "${includes};addend/core.h")
-list(TRANSFORM AD_CORE_HEADERS PREPEND ${CMAKE_SOURCE_DIR}/include/)
-file(GLOB AD_TRAINER_HEADERS CONFIGURE_DEPENDS include/addend/*.h)
-list(REMOVE_ITEM AD_TRAINER_HEADERS ${AD_CORE_HEADERS})
+foreach(library core trainer)
+  list(TRANSFORM AD_HEADERS_OF_${library} APPEND /addend/*.h OUTPUT_VARIABLE headers)
+  file(GLOB AD_INSTALLED_OF_${library} CONFIGURE_DEPENDS ${headers})
+endforeach()
 
 # ad_install_library COMPONENT EXPORT HEADERS...
 function(ad_install_library component target export)
@@ -21,11 +19,11 @@ endfunction()
 
 set(AD_PACKAGE_FOLDER ${CMAKE_INSTALL_LIBDIR}/cmake/addend)
 set_target_properties(addend_static PROPERTIES EXPORT_NAME static)
-ad_install_library(core addend addendTargets ${AD_CORE_HEADERS})
+ad_install_library(core addend addendTargets ${AD_INSTALLED_OF_core})
 if(AD_TRAINER)
   set_target_properties(addend_train PROPERTIES EXPORT_NAME train)
   set_target_properties(addend_train_static PROPERTIES EXPORT_NAME train_static)
-  ad_install_library(train addend_train addendTrainTargets ${AD_TRAINER_HEADERS})
+  ad_install_library(train addend_train addendTrainTargets ${AD_INSTALLED_OF_trainer})
 endif()
 if(TARGET addend_cli)
   install(TARGETS addend_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

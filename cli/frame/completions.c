@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "addend/diff.h"
 #include "cli/command.h"
 
 /* The kind of value that follows an option, or of a command's own arguments. */

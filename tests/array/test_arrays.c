@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "allocations.h"
-#include "../array/values.h"
+#include "values.h"
 #include "array/array.h"
 #include "base/seams.h"
 #include "kernels/kernels.h"

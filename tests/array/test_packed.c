@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <stdio.h>
-#include "../array/values.h"
+#include "values.h"
 #include "array/array.h"
 #include "array/transit.h"
 #include "ranks.h"

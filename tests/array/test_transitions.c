@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
-#include "../array/values.h"
+#include "values.h"
 #include "ranks.h"
 #include "says.h"
 

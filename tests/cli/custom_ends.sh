@@ -11,13 +11,14 @@ trap end_all EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2 && exit 1; }
 . "$source/tests/support/says.sh"
+headers=("-I$source/core/include" "-I$source/audit/include" "-I$source/train/include")
 cat >ends.yaml <<'Y'
 name: ends
 model: {kind: ends}
 mesh: dp_shard=2
 train: {global_batch: 6, microbatches: 1, steps: 2, lr: 0.01}
 Y
-"${CC:-cc}" -std=gnu11 -shared -fPIC -I"$source/include" "$source/tests/cli/custom_ends.c" -o ends.so
+"${CC:-cc}" -std=gnu11 -shared -fPIC "${headers[@]}" "$source/tests/cli/custom_ends.c" -o ends.so
 
 # ends FACTS COMMAND KEY=VALUE...: exit status 3, and the message has these facts (with | between them).
 ends() {
@@ -78,7 +79,7 @@ grep -q -e --resume error out || [ $status -ne 0 ] || fail "a stopped training: 
 # A program that is linked with the library and calls ad_main; a sanitizer's run time is not in it.
 build=$(dirname "$addend")
 if ! grep -qE '__(asan|tsan)_init' "$build/libaddend_train.so"; then
-  "${CC:-cc}" -std=gnu11 -I"$source/include" "$source/tests/cli/custom_ends.c" -o ends -L"$build" -laddend_train -laddend \
+  "${CC:-cc}" -std=gnu11 "${headers[@]}" "$source/tests/cli/custom_ends.c" -o ends -L"$build" -laddend_train -laddend \
     -Wl,-rpath,"$build"
   ./ends check ends.yaml >out || fail "ad_main: the program is right: $(tail -n 3 out)"
   for how in exit _exit null; do

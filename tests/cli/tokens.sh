@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests training on token files: errors in them are told before any rank starts, each with its sentence; the batch is
-# the one that include/addend/data.h describes, on every mesh; a resumed run takes the steps of one that was never
+# the one that train/include/addend/data.h describes, on every mesh; a resumed run takes the steps of one that was never
 # stopped; and the tokenizer beside the tokens is copied into the run's folder.
 #   tokens.sh ADDEND SOURCE
 set -eu

@@ -37,7 +37,7 @@ for header in sys/prctl.h sys/syscall.h sys/signalfd.h sys/eventfd.h sys/epoll.h
   echo "#error \"$header is Linux's or x86-64's alone\"" >"$work/poison/$header"
 done
 flags=(-std=gnu11 -D_GNU_SOURCE -DAD_BUILDING -DAD_VERSION="\"0\"" -Wall -Wextra -Werror -Wno-unused-parameter -c
-  "-I$work/poison" "-I$source/include" "-I$source/src/core" -isystem "$work/include")
+  "-I$work/poison" "-I$source/core/include" "-I$source/audit/include" "-I$source/src/core" -isystem "$work/include")
 for layer in base kernels mesh layout files diff; do
   sources=()
   for file in "$source/src/core/$layer"/*.c; do

@@ -1,5 +1,5 @@
 """Random numbers as the documents define them: Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011, Random123) and
-XXH64 (xxHash's specification), and what include/addend/data.h and array.h make of them. With Python's standard
+XXH64 (xxHash's specification), and what train/include/addend/data.h and array.h make of them. With Python's standard
 library alone.
 """
 import math

@@ -1,6 +1,6 @@
 """Make the fixtures of tests/oracle anew: what PyTorch computes for the recipes of CASES, in f64 on one thread.
 
-This program is written from the documents alone: include/addend/data.h (the text, its held-out part, draws, samples,
+This program is written from the documents alone: train/include/addend/data.h (the text, its held-out part, draws, samples,
 what counts, the rows of a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays;
 ad_gpt_options: the default width), optim.h (schedule, AdamW, the clip), and the manual page's defaults. Initial
 weights are made here and given to both. Gradients are by autograd, the update by torch.optim.AdamW. Two runs give the

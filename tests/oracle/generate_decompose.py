@@ -132,7 +132,7 @@ def divergence_of(kind, logits, wanted):
 # ---- random numbers ----
 
 def uniform(seed, name, step, first, shape):
-    """Return uniform numbers by place in the step's batch (ad_array_uniform in include/addend/array.h)."""
+    """Return uniform numbers by place in the step's batch (ad_array_uniform in core/include/addend/array.h)."""
     own, of_sample = random_bits(seed, xxh64(name.encode()), step), math.prod(shape[1:])
     numbers = [[(random_bits(own, first + sample, i) >> 40) * 2.0**-24 for i in range(of_sample)]
                for sample in range(shape[0])]
@@ -355,7 +355,7 @@ class Decompose(Gpt):
     # ---- the final result ----
 
     def held_out_batch(self, step):
-        """Return a batch of the held-out set of include/addend/data.h, which begins again after its last sample."""
+        """Return a batch of the held-out set of train/include/addend/data.h, which begins again after its last sample."""
         text, seq, size = self.texts[b"data held out"], self.data["seq"], self.train["global_batch"]
         windows = (len(text) - 1) // seq
         stride = math.ceil(0.61803398874989485 * windows)

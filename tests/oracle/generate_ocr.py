@@ -48,7 +48,7 @@ CASES = {
 }
 
 
-# ---- lines, drawn by addend: include/addend/data.h ----
+# ---- lines, drawn by addend: train/include/addend/data.h ----
 
 class LineOptions(ctypes.Structure):
     _fields_ = [("text", ctypes.POINTER(ctypes.c_char_p)), ("text_count", ctypes.c_size_t), ("held_out", ctypes.c_double),

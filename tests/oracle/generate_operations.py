@@ -2,7 +2,7 @@
 each alone, as PyTorch's own operations compute them, in f64 on one thread. Whole values are computed;
 test_operations.c, test_decomposition.c and test_small.c compare each rank's part with them.
 
-This program is written from the documents alone: include/addend/tensor.h (ad_attention, ad_attention_all,
+This program is written from the documents alone: train/include/addend/tensor.h (ad_attention, ad_attention_all,
 ad_cross_entropy, ad_top_k and what stands with it, ad_squared_error, ad_kl_divergence), decompose/operations.h
 (ad_lower, ad_upper, ad_mix, ad_power_sums, ad_sparsity), and model.h for how a router's and a decomposition's losses
 are put together (ad_moe_options, ad_decompose_options). README.md says how to start it.

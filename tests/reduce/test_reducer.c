@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "allocations.h"
-#include "../reduce/gradients.h"
+#include "gradients.h"
 #include "base/memory.h"
 #include "reduce/plan.h"
 #include "says.h"

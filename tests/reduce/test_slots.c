@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <stdlib.h>
-#include "../reduce/gradients.h"
+#include "gradients.h"
 #include "base/error.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"

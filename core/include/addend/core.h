@@ -16,6 +16,5 @@
 #include "addend/store.h"
 #include "addend/bridge.h"
 #include "addend/optim.h"
-#include "addend/diff.h"
 #include "addend/binding.h"
 #endif

@@ -2,6 +2,7 @@
 #ifndef ADDEND_ADDEND_H
 #define ADDEND_ADDEND_H
 #include "addend/core.h"
+#include "addend/diff.h"
 #include "addend/products.h"
 #include "addend/tensor.h"
 #include "addend/operation.h"
