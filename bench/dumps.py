@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a large dump for measuring `addend diff` (docs/dumps.md): RANKS ranks, MICROBATCHES microbatches, PARAMS parameters with SAMPLED
+"""Writes a large dump for measuring `addend diff` (audit/docs/dumps.md): RANKS ranks, MICROBATCHES microbatches, PARAMS parameters with SAMPLED
 sampled elements, f32 or f16; the sums of WRONG parameters are wrong. Needs NumPy.
 
     bench/dumps.py FOLDER [--ranks 256] [--microbatches 1] [--params 200] [--sampled 4096] [--wrong 10] [--mistakes missing] [--dtype f32]

@@ -124,7 +124,8 @@ const struct argp ad_cli_diff_argp = {
     .args_doc = "DUMP...",
     .doc =
         "Takes one dumped step of any job, each rank's addends and the sums after synchronisation, and says for every "
-        "parameter how often each addend was counted and what went wrong. DUMP: safetensors files as docs/dumps.md "
+        "parameter how often each addend was counted and what went wrong. DUMP: safetensors files as "
+        "audit/docs/dumps.md "
         "describes them, or folders that have them."
         "\vExample: addend diff --reference one-process.safetensors dump-12/\n"
         "Example: addend diff --json --threads 2 dump-12/\n"

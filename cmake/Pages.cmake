@@ -11,8 +11,8 @@ function(ad_add_page layer name page)
   target_sources(ad_${layer} PRIVATE ${source})
 endfunction()
 
-set(diff ${CMAKE_SOURCE_DIR}/src/core/diff)
-ad_add_page(diff ad_map_page ${diff}/map.html ${diff}/map.css ${diff}/map.js)
+set(say ${CMAKE_SOURCE_DIR}/audit/say)
+ad_add_page(say ad_map_page ${say}/map.html ${say}/map.css ${say}/map.js)
 if(AD_TRAINER)
   set(report ${CMAKE_SOURCE_DIR}/src/trainer/report)
   ad_add_page(report ad_report_page ${report}/page.html ${report}/page.css ${report}/shapes.js ${report}/page.js
@@ -20,10 +20,10 @@ if(AD_TRAINER)
 endif()
 
 # The pages of `addend explain`.
-set(guide ${CMAKE_SOURCE_DIR}/docs/explain)
+set(guide ${CMAKE_SOURCE_DIR}/audit/docs/explain)
 file(GLOB guide_pages CONFIGURE_DEPENDS ${guide}/*.md)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/ad_guide_pages.c
   COMMAND ${CMAKE_COMMAND} -DFOLDER=${guide} -DOUT=${CMAKE_BINARY_DIR}/ad_guide_pages.c -P ${CMAKE_SOURCE_DIR}/cmake/guide.cmake
   DEPENDS ${guide_pages} cmake/guide.cmake
   COMMENT "Putting the pages of addend explain together" VERBATIM)
-target_sources(ad_diff PRIVATE ${CMAKE_BINARY_DIR}/ad_guide_pages.c)
+target_sources(ad_say PRIVATE ${CMAKE_BINARY_DIR}/ad_guide_pages.c)

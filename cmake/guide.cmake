@@ -1,7 +1,7 @@
 # cmake -DFOLDER=... -DOUT=... -P guide.cmake: writes all NAME.md of a folder as the C table ad_guide_pages.
 file(GLOB pages "${FOLDER}/*.md")
 list(SORT pages)
-file(WRITE "${OUT}" "#include \"diff/guide.h\"\n")
+file(WRITE "${OUT}" "#include \"say/guide.h\"\n")
 set(table "")
 foreach(page ${pages})
   get_filename_component(name "${page}" NAME_WE)

@@ -32,7 +32,7 @@ static void backward(ad_span samples, double count, double grad[FEATURES]) {
   }
 }
 
-/* Writes the gradient of all samples as a reference file for `addend diff` (docs/dumps.md). */
+/* Writes the gradient of all samples as a reference file for `addend diff` (audit/docs/dumps.md). */
 static ad_status write_reference(const char *path) {
   double grad[FEATURES];
   ad_safetensor w = {.name = "w", .dtype = AD_F64, .shape = {1, {FEATURES}}};

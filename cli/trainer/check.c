@@ -32,7 +32,7 @@ static const struct argp_option options[] = {
      0},
     {"seed", KEY_SEED, "S", 0, "Seed of the draw of --sabotage=N (default 1)", 0},
     {"dump", KEY_DUMP, "FOLDER", 0,
-     "Write there what each step starts from and its gradients, as safetensors (docs/dumps.md)", 0},
+     "Write there what each step starts from and its gradients, as safetensors (audit/docs/dumps.md)", 0},
     {"out", KEY_OUT, "FILE", 0, "Also write the JSON document there; runs/NAME/check.json is shown in NAME's report",
      0},
     {0},

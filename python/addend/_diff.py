@@ -34,7 +34,7 @@ class DiffParam:
     name: str
     ok: Optional[bool] = field(metadata=_PASS)  # None: the dump does not allow a judgement
     verdict: str = "right"  # right, wrong, cannot_tell
-    kind: str = "right"  # what the sum holds: averaged, missing, doubled, ... (docs/dumps.md)
+    kind: str = "right"  # what the sum holds: averaged, missing, doubled, ... (audit/docs/dumps.md)
     numel: int = 0
     sampled: int = 0
     types: str = ""
@@ -184,7 +184,7 @@ def diff(
 ) -> DiffReport:
     """Finds for each parameter of a dumped step how often each rank's addend was counted in its gradient.
 
-    `files`: safetensors files (docs/dumps.md), or folders that hold them. `reference`: a file with the unsharded
+    `files`: safetensors files (audit/docs/dumps.md), or folders that hold them. `reference`: a file with the unsharded
     gradients of a correct run, or another dump, to compare with. `html`: a file for the report as a page.
     `allow_identical`: say that equal addends on several ranks are intended; otherwise parameters with such addends
     cannot be judged. `threads`: how many threads judge parameters; the result does not depend on it. A wrong gradient

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests what `addend check --dump` writes: all that its steps start from and result in, with the names, dtypes, shapes
-# and metadata of docs/dumps.md; the batch is drawn as train/include/addend/data.h says; a dumped target of a decomposition is
+# and metadata of audit/docs/dumps.md; the batch is drawn as train/include/addend/data.h says; a dumped target of a decomposition is
 # the target.
 #   check_dump.sh ADDEND SOURCE
 set -eu

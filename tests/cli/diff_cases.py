@@ -718,8 +718,8 @@ last_differs = lambda p, rank, values: [v + 0.3 * (rank % 2 == 1) * (i % 5) for 
 says(judged(most_axes, after=last_differs), "replicas_differ", "h", [1, 3])
 two_right = lambda p, rank, values: [v + 0.3 * (rank == 2) * (i % 5) for i, v in enumerate(values)]
 says(judged(three_copies, after=two_right), "replicas_differ", "dp", [2], words="wrong on rank 2 and right elsewhere")
-# Dumps of PyTorch jobs on gloo, whose makers are in tests/diff/dumps/generate.py.
-FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../diff/dumps")
+# Dumps of PyTorch jobs on gloo, whose makers are in audit/tests/dumps/generate.py.
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../audit/tests/dumps")
 LAYERS = {"up.weight", "up.bias", "down.weight", "down.bias"}
 for job_name, kind, axis, names in (
     ("maximum", "other_operation", "dp", LAYERS),

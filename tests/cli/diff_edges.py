@@ -1,4 +1,4 @@
-"""Test each threshold of `addend diff` from both sides: dumps whose error is just below what docs/dumps.md and the
+"""Test each threshold of `addend diff` from both sides: dumps whose error is just below what audit/docs/dumps.md and the
 sources allow, and just above. Called by diff_edges.sh with the program and an empty folder.
 """
 import json

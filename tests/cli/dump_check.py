@@ -1,4 +1,4 @@
-"""Read one step's dump by nothing but what docs/dumps.md says of the format, and add it up: every sum must be the sum
+"""Read one step's dump by nothing but what audit/docs/dumps.md says of the format, and add it up: every sum must be the sum
 of its addends.
     dump_check.py FILE...: prints how many sums were judged; exit status 1 if a sum is another number.
 """

@@ -1,4 +1,4 @@
-"""Write dumps of a step (docs/dumps.md) with Python's standard library alone. A job is a mesh and parameters; a
+"""Write dumps of a step (audit/docs/dumps.md) with Python's standard library alone. A job is a mesh and parameters; a
 function of the addends gives what each rank's optimizer gets, so that any mistake can be made.
 """
 import fnmatch

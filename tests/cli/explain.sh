@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests `addend explain`: it has a page, made from docs/explain, for each kind that a verdict or a cause can have; its
+# Tests `addend explain`: it has a page, made from audit/docs/explain, for each kind that a verdict or a cause can have; its
 # list is complete; an unknown name is answered with similar names; a table of `addend diff` ends with the pages that
 # say more.
 set -eu
@@ -10,17 +10,17 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 
 listed=$("$addend" explain | awk '{print $1}')
-files=$(cd "$source/docs/explain" && LC_ALL=C ls -- *.md | sed 's/\.md$//')
-[ "$listed" = "$files" ] || { diff <(echo "$listed") <(echo "$files") >&2 || true; fail "the list is docs/explain"; }
+files=$(cd "$source/audit/docs/explain" && LC_ALL=C ls -- *.md | sed 's/\.md$//')
+[ "$listed" = "$files" ] || { diff <(echo "$listed") <(echo "$files") >&2 || true; fail "the list is audit/docs/explain"; }
 ! "$addend" explain | grep -vE '^  [a-z_]+ +[a-z].{10,}$' || fail "each is listed with what it is about"
 
-kinds=$(sed -nE 's/^ *X\(AD_VERDICT_\w+, "(\w+)"\).*/\1/p' "$source/src/core/diff/verdict.h"
-  grep -oE '\[AD_CAUSE_[A-Z_]+\] = "\w+"' "$source/src/core/diff/cause.c" | sed -E 's/.*"(\w+)"/\1/'
+kinds=$(sed -nE 's/^ *X\(AD_VERDICT_\w+, "(\w+)"\).*/\1/p' "$source/audit/say/verdict.h"
+  grep -oE '\[AD_CAUSE_[A-Z_]+\] = "\w+"' "$source/audit/say/cause.c" | sed -E 's/.*"(\w+)"/\1/'
   echo norm)
 [ "$(wc -l <<<"$kinds")" -gt 20 ] || fail "the sources name the kinds"
 for kind in $kinds; do
   "$addend" explain "$kind" >page || fail "there is a page for $kind"
-  cmp -s page "$source/docs/explain/$kind.md" || fail "the page for $kind is that of docs/explain"
+  cmp -s page "$source/audit/docs/explain/$kind.md" || fail "the page for $kind is that of audit/docs/explain"
   [ "$(grep '^#' page | sed 's/:.*//')" = "# $kind
 ## What it means
 ## How it shows
@@ -28,12 +28,12 @@ for kind in $kinds; do
 ## A published case" ] || fail "the parts of $kind"
 done
 # Published mistakes have a number that `addend check --sabotage` knows, or an address; a page that has none says so.
-numbers=$(grep -ohE 'Mistakes? [0-9, and]+' "$source"/docs/explain/*.md | grep -oE '[0-9]+' || true)
+numbers=$(grep -ohE 'Mistakes? [0-9, and]+' "$source"/audit/docs/explain/*.md | grep -oE '[0-9]+' || true)
 [ "$(wc -w <<<"$numbers")" -gt 15 ] || fail "the pages have numbers of published mistakes"
 for number in $numbers; do
   [ "$number" -ge 1 ] && [ "$number" -le 30 ] || fail "the catalogue has no mistake $number"
 done
-for page in "$source"/docs/explain/*.md; do
+for page in "$source"/audit/docs/explain/*.md; do
   sed -n '/^## A published case/,$p' "$page" | grep -qE 'Mistakes? [0-9]|[[:alnum:]]/[[:alnum:]._-]+#[0-9]|https://|catalogue|^None ' ||
     fail "$page has no published case, and does not say so"
 done

@@ -41,9 +41,9 @@ foreign=$(nm -D --defined-only "$work/build/libaddend.so" | awk '{print $3}' |
 [ -z "$foreign" ] || fail "libaddend.so holds of the trainer: $foreign"
 
 # The core's tests: one of each folder; and the program.
-cmake --build "$work/build" --target test_mesh_strings test_layout_strings test_array_packed test_diff_parts test_reduce_reducer \
+cmake --build "$work/build" --target test_mesh_strings test_layout_strings test_array_packed test_say_parts test_reduce_reducer \
   >"$work/log" 2>&1 || fail "its tests do not build"
-ctest --test-dir "$work/build" -R '^(mesh/strings|layout/strings|array/packed|diff/parts|reduce/reducer|examples/built|cli/core|cli/diff)$' \
+ctest --test-dir "$work/build" -R '^(mesh/strings|layout/strings|array/packed|say/parts|reduce/reducer|examples/built|cli/core|cli/diff)$' \
   --output-on-failure --no-tests=error >"$work/log" 2>&1 || fail "its tests"
 grep -E 'tests passed' "$work/log"
 echo "the core alone: all hold; it needs $needed"

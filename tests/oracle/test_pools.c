@@ -1,4 +1,4 @@
-/* Tests three steps of `decompose` against PyTorch (generate_pools.py): a proof's dump (docs/dumps.md), on pools of
+/* Tests three steps of `decompose` against PyTorch (generate_pools.py): a proof's dump (audit/docs/dumps.md), on pools of
  * several sizes, is compared with a fixture that was written from the documents alone: initial values, batches, masks,
  * the sources and their ascent, losses, gradients, norms, clips and updates. Only this test sees what a distributed run
  * shares with its reference. */

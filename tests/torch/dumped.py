@@ -1,4 +1,4 @@
-"""Read a dumped step as docs/dumps.md describes it, and fit how often each sum counts each rank's addend of each
+"""Read a dumped step as audit/docs/dumps.md describes it, and fit how often each sum counts each rank's addend of each
 microbatch. Written independently of the package and of `addend diff`, and slow: for tests of dumps.
 """
 

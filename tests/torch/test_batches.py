@@ -1,6 +1,6 @@
 """Test tensor parallelism in fully_shard with different batches on the ranks of tp, which is a mistake: a watch sees
 it if a parameter is used whole on all of them or if they count what they were fed; if everything is cut, only a
-reference shows it (docs/dumps.md).
+reference shows it (audit/docs/dumps.md).
 """
 
 import os

@@ -789,7 +789,7 @@ class Sample(unittest.TestCase):
             self.assertEqual(taken.dtype, torch.float32 if dtype == torch.float8_e4m3fn else dtype)
 
     def test_the_name_draws_the_elements(self):
-        """Files of other programs have these elements, too (docs/dumps.md)."""
+        """Files of other programs have these elements, too (audit/docs/dumps.md)."""
         self.assertEqual(_sample.sampled("w", 1000, 5).tolist(), SAMPLED)
         self.assertFalse(numpy.array_equal(_sample.sampled("w", 4096, 64), _sample.sampled("v", 4096, 64)))
 

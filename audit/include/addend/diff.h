@@ -1,5 +1,5 @@
 /* Judges one dumped step of any training job: how often each rank's addend was counted in the gradient that the
- * optimizer got. docs/dumps.md describes the files. */
+ * optimizer got. audit/docs/dumps.md describes the files. */
 #ifndef ADDEND_DIFF_H
 #define ADDEND_DIFF_H
 #include <stddef.h>

@@ -98,7 +98,7 @@ AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_gro
                                                const char *site);
 
 /* Dumps one future step: each rank's addends as they are handed in, and the sums as they come out, as files that
- * `addend diff` judges (docs/dumps.md):
+ * `addend diff` judges (audit/docs/dumps.md):
  *   FOLDER/PREFIXrank00003.addend.m0.safetensors   one for each microbatch
  *   FOLDER/PREFIXrank00003.sum.safetensors
  * PREFIX is the options' `files` or `prefix`. Ranks are numbered within the parameters' mesh; if that is a pool that

@@ -76,7 +76,7 @@ class Addends:
         self.on_addend: Callable[[Watched, bool], None] = lambda entry, is_asked: None
         # Called with the tensors from which a backward begins, and with None when it has ended
         self.on_backward: Callable[[Any], None] = lambda roots: None
-        self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of docs/dumps.md
+        self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of audit/docs/dumps.md
         self.microbatch = 0
         self.errors: list[str] = []
         self._sampler = sampler

@@ -1,4 +1,4 @@
-"""Encodes one rank's sampled gradients as the bytes of a safetensors file (docs/dumps.md)."""
+"""Encodes one rank's sampled gradients as the bytes of a safetensors file (audit/docs/dumps.md)."""
 
 from __future__ import annotations
 

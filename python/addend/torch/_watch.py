@@ -152,7 +152,7 @@ class dump(Step):
     `--reference FILE` the sums are compared with the unsharded gradients of another run too.
 
     Enter and leave the context where a `watch` is entered and left, on all ranks. At the end all ranks send their data
-    to the first one, which writes for each rank, in the format of docs/dumps.md,
+    to the first one, which writes for each rank, in the format of audit/docs/dumps.md,
 
         rank00000.addend.m0.safetensors     the gradients of microbatch 0, before any sum; m1: of microbatch 1 ...
         rank00000.sum.safetensors           the gradients that the rank's optimizer gets

@@ -1,4 +1,4 @@
-/* Keeping one step's addends as they are handed in, and its sums as they come out, for `addend diff` (docs/dumps.md).
+/* Keeping one step's addends as they are handed in, and its sums as they come out, for `addend diff` (audit/docs/dumps.md).
  * dump.c is what reducer.c calls and when something is written; dump_file.c is what stands in a file; dump_mesh.c is
  * the mesh that a file names. */
 #ifndef REDUCE_DUMP_H

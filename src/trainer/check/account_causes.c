@@ -6,7 +6,7 @@
 #include "check/account.h"
 #include "check/computed.h"
 #include "check/no_axis.h"
-#include "diff/cause.h"
+#include "say/cause.h"
 #include "module/module.h"
 #include "train/run.h"
 

@@ -3,7 +3,7 @@
 #define CHECK_DUMP_H
 #include "check/prover.h"
 
-/* docs/dumps.md, "What a proof computed", describes the files. ad_dump_before writes the weights and states that a step
+/* audit/docs/dumps.md, "What a proof computed", describes the files. ad_dump_before writes the weights and states that a step
  * starts from, before the first step also what no step changes. ad_dump_after writes the batch while it is still there,
  * and the reduced gradients before clipping. The first rank writes. Collective; AD_IO on all ranks. */
 ad_status ad_dump_before(ad_prover *prover, int64_t step) AD_CHECKED;

@@ -3,7 +3,7 @@
 #define CHECK_PROOF_H
 #include "addend/check.h"
 #include "check/calls.h"
-#include "diff/cause.h"
+#include "say/cause.h"
 #include "program/program.h"
 
 /* What counting a step's addends says of a gradient that is wrong in that step. */

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "files/printed.h"
 #include "base/text.h"
-#include "diff/cause.h"
+#include "say/cause.h"
 #include "check/no_axis.h"
 #include "check/planting.h"
 

@@ -21,7 +21,7 @@ typedef struct ad_check_options {
   int sabotage;
   int64_t sabotage_count; /* how many of the mistakes derived from the program are planted, drawn at random; 0: all */
   uint64_t sabotage_seed; /* seed of that draw */
-  /* a folder, which is made, for what each step starts from and arrives at (docs/dumps.md); NULL: nothing is written */
+  /* a folder, which is made, for what each step starts from and arrives at (audit/docs/dumps.md); NULL: nothing is written */
   const char *dump;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;

@@ -1,5 +1,5 @@
 """Finds whether a wrong gradient's addends are right, and then how often each was counted. The ranks' addends and sums
-come from a dumped step (docs/dumps.md); `addend diff` counts."""
+come from a dumped step (audit/docs/dumps.md); `addend diff` counts."""
 
 from __future__ import annotations
 

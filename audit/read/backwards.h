@@ -1,0 +1,10 @@
+/* How many backwards each rank of a dumped step ran. */
+#ifndef DIFF_BACKWARDS_H
+#define DIFF_BACKWARDS_H
+#include <jansson.h>
+#include "read/dump.h"
+
+/* Appends a message to `messages` if ranks ran different numbers of backwards; their addends are matched by order. */
+ad_status ad_backwards_say(const ad_dump *dump, json_t *messages) AD_CHECKED;
+
+#endif

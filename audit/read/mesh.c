@@ -1,0 +1,167 @@
+/* Meshes of dumps: parses them, and computes ranks and positions on them. */
+#include "read/mesh.h"
+
+#include <math.h>
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/text.h"
+
+static int is_name(const char *text, size_t length) {
+  if (!length || length >= AD_DUMP_NAME || isdigit((unsigned char)text[0])) return 0;
+  for (size_t i = 0; i < length; i++)
+    if (!isalnum((unsigned char)text[i]) && text[i] != '_') return 0;
+  return 1;
+}
+
+/* Reads the next word of a text as NAME=VALUE: returns the word, the length of its name, and the value with its length.
+ * A word without '=' has name length 0 and is itself the value. NULL: no word is left. */
+static const char *next_word(const char **text, size_t *name, const char **value, size_t *length) {
+  const char *word = *text + strspn(*text, " ");
+  size_t all = strcspn(word, " ");
+  const char *equals = memchr(word, '=', all);
+  *text = word + all;
+  *name = equals ? (size_t)(equals - word) : 0;
+  *value = equals ? equals + 1 : word;
+  *length = equals ? all - *name - 1 : all;
+  return all ? word : NULL;
+}
+
+static int find_axis(const ad_dump_mesh *mesh, const char *name, size_t length) {
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (strlen(mesh->name[axis]) == length && !memcmp(mesh->name[axis], name, length)) return axis;
+  return -1;
+}
+
+/* The decimal number of at most 9 digits that the text is; -1: it is none. */
+static int64_t number(const char *text, size_t length) {
+  int64_t value = 0;
+  if (!length || length > 9) return -1;
+  for (size_t i = 0; i < length; i++) {
+    if (!isdigit((unsigned char)text[i])) return -1;
+    value = 10 * value + (text[i] - '0');
+  }
+  return value;
+}
+
+/* Appends one axis to the mesh. */
+static ad_status add_axis(ad_dump_mesh *mesh, const char *word, size_t name, const char *value, size_t length) {
+  int64_t size = number(value, length);
+  if (mesh->count == AD_DUMP_AXES)
+    return ad_fail(AD_INVALID, "the mesh has too many axes; at most %d are allowed", AD_DUMP_AXES);
+  if (!is_name(word, name))
+    return ad_fail(AD_INVALID, "'%.60s' is not an axis of a mesh: write each axis as NAME=SIZE, as in \"dp=2 tp=4\"",
+                   word);
+  if (find_axis(mesh, word, name) >= 0) return ad_fail(AD_INVALID, "axis `%.*s` is named twice", (int)name, word);
+  if (size < 1)
+    return ad_fail(AD_INVALID, "axis `%.*s` has size '%.*s'; it must be 1 or more", (int)name, word, (int)length,
+                   value);
+  if (mesh->world * size > AD_DUMP_RANKS)
+    return ad_fail(AD_INVALID, "the mesh has too many ranks; at most %d are allowed", AD_DUMP_RANKS);
+  memcpy(mesh->name[mesh->count], word, name);
+  mesh->size[mesh->count++] = size;
+  mesh->world *= size;
+  return AD_OK;
+}
+
+ad_status ad_dump_mesh_parse(const char *text, ad_dump_mesh *out) {
+  ad_dump_mesh mesh = {.world = 1};
+  const char *word, *value;
+  size_t name, length;
+  while ((word = next_word(&text, &name, &value, &length))) AD_TRY(add_axis(&mesh, word, name, value, length));
+  if (!mesh.count) return ad_fail(AD_INVALID, "the mesh is empty; it must have at least one axis, as in \"dp=4\"");
+  *out = mesh;
+  return AD_OK;
+}
+
+ad_status ad_dump_mesh_next(const ad_dump_mesh *mesh, const char **text, uint32_t *seen, int *axis, const char **value,
+                            size_t *length) {
+  size_t name;
+  const char *word = next_word(text, &name, value, length);
+  *axis = -1;
+  if (!word) return AD_OK;
+  int found = name ? find_axis(mesh, word, name) : -1;
+  if (found < 0) return ad_fail(AD_INVALID, "'%.60s' does not begin with the name of an axis of the mesh", word);
+  if (*seen & 1u << found) return ad_fail(AD_INVALID, "axis `%s` is named twice", mesh->name[found]);
+  *seen |= 1u << found;
+  *axis = found;
+  return AD_OK;
+}
+
+ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t position[AD_DUMP_AXES]) {
+  uint32_t seen = 0;
+  memset(position, 0, sizeof *position * AD_DUMP_AXES);
+  for (;;) {
+    int axis;
+    const char *value;
+    size_t length;
+    AD_TRY(ad_dump_mesh_next(mesh, &text, &seen, &axis, &value, &length));
+    if (axis < 0) return AD_OK;
+    int64_t at = number(value, length);
+    if (at < 0 || at >= mesh->size[axis])
+      return ad_fail(AD_INVALID, "position '%.*s' on axis `%s` must be from 0 to %lld", (int)length, value,
+                     mesh->name[axis], (long long)mesh->size[axis] - 1);
+    position[axis] = (int32_t)at;
+  }
+}
+
+void ad_dump_mesh_position(const ad_dump_mesh *mesh, int64_t rank, int32_t position[AD_DUMP_AXES]) {
+  for (int axis = mesh->count - 1; axis >= 0; axis--) {
+    position[axis] = (int32_t)(rank % mesh->size[axis]);
+    rank /= mesh->size[axis];
+  }
+}
+
+const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1) ad_text_add(&text, "%s%s", text.used ? "," : "", mesh->name[axis]);
+  return buffer;
+}
+
+const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *ranks, char *buffer, size_t size) {
+  enum { SHOWN = 8 };
+  ad_text text = ad_text_on(buffer, size);
+  int64_t count = 0, done = 0;
+  for (int64_t rank = 0; rank < mesh->world; rank++) count += ranks[rank] != 0;
+  ad_text_add(&text, "rank%s ", count == 1 ? "" : "s");
+  for (int64_t rank = 0; rank < mesh->world; rank++) {
+    if (!ranks[rank] || (count > SHOWN && done > SHOWN - 3)) continue;
+    ad_text_add(&text, "%s%lld", !done ? "" : done + 1 == count ? " and " : ", ", (long long)rank);
+    done++;
+  }
+  if (done < count) ad_text_add(&text, ", ... (%lld of %lld)", (long long)count, (long long)mesh->world);
+  return buffer;
+}
+
+uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes) {
+  uint32_t large = 0;
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1 && mesh->size[axis] > 1) large |= 1u << axis;
+  return large;
+}
+
+int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
+  int64_t ranks = 1;
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1) ranks *= mesh->size[axis];
+  return ranks;
+}
+
+/* Whether the axes have `size` ranks and each of them more than one. */
+static int is_set_of(const ad_dump_mesh *mesh, uint32_t axes, double size) {
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1 && mesh->size[axis] == 1) return 0;
+  return fabs((double)ad_dump_axes_size(mesh, axes) - size) <= 1e-4 * size;
+}
+
+size_t ad_dump_axes_of_size(const ad_dump_mesh *mesh, double size, uint32_t first, uint32_t sets[AD_DUMP_SETS]) {
+  size_t found = 0;
+  for (int count = 1; count <= mesh->count; count++)
+    for (int preferred = 1; preferred >= 0; preferred--)
+      for (uint32_t axes = 1; axes < 1u << mesh->count; axes++)
+        if (__builtin_popcount(axes) == count && (!(axes & ~first)) == preferred && is_set_of(mesh, axes, size))
+          sets[found++] = axes;
+  return found;
+}

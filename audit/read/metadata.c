@@ -1,0 +1,221 @@
+/* Reads and checks the metadata of one file of a dump. */
+#include "read/metadata.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+
+static const char *text_of(const ad_dump_file *file, const char *key) {
+  return ad_safetensors_metadata(file->tensors, key);
+}
+
+static ad_status wrong(const ad_dump_file *file, const char *key, const char *text, const char *right) {
+  return ad_fail(AD_INVALID, "%s: %s is '%.60s'; it must be %s", file->path, key, text, right);
+}
+
+static ad_status need(const ad_dump_file *file, const char *key) {
+  return text_of(file, key) ? AD_OK : ad_fail(AD_INVALID, "%s: has no %s in its metadata", file->path, key);
+}
+
+/* Reads an integer of at least `least`; leaves *out alone if the file does not have the key. */
+static ad_status read_integer(const ad_dump_file *file, const char *key, int64_t least, int64_t *out) {
+  const char *text = text_of(file, key);
+  char *end;
+  if (!text) return AD_OK;
+  errno = 0;
+  long long value = strtoll(text, &end, 10);
+  if (errno || end == text || *end || value < least || value > INT64_C(1) << 53)
+    return wrong(file, key, text, least ? "a whole number, 1 or more" : "a whole number, 0 or more");
+  *out = value;
+  return AD_OK;
+}
+
+/* Reads a number above 0, or from 0 on; NaN if the file does not have the key. */
+static ad_status read_positive(const ad_dump_file *file, const char *key, int may_be_zero, double *out) {
+  const char *text = text_of(file, key);
+  char *end;
+  *out = NAN;
+  if (!text) return AD_OK;
+  double value = strtod(text, &end);
+  if (end == text || *end || !isfinite(value) || value < 0 || (value == 0 && !may_be_zero))
+    return wrong(file, key, text, may_be_zero ? "a number, 0 or more" : "a number above 0");
+  *out = value;
+  return AD_OK;
+}
+
+/* A file that is being read, and a file before it that may share parsed metadata with it. */
+typedef struct ad_saying {
+  ad_dump_file *file;       /* NULL: there is none */
+  const ad_dump_file *like; /* NULL: none */
+} ad_saying;
+
+/* If both files got this metadata text from one shared header: what `like` parsed from it. `place` is the field of
+ * `file` that the text is for; the same field of `like` has it. NULL: the text must be parsed. */
+static json_t *shared(const ad_saying *saying, const char *key, json_t *const *place) {
+  const char *base = (const char *)saying->file;
+  if (!saying->like || text_of(saying->like, key) != text_of(saying->file, key)) return NULL;
+  return *(json_t *const *)(const void *)((const char *)saying->like + ((const char *)place - base));
+}
+
+/* Parses a key's JSON text; leaves *out NULL if the file does not have the key. */
+static ad_status read_json(const ad_saying *saying, const char *key, json_t **out) {
+  const ad_dump_file *file = saying->file;
+  const char *text = text_of(file, key);
+  json_error_t error;
+  if (!text) return AD_OK;
+  *out = json_incref(shared(saying, key, out));
+  if (*out) return AD_OK;
+  *out = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
+  return *out ? AD_OK : ad_fail(AD_INVALID, "%s: %s is not valid JSON: %s", file->path, key, error.text);
+}
+
+/* Parses a key that must be a JSON object. */
+static ad_status read_map(const ad_saying *saying, const char *key, json_t **out) {
+  const ad_dump_file *file = saying->file;
+  AD_TRY(read_json(saying, key, out));
+  if (*out && !json_is_object(*out)) return wrong(file, key, text_of(file, key), "a JSON object with names");
+  return AD_OK;
+}
+
+/* Reads addend.reduce: a dtype's bare name, or a JSON object from patterns to names. */
+static ad_status read_reduce(const ad_saying *saying) {
+  ad_dump_file *file = saying->file;
+  const char *text = text_of(file, "addend.reduce");
+  if (!text) return AD_OK;
+  if (text[strspn(text, " ")] == '{') return read_map(saying, "addend.reduce", &file->reduce);
+  file->reduce = json_string(text);
+  return AD_OK;
+}
+
+static int is_factor(const json_t *value) {
+  return json_is_number(value) && isfinite(json_number_value(value)) && json_number_value(value) != 0;
+}
+
+/* Reads addend.expect: a factor, or a JSON object from patterns to factors. */
+static ad_status read_expect(const ad_saying *saying) {
+  ad_dump_file *file = saying->file;
+  static const char key[] = "addend.expect", right[] = "a number that is not 0, or a JSON object of them by pattern";
+  const char *pattern;
+  json_t *value;
+  AD_TRY(read_json(saying, key, &file->expect));
+  if (!file->expect || is_factor(file->expect)) return AD_OK;
+  if (!json_is_object(file->expect)) return wrong(file, key, text_of(file, key), right);
+  json_object_foreach(file->expect, pattern, value) if (!is_factor(value)) return wrong(file, key, pattern, right);
+  return AD_OK;
+}
+
+/* Checks that gradients can be summed in the dtype of this name. */
+static ad_status check_wire(const char *name) {
+  ad_dtype dtype = 0;
+  AD_TRY(ad_dtype_parse(name, &dtype));
+  if (ad_dtype_is_float(dtype)) return AD_OK;
+  return ad_fail(AD_INVALID, "gradients cannot be summed in %s; use f64, f32, bf16 or f16", name);
+}
+
+static ad_status check_reduce(const ad_dump_file *file) {
+  const char *pattern;
+  json_t *value;
+  if (!file->reduce) return AD_OK;
+  if (json_is_string(file->reduce) && *json_string_value(file->reduce))
+    return check_wire(json_string_value(file->reduce));
+  json_object_foreach(file->reduce, pattern, value) {
+    if (!json_is_string(value))
+      return ad_fail(AD_INVALID, "the dtype for the pattern '%.60s' is not a string", pattern);
+    AD_TRY(check_wire(json_string_value(value)));
+  }
+  return AD_OK;
+}
+
+static ad_status read_kind(ad_dump_file *file, int plain) {
+  static const char *const kinds[] = {"addend", "sum", "reference"};
+  const char *kind = text_of(file, "addend.kind");
+  if (!kind) {
+    file->kind = AD_DUMP_REFERENCE;
+    return plain ? AD_OK : ad_fail(AD_INVALID, "%s: has no addend.kind in its metadata", file->path);
+  }
+  for (int i = 0; i < 3; i++)
+    if (!strcmp(kind, kinds[i])) return file->kind = (ad_dump_kind)i, AD_OK;
+  return wrong(file, "addend.kind", kind, "addend, sum or reference");
+}
+
+static ad_status read_version(const ad_dump_file *file) {
+  const char *version = text_of(file, "addend.version");
+  return version && strcmp(version, "1") != 0 ? wrong(file, "addend.version", version, "1") : AD_OK;
+}
+
+/* Reads what places a file in the dump: rank, mesh, position and microbatch. A reference has none of these. */
+static ad_status read_place(ad_dump_file *file) {
+  if (file->kind == AD_DUMP_REFERENCE) return AD_OK;
+  AD_TRY(need(file, "addend.version"));
+  AD_TRY(need(file, "addend.rank"));
+  AD_TRY(need(file, "addend.mesh"));
+  AD_TRY(read_integer(file, "addend.rank", 0, &file->rank));
+  file->mesh = text_of(file, "addend.mesh");
+  file->coord = text_of(file, "addend.coord");
+  return read_integer(file, "addend.microbatch", 0, &file->microbatch);
+}
+
+static ad_status read_numbers(ad_dump_file *file) {
+  const char *norm_type = text_of(file, "addend.norm_type");
+  AD_TRY(read_integer(file, "addend.step", 0, &file->step));
+  AD_TRY(read_integer(file, "addend.sample", 1, &file->sample));
+  AD_TRY(read_positive(file, "addend.divisor", 0, &file->divisor));
+  AD_TRY(read_positive(file, "addend.norm", 1, &file->norm));
+  if (norm_type && strtod(norm_type, NULL) != 2) file->norm = NAN; /* only the 2-norm is judged */
+  return AD_OK;
+}
+
+static ad_status read_maps(const ad_saying *saying) {
+  ad_dump_file *file = saying->file;
+  AD_TRY(read_map(saying, "addend.types", &file->types));
+  AD_TRY(read_map(saying, "addend.shapes", &file->shapes));
+  AD_TRY(read_map(saying, "addend.held", &file->held));
+  AD_TRY(read_map(saying, "DCP_SHARDING_INFO", &file->sharding));
+  AD_TRY(read_map(saying, "addend.partial", &file->partial));
+  AD_TRY(read_map(saying, "addend.assumed", &file->assumed));
+  AD_TRY(read_map(saying, "addend.inside", &file->inside));
+  AD_TRY(read_map(saying, "addend.unjudged", &file->unjudged));
+  AD_TRY(read_map(saying, "addend.values", &file->values));
+  AD_TRY(read_expect(saying));
+  AD_TRY(read_reduce(saying));
+  ad_status status = check_reduce(file);
+  return status ? ad_fail_in(status, "%s: addend.reduce", file->path) : AD_OK;
+}
+
+static ad_status read_all(ad_dump_file *file, int plain, const ad_dump_file *like) {
+  AD_TRY(read_version(file));
+  AD_TRY(read_kind(file, plain));
+  AD_TRY(read_place(file));
+  AD_TRY(read_numbers(file));
+  return read_maps(&(ad_saying){file, like});
+}
+
+ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, const ad_dump_file *like, ad_dump_file *out) {
+  ad_dump_file file = {.tensors = tensors, .path = ad_safetensors_path(tensors), .microbatch = -1, .step = -1};
+  ad_status status = read_all(&file, plain, like);
+  if (status) {
+    ad_dump_file_close(&file);
+    return status;
+  }
+  *out = file;
+  return AD_OK;
+}
+
+void ad_dump_file_close(ad_dump_file *file) {
+  json_t *const maps[] = {file->types,  file->assumed, file->shapes,   file->held,   file->sharding, file->partial,
+                          file->expect, file->reduce,  file->unjudged, file->values, file->inside};
+  for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) json_decref(maps[i]);
+  ad_safetensors_close(file->tensors);
+}
+
+const json_t *ad_dump_choose(const json_t *value, const char *name) {
+  const char *pattern;
+  const json_t *chosen = NULL;
+  json_t *candidate;
+  if (!json_is_object(value)) return value;
+  json_object_foreach((json_t *)value, pattern, candidate) if (!fnmatch(pattern, name, 0)) chosen = candidate;
+  return chosen;
+}

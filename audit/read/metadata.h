@@ -1,0 +1,39 @@
+/* One file of a dump and its metadata, each key checked by itself. dump.h checks that the files agree. */
+#ifndef DIFF_METADATA_H
+#define DIFF_METADATA_H
+#include <jansson.h>
+#include "read/mesh.h"
+#include "files/safetensors.h"
+
+typedef enum ad_dump_kind { AD_DUMP_ADDEND, AD_DUMP_SUM, AD_DUMP_REFERENCE } ad_dump_kind;
+
+/* A file of a dump with its parsed metadata. JSON maps are from parameters' names, or from patterns of names. */
+typedef struct ad_dump_file {
+  ad_safetensors *tensors;
+  const char *path;
+  ad_dump_kind kind;
+  int64_t rank;                  /* the rank that wrote the file; only for kinds addend and sum */
+  int64_t microbatch;            /* only for kind addend; -1: the addend of the whole step */
+  int64_t step;                  /* -1: not given */
+  int64_t sample;                /* number of samples a parameter; 0: whole tensors */
+  double divisor, norm;          /* NaN: not given */
+  const char *mesh, *coord;      /* `coord` NULL: the position follows from the rank */
+  json_t *types, *shapes, *held; /* maps by name; NULL: not given */
+  json_t *sharding, *partial;    /* DCP_SHARDING_INFO and addend.partial: maps by name */
+  json_t *assumed;               /* addend.assumed: map from names to axes; NULL: not given */
+  json_t *expect, *reduce;       /* a number or text for all parameters, or a map by pattern; NULL: not given */
+  json_t *inside;                /* addend.inside: map from names to lists; NULL: not given */
+  json_t *unjudged, *values;     /* addend.unjudged and addend.values: maps from names to texts; NULL: not given */
+  int repeats;                   /* 1: the file says of every parameter what the file of its kind before it says */
+} ad_dump_file;
+
+/* Reads a file's metadata and takes ownership of `tensors`, also on failure. AD_INVALID names file and key. `plain`: a
+ * file without addend.kind is a reference. `like`: NULL, or the file with which `tensors` shares its header
+ * (ad_safetensors_open_like); the JSON that it parsed is then shared too. */
+ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, const ad_dump_file *like, ad_dump_file *out) AD_CHECKED;
+void ad_dump_file_close(ad_dump_file *file);
+/* Returns what `value` gives for the parameter `name`. A number or text is given for all parameters; in a map the last
+ * pattern that matches the name decides. NULL: no pattern matches. */
+const json_t *ad_dump_choose(const json_t *value, const char *name);
+
+#endif

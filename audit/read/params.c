@@ -1,0 +1,418 @@
+/* Gathers what a dump's files say of each parameter. Files that say the same thing must agree: a rank that disagrees
+ * about a shape or a type would otherwise be compared with the wrong elements. */
+#include "read/params.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/memory.h"
+#include "base/text.h"
+
+/* ---- collecting the names of all parameters ---- */
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const ad_dump_param *)a)->name, ((const ad_dump_param *)b)->name);
+}
+
+/* Adds a parameter unless its name is known. */
+static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t *room) {
+  if (json_object_get(known, name)) return AD_OK;
+  if (dump->param_count == *room) {
+    size_t more = 2 * *room + 64;
+    AD_TRY(ad_grow(&dump->params, *room, more));
+    *room = more;
+  }
+  if (json_object_set_new(known, name, json_true())) return ad_fail(AD_MEMORY, "no memory for the parameters' names");
+  dump->params[dump->param_count++] = (ad_dump_param){.name = name};
+  return AD_OK;
+}
+
+/* Whether both files have the same tensors and the same metadata about them; equal metadata was parsed once and is
+ * shared, so that comparing pointers is enough. */
+static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
+  return before && ad_safetensors_share(file->tensors, before->tensors) && file->types == before->types &&
+         file->shapes == before->shapes && file->held == before->held && file->sharding == before->sharding &&
+         file->partial == before->partial && file->expect == before->expect && file->reduce == before->reduce &&
+         file->unjudged == before->unjudged && file->assumed == before->assumed;
+}
+
+/* Marks each file that says the same as the file of its kind before it; such files need not be read again. */
+static void find_repeats(ad_dump *dump) {
+  const ad_dump_file *before[] = {NULL, NULL}; /* the file before, for AD_DUMP_ADDEND and AD_DUMP_SUM */
+  for (size_t i = 0; i < dump->count; i++) {
+    ad_dump_file *file = &dump->files[i];
+    if (file->kind == AD_DUMP_REFERENCE) continue;
+    file->repeats = repeats(file, before[file->kind]);
+    before[file->kind] = file;
+  }
+}
+
+/* Adds the names of a file's tensors, and of the parameters that it says cannot be judged. */
+static ad_status add_names(ad_dump *dump, const ad_dump_file *file, json_t *known, size_t *room) {
+  const char *name;
+  json_t *why;
+  for (size_t i = 0; i < ad_safetensors_count(file->tensors); i++)
+    AD_TRY(add_name(dump, ad_safetensors_at(file->tensors, i)->name, known, room));
+  json_object_foreach(file->unjudged, name, why) AD_TRY(add_name(dump, name, known, room));
+  return AD_OK;
+}
+
+/* Lists the parameters of all files, sorted by name. */
+static ad_status collect_names(ad_dump *dump) {
+  json_t *known = json_object();
+  size_t room = 0;
+  ad_status status = known ? AD_OK : ad_fail(AD_MEMORY, "no memory for the parameters' names");
+  for (size_t i = 0; i < dump->count && !status; i++)
+    if (dump->files[i].kind != AD_DUMP_REFERENCE && !dump->files[i].repeats)
+      status = add_names(dump, &dump->files[i], known, &room);
+  json_decref(known);
+  if (!status && dump->param_count) qsort(dump->params, dump->param_count, sizeof *dump->params, by_name);
+  return status;
+}
+
+const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name) {
+  ad_dump_param key = {.name = name};
+  if (!dump->param_count) return NULL;
+  return bsearch(&key, dump->params, dump->param_count, sizeof key, by_name);
+}
+
+/* ---- what one file says of a parameter ---- */
+
+static ad_status wrong(const ad_dump_file *file, const char *key, const char *name, const char *what) {
+  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" %s", file->path, key, name, what);
+}
+
+/* Reads `count` integers from 0 on. */
+static ad_status read_sizes(const json_t *list, int count, int64_t *out) {
+  for (int i = 0; i < count; i++) {
+    const json_t *size = json_array_get(list, (size_t)i);
+    if (!json_is_integer(size) || json_integer_value(size) < 0) return AD_INVALID;
+    out[i] = json_integer_value(size);
+  }
+  return AD_OK;
+}
+
+/* Reads the whole's shape from addend.shapes; ndim is -1 where the file does not have it. */
+static ad_status said_shape(const ad_dump_file *file, const char *name, ad_shape *out) {
+  const json_t *list = json_object_get(file->shapes, name);
+  int64_t numel = 1;
+  *out = (ad_shape){.ndim = -1};
+  if (!list) return AD_OK;
+  if (!json_is_array(list) || json_array_size(list) > AD_DIMS_MAX)
+    return wrong(file, "addend.shapes", name, "is not a list of at most 6 sizes");
+  out->ndim = (int)json_array_size(list);
+  if (read_sizes(list, out->ndim, out->dim))
+    return wrong(file, "addend.shapes", name, "has a size that is not a whole number, 0 or more");
+  for (int dim = 0; dim < out->ndim; dim++)
+    if (__builtin_mul_overflow(numel, out->dim[dim], &numel) || numel > INT64_C(1) << 53)
+      return wrong(file, "addend.shapes", name, "has more elements than there can be");
+  return AD_OK;
+}
+
+/* Parses R, I or S<dim>. */
+static ad_status read_type(const char *text, size_t length, int ndim, ad_type *out) {
+  if (length == 1 && (*text == 'R' || *text == 'I')) return *out = *text == 'R' ? AD_R : AD_I, AD_OK;
+  int dim = length == 2 && *text == 'S' ? text[1] - '0' : -1;
+  if (dim < 0 || dim > 9)
+    return ad_fail(AD_INVALID, "'%.*s' is not a type; types are R, I and S<dim>", (int)length, text);
+  if (dim >= ndim)
+    return ad_fail(AD_INVALID, "S%d cuts dimension %d, but the parameter has only %d dimension%s, counted from 0", dim,
+                   dim, ndim, ad_plural(ndim));
+  return *out = AD_S(dim), AD_OK;
+}
+
+/* Parses "dp_shard=R tp=S0"; an axis that is not named is R. */
+static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad_type types[AD_DUMP_AXES]) {
+  uint32_t seen = 0;
+  memset(types, AD_R, sizeof *types * AD_DUMP_AXES);
+  for (;;) {
+    int axis;
+    const char *value;
+    size_t length;
+    AD_TRY(ad_dump_mesh_next(&dump->mesh, &text, &seen, &axis, &value, &length));
+    if (axis < 0) return AD_OK;
+    AD_TRY(read_type(value, length, ndim, &types[axis]));
+  }
+}
+
+/* Sets *said to what this file says of the parameter under `key`; if another file said
+ * something else, that is an error. */
+static ad_status merge_text(const ad_dump_file *file, const json_t *map, const char *key, const char *name,
+                            const char **said) {
+  const json_t *value = json_object_get(map, name);
+  if (!value) return AD_OK;
+  if (!json_is_string(value)) return wrong(file, key, name, "is not a string");
+  if (*said && strcmp(*said, json_string_value(value)) != 0)
+    return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is \"%.80s\", but another file says \"%.80s\"", file->path, key,
+                   name, json_string_value(value), *said);
+  *said = json_string_value(value);
+  return AD_OK;
+}
+
+/* ---- merging what all files say of a parameter ---- */
+
+/* What the files so far say of one parameter; NULL, NaN, 0 and ndim -1 mean nothing yet. */
+typedef struct ad_said {
+  const char *types, *partial, *assumed, *unjudged;
+  ad_shape shape;
+  double expect;
+  ad_dtype reduce;
+} ad_said;
+
+static ad_status merge_shape(const ad_dump_file *file, const char *name, ad_shape *said) {
+  ad_shape own;
+  char one[160], other[160];
+  AD_TRY(said_shape(file, name, &own));
+  if (own.ndim < 0 || (said->ndim >= 0 && ad_shape_equal(&own, said))) return AD_OK;
+  if (said->ndim >= 0)
+    return ad_fail(AD_INVALID, "%s: the shape of \"%.80s\" is %s, but another file says %s", file->path, name,
+                   ad_shape_print(&own, one, sizeof one), ad_shape_print(said, other, sizeof other));
+  *said = own;
+  return AD_OK;
+}
+
+static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_said *said) {
+  const json_t *expect = ad_dump_choose(file->expect, name), *reduce = ad_dump_choose(file->reduce, name);
+  double value = json_number_value(expect);
+  if (expect && !isnan(said->expect) && said->expect != value)
+    return ad_fail(AD_INVALID, "%s: addend.expect of \"%.80s\" is %.17g, but another file says %.17g", file->path, name,
+                   value, said->expect);
+  if (expect) said->expect = value;
+  return reduce ? ad_dtype_parse(json_string_value(reduce), &said->reduce) : AD_OK;
+}
+
+static ad_status merge_file(const ad_dump_file *file, const char *name, ad_said *said) {
+  AD_TRY(merge_text(file, file->types, "addend.types", name, &said->types));
+  AD_TRY(merge_text(file, file->assumed, "addend.assumed", name, &said->assumed));
+  if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &said->partial));
+  const char *unjudged = json_string_value(json_object_get(file->unjudged, name));
+  if (!said->unjudged) said->unjudged = unjudged; /* each rank may give its own reason; the first is enough */
+  AD_TRY(merge_shape(file, name, &said->shape));
+  return merge_numbers(file, name, said);
+}
+
+/* Whether the parameter is cut along any axis. */
+static int cuts(const ad_dump *dump, const ad_dump_param *param) {
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    if (ad_type_is_cut(param->types[axis])) return 1;
+  return 0;
+}
+
+/* The shape of a parameter that no file gives a shape for: it is not cut, so that each tensor is the whole and
+ * all must have one shape. */
+static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shape *out) {
+  const ad_dump_file *first = NULL;
+  char one[160], other[160];
+  for (size_t i = 0; i < dump->count; i++) {
+    const ad_dump_file *file = &dump->files[i];
+    const ad_safetensor *tensor = ad_safetensors_find(file->tensors, name);
+    if (!tensor || file->kind == AD_DUMP_REFERENCE) continue;
+    if (first && !ad_shape_equal(&tensor->shape, out))
+      return ad_fail(AD_INVALID,
+                     "%s: \"%.80s\" has shape %s, but in %s it has shape %s; if the parameter is cut, addend.shapes "
+                     "must give the shape of the whole",
+                     file->path, name, ad_shape_print(&tensor->shape, one, sizeof one), first->path,
+                     ad_shape_print(out, other, sizeof other));
+    if (!first) *out = tensor->shape;
+    first = file;
+  }
+  return AD_OK;
+}
+
+/* Parses the axes of addend.partial or addend.assumed into a bit set. */
+static ad_status read_axes(const ad_dump *dump, const char *text, uint32_t *out) {
+  char axis[AD_DUMP_NAME];
+  while (*text) {
+    size_t length = strcspn(text, ", ");
+    int found = -1;
+    snprintf(axis, sizeof axis, "%.*s", (int)length, text);
+    for (int a = 0; a < dump->mesh.count; a++)
+      if (!strcmp(dump->mesh.name[a], axis)) found = a;
+    if (found < 0) return ad_fail(AD_INVALID, "'%s' is not an axis of the mesh", axis);
+    *out |= 1u << found;
+    text += length;
+    text += strspn(text, ", ");
+  }
+  return AD_OK;
+}
+
+static ad_status use_types(const ad_dump *dump, const ad_said *said, ad_dump_param *param) {
+  ad_status status = parse_types(dump, said->types ? said->types : "", param->shape.ndim, param->types);
+  if (status) return ad_fail_in(status, "addend.types of \"%.80s\"", param->name);
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    if (param->types[axis] == AD_R) param->summed |= 1u << axis;
+  status = said->partial ? read_axes(dump, said->partial, &param->partial) : AD_OK;
+  if (status) return ad_fail_in(status, "addend.partial of \"%.80s\"", param->name);
+  status = said->assumed ? read_axes(dump, said->assumed, &param->assumed) : AD_OK;
+  return status ? ad_fail_in(status, "addend.assumed of \"%.80s\"", param->name) : AD_OK;
+}
+
+static int has_tensor(const ad_dump *dump, const char *name) {
+  for (size_t i = 0; i < dump->count; i++)
+    if (ad_safetensors_find(dump->files[i].tensors, name)) return 1;
+  return 0;
+}
+
+/* Completes a parameter from what the files say, with defaults for what they do not say. */
+static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *param) {
+  param->shape = said->shape;
+  /* no file has any element of it */
+  if (said->unjudged && !has_tensor(dump, param->name)) param->shape = (ad_shape){.ndim = 1};
+  if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
+  AD_TRY(use_types(dump, said, param));
+  if (said->shape.ndim < 0 && cuts(dump, param))
+    return ad_fail(AD_INVALID, "\"%.80s\" is cut, but no file gives the shape of the whole in addend.shapes",
+                   param->name);
+  param->numel = ad_shape_numel(&param->shape);
+  param->is_sampled = dump->sample && param->numel > dump->sample;
+  param->sample = param->is_sampled ? dump->sample : param->numel;
+  param->expect = isnan(said->expect) ? 1 : said->expect;
+  param->reduce = said->reduce;
+  param->unjudged = said->unjudged;
+  return AD_OK;
+}
+
+static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
+  ad_said said = {.shape = {.ndim = -1}, .expect = NAN};
+  for (size_t i = 0; i < dump->count; i++)
+    if (dump->files[i].kind != AD_DUMP_REFERENCE && !dump->files[i].repeats)
+      AD_TRY(merge_file(&dump->files[i], param->name, &said));
+  return use(dump, &said, param);
+}
+
+/* ---- boxes: which region of a parameter each tensor holds ---- */
+
+static ad_status box_wrong(const ad_dump_file *file, const ad_dump_param *param, const char *key) {
+  char shape[160];
+  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is not a box within the parameter's shape %s", file->path, key,
+                 param->name, ad_shape_print(&param->shape, shape, sizeof shape));
+}
+
+static int is_inside(const ad_dump_param *param, const ad_box *box) {
+  for (int dim = 0; dim < param->shape.ndim; dim++)
+    if (box->first[dim] > param->shape.dim[dim] || box->count[dim] > param->shape.dim[dim] - box->first[dim]) return 0;
+  return 1;
+}
+
+/* Reads the box from addend.held: [[first per dimension], [count per dimension]]. */
+static ad_status box_of_held(const ad_dump_file *file, const ad_dump_param *param, const json_t *held, ad_box *out) {
+  const json_t *first = json_array_get(held, 0), *count = json_array_get(held, 1);
+  size_t ndim = (size_t)param->shape.ndim;
+  if (json_array_size(held) != 2 || json_array_size(first) != ndim || json_array_size(count) != ndim ||
+      read_sizes(first, param->shape.ndim, out->first) || read_sizes(count, param->shape.ndim, out->count) ||
+      !is_inside(param, out))
+    return box_wrong(file, param, "addend.held");
+  return AD_OK;
+}
+
+/* Reads the box from DCP_SHARDING_INFO: offsets, and the tensor's shape. An empty tensor may have any offsets. */
+static ad_status box_of_offsets(const ad_dump_file *file, const ad_dump_param *param, const json_t *info,
+                                const ad_safetensor *tensor, ad_box *out) {
+  const json_t *offsets = json_object_get(info, "saved_offsets");
+  int ndim = param->shape.ndim, is_empty = 0;
+  if (tensor->shape.ndim != ndim || json_array_size(offsets) != (size_t)ndim || read_sizes(offsets, ndim, out->first))
+    return box_wrong(file, param, "DCP_SHARDING_INFO");
+  for (int dim = 0; dim < ndim; dim++) {
+    out->count[dim] = tensor->shape.dim[dim];
+    is_empty |= !out->count[dim];
+  }
+  if (is_empty) *out = (ad_box){{0}, {0}};
+  return is_inside(param, out) ? AD_OK : box_wrong(file, param, "DCP_SHARDING_INFO");
+}
+
+/* Computes the box from the types. If several axes cut one dimension, the slower axis makes the outer cut. */
+static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int64_t rank) {
+  ad_box box = ad_box_whole(&param->shape);
+  for (int axis = 0; axis < dump->mesh.count; axis++) {
+    if (!ad_type_is_cut(param->types[axis])) continue;
+    int dim = ad_type_dim(param->types[axis]);
+    ad_span span = ad_cut(box.count[dim], dump->position[rank][axis], dump->mesh.size[axis]);
+    box.first[dim] += span.first;
+    box.count[dim] = span.count;
+  }
+  return box;
+}
+
+/* The box comes from addend.held, else DCP_SHARDING_INFO, else the types. */
+static ad_status find_box(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file,
+                          const ad_safetensor *tensor, ad_box *out) {
+  const json_t *held = json_object_get(file->held, param->name), *info = json_object_get(file->sharding, param->name);
+  *out = (ad_box){{0}, {0}};
+  if (held) return box_of_held(file, param, held, out);
+  if (info && !param->is_sampled) return box_of_offsets(file, param, info, tensor, out);
+  *out = file->kind == AD_DUMP_REFERENCE ? ad_box_whole(&param->shape) : box_of_types(dump, param, file->rank);
+  return AD_OK;
+}
+
+/* Whether the tensor has the box's shape, or all of its elements in one dimension. */
+static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_safetensor *tensor) {
+  int64_t numel = ad_box_numel(&param->shape, box);
+  if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == numel) return 1;
+  if (!numel && !ad_shape_numel(&tensor->shape)) return 1;
+  if (tensor->shape.ndim != param->shape.ndim) return 0;
+  for (int dim = 0; dim < param->shape.ndim; dim++)
+    if (tensor->shape.dim[dim] != box->count[dim]) return 0;
+  return 1;
+}
+
+/* Checks that the tensor has a floating dtype and as many elements as its box (the part that this file holds), or, of a
+ * sampled parameter, as many as the samples in that box. */
+static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *file, const ad_box *box,
+                              const ad_safetensor *tensor) {
+  char own[160], should[160];
+  if (!ad_dtype_is_float(tensor->dtype))
+    return ad_fail(AD_INVALID, "%s: \"%.80s\" has dtype %s; a gradient must be F64, F32, BF16 or F16", file->path,
+                   param->name, ad_dtype_name(tensor->dtype));
+  ad_shape part = {.ndim = param->shape.ndim};
+  if (!param->is_sampled) {
+    memcpy(part.dim, box->count, sizeof part.dim);
+    if (has_shape_of(param, box, tensor)) return AD_OK;
+  } else {
+    part = (ad_shape){.ndim = 1, .dim = {ad_sample_count(param->name, &param->shape, param->sample, box)}};
+    if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == part.dim[0]) return AD_OK;
+  }
+  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, but should have %s%s", file->path, param->name,
+                 ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&part, should, sizeof should),
+                 param->is_sampled ? ", the sampled elements that it holds" : "");
+}
+
+ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
+                        int *there) {
+  const ad_safetensor *tensor = ad_safetensors_find(file->tensors, param->name);
+  *there = tensor != NULL;
+  if (!tensor) return AD_OK;
+  *out = (ad_piece){.tensor = tensor, .rank = file->rank, .microbatch = file->microbatch < 0 ? 0 : file->microbatch};
+  return find_box(dump, param, file, tensor, &out->box);
+}
+
+static ad_status check_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file) {
+  ad_piece piece;
+  int there;
+  AD_TRY(ad_dump_piece(dump, param, file, &piece, &there));
+  return there ? check_tensor(param, file, &piece.box, piece.tensor) : AD_OK;
+}
+
+/* Checks the parameter's tensor in every file. If the parameter is not cut, a file that repeats another has the same
+ * box, so it needs no check unless the other one failed. */
+static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
+  int is_cut = cuts(dump, param), failed[] = {0, 0}; /* `failed`: for AD_DUMP_ADDEND and AD_DUMP_SUM */
+  for (size_t i = 0; i < dump->count; i++) {
+    const ad_dump_file *file = &dump->files[i];
+    size_t before = complaints->count;
+    if (file->kind == AD_DUMP_REFERENCE || (file->repeats && !is_cut && !failed[file->kind])) continue;
+    AD_TRY(ad_complaints_add(complaints, check_piece(dump, param, file)));
+    failed[file->kind] = complaints->count > before;
+  }
+  return AD_OK;
+}
+
+ad_status ad_dump_params_read(ad_dump *dump, ad_complaints *complaints) {
+  find_repeats(dump);
+  AD_TRY(collect_names(dump));
+  for (size_t p = 0; p < dump->param_count; p++) {
+    size_t before = complaints->count;
+    AD_TRY(ad_complaints_add(complaints, read_param(dump, &dump->params[p])));
+    if (complaints->count == before) AD_TRY(check_pieces(dump, &dump->params[p], complaints));
+  }
+  return AD_OK;
+}

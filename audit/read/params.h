@@ -1,0 +1,10 @@
+/* The parameters of a dump: gathers and checks what the files say of each. */
+#ifndef DIFF_PARAMS_H
+#define DIFF_PARAMS_H
+#include "read/complaints.h"
+#include "read/dump.h"
+
+/* Fills dump->params. Mistakes in the files go to `complaints`; only lack of memory is returned. */
+ad_status ad_dump_params_read(ad_dump *dump, ad_complaints *complaints) AD_CHECKED;
+
+#endif

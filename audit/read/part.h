@@ -1,0 +1,91 @@
+/* The sums and addends of one parameter. Ranks whose sums are identical form one part, which is judged once. Values are
+ * read from the files when needed, so the memory does not depend on the size of the dump. */
+#ifndef DIFF_PART_H
+#define DIFF_PART_H
+#include "read/sampled.h"
+
+/* The addend of one rank and microbatch. */
+typedef struct ad_column {
+  ad_piece piece;
+  double divisor; /* number that the rank divided this microbatch's loss by; NaN: not given */
+} ad_column;
+
+/* Ranks whose addends should be summed together: their positions differ on axes of type R only. */
+typedef struct ad_members {
+  /* ad_parts_key of these ranks */
+  int64_t key;
+  ad_column *columns; /* the addends that exist, by rank, then microbatch */
+  int32_t *ranks;     /* [count]: rank of each column, for loops that need nothing else */
+  size_t count;
+  const ad_box *box; /* the box of all columns; NULL: they differ, or there are none */
+  /* over the addends' dtypes: the largest unit roundoff, and the largest of their smallest numbers above 0 */
+  double unit, smallest;
+  double inside; /* times u: how far off sums inside the addends may be before they are rounded */
+} ad_members;
+
+/* Elements of a sum that have the same bits on one or several ranks; these ranks have the same members. */
+typedef struct ad_part {
+  ad_box box;
+  size_t members; /* index in ad_parts' members */
+  uint64_t bits;  /* checksum of the values */
+  size_t count;   /* number of elements */
+  /* the samples in the box; NULL: not sampled */
+  const ad_sampled *sampled;
+  const ad_piece *terms; /* tensors that add up to the sum; more than one if the sum is partial */
+  size_t term_count;
+  /* the ranks that hold this part */
+  int64_t *holders;
+  size_t holder_count;
+} ad_part;
+
+/* The first AD_FIRSTS elements of a part's addends: a quick test that rejects most counts. */
+enum { AD_FIRSTS = 8 };
+typedef struct ad_firsts {
+  double *values; /* [addend][AD_FIRSTS]; NULL: none were read yet */
+  size_t members; /* the members, and with `box` the part, whose elements they are */
+  ad_box box;
+} ad_firsts;
+
+/* One parameter with all its members and parts. */
+typedef struct ad_parts {
+  const ad_dump *dump;
+  const ad_dump_param *param;
+  ad_members *members;
+  size_t member_count;
+  ad_part *parts;
+  size_t count;
+  ad_piece *terms; /* the terms of all parts, which point into this array */
+  /* the holders of all parts, likewise */
+  int64_t *holders;
+  ad_sampled_lists sampled;
+  size_t checked; /* number of tensors whose values were checked */
+  double *buffer; /* scratch: AD_ROWS values */
+  double *rows;   /* scratch: 4 * AD_ROWS, for one test at a time */
+  ad_firsts *firsts;
+} ad_parts;
+
+enum { AD_ROWS = 4096 }; /* elements that are processed at a time */
+
+/* Finds the members and parts of a parameter. AD_INVALID: a sum has elements that an addend of its members lacks, or,
+ * in a dump that is `unchecked`, a value of this parameter is not finite. */
+ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) AD_CHECKED;
+void ad_parts_destroy(ad_parts *parts);
+/* Prefetches the first elements of a piece, which will be read soon. */
+void ad_piece_expect(const ad_piece *piece, size_t elements);
+/* Reads elements [begin, end) of a part, as f64, from a tensor whose box contains the part's. */
+void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
+                  double *out);
+/* Returns where the part's elements from `begin` on lie in the mapped file, if they are contiguous and aligned floats
+ * that need no copy; else NULL. */
+const float *ad_part_floats(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin);
+/* Reads elements [begin, end) of a part's sum, adding its terms. At most AD_ROWS elements. */
+void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out);
+/* Returns the flat index, in the whole parameter, of element `element` of the part. */
+int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element);
+/* Computes the members' fields that depend on all of their addends: box, unit, smallest, inside. */
+void ad_members_measure(const ad_parts *parts, ad_members *members);
+/* A key of the rank's position on the axes that are not R: ranks that differ on axes of type R only have the same. */
+int64_t ad_parts_key(const ad_parts *parts, int64_t rank);
+const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part);
+
+#endif

@@ -1,0 +1,414 @@
+/* `addend diff`: judges a dump parameter by parameter and makes the JSON document of what it found. */
+#include "addend/diff.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "read/backwards.h"
+#include "say/judge.h"
+#include "read/modules.h"
+#include "read/threads.h"
+#include "files/json.h"
+
+/* The state of one diff of one dump. */
+typedef struct ad_diff_run {
+  const ad_diff_options *options;
+  const char *const *references; /* the paths of --reference, or of the reference's files for this module */
+  size_t reference_count;        /* 0: no reference was given */
+  ad_dump dump, other;           /* `other`: what --reference names */
+  const ad_dump *reference;      /* NULL: there is no reference */
+  json_t *document, *params, *messages, *all_alike;
+  json_t *untried, *unlike, *unequal, *retyped; /* maps from axes, as text, to names of parameters */
+  json_t *unfitted;                             /* names of parameters whose counts were not fitted */
+  ad_norm_term *norms;                          /* one for each parameter */
+  ad_finding *findings;                         /* one for each parameter, empty once it was taken */
+  ad_known known;
+  ad_judge judge;
+  size_t read; /* bytes of the files that were read and may still be in memory */
+  ad_answer answer;
+} ad_diff_run;
+
+/* A caller that guarantees finite values (`finite`) may bring them into the files only as they are needed, parameter by
+ * parameter: one thread then. */
+static int threads_of(const ad_diff_options *options) { return options->finite ? 1 : options->threads; }
+
+/* ---- messages that join several parameters ---- */
+
+/* Files the parameter under its axes in `notes`, so that parameters with the same axes share one message. */
+static void note(const ad_dump *dump, const char *name, uint32_t axes, json_t *notes) {
+  char key[AD_DUMP_AXES * AD_DUMP_NAME];
+  if (!axes) return;
+  ad_dump_axes_print(&dump->mesh, axes, key, sizeof key);
+  if (!json_object_get(notes, key)) json_object_set_new(notes, key, json_array());
+  json_array_append_new(json_object_get(notes, key), ad_json_text(name));
+}
+
+static const char *first_of(const json_t *names) { return json_string_value(json_array_get(names, 0)); }
+
+/* Prints " and 2 other parameters" for the names after the first; "" if there are none. */
+static const char *print_others(const json_t *names, char *buffer, size_t size) {
+  size_t others = json_array_size(names) - 1;
+  *buffer = 0;
+  if (others) snprintf(buffer, size, " and %zu other parameter%s", others, others > 1 ? "s" : "");
+  return buffer;
+}
+
+/* A sample cannot tell whether a sum goes over an axis on which its parameter is cut; only whole tensors can. */
+static void say_untried(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->untried, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages,
+        json_sprintf(
+            "`%s`%s: sampled, and cut over %s, so ranks there hold other elements: this dump cannot say whether "
+            "the sum goes over %s; dump whole tensors (without addend.sample; in addend.torch sample=None)",
+            first_of(names), print_others(names, others, sizeof others), axes, axes));
+  }
+}
+
+/* Replicated ranks that should do the same work have different gradients: perhaps they were fed different batches. */
+static void say_unlike(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->unlike, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages,
+        json_sprintf(
+            "`%s`%s: all ranks along %s should have the same gradient; if no sum over %s was left out, they were "
+            "fed different batches (what is cut over %s does not show that): give them the same",
+            first_of(names), print_others(names, others, sizeof others), axes, axes, axes));
+  }
+}
+
+/* Advises to give the type of parameters that hold only if axes whose type I was assumed are R. */
+static void say_retyped(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->retyped, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages,
+        json_sprintf("`%s`%s: no type was given along %s; the addends differ there, and the sum has each once: give "
+                     "type R along %s",
+                     first_of(names), print_others(names, others, sizeof others), axes, axes));
+  }
+}
+
+/* Adds a message about parameters whose values differ between replicas before the step already, and whose sums are
+ * wrong too. */
+static void say_unequal(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->unequal, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages, json_sprintf("`%s`%s: replicas' values differ along %s before the step as well", first_of(names),
+                                    print_others(names, others, sizeof others), axes));
+  }
+}
+
+/* Fitting the counts of many addends takes long, so after some work parameters that no known mistake explains are not
+ * fitted; the user is told. */
+static void say_unfitted(ad_diff_run *run) {
+  char others[48];
+  if (!json_array_size(run->unfitted)) return;
+  json_array_append_new(run->messages,
+                        json_sprintf("`%s`%s: wrong, but how often each addend was counted was not looked for: other "
+                                     "parameters came first; diff files of these parameters alone",
+                                     first_of(run->unfitted), print_others(run->unfitted, others, sizeof others)));
+}
+
+/* The dump's answer is the worst answer of all its parameters. */
+static void answer(ad_diff_run *run, ad_answer own) {
+  if (own > run->answer) run->answer = own;
+}
+
+/* ---- judging the parameters, one after the other ---- */
+
+/* Bytes. Releasing the pages of many files takes long, and touching a page brings 64 KiB of its file into memory: pages
+ * are released after REMEMBERED bytes in all and REMEMBERED_OF_FILE bytes a file were read. */
+enum { REMEMBERED = 64 << 20, REMEMBERED_OF_FILE = 512 << 10 };
+
+/* Releases the pages of files that were read: each parameter is judged once, so its values are not needed again. */
+static void forget(ad_diff_run *run) {
+  const ad_dump *dumps[] = {&run->dump, &run->other};
+  if (run->read < REMEMBERED || run->read / REMEMBERED_OF_FILE < run->dump.count) return;
+  run->read = 0;
+  for (size_t d = 0; d < 2; d++)
+    for (size_t i = 0; i < dumps[d]->count; i++) ad_safetensors_forget(dumps[d]->files[i].tensors);
+}
+
+/* Adds the finding of one parameter to those of the parameters before it, and clears it. */
+static void take(ad_diff_run *run, size_t index) {
+  ad_finding *finding = &run->findings[index];
+  const char *name = run->dump.params[index].name;
+  run->norms[index] = finding->norm;
+  answer(run, finding->answer);
+  json_array_append(run->params, finding->document);
+  if (finding->messages) json_array_extend(run->messages, finding->messages);
+  if (finding->alike) ad_alike_count(finding->alike, run->all_alike);
+  note(&run->dump, name, finding->unequal, run->unequal);
+  note(&run->dump, name, finding->untried, run->untried);
+  note(&run->dump, name, finding->unlike, run->unlike);
+  note(&run->dump, name, finding->retyped, run->retyped);
+  if (finding->unfitted) json_array_append_new(run->unfitted, ad_json_text(name));
+  run->read += finding->read;
+  ad_finding_clear(finding);
+}
+
+/* Judges one parameter; runs on any thread. */
+static ad_status judge_one(void *context, size_t index) {
+  ad_diff_run *run = context;
+  return ad_judge_param(&run->judge, index, &run->findings[index]);
+}
+
+/* Takes one parameter's finding and reports progress; called in the order of parameters. */
+static void tell_one(void *context, size_t index) {
+  ad_diff_run *run = context;
+  const ad_diff_options *options = run->options;
+  take(run, index);
+  forget(run);
+  if (options->progress)
+    options->progress(options->context, run->dump.params[index].name, (int64_t)index + 1,
+                      (int64_t)run->dump.param_count);
+}
+
+static ad_status judge_params(ad_diff_run *run) {
+  run->judge = (ad_judge){&run->dump, run->reference, &run->known, run->options->allow_identical};
+  return ad_work_do(&(ad_work){run->dump.param_count, judge_one, tell_one, run}, threads_of(run->options));
+}
+
+/* ---- the dump's document and messages ---- */
+
+/* The factor between a parameter's sum and what was expected, where it is one number for all its addends; else NaN. */
+static double factor_of(const json_t *param) {
+  static const char *const kinds[] = {"right", "averaged", "doubled", "factor"};
+  const json_t *factor = json_object_get(param, "factor");
+  const char *kind = json_string_value(json_object_get(param, "kind"));
+  if (!json_is_number(factor) || json_array_size(json_object_get(param, "ranks"))) return NAN;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (!strcmp(kind, kinds[i])) return json_number_value(factor);
+  return NAN;
+}
+
+/* Warns if parameters were scaled by different factors: an optimizer step then points in another direction, whatever
+ * the clipping does. */
+static void say_factors(ad_diff_run *run) {
+  const json_t *param, *first = NULL;
+  size_t i;
+  json_array_foreach(run->params, i, param) {
+    double factor = factor_of(param), one = first ? factor_of(first) : NAN;
+    if (isnan(factor)) continue;
+    if (!first) first = param;
+    if (isnan(one) || fabs(factor - one) <= 1e-4 * fabs(one)) continue;
+    json_array_append_new(run->messages,
+                          json_sprintf("the factor differs between parameters: %.6g for `%s`, %.6g for `%s`", one,
+                                       json_string_value(json_object_get(first, "name")), factor,
+                                       json_string_value(json_object_get(param, "name"))));
+    return;
+  }
+}
+
+/* Replaces the text of a parameter's document and of its cause. */
+static void rewrite(json_t *param, const char *text) {
+  json_object_set_new(param, "text", json_string(text));
+  if (json_is_object(json_object_get(param, "cause")))
+    json_object_set_new(json_object_get(param, "cause"), "text", json_string(text));
+}
+
+/* If all parameters carry one factor below 1 that is no group's size, gradient clipping is the likely reason, and their
+ * texts say so. */
+static void say_clipped(ad_diff_run *run) {
+  json_t *param;
+  const json_t *first = json_array_get(run->params, 0);
+  char said[200];
+  size_t i;
+  if (json_array_size(run->params) < 2) return;
+  json_array_foreach(run->params, i, param) {
+    const char *text = json_string_value(json_object_get(param, "text"));
+    double factor = factor_of(param), one = factor_of(first);
+    if (!(factor < 1) || fabs(factor - one) > 1e-4 * one || !text || !strstr(text, "no group's size")) return;
+  }
+  snprintf(
+      said, sizeof said,
+      "%.6g times what is expected: a factor that is no group's size, and all parameters carry it: were they clipped "
+      "before this point?",
+      factor_of(first));
+  json_array_foreach(run->params, i, param) rewrite(param, said);
+}
+
+/* Completes the document with norm, messages and verdict. */
+static void finish(ad_diff_run *run) {
+  int norm_holds;
+  json_object_set(run->document, "params", run->params);
+  json_object_set_new(run->document, "norm", ad_norm_document(&run->dump, run->norms, &norm_holds));
+  json_object_set(run->document, "messages", run->messages);
+  if (!norm_holds) answer(run, AD_ANSWER_WRONG);
+  json_object_set_new(run->document, "pass", json_boolean(run->answer == AD_ANSWER_RIGHT));
+  json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
+}
+
+/* The reference is what --reference names, else the dump's own file of kind reference, else none. */
+static ad_status open_reference(ad_diff_run *run) {
+  if (run->reference_count) {
+    AD_TRY(ad_dump_open_reference(run->references, run->reference_count, run->options->threads, &run->other));
+    run->reference = &run->other;
+  } else if (run->dump.reference) {
+    run->other.reference = run->dump.reference;
+    run->reference = &run->other;
+  }
+  return AD_OK;
+}
+
+/* Judges an open dump and makes its document. */
+static ad_status diff_dump(ad_diff_run *run) {
+  AD_TRY(open_reference(run));
+  run->document = ad_diff_head(&run->dump, run->reference != NULL);
+  run->params = json_array();
+  run->messages = json_array();
+  run->all_alike = json_object();
+  run->untried = json_object();
+  run->unlike = json_object();
+  run->retyped = json_object();
+  run->unequal = json_object();
+  run->unfitted = json_array();
+  AD_TRY(ad_known_create(&run->dump, &run->known));
+  run->known.alone = run->options->finite; /* other parameters' values may not be in the files yet, or no more */
+  AD_TRY(ad_new(run->dump.param_count, &run->norms));
+  AD_TRY(ad_new(run->dump.param_count, &run->findings));
+  AD_TRY(judge_params(run));
+  ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
+  say_untried(run);
+  say_unlike(run);
+  say_retyped(run);
+  say_unequal(run);
+  say_unfitted(run);
+  AD_TRY(ad_backwards_say(&run->dump, run->messages));
+  say_factors(run);
+  say_clipped(run);
+  finish(run);
+  return AD_OK;
+}
+
+static void run_end(ad_diff_run *run) {
+  json_decref(run->document);
+  json_decref(run->params);
+  json_decref(run->messages);
+  json_decref(run->all_alike);
+  json_decref(run->untried);
+  json_decref(run->unlike);
+  json_decref(run->retyped);
+  json_decref(run->unequal);
+  json_decref(run->unfitted);
+  for (size_t i = 0; i < run->dump.param_count && run->findings; i++) ad_finding_clear(&run->findings[i]);
+  ad_release(run->findings);
+  ad_known_destroy(&run->known);
+  ad_release(run->norms);
+  ad_dump_close(&run->other);
+  ad_dump_close(&run->dump);
+}
+
+/* ---- dumps of several modules ---- */
+
+/* The worst answer so far, and the document that goes with it. */
+typedef struct ad_said {
+  ad_answer answer;
+  json_t *document; /* owned by this struct */
+} ad_said;
+
+/* Opens a dump's files, judges it and closes it; the document in `said` is the caller's. */
+static ad_status judge_files(const char *const *files, size_t count, const ad_dump_opening *how, ad_diff_run *run,
+                             ad_said *said) {
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, how, &run->dump));
+  ad_status status = diff_dump(run);
+  said->answer = run->answer;
+  said->document = json_incref(run->document);
+  run_end(run);
+  return status;
+}
+
+/* A failed diff may have failed because a value is not finite, and other values may not be finite either. Opening the
+ * dump once more checks all values first and names every one of them; if all are finite, the first failure stands. */
+static ad_status name_values(const char *const *files, size_t count, const ad_diff_run *run, ad_status failed) {
+  char message[AD_MESSAGE_MAX];
+  ad_dump dump;
+  snprintf(message, sizeof message, "%s", ad_last_error());
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, &(ad_dump_opening){.threads = run->options->threads},
+                      &dump));
+  ad_dump_close(&dump);
+  return ad_fail(failed, "%s", message);
+}
+
+/* Judges files while checking their values for NaN and infinity in the same pass over them. */
+static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
+  const ad_diff_options *options = run->options;
+  ad_dump_opening how = {options->progress, options->context, options->finite, 1, options->threads};
+  ad_status status = judge_files(files, count, &how, run, said);
+  return !status || status == AD_MEMORY || options->finite ? status : name_values(files, count, run, status);
+}
+
+/* If the reference has several modules, chooses the files of this one. */
+static ad_status choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
+  const ad_dump_module *own = ad_dump_modules_find(references, name);
+  if (!references->count) return AD_OK;
+  if (!own) return ad_fail(AD_INVALID, "the reference %s has no module `%s`", run->options->reference, name);
+  run->references = own->files;
+  run->reference_count = own->count;
+  return AD_OK;
+}
+
+static ad_status diff_module(const ad_dump_module *module, const ad_dump_modules *references, ad_diff_run run,
+                             ad_said *whole) {
+  ad_said own = {0};
+  ad_status status = choose_reference(references, module->name, &run);
+  if (!status) status = diff_files(module->files, module->count, &run, &own);
+  if (own.document) json_object_set_new(own.document, "module", ad_json_text(module->name));
+  if (own.document) json_array_append_new(json_object_get(whole->document, "modules"), own.document);
+  if (own.answer > whole->answer) whole->answer = own.answer;
+  return status ? ad_fail_in(status, "module `%s`", module->name) : AD_OK;
+}
+
+/* Judges each module of a folder by itself; the document has one document a module in `modules`. */
+static ad_status diff_modules(const ad_dump_modules *modules, const ad_diff_run *run, ad_said *whole) {
+  ad_dump_modules references = {0};
+  AD_TRY(ad_dump_modules_list(run->references, run->reference_count, &references));
+  whole->document = json_pack("{s:i, s:b, s:n, s:[]}", "format", 1, "pass", 0, "verdict", "modules");
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < modules->count && !status; i++)
+    status = diff_module(&modules->modules[i], &references, *run, whole);
+  json_object_set_new(whole->document, "pass", json_boolean(whole->answer == AD_ANSWER_RIGHT));
+  json_object_set_new(whole->document, "verdict", json_string(ad_answer_name(whole->answer)));
+  ad_dump_modules_clear(&references);
+  return status;
+}
+
+static ad_status diff_all(const char *const *files, size_t count, const ad_diff_options *options, ad_said *said) {
+  ad_diff_run run = {.options = options, .references = &options->reference, .reference_count = !!options->reference};
+  ad_dump_modules modules;
+  AD_TRY(ad_dump_modules_list(files, count, &modules));
+  ad_status status = modules.count ? diff_modules(&modules, &run, said) : diff_files(files, count, &run, said);
+  ad_dump_modules_clear(&modules);
+  return status;
+}
+
+ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds, char **json) {
+  AD_NEED(files, holds, json);
+  for (size_t i = 0; i < count; i++) AD_NEED(files[i]);
+  ad_diff_options taken;
+  ad_said said = {0};
+  AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));
+  ad_status status = diff_all(files, count, &taken, &said);
+  char *text = status ? NULL : ad_json_dumps(said.document);
+  json_decref(said.document);
+  if (status) return status;
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the JSON document of the dump");
+  *json = text;
+  *holds = said.answer == AD_ANSWER_RIGHT;
+  return AD_OK;
+}

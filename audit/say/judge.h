@@ -1,0 +1,33 @@
+/* Judges one parameter of a dump. Parameters may be judged by several threads at once;
+ * `known` is all that they share. */
+#ifndef DIFF_JUDGE_H
+#define DIFF_JUDGE_H
+#include "say/document.h"
+#include "solve/known.h"
+#include "say/norm.h"
+
+/* What judging needs; the same for all parameters. */
+typedef struct ad_judge {
+  const ad_dump *dump;
+  const ad_dump *reference; /* NULL: there is none */
+  ad_known *known;          /* counts that explained parameters before this one */
+  int allow_identical;      /* 1: bit-identical addends are meant to be so */
+} ad_judge;
+
+/* The result of judging one parameter. */
+typedef struct ad_finding {
+  ad_answer answer;
+  json_t *document;
+  json_t *messages; /* NULL: there is none */
+  json_t *alike;    /* `who` of ad_alike; NULL: the addends were not compared */
+  /* bit sets of axes, for messages that name all such parameters at once; `retyped`: type I was assumed, and R holds */
+  uint32_t untried, unlike, unequal, retyped;
+  int unfitted; /* 1: wrong, and how often its addends were counted was not looked for */
+  ad_norm_term norm;
+  size_t read; /* bytes of the parameter's tensors */
+} ad_finding;
+
+ad_status ad_judge_param(const ad_judge *judge, size_t index, ad_finding *out) AD_CHECKED;
+void ad_finding_clear(ad_finding *finding);
+
+#endif

@@ -1,0 +1,211 @@
+/* Finds which parameters the job's reported gradient norm counted how often: every copy along some axes, or one
+ * parameter several times or never, whichever gives the reported number. */
+#include "say/norm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include "base/memory.h"
+#include "say/cause.h"
+#include "say/document.h"
+#include "files/json.h"
+
+/* ---- what one parameter adds to the norm ---- */
+
+/* Whether another rank, whose position differs from `rank`'s on this axis only, holds the same box. */
+static int has_copy_along(const ad_parts *parts, const ad_part *part, int64_t rank, int axis) {
+  const ad_dump *dump = parts->dump;
+  for (size_t i = 0; i < parts->count; i++) {
+    if (!ad_box_equal(&parts->param->shape, &parts->parts[i].box, &part->box)) continue;
+    for (size_t h = 0; h < parts->parts[i].holder_count; h++) {
+      int64_t other = parts->parts[i].holders[h];
+      uint32_t beside = ~(1u << axis);
+      if (other != rank && ad_stands_with(dump, other, rank, beside)) return 1;
+    }
+  }
+  return 0;
+}
+
+/* Adds the sums of squares and of fourth powers. */
+static void add_values(const double *values, size_t n, double *square, double *fourth) {
+  for (size_t i = 0; i < n; i++) {
+    double own = values[i] * values[i];
+    *square += own;
+    *fourth += own * own;
+  }
+}
+
+/* Sums the squares of every distinct element once (copies of a part are skipped), scaled up from the sample. */
+static void measure(const ad_parts *parts, double *values, ad_norm_term *out) {
+  const ad_dump_param *param = parts->param;
+  double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1;
+  for (size_t p = 0; p < parts->count; p++) {
+    const ad_part *part = &parts->parts[p];
+    int is_copy = 0;
+    for (size_t i = 0; i < p; i++) is_copy |= ad_box_equal(&param->shape, &parts->parts[i].box, &part->box);
+    for (size_t begin = 0; begin < part->count && !is_copy; begin += AD_ROWS) {
+      size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
+      ad_part_read_sum(parts, part, begin, end, values);
+      add_values(values, end - begin, &square, &fourth);
+    }
+  }
+  out->square = square * scale;
+  if (param->is_sampled) out->variance = scale * scale * fmax(fourth - square * square / n, 0);
+  for (int axis = 0; axis < parts->dump->mesh.count && parts->count; axis++)
+    if (has_copy_along(parts, &parts->parts[0], parts->parts[0].holders[0], axis)) out->copied |= 1u << axis;
+}
+
+ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
+  double *values;
+  AD_TRY(ad_new(AD_ROWS, &values));
+  *out = (ad_norm_term){0};
+  measure(parts, values, out);
+  ad_release(values);
+  return AD_OK;
+}
+
+/* ---- judging the norm of all parameters ---- */
+
+/* The norm that is judged. */
+typedef struct ad_norm {
+  const ad_dump *dump;
+  const ad_norm_term *terms;
+  /* the reported norm; the squared norm of the sums; how far that square may be off */
+  double reported, square, tolerance;
+} ad_norm;
+
+/* The squared norm if each copy along `axes` had been counted. */
+static double square_with(const ad_norm *norm, uint32_t axes) {
+  double square = 0;
+  for (size_t p = 0; p < norm->dump->param_count; p++)
+    square += norm->terms[p].square * (double)ad_dump_axes_size(&norm->dump->mesh, norm->terms[p].copied & axes);
+  return square;
+}
+
+/* Whether this squared norm is the reported one, within the tolerance. */
+static int is_reported(const ad_norm *norm, double square) {
+  double reported = norm->reported * norm->reported, larger = fmax(square, norm->square);
+  return fabs(square - reported) <= norm->tolerance * (norm->square > 0 ? larger / norm->square : 1);
+}
+
+/* A rank that reports another norm than the ranks before it; -1: all report the same. *reported: the first one's,
+ * NaN if none reports any. */
+static int64_t find_other(const ad_dump *dump, double *reported) {
+  *reported = NAN;
+  for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
+    double own = dump->sums[rank]->norm;
+    if (isnan(own)) continue;
+    if (isnan(*reported)) *reported = own;
+    if (fabs(own - *reported) > 1e-6 * fabs(*reported)) return rank;
+  }
+  return -1;
+}
+
+static void measure_all(ad_norm *norm) {
+  double variance = 0;
+  norm->square = 0;
+  for (size_t p = 0; p < norm->dump->param_count; p++) {
+    norm->square += norm->terms[p].square;
+    variance += norm->terms[p].variance;
+  }
+  /* 1e-4 for a norm computed in f32, and six standard errors for what the sample leaves open. */
+  norm->tolerance = 1e-4 * norm->square + 6 * sqrt(variance);
+}
+
+/* JSON list of the parameters that have copies along `axes`, and how often each was counted. */
+static json_t *counted(const ad_norm *norm, uint32_t axes) {
+  json_t *list = json_array();
+  for (size_t p = 0; p < norm->dump->param_count; p++) {
+    int64_t times = ad_dump_axes_size(&norm->dump->mesh, norm->terms[p].copied & axes);
+    if (times != 1)
+      json_array_append_new(
+          list, json_pack("{s:o, s:I}", "name", ad_json_text(norm->dump->params[p].name), "times", (json_int_t)times));
+  }
+  return list;
+}
+
+/* The causes found so far. `counted`: the parameters counted other than once, if all causes agree on them, else []. */
+typedef struct ad_norm_causes {
+  json_t *list, *counted; /* counted NULL: there is no cause yet */
+} ad_norm_causes;
+
+/* Adds a cause; takes ownership of `counted`. */
+static void add_cause(ad_norm_causes *causes, int doubled, const char *axes, double times, json_t *counted,
+                      const char *text) {
+  json_array_append_new(causes->list, ad_cause_document(doubled ? "doubled" : "missing", axes, times, text, ""));
+  if (!causes->counted)
+    causes->counted = json_incref(counted);
+  else if (!json_equal(causes->counted, counted))
+    json_array_clear(causes->counted);
+  json_decref(counted);
+}
+
+/* Adds a cause for every set of axes along which counting each copy gives the reported norm,
+ * sets of fewer axes first. */
+static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
+  uint32_t copied = 0;
+  char names[AD_DUMP_AXES * AD_DUMP_NAME], text[AD_DUMP_AXES * AD_DUMP_NAME + 40];
+  for (size_t p = 0; p < norm->dump->param_count; p++) copied |= norm->terms[p].copied;
+  for (int count = 1; count <= __builtin_popcount(copied); count++)
+    for (uint32_t axes = 1; axes <= copied; axes++) {
+      if (axes & ~copied || __builtin_popcount(axes) != count || !is_reported(norm, square_with(norm, axes))) continue;
+      ad_dump_axes_print(&norm->dump->mesh, axes, names, sizeof names);
+      snprintf(text, sizeof text, "copies along %s were counted each", names);
+      add_cause(causes, 1, names, NAN, counted(norm, axes), text);
+    }
+}
+
+/* Adds a cause for every parameter that gives the reported norm if it was counted a whole number of times, not once. */
+static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
+  double left = norm->reported * norm->reported - norm->square;
+  for (size_t p = 0; p < norm->dump->param_count; p++) {
+    const char *name = norm->dump->params[p].name;
+    /* + 0.0 turns -0 into 0 */
+    double square = norm->terms[p].square, count = 1 + left / square, whole = round(count) + 0.0;
+    char text[160];
+    if (!(square > 2 * norm->tolerance) || whole < 0 || whole == 1 || whole > (double)norm->dump->mesh.world ||
+        fabs(count - whole) * square > norm->tolerance)
+      continue;
+    snprintf(text, sizeof text, "`%.80s` was counted %.0f times", name, whole);
+    json_t *list = json_pack("[{s:o, s:I}]", "name", ad_json_text(name), "times", (json_int_t)whole);
+    add_cause(causes, whole > 0, "", whole, list, text);
+  }
+}
+
+/* Finds the causes of a wrong norm and the text that names them. */
+static ad_norm_causes explain(const ad_norm *norm, char *text, size_t size) {
+  ad_norm_causes causes = {.list = json_array()};
+  double computed = sqrt(norm->square);
+  char told[480];
+  add_axes(norm, &causes);
+  add_params(norm, &causes);
+  if (json_array_size(causes.list))
+    snprintf(text, size, "reported %.7g, but the norm of the sums is %.7g: %s", norm->reported, computed,
+             ad_causes_print(causes.list, told, sizeof told));
+  else
+    snprintf(text, size, "reported %.7g, but the norm of the sums is %.7g (%.6g times): no count of copies explains it",
+             norm->reported, computed, norm->reported / computed);
+  return causes;
+}
+
+json_t *ad_norm_document(const ad_dump *dump, const ad_norm_term *terms, int *holds) {
+  ad_norm norm = {.dump = dump, .terms = terms};
+  char text[640];
+  int64_t other = find_other(dump, &norm.reported);
+  ad_norm_causes causes = {0};
+  *holds = 1;
+  if (isnan(norm.reported)) return json_null();
+  measure_all(&norm);
+  *holds = other < 0 && is_reported(&norm, norm.square);
+  if (other >= 0)
+    snprintf(text, sizeof text, "ranks report different norms: %.7g, and %.7g on rank %lld", norm.reported,
+             dump->sums[other]->norm, (long long)other);
+  else if (*holds)
+    snprintf(text, sizeof text, "reported %.7g, which is the norm of the sums", norm.reported);
+  else
+    causes = explain(&norm, text, sizeof text);
+  json_t *document =
+      json_pack("{s:f, s:o, s:b, s:s, s:o}", "reported", norm.reported, "computed", ad_diff_number(sqrt(norm.square)),
+                "pass", *holds, "text", text, "counted", causes.counted ? causes.counted : json_array());
+  ad_cause_set(document, causes.list ? causes.list : json_array());
+  return document;
+}

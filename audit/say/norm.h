@@ -1,0 +1,20 @@
+/* Compares the global gradient norm that a job reported with the norm of its sums. */
+#ifndef DIFF_NORM_H
+#define DIFF_NORM_H
+#include <jansson.h>
+#include "read/part.h"
+
+/* One parameter's share in the squared norm. */
+typedef struct ad_norm_term {
+  double square;   /* sum of squares, every distinct element once; of a sample, scaled up to the whole */
+  double variance; /* variance of `square`, where it is estimated from a sample */
+  uint32_t copied; /* bit set of the axes along which ranks hold copies */
+} ad_norm_term;
+
+/* Computes a parameter's share from the ranks' sums. */
+ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) AD_CHECKED;
+/* The document's key "norm"; null where no file reports a norm. `terms`: one for each parameter. *holds: the reported
+ * norm is right, or none is reported. */
+json_t *ad_norm_document(const ad_dump *dump, const ad_norm_term *terms, int *holds);
+
+#endif

@@ -1,0 +1,111 @@
+/* Fits the reference by least squares with one weight per microbatch. A column is the sum over ranks of what they
+ * handed in for one microbatch, as it should have been summed. */
+#include "say/reweighed.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/memory.h"
+#include "solve/explain.h"
+#include "solve/fit.h"
+#include "solve/fit_kernel.h"
+#include "say/microbatches.h"
+#include "say/verdict_case.h"
+
+/* The columns of the fit, AD_ROWS elements at a time. */
+typedef struct ad_columns {
+  const ad_whole *whole;
+  size_t n;         /* number of microbatches; column n is the reference */
+  double *values;   /* (n + 1) x AD_ROWS: the columns, one after another */
+  double *addend;   /* AD_ROWS, scratch: the addend that is read */
+  double *products; /* (n + 1) x (n + 1): the columns' scalar products so far */
+  /* elements so far */
+  size_t rows;
+} ad_columns;
+
+/* Adds one addend to its microbatch's column. */
+static void add_addend(const ad_columns *columns, const ad_part *part, const ad_column *column, double expected,
+                       size_t begin, size_t end) {
+  double *out = columns->values + (size_t)column->piece.microbatch * AD_ROWS;
+  ad_part_read(columns->whole->parts, part, &column->piece, begin, end, columns->addend);
+  for (size_t i = 0; i < end - begin; i++) out[i] += expected * columns->addend[i];
+}
+
+/* Fills all columns for elements [begin, end) of a part and adds their products. */
+static void add_rows(ad_columns *columns, const ad_part *part, const double *expected, size_t begin, size_t end) {
+  const ad_parts *parts = columns->whole->parts;
+  const ad_members *members = ad_part_members(parts, part);
+  double *reference = columns->values + columns->n * AD_ROWS;
+  memset(columns->values, 0, columns->n * AD_ROWS * sizeof *columns->values);
+  for (size_t c = 0; c < members->count; c++) add_addend(columns, part, &members->columns[c], expected[c], begin, end);
+  for (size_t i = begin; i < end; i++)
+    reference[i - begin] = ad_whole_value(columns->whole, part, i) / parts->param->expect;
+  ad_fit_kernels()->gram(columns->values, AD_ROWS, columns->n + 1, end - begin, columns->products);
+}
+
+static ad_status add_part(ad_columns *columns, const ad_part *part) {
+  const ad_members *members = ad_part_members(columns->whole->parts, part);
+  double *expected;
+  AD_TRY(ad_new(members->count, &expected));
+  ad_expected_counts(columns->whole->parts, members, expected);
+  for (size_t begin = 0; begin < part->count; begin += AD_ROWS)
+    add_rows(columns, part, expected, begin, begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count);
+  columns->rows += part->count;
+  ad_release(expected);
+  return AD_OK;
+}
+
+static ad_status multiply(ad_columns *columns) {
+  const ad_parts *parts = columns->whole->parts;
+  for (size_t i = 0; i < parts->count; i++)
+    if (ad_is_first_of_its_box(parts, i)) AD_TRY(add_part(columns, &parts->parts[i]));
+  return AD_OK;
+}
+
+/* counts[m] = how often microbatch m counts, if it counts once in the reference. Returns 0 if some weight is unknown or
+ * not positive, or if all are equal. */
+static int invert(const ad_fit *fit, size_t n, double *counts) {
+  int differ = 0;
+  for (size_t m = 0; m < n; m++) {
+    if (!isfinite(fit->errors[m]) || !(fit->counts[m] > 1e-3)) return 0;
+    counts[m] = 1 / fit->counts[m];
+    differ |= !ad_counts_close(counts[m], counts[0], fit->errors[m]);
+  }
+  return differ;
+}
+
+/* Fits the weights; if they give the reference, prints them. */
+static ad_status fit(const ad_columns *columns, double bound, char *buffer, size_t size) {
+  double ones[AD_MICROBATCHES_TOLD], counts[AD_MICROBATCHES_TOLD];
+  char words[256];
+  ad_products products;
+  ad_fit fit;
+  for (size_t m = 0; m < columns->n; m++) ones[m] = 1;
+  AD_TRY(ad_products_from(columns->products, columns->n, columns->rows, &products));
+  ad_status status = ad_fit_create(&products, ones, &fit);
+  ad_products_destroy(&products);
+  if (status) return status;
+  /* Squares are subtracted from each other, so that a residual of about 1e-8 may be left of zero. */
+  if (fit.rank == columns->n && fit.residual <= fmax(bound, 1e-7) && invert(&fit, columns->n, counts)) {
+    ad_microbatches_print(counts, (int64_t)columns->n, words, sizeof words);
+    snprintf(buffer, size, "%s times what they do in the reference: divided by counts of their own", words);
+  }
+  ad_fit_destroy(&fit);
+  return AD_OK;
+}
+
+ad_status ad_reweighed_find(const ad_whole *whole, double bound, char *buffer, size_t size) {
+  size_t n = (size_t)whole->parts->dump->microbatches;
+  ad_columns columns = {.whole = whole, .n = n};
+  *buffer = 0;
+  if (n < 2 || n > AD_MICROBATCHES_TOLD) return AD_OK;
+  ad_status status = ad_new((n + 1) * AD_ROWS, &columns.values);
+  if (!status) status = ad_new(AD_ROWS, &columns.addend);
+  if (!status) status = ad_new((n + 1) * (n + 1), &columns.products);
+  if (!status) status = multiply(&columns);
+  if (!status && columns.rows > n) status = fit(&columns, bound, buffer, size);
+  ad_release(columns.values);
+  ad_release(columns.addend);
+  ad_release(columns.products);
+  return status;
+}

@@ -1,0 +1,11 @@
+/* Tests whether a reference has the same addends with other weights: each microbatch is
+ * right but for its own factor. */
+#ifndef DIFF_REWEIGHED_H
+#define DIFF_REWEIGHED_H
+#include "read/whole.h"
+
+/* Prints how often each microbatch counts, relative to the reference. Prints "" if no weights of the microbatches give
+ * the reference within `bound`, if some weight is unknown, or if all are equal. */
+ad_status ad_reweighed_find(const ad_whole *whole, double bound, char *buffer, size_t size) AD_CHECKED;
+
+#endif

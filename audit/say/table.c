@@ -1,0 +1,181 @@
+/* Prints the document of a dump as a table. Parameters that are right share one line; those that are wrong share a
+ * line if the same is said of them, or have one each. */
+#include <jansson.h>
+#include <string.h>
+
+#include "addend/diff.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "say/told.h"
+#include "files/printed.h"
+
+/* Whether the verdict of a parameter, or of the whole dump, is this one. */
+static int is_judged(const json_t *object, const char *verdict) {
+  return !strcmp(ad_text_of(object, "verdict"), verdict);
+}
+
+static void print_head(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *dumped = json_object_get(document, "dumped");
+  long long ranks = ad_integer_of(document, "world"), microbatches = ad_integer_of(document, "microbatches");
+  fprintf(file, "%s%lld rank%s%s, mesh %s, %lld microbatch%s", paint->bold, ranks, ad_plural(ranks), paint->off,
+          ad_text_of(document, "mesh"), microbatches, microbatches == 1 ? "" : "es");
+  if (json_is_integer(json_object_get(document, "step"))) fprintf(file, ", step %lld", ad_integer_of(document, "step"));
+  fprintf(file, "; files: %lld addend%s, %lld sum%s%s\n\n", ad_integer_of(dumped, "addends"),
+          ad_plural(ad_integer_of(dumped, "addends")), ad_integer_of(dumped, "sums"),
+          ad_plural(ad_integer_of(dumped, "sums")),
+          json_is_true(json_object_get(dumped, "reference")) ? ", a reference" : "");
+}
+
+static size_t count_judged(const json_t *params, const char *verdict) {
+  const json_t *param;
+  size_t i, count = 0;
+  json_array_foreach(params, i, param) count += (size_t)is_judged(param, verdict);
+  return count;
+}
+
+/* The width of the column of names. Rows of several parameters begin with no name and do not count. */
+static int name_width(const json_t *rows) {
+  enum { LEAST = 12, MOST = 48 };
+  const json_t *row;
+  size_t i, width = LEAST;
+  json_array_foreach(rows, i, row) {
+    const json_t *names = json_object_get(row, "names");
+    size_t own = json_array_size(names) == 1 ? json_string_length(json_array_get(names, 0)) : 0;
+    if (own > width) width = own;
+  }
+  return (int)(width < MOST ? width : MOST);
+}
+
+static void print_row(FILE *file, const json_t *row, int width, const ad_paint *paint) {
+  int wrong = is_judged(row, "wrong"), several = json_array_size(json_object_get(row, "names")) > 1;
+  const char *differ = json_is_true(json_object_get(row, "differ")) ? " (the first; numbers differ)" : "";
+  char label[512];
+  fprintf(file, "  %s%s%s  %-*s%s %s%s\n", wrong ? paint->bad : paint->open, wrong ? "BAD" : "?? ", paint->off,
+          several ? 0 : width, ad_told_label(row, label, sizeof label), several ? ":" : " ", ad_text_of(row, "text"),
+          differ);
+}
+
+static void print_params(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
+  const json_t *params = json_object_get(document, "params"), *row;
+  json_t *rows = ad_told(params, alone);
+  size_t i, right = count_judged(params, "right");
+  int width = name_width(rows);
+  if (right)
+    fprintf(file, "  %sok%s   %zu parameter%s: every addend is counted once\n", paint->good, paint->off, right,
+            ad_plural((long long)right));
+  json_array_foreach(rows, i, row) print_row(file, row, width, paint);
+  json_decref(rows);
+}
+
+static void print_messages(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *message;
+  size_t i;
+  json_array_foreach(json_object_get(document, "messages"), i, message)
+      fprintf(file, "  %snote%s %s\n", paint->dim, paint->off, json_string_value(message));
+}
+
+static void print_norm(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *norm = json_object_get(document, "norm");
+  if (!json_is_object(norm)) return;
+  int right = !json_is_false(json_object_get(norm, "pass"));
+  fprintf(file, "  %s%-4s%s norm: %s\n", right ? paint->good : paint->bad, right ? "ok" : "BAD", paint->off,
+          ad_text_of(norm, "text"));
+}
+
+static int some_are_alike(const json_t *params) {
+  const json_t *param;
+  size_t i;
+  json_array_foreach(params, i, param) if (!strcmp(ad_text_of(param, "kind"), "identical_addends")) return 1;
+  return 0;
+}
+
+static void print_untold(FILE *file, size_t untold, const json_t *params, const ad_paint *paint) {
+  fprintf(file, "%sCANNOT TELL%s: %zu of %zu parameter%s%s\n", paint->open, paint->off, untold, json_array_size(params),
+          ad_plural((long long)json_array_size(params)),
+          some_are_alike(params) ? "; give each rank a batch of its own, or --allow-identical where addends are meant "
+                                   "to be equal"
+                                 : "");
+}
+
+static void print_end(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *params = json_object_get(document, "params");
+  size_t wrong = count_judged(params, "wrong"), untold = count_judged(params, "cannot_tell");
+  int right = is_judged(document, "right");
+  fprintf(file, "\n");
+  if (is_judged(document, "cannot_tell")) {
+    print_untold(file, untold, params, paint);
+    return;
+  }
+  fprintf(file, "%s%s%s", right ? paint->good : paint->bad, right ? "right" : "WRONG", paint->off);
+  if (wrong)
+    fprintf(file, ": %zu of %zu parameter%s", wrong, json_array_size(params),
+            ad_plural((long long)json_array_size(params)));
+  else if (!right)
+    fprintf(file, ": the norm");
+  if (untold) fprintf(file, "; of %zu %s it cannot tell", untold, wrong ? "more" : "parameters");
+  fprintf(file, "\n");
+}
+
+static void print_dump(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
+  print_head(file, document, paint);
+  print_params(file, document, alone, paint);
+  print_norm(file, document, paint);
+  print_messages(file, document, paint);
+  print_end(file, document, paint);
+}
+
+static void print_modules(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
+  const json_t *modules = json_object_get(document, "modules"), *module;
+  size_t i;
+  int right = is_judged(document, "right"), untold = is_judged(document, "cannot_tell");
+  json_array_foreach(modules, i, module) {
+    fprintf(file, "%s`%s`%s: ", paint->bold, ad_text_of(module, "module"), paint->off);
+    print_dump(file, module, alone, paint);
+    fprintf(file, "\n");
+  }
+  fprintf(file, "%s%s%s: %zu of %zu modules\n",
+          right    ? paint->good
+          : untold ? paint->open
+                   : paint->bad,
+          right    ? "right"
+          : untold ? "CANNOT TELL"
+                   : "WRONG",
+          paint->off, right ? json_array_size(modules) : count_judged(modules, untold ? "cannot_tell" : "wrong"),
+          json_array_size(modules));
+}
+
+/* Prints the command that explains what was found: "addend explain PAGE ...". */
+static void print_pages(FILE *file, const json_t *document, const ad_paint *paint) {
+  json_t *pages = ad_told_pages(document);
+  const json_t *page;
+  size_t i;
+  if (json_array_size(pages)) fprintf(file, "%smore: addend explain", paint->dim);
+  json_array_foreach(pages, i, page) fprintf(file, " %s", json_string_value(page));
+  if (json_array_size(pages)) fprintf(file, "%s\n", paint->off);
+  json_decref(pages);
+}
+
+/* How a document is printed. */
+typedef struct printing {
+  int alone; /* 1: a line for each parameter that is not right */
+  const ad_paint *paint;
+} printing;
+
+static void print(FILE *file, const json_t *document, const void *context) {
+  const printing *how = context;
+  if (json_object_get(document, "modules"))
+    print_modules(file, document, how->alone, how->paint);
+  else
+    print_dump(file, document, how->alone, how->paint);
+  print_pages(file, document, how->paint);
+}
+
+ad_status ad_diff_table(const char *json, ad_text_style style, char **out) {
+  AD_NEED(json, out);
+  return ad_document_print(json, "dump", print, &(printing){0, ad_paint_of(style)}, out);
+}
+
+ad_status ad_diff_list(const char *json, ad_text_style style, char **out) {
+  AD_NEED(json, out);
+  return ad_document_print(json, "dump", print, &(printing){1, ad_paint_of(style)}, out);
+}

@@ -1,0 +1,118 @@
+/* Helpers that the files share which find a verdict. */
+#include "say/verdict_case.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+#include "say/cause.h"
+#include "solve/hypotheses.h"
+
+const char *ad_verdict_name(ad_verdict_kind kind) {
+  static const char *const names[] = {
+#define AD_VERDICT_TEXT_OF(code, name) name,
+      AD_VERDICT_LIST(AD_VERDICT_TEXT_OF)
+#undef AD_VERDICT_TEXT_OF
+  };
+  return names[kind];
+}
+
+const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged) {
+  return ad_part_members(c->parts, judged->part);
+}
+
+int ad_counts_close(double a, double b, double error) {
+  double difference = fabs(a - b);
+  return difference <= 1e-4 * fabs(b) || difference <= ad_count_tolerance(error);
+}
+
+const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size) {
+  return ad_dump_axes_print(&c->dump->mesh, axes, buffer, size);
+}
+
+const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size) {
+  return ad_dump_ranks_print(&c->dump->mesh, c->out->ranks, buffer, size);
+}
+
+void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor) {
+  c->out->kind = kind;
+  c->out->axes = axes;
+  c->out->factor = factor;
+}
+
+void ad_case_add_document(ad_case *c, json_t *cause) {
+  const json_t *other;
+  size_t i;
+  json_array_foreach(c->out->causes, i, other) if (json_equal(other, cause)) return;
+  json_array_append(c->out->causes, cause);
+}
+
+void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
+                 ...) {
+  char text[AD_VERDICT_TEXT], names[AD_DUMP_AXES * AD_DUMP_NAME];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  json_t *cause = ad_cause_document(ad_verdict_name(kind),
+                                    ad_dump_axes_print(&c->dump->mesh, axes, names, sizeof names), factor, text, place);
+  ad_case_add_document(c, cause);
+  json_decref(cause);
+}
+
+void ad_case_add_all(ad_case *c, const json_t *causes) {
+  json_t *cause;
+  size_t i;
+  json_array_foreach(causes, i, cause) ad_case_add_document(c, cause);
+}
+
+/* The value that all causes have under this key; NULL: they differ. */
+static const char *common(const json_t *causes, const char *key) {
+  const json_t *cause, *first = json_object_get(json_array_get(causes, 0), key);
+  size_t i;
+  json_array_foreach(causes, i, cause) if (!json_equal(json_object_get(cause, key), first)) return NULL;
+  return json_string_value(first);
+}
+
+/* The kind of this name; `not_distinguishable` for NULL. */
+static ad_verdict_kind kind_of(const char *name) {
+  for (int kind = 0; kind < AD_VERDICT_COUNT && name; kind++)
+    if (!strcmp(ad_verdict_name((ad_verdict_kind)kind), name)) return (ad_verdict_kind)kind;
+  return AD_VERDICT_NOT_DISTINGUISHABLE;
+}
+
+/* The bit set of axes that prints as `names`; 0: none. */
+static uint32_t axes_of(const ad_dump_mesh *mesh, const char *names) {
+  char buffer[AD_DUMP_AXES * AD_DUMP_NAME];
+  for (uint32_t axes = 1; axes < 1u << mesh->count && names; axes++)
+    if (!strcmp(ad_dump_axes_print(mesh, axes, buffer, sizeof buffer), names)) return axes;
+  return 0;
+}
+
+int ad_case_settle(ad_case *c, double factor, const char *fact) {
+  const json_t *causes = c->out->causes;
+  char told[AD_VERDICT_TEXT / 2 + 160];
+  size_t count = json_array_size(causes);
+  if (!count) return 0;
+  ad_case_say(c, kind_of(common(causes, "kind")), axes_of(&c->dump->mesh, common(causes, "axes")), factor);
+  ad_causes_print(causes, told, sizeof told);
+  if (!*fact)
+    snprintf(c->out->text, sizeof c->out->text, "%s", told);
+  else if (count == 1)
+    snprintf(c->out->text, sizeof c->out->text, "%s: %s", told, fact);
+  else
+    snprintf(c->out->text, sizeof c->out->text, "%s; %s", fact, told);
+  return 1;
+}
+
+void ad_case_mark_holders(const ad_case *c, int wrong) {
+  memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
+  for (size_t i = 0; i < c->count; i++)
+    for (size_t h = 0; h < c->list[i].part->holder_count && (!wrong || !c->list[i].holds); h++)
+      c->out->ranks[c->list[i].part->holders[h]] = 1;
+}
+
+int ad_case_some_hold(const ad_case *c) {
+  for (size_t i = 0; i < c->count; i++)
+    if (c->list[i].holds) return 1;
+  return 0;
+}

@@ -1,0 +1,56 @@
+/* The search for a verdict on one parameter: its judged parts, and what the files share that look for patterns in them.
+ * A function named try_ returns 1 if it found its pattern and wrote the verdict. */
+#ifndef DIFF_VERDICT_CASE_H
+#define DIFF_VERDICT_CASE_H
+#include "say/verdict.h"
+
+/* One parameter while its verdict is searched. */
+typedef struct ad_case {
+  const ad_parts *parts;
+  const ad_dump *dump;
+  const ad_judged *list;
+  size_t count;
+  const ad_judged *first; /* the first part that does not hold; NULL: all hold */
+  ad_verdict *out;
+} ad_case;
+
+const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged);
+/* Whether some part holds. */
+int ad_case_some_hold(const ad_case *c);
+/* whether two counts are equal within a fit's standard error `error` */
+int ad_counts_close(double a, double b, double error);
+/* Sets kind, axes and factor of the verdict. */
+void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor);
+/* Appends a possible cause, unless it is listed already. `place`: as in ad_cause_document. */
+void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
+                 ...) AD_PRINTF(6, 7);
+void ad_case_add_document(ad_case *c, json_t *cause);   /* appends a cause unless an equal one is listed */
+void ad_case_add_all(ad_case *c, const json_t *causes); /* appends an array of cause documents */
+/* Makes the verdict from the listed causes: kind and axes if all agree on them, and a text of all causes and `fact`,
+ * which is true whichever of them it was ("": nothing). Returns 0 if no cause is listed. */
+int ad_case_settle(ad_case *c, double factor, const char *fact);
+void ad_case_mark_holders(const ad_case *c, int wrong); /* marks the ranks that hold parts; `wrong`: only wrong ones */
+const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size);
+const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size); /* prints the marked ranks */
+
+/* Writes a verdict from the counts of the first wrong part (verdict_counts.c); always finds one. */
+void ad_case_say_counts(ad_case *c);
+
+/* Patterns relative to the position of the rank that holds the sum (verdict_places.c). */
+int ad_case_try_local(ad_case *c);   /* the sum was not formed over some axes */
+int ad_case_try_group(ad_case *c);   /* the sum was formed over other axes than its types say */
+void ad_case_add_groups(ad_case *c); /* appends try_group's causes without writing a verdict */
+int ad_case_try_some(ad_case *c);    /* each part has the addends of some ranks, and not all parts of the same ranks */
+
+/* Sums that no counts give (verdict_patterns.c). */
+int ad_case_try_patterns(ad_case *c);
+
+/* Copies of a sum (verdict_copies.c). */
+int ad_case_copies_differ(const ad_case *c); /* whether parts with the same elements have different bits */
+void ad_case_say_replicas(ad_case *c);
+/* Appends the cause that the sum was made for one rank alone, if one copy is right and all others are not; who: that
+ * rank. Returns whether it did. */
+int ad_case_add_one_rank(ad_case *c, char *who, size_t size);
+int ad_case_try_lacking(ad_case *c); /* some ranks lack their copy of a replicated sum */
+
+#endif

@@ -1,0 +1,153 @@
+/* Verdicts on parameter values: replicas that begin a step with different weights stay
+ * different, whatever is summed. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/memory.h"
+#include "say/cause.h"
+#include "say/verdict.h"
+
+/* The checksum that a rank gives of its parameter values, and in *piece the box of them; NULL: it gives none. */
+static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piece) {
+  const ad_dump_file *file = parts->dump->sums[rank];
+  const char *values = json_string_value(json_object_get(file->values, parts->param->name));
+  int there = 0;
+  if (!values || ad_dump_piece(parts->dump, parts->param, file, piece, &there) || !there) return NULL;
+  return values;
+}
+
+/* Whether all ranks that give a checksum give the same one: then no values differ, whatever the ranks hold. */
+static int all_equal(const ad_parts *parts) {
+  const char *first = NULL;
+  for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
+    const char *values = json_string_value(json_object_get(parts->dump->sums[rank]->values, parts->param->name));
+    if (!first) first = values;
+    if (values && strcmp(values, first) != 0) return 0;
+  }
+  return 1;
+}
+
+/* The checksum that one rank gives. `line`: a number that ranks share which differ on one axis only. */
+typedef struct ad_values {
+  ad_box box;
+  const char *values;
+  int64_t rank, line;
+} ad_values;
+
+/* Lists the checksums of all ranks; returns how many there are. */
+static size_t list_told(const ad_parts *parts, ad_values *told) {
+  size_t count = 0;
+  for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
+    ad_piece piece;
+    const char *values = values_of(parts, rank, &piece);
+    if (values) told[count++] = (ad_values){.box = piece.box, .values = values, .rank = rank};
+  }
+  return count;
+}
+
+/* Orders by box, then rank. Unused dimensions of a box are 0, so that boxes can be compared as bytes. */
+static int by_box(const void *a, const void *b) {
+  const ad_values *one = a, *other = b;
+  int order = memcmp(&one->box, &other->box, sizeof one->box);
+  return order ? order : (one->rank > other->rank) - (one->rank < other->rank);
+}
+
+static int by_line(const void *a, const void *b) {
+  const ad_values *one = a, *other = b;
+  return (one->line > other->line) - (one->line < other->line);
+}
+
+static int same_values(const ad_values *a, const ad_values *b) { return !strcmp(a->values, b->values); }
+
+/* Whether two ranks that differ on this axis only have different values. Reorders `told`. */
+static int differ_beside(const ad_dump *dump, int axis, ad_values *told, size_t count) {
+  for (size_t i = 0; i < count; i++) told[i].line = ad_dump_key(dump, told[i].rank, 1u << axis);
+  qsort(told, count, sizeof *told, by_line);
+  for (size_t i = 1; i < count; i++)
+    if (told[i].line == told[i - 1].line && !same_values(&told[i], &told[i - 1])) return 1;
+  return 0;
+}
+
+/* Whether the ranks are not all at one position on the axis. */
+static int lie_apart(const ad_dump *dump, int axis, const ad_values *told, size_t count) {
+  for (size_t i = 1; i < count; i++)
+    if (dump->position[told[i].rank][axis] != dump->position[told->rank][axis]) return 1;
+  return 0;
+}
+
+/* Axes along which values differ: between direct neighbours, and between any two ranks. */
+typedef struct ad_unequal {
+  uint32_t beside, any;
+} ad_unequal;
+
+/* Adds the axes of ranks whose values are not all equal. They differ along every axis on which these ranks have
+ * different positions: if two unequal ranks have the same position there, a third rank elsewhere on the axis
+ * differs from one of them. */
+static void add_axes(const ad_dump *dump, ad_values *told, size_t count, ad_unequal *out) {
+  for (int axis = 0; axis < dump->mesh.count; axis++) {
+    if (!lie_apart(dump, axis, told, count)) continue;
+    out->any |= 1u << axis;
+    if (differ_beside(dump, axis, told, count)) out->beside |= 1u << axis;
+  }
+}
+
+/* Compares ranks that hold the same elements, sorted by rank. Marks in `ranks`, unless it is NULL, those whose values
+ * differ from the first rank's. */
+static void compare(const ad_dump *dump, ad_values *told, size_t count, unsigned char *ranks, ad_unequal *out) {
+  int differ = 0;
+  for (size_t i = 1; i < count; i++) {
+    int is_other = !same_values(&told[i], told);
+    if (ranks) ranks[told[i].rank] = (unsigned char)is_other;
+    differ |= is_other;
+  }
+  if (differ) add_axes(dump, told, count, out);
+}
+
+/* Compares the ranks of each box. */
+static void compare_all(const ad_dump *dump, ad_values *told, size_t count, unsigned char *ranks, ad_unequal *out) {
+  qsort(told, count, sizeof *told, by_box);
+  for (size_t i = 0, end; i < count; i = end) {
+    for (end = i + 1; end < count && !memcmp(&told[end].box, &told[i].box, sizeof told->box);) end++;
+    compare(dump, told + i, end - i, ranks, out);
+  }
+}
+
+/* Marks in `ranks`, unless it is NULL, each rank whose values differ from those of the first rank with the same
+ * elements. *axes: the axes along which direct neighbours differ, else along which any ranks do; 0: all are equal. */
+static ad_status mark_unequal(const ad_parts *parts, unsigned char *ranks, uint32_t *axes) {
+  ad_unequal unequal = {0};
+  ad_values *told;
+  *axes = 0;
+  if (all_equal(parts)) return AD_OK;
+  AD_TRY(ad_new((size_t)parts->dump->mesh.world, &told));
+  compare_all(parts->dump, told, list_told(parts, told), ranks, &unequal);
+  ad_release(told);
+  *axes = unequal.beside ? unequal.beside : unequal.any;
+  return AD_OK;
+}
+
+static void say(const ad_parts *parts, uint32_t axes, ad_verdict *verdict) {
+  char names[AD_DUMP_AXES * AD_DUMP_NAME], ranks[AD_VERDICT_TEXT / 4];
+  verdict->kind = AD_VERDICT_REPLICAS_DIFFER;
+  verdict->axes = axes;
+  verdict->factor = NAN;
+  ad_dump_axes_print(&parts->dump->mesh, axes, names, sizeof names);
+  ad_dump_ranks_print(&parts->dump->mesh, verdict->ranks, ranks, sizeof ranks);
+  snprintf(
+      verdict->text, sizeof verdict->text,
+      "replicas' values differ before the step along %.150s: %.150s began with other weights than the first that has "
+      "it, and gradients that are the same everywhere leave them apart",
+      names, ranks);
+  json_array_append_new(verdict->causes,
+                        ad_cause_document(ad_verdict_name(verdict->kind), names, NAN, verdict->text, ""));
+}
+
+ad_status ad_values_hold(const ad_parts *parts, ad_verdict *verdict, uint32_t *also) {
+  int is_right = verdict->kind == AD_VERDICT_RIGHT;
+  uint32_t axes;
+  *also = 0;
+  AD_TRY(mark_unequal(parts, is_right ? verdict->ranks : NULL, &axes));
+  if (axes && is_right) say(parts, axes, verdict);
+  if (!is_right) *also = axes;
+  return AD_OK;
+}

@@ -1,0 +1,432 @@
+/* Explains each part of a dumped sum by counts: how often each addend is in it. First tests the expected
+ * combination. If that fails, fits all counts by least squares, provided that the addends can be told apart; else
+ * tries hypotheses that leave one number free. */
+#include "solve/explain.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/memory.h"
+#include "base/roundoff.h"
+#include "solve/few.h"
+#include "solve/fit.h"
+#include "solve/groups.h"
+#include "solve/hypotheses.h"
+#include "solve/known.h"
+
+uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
+  uint32_t axes = 0;
+  for (size_t i = 0; i < parts->count; i++)
+    if (!list[i].holds && !list[i].why.explains) axes |= list[i].why.untried;
+  return axes;
+}
+
+/* ---- the counts that a correct sum has ---- */
+
+/* The mean divisor of all addend files that hold a tensor; NaN if one of them has none. */
+static double mean_divisor(const ad_dump *dump) {
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t i = 0; i < dump->mesh.world * dump->microbatches; i++) {
+    if (!ad_safetensors_count(dump->addends[i]->tensors)) continue;
+    sum += dump->addends[i]->divisor;
+    count++;
+  }
+  return sum / (double)count;
+}
+
+void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out) {
+  double mean = mean_divisor(parts->dump);
+  for (size_t c = 0; c < members->count; c++) {
+    double divisor = members->columns[c].divisor;
+    out[c] = isnan(mean) || divisor == mean ? 1 : divisor / mean;
+  }
+}
+
+/* ---- testing whether counts explain a part of a sum ---- */
+
+static ad_status new_explanation(size_t n, ad_explanation *why) {
+  AD_TRY(ad_new(n, &why->counts));
+  AD_TRY(ad_new(n, &why->errors));
+  return AD_OK;
+}
+
+/* Rounds fitted counts to the numbers that a mistake makes, where one is near: whole numbers, and one over the size
+ * of a group. */
+static void snap(const ad_parts *parts, size_t n, const double *counts, const double *errors, double *out) {
+  for (size_t c = 0; c < n; c++) {
+    double tolerance = ad_count_tolerance(errors[c]), simple = ad_simple_count(&parts->dump->mesh, counts[c]);
+    out[c] = isinf(errors[c]) || fabs(simple - counts[c]) > tolerance ? counts[c] : simple;
+  }
+}
+
+static const ad_dtype narrower[] = {AD_F32, AD_F16, AD_BF16};
+
+/* Fitted counts give any few elements within the rounding of a narrow dtype: so many bits of those elements that the fit
+ * did not use up must agree. */
+#define ENOUGH_BITS 40.0
+
+/* Whether each count that is known is one that a mistake makes, so that it is not fitted to its elements. */
+static int are_simple(const ad_parts *parts, size_t n, const double *counts, const double *errors) {
+  for (size_t c = 0; c < n; c++)
+    if (!isinf(errors[c]) && counts[c] != ad_simple_count(&parts->dump->mesh, counts[c])) return 0;
+  return 1;
+}
+
+/* Tests whether these counts give the part; if they do so only when the sum was rounded to a narrower dtype than the
+ * dump says, why->rounded is that dtype. `spare`: how many elements did not go into the counts. */
+static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, size_t spare,
+                            ad_explanation *why) {
+  ad_rounding rounding = ad_rounding_of(parts, part);
+  double expect = parts->param->expect;
+  AD_TRY(ad_part_test(parts, part, counts, expect, &rounding, &why->fitness));
+  why->explains = why->fitness.holds;
+  int simple = are_simple(parts, ad_part_members(parts, part)->count, counts, why->errors);
+  for (size_t i = 0; i < sizeof narrower / sizeof *narrower && !why->explains; i++) {
+    ad_rounding wide = rounding;
+    ad_fitness fitness;
+    wide.reduce = wide.sum = ad_unit_roundoff(narrower[i]);
+    double share = ad_rounding_share(&wide, ad_part_members(parts, part)->count);
+    if (wide.reduce <= rounding.reduce || share > 0.25) continue;
+    if (!simple && (double)spare * -log2(share) < ENOUGH_BITS) continue;
+    AD_TRY(ad_part_test(parts, part, counts, expect, &wide, &fitness));
+    why->explains = fitness.holds;
+    why->rounded = fitness.holds ? narrower[i] : 0;
+  }
+  return AD_OK;
+}
+
+/* Keeps the rounded counts if they give the part, else the fitted ones. */
+static ad_status settle(const ad_parts *parts, const ad_part *part, const double *counts, const double *errors,
+                        size_t spare, ad_explanation *why) {
+  size_t n = ad_part_members(parts, part)->count;
+  memcpy(why->errors, errors, n * sizeof *errors);
+  snap(parts, n, counts, errors, why->counts);
+  AD_TRY(try_counts(parts, part, why->counts, spare, why));
+  if (why->explains && !why->rounded) return AD_OK;
+  ad_explanation fitted = *why;
+  fitted.rounded = 0;
+  ad_rounding rounding = ad_rounding_of(parts, part);
+  AD_TRY(ad_part_test(parts, part, counts, parts->param->expect, &rounding, &fitted.fitness));
+  if (!fitted.fitness.holds && why->explains) return AD_OK;
+  memcpy(why->counts, counts, n * sizeof *counts);
+  why->fitness = fitted.fitness;
+  why->explains = fitted.fitness.holds;
+  why->rounded = 0;
+  return AD_OK;
+}
+
+/* ---- explaining a part that is not the expected combination ---- */
+
+/* Fits the counts of these parts, which have more elements than addends, by least squares. *known: 1 if the fit determines the count of every addend, so
+ * that no hypothesis has to be tried. */
+static ad_status explain_by_fit(const ad_parts *parts, const ad_products *products, const double *expected,
+                                ad_judged *const *list, size_t count, int *known) {
+  ad_fit fit;
+  AD_TRY(ad_fit_create(products, expected, &fit));
+  *known = fit.rank + ad_products_zeros(products) == products->n;
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < count && *known && !status; i++)
+    status = settle(parts, list[i]->part, fit.counts, fit.errors, products->rows - fit.rank, &list[i]->why);
+  ad_fit_destroy(&fit);
+  return status;
+}
+
+static ad_status explain_with(const ad_parts *parts, const ad_products *products, const double *expected,
+                              ad_judged *judged, int *known) {
+  *known = 0;
+  size_t filled = products->n - ad_products_zeros(products);
+  if (products->rows > filled && products->n <= AD_FIT_MAX)
+    AD_TRY(explain_by_fit(parts, products, expected, &judged, 1, known));
+  if (!*known) AD_TRY(ad_try_hypotheses(parts, products, expected, judged->part, &judged->why));
+  if (*known || judged->why.explains) return *known = 1, AD_OK;
+  memcpy(judged->why.counts, expected, products->n * sizeof *expected);
+  AD_TRY(try_counts(parts, judged->part, judged->why.counts, judged->part->count, &judged->why));
+  *known = judged->why.explains;
+  return AD_OK;
+}
+
+static ad_status explain_fitted(const ad_parts *parts, const double *expected, ad_judged *judged, int *known) {
+  const ad_part *part = judged->part;
+  ad_products products;
+  AD_TRY(ad_products_create(parts, &part, 1, &products));
+  ad_status status = explain_with(parts, &products, expected, judged, known);
+  ad_products_destroy(&products);
+  return status;
+}
+
+/* Explains one part. *done: 0 if fitting several parts together may still explain it. */
+static ad_status explain(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged, int *done) {
+  size_t n = ad_part_members(parts, judged->part)->count;
+  *done = 1;
+  AD_TRY(ad_known_try(known, parts, judged));
+  if (judged->why.explains) return AD_OK;
+  if (ad_known_affords(known, parts->param, AD_KNOWN_FIT, n, judged->part->count)) {
+    AD_TRY(explain_fitted(parts, expected, judged, done));
+    return *done ? ad_known_add(known, parts, judged) : AD_OK;
+  }
+  AD_TRY(ad_try_few(parts, expected, judged));
+  judged->why.unfitted = !judged->why.explains;
+  if (judged->why.unfitted) memcpy(judged->why.counts, expected, n * sizeof *expected);
+  return ad_known_add(known, parts, judged);
+}
+
+/* Explains parts that each have fewer elements than addends: fits them together, as if they had the same counts. */
+static ad_status explain_together(const ad_parts *parts, const double *expected, ad_judged *const *list, size_t count) {
+  const ad_part **together;
+  ad_products products;
+  AD_TRY(ad_new(count, &together));
+  for (size_t i = 0; i < count; i++) together[i] = list[i]->part;
+  ad_status status = ad_products_create(parts, together, count, &products);
+  ad_release(together);
+  if (status) return status;
+  int known;
+  if (products.rows > products.n) status = explain_by_fit(parts, &products, expected, list, count, &known);
+  ad_products_destroy(&products);
+  return status;
+}
+
+/* ---- parts whose dtype hides a missing addend ---- */
+
+/* Whether a narrow dtype may round away more than one of n addends. Then the test of the combination is too weak,
+ * and fitted counts must be right as well, within the fit's own errors: a count that the fit cannot determine is no
+ * mistake. */
+static int is_weak(const ad_rounding *rounding, size_t n) { return ad_rounding_share(rounding, n) * 2 * (double)n > 1; }
+
+static int counts_hold(const ad_fit *fit, const double *expected, size_t n) {
+  for (size_t c = 0; c < n; c++)
+    if (isfinite(fit->errors[c]) && fabs(fit->counts[c] - expected[c]) > 1e-4 + 8 * fit->errors[c]) return 0;
+  return 1;
+}
+
+static ad_status check_weak(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged) {
+  const ad_part *part = judged->part;
+  ad_rounding rounding = ad_rounding_of(parts, part);
+  size_t n = ad_part_members(parts, part)->count;
+  ad_products products;
+  ad_fit fit;
+  int differ;
+  if (!is_weak(&rounding, n) || n > AD_FIT_MAX || part->count <= n) return AD_OK;
+  if (!ad_known_affords(known, parts->param, AD_KNOWN_WEAK_FIT, n, part->count)) {
+    AD_TRY(ad_few_differ(parts, expected, part, &differ));
+    judged->holds = !differ;
+    return AD_OK;
+  }
+  AD_TRY(ad_products_create(parts, &part, 1, &products));
+  ad_status status = ad_fit_create(&products, expected, &fit);
+  if (!status) {
+    judged->holds = counts_hold(&fit, expected, n);
+    ad_fit_destroy(&fit);
+  }
+  ad_products_destroy(&products);
+  return status;
+}
+
+/* ---- explaining all parts that some members sum ---- */
+
+typedef struct ad_judging {
+  const ad_parts *parts;
+  ad_known *known;
+  const double *expected;
+  ad_judged *list;
+  size_t members;
+  /* arrays of parts->count entries */
+  const ad_part **together; /* parts of one box, which are tested at once */
+  size_t *index;            /* index in `list` of each of the parts in `together` */
+  ad_fitness *fitness;
+  unsigned char *tested;
+  ad_judged **unknown;
+} ad_judging;
+
+/* Collects the members' parts that have the same box as part `first`. Returns how many there are. */
+static size_t find_together(ad_judging *judging, size_t first) {
+  const ad_parts *parts = judging->parts;
+  size_t count = 0;
+  for (size_t i = first; i < parts->count; i++) {
+    const ad_part *part = judging->list[i].part;
+    if (part->members != judging->members || judging->tested[i] ||
+        !ad_box_equal(&parts->param->shape, &part->box, &judging->list[first].part->box))
+      continue;
+    judging->tested[i] = 1;
+    judging->together[count] = part;
+    judging->index[count++] = i;
+  }
+  return count;
+}
+
+static ad_status test_expected(ad_judging *judging) {
+  const ad_parts *parts = judging->parts;
+  memset(judging->tested, 0, parts->count);
+  for (size_t first = 0; first < parts->count; first++) {
+    if (judging->list[first].part->members != judging->members || judging->tested[first]) continue;
+    size_t count = find_together(judging, first);
+    AD_TRY(ad_parts_test(parts, judging->together, count, judging->expected, parts->param->expect, judging->fitness));
+    for (size_t i = 0; i < count; i++) {
+      ad_judged *judged = &judging->list[judging->index[i]];
+      judged->fitness = judging->fitness[i];
+      judged->holds = judged->fitness.holds;
+      if (judged->holds) AD_TRY(check_weak(parts, judging->known, judging->expected, judged));
+    }
+  }
+  return AD_OK;
+}
+
+static ad_status judge_members(ad_judging *judging) {
+  const ad_parts *parts = judging->parts;
+  size_t unknown = 0, n = parts->members[judging->members].count, rows = 0;
+  AD_TRY(test_expected(judging));
+  for (size_t i = 0; i < parts->count; i++) {
+    ad_judged *judged = &judging->list[i];
+    int done;
+    if (judged->part->members != judging->members || judged->holds) continue;
+    AD_TRY(new_explanation(n, &judged->why));
+    judged->why.fitness = judged->fitness;
+    AD_TRY(explain(parts, judging->known, judging->expected, judged, &done));
+    if (done) continue;
+    judging->unknown[unknown++] = judged;
+    rows += judged->part->count;
+  }
+  if (unknown < 2 || n > AD_FIT_MAX || !ad_known_affords(judging->known, parts->param, AD_KNOWN_FIT, n, rows))
+    return AD_OK;
+  return explain_together(parts, judging->expected, judging->unknown, unknown);
+}
+
+static ad_status judge_all(ad_judging *judging) {
+  const ad_parts *parts = judging->parts;
+  for (judging->members = 0; judging->members < parts->member_count; judging->members++) {
+    const ad_members *members = &parts->members[judging->members];
+    double *expected;
+    AD_TRY(ad_new(members->count, &expected));
+    ad_expected_counts(parts, members, expected);
+    judging->expected = expected;
+    ad_status status = judge_members(judging);
+    ad_release(expected);
+    if (status) return status;
+  }
+  return AD_OK;
+}
+
+static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judged *list) {
+  ad_judging judging = {.parts = parts, .known = known, .list = list};
+  ad_status status = ad_new(parts->count, &judging.together);
+  if (!status) status = ad_new(parts->count, &judging.index);
+  if (!status) status = ad_new(parts->count, &judging.fitness);
+  if (!status) status = ad_new(parts->count, &judging.tested);
+  if (!status) status = ad_new(parts->count, &judging.unknown);
+  if (!status) status = judge_all(&judging);
+  ad_release(judging.together);
+  ad_release(judging.index);
+  ad_release(judging.fitness);
+  ad_release(judging.tested);
+  ad_release(judging.unknown);
+  return status;
+}
+
+/* Measures what is left of the part without the expected combination. */
+static ad_status measure_left(const ad_parts *parts, const double *expected, ad_judged *judged) {
+  const ad_part *part = judged->part;
+  const ad_members *members = ad_part_members(parts, part);
+  double *sum, factor = parts->param->expect, left = 0, is = 0, wanted = 0;
+  AD_TRY(ad_new(3 * AD_ROWS, &sum));
+  double *all = sum + AD_ROWS, *addend = all + AD_ROWS;
+  for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
+    ad_part_read_sum(parts, part, begin, end, sum);
+    memset(all, 0, AD_ROWS * sizeof *all);
+    for (size_t c = 0; c < members->count; c++) {
+      ad_part_read(parts, part, &members->columns[c].piece, begin, end, addend);
+      for (size_t i = 0; i < end - begin; i++) all[i] += factor * expected[c] * addend[i];
+    }
+    for (size_t i = 0; i < end - begin; i++) {
+      left += (sum[i] - all[i]) * (sum[i] - all[i]);
+      is += sum[i] * sum[i];
+      wanted += all[i] * all[i];
+    }
+  }
+  ad_release(sum);
+  judged->why.left = sqrt(left / fmax(is, wanted));
+  return AD_OK;
+}
+
+/* Looks for what the part is if no counts of its addends give it. */
+static ad_status look_for_patterns(const ad_parts *parts, ad_known *known, ad_judged *judged) {
+  const ad_members *members = ad_part_members(parts, judged->part);
+  double *expected;
+  int others = ad_known_compares(known, parts->param);
+  AD_TRY(ad_new(members->count, &expected));
+  ad_expected_counts(parts, members, expected);
+  ad_status status = measure_left(parts, expected, judged);
+  if (!status) status = ad_patterns_find(parts, judged->part, expected, others, &judged->why.patterns);
+  ad_release(expected);
+  return status;
+}
+
+/* Looks for sums over another group of ranks for parts that the addends of their own members do not explain. A part
+ * of one element is looked at as well: one number is a multiple of any other, so that its own members always explain
+ * it. */
+static ad_status look_further(ad_parts *parts, ad_known *known, ad_judged *list) {
+  for (size_t i = 0; i < parts->count; i++) {
+    if (!list[i].holds && !list[i].why.unfitted && (!list[i].why.explains || list[i].part->count == 1))
+      AD_TRY(ad_try_groups(parts, &list[i]));
+    if (!list[i].holds && !list[i].why.explains) AD_TRY(look_for_patterns(parts, known, &list[i]));
+  }
+  return AD_OK;
+}
+
+/* ---- comparing copies that should be equal ---- */
+
+/* By how many times the rounding of their own sum two copies may differ: the ranks may have added in another order all
+ * the way through the model. */
+#define COPIES_ROUND 64
+
+/* Whether two copies differ by more than COPIES_ROUND roundings. `values`: room for 2 AD_ROWS numbers. */
+static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, double *values) {
+  ad_rounding rounding = ad_rounding_of(parts, a);
+  double share = ad_rounding_share(&rounding, ad_part_members(parts, a)->count), worst = 0, largest = 0;
+  for (size_t begin = 0; begin < a->count; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < a->count ? begin + AD_ROWS : a->count;
+    ad_part_read_sum(parts, a, begin, end, values);
+    ad_part_read_sum(parts, b, begin, end, values + AD_ROWS);
+    for (size_t i = 0; i < end - begin; i++) {
+      worst = fmax(worst, fabs(values[i] - values[AD_ROWS + i]));
+      largest = fmax(largest, fmax(fabs(values[i]), fabs(values[AD_ROWS + i])));
+    }
+  }
+  return worst > COPIES_ROUND * share * largest;
+}
+
+static void compare_copies(const ad_parts *parts, ad_judged *list, double *values) {
+  for (size_t i = 0; i < parts->count; i++)
+    for (size_t j = 0; j < i && list[i].holds && !list[i].apart; j++)
+      if (list[j].holds && list[j].part->members != list[i].part->members &&
+          ad_box_equal(&parts->param->shape, &list[i].part->box, &list[j].part->box))
+        list[i].apart = differ(parts, list[i].part, list[j].part, values);
+}
+
+/* Marks copies that differ although ranks do the same work: each copy is the sum of its own addends, and yet they
+ * cannot all be right. */
+static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
+  double *values;
+  AD_TRY(ad_new(2 * AD_ROWS, &values));
+  compare_copies(parts, list, values);
+  ad_release(values);
+  return AD_OK;
+}
+
+ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) {
+  for (size_t i = 0; i < parts->count; i++) {
+    list[i] = (ad_judged){.part = &parts->parts[i]};
+    list[i].holds = !parts->dump->microbatches; /* without addends nothing is expected */
+  }
+  ad_status status = parts->dump->microbatches ? judge_expected(parts, known, list) : AD_OK;
+  if (!status) status = look_further(parts, known, list);
+  ad_known_pass(known, parts->param);
+  return status ? status : find_apart(parts, list);
+}
+
+void ad_judged_clear(const ad_parts *parts, ad_judged *list) {
+  for (size_t i = 0; i < parts->count; i++) {
+    ad_release(list[i].why.counts);
+    ad_release(list[i].why.errors);
+    ad_release(list[i].why.others);
+  }
+}

@@ -1,0 +1,58 @@
+/* Judging parts of dumped sums: whether a part is the combination of addends that its types say, and if not, which
+ * counts of the addends give it. */
+#ifndef DIFF_EXPLAIN_H
+#define DIFF_EXPLAIN_H
+#include "solve/combination.h"
+#include "solve/patterns.h"
+
+/* Sets of axes: a bit for each. */
+typedef struct ad_sets {
+  uint64_t bits[AD_DUMP_SETS / 64];
+} ad_sets;
+static inline int ad_sets_has(const ad_sets *sets, uint32_t axes) { return sets->bits[axes / 64] >> axes % 64 & 1; }
+
+enum { AD_OTHERS = 8 };
+typedef struct ad_explanation {
+  double *counts, *errors; /* one for each addend of the part's members, relative to the expected factor; errors: of the
+                              fit, infinite where only sums of counts are known */
+  int explains;            /* 1: the counts give the part, within rounding */
+  ad_dtype rounded;        /* the counts give the part only if it was rounded to this dtype; 0: whatever the rounding */
+  ad_sets groups;          /* the part is a sum over each of these sets of axes instead; empty: over none */
+  int by_group;            /* nothing but `groups` explains the part, and counts are those of the first set */
+  uint32_t untried;        /* cut axes over which a sum could not be tried: ranks along them sampled other elements */
+  double *others;          /* `other_count` further lists of counts that give the part too, the simplest first */
+  size_t other_count;      /* at most AD_OTHERS */
+  int more;                /* 1: more than AD_OTHERS lists of counts give the part */
+  int unfitted; /* counts were not fitted, since too many parts were before; nothing tried explains the part */
+  double left;  /* what is left of a part that no counts explain, if the expected combination is taken from it: its root
+                  mean square, relative to the larger one of both */
+  ad_found_patterns patterns; /* what else gives the part, if no counts do */
+  ad_fitness fitness; /* how well the counts give the part; without counts: how well the expected combination does */
+} ad_explanation;
+
+typedef struct ad_known ad_known; /* known.h */
+typedef struct ad_judged {
+  ad_part *part;
+  int holds;          /* 1: the part is the expected combination of addends */
+  ad_fitness fitness; /* how well the expected combination gives the part */
+  int apart;          /* 1: the part holds, and differs by more than rounding from a copy that holds too */
+  ad_explanation why; /* the counts that explain the part; set if the part does not hold */
+} ad_judged;
+
+/* The counts that are expected, one for each of the members' addends: 1, or, if ranks divided by different numbers,
+ * each addend's divisor over the mean. */
+void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out);
+/* Judges every part into `list`, which has parts->count entries; release it by ad_judged_clear. `known`: counts that
+ * explained earlier parameters of the dump. */
+ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) AD_CHECKED;
+void ad_judged_clear(const ad_parts *parts, ad_judged *list);
+/* Whether the rank has the same position as the holder on all of `axes`. */
+static inline int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes) {
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    if (axes >> axis & 1 && dump->position[rank][axis] != dump->position[holder][axis]) return 0;
+  return 1;
+}
+uint32_t ad_untried_axes(const ad_parts *parts,
+                         const ad_judged *list); /* `untried` of all parts that nothing explains */
+
+#endif

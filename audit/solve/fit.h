@@ -1,0 +1,41 @@
+/* Least squares: how often each addend was counted in a sum, and how accurately that is known. */
+#ifndef DIFF_FIT_H
+#define DIFF_FIT_H
+#include "read/part.h"
+
+/* The scalar product of each pair of addends of one parameter, over all elements of the parts that are fitted. */
+typedef struct ad_products {
+  size_t n;          /* number of addends */
+  double *gram;      /* n x n: products of the addends with each other */
+  double *with_sum;  /* n: product of each addend with the sum divided by the expected factor */
+  double sum_square; /* squared length of that sum */
+  double *rounded;   /* n: variances of the rounding errors in `with_sum` */
+  size_t rows;       /* number of elements */
+} ad_products;
+/* Reads the parts and computes their products. All parts of `list` have the same members. */
+ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, size_t count,
+                             ad_products *out) AD_CHECKED;
+/* Takes products that were computed elsewhere: `all` is (n+1) x (n+1), of n addends and, last, their sum, over `rows`
+ * elements; only its upper triangle is read. No rounding is assumed. */
+ad_status ad_products_from(const double *all, size_t n, size_t rows, ad_products *out) AD_CHECKED;
+size_t ad_products_zeros(const ad_products *products); /* number of addends that are zero */
+void ad_products_destroy(ad_products *products);
+/* out = gram * counts */
+void ad_products_multiply(const ad_products *products, const double *counts, double *out);
+/* Squared length of sum - (counts[0] * addend 0 + ...), where `multiplied` is gram * counts; not below 0. */
+double ad_products_distance(const ad_products *products, const double *counts, const double *multiplied);
+
+/* The result of a fit. */
+typedef struct ad_fit {
+  /* n each: counts and their standard errors; an infinite error: only this count's sum with others is known */
+  double *counts, *errors;
+  double residual; /* root mean square of what the counts leave of the sum, relative to the sum's */
+  size_t rank;     /* n: all addends can be told apart */
+} ad_fit;
+/* Finds among the counts that fit best those nearest to `prior`. */
+ad_status ad_fit_create(const ad_products *products, const double *prior, ad_fit *out) AD_CHECKED;
+void ad_fit_destroy(ad_fit *fit);
+
+enum { AD_FIT_MAX = 4096 }; /* addends; a fit of more takes too long */
+
+#endif

@@ -1,0 +1,10 @@
+/* Recognising sums that were made over another group of ranks than the types say. */
+#ifndef DIFF_GROUPS_H
+#define DIFF_GROUPS_H
+#include "solve/explain.h"
+
+/* Tries whether the part is a sum over other axes than its types say. The explanation gets the sets of axes whose sums
+ * give the part and, if nothing else explains the part, the counts of its addends in the first such sum. */
+ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) AD_CHECKED;
+
+#endif
