@@ -241,6 +241,56 @@ static void a_list_of_maps_is_printed_once_and_reads_back_as_the_same(void **sta
   ad_recipe_destroy(r);
 }
 
+/* A number that does not fit is answered with the nearest ones that do; where the lower one would be below 1, with the
+ * two above. */
+static void the_nearest_values_that_fit_are_told(void **state) {
+  static const struct {
+    const char *meshes, *set, *other, *facts[9]; /* other: a second value that is set, NULL: none */
+  } cases[] = {
+      {"encoder: dp=1, model: cp=2", "data.chars=9", NULL, {"data.chars", "cp=2", "4", "8", "9", "8", "12"}},
+      {"encoder: dp=1, model: cp=3", "data.chars=2", NULL, {"data.chars", "cp=3", "6", "8", "2", "4", "10"}},
+      {"encoder: dp=1, model: cp=5",
+       "data.chars=4",
+       "data.width=72",
+       {"data.chars", "cp=5", "10", "9", "4", "1", "11"}},
+      {"encoder: dp=1, model: cp=5",
+       "data.chars=3",
+       "data.width=72",
+       {"data.chars", "cp=5", "10", "9", "3", "1", "11"}},
+      {"encoder: dp=1, model: cp=5",
+       "data.chars=2",
+       "data.width=72",
+       {"data.chars", "cp=5", "10", "9", "2", "1", "11"}},
+      {"encoder: tp=3, model: dp=1", "model.encoder_heads=4", NULL, {"model.encoder_heads", "tp=3", "4", "6"}},
+      {"encoder: tp=3, model: dp=1", "model.encoder_heads=2", NULL, {"model.encoder_heads", "tp=3", "2", "3"}},
+      {"encoder: dp=1, model: dp=1", "model.encoder_heads=3", NULL, {"model.encoder_heads", "16", "3", "5.333"}},
+      {"encoder: dp=1, model: dp=1", "model.encoder_heads=16", NULL, {"model.encoder_heads", "16", "16", "1"}},
+      {"encoder: cp=9, model: dp=1", "model.patch=8", NULL, {"model.patch", "cp=9", "8", "9"}},
+      {"encoder: dp=1, model: dp=1", "model.patch=7", NULL, {"model.patch", "data.width", "64", "7", "63", "70"}},
+      {"encoder: dp=1, model: dp=1", "model.patch=65", NULL, {"model.patch", "data.width", "64", "65", "65", "130"}},
+      {"encoder: dp=2, model: dp=4",
+       "train.global_batch=6",
+       NULL,
+       {"train.global_batch", "6", "1", "1", "6", "4", "4", "8"}},
+      {"encoder: dp=2, model: dp=4",
+       "train.global_batch=3",
+       NULL,
+       {"train.global_batch", "3", "1", "1", "3", "4", "4", "8"}},
+      {"encoder: dp=2, model: dp=4",
+       "train.global_batch=13",
+       "train.microbatches=3",
+       {"train.global_batch", "13", "3", "3", "5", "4", "12", "24"}},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[1024];
+    const char *const sets[] = {cases[i].set, cases[i].other};
+    ad_recipe *recipe = NULL;
+    snprintf(text, sizeof text, "%smesh: {%s}\nplacement: disjoint\n", OCR, cases[i].meshes);
+    if (!ad_recipe_parse(text, "r.yaml", sets, sets[1] ? 2 : 1, &recipe)) fail_msg("%s: taken", sets[0]);
+    assert_says_in(cases[i].facts[0], ad_last_error(), cases[i].facts);
+  }
+}
+
 /* The decoder that is decomposed is trained first: by the keys that both have, and by those of `target` in the place of
  * `train`, on all ranks. Its end is kept, if no key says how often checkpoints are written. */
 static void a_pretraining_is_the_recipe_that_its_keys_say(void **state) {
@@ -525,6 +575,7 @@ int main(void) {
       cmocka_unit_test(a_kind_that_cannot_be_told_apart_is_not_registered),
       cmocka_unit_test(the_keys_of_a_program_stand_among_those_of_every_recipe),
       cmocka_unit_test(a_list_of_maps_is_printed_once_and_reads_back_as_the_same),
+      cmocka_unit_test(the_nearest_values_that_fit_are_told),
       cmocka_unit_test(a_pretraining_is_the_recipe_that_its_keys_say),
       cmocka_unit_test(no_other_program_knows_its_keys),
       cmocka_unit_test(kinds_are_listed_where_none_is_named),

@@ -104,10 +104,12 @@ static void check_encoder(const ad_ocr_options *ocr, const ad_mesh *mesh, const 
 
 static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
   long long width = ocr->lines.width, patch = ocr->patch;
-  if (width >= 1 && patch >= 1 && width % patch)
+  if (width >= 1 && patch >= 1 && width % patch) {
+    long long below = width / patch * patch, above = below + patch;
     ad_complain(to, "model.patch",
                 "must divide data.width: %lld is not a multiple of %lld; widths of %lld or %lld would do", width, patch,
-                width < patch ? patch : width / patch * patch, (width / patch + 1) * patch);
+                below ? below : above, below ? above : above + patch);
+  }
   if (ocr->lines.size_count != 2 && ocr->lines.size_count)
     ad_complain(to, "data.sizes", "must be two numbers, the least and the most, but there are %zu",
                 ocr->lines.size_count);
