@@ -233,6 +233,15 @@ static void bridges(void **state) {
   refused_call(ad_bridge_rows_multiple(&cut, &cut, &unsized, &rows), "ad_bridge_options", "size");
   assert_int_equal(rows, 7);
   assert_null(bridge);
+  ad_request request = {0};
+  refused(ad_bridge_forward(NULL, &array, &array), "bridge", "NULL");
+  refused(ad_bridge_backward(NULL, &array, &array), "bridge", "NULL");
+  refused(ad_bridge_post_forward(NULL, &array, &array, &request), "bridge", "NULL");
+  refused(ad_bridge_post_backward(NULL, &array, &array, &request), "bridge", "NULL");
+  must(ad_bridge_create(comm, &layout, &layout, NULL, &bridge));
+  refused(ad_bridge_post_forward(bridge, &array, &array, NULL), "out", "NULL");
+  refused(ad_bridge_post_backward(bridge, &array, &array, NULL), "out", "NULL");
+  ad_bridge_destroy(bridge);
 }
 
 static void experts(void **state) {

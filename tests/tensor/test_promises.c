@@ -114,6 +114,7 @@ static void products_and_norms_hold(void **state) {
   CHECK(linear, SHAPES(SHAPE(3, 2, 5, 4), SHAPE(2, 4, 3)));
   CHECK(linear_transposed, SHAPES(SHAPE(3, 2, 5, 4), SHAPE(2, 3, 4)));
   CHECK(embedding, SHAPES(SHAPE(2, 7, 4), SHAPE(2, 4, 3)), .below = (const int32_t[]){0, 7});
+  CHECK(embedding, SHAPES(SHAPE(2, 1, 4), SHAPE(1, 3)), .below = (const int32_t[]){0, 1}); /* of one row */
   CHECK(rms_norm, SHAPES(SHAPE(2, 5, 4), SHAPE(1, 4)));
   CHECK(rms_norm_unweighted, SHAPES(SHAPE(2, 5, 4)));
   CHECK(layer_norm, SHAPES(SHAPE(2, 5, 4), SHAPE(1, 4), SHAPE(1, 4)));
