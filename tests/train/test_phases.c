@@ -10,6 +10,7 @@
 #include "files/file.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "train/mistakes.h"
 #include "train/run.h"
 
 #define STEPPING ", global_batch: 7, microbatches: 3, lr: 1e-2"
@@ -534,6 +535,30 @@ static void a_module_that_cannot_be_made_is_named(void **state) {
   ad_recipe_destroy(of_one);
 }
 
+/* Whether copies of some module's gradients would count otherwise by their position on the other module's mesh: not where
+ * the meshes are one, nor where the same axes join the same ranks. */
+static void copies_that_differ_on_the_other_mesh_are_seen(void **state) {
+  static const struct {
+    const char *meshes;
+    int64_t ranks;
+    int differ;
+  } cases[] = {{MESHES_OF_SIX, 6, 1},
+               {"{front: dp_replicate=1 dp_shard=2, back: dp_shard=2 tp=1}", 2, 0},
+               {"{front: dp_replicate=2 dp_shard=1, back: dp_shard=2 tp=1}", 2, 0},
+               {"{front: dp_replicate=1 dp_shard=2, back: dp_shard=1 tp=2}", 2, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_recipe *recipe = two_recipe(cases[i].meshes, "", STEPPING, "");
+    ad_comm *comm;
+    ad_run *run;
+    must(ad_comm_open_dry(0, cases[i].ranks, &comm));
+    must(ad_run_create(comm, recipe, NULL, &run));
+    if (ad_copies_differ_on_other_mesh(run) != cases[i].differ) fail_msg("%s", cases[i].meshes);
+    ad_run_destroy(run);
+    ad_comm_close(comm);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 /* A schedule's REDUCE names the microbatch whose backward came last, or none; weights are computed once, and after the
  * inputs. Everything else is refused, for microbatch 0 as for others. */
 static void progress_refuses_what_is_out_of_turn(void **state) {
@@ -605,6 +630,7 @@ int main(void) {
                                       remove_folder),
       cmocka_unit_test(the_step_runs_on_paper),
       cmocka_unit_test(a_module_that_cannot_be_made_is_named),
+      cmocka_unit_test(copies_that_differ_on_the_other_mesh_are_seen),
       cmocka_unit_test(progress_refuses_what_is_out_of_turn),
       cmocka_unit_test(weights_that_cannot_be_written_are_told),
       cmocka_unit_test(a_program_that_holds_nothing_out_is_not_evaluated),

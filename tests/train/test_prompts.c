@@ -188,6 +188,28 @@ static void tokens_that_are_bytes_are_text(void **state) {
   }
 }
 
+/* Of a character that is cut off at the end, at most three bytes are left out; what is no character at all is replaced. */
+static void a_character_that_is_cut_off_is_left_out(void **state) {
+  static const struct {
+    int64_t token, count;
+    const char *text;
+  } cases[] = {{0xe2, 1, ""}, {0xe2, 2, ""}, {0xe2, 3, ""}, {0xe2, 4, "????"}, {'x', 1, "x"}, {'x', 4, "xxxx"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    sampling s = {0};
+    ad_recipe *recipe = recipe_of(GPT ", tied: false", BYTES, "dp=1", "[the]");
+    recipe->evaluate.prompt_tokens = cases[i].count;
+    begin(&s, recipe, 0);
+    answer_with(s.run, cases[i].token);
+    must(ad_prompts_sample(&s.prompts, s.run, 0));
+    has_tokens(0, (size_t)cases[i].count);
+    json_t *line = line_at(0);
+    const char *text = json_string_value(json_object_get(line, "text"));
+    assert_true(strncmp(text, cases[i].text, strlen(cases[i].text)) == 0 && !*text == !*cases[i].text);
+    json_decref(line);
+    end(&s);
+  }
+}
+
 /* A text ends with the first token that ends one, which is written too. */
 static void a_token_that_ends_a_text_is_its_last(void **state) {
   for (int ends = 0; ends < 2; ends++) {
@@ -349,6 +371,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       IN_FOLDER(each_prompt_has_a_line_for_each_evaluation),
       IN_FOLDER(tokens_that_are_bytes_are_text),
+      IN_FOLDER(a_character_that_is_cut_off_is_left_out),
       IN_FOLDER(a_token_that_ends_a_text_is_its_last),
       IN_FOLDER(text_is_encoded_and_numbers_are_not),
       IN_FOLDER(a_prompt_that_cannot_be_continued_is_named),
