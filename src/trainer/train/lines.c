@@ -73,7 +73,7 @@ static ad_status begin_file(FILE *file, void *context) {
   const earlier_lines *found = context;
   AD_TRY(ad_lines_probe(file, found->path));
   if (ftruncate(fileno(file), 0)) return ad_cannot_write(found->path, errno);
-  fwrite(found->text, 1, found->bytes, file);
+  if (found->bytes) fwrite(found->text, 1, found->bytes, file);
   return AD_OK;
 }
 
