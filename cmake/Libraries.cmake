@@ -1,4 +1,4 @@
-# Builds libaddend from the folders of src/core and libaddend_train from those of src/trainer, each shared and static.
+# Builds libaddend from the folders of core/ and audit/, and libaddend_train from those of src/trainer, each shared and static.
 # The trainer links the shared core, so a process that loads both has one core; no object is in both.
 # Each folder is an object library ad_FOLDER, with the files of its direct subfolders; deeper ones (comm/mpi/module) are
 # in no library. A test of a folder links AD_OBJECTS_UP_TO_FOLDER: the objects of this folder and of all folders before
@@ -60,7 +60,7 @@ endif()
 include(cmake/Kernels.cmake)
 include(cmake/Pages.cmake)
 
-ad_add_library(addend core src/core/exports.map ${AD_CORE_LIBRARIES})
+ad_add_library(addend core core/exports.map ${AD_CORE_LIBRARIES})
 set(AD_STATIC addend_static) # the program and the examples link this
 if(AD_TRAINER)
   ad_add_library(addend_train trainer src/trainer/exports.map ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})

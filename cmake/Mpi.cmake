@@ -3,8 +3,8 @@
 include(GNUInstallDirs)
 find_program(AD_MPICC_OPENMPI NAMES mpicc.openmpi HINTS /usr/lib64/openmpi/bin DOC "Open MPI's compiler wrapper")
 find_program(AD_MPICC_MPICH NAMES mpicc.mpich HINTS /usr/lib64/mpich/bin DOC "MPICH's compiler wrapper")
-set_source_files_properties(src/core/comm/mpi/launcher.c PROPERTIES COMPILE_DEFINITIONS AD_LIBRARY_FOLDER="${CMAKE_INSTALL_LIBDIR}")
-set_source_files_properties(src/core/comm/node.c src/core/comm/shm/file.c src/trainer/train/provenance.c src/core/binding/binding.c PROPERTIES COMPILE_DEFINITIONS AD_VERSION="${PROJECT_VERSION}")
+set_source_files_properties(core/comm/mpi/launcher.c PROPERTIES COMPILE_DEFINITIONS AD_LIBRARY_FOLDER="${CMAKE_INSTALL_LIBDIR}")
+set_source_files_properties(core/comm/node.c core/comm/shm/file.c src/trainer/train/provenance.c core/binding/binding.c PROPERTIES COMPILE_DEFINITIONS AD_VERSION="${PROJECT_VERSION}")
 
 set(AD_MPI_MODULES "")
 foreach(implementation openmpi mpich)
@@ -15,8 +15,8 @@ foreach(implementation openmpi mpich)
     add_custom_command(OUTPUT ${module}
       COMMAND ${CMAKE_COMMAND} -E env OMPI_CC=${CMAKE_C_COMPILER} MPICH_CC=${CMAKE_C_COMPILER}
         ${wrapper} -std=gnu11 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Werror -Wshadow
-        -I${CMAKE_SOURCE_DIR}/src/core ${CMAKE_SOURCE_DIR}/src/core/comm/mpi/module/transport.c -o ${module}
-      DEPENDS ${CMAKE_SOURCE_DIR}/src/core/comm/mpi/module/transport.c ${CMAKE_SOURCE_DIR}/src/core/comm/mpi/transport.h
+        -I${CMAKE_SOURCE_DIR}/core ${CMAKE_SOURCE_DIR}/core/comm/mpi/module/transport.c -o ${module}
+      DEPENDS ${CMAKE_SOURCE_DIR}/core/comm/mpi/module/transport.c ${CMAKE_SOURCE_DIR}/core/comm/mpi/transport.h
       COMMENT "Building the MPI module for ${implementation}" VERBATIM)
     list(APPEND AD_MPI_MODULES ${module})
   else()

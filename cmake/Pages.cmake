@@ -1,8 +1,8 @@
 # Builds the HTML pages into the libraries: an HTML file with styles and scripts inserted. Files that all pages share
-# are in src/core/files/.
+# are in core/files/.
 function(ad_add_page layer name page)
   set(source ${CMAKE_BINARY_DIR}/${name}.c)
-  set(parts ${CMAKE_SOURCE_DIR}/src/core/files/common.css ${CMAKE_SOURCE_DIR}/src/core/files/elements.js ${ARGN})
+  set(parts ${CMAKE_SOURCE_DIR}/core/files/common.css ${CMAKE_SOURCE_DIR}/core/files/elements.js ${ARGN})
   string(REPLACE ";" "|" listed "${parts}")
   add_custom_command(OUTPUT ${source}
     COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPAGE=${page} -DPARTS=${listed} -DOUT=${source} -P ${CMAKE_SOURCE_DIR}/cmake/page.cmake

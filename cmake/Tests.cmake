@@ -145,7 +145,7 @@ foreach(source ${programs})
 endforeach()
 if(TARGET mpi_sums)
   # The same program as if built with another version of the library: joining ranks of mpi_sums must be refused.
-  add_executable(mpi_sums_of_another_version tests/mpi/sums.c src/core/comm/node.c src/core/comm/shm/file.c)
+  add_executable(mpi_sums_of_another_version tests/mpi/sums.c core/comm/node.c core/comm/shm/file.c)
   target_compile_definitions(mpi_sums_of_another_version PRIVATE AD_BUILDING AD_NODE_VERSION="0.0.0" AD_SHM_VERSION="0.0.0")
   target_link_libraries(mpi_sums_of_another_version PRIVATE ${AD_STATIC})
 endif()

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "../array/values.h"
+#include "../../core/tests/array/values.h"
 #include "array/array.h"
 #include "base/seams.h"
 #include "check/planting.h"

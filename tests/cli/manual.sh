@@ -49,7 +49,7 @@ assert not missing, missing
 heads = "\n".join(line for line in options.splitlines() if line.startswith(".B"))
 assert named(heads) <= known, named(heads) - known
 variables = set()
-for path in [path for folder in ("src", "cli", "bench") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*.c", recursive=True)]:
+for path in [path for folder in ("core", "audit", "src", "cli", "bench") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*.c", recursive=True) if "/tests/" not in path]:
     variables |= set(re.findall(r'getenv\("(ADDEND_\w+)"\)', open(path).read()))
 own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend tells the processes that it starts
 assert len(variables) > 5, variables
@@ -60,14 +60,15 @@ assert not lacking, lacking
 planted = page.split("\n.SH PLANTED MISTAKES\n")[1].split("\n.SH ")[0].replace("\\-", "-")
 derived = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/src/trainer/check/planting.h").read())
 known = []
-for path in glob.glob(sys.argv[1] + "/src/**/*mistakes.c", recursive=True): known += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
+mistakes = [path for folder in ("core", "src") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*mistakes.c", recursive=True) if "/tests/" not in path]
+for path in mistakes: known += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
 lacking = [name for name in derived + known if f"\n.B {name}\n" not in planted]
 assert len(derived) >= 9 and len(known) > 20 and not lacking, (len(derived), len(known), lacking)
 
 # How long ranks are waited for, as the program has it.
 signals = page.split("\n.SH SIGNALS\n")[1].split("\n.SH ")[0]
 def constant(file, name): return int(re.search(r"\b" + name + r"\s*=\s*(\d+)", open(sys.argv[1] + file).read()).group(1))
-launcher = "/src/core/comm/launch.c"
+launcher = "/core/comm/launch.c"
 patience = constant("/cli/trainer/train.c", "PATIENCE_SECONDS")
 one_signal = constant(launcher, "ONE_SIGNAL_MILLISECONDS")
 grace, grace_of_signals = (constant(launcher, name) // 1000 for name in ("GRACE_MILLISECONDS", "SIGNAL_GRACE_MILLISECONDS"))

@@ -77,7 +77,7 @@ run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10; says out 
 run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10 --lower; says out 102 "rank 0"
 
 # Tables of PyTorch: compute actions alone, and lowered with communication.
-fixtures=$source/tests/schedule/pytorch
+fixtures=$source/core/tests/schedule/pytorch
 for table in "$fixtures"/*.csv; do
   case $table in */1f1b.csv | */interleaved-zb-deferred.comms.csv) continue ;; esac
   run 0 check "$table" --json

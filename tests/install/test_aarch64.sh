@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that on aarch64 layouts and diff work and ranks are refused (src/core/comm/processor.c). The sources of layouts
+# Tests that on aarch64 layouts and diff work and ranks are refused (core/comm/processor.c). The sources of layouts
 # and diff must compile without headers that only Linux or only x86-64 has; then the core is built for aarch64, and its
 # tests of layouts, files and diff, and `addend diff`, run under qemu. Compiler: aarch64-linux-gnu-gcc if it is
 # installed, else zig. Debian's libraries for aarch64 are fetched into the user's cache folder. Without qemu-user or
@@ -37,8 +37,8 @@ for header in sys/prctl.h sys/syscall.h sys/signalfd.h sys/eventfd.h sys/epoll.h
   echo "#error \"$header is Linux's or x86-64's alone\"" >"$work/poison/$header"
 done
 flags=(-std=gnu11 -D_GNU_SOURCE -DAD_BUILDING -DAD_VERSION="\"0\"" -Wall -Wextra -Werror -Wno-unused-parameter -c
-  "-I$work/poison" "-I$source/core/include" "-I$source/audit/include" "-I$source/src/core" "-I$source/audit" -isystem "$work/include")
-for folder in src/core/{base,kernels,mesh,layout,files} audit/{read,solve,say}; do
+  "-I$work/poison" "-I$source/core/include" "-I$source/audit/include" "-I$source/core" "-I$source/audit" -isystem "$work/include")
+for folder in core/{base,kernels,mesh,layout,files} audit/{read,solve,say}; do
   layer=${folder##*/}
   sources=()
   for file in "$source/$folder"/*.c; do
@@ -76,7 +76,7 @@ cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_S
   -DRANDOM123_INCLUDE="$work/include" -DCMOCKA_INCLUDE="$work/include" -DCMOCKA_LIBRARY="$libraries/libcmocka.so" \
   -DAD_MPICC_OPENMPI= -DAD_MPICC_MPICH= >"$work/log" 2>&1 || fail "cmake for aarch64"
 targets=(addend_cli addend_static test_comm_processor)
-for test in "$source"/tests/{mesh,layout,files}/test_*.c "$source"/audit/tests/*/test_*.c; do
+for test in "$source"/core/tests/{mesh,layout,files}/test_*.c "$source"/audit/tests/*/test_*.c; do
   name=$(basename "$test" .c)
   targets+=("test_$(basename "$(dirname "$test")")_${name#test_}")
 done

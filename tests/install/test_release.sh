@@ -29,7 +29,7 @@ python3 "$tree/script/check-layers" >"$work/log" 2>&1 || fail "script/check-laye
 cmake -S "$tree" -B "$work/build" -G Ninja -DCMAKE_C_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Debug -DAD_TRAINER=OFF -DAD_TESTS=ON \
   >"$work/log" 2>&1 || fail "cmake"
 targets=(addend_cli)
-for test in "$tree"/tests/{mesh,layout,array}/test_*.c; do
+for test in "$tree"/core/tests/{mesh,layout,array}/test_*.c; do
   name=$(basename "$test" .c)
   targets+=("test_$(basename "$(dirname "$test")")_${name#test_}")
 done

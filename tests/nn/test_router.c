@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../array/values.h"
+#include "../../core/tests/array/values.h"
 #include "addend/experts.h"
 #include "ranks.h"
 

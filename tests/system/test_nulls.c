@@ -1,6 +1,6 @@
 /* Tests every public function that can fail, header by header: a required argument that is NULL is refused by its name
  * in the header, and nothing is changed; so are sizes, types and numbers that are not valid. Functions of comm.h are in
- * tests/comm/test_calls.c. */
+ * core/tests/comm/test_calls.c. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

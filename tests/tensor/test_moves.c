@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
-#include "../array/values.h"
+#include "../../core/tests/array/values.h"
 #include "addend/tensor.h"
 #include "ranks.h"
 #include "says.h"

@@ -1,5 +1,5 @@
 /* Tests what the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The type rules
- * themselves are tested in tests/layout. */
+ * themselves are tested in core/tests/layout. */
 #include <stdio.h>
 #include "says.h"
 #include "base/seams.h"

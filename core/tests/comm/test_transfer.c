@@ -413,7 +413,7 @@ static int record(ad_comm *comm, void *context) {
   CHECK_OK(send_to(comm, 0, 5, &value, 1));
   CHECK_OK(ad_comm_post_transfer(comm, &transfer, &request));
   CHECK_OK(ad_comm_flight_record(comm, &text));
-  CHECK_TEXT_SAYS(text, "#1", "1 f32", "rank 0", "tag 5", "{0}", "tests/comm/test_transfer.c");
+  CHECK_TEXT_SAYS(text, "#1", "1 f32", "rank 0", "tag 5", "{0}", "core/tests/comm/test_transfer.c");
   CHECK_TEXT_SAYS(text, "#2", "1 f32", "tag -4", "{0}", "here.c:1");
   free(text);
   CHECK(ad_comm_bytes(comm) == 8);
@@ -509,7 +509,7 @@ static int wait_in_a_circle(ad_comm *comm, void *context) {
   float value = 0;
   int64_t own = ad_comm_rank(comm), size = ad_comm_size(comm);
   CHECK_STATUS(receive_from(comm, (own + 1) % size, 7, &value, 1), AD_CYCLE);
-  CHECK_FACTS("rank 0", size > 1 ? "rank 1" : "rank 0", "tag 7", "tests/comm/test_transfer.c");
+  CHECK_FACTS("rank 0", size > 1 ? "rank 1" : "rank 0", "tag 7", "core/tests/comm/test_transfer.c");
   return 0;
 }
 

@@ -1,5 +1,5 @@
 /* The internal interface: functions that libaddend exports beside its public API, only for libaddend_train of the same
- * version. src/core/exports.map lists them, header by header; script/check-layers compares both libraries with that
+ * version. core/exports.map lists them, header by header; script/check-layers compares both libraries with that
  * list. */
 #ifndef BASE_INTERNAL_H
 #define BASE_INTERNAL_H

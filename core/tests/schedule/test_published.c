@@ -14,11 +14,11 @@ static ad_table *made(const char *name, int stages, int microbatches, int ranks,
   return table;
 }
 
-/* A table of tests/schedule/pytorch. */
+/* A table of core/tests/schedule/pytorch. */
 static ad_table *of_pytorch(const char *name) {
   char path[512];
   ad_table *table;
-  snprintf(path, sizeof path, "%s/tests/schedule/pytorch/%s.csv", AD_TEST_SOURCE, name);
+  snprintf(path, sizeof path, "%s/core/tests/schedule/pytorch/%s.csv", AD_TEST_SOURCE, name);
   assert_int_equal(ad_table_read(path, &table, NULL), AD_OK);
   return table;
 }

@@ -433,7 +433,7 @@ static int record(ad_comm *comm, void *context) {
   for (int i = 0; i < 100; i++) CHECK(noise[i] = memset(malloc(40 + (size_t)i), 1, 40 + (size_t)i));
   CHECK_OK(ad_comm_flight_record(comm, &text));
   for (int i = 0; i < 100; i++) free(noise[i]);
-  CHECK_TEXT_SAYS(text, "all_reduce(sum)", "1 f32", "{2,1,0}", "tests/comm/test_ranks.c");
+  CHECK_TEXT_SAYS(text, "all_reduce(sum)", "1 f32", "{2,1,0}", "core/tests/comm/test_ranks.c");
   free(text);
   return 0;
 }

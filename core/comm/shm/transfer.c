@@ -1,5 +1,5 @@
 /* Posts, matches and moves transfers. What they look like in the file, and the path of one message, is in envelope.h. The
- * states of a parcel are tried in every order by tests/comm/test_parcel.c. */
+ * states of a parcel are tried in every order by core/tests/comm/test_parcel.c. */
 #include "comm/shm/transfer.h"
 
 #include <string.h>

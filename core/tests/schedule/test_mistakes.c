@@ -378,7 +378,7 @@ static void try_all(const char *name, int stages, int ranks, int microbatches, i
 static void try_file(const char *name, ad_table_pairs pairs) {
   char path[512];
   ad_table *table;
-  snprintf(path, sizeof path, "%s/tests/schedule/pytorch/%s.comms.csv", AD_TEST_SOURCE, name);
+  snprintf(path, sizeof path, "%s/core/tests/schedule/pytorch/%s.comms.csv", AD_TEST_SOURCE, name);
   if (ad_table_read(path, &table, NULL)) fail_msg("%s", ad_last_error());
   lists all = lists_of(table, pairs);
   ad_table_destroy(table);
