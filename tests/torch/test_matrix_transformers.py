@@ -169,7 +169,7 @@ class Small(unittest.TestCase):
     def test_an_adapter_has_this_rank_s_part(self):
         whole, own = torch.nn.Linear(4, 6, bias=False), torch.nn.Linear(4, 3, bias=False)
         with mock.patch("torch.distributed.get_rank", lambda: 1):
-            _variants.fill(own, whole)
+            _variants.fill(own, dict(whole.named_parameters()))
         self.assertTrue(torch.equal(own.weight, whole.weight[3:]))
 
     def test_numbers_of_microbatches(self):
@@ -288,6 +288,9 @@ class Shifted(torch.nn.Module):
         out.logits = out.logits + self.shift
         return out
 
+    def unload(self):
+        return self.base
+
 
 def sharded_adapters(adapted, model):
     """The model with adapters, each of which FSDP2 is told of."""
@@ -358,6 +361,21 @@ class Cells(unittest.TestCase):
             found = self.of_variant("lora", adapted)
             self.assertEqual(found.verdict, verdict, found.why)
             self.assertEqual([param["name"] for param in found.report["params"]], ["shift"])
+
+    def test_ranks_load_the_weights_that_one_process_has_below_its_adapters(self):
+        """A model that is made once more on a rank, where numbers are f64, may be another one."""
+        base, made = _transformers._Small.base, itertools.count()
+
+        def other(small, *told):
+            model = base(small, *told)
+            with torch.no_grad():
+                next(model.parameters()).mul_(1 + 0.1 * next(made))
+            return model
+
+        with mock.patch.object(_transformers._Small, "base", other):
+            adapted = mock.patch.object(_variants, "adapted", functools.partial(Shifted, averages=True))
+            found = self.of_variant("lora", adapted)
+        self.assertEqual(found.verdict, MATCHES, found.why)
 
     @unittest.skipUnless(_variants.has_peft(), "this python3 has no PEFT")
     def test_lora_of_peft(self):

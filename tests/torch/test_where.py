@@ -295,7 +295,7 @@ class Microbatches(unittest.TestCase):
             self.assertEqual(len(found.module("a").gradients["gin"]), count * calls)
             self.assertEqual({*found.module("a").values}, {"in", "out"})
             self.assertEqual({*found.module("a").gradients}, {"gin", "gout"})
-            self.assertEqual({key[2] for key, _ in found._gradients}, {"gout"})
+            self.assertEqual({key[2] for key, _ in found._gradients}, {"gin", "gout"})
             self.assertIsNone(found.forward())
             self.assertFalse(found.hands_on_wrong())
             for at in range(count * calls):
@@ -450,7 +450,8 @@ class Backward(unittest.TestCase):
             (through, ("b.c", "b", "a"), ("b.c", "backward", (), None)),
             (through, ("b", "a"), ("b", "backward", (), None)),
             (around, ("b", "a"), ("b", "backward", (), None)),
-            (around, (), ("b.c", "backward", ("tp",), None)),  # inputs that need none are not lost
+            (around, (), ("a", "backward", (), None)),  # inputs that need none are not lost, and a's output has the sum
+            ({**around, **of("a", ("gout",), addend)}, (), ("b.c", "backward", ("tp",), None)),
             (behind, ("a",), ("", "backward", (), None)),  # nothing comes to a
         ):
             found = modules(changes, ungiven=ungiven)
@@ -563,6 +564,110 @@ class Backward(unittest.TestCase):
         self.assertFalse(found.calls("a", "forward", tp))
         for module, count in (("b", 1), ("b.c", 1), ("a", 1), ("", 2), ("c", 0)):
             self.assertEqual(len(found.begins("forward", module, "", tp, None).collectives), count, module)
+
+
+class Fates(unittest.TestCase):
+    """A block `b` adds its input to the output of its layers `b.c` and `b.d`, which take that input, or what `a.n`
+    returns, or what no module shows. Each layer hands back addends."""
+
+    DRAWN = numpy.random.default_rng(8).standard_normal((6, 4, 3))
+    C, D, REST = DRAWN[0], DRAWN[1], DRAWN[2]  # what the layers hand back in one process, and what else comes to x
+    PARTS = ({"b.c": DRAWN[3], "b.d": DRAWN[4]}, {"b.c": C - DRAWN[3], "b.d": D - DRAWN[4]})  # the same on ranks
+
+    def modules(self, given, shown="b", parts=PARTS, layers=("b.c", "b.d"), twice=False):
+        """given(rank): the gradient of the layers' input. `shown`: the module that shows it, "": none does; `twice`:
+        a module returns that input as it takes it."""
+        x, y = self.DRAWN[5], WHOLE["b", "out"]
+        own = {"b.c": self.C, "b.d": self.D}
+        right = self.REST + sum(own[name] for name in layers)
+        places = [("", "in", y), ("b", "in", x if shown == "b" else 2 * x)]
+        places += [("b.n", "out", x)] * (shown == "b.n") + [("b.i", "in", x), ("b.i", "out", x)] * twice
+        places += [(name, "in", x) for name in layers] + [("b", "out", y), ("", "out", y)]
+        gradients = [("", "gout", y, None), ("b", "gout", y, None)]
+        gradients += [(name, "gin", own[name], lambda rank, name=name: parts[rank][name]) for name in layers]
+        gradients += [("b.n", "gout", right, given)] * (shown == "b.n")
+        gradients += [("b", "gin", right, given if shown != "b.n" else lambda rank: right + rank + 1)]
+        order = [(name, 0, kind, 0) for name, kind, *_ in places + gradients]
+        whole = Record(values=dict(zip(order, (one[2] for one in places + gradients))), order=order)
+        ranks = {}
+        for rank in range(2):
+            values = dict(whole.values)
+            values.update({(name, 0, kind, 0): of(rank) for name, kind, _, of in gradients if of is not None})
+            ranks[rank] = Record(values=values, order=order)
+            ranks[rank].kinds.update({name: name for name in ("", "b", "b.c", "b.d", "b.n", "b.i")})
+        return _where.Modules(whole, ranks, TP, {0: 1.0, 1: 1.0}, BOUND, Factors(TP), 1)
+
+    def hold(self, table, **told):
+        for name, (given, module, readings) in table.items():
+            with self.subTest(name, **told):
+                found = self.modules(given, **told).backward({"b.e.weight": ""}, {})
+                self.assertEqual((found.module, found.place, found.readings), (module, "backward", readings))
+                self.assertEqual(found.axes, ("tp",) if "missing sum" in readings else ())
+
+    def of(self, c=None, d=None, rest=None):
+        """The gradient of the layers' input, with these in place of the layers' sums and of what else comes to it."""
+        chosen = (self.C if c is None else c, self.D if d is None else d, self.REST if rest is None else rest)
+        return lambda rank: sum(one(rank) if callable(one) else one for one in chosen)
+
+    def test_what_became_of_addends_that_a_layer_hands_back(self):
+        parts, none = self.PARTS, 0 * self.C
+
+        def own(name):
+            return lambda rank: parts[rank][name]
+
+        for shown in "b", "b.n":
+            self.hold(
+                {
+                    "the sum is missing": (self.of(own("b.c"), own("b.d")), "b.d", ("missing sum",)),
+                    "of one alone": (self.of(own("b.c")), "b.c", ("missing sum",)),
+                    "lost on all": (self.of(none, none), "b", ("lost gradient",)),
+                    "lost on one": (self.of(lambda rank: self.C * rank), "b", ("lost gradient",)),
+                    "averaged": (self.of(self.C / 2, self.D / 2), "b", ()),
+                    "the rest is lost": (self.of(rest=none), "b", ()),
+                    "the rest is lost on one": (self.of(rest=lambda rank: self.REST * rank), "b", ()),
+                    "the rest is another": (self.of(rest=NOISE), "b", ()),
+                },
+                shown=shown,
+            )
+
+    def test_a_missing_sum_is_seen_to_the_bound(self):
+        for by, readings in ((0.9, ("missing sum",)), (-0.9, ("missing sum",)), (1.1, ()), (-1.1, ())):
+            right = self.REST + self.C
+
+            def given(rank, by=by, right=right):
+                found = self.REST + self.PARTS[rank]["b.c"]
+                found[0, 0] += by * BOUND * abs(right).max()
+                return found
+
+            found = self.modules(given, layers=("b.c",)).backward({"b.e.weight": ""}, {})
+            self.assertEqual(found.readings, readings, by)
+
+    def test_zeros_of_all_ranks_but_one_are_lost_or_their_addends(self):
+        lone = ({"b.c": self.C}, {"b.c": 0 * self.C})
+        given = self.of(lambda rank: lone[rank]["b.c"], 0 * self.D)
+        for shown in "b", "b.n":
+            found = self.modules(given, shown, lone, ("b.c",)).backward({"b.e.weight": ""}, {})
+            self.assertEqual((found.module, found.readings), ("b.c", ("missing sum", "lost gradient")))
+
+    def test_both_readings_where_no_module_shows_the_tensor(self):
+        parts = self.PARTS
+        either, drawn = ("missing sum", "lost gradient"), self.DRAWN[4]
+        self.hold(
+            {
+                "ranks differ": (lambda rank: drawn * (2 + rank), "b.c", either),
+                "ranks are alike": (lambda rank: drawn, "b", ()),
+                "one rank is right": (lambda rank: self.REST + self.C + rank * drawn, "b", ()),
+                "an addend around it": (lambda rank: drawn if rank else self.REST + self.C - drawn, "b.c", either[:1]),
+            },
+            shown="",
+            parts=parts,
+            layers=("b.c",),
+        )
+
+    def test_both_readings_where_a_module_returns_what_it_takes(self):
+        given = self.of(0 * self.C, 0 * self.D)
+        found = self.modules(given, layers=("b.c",), twice=True).backward({"b.e.weight": ""}, {})
+        self.assertEqual((found.module, found.readings), ("b.c", ("missing sum", "lost gradient")))
 
 
 class Order(unittest.TestCase):

@@ -172,11 +172,12 @@ class _Small:
     def parallelize(self, model: Any, mesh: Any) -> nn.Module:
         """`check`'s function of this name: saves the model (rank 0 writes), and loads it on every rank."""
         is_lora = self.layout.variant == _variants.LORA
-        (self.base() if is_lora else model).save_pretrained(self.folder)
+        values = dict(model.named_parameters())
+        (model.unload() if is_lora else model).save_pretrained(self.folder)
         dist.barrier()
         made: nn.Module = self._varied(self.loaded(torch.float64))
         if is_lora:
-            _variants.fill(made, model)
+            _variants.fill(made, values)
         return made
 
 

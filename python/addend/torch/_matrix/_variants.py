@@ -41,10 +41,9 @@ def adapted(model: Any) -> Any:
     return get_peft_model(model, config).train(model.training)
 
 
-def fill(model: nn.Module, whole: nn.Module) -> None:
+def fill(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
     """Gives a rank's trained parameters the values that they have in the whole model. One that was made for this rank's
     part of a layer, and is no DTensor, gets this rank's part; there is one axis of ranks."""
-    values = dict(whole.named_parameters())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:

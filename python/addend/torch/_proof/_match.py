@@ -214,6 +214,9 @@ class Gradient:
 
     axes: FrozenSet[str] = frozenset()
     factor: Optional[float] = 1.0
+    lone: bool = False  # of the ranks to sum over, one alone has more than zeros
+    partly: bool = False  # wrong, but right on some ranks
+    alike: FrozenSet[str] = frozenset()  # if it is wrong: the axes along which all ranks have the same
 
     @property
     def right(self) -> bool:
@@ -255,11 +258,30 @@ def gradient_of(
     for some in axes.subsets():
         if some & value.axes or not _pending(parts, value, right, tops, axes, some, bound):
             continue
-        return Gradient(some)
+        return Gradient(some, lone=all(_is_lone(parts, fibre) for fibre in axes.fibres(some, sorted(parts))))
+    partly = any(close(parts[rank], right[rank], bound, tops[rank]) for rank in parts if numpy.any(right[rank]))
+    alike = frozenset(name for name in axes.names if _are_alike(parts, value, axes, name, bound))
     factors = [factor_of(parts[rank], right[rank], bound) for rank in parts if numpy.any(right[rank])]
     if factors and all(f is not None and abs(f - (factors[0] or 0)) <= 1e-6 * abs(f) + 1e-12 for f in factors):
-        return Gradient(factor=max(factors, key=lambda f: abs((f or 0) - 1)))  # a rank of factor 1 hides no other's
-    return Gradient(factor=None)
+        worst = max(factors, key=lambda f: abs((f or 0) - 1))  # a rank of factor 1 hides no other's
+        return Gradient(factor=worst, partly=partly, alike=alike)
+    return Gradient(factor=None, partly=partly, alike=alike)
+
+
+def _is_lone(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> bool:
+    """Whether no more than one of these ranks has anything but zeros."""
+    return sum(bool(numpy.any(parts[rank])) for rank in fibre) <= 1
+
+
+def _are_alike(parts: Dict[int, NDArray[numpy.float64]], value: Value, axes: Axes, name: str, bound: float) -> bool:
+    """Whether all ranks along an axis have the same gradient of the same part of the value."""
+    for fibre in axes.fibres(frozenset([name]), sorted(parts)):
+        first = fibre[0]
+        scale = largest(parts[first])
+        for rank in fibre[1:]:
+            if not same(value.index[rank], value.index[first]) or not close(parts[rank], parts[first], bound, scale):
+                return False
+    return True
 
 
 def _pending(

@@ -11,7 +11,7 @@ import numpy
 from addend.torch._proof import _match
 from addend.torch._proof._calls import sites
 from addend.torch._proof._report import Begins
-from addend.torch._proof._trace import Call, Key
+from addend.torch._proof._trace import Call, Key, gradient_key
 from addend.torch._proof._where import Modules, Nothing
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Site:
 
     def link(self, key: Key, side: str, values: Dict[Key, NDArray[numpy.float64]]) -> None:
         """Notes a module's value as input (`side` "before") or output ("after"), if the first rank's calls have it."""
-        value, gradient = values[key], values.get(_gradient(key))
+        value, gradient = values[key], values.get(gradient_key(key))
         calls = next(iter(self.calls.values()))
         call = next((call for call in calls if _has(call.takes if side == "before" else call.gives, value)), None)
         if call is None:
@@ -172,6 +172,8 @@ class Places:
         lacking = frozenset(begins.axes) & handed_back.axes if begins.factor is None else Nothing
         if given is None:
             return None
+        if (handed_back.wrong or lacking) and self._hands_back_a_copy(site):
+            return False  # what is wrong comes from another user of its input
         if handed_back.wrong or lacking:
             return True
         return False if handed_back.right else None
@@ -199,13 +201,24 @@ class Places:
         key, calls = site.before[0], site.firsts
         if any(not _copies(call) or len(call.gradients_given) != 1 for call in calls.values()):
             return None
-        value, whole = self.modules.value(key), self.modules.whole.values.get(_gradient(key))
-        if value is None or whole is None or set(calls) - set(value.index):
+        found = self._compared({rank: call.gradients_given[0] for rank, call in calls.items()}, key)
+        return None if found is None else State(found.wrong, found.axes if found.pending else Nothing)
+
+    def _hands_back_a_copy(self, site: Site) -> bool:
+        """Whether the call's output equals its input, and it hands back one process's gradient of its output."""
+        calls = site.firsts
+        if not site.after or any(not _copies(call) or len(call.gradients) != 1 for call in calls.values()):
+            return False
+        found = self._compared({rank: call.gradients[0] for rank, call in calls.items()}, site.after[0])
+        return found is not None and found.right
+
+    def _compared(self, parts: Dict[int, NDArray[numpy.float64]], key: Key) -> Optional[_match.Gradient]:
+        """What these gradients are, as gradients of a module's input or output; None: unknown."""
+        value, whole = self.modules.value(key), self.modules.whole.values.get(gradient_key(key))
+        if value is None or whole is None or set(parts) - set(value.index):
             return None
-        parts = {rank: call.gradients_given[0] for rank, call in calls.items()}
         scales = {rank: self.modules.scale(rank, 0) for rank in parts}
-        found = _match.gradient_of(parts, value, whole, self.modules.axes, scales, self.modules.bound)
-        return State(found.wrong, found.axes if found.pending else Nothing)
+        return _match.gradient_of(parts, value, whole, self.modules.axes, scales, self.modules.bound)
 
     # -- calls that sum over ranks, which can be judged without modules
 
@@ -253,10 +266,6 @@ class Places:
             if not _has(own, call.gradients_given[0]):
                 return False
         return True
-
-
-def _gradient(key: Key) -> Key:
-    return (key[0], key[1], _BACK[key[2]], key[3])
 
 
 def _has(some: Sequence[NDArray[numpy.float64]], value: NDArray[numpy.float64]) -> bool:

@@ -40,6 +40,7 @@ class Begins:
     calls: Tuple[str, ...] = ()  # calls (autograd Functions, conversions, collectives) one of which is wrong
     step: Optional[int] = None  # of the optimizer, counted from 1
     param: str = ""  # the parameter or buffer whose values are wrong before the first step
+    readings: Tuple[str, ...] = ()  # "missing sum", "lost gradient": what may be the matter with addends, if any
 
 
 @dataclasses.dataclass(frozen=True)

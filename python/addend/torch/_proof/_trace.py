@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 Key = Tuple[str, int, str, int]  # module, call, kind (in, out, gin, gout), which of its tensors
 
 
+def gradient_key(key: Key) -> Key:
+    """The key of the gradient of a module's input or output."""
+    return (key[0], key[1], f"g{key[2]}", key[3])
+
+
+def value_key(key: Key) -> Key:
+    """The key of the input or output that a gradient is of."""
+    return (key[0], key[1], key[2][1:], key[3])
+
+
+def is_inside(name: str, around: str) -> bool:
+    """Whether a module is another one, by its name, or inside it."""
+    return not around or name == around or name.startswith(f"{around}.")
+
+
 def tensors(value: Any, floating: bool = True) -> List[torch.Tensor]:
     """The floating tensors in a module's arguments or result, in order; or those of integers and booleans."""
     if isinstance(value, torch.Tensor):

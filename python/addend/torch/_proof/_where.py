@@ -12,13 +12,15 @@ import numpy
 from addend.torch._proof import _match, _words
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._factors import Factors
+from addend.torch._proof._fates import Fate, Fates
 from addend.torch._proof._report import Begins
-from addend.torch._proof._trace import Key, Record
+from addend.torch._proof._trace import Key, Record, gradient_key, is_inside, value_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Nothing: FrozenSet[str] = frozenset()
+MISSING, LOST = "missing sum", "lost gradient"  # readings of addends that are not summed, or do not arrive
 
 
 @dataclasses.dataclass
@@ -74,7 +76,8 @@ class Modules:
         self.scales: Dict[Tuple[int, int], float] = {}
         self._averaged, self._factors = averaged, factors
         self._values: Dict[Tuple[Key, int], Optional[_match.Value]] = {}
-        self._gradients: Dict[Tuple[Key, int], _match.Gradient] = {}  # of outputs
+        self._fates = Fates(self)
+        self._gradients: Dict[Tuple[Key, int], _match.Gradient] = {}
         self._find_values()
         self._find_scales()
         self._find_gradients()
@@ -149,7 +152,7 @@ class Modules:
     def _find_scales(self) -> None:
         """Finds by what each rank's loss was multiplied, from the gradient of the model's output."""
         for key, microbatch in self._keys(("gout",)):
-            value = self._values.get((_value_key(key), microbatch))
+            value = self._values.get((value_key(key), microbatch))
             if key[0] or value is None:
                 continue
             whole = self.whole.values[key]
@@ -162,6 +165,48 @@ class Modules:
         """The number of the first of the ranks' microbatches that belong to the same batch of one process as a call."""
         return key[1] * self._batches // self._whole_calls[key[0]] * self.microbatches(key[0])
 
+    # -- what Fates asks for
+
+    def addends(self, name: str, axes: FrozenSet[str]) -> List[Tuple[Key, int]]:
+        """The inputs of a module, each with the microbatch, whose gradients are addends over these axes."""
+        return [
+            (value_key(key), microbatch)
+            for (key, microbatch), gradient in self._gradients.items()
+            if key[0] == name and key[2] == "gin" and gradient.pending and gradient.axes & axes
+        ]
+
+    def needs_gradient(self, key: Key, microbatch: int) -> bool:
+        """Whether a module's input or output has a gradient in one process and has, or needs, one on a rank."""
+        own, gradient = self._key(key, microbatch), gradient_key(key)
+        if gradient not in self.whole.values:
+            return False
+        records = list(self.ranks.values())
+        lost = any(own in (record.unused if key[2] == "out" else record.ungiven) for record in records)
+        return lost or bool(self._parts(gradient, microbatch))
+
+    def gradient(self, key: Key, microbatch: int) -> Optional[_match.Gradient]:
+        return self._gradients.get((key, microbatch))
+
+    def ranks_with(self, key: Key, microbatch: int) -> List[int]:
+        return sorted(self._parts(key, microbatch))
+
+    def index(self, key: Key, microbatch: int, rank: int) -> Optional[_match.Index]:
+        """The indices of one process's input or output that a rank has; None: unknown."""
+        value = self._values.get((key, microbatch))
+        return None if value is None else value.index.get(rank)
+
+    def part(self, key: Key, microbatch: int, rank: int) -> Optional[NDArray[numpy.float64]]:
+        """A rank's gradient of a value that it has: zeros if it has none."""
+        values = self.ranks[rank].values
+        value = values.get(self._key(value_key(key), microbatch))
+        return None if value is None else values.get(self._key(key, microbatch), numpy.zeros_like(value))
+
+    def scale_of(self, key: Key, microbatch: int, rank: int) -> float:
+        """The factor of the loss of which a rank's gradient of this value is."""
+        return self.scale(rank, microbatch + self._batch(key))
+
+    # -- about one module
+
     def value(self, key: Key) -> Optional[_match.Value]:
         """What a module's input or output is on all ranks, in the first microbatch."""
         return self._values.get((key, 0))
@@ -171,12 +216,13 @@ class Modules:
 
     def _find_gradients(self) -> None:
         for key, microbatch in self._keys(("gin", "gout")):
-            value = self._values.get((_value_key(key), microbatch))
+            value = self._values.get((value_key(key), microbatch))
             parts = self._parts(key, microbatch)
-            if not parts and key[2] == "gout" and self._parts(_value_key(key), microbatch):
+            if not parts and key[2] == "gout" and self._parts(value_key(key), microbatch):
                 self.module(key[0]).without = True
             if value is None or not parts or any(rank not in value.index for rank in parts):
                 continue
+            parts.update(self._ungiven(key, microbatch, [rank for rank in value.index if rank not in parts]))
             scales = {rank: self.scale(rank, microbatch + self._batch(key)) for rank in parts}
             whole = self.whole.values[key]
             gradient = _match.gradient_of(parts, value, whole, self.axes, scales, self.bound)
@@ -186,15 +232,24 @@ class Modules:
                 again = _match.gradient_of(all_passes, value, whole, self.axes, scales, self.bound)
                 gradient = gradient if again.wrong else again
             self.module(key[0]).gradients.setdefault(key[2], []).append(gradient)
-            if key[2] == "gout":
-                self._gradients[key, microbatch] = gradient
+            self._gradients[key, microbatch] = gradient
+
+    def _ungiven(self, key: Key, microbatch: int, ranks: Sequence[int]) -> Dict[int, NDArray[numpy.float64]]:
+        """Zeros as the gradient on those of the ranks that need one and got none, while others got one."""
+        theirs = self._key(value_key(key), microbatch)
+        records = {rank: self.ranks[rank] for rank in ranks}
+        return {
+            rank: numpy.zeros_like(record.values[theirs])
+            for rank, record in records.items()
+            if theirs in (record.unused if key[2] == "gout" else record.ungiven)
+        }
 
     def _find_keepers(self) -> None:
         """Finds the modules that get a gradient of their inputs in one process, and none on any rank, although the
         ranks' inputs need one."""
         lost: Dict[str, bool] = {}
         for key, microbatch in self._keys(("gin",)):
-            theirs = self._key(_value_key(key), microbatch)
+            theirs = self._key(value_key(key), microbatch)
             holders = [record for record in self.ranks.values() if theirs in record.values]
             if holders and self.whole.values[key].any():
                 is_lost = all(theirs in record.ungiven for record in holders)
@@ -239,14 +294,17 @@ class Modules:
             for inside, when, what, _ in record.collectives
         )
 
-    def begins(self, place: str, module: str, text: str, axes: FrozenSet[str], factor: Optional[float]) -> Begins:
+    def begins(
+        self, place: str, module: str, text: str, axes: FrozenSet[str], factor: Optional[float], *readings: str
+    ) -> Begins:
         record = next(iter(self.ranks.values()))
         inside: Dict[str, None] = {}
         for where, when, what, line in record.collectives:
             if is_inside(where, module):
                 inside[f"{when}, {what} ({line})"] = None
         names = tuple(name for name in self.axes.names if name in axes)
-        return Begins(module, place, text, names, factor, record.places.get(module, ""), tuple(inside)[:8])
+        where, collectives = record.places.get(module, ""), tuple(inside)[:8]
+        return Begins(module, place, text, names, factor, where, collectives, readings=readings)
 
     def _outwards(self, name: str, kind: str, other: str, avoid: str) -> str:
         """The module in which a sum is missing: `name`, whose result is an addend, or a module around it, if similar
@@ -306,9 +364,8 @@ class Modules:
         start = self._unsummed(ordered, "forward", "out", "in", end, name)
         if start is not None:
             axes = self.found[start].pending("out")
-            return self.begins(
-                "forward", start, f"{self._own_part(axes)}: a sum over it is missing behind `{start}`", axes, None
-            )
+            text = f"{self._own_part(axes)}: a sum over it is missing behind `{start}`"
+            return self.begins("forward", start, text, axes, None, MISSING)
         assert first is not None
         given = self._given_integers(first.name)
         if given is not None:
@@ -409,7 +466,7 @@ class Modules:
             axes, parent = module.pending(kind), self.parent(module.name)
             if not axes or axes & module.pending(other) or module.wrong(kind) or module.lost(kind) or parent is None:
                 continue
-            if not self.settled(parent, kind) and not (phase == "backward" and self._is_kept(parent)):
+            if not self.settled(parent, kind) and self._is_unsummed(module, phase, parent):
                 found.append(module.name)
         if not found:
             return None
@@ -417,6 +474,25 @@ class Modules:
         outer = self._outwards(start, kind, other, first)
         above = self.parent(outer)
         return None if above is not None and self.calls(above, phase, self.found[outer].pending(kind)) else outer
+
+    def _is_unsummed(self, module: Module, phase: str, parent: str) -> bool:
+        """Whether a module's addends may be those that nobody sums, although the module around it is wrong, too."""
+        if phase == "backward":
+            fate = self._fates.of(module, module.pending("gin"))
+            return fate in (Fate.MISSING, Fate.EITHER) and not self._is_kept(parent)
+        axes, same = module.pending("out"), []
+        for key, microbatch in self._values:
+            if key[0] == module.name and key[2] == "out":
+                same += [(other, microbatch) for other in self.whole.values if self._takes(other, key)]
+        return not any(self._is_whole(self._values.get(one), axes) for one in same)
+
+    def _takes(self, key: Key, output: Key) -> bool:
+        """Whether a module takes, or a module around one returns, what that one returns, in one process."""
+        is_other = key[0] != output[0] and (key[2] == "in" or key[2] == "out" and is_inside(output[0], key[0]))
+        return is_other and numpy.array_equal(self.whole.values[key], self.whole.values[output])
+
+    def _is_whole(self, value: Optional[_match.Value], axes: FrozenSet[str]) -> bool:
+        return value is not None and not axes & value.axes
 
     def _is_kept(self, name: Optional[str]) -> bool:
         """Whether a module hands nothing back, or one around it does not before any hands something back."""
@@ -450,17 +526,21 @@ class Modules:
         if root is None or root.lost("out"):
             return None
         axes = root.pending("gout") - root.pending("out")
-        wrong = [key for (key, _), gradient in self._gradients.items() if not key[0] and gradient.wrong]
+        given = {key: gradient for (key, _), gradient in self._gradients.items() if key[0] == "" and key[2] == "gout"}
+        wrong = [key for key, gradient in given.items() if gradient.wrong]
         if not wrong and not axes:
             return None
-        last = self._last(wrong[0] if wrong else next(key for key, _ in self._gradients if not key[0]))
+        last = self._last(wrong[0] if wrong else next(iter(given)))
         text = f"the gradient that the loss hands to {f'`{last}`' if last else 'the output of the model'} is "
         text += "wrong" if wrong else f"on {self.axes.text(axes)} each rank's own addend: a sum is missing"
-        return dataclasses.replace(self.begins("loss", "", text, axes, None), module=last)
+        is_lone = not wrong and any(gradient.lone for gradient in given.values())
+        text += _OTHERS_LOST if is_lone else ""
+        readings = () if wrong else _readings(is_lone)
+        return dataclasses.replace(self.begins("loss", "", text, axes, None, *readings), module=last)
 
     def _last(self, key: Key) -> str:
         """The innermost module that returns this output of the model; "" if none does."""
-        output = self.whole.values[_value_key(key)]
+        output = self.whole.values[value_key(key)]
         outputs = [other for other in self.whole.order if other[0] and other[2] == "out"]
         same = [other[0] for other in outputs if numpy.array_equal(self.whole.values[other], output)]
         return max(same, key=lambda name: name.count("."), default="")
@@ -489,8 +569,16 @@ class Modules:
             axes = self.found[start].pending("gin")
             text = f"what it hands back is on {self.axes.text(axes)} each rank's own addend: a sum over it is missing "
             text += f"in the backward behind `{start}`"
-            return self.begins("backward", start, text, axes, None)
-        return self._described(first) if first is not upstream else self._given_addend(first)
+            is_lone = any(gradient.lone for gradient in self.found[start].gradients["gin"])
+            is_either = is_lone or self._fates.of(self.found[start], axes) is Fate.EITHER
+            text += (_OTHERS_LOST if is_lone else ", or it is lost or changed there") if is_either else ""
+            return self.begins("backward", start, text, axes, None, *_readings(is_either))
+        if first is upstream:
+            return self._given_addend(first)
+        inner = [
+            m for m in ordered if m is not first and is_inside(m.name, first.name) and m.backward <= first.backward
+        ]
+        return (self._between(inner) if first.wrong("gin") else None) or self._described(first, inner)
 
     def _first_wrong(self, module: Module) -> bool:
         is_wrong = module.wrong("gin") or module.keeps or bool(module.params)
@@ -504,12 +592,15 @@ class Modules:
                 continue
             if module.without:
                 text = f"the gradient of its output is right, and none comes to `{module.name}`"
-                return self.begins("backward", around, text, Nothing, None)
+                return self.begins("backward", around, text, Nothing, None, LOST)
             factors = {gradient.factor for gradient in module.gradients["gout"]}
             factor = factors.pop() if len(factors) == 1 else None
             text = f"the gradient of its output is right, what it hands back to `{module.name}` is "
             text += "not" if factor is None else f"{_words.times(factor)} what it should be{self._factors.text(factor)}"
-            return self.begins("backward", around, text, self._factors.axes(factor), factor)
+            lost = self._lost(ordered)
+            return self.begins(
+                "backward", around, text + lost, self._factors.axes(factor), factor, *[LOST] * bool(lost)
+            )
         return None
 
     def _given_addend(self, module: Module) -> Optional[Begins]:
@@ -522,7 +613,9 @@ class Modules:
             return self.behind()
         text = f"what it hands back to `{module.name}` is on {self.axes.text(axes)} each rank's own addend: "
         text += "a sum over it is missing"
-        return self.begins("backward", around, text, axes, None)
+        is_lone = any(gradient.lone for gradient in module.gradients["gout"])
+        text += _OTHERS_LOST if is_lone else ""
+        return self.begins("backward", around, text, axes, None, *_readings(is_lone))
 
     def _given_addends(self, ordered: Sequence[Module], late: Mapping[str, FrozenSet[str]]) -> Optional[Module]:
         """The first module with a parameter whose gradient lacks a sum because the gradient of its output does."""
@@ -538,7 +631,12 @@ class Modules:
             return True
         return self._unsummed(ordered, "backward", "gin", "gout", len(self.whole.order), "") is not None
 
-    def _described(self, first: Module) -> Begins:
+    def _lost(self, modules: Sequence[Module]) -> str:
+        """That the addends of one of these modules are lost; ""."""
+        lost = [module.name for module in modules if self._fates.of(module, module.pending("gin")) is Fate.LOST]
+        return f"; what `{lost[-1]}` hands back is lost, on some ranks or on all" if lost else ""
+
+    def _described(self, first: Module, inner: Sequence[Module]) -> Begins:
         factors = {g.factor for kind in ("gin",) for g in first.gradients.get(kind, ()) if g.wrong}
         if len(factors) == 1 and None not in factors:
             factor = factors.pop()
@@ -548,28 +646,30 @@ class Modules:
             )
             text += self._factors.text(factor)
             return self.begins("backward", first.name, text, self._factors.axes(factor), factor)
+        lost = ""
         if first.keeps:
             text = f"no gradient is handed back through `{first.name}`" if first.name else "it hands back no gradient"
             text += ": its inputs need one, have one in one process, and get none on any rank"
         elif first.wrong("gin"):
             text = "the gradient of its output is right, what it hands back is not: "
             text += "neither the whole's, nor a part, nor an addend"
+            lost = self._lost(inner)
+            text += lost
         else:
             names = ", ".join(f"`{name}`" for name in first.params[:3])
             text = f"the gradient of its output is right, that of {names} is not"
-        return self.begins("backward", first.name, text, Nothing, None)
+        return self.begins("backward", first.name, text, Nothing, None, *[LOST] * bool(lost or first.keeps))
 
     def tensors(self) -> Dict[str, str]:
         """For each module whose output is not one process's: what the output is, in words."""
         return {m.name: m.shown["out"] for m in self.found.values() if m.shown.get("out", "whole") != "whole"}
 
 
-def is_inside(name: str, around: str) -> bool:
-    return not around or name == around or name.startswith(f"{around}.")
+_OTHERS_LOST = ", or the other ranks' is lost (one rank alone has more than zeros)"
 
 
-def _value_key(key: Key) -> Key:
-    return (key[0], key[1], key[2][1:], key[3])
+def _readings(is_either: bool) -> Tuple[str, ...]:
+    return (MISSING, LOST) if is_either else (MISSING,)
 
 
 def _siblings(record: Record, key: Key) -> List[NDArray[numpy.float64]]:
