@@ -1,4 +1,4 @@
-# Builds libaddend from the folders of core/ and audit/, and libaddend_train from those of src/trainer, each shared and static.
+# Builds libaddend from the folders of core/ and audit/, and libaddend_train from those of train, each shared and static.
 # The trainer links the shared core, so a process that loads both has one core; no object is in both.
 # Each folder is an object library ad_FOLDER, with the files of its direct subfolders; deeper ones (comm/mpi/module) are
 # in no library. A test of a folder links AD_OBJECTS_UP_TO_FOLDER: the objects of this folder and of all folders before
@@ -11,7 +11,7 @@ function(ad_add_layers library)
     add_library(ad_${layer} OBJECT ${sources})
     target_compile_definitions(ad_${layer} PRIVATE AD_BUILDING)
     if(library STREQUAL trainer)
-      target_include_directories(ad_${layer} PRIVATE src/trainer ${AD_TRAINER_INCLUDES})
+      target_include_directories(ad_${layer} PRIVATE train ${AD_TRAINER_INCLUDES})
     endif()
     list(APPEND own $<TARGET_OBJECTS:ad_${layer}>)
     list(APPEND AD_OBJECTS $<TARGET_OBJECTS:ad_${layer}>)
@@ -63,7 +63,7 @@ include(cmake/Pages.cmake)
 ad_add_library(addend core core/exports.map ${AD_CORE_LIBRARIES})
 set(AD_STATIC addend_static) # the program and the examples link this
 if(AD_TRAINER)
-  ad_add_library(addend_train trainer src/trainer/exports.map ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})
+  ad_add_library(addend_train trainer train/exports.map ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})
   target_link_libraries(addend_train PUBLIC addend)
   target_link_libraries(addend_train_static PUBLIC addend_static)
   set(AD_STATIC addend_train_static)

@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 find_program(AD_MPICC_OPENMPI NAMES mpicc.openmpi HINTS /usr/lib64/openmpi/bin DOC "Open MPI's compiler wrapper")
 find_program(AD_MPICC_MPICH NAMES mpicc.mpich HINTS /usr/lib64/mpich/bin DOC "MPICH's compiler wrapper")
 set_source_files_properties(core/comm/mpi/launcher.c PROPERTIES COMPILE_DEFINITIONS AD_LIBRARY_FOLDER="${CMAKE_INSTALL_LIBDIR}")
-set_source_files_properties(core/comm/node.c core/comm/shm/file.c src/trainer/train/provenance.c core/binding/binding.c PROPERTIES COMPILE_DEFINITIONS AD_VERSION="${PROJECT_VERSION}")
+set_source_files_properties(core/comm/node.c core/comm/shm/file.c train/step/provenance.c core/binding/binding.c PROPERTIES COMPILE_DEFINITIONS AD_VERSION="${PROJECT_VERSION}")
 
 set(AD_MPI_MODULES "")
 foreach(implementation openmpi mpich)

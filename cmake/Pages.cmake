@@ -14,7 +14,7 @@ endfunction()
 set(say ${CMAKE_SOURCE_DIR}/audit/say)
 ad_add_page(say ad_map_page ${say}/map.html ${say}/map.css ${say}/map.js)
 if(AD_TRAINER)
-  set(report ${CMAKE_SOURCE_DIR}/src/trainer/report)
+  set(report ${CMAKE_SOURCE_DIR}/train/report)
   ad_add_page(report ad_report_page ${report}/page.html ${report}/page.css ${report}/shapes.js ${report}/page.js
     ${DYGRAPHS_FOLDER}/dygraph.min.js ${DYGRAPHS_FOLDER}/dygraph.css)
 endif()

@@ -4,7 +4,7 @@
 
 #include "module/module.h"
 #include "measured.h"
-#include "train/run.h"
+#include "step/run.h"
 
 struct bench_shards {
   ad_recipe *recipe;

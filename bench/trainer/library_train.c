@@ -6,7 +6,7 @@
 #include "measured.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
-#include "train/run.h"
+#include "step/run.h"
 
 static const char RECIPE[] =
     "name: bench\n"

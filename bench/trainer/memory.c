@@ -3,7 +3,7 @@
 #include "module/module.h"
 #include "program/program.h"
 #include "memory.h"
-#include "train/run.h"
+#include "step/run.h"
 
 #include <errno.h>
 #include <ftw.h>

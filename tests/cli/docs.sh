@@ -6,7 +6,7 @@ source=$2
 python3 - "$source" <<'P'
 import glob, os, re, sys
 os.chdir(sys.argv[1])
-FOLDERS = "core audit train src tests script cmake docs cli bench python examples recipes".split()
+FOLDERS = "core audit train tests script cmake docs cli bench python examples recipes".split()
 PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("*/docs/*.md") + glob.glob("docs/measured/*.md") + ["tests/README.md"])
 wrong = []
 found = dict.fromkeys("paths pages names links functions laws".split(), 0) # how many each pattern below finds
@@ -27,7 +27,7 @@ def check_paths(page, folders):
         found["pages" if folders == "docs|audit/docs" else "paths"] += 1
         if not exists(path): complain(page, f"there is no {path}")
 for page in files: # comments, and what is built of which file
-    if page.endswith((".c", ".h", ".cmake", ".map")) and "tests/" not in page or page.startswith("script/"): check_paths(page, "src|core|audit")
+    if page.endswith((".c", ".h", ".cmake", ".map")) and "tests/" not in page or page.startswith("script/"): check_paths(page, "core|audit|train")
 for page in files: # pages that comments send readers to
     if page.endswith((".c", ".h", ".py", ".sh", ".cmake", ".yaml")): check_paths(page, "docs|audit/docs")
 for page in PAGES:
@@ -55,7 +55,7 @@ for number, text in zip(numbers, sections[1::2]):
     parts = re.split(r"^\*\*(Checked|Stops|Held by):\*\*", text, flags=re.M)
     if parts[1::2] != ["Checked", "Stops", "Held by"]: complain(LAWS, f"law {number} has the parts {parts[1::2]}")
     elif not all("`" in part for part in parts[2::2]): complain(LAWS, f"law {number} has a part that names nothing")
-    for path, listed in re.findall(r"`((?:src|core|audit|tests)/[\w/.-]+)`\s+\(([^()]*)\)", text):
+    for path, listed in re.findall(r"`((?:core|audit|train|tests)/[\w/.-]+)`\s+\(([^()]*)\)", text):
         for function in re.findall(r"`(\w+)`", listed):
             found["functions"] += 1
             if os.path.exists(path) and not re.search(r"^\w[^;\n]*\b%s\(" % function, read(path), re.M):

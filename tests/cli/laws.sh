@@ -18,7 +18,7 @@ import json, re, sys
 
 def plain(text):
     """One line without what differs between builds and runs: numbers of lines, ratios, the first rank, the way to the sources."""
-    text = re.sub(r"(?:\.\./|/[\w./-]*/)(?=(?:src|core|audit)/)", "", " ".join(text.split()))
+    text = re.sub(r"(?:\.\./|/[\w./-]*/)(?=(?:core|audit|train)/)", "", " ".join(text.split()))
     text = re.sub(r"(?<=\.c:)\d+|(?<=ratio )[-0-9.e+]+|^rank \d+: ", "", text)
     return without_late_ranks(text) if text.startswith("collectives do not match") else text
 

@@ -49,7 +49,7 @@ assert not missing, missing
 heads = "\n".join(line for line in options.splitlines() if line.startswith(".B"))
 assert named(heads) <= known, named(heads) - known
 variables = set()
-for path in [path for folder in ("core", "audit", "src", "cli", "bench") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*.c", recursive=True) if "/tests/" not in path]:
+for path in [path for folder in ("core", "audit", "train", "cli", "bench") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*.c", recursive=True) if "/tests/" not in path]:
     variables |= set(re.findall(r'getenv\("(ADDEND_\w+)"\)', open(path).read()))
 own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend tells the processes that it starts
 assert len(variables) > 5, variables
@@ -58,9 +58,9 @@ assert not lacking, lacking
 
 # Every mistake that is planted: the operators of derived ones, and the known ones by name.
 planted = page.split("\n.SH PLANTED MISTAKES\n")[1].split("\n.SH ")[0].replace("\\-", "-")
-derived = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/src/trainer/check/planting.h").read())
+derived = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/train/check/planting.h").read())
 known = []
-mistakes = [path for folder in ("core", "src") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*mistakes.c", recursive=True) if "/tests/" not in path]
+mistakes = [path for folder in ("core", "train") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*mistakes.c", recursive=True) if "/tests/" not in path]
 for path in mistakes: known += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
 lacking = [name for name in derived + known if f"\n.B {name}\n" not in planted]
 assert len(derived) >= 9 and len(known) > 20 and not lacking, (len(derived), len(known), lacking)

@@ -9,7 +9,7 @@ export PYTHONPATH=$source/tests/cli PYTHONDONTWRITEBYTECODE=1
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
 . "$source/tests/support/says.sh"
-models=$source/tests/architecture/models
+models=$source/train/tests/architecture/models
 for _ in $(seq 500); do echo "words and more words"; done >text
 cat >recipe.yaml <<'Y'
 name: tiny

@@ -23,7 +23,7 @@ fi
 bf16() { "$addend" train "$source/recipes/fsdp-4-bf16.yaml" --set train.steps=2 --out "$1" >out 2>err || fail "train: $(cat err)"; }
 bf16 run
 said=$(grep -c "^addend: .*bf16" err || true)
-# bf16 products are faster than f32 with matrix units, and on AMD's Zen 4 and 5 (src/trainer/products/gemm_choice.c).
+# bf16 products are faster than f32 with matrix units, and on AMD's Zen 4 and 5 (train/products/gemm_choice.c).
 expected=1
 if has amx_bf16 && has amx_tile; then expected=0; fi
 if has AuthenticAMD && has avx512_bf16; then expected=0; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests `addend sample`: prompts as numbers, bytes and text; where it stops; what it refuses. That its tokens are those
-# of Transformers is tested in tests/export.
+# of Transformers is tested in train/tests/export.
 #   sample.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that the check does not claim too much: a planted mistake that changes nothing is reported as without effect,
-# with the reason, and the mistakes beside it as caught. (tests/check/test_own_program.c tests a mistake that survives,
+# with the reason, and the mistakes beside it as caught. (train/tests/check/test_own_program.c tests a mistake that survives,
 # which fails the check.)
 set -eu
 addend=$1 source=$2

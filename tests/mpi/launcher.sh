@@ -156,7 +156,7 @@ for first in 3 2; do
   kill -STOP "$stopped"
   waits_for "rank 0 .*$stopped"
   says_facts "$work/out" "rank 0" "process $stopped"
-  [ "$first" -eq 3 ] || waits_for "rank 2 .* \\(core\\|src\\)/" # rank 2 is alone on the other node
+  [ "$first" -eq 3 ] || waits_for "rank 2 .* \\(core\\|train\\)/" # rank 2 is alone on the other node
   kill -CONT "$stopped"
   ends_when_killed 2
 done

@@ -1,6 +1,6 @@
 """Make the fixtures decompose-* anew: decompositions of a decoder, with the sources of their adversary, and their
 final results, in the way in which generate.py makes those of gpt. Formulas, streams of draws and initial values are
-those of src/trainer/program/decompose/model.h and docs/pools.md.
+those of train/program/decompose/model.h and docs/pools.md.
 """
 import fnmatch
 import math
@@ -87,7 +87,7 @@ PASSES = ("target", "masked", "rounded", "stochastic", "unmasked", "random", "la
 # ---- replacing a matrix product by a function ----
 
 class Lower(torch.autograd.Function):
-    """The backward of ad_lower, as src/trainer/program/decompose/operations.h states it."""
+    """The backward of ad_lower, as train/program/decompose/operations.h states it."""
 
     @staticmethod
     def forward(context, x):

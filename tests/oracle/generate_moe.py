@@ -1,7 +1,7 @@
 """Make the fixtures moe-* anew: mixtures of experts with balancing loss, balancing bias and limited capacity, in the
 way in which generate.py makes those of gpt.
 
-This program is written from the documents alone: src/trainer/program/moe/moe.h (ad_moe_options: formulas, names,
+This program is written from the documents alone: train/program/moe/moe.h (ad_moe_options: formulas, names,
 shapes, capacity, bias, balancing loss), docs/moe.md ("Balance", "A limit"), the manual page (the keys' defaults; in
 metrics.jsonl tokens, dropped and imbalance), and what generate.py names. Choices are torch.topk's, which orders equal
 scores as it likes: so no two scores may be nearly equal.

@@ -1,7 +1,7 @@
 """Make the fixtures ocr-* anew: an encoder of pictures and a decoder whose first tokens are the pictures, in the way
 in which generate.py makes those of gpt.
 
-This program is written from the documents alone: src/trainer/program/ocr/ocr.h (ad_ocr_options: patches, sequence,
+This program is written from the documents alone: train/program/ocr/ocr.h (ad_ocr_options: patches, sequence,
 targets, names, the encoder's widths, which line stands where), data.h (ad_line_options, ad_line_data_draw), and what
 generate.py names. The drawing of lines is not compared: addend's library, which is the argument, draws them for both.
 """

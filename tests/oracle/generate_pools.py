@@ -1,6 +1,6 @@
 """Make the fixtures pools-* anew: three steps of decompose, from initial weights drawn as the documents say.
 
-This program is written from the documents alone: src/trainer/program/decompose/model.h (ad_decompose_options:
+This program is written from the documents alone: train/program/decompose/model.h (ad_decompose_options:
 formulas, order of sites, sources, initial values; and the decoder above it), operations.h (ad_lower_at, ad_upper_at),
 array.h (ad_array_uniform), data.h (draws and samples), optim.h (ad_adamw_step, ad_schedule), and the manual page's
 defaults. Names in the fixtures are those of audit/docs/dumps.md, "What a proof computed". README.md says how to start it.

@@ -3,7 +3,7 @@
  * shared ranks. */
 #include <unistd.h>
 #include <jansson.h>
-#include "train/run.h"
+#include "step/run.h"
 #include "training.h"
 
 #define POOLS(ci, block, blocks, adv) \

@@ -5,7 +5,7 @@
 #include "program/ocr/ocr.h"
 #include "training.h"
 #include "program/program.h"
-#include "train/run.h"
+#include "step/run.h"
 
 #define CUTS_SEQUENCE "model.sequence_parallel=true"
 

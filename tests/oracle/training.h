@@ -13,7 +13,7 @@
 #include "addend/data.h"
 #include "module/module.h"
 #include "program/program.h"
-#include "train/run.h"
+#include "step/run.h"
 #include "draw.h"
 #include "numbers.h"
 #include "ranks.h"

@@ -19,7 +19,7 @@
 #include "module/module.h"
 #include "reduce/plan.h"
 #include "says.h"
-#include "train/run.h"
+#include "step/run.h"
 
 #define must(call)                                        \
   do {                                                    \

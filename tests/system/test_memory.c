@@ -15,7 +15,7 @@
 
 #include "base/process.h"
 #include "plan/plan.h"
-#include "train/run.h"
+#include "step/run.h"
 
 #define must(call)                                        \
   do {                                                    \

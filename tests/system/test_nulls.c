@@ -22,7 +22,7 @@
 #include "reduce/contract.h"
 #include "reduce/count.h"
 #include "says.h"
-#include "train/run.h"
+#include "step/run.h"
 
 /* A message about an argument names the function that was called, as the header has it, and none inside the library. */
 static void names_the_call(const char *call, int line) {

@@ -12,7 +12,7 @@
 #include "base/seams.h"
 #include "module/module.h"
 #include "plan/plan.h"
-#include "train/run.h"
+#include "step/run.h"
 
 #define must(call)                                        \
   do {                                                    \

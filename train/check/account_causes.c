@@ -1,0 +1,208 @@
+/* Turns what the account of a step says of a parameter into the causes that a proof names. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "check/account.h"
+#include "check/computed.h"
+#include "check/no_axis.h"
+#include "say/cause.h"
+#include "module/module.h"
+#include "step/run.h"
+
+/* Kinds of causes that only `addend diff` has, and the proof's kind for each. */
+static const struct {
+  const char *name;
+  ad_cause_kind kind;
+} kinds[] = {{"own_only", AD_CAUSE_PARTIAL},
+             {"last_microbatch", AD_CAUSE_MISSING},
+             {"earlier_microbatches_divided", AD_CAUSE_AVERAGED},
+             {"divided_by_own_count", AD_CAUSE_AVERAGED}};
+
+static ad_cause_kind kind_of(const char *name) {
+  for (int kind = 0; kind <= AD_CAUSE_UNKNOWN; kind++)
+    if (!strcmp(name, ad_cause_name((ad_cause_kind)kind))) return (ad_cause_kind)kind;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (!strcmp(name, kinds[i].name)) return kinds[i].kind;
+  return AD_CAUSE_UNKNOWN;
+}
+
+/* The axes of mesh `own` that span the same ranks as `axes` of another view of that mesh; 0: none do. */
+static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
+  ad_axes in_own[AD_AXIS_COUNT], in_view[AD_AXIS_COUNT], same = 0, covered = 0;
+  int pairs = ad_mesh_common_sets(own, view, in_own, in_view);
+  for (int i = 0; i < pairs; i++) {
+    if (in_view[i] & ~axes) continue;
+    same |= in_own[i];
+    covered |= in_view[i];
+  }
+  return covered == axes ? same : 0;
+}
+
+/* Finds the list of axes in `text` that names exactly these axes, in any order. Returns its start, and its characters
+ * in *length. */
+static const char *find_axes(const char *text, ad_axes axes, size_t *length) {
+  char names[80];
+  ad_axes named;
+  for (const char *at = text; *at; at += *length ? *length : 1) {
+    *length = strspn(at, "abcdefghijklmnopqrstuvwxyz_,");
+    size_t own = *length && at[*length - 1] == ',' ? *length - 1 : *length;
+    if (!own || own >= sizeof names) continue;
+    snprintf(names, sizeof names, "%.*s", (int)own, at);
+    if (ad_axes_parse(names, &named) || named != axes) continue;
+    *length = own;
+    return at;
+  }
+  return NULL;
+}
+
+/* Replaces the axes of a cause, also where its text names them. */
+static void rename_axes(ad_cause *cause, ad_axes to) {
+  char text[sizeof cause->text], names[80];
+  size_t length;
+  const char *at = find_axes(cause->text, cause->axes, &length);
+  cause->axes = to;
+  if (!at) return;
+  snprintf(text, sizeof text, "%.*s%s%s", (int)(at - cause->text), cause->text, ad_axes_print(to, names, sizeof names),
+           at + length);
+  memcpy(cause->text, text, sizeof text);
+}
+
+/* A dump calls axes by their names in the first view that has them, and may mix two views. Renames a cause's axes to
+ * those of the parameter's own mesh. */
+static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_cause *cause) {
+  const ad_mesh *own = at->spec->layout.mesh;
+  ad_axes kept = cause->axes & ad_mesh_large(own), others = cause->axes & ~kept;
+  if (!others) return;
+  for (size_t i = 0; i < prover->param_count; i++) {
+    ad_run_param other = ad_run_param_at(prover->run, i);
+    if (other.module != at->module) continue;
+    ad_axes same = same_in(own, other.spec->layout.mesh, others);
+    if (!same) continue;
+    rename_axes(cause, kept | same);
+    return;
+  }
+}
+
+/* ---- turning a diff's document into causes ---- */
+
+/* Adds the cause that one JSON object of the judgement describes. */
+static void add_cause(const json_t *judged, const json_t *document, ad_causes *out) {
+  const char *kind, *axes, *text, *place = NULL;
+  double factor = NAN;
+  ad_axes over = 0;
+  if (json_unpack((json_t *)(uintptr_t)document, "{s:s, s:s, s:s, s?:s}", "kind", &kind, "axes", &axes, "text", &text,
+                  "place", &place))
+    json_unpack((json_t *)(uintptr_t)document, "{s:s, s:s, s:s}", "kind", &kind, "axes", &axes, "text", &text);
+  const json_t *number = json_object_get(document, "factor");
+  if (json_is_number(number)) factor = json_number_value(number);
+  if (!*axes || ad_axes_parse(axes, &over)) over = 0;
+  ad_cause *cause = ad_causes_add(out, kind_of(kind), over, factor, "%s", text);
+  snprintf(cause->place, sizeof cause->place, "%s", place ? place : "");
+  if (!over && strcmp(cause->place, AD_MICROBATCHES) != 0) cause->no_axis = ad_no_axis_of_counts(judged);
+}
+
+/* Replaces the causes by one, if ranks divided their losses by different counts. The axes are those of the counts,
+ * whatever the parameter's view. */
+static void say_own_count(const ad_told_counts *counts, ad_causes *causes) {
+  char names[80];
+  if (!counts->within && !counts->beside) return;
+  causes->count = 0;
+  if (counts->within)
+    ad_causes_add(causes, AD_CAUSE_AVERAGED, counts->within, NAN,
+                  "each rank divided its loss by its own count: the sum of counts over %s was left out, or made over "
+                  "fewer ranks",
+                  ad_axes_print(counts->within, names, sizeof names));
+  else
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, counts->beside, NAN,
+                  "ranks along %s have the same rows to count, and divided their losses by different counts: they read "
+                  "other rows, or counted them otherwise",
+                  ad_axes_print(counts->beside, names, sizeof names));
+}
+
+/* Takes the causes of a wrong sum from the diff's judgement of a parameter. There are none if the sum is as its types
+ * say, or if no counts of addends explain it. */
+static void take_causes(const json_t *judged, ad_causes *out) {
+  const json_t *cause = json_object_get(judged, "cause"), *several = json_object_get(judged, "possible_causes");
+  size_t i;
+  const json_t *one;
+  out->count = 0;
+  if (json_is_object(cause)) add_cause(judged, cause, out);
+  json_array_foreach(several, i, one) add_cause(judged, one, out);
+}
+
+static int is_kind(const json_t *judged, const char *kind) {
+  const char *own = json_string_value(json_object_get(judged, "kind"));
+  return own && !strcmp(own, kind);
+}
+
+/* Whether no counts of the addends give the sum. What else gives it is said of a job's own collectives, and a check
+ * knows its transitions better. */
+static int has_no_counts(const json_t *judged) {
+  static const char *const open[] = {"unexplained",      "other_operation", "shifted",
+                                     "other_parameters", "other_rows",      "one_rank"};
+  for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+    if (is_kind(judged, open[i])) return 1;
+  return 0;
+}
+
+static const json_t *find(const json_t *document, const char *name) {
+  const json_t *params = json_object_get(document, "params"), *param;
+  size_t i;
+  json_array_foreach(params, i, param) {
+    const char *own = json_string_value(json_object_get(param, "name"));
+    if (own && !strcmp(own, name)) return param;
+  }
+  return NULL;
+}
+
+/* Whether the sum is that of its addends. Copies along axes that nothing is summed over differ only if what ranks
+ * handed in differs. */
+static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_axes differs) {
+  ad_axes reduced = ad_proof_reduced_axes(&at->spec->layout);
+  if (is_kind(judged, "right") || is_kind(judged, "identical_addends")) return 1;
+  return (is_kind(judged, "own_only") || is_kind(judged, "replicas_differ")) && differs && !(differs & reduced);
+}
+
+/* Takes the cause if each microbatch's addends are the reference's but for one factor: the addends are wrong then, and
+ * not the sum. */
+static void take_weights(const json_t *judged, ad_proof_param *param) {
+  const json_t *cause = json_object_get(json_object_get(judged, "reference"), "cause");
+  const char *place = json_string_value(json_object_get(cause, "place"));
+  if (!place || strcmp(place, AD_MICROBATCHES)) return;
+  param->accounted = AD_ADDENDS_ARE_WEIGHED;
+  param->causes.count = 0;
+  add_cause(judged, cause, &param->causes);
+}
+
+static int is_wrong(const ad_prover *prover, size_t index, const ad_proof_param *param) {
+  return !prover->replicas[AD_PART_GRADIENT][index].equal || !(ad_param_share(param) <= 1);
+}
+
+void ad_account_judge(const ad_prover *prover, const json_t *document, size_t index, ad_proof_param *param) {
+  const ad_replicas *copies = &prover->replicas[AD_PART_GRADIENT][index];
+  ad_run_param at = ad_run_param_at(prover->run, index);
+  const json_t *judged = document ? find(document, param->name) : NULL;
+  ad_causes causes;
+  if (!is_wrong(prover, index, param)) return;
+  if (param->causes.count && param->causes.list[0].kind == AD_CAUSE_ROUNDING) return;
+  param->accounted = !judged                                                               ? AD_NO_ACCOUNT
+                     : is_sum_of_addends(judged, &at, copies->equal ? 0 : copies->differs) ? AD_ADDENDS_ARE_WRONG
+                                                                                           : AD_SUM_IS_WRONG;
+  if (param->accounted == AD_ADDENDS_ARE_WRONG) take_weights(judged, param);
+  if (param->accounted != AD_SUM_IS_WRONG || has_no_counts(judged) || is_kind(judged, "rounding")) return;
+  if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
+  take_causes(judged, &causes);
+  /* Shards of few elements that were summed with each other are by chance some factors of their addends as well. */
+  if (param->causes.list[0].kind == AD_CAUSE_WRONG_GROUP && causes.count && causes.list[0].kind == AD_CAUSE_UNKNOWN)
+    return;
+  if (is_kind(judged, "divided_by_own_count"))
+    say_own_count(&prover->told_counts, &causes);
+  else
+    for (int i = 0; i < causes.count; i++) say_in_own_view(prover, &at, &causes.list[i]);
+  /* The dump of a module does not know the other modules, by whose ranks the sum may be off as well. */
+  if (param->proportional)
+    ad_diagnose_averages(ad_run_program(prover->run), at.module, at.spec->layout.mesh,
+                         ad_proof_reduced_axes(&at.spec->layout), &causes);
+  if (causes.count) ad_causes_copy(&param->causes, &causes);
+}

@@ -1,0 +1,50 @@
+/* Holds a step's collectives against its plan: the same step on engine dry, as the same rank. A right gradient may have
+ * been made in a wrong way: with twice the bytes, in another bucket, by one more collective. */
+#ifndef CHECK_CALLS_H
+#define CHECK_CALLS_H
+#include "comm/call.h"
+#include "mesh/group.h"
+#include "step/run.h"
+
+/* Calls of one kind: one operation on one dtype over one group. */
+typedef struct ad_calls_kind {
+  ad_collective_op op;
+  ad_dtype dtype;
+  ad_axes axes;
+  ad_group_shape shape;
+  int64_t times;
+  uint64_t bytes; /* bytes of this rank's inputs and outputs */
+} ad_calls_kind;
+
+typedef struct ad_calls {
+  ad_calls_kind *kinds;
+  size_t count, capacity;
+  const ad_comm *comm; /* the comm whose calls are counted */
+  ad_status status;    /* AD_MEMORY if a kind is missing */
+} ad_calls;
+
+/* From now on adds every collective of a float dtype over several ranks to `calls`, until ad_calls_stop or until all
+ * seams are lifted. */
+void ad_calls_watch(ad_calls *calls, const ad_comm *comm);
+void ad_calls_stop(void);
+void ad_calls_release(ad_calls *calls);
+/* Counts the collectives that step `step` of the run should make, by taking the step on engine dry. */
+ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) AD_CHECKED;
+enum { AD_CALLS_TEXT = 256 };
+/* 1 if both have the same collectives. Bytes are compared except for exchanged rows of experts, whose number the router
+ * decides; exchanges over groups for which the plan has none (keys on a ring, values that cross a bridge) are left out.
+ * Otherwise `text` says the first kind that differs: "all_reduce of bf16 over dp_shard: 3 with 1,024 bytes, planned 2
+ * with 512". */
+int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size);
+
+/* 1 if every parameter's gradient is reduced under the contract that the program gave it. Otherwise `text` says the
+ * first parameter for which it is not, with both contracts. */
+int ad_calls_keep_contracts(const ad_run *run, char *text, size_t size);
+
+struct ad_prover;
+/* Begin and end the count around one step of a proof, on all ranks. If a rank made other calls than planned, the first
+ * rank's proof says so. A step that overflows and is skipped is not compared: it makes fewer calls. */
+ad_status ad_calls_begin(struct ad_prover *prover, int64_t step) AD_CHECKED;
+ad_status ad_calls_end(struct ad_prover *prover) AD_CHECKED;
+
+#endif

@@ -1,0 +1,252 @@
+/* Compares one process in the recipe's own dtypes with the same in f64, from several draws, and derives how far the
+ * ranks' gradients may be off. */
+#include "check/computing.h"
+
+#include <math.h>
+
+#include "base/memory.h"
+#include "check/chance.h"
+#include "check/proof.h"
+#include "base/roundoff.h"
+#include "step/run.h"
+
+/* If ranks compute formulas in pieces, or if sums themselves round, ranks round at places of their own, so that
+ * everything may be another draw. If ranks share the batch alone and sums are wider than the dtype that they are
+ * rounded to, ranks round the same values at the same places; only the few values that another order of a sum rounds
+ * the other way differ. docs/dtypes.md has measurements. */
+static ad_latitude latitude_of(const ad_run *run, int cuts_formulas) {
+  int rounds_alike = ad_run_compute_dtype(run) == AD_BF16 && !cuts_formulas;
+  return rounds_alike ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
+}
+
+/* A value that f32 rounds one way and f64 the other arrives a whole step of the wire's dtype away. Allows for such
+ * values a part of `wires` (the norm of all roundings on wires, of one process), since other values may be hit than one
+ * process's. One such step in `numel` elements is sqrt(12 / numel) of `wires`. docs/dtypes.md has measurements. */
+static double turned(double wires, double numel) { return wires * fmax(1.0 / 3, sqrt(12 / numel)); }
+
+/* The numbers that a proof judges in a step: gradients, losses and their sum, norms, choices. They share the chance of
+ * a false alarm. */
+static double numbers_in_a_step(const ad_run *run) {
+  return (double)ad_run_param_count(run) + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3;
+}
+
+static ad_status create_arrays(ad_computing *computing) {
+  AD_TRY(ad_new(computing->count, &computing->norm));
+  AD_TRY(ad_new(computing->count, &computing->wires));
+  AD_TRY(ad_new(computing->count, &computing->sizes));
+  AD_TRY(ad_new(computing->count, &computing->spread));
+  AD_TRY(ad_new(computing->count, &computing->distance));
+  AD_TRY(ad_new(computing->count, &computing->apart));
+  return ad_new(computing->count, &computing->allowed);
+}
+
+ad_status ad_computing_create(const ad_run *run, int cuts_formulas, int64_t steps, ad_computing *out) {
+  ad_computing computing = {.count = ad_run_param_count(run), .latitude = latitude_of(run, cuts_formulas)};
+  computing.chance = AD_FALSE_ALARMS / ((double)steps * numbers_in_a_step(run));
+  ad_status status = create_arrays(&computing);
+  if (status)
+    ad_computing_destroy(&computing);
+  else
+    *out = computing;
+  return status;
+}
+
+void ad_computing_destroy(ad_computing *computing) {
+  ad_release(computing->norm);
+  ad_release(computing->wires);
+  ad_release(computing->sizes);
+  ad_release(computing->spread);
+  ad_release(computing->distance);
+  ad_release(computing->apart);
+  ad_release(computing->allowed);
+  *computing = (ad_computing){0};
+}
+
+/* ---- the spread of several draws in one process ---- */
+
+enum { CONTRASTS = AD_DRAWS - 1 };
+
+/* Sums over the elements of a vector: of the draws' squares, of their mean's square, and of the products of their
+ * contrasts. A contrast (Helmert's) is a combination of draws without what all draws share; each has one draw's
+ * variance and is independent of the others. */
+typedef struct tally {
+  double squares, centre, products[CONTRASTS][CONTRASTS];
+} tally;
+
+static void tally_element(tally *to, const double draw[AD_DRAWS]) {
+  double contrast[CONTRASTS], sum = draw[0];
+  to->squares += draw[0] * draw[0];
+  for (int d = 1; d < AD_DRAWS; d++) {
+    contrast[d - 1] = (sum - d * draw[d]) / sqrt(d * (d + 1.0));
+    sum += draw[d];
+    to->squares += draw[d] * draw[d];
+  }
+  to->centre += sum * sum / (AD_DRAWS * AD_DRAWS);
+  for (int a = 0; a < CONTRASTS; a++)
+    for (int b = 0; b <= a; b++) to->products[a][b] += contrast[a] * contrast[b];
+}
+
+static void add_tally(tally *to, const tally *from, double factor) {
+  to->squares += factor * from->squares;
+  to->centre += factor * from->centre;
+  for (int a = 0; a < CONTRASTS; a++)
+    for (int b = 0; b <= a; b++) to->products[a][b] += factor * from->products[a][b];
+}
+
+/* Estimates in how many independent directions the draws vary: contrasts of a vector that varies alike in n directions
+ * have squared cosines of 1/n in the mean. */
+static double freedom_by_angles(const tally *of) {
+  double products = 0, squares = 0;
+  for (int a = 0; a < CONTRASTS; a++) {
+    for (int b = 0; b < a; b++) {
+      products += of->products[a][b] * of->products[a][b];
+      squares += of->products[a][a] * of->products[b][b];
+    }
+  }
+  return products > 0 ? squares / products : INFINITY;
+}
+
+/* Estimates the same from the contrasts' squared norms, whose variance is 2/n of their squared mean. */
+static double freedom_by_norms(const tally *of) {
+  double mean = 0, variance = 0;
+  for (int a = 0; a < CONTRASTS; a++) mean += of->products[a][a] / CONTRASTS;
+  for (int a = 0; a < CONTRASTS; a++)
+    variance += (of->products[a][a] - mean) * (of->products[a][a] - mean) / (CONTRASTS - 1);
+  return variance > 0 ? 2 * mean * mean / variance : INFINITY;
+}
+
+/* Both estimates come from few draws, so half of the smaller one is taken; at least one direction. */
+static double freedom_of(const tally *of) {
+  return fmin(fmax(1, fmin(freedom_by_angles(of), freedom_by_norms(of)) / 2), 1e6);
+}
+
+static ad_spread spread_of(const tally *of) {
+  ad_spread spread = {.error = sqrt(of->squares / AD_DRAWS), .centre = sqrt(of->centre)};
+  double variance = 0;
+  for (int a = 0; a < CONTRASTS; a++) variance += of->products[a][a] / CONTRASTS;
+  spread.between = sqrt(variance);
+  spread.freedom = freedom_of(of);
+  spread.shared = sqrt(fmax(0, of->centre - variance / AD_DRAWS));
+  return spread;
+}
+
+static tally tally_param(const ad_draws *draws, size_t param, size_t numel) {
+  tally all = {0};
+  for (size_t k = 0; k < numel; k++) {
+    double draw[AD_DRAWS];
+    for (int d = 0; d < AD_DRAWS; d++) draw[d] = ad_draws_deviation(draws, param, d)[k];
+    tally_element(&all, draw);
+  }
+  return all;
+}
+
+/* ---- measuring how far the ranks' values may be off ---- */
+
+/* The t for which one more random sample lies more than t standard deviations from the mean of the samples so far with
+ * probability `chance`. */
+static double deviations(double chance, double freedom) {
+  return sqrt(ad_ratio_of_chance(chance, freedom, CONTRASTS * freedom) * (1 + 1.0 / AD_DRAWS));
+}
+
+/* How far from the draws' mean a rank's sum may lie: by `most` standard deviations, and by part `shared` of what draws
+ * share. */
+static double apart_of(const ad_computing *c, const ad_spread *spread, double shared, double most) {
+  double drawn = fmin(deviations(c->chance, spread->freedom), most) * spread->between;
+  return c->latitude.coarser * hypot(drawn, shared * spread->shared);
+}
+
+static double param_apart(const ad_computing *c, const ad_spread *spread) {
+  return apart_of(c, spread, c->latitude.shared, INFINITY);
+}
+
+/* The bound for all gradients together has a limit in standard deviations. If ranks and draws round alike except for a
+ * few values, they vary in few directions, of which few draws say little: the quantile alone would be so wide that
+ * mistakes pass. docs/dtypes.md says how far correct ranks were. */
+static double all_apart(const ad_computing *c, const ad_spread *spread) {
+  return apart_of(c, spread, c->latitude.shared_all, c->latitude.most_all);
+}
+
+/* Distance of the ranks' sum from the mean of the draws. */
+static double distance_to_mean(const ad_draws *draws, size_t param, const double *ref, const double *sum,
+                               size_t numel) {
+  double squares = 0;
+  for (size_t k = 0; k < numel; k++) {
+    double mean = 0;
+    for (int d = 0; d < AD_DRAWS; d++) mean += ad_draws_deviation(draws, param, d)[k] / AD_DRAWS;
+    squares += pow(sum[k] - ref[k] - mean, 2);
+  }
+  return sqrt(squares);
+}
+
+static double distance(const double *a, const double *b, size_t numel) {
+  double squares = 0;
+  for (size_t i = 0; i < numel; i++) squares += (a[i] - b[i]) * (a[i] - b[i]);
+  return sqrt(squares);
+}
+
+/* The least that is allowed: each addend, the ranks' and one process's, is rounded at least once; and where f64
+ * computes, nothing may be asked to be more exact than the bound of the proof in f64. */
+static double least_apart(const ad_computing *c, const ad_run *run, size_t i) {
+  double unit = ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(run)));
+  return fmax(2 * unit * c->sizes[i], AD_WIDE_BOUND * c->norm[i]);
+}
+
+static tally measure_param(ad_computing *c, size_t i, const ad_run *run, const ad_reference *reference,
+                           const ad_addends *ranks) {
+  const ad_array *ref = ad_reference_gradient(reference, i), *exact = ad_reference_exact_gradient(reference, i);
+  const ad_draws *draws = ad_reference_draws(reference);
+  size_t numel = ad_array_numel(ref);
+  tally all = tally_param(draws, i, numel);
+  c->norm[i] = ad_norm_of(ref->data, numel);
+  c->wires[i] = distance(ref->data, exact->data, numel);
+  c->sizes[i] = ad_norm_of(ranks->sizes.whole[i].data, numel);
+  c->spread[i] = spread_of(&all);
+  c->distance[i] = distance_to_mean(draws, i, ref->data, ranks->themselves.whole[i].data, numel);
+  c->apart[i] = param_apart(c, &c->spread[i]) + least_apart(c, run, i) + turned(c->wires[i], (double)numel);
+  c->allowed[i] = c->spread[i].centre + c->apart[i];
+  return all;
+}
+
+static double over(double part, double whole) { return part == 0 ? 0 : part / whole; }
+
+static void measure_all(ad_computing *c, const tally *all, double distances, double least) {
+  ad_spread spread = spread_of(all);
+  c->all_distance = sqrt(distances);
+  c->all_apart = all_apart(c, &spread) + sqrt(least);
+}
+
+/* Measures every parameter, then all gradients together. There each gradient counts alike: it is divided by one
+ * process's error in it, and so is what wires and the least roundings allow. */
+void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference *reference, const ad_addends *ranks) {
+  tally all = {0};
+  double distances = 0, least = 0, allowed = 0, norms = 0;
+  for (size_t i = 0; i < c->count; i++) {
+    tally own = measure_param(c, i, run, reference, ranks);
+    double error = c->spread[i].error;
+    allowed += c->allowed[i] * c->allowed[i];
+    norms += c->norm[i] * c->norm[i];
+    if (error == 0) continue;
+    double spared = c->apart[i] - param_apart(c, &c->spread[i]);
+    add_tally(&all, &own, 1 / (error * error));
+    distances += pow(c->distance[i] / error, 2);
+    least += pow(spared / error, 2);
+  }
+  measure_all(c, &all, distances, least);
+  c->relative = over(sqrt(allowed), sqrt(norms));
+}
+
+/* ---- how far the ranks' losses may be off ---- */
+
+/* A loss is one number, in which one process may be right by luck, but hardly in all its gradients: so it may also be
+ * off by the relative error that all gradients may have. That error is one of the largest loss, since a small one may
+ * be the sum of large addends that cancel (a metric of both signs, the logarithm of a sum near 1), which ranks add in
+ * another order than one process and all its draws. A loss of exactly 0 has no addends. */
+double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference,
+                            double largest) {
+  tally all = {0};
+  double draw[AD_DRAWS], size = reference != 0 ? fmax(largest, fabs(reference)) : 0;
+  for (int d = 0; d < AD_DRAWS; d++) draw[d] = losses[d] - reference;
+  tally_element(&all, draw);
+  ad_spread spread = spread_of(&all);
+  return fmax(spread.centre + apart_of(computing, &spread, 1, INFINITY), computing->relative * size);
+}

@@ -1,0 +1,12 @@
+/* Whether ranks compute formulas in pieces, so that they round at other places than one process. */
+#ifndef CHECK_FORMULAS_H
+#define CHECK_FORMULAS_H
+#include "step/run.h"
+
+/* *out, the same on all ranks: 1 if axes of the mesh (tp, cp, ep) shard formulas, or if under the
+ * recipe's own dtypes a tape has parts of a sum over ranks that are rounded to 16 bits before they are added, as the
+ * gradients are that ranks leave in each other's activations. Takes a step on engine dry unless the recipe's dtypes or its mesh decide.
+ * Collective over the run's ranks. */
+ad_status ad_formulas_cut(const ad_run *run, int *out) AD_CHECKED;
+
+#endif

@@ -1,0 +1,188 @@
+/* Lists the known mistakes that are not a transition done wrongly, and finds which of them a run can show. */
+#include <math.h>
+#include <stdio.h>
+
+#include "bridge/mistakes.h"
+#include "base/roundoff.h"
+#include "check/sabotage.h"
+#include "module/module.h"
+#include "program/mistakes.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
+#include "reduce/mistakes.h"
+#include "reduce/plan.h"
+#include "tensor/mistakes.h"
+#include "tensor/ring.h"
+#include "step/mistakes.h"
+#include "step/run.h"
+
+static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list) {
+  for (size_t i = 0; i < count && list; i++) {
+    const ad_mistake *known = &mistakes[i];
+    list[i] = (ad_sabotage){.known = known,
+                            .catalogue = known->catalogue,
+                            .expected_ratio = NAN,
+                            .ratio = NAN,
+                            .loss_err = NAN,
+                            .moved = NAN};
+    snprintf(list[i].name, sizeof list[i].name, "%s", known->name);
+  }
+  return count;
+}
+
+size_t ad_known_list(ad_sabotage *list) {
+  static const ad_mistake *(*const lists[])(size_t * count) = {
+      ad_reduce_mistakes, ad_bridge_mistakes, ad_tensor_mistakes,  ad_program_mistakes,
+      ad_train_mistakes,  ad_pool_mistakes,   ad_pipeline_mistakes};
+  size_t count = 0;
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+    size_t own;
+    const ad_mistake *mistakes = lists[i](&own);
+    count += append(mistakes, own, list ? list + count : NULL);
+  }
+  return count;
+}
+
+/* ---- facts: what a run has, so that a mistake can show ---- */
+
+static ad_needs facts_of_path(const ad_param_spec *spec) {
+  const ad_mesh *mesh = spec->layout.mesh;
+  ad_layout gradient = ad_layout_dual(&spec->layout);
+  ad_path_step steps[AD_AXIS_COUNT];
+  int count;
+  ad_needs facts = ad_proof_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
+  if (ad_type_is_cut(spec->layout.type[AD_EP]) && ad_mesh_axis_size(mesh, AD_EP) > 1) facts |= AD_NEED_SPREAD_EXPERTS;
+  if (ad_layout_path(&gradient, &spec->storage, steps, &count) || !count) return facts;
+  facts |= AD_NEED_REDUCED;
+  for (int i = 0; i < count; i++)
+    if (ad_mesh_ranks_over(mesh, steps[i].axes) == 1) facts |= AD_NEED_OVER_ONE;
+  int64_t members = ad_mesh_ranks_over(mesh, steps[0].axes);
+  if (members > 1) facts |= AD_NEED_FIRST_OVER_MANY;
+  if (steps[0].move != AD_MOVE_REDUCE_SCATTER) return facts;
+  if (spec->shape.dim[0] > members && spec->shape.dim[0] % members) facts |= AD_NEED_UNEVEN;
+  if (count > 1) facts |= AD_NEED_SCATTERED_FIRST;
+  if (count > 1 && ad_mesh_ranks_over(mesh, steps[1].axes) > 1) facts |= AD_NEED_OVER_REPLICAS;
+  return facts;
+}
+
+static ad_needs facts_of_reducer(const ad_reducer *reducer) {
+  size_t taking_turns = 0;
+  for (size_t i = 0; i < ad_reducer_bucket_count(reducer); i++)
+    for (size_t k = 0; k < i; k++) {
+      int window = ad_reducer_bucket(reducer, i).window;
+      taking_turns += window >= 0 && ad_reducer_bucket(reducer, k).window == window;
+    }
+  return taking_turns ? AD_NEED_TURNS : 0;
+}
+
+static ad_needs facts_of_computing(const ad_run *run, int cuts_formulas) {
+  ad_dtype compute = run->recipe->precision.compute, residual = run->recipe->precision.residual;
+  ad_needs facts = cuts_formulas ? 0 : AD_NEED_WHOLE_FORMULAS;
+  if (compute != AD_BF16) return facts;
+  return facts | AD_NEED_NARROW_PRODUCTS | (residual == AD_BF16 ? 0 : AD_NEED_WIDE_STREAM);
+}
+
+/* The facts of a parameter's contract in the recipe's own dtypes, whatever the run computes in. */
+static ad_needs facts_of_contract(const ad_recipe *recipe, const char *name) {
+  ad_contract contract;
+  ad_needs facts = 0;
+  if (ad_recipe_contract(recipe, name, &contract)) return 0;
+  if ((contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16) facts |= AD_NEED_F16;
+  if (!contract.raw && ad_unit_roundoff(contract.grad) > 0x1p-24) facts |= AD_NEED_NARROW_GRADIENTS;
+  if (ad_unit_roundoff(contract.grad) <= 0x1p-24 && ad_unit_roundoff(contract.reduce) <= 0x1p-24)
+    facts |= AD_NEED_WIDE_SUMS;
+  return facts;
+}
+
+/* What count number `count` is in microbatch m; 0: this rank does not know it. */
+static int64_t counted_in(const ad_run *run, size_t count, size_t m) {
+  return ad_run_count(run, count) ? ad_count_of(ad_run_count(run, count), m) : 0;
+}
+
+static int some_are_counted(const ad_run *run, size_t m) {
+  int some = 0;
+  for (size_t i = 0; i < ad_program_count_count(run->program); i++) some |= counted_in(run, i, m) > 0;
+  return some;
+}
+
+/* Whether the shard that an earlier microbatch reduce-scattered is still pending when the last microbatch comes. */
+static int keeps_shards(const ad_run *run) {
+  const ad_recipe *recipe = run->recipe;
+  int kept = 0;
+  for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) {
+    if (recipe->train.sync[m] == AD_SYNC_ALL) kept = 0;
+    kept |= recipe->train.sync[m] == AD_SYNC_SHARD && some_are_counted(run, m);
+  }
+  return kept;
+}
+
+/* What the losses that are trained on do with their counts. */
+static ad_needs facts_of_losses(const ad_run *run) {
+  ad_needs facts = 0;
+  for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {
+    const ad_loss_spec *spec = ad_program_loss(run->program, i);
+    if (spec->is_metric || spec->per_microbatch) continue;
+    facts |= AD_NEED_DIVIDED;
+    for (size_t m = 1; m < (size_t)run->recipe->train.microbatches; m++)
+      if (counted_in(run, spec->count, m) != counted_in(run, spec->count, 0)) facts |= AD_NEED_UNEQUAL_MICROBATCHES;
+  }
+  return facts;
+}
+
+static ad_needs facts_of_batch(const ad_run *run) {
+  ad_needs facts = facts_of_losses(run);
+  int64_t microbatches = run->recipe->train.microbatches;
+  if (microbatches > 1) facts |= AD_NEED_MICROBATCHES;
+  for (int64_t m = 0; m < microbatches; m++)
+    if (some_are_counted(run, (size_t)m)) facts |= AD_NEED_TOKENS;
+  return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
+}
+
+ad_needs ad_known_facts(const ad_run *run, int cuts_formulas) {
+  ad_needs facts =
+      facts_of_batch(run) | facts_of_computing(run, cuts_formulas) | ad_pool_facts(run) | ad_pipeline_facts(run);
+  if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
+  if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++)
+    if (ad_run_module(run, m)) facts |= facts_of_reducer(ad_module_reducer(ad_run_module(run, m)));
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_run_param at = ad_run_param_at(run, i);
+    char name[AD_PROGRAM_NAME_SIZE];
+    facts |= facts_of_path(at.spec);
+    facts |=
+        facts_of_contract(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
+  }
+  return facts;
+}
+
+static void see_ring(void *context, void *passing) {
+  const ring_turn_passing *at = passing;
+  if (at->ring->members > 1) *(ad_needs *)context |= AD_NEED_RING | (at->is_masked ? AD_NEED_MASKED_RING : 0);
+}
+
+static void see_positions(void *context, void *passing) {
+  const positions *at = passing;
+  if (at->span_count && (at->span_count > 1 || at->span[0].first)) *(ad_needs *)context |= AD_NEED_CUT_SEQUENCE;
+}
+
+static void see_routes(void *context, void *passing) { *(ad_needs *)context |= ad_bridge_mistakes_show(passing); }
+
+static void see_returned(void *context, void *passing) { *(ad_needs *)context |= ad_pool_mistakes_show(passing); }
+
+static void see_state(void *context, void *passing) { *(ad_needs *)context |= ad_program_mistakes_show(passing); }
+
+void ad_known_watch(ad_needs *facts) {
+  ad_seam_plant(AD_SEAM_RETURNED, (ad_seam_slot){see_returned, facts});
+  ad_seam_plant(AD_SEAM_STATE, (ad_seam_slot){see_state, facts});
+  ad_seam_plant(AD_SEAM_RING_TURN, (ad_seam_slot){see_ring, facts});
+  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see_routes, facts});
+  ad_seam_plant(AD_SEAM_POSITIONS, (ad_seam_slot){see_positions, facts});
+}
+
+int ad_known_shows(ad_sabotage *sabotage, ad_needs facts) {
+  ad_needs missing = sabotage->known->needs & ~facts;
+  if (!missing) return 1;
+  sabotage->caught = AD_CAUGHT_UNPLANTED;
+  snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_need_sentence(missing));
+  return 0;
+}

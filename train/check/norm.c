@@ -1,0 +1,211 @@
+/* Finds which parameters a run's norm counts more or less than once, and which copies or shards that may be. */
+#include "check/norm.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "kernels/kernels.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
+#include "step/run.h"
+
+/* One parameter's part in the norm, on the first rank. */
+typedef struct part {
+  double squares; /* of its whole gradient */
+  double times;   /* the run's sum of them over `squares`; 1 if the gradient is 0 */
+  ad_run_param at;
+} part;
+
+typedef struct parts {
+  const ad_prover *prover;
+  part *list;   /* of all parameters of the program; those of mirrors count in no norm and have squares 0 */
+  size_t worst; /* the one that changes the norm most */
+} parts;
+
+static int is_times(double times, double expected) { return fabs(times - expected) <= 1e-6 * fmax(1, expected); }
+
+/* ---- measuring ---- */
+
+static double squares_of(ad_prover *prover, const ad_array *gradient) {
+  size_t numel = ad_array_numel(gradient);
+  ad_cast(prover->scratch.data, AD_F64, gradient->data, gradient->dtype, numel);
+  double norm = ad_norm_of(prover->scratch.data, numel);
+  return norm * norm;
+}
+
+static void measure(ad_prover *prover, parts *out) {
+  size_t place[AD_NORM_GROUPS_MAX] = {0};
+  double worst = 0;
+  for (size_t i = 0; i < prover->param_count; i++) {
+    part *own = &out->list[i];
+    *own = (part){.times = 1, .at = ad_run_param_at(prover->run, i)};
+    if (ad_program_module(ad_run_program(prover->run), own->at.module)->is_mirror) continue;
+    size_t group = ad_run_norm_group_of(prover->run, own->at.module);
+    double sum = prover->run->norms.groups[group].sums[place[group]++];
+    own->squares = squares_of(prover, &prover->gradients[i]);
+    if (own->squares > 0) own->times = sum / own->squares;
+    double off = fabs(own->times - 1) * own->squares;
+    if (is_times(own->times, 1) || !(off > worst)) continue;
+    worst = off;
+    out->worst = i;
+  }
+}
+
+/* How many parameters have gradients on the same ranks as this one and count as often, itself included; 0: not all of
+ * them do. */
+static int count_alike(const parts *p, const part *of) {
+  int count = 0;
+  for (size_t i = 0; i < p->prover->param_count; i++) {
+    const part *other = &p->list[i];
+    if (!(other->squares > 0) || !ad_mesh_same_ranks(other->at.spec->storage.mesh, of->at.spec->storage.mesh)) continue;
+    if (!is_times(other->times, of->times)) return 0;
+    count++;
+  }
+  return count;
+}
+
+static int has_first_rank(const parts *p, const part *of) {
+  return ad_mesh_has_rank(of->at.spec->storage.mesh, ad_comm_rank(p->prover->comm));
+}
+
+/* ---- naming causes ---- */
+
+static const char *print(ad_axes axes) {
+  static _Thread_local char names[80];
+  return ad_axes_print(axes, names, sizeof names);
+}
+
+/* Adds a cause for each set of axes, out of `from`, that has so many ranks; its text has the axes between `before` and
+ * `after`. Returns how many it added. */
+static int add_sets(const ad_mesh *mesh, ad_axes from, double ranks, ad_cause cause, const char *before,
+                    const char *after, ad_causes *causes) {
+  int added = 0;
+  for (ad_axes axes = 1; axes <= from; axes++) {
+    if (axes & ~from || !is_times((double)ad_mesh_ranks_over(mesh, axes), ranks)) continue;
+    ad_causes_add(causes, cause.kind, axes, cause.factor, "in the norm: %s%s%s", before, print(axes), after);
+    added++;
+  }
+  return added;
+}
+
+static ad_axes stages(const parts *p) { return ad_recipe_is_disjoint(p->prover->job->recipe) ? 0 : AD_AXES(AD_PP); }
+
+/* Where a part of the ranks has these parameters, their squares are summed over that part first, and then over all
+ * ranks: the second sum may be wrong, or both. Returns whether that gives the factor. */
+static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cause cause, const char *did,
+                           ad_causes *causes) {
+  const ad_mesh *mesh = of->at.spec->storage.mesh;
+  double own = (double)ad_mesh_size(mesh), all = (double)ad_group_size(&p->prover->everyone);
+  int is_second = is_times(factor, all), is_both = is_times(factor, own * all);
+  if (own == all || !(is_second || is_both)) return 0;
+  ad_causes_add(causes, cause.kind, ad_mesh_large(mesh) | stages(p), cause.factor,
+                "in the norm: the sum of squares over all ranks%s %s",
+                is_second ? "" : ", and the one before it over the ranks of each stage or pool,", did)
+      ->no_axis = AD_NO_AXIS_POOLS;
+  return 1;
+}
+
+/* All parameters on some ranks count as often: their common sum is wrong. */
+static void say_common(const parts *p, const part *of, ad_causes *causes) {
+  const ad_mesh *mesh = of->at.spec->storage.mesh;
+  int doubled = of->times > 1;
+  double factor = doubled ? of->times : 1 / of->times;
+  ad_cause cause = {doubled ? AD_CAUSE_DOUBLED : AD_CAUSE_AVERAGED, .factor = of->times};
+  int added = add_sets(mesh, ad_mesh_large(mesh), factor, cause, "the sum of squares over ",
+                       doubled ? " was made twice, or each rank's copy of it was counted" : " was averaged", causes);
+  added += add_sums_of_all(p, of, factor, cause, doubled ? "was made twice" : "was averaged", causes);
+  if (!added)
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, of->times,
+                  "in the norm: the sum of squares is %.6g times what it should be", of->times)
+        ->no_axis = AD_NO_AXIS_NO_GROUP;
+}
+
+/* A parameter that counts more than once. */
+static void say_more(const parts *p, const part *of, const char *name, ad_causes *causes) {
+  const ad_layout *storage = &of->at.spec->storage;
+  ad_axes copies = ad_layout_same_axes(storage) & ad_mesh_large(storage->mesh);
+  char text[120];
+  snprintf(text, sizeof text, "copies of `%.80s` along ", name);
+  int added = add_sets(storage->mesh, copies, of->times, (ad_cause){AD_CAUSE_DOUBLED, .factor = of->times}, text,
+                       " were counted each", causes);
+  size_t given = ad_program_gives_param(ad_run_program(p->prover->run), of->at.spec->name);
+  if (given && is_times(of->times, 1 + (double)given))
+    ad_causes_add(causes, AD_CAUSE_DOUBLED, stages(p), of->times,
+                  "in the norm: `%.80s` was counted %.0f times, also where another stage or pool has a copy", name,
+                  of->times)
+        ->no_axis = AD_NO_AXIS_POOLS;
+  else if (!added)
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, copies, of->times, "in the norm: `%.80s` was counted %.6g times%s%s", name,
+                  of->times, copies ? ": not once for each of its copies along " : "", copies ? print(copies) : "")
+        ->no_axis = AD_NO_AXIS_NO_COPIES;
+}
+
+/* A parameter that counts in part. */
+static void say_less(const part *of, const char *name, ad_causes *causes) {
+  const ad_layout *storage = &of->at.spec->storage;
+  ad_axes large = ad_mesh_large(storage->mesh), copies = ad_layout_same_axes(storage) & large, shards = large & ~copies;
+  if (shards)
+    ad_causes_add(causes, AD_CAUSE_PARTIAL, shards, of->times,
+                  "in the norm: shards of `%.80s` along %s were left out; %.3g of its squares are counted", name,
+                  print(shards), of->times);
+  if (copies)
+    ad_causes_add(
+        causes, AD_CAUSE_UNKNOWN, copies, of->times,
+        "in the norm: of the copies of `%.80s` along %s another number than one was counted; %.3g of its squares "
+        "are",
+        name, print(copies), of->times);
+}
+
+/* A parameter of the first rank's own that does not count at all: it, or the shards that other ranks have. */
+static void say_none(const part *of, const char *name, ad_causes *causes) {
+  say_less(of, name, causes);
+  ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` is not counted", name);
+}
+
+/* A parameter that does not count at all, and that the first rank does not hold: no sum brings it there. */
+static void say_elsewhere(const parts *p, const char *name, ad_causes *causes) {
+  ad_causes_add(causes, AD_CAUSE_MISSING, stages(p), 0,
+                "in the norm of the first rank: `%.80s` and what else other ranks hold is not counted: the sum over "
+                "%s was left out",
+                name, stages(p) ? "the stages (pp)" : "the pools")
+      ->no_axis = AD_NO_AXIS_POOLS;
+}
+
+static ad_status explain(ad_prover *prover, parts *p) {
+  ad_proof *proof = prover->job->proof;
+  measure(prover, p);
+  const part *of = &p->list[p->worst];
+  const char *name = proof->params[p->worst].name;
+  if (is_times(of->times, 1) || !isfinite(of->times)) return AD_OK;
+  for (size_t i = 0; i < prover->param_count; i++) proof->params[i].counted = p->list[i].times;
+  snprintf(proof->norm_param, sizeof proof->norm_param, "%s", name);
+  proof->norm_causes.count = 0;
+  int alike = count_alike(p, of);
+  if (of->times == 0 && !has_first_rank(p, of))
+    say_elsewhere(p, name, &proof->norm_causes);
+  else if (of->times == 0)
+    say_none(of, name, &proof->norm_causes);
+  else if (alike < 2 && of->times > 1)
+    say_more(p, of, name, &proof->norm_causes);
+  else if (alike < 2)
+    say_less(of, name, &proof->norm_causes);
+  if (of->times != 0 && alike) say_common(p, of, &proof->norm_causes); /* of one parameter alone both are possible */
+  return AD_OK;
+}
+
+/* The norm has the squares of one copy of each gradient: where copies differ, nothing follows from them. */
+static int copies_are_equal(const ad_prover *prover) {
+  for (size_t i = 0; i < prover->param_count; i++)
+    if (!prover->replicas[AD_PART_GRADIENT][i].equal) return 0;
+  return 1;
+}
+
+ad_status ad_norm_explain(ad_prover *prover) {
+  parts p = {.prover = prover};
+  if (!copies_are_equal(prover)) return AD_OK;
+  AD_TRY(ad_new(prover->param_count, &p.list));
+  ad_status status = explain(prover, &p);
+  ad_release(p.list);
+  return status;
+}

@@ -1,0 +1,76 @@
+/* Counts steps of a proof that overflow f16. Training skips such a step on all ranks and lowers the loss scale; a proof
+ * does so too, and judges the other steps. */
+#include "check/overflow.h"
+
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/finite.h"
+#include "program/program.h"
+#include "step/run.h"
+
+/* Names the value that overflowed on a wire, or the first parameter whose gradient is not finite; empty: there is
+ * none. */
+static void name_param(const ad_prover *prover, char *out, size_t size) {
+  const ad_wire_overflow *wire = ad_run_wire_overflow(prover->run);
+  snprintf(out, size, "%s", wire->spec ? wire->spec->value : "");
+  for (size_t i = 0; i < prover->param_count && !out[0]; i++) {
+    const ad_array *gradient = &prover->gradients[i];
+    size_t numel = ad_array_numel(gradient);
+    if (ad_first_not_finite(gradient->data, gradient->dtype, numel) == numel) continue;
+    ad_run_param at = ad_run_param_at(prover->run, i);
+    ad_program_param_name(ad_run_program(prover->run), at.module, at.param, out, size);
+  }
+}
+
+void ad_overflow_note(ad_prover *prover, const ad_step_report *report) {
+  ad_overflow *overflow = &prover->overflow;
+  if (!report->skipped) {
+    overflow->taken++;
+    overflow->taken_at = report->loss_scale;
+  } else if (!overflow->skipped++) {
+    overflow->scale = report->loss_scale;
+    name_param(prover, overflow->param, sizeof overflow->param);
+  }
+}
+
+/* Searches the loss scale at which all steps are taken; *found 0: there is none. A skipped step changes nothing but the
+ * scale, so the steps that are then taken are those of a proof that begins at that scale. */
+static ad_status find_scale(ad_prover *prover, int *scale, int *found) {
+  ad_run *run = prover->run;
+  run->options.quiet = 1;
+  *found = 1;
+  for (int64_t step = 0; step < prover->job->steps && *found;) {
+    ad_step_report report;
+    AD_TRY(ad_run_step(run, step, &report));
+    *scale = report.loss_scale;
+    if (!report.skipped)
+      step++;
+    else
+      *found = report.loss_scale > AD_LOSS_SCALE_LEAST;
+  }
+  return AD_OK;
+}
+
+static ad_status fail_all(const ad_overflow *overflow, int scale, int found) {
+  const char *what = overflow->skipped == 1 ? "the step's gradients" : "the gradients of all steps";
+  const char *where = overflow->param[0] ? overflow->param : "norm";
+  if (!found)
+    return ad_fail(AD_INVALID,
+                   "nothing is proven in the recipe's own dtypes: %s overflow f16 at loss scale 2^%d in `%s`, and "
+                   "also at 2^%d, the smallest loss scale: choose a dtype with a wider range, such as bf16 (precision)",
+                   what, overflow->scale, where, scale);
+  return ad_fail(
+      AD_INVALID,
+      "nothing is proven in the recipe's own dtypes: %s overflow f16 at loss scale 2^%d in `%s`, but not at 2^%d: set "
+      "precision.loss_scale to %d, or prove more --steps, in which the scale falls as in training",
+      what, overflow->scale, where, scale, scale);
+}
+
+ad_status ad_overflow_judge(ad_prover *prover) {
+  const ad_overflow *overflow = &prover->overflow;
+  int scale = 0, found = 0;
+  if (overflow->taken || !overflow->skipped) return AD_OK;
+  AD_TRY(find_scale(prover, &scale, &found));
+  return fail_all(overflow, scale, found);
+}

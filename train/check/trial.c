@@ -1,0 +1,461 @@
+/* Tries mistakes one after another on the same ranks: plants one, takes the first two steps again and compares what the
+ * ranks hold bit for bit with what the clean steps left. If a bit differs, the proof judges the mistake. */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "check/plants.h"
+#include "check/prover.h"
+#include "check/sabotage.h"
+#include "kernels/kernels.h"
+#include "comm/agree.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "step/run.h"
+
+enum { STEPS = 2 };
+
+/* A copy of this rank's arrays, one after another. */
+typedef struct snapshot {
+  char *bytes;
+} snapshot;
+
+typedef struct trials {
+  const ad_trial_job *job;
+  ad_prover prover;
+  size_t state_bytes, all_bytes; /* sizes of a snapshot, without and with gradients */
+  snapshot start;                /* the state before the first step, without gradients */
+  snapshot after[STEPS];         /* the state after each step of the clean run */
+  ad_step_report reports[STEPS]; /* reports of the clean run's steps */
+  ad_loss_scale loss_scale;      /* the loss scale before the first step */
+  ad_mistake_scene scene;
+  double *moved; /* [parameters]: norm of what a mistake that only rounds changed in the gradient */
+} trials;
+
+/* ---- snapshots of what a rank holds ---- */
+
+typedef void (*array_visitor)(void *context, const ad_array *array);
+
+/* Visits each array of the run: values, masters, moments and other state, then the gradients if `gradients`. */
+static void visit_arrays(const ad_run *run, int gradients, array_visitor visit, void *context) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    for (int part = 0; part < AD_PART_KEPT; part++) {
+      const ad_array *array = ad_run_part(run, i, (ad_param_part)part);
+      if (array) visit(context, array);
+    }
+  }
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
+    for (size_t i = 0; ad_run_module(run, m) && i < ad_module_state_count(ad_run_module(run, m)); i++)
+      visit(context, ad_module_state(ad_run_module(run, m), i));
+  }
+  for (size_t i = 0; i < ad_run_param_count(run) && gradients; i++) {
+    const ad_array *array = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (array) visit(context, array);
+  }
+}
+
+static void add_bytes(void *context, const ad_array *array) { *(size_t *)context += ad_array_bytes(array); }
+
+static void copy_out(void *context, const ad_array *array) {
+  char **at = context;
+  if (array->data) memcpy(*at, array->data, ad_array_bytes(array));
+  *at += ad_array_bytes(array);
+}
+
+static void copy_back(void *context, const ad_array *array) {
+  const char **at = context;
+  if (array->data) memcpy(array->data, *at, ad_array_bytes(array));
+  *at += ad_array_bytes(array);
+}
+
+typedef struct comparison {
+  const char *at;
+  int differs;
+} comparison;
+
+static void compare(void *context, const ad_array *array) {
+  comparison *with = context;
+  if (array->data && memcmp(array->data, with->at, ad_array_bytes(array))) with->differs = 1;
+  with->at += ad_array_bytes(array);
+}
+
+static void keep(const trials *t, int gradients, snapshot *to) {
+  char *at = to->bytes;
+  visit_arrays(t->prover.run, gradients, copy_out, &at);
+}
+
+/* ---- restoring the run's state, and planting a mistake ---- */
+
+/* Restores what the ranks, their optimizers and the reference had before the first step. */
+static ad_status start_again(trials *t) {
+  const ad_run *run = t->prover.run;
+  const char *at = t->start.bytes;
+  visit_arrays(run, 0, copy_back, &at);
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
+    if (ad_run_module(run, m) && ad_module_optimizer(ad_run_module(run, m)))
+      AD_TRY(ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, m)), 0));
+  }
+  t->prover.run->loss_scale = t->loss_scale;
+  if (t->prover.reference) AD_TRY(ad_reference_start_again(t->prover.reference));
+  return ad_run_refresh(t->prover.run, AD_MASTERS_WRITTEN);
+}
+
+static void plant(trials *t, ad_sabotage *sabotage) {
+  if (sabotage->known)
+    ad_mistake_plant(sabotage->known, &t->scene);
+  else
+    ad_planting_begin(&sabotage->planting);
+}
+
+static int has_fired(const trials *t, const ad_sabotage *sabotage) {
+  return sabotage->known ? t->scene.fired : sabotage->planting.fired;
+}
+
+/* ---- the clean run, to which each trial is compared ---- */
+
+static ad_status take_memory(trials *t) {
+  visit_arrays(t->prover.run, 0, add_bytes, &t->state_bytes);
+  visit_arrays(t->prover.run, 1, add_bytes, &t->all_bytes);
+  AD_TRY(ad_new(t->state_bytes, &t->start.bytes));
+  for (int step = 0; step < STEPS; step++) AD_TRY(ad_new(t->all_bytes, &t->after[step].bytes));
+  return ad_new(t->prover.param_count, &t->moved);
+}
+
+static ad_status take_clean_steps(trials *t, ad_needs *seen) {
+  ad_prover_begin(&t->prover);
+  ad_known_watch(seen);
+  for (int step = 0; step < STEPS; step++) {
+    AD_TRY(ad_prover_step(&t->prover, step, &t->reports[step]));
+    keep(t, 1, &t->after[step]);
+  }
+  ad_seams_clear();
+  return AD_OK;
+}
+
+/* Takes the clean steps; if one is skipped (a mistake would not show in it), again at the lower loss scale to which
+ * training would fall. */
+static ad_status take_steps_that_count(trials *t, ad_needs *seen) {
+  ad_loss_scale *scale = &t->prover.run->loss_scale;
+  AD_TRY(take_clean_steps(t, seen));
+  while (t->prover.overflow.skipped && scale->exponent < t->loss_scale.exponent) {
+    t->loss_scale.exponent = scale->exponent;
+    AD_TRY(start_again(t));
+    AD_TRY(take_clean_steps(t, seen));
+  }
+  return AD_OK;
+}
+
+static ad_status run_clean(trials *t) {
+  ad_run *run = t->prover.run;
+  ad_sabotages *shared = t->job->sabotages;
+  AD_TRY(take_memory(t));
+  keep(t, 0, &t->start);
+  if (t->prover.reference) AD_TRY(ad_reference_keep(t->prover.reference));
+  t->loss_scale = run->loss_scale;
+  ad_needs seen = 0;
+  AD_TRY(take_steps_that_count(t, &seen));
+  atomic_fetch_or(&shared->facts, ad_known_facts(run, t->prover.cuts_formulas) | seen);
+  t->scene = (ad_mistake_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
+  if (!t->prover.reference) return AD_OK;
+  t->prover.knows_cancelling = 1;
+  t->job->proof.proof->complete = 1;
+  shared->clean = ad_proof_passes(t->job->proof.proof, 0);
+  return AD_OK;
+}
+
+/* ---- trying one mistake ---- */
+
+enum { DIFFERS, FIRED, WORDS };
+
+static int same_bits(double a, double b) {
+  uint64_t bits[2];
+  memcpy(&bits[0], &a, sizeof a);
+  memcpy(&bits[1], &b, sizeof b);
+  return bits[0] == bits[1];
+}
+
+/* Whether this rank's arrays, losses or norms after the step differ from the clean run's in any bit. */
+static int differs_here(const trials *t, int step, const ad_step_report *report) {
+  comparison with = {t->after[step].bytes, 0};
+  visit_arrays(t->prover.run, 1, compare, &with);
+  const ad_step_report *clean = &t->reports[step];
+  int differs = with.differs || !same_bits(report->loss, clean->loss) || !same_bits(report->norm, clean->norm);
+  for (int i = 0; i < AD_LOSSES_MAX; i++) differs |= !same_bits(report->losses[i], clean->losses[i]);
+  for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) differs |= !same_bits(report->norms[i], clean->norms[i]);
+  return differs;
+}
+
+/* The maximum over all ranks. */
+static ad_status over_all(trials *t, int32_t words[WORDS]) {
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = words, .out = words, .count = WORDS};
+  call.dtype = AD_I32;
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  return ad_comm_run(t->prover.comm, &call);
+}
+
+/* The sum of (now - clean)^2 over this rank's elements. */
+static double squares_between(const ad_array *now, const char *clean) {
+  size_t size = ad_dtype_size(now->dtype);
+  double squares = 0;
+  for (size_t k = 0; now->data && k < ad_array_numel(now); k++) {
+    double value, before;
+    ad_cast(&value, AD_F64, (const char *)now->data + k * size, now->dtype, 1);
+    ad_cast(&before, AD_F64, clean + k * size, now->dtype, 1);
+    squares += (value - before) * (value - before);
+  }
+  return squares;
+}
+
+/* Measures `moved` in the first step that differs from the clean run's, which began from the clean run's state. Every
+ * element of a gradient is on equally many ranks. */
+static ad_status measure_moved(trials *t, int step) {
+  const char *clean = t->after[step].bytes + t->state_bytes;
+  size_t count = t->prover.param_count;
+  double(*sums)[2]; /* squares, elements */
+  AD_TRY(ad_new(count, &sums));
+  for (size_t i = 0; i < count; i++) {
+    const ad_array *gradient = ad_run_part(t->prover.run, i, AD_PART_GRADIENT);
+    if (!gradient) continue;
+    sums[i][0] = squares_between(gradient, clean);
+    sums[i][1] = gradient->data ? (double)ad_array_numel(gradient) : 0;
+    clean += ad_array_bytes(gradient);
+  }
+  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = sums, .out = sums};
+  call.count = 2 * count;
+  call.dtype = AD_F64;
+  call.site = AD_HERE;
+  ad_status status = ad_comm_run(t->prover.comm, &call);
+  for (size_t i = 0; i < count; i++) {
+    double copies = sums[i][1] / (double)ad_array_numel(&t->prover.gradients[i]);
+    t->moved[i] = ldexp(sqrt(sums[i][0] / copies), -t->reports[step].loss_scale);
+  }
+  ad_release(sums);
+  return status;
+}
+
+/* Takes the two steps with the mistake and compares; `found` is the same on all ranks. */
+static ad_status look(trials *t, ad_sabotage *sabotage, int32_t found[WORDS]) {
+  AD_TRY(start_again(t));
+  plant(t, sabotage);
+  found[DIFFERS] = found[FIRED] = 0;
+  for (int step = 0; step < STEPS && !found[DIFFERS]; step++) {
+    ad_step_report report;
+    sabotage->planting.executions = 0;
+    AD_TRY(ad_run_step(t->prover.run, step, &report));
+    ad_plants plants = ad_plants_lift();
+    found[DIFFERS] = differs_here(t, step, &report);
+    found[FIRED] = has_fired(t, sabotage);
+    AD_TRY(over_all(t, found));
+    if (found[DIFFERS] && sabotage->known && sabotage->known->rounds) AD_TRY(measure_moved(t, step));
+    ad_plants_put_back(&plants);
+  }
+  ad_seams_clear();
+  return AD_OK;
+}
+
+/* Tells the first rank's verdict to all ranks. */
+static ad_status share_verdict(trials *t, int64_t *passes) {
+  return ad_share_first(t->prover.comm, &t->prover.everyone, passes, 1, AD_HERE);
+}
+
+/* A mistake in the sum of one parameter's addends, of which nothing but rounding is left, changes nothing but rounding. */
+static void say_cancelled(const trials *t, ad_sabotage *sabotage) {
+  const ad_place *place = &sabotage->planting.place;
+  for (size_t i = 0; i < t->prover.param_count && !sabotage->known && place->is_segment; i++) {
+    if (!t->prover.cancels[i] || strcmp(place->what, t->job->proof.proof->params[i].name) != 0) continue;
+    sabotage->caught = AD_CAUGHT_NO_EFFECT;
+    snprintf(sabotage->message, sizeof sabotage->message,
+             "the gradient is zero but for rounding, with the mistake and without");
+  }
+}
+
+static int is_judged_by_roundings(const trials *t, const ad_sabotage *sabotage) {
+  return sabotage->known && sabotage->known->rounds &&
+         ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program));
+}
+
+/* Proves again, with the mistake planted, up to the first step that does not hold. */
+static ad_status judge(trials *t, ad_sabotage *sabotage) {
+  ad_proof *proof = t->job->proof.proof;
+  int64_t passes = 1;
+  AD_TRY(start_again(t));
+  ad_prover_begin(&t->prover);
+  t->prover.accounts = 1;
+  plant(t, sabotage);
+  for (int step = 0; step < STEPS && passes; step++) {
+    ad_step_report report;
+    sabotage->planting.executions = 0;
+    AD_TRY(ad_prover_step(&t->prover, step, &report));
+    ad_plants plants = ad_plants_lift();
+    if (t->prover.reference) proof->complete = 1;
+    passes = ad_proof_passes(proof, 0);
+    AD_TRY(share_verdict(t, &passes));
+    ad_plants_put_back(&plants);
+  }
+  ad_seams_clear();
+  if (sabotage->known && t->scene.ratio != 0) sabotage->expected_ratio = t->scene.ratio;
+  if (!passes && t->prover.reference) ad_caught_by_number(proof, sabotage);
+  if (passes && t->prover.reference) {
+    say_cancelled(t, sabotage);
+    if (is_judged_by_roundings(t, sabotage))
+      ad_caught_by_rounding(proof, &t->prover.computing, t->moved, t->prover.cuts_formulas, sabotage);
+  }
+  return AD_OK;
+}
+
+/* The facts of a run (AD_NEED_...) say of addend's own programs which known mistakes a step reaches. A custom program may
+ * lack what they change for any reason: it has no norm, or no stream. */
+static void say_not_fired(const trials *t, ad_sabotage *sabotage) {
+  if (sabotage->known && ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program))) {
+    sabotage->caught = AD_CAUGHT_UNPLANTED;
+    snprintf(sabotage->message, sizeof sabotage->message, "no step of this program reaches what it changes");
+    return;
+  }
+  snprintf(sabotage->message, sizeof sabotage->message,
+           "addend's list of mistakes is wrong: it expects this mistake to be caught, but the step never reached what "
+           "the mistake changes");
+}
+
+static void say_no_effect(const trials *t, ad_sabotage *sabotage) {
+  const char *why = sabotage->known ? sabotage->known->no_effect : NULL;
+  if (!sabotage->known) {
+    ad_derived_say_no_effect(sabotage);
+    return;
+  }
+  if (!why && ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program)))
+    why =
+        "every judged number has the clean run's bits in two steps: what the mistake changes is zero, or counts for "
+        "nothing, in this program";
+  if (!why) return;
+  sabotage->caught = AD_CAUGHT_NO_EFFECT;
+  snprintf(sabotage->message, sizeof sabotage->message, "%s", why);
+}
+
+/* Takes a step of a run that was created with the mistake, and compares its contracts and collectives with the plan's.
+ * All ranks find the same, since contracts and groups are the same on all. */
+static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad_sabotage *sabotage) {
+  char contract[AD_CALLS_TEXT] = "", calls[AD_CALLS_TEXT] = "";
+  ad_calls made = {0};
+  ad_step_report report;
+  ad_calls_watch(&made, t->prover.comm);
+  ad_status status = ad_run_step(run, 0, &report);
+  ad_seams_clear();
+  if (!status) status = made.status;
+  int kept = ad_calls_keep_contracts(run, contract, sizeof contract);
+  int equal = (!status && report.skipped) || ad_calls_equal(&made, planned, calls, sizeof calls);
+  ad_calls_release(&made);
+  if (status || (kept && equal)) return status;
+  sabotage->caught = AD_CAUGHT_PLAN;
+  snprintf(sabotage->message, sizeof sabotage->message, "%s%s%s", contract, kept || equal ? "" : "; ", calls);
+  return AD_OK;
+}
+
+/* Tries a mistake that is made when a run is created: plants it and creates another run. */
+static ad_status try_created(trials *t, ad_sabotage *sabotage) {
+  ad_calls planned = {0};
+  ad_run *run = NULL;
+  ad_status status = ad_calls_plan(t->prover.run, 0, &planned);
+  plant(t, sabotage);
+  if (!status) status = ad_run_create(t->prover.comm, t->prover.run->recipe, &t->prover.run->options, &run);
+  if (run) run->loss_scale = t->loss_scale;
+  if (!has_fired(t, sabotage)) say_not_fired(t, sabotage);
+  if (!status) status = look_at_run(t, run, &planned, sabotage);
+  ad_seams_clear();
+  ad_run_destroy(run);
+  ad_calls_release(&planned);
+  return status;
+}
+
+/* Tries one mistake. `sabotage` is this rank's copy; the first rank's becomes the result. */
+static ad_status try_one(trials *t, ad_sabotage *sabotage) {
+  int32_t found[WORDS] = {0};
+  if (sabotage->known && sabotage->known->at_creation) return try_created(t, sabotage);
+  AD_TRY(look(t, sabotage, found));
+  if (!found[FIRED])
+    say_not_fired(t, sabotage);
+  else if (found[DIFFERS])
+    return judge(t, sabotage);
+  else
+    say_no_effect(t, sabotage);
+  return AD_OK;
+}
+
+/* Tries nothing, which must pass: if it fails, mistakes would be called caught that were not. */
+static ad_status try_nothing(trials *t) {
+  static const ad_mistake nothing = {.name = "nothing"};
+  ad_sabotage sabotage = {.known = &nothing};
+  AD_TRY(judge(t, &sabotage));
+  if (sabotage.caught == AD_CAUGHT_NONE) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "the proof fails when it is repeated without a mistake, so its failure with a planted mistake would mean "
+      "nothing");
+}
+
+/* ---- trying all mistakes ---- */
+
+static int is_tried_here(const ad_trial_job *job, const ad_sabotage *sabotage) {
+  if (!sabotage->known) return !job->of_dtype && !sabotage->planting.in_record;
+  return ad_sabotage_is_of_dtype(sabotage) == job->of_dtype;
+}
+
+static int is_to_be_tried(const ad_sabotages *shared, ad_sabotage *sabotage) {
+  if (sabotage->known && !ad_known_shows(sabotage, shared->facts)) return 0;
+  if (!shared->clean) sabotage->caught = AD_CAUGHT_UNTRIED;
+  return shared->clean;
+}
+
+static void report_progress(const trials *t, size_t done) {
+  const ad_check_options *options = t->job->proof.options;
+  const ad_sabotages *shared = t->job->sabotages;
+  if (options->progress)
+    options->progress(options->context, shared->list[done].name, (int64_t)done, (int64_t)shared->count);
+}
+
+static ad_status try_all(trials *t) {
+  ad_sabotages *shared = t->job->sabotages;
+  size_t first = shared->next;
+  AD_TRY(ad_comm_barrier(t->prover.comm, &t->prover.everyone)); /* until all ranks have read `next` */
+  for (size_t i = first; i < shared->count; i++) {
+    ad_sabotage own = shared->list[i];
+    if (!is_tried_here(t->job, &own)) continue;
+    if (!is_to_be_tried(shared, &own)) {
+      if (t->prover.reference) shared->list[i] = own;
+      continue;
+    }
+    if (t->prover.reference) {
+      shared->next = i;
+      report_progress(t, i);
+    }
+    AD_TRY(try_one(t, &own));
+    if (t->prover.reference) shared->list[i] = own;
+  }
+  if (t->prover.reference) shared->next = shared->count;
+  return AD_OK;
+}
+
+static void release(trials *t) {
+  ad_seams_clear();
+  ad_prover_destroy(&t->prover);
+  ad_release(t->start.bytes);
+  for (int step = 0; step < STEPS; step++) ad_release(t->after[step].bytes);
+  ad_release(t->moved);
+}
+
+ad_status ad_trials(ad_comm *comm, const ad_trial_job *job) {
+  trials t = {.job = job};
+  ad_status status = ad_prover_create(&t.prover, comm, &job->proof);
+  if (!status) status = run_clean(&t);
+  int64_t clean = job->sabotages->clean;
+  if (!status) status = share_verdict(&t, &clean);
+  if (!status && clean) status = try_nothing(&t);
+  if (!status) status = try_all(&t);
+  if (!status) status = ad_comm_barrier(comm, &t.prover.everyone);
+  release(&t);
+  return status;
+}

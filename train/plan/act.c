@@ -1,0 +1,194 @@
+/* Acts as one rank of a world of any size, in one process on engine dry (which moves no bytes), and counts the memory
+ * that this rank would hold. */
+#include "base/error.h"
+#include "base/options.h"
+#include "comm/dry.h"
+#include "module/module.h"
+#include "optim/adamw.h"
+#include "plan/plan.h"
+#include "plan/repairs.h"
+#include "products/gemm_ways.h"
+#include "program/program.h"
+#include "reduce/plan.h"
+#include "step/prompts.h"
+#include "step/run.h"
+
+/* Bytes that a rank's process takes before it holds a parameter, on x86-64 Linux: its share of the code pages that all
+ * ranks map (1 MiB), and its own stack, libraries' data, heap and packed blocks of matrix products (2 MiB). */
+static const size_t process_bytes = 3 << 20;
+/* Bytes more if oneDNN multiplies (f32 and bf16 with AVX-512): its relocated data, its kernels and packed blocks. bf16
+ * kernels are compiled for each shape, and blocks that were widened to f32 are kept. */
+static const size_t onednn_bytes = 6 << 20, onednn_bf16_bytes = 6 << 20;
+/* Bytes more if checkpoints are written: the writer thread's heap, and its buffer for reading files back. */
+static const size_t writer_bytes = 2 << 20;
+/* Values on a tape go to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps a
+ * buffer until its readers are done; at most four at once were observed, and together they hold no more than the tape
+ * does. Gradient buckets need no staging: they lie in shared memory. */
+static const size_t staging_bytes = 2 << 20;
+
+/* Whether this rank's tapes send values to other ranks: over a bridge, or along an axis that is
+ * not a data-parallel one. */
+static int passes_values(const ad_run *run) {
+  if (ad_crossings_bytes(run)) return 1;
+  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
+    if (!ad_run_module(run, i)) continue;
+    const ad_mesh *mesh = ad_module_mesh(ad_run_module(run, i));
+    int64_t data = ad_mesh_axis_size(mesh, AD_DP_REPLICATE) * ad_mesh_axis_size(mesh, AD_DP_SHARD);
+    if (ad_mesh_size(mesh) > data) return 1;
+  }
+  return 0;
+}
+
+/* Whether this rank has no row of any microbatch, and gets none from other ranks: it makes no matrix product. */
+static int has_no_rows(const ad_run *run) {
+  const ad_array *array;
+  size_t i = 0;
+  for (; (array = ad_program_batch_array(ad_run_program(run), i, NULL, 0)); i++)
+    if (ad_array_bytes(array)) return 0;
+  return i > 0 && !passes_values(run);
+}
+
+/* Memory of the library that makes this run's matrix products, judged by how a product of usual size is made. */
+static size_t products_bytes(const ad_run *run) {
+  ad_products products = ad_products_in_use();
+  gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
+  gemm_way way = ad_gemm_choose(&products, &usual);
+  if (has_no_rows(run)) return 0;
+  if (way != GEMM_ONEDNN && way != GEMM_WIDEN_ONEDNN) return 0;
+  return usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes;
+}
+
+/* Memory of the staging buffers. */
+static size_t staged_bytes(const ad_run *run) {
+  size_t values = ad_run_tape_bytes(run);
+  if (!passes_values(run)) return 0;
+  return values < staging_bytes ? values : staging_bytes;
+}
+
+static size_t runtime_bytes(const ad_run *run) {
+  return process_bytes + products_bytes(run) + staged_bytes(run) + ad_run_data_bytes(run);
+}
+
+/* The names of the parts of a rank's memory in the plan's document, in the order of its columns. */
+const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",    "buckets",           "grads",
+                                                  "optimizer", "activations", "checkpoint",        "runtime",
+                                                  "prompts",   "peak",        "activations_worst", "peak_worst"};
+
+size_t ad_plan_peak(const ad_plan_memory *memory) {
+  return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->buckets + memory->activations +
+         memory->checkpoint + memory->runtime + memory->prompts;
+}
+
+size_t ad_plan_peak_worst(const ad_plan_memory *memory) {
+  return ad_plan_peak(memory) - memory->activations + memory->activations_worst;
+}
+
+ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) {
+  ad_plan_options own;
+  int64_t ranks = 0;
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_plan_options"));
+  if (own.ranks_per_node < 0)
+    return ad_fail(AD_INVALID,
+                   "the number of ranks per node is %lld; it must be at least 1, or 0 to put all ranks on one node",
+                   (long long)own.ranks_per_node);
+  AD_TRY(ad_recipe_world(recipe, &ranks));
+  int all = !own.ranks_per_node || own.ranks_per_node > ranks;
+  *out = (ad_plan_world){.ranks = ranks, .ranks_per_node = all ? ranks : own.ranks_per_node};
+  return AD_OK;
+}
+
+/* Refuses a recipe whose shard.window, the number of gradient buckets in memory at once, is
+ * too small for some module. */
+static ad_status check_windows(const ad_run *run) {
+  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
+    ad_module *module = ad_run_module(run, i);
+    size_t needed = module ? ad_reducer_window_needed(ad_module_reducer(module)) : 0;
+    if (!needed) continue;
+    return ad_fail(
+        AD_INVALID,
+        "shard.window: %lld is too small for `%s`: in its backward pass %zu buckets of one kind are open at once; give "
+        "at least %zu, or 0 to have as many as are needed",
+        (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed, needed);
+  }
+  return AD_OK;
+}
+
+/* What acting as a rank needs. `crowd`: see ad_plan_act. */
+typedef struct acting {
+  const ad_recipe *recipe;
+  int64_t rank;
+  const ad_plan_world *world;
+  size_t crowd;
+} acting;
+
+/* Creates the run on the dry comm and takes one step of it. */
+static ad_status act_on(ad_comm *comm, const acting *as, ad_run **out) {
+  const ad_plan_world *world = as->world;
+  ad_run_options options = {
+      .size = sizeof options, .dtype = world->dtype, .crowd = as->crowd, .plans = 1, .table = world->table};
+  ad_run *run;
+  AD_TRY(ad_run_create(comm, as->recipe, &options, &run));
+  ad_step_report report;
+  ad_status status = ad_run_step(run, 0, &report);
+  if (!status) status = check_windows(run);
+  if (status)
+    ad_run_destroy(run);
+  else
+    *out = run;
+  return status;
+}
+
+static ad_status act(const acting *as, ad_comm **comm, ad_run **run) {
+  ad_comm *dry;
+  int64_t ranks = as->world->ranks, node = as->world->ranks_per_node;
+  AD_TRY(ad_comm_open_dry_nodes(as->rank, ranks, node == ranks ? 0 : node, &dry));
+  ad_status status = act_on(dry, as, run);
+  if (status)
+    ad_comm_close(dry);
+  else
+    *comm = dry;
+  return status;
+}
+
+/* Takes the step again, for ad_repair_say, and keeps nothing of it. */
+static ad_status act_again(void *context) {
+  ad_comm *comm;
+  ad_run *run;
+  AD_TRY(act(context, &comm, &run));
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  return AD_OK;
+}
+
+ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, size_t crowd, ad_comm **comm,
+                      ad_run **run) {
+  acting as = {recipe, rank, world, crowd};
+  ad_status status = act(&as, comm, run);
+  return status ? ad_repair_say(status, act_again, &as) : AD_OK;
+}
+
+/* Adds the bytes of one module. */
+static void add_module(ad_module *module, ad_plan_memory *to) {
+  const ad_reducer *reducer = ad_module_reducer(module);
+  size_t sums = ad_reducer_sum_bytes(reducer);
+  to->params += ad_store_bytes(ad_module_store(module));
+  to->gathered += ad_store_gathered_bytes(ad_module_store(module));
+  to->grads += sums;
+  to->buckets += ad_reducer_bytes(reducer) - sums;
+  if (ad_module_optimizer(module)) to->optimizer += ad_adamw_bytes(ad_module_optimizer(module));
+  for (size_t i = 0; i < ad_module_state_count(module); i++) to->params += ad_array_bytes(ad_module_state(module, i));
+}
+
+ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
+  ad_plan_memory memory = {0};
+  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++)
+    if (ad_run_module(run, i)) add_module(ad_run_module(run, i), &memory);
+  memory.activations = ad_run_tape_bytes(run) + ad_crossings_bytes(run);
+  memory.most_routed = ad_run_most_routed(run);
+  memory.runtime = runtime_bytes(run);
+  memory.prompts = ad_prompts_bytes(run);
+  if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
+  if (memory.checkpoint) memory.runtime += writer_bytes;
+  *out = memory;
+  return AD_OK;
+}

@@ -1,0 +1,216 @@
+/* What crosses the bridges of a program, computed from what the program declares about all ranks, not just this one. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "bridge/bridge.h"
+#include "bridge/route.h"
+#include "layout/shown.h"
+#include "plan/pools.h"
+#include "program/program.h"
+#include "step/run.h"
+
+/* If the side of a bridge has more ranks than RANKS_MAX, only its first rank's routes are listed. */
+enum { RANKS_MAX = 64, ROUTES_MAX = 64 };
+
+/* One direction of a bridge: the value forward, or its gradient backward. */
+typedef struct way {
+  const ad_layout *from, *to;
+  int64_t rows;
+  size_t row_bytes;
+  ad_dtype dtype; /* dtype in which the value is sent */
+  ad_shape shape; /* shape of the whole value */
+  int alike;      /* 1: both sides have like meshes, and each part goes to the rank at the same position */
+} way;
+
+/* A value that crosses a bridge, in all microbatches in which it has the same number of rows. */
+typedef struct crossing {
+  const ad_crossing_spec *spec;
+  ad_layout from, to, back; /* layouts of the value on both sides; `back`: layout of the gradient where it arrives */
+  /* rows in a microbatch; number of such microbatches in a step */
+  int64_t rows, times;
+  ad_dtype dtypes[2]; /* dtypes of the value and of its gradient */
+} crossing;
+
+static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
+  size_t bytes = ad_dtype_size(dtype);
+  for (int dim = 1; dim < shape->ndim; dim++) bytes *= (size_t)shape->dim[dim];
+  return bytes;
+}
+
+/* The direction of the value, or of its gradient if `backward`. */
+static way way_of(const crossing *c, int backward) {
+  way w = {.from = backward ? &c->to : &c->from,
+           .to = backward ? &c->back : &c->to,
+           .rows = c->rows,
+           .row_bytes = row_bytes_of(&c->spec->shape, c->dtypes[backward]),
+           .dtype = c->dtypes[backward],
+           .shape = c->spec->shape,
+           .alike = ad_bridge_is_alike(c->spec->bridge)};
+  w.shape.dim[0] = c->rows;
+  return w;
+}
+
+/* How many ranks of a side are listed. */
+static int64_t ranks_listed(const ad_layout *side) {
+  int64_t ranks = ad_mesh_size(side->mesh);
+  return ranks <= RANKS_MAX ? ranks : 1;
+}
+
+/* ---- routes: who sends which rows to whom ---- */
+
+/* Bytes of the part that the rank has on this side; 0 if it is not on the side. */
+static json_int_t part_bytes(const way *w, const ad_layout *side, int64_t rank) {
+  if (!ad_mesh_has_rank(side->mesh, rank)) return 0;
+  ad_shape part = ad_layout_local_shape(side, &w->shape, rank);
+  return (json_int_t)ad_shape_numel(&part) * (json_int_t)ad_dtype_size(w->dtype);
+}
+
+/* Adds the one route of a rank on an alike bridge. Returns the number of routes left out: none. */
+static json_int_t add_alike_route(const way *w, int64_t rank, json_t *to) {
+  int64_t peer = ad_mesh_first_rank(w->to->mesh) + (rank - ad_mesh_first_rank(w->from->mesh));
+  ad_span own = {0, w->rows};
+  ad_layout_spans(w->from, 0, w->rows, rank, &own, 1);
+  json_array_append_new(
+      to, json_pack("{s:I, s:I, s:I, s:I, s:I}", "from", (json_int_t)rank, "to", (json_int_t)peer, "first_row",
+                    (json_int_t)own.first, "rows", (json_int_t)own.count, "bytes", part_bytes(w, w->from, rank)));
+  return 0;
+}
+
+static json_t *route_document(const way *w, int64_t rank, const ad_route *route) {
+  ad_span own = {0, 0};
+  ad_layout_spans(w->from, 0, w->rows, rank, &own, 1);
+  json_int_t first_row = own.first + route->here, bytes = route->count * (int64_t)w->row_bytes;
+  return json_pack("{s:I, s:I, s:I, s:I, s:I}", "from", (json_int_t)rank, "to", (json_int_t)route->peer, "first_row",
+                   first_row, "rows", (json_int_t)route->count, "bytes", bytes);
+}
+
+/* Adds the routes of a sender, at most ROUTES_MAX. Returns the number of routes left out. */
+static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
+  ad_route routes[ROUTES_MAX];
+  if (w->alike) return add_alike_route(w, rank, to);
+  size_t count = ad_bridge_sends(w->from, w->to, w->rows, rank, routes, ROUTES_MAX);
+  size_t listed = count < ROUTES_MAX ? count : ROUTES_MAX;
+  for (size_t i = 0; i < listed; i++) json_array_append_new(to, route_document(w, rank, &routes[i]));
+  return (json_int_t)count - (json_int_t)listed;
+}
+
+/* The bytes of all routes. Every replica on the receiving side gets all rows. Along axes where the received value is P
+ * (a pending sum), one rank gets the rows and the others hold zeros, unless the bridge is alike: then every rank gets
+ * its own. */
+static json_int_t bytes_of(const way *w) {
+  ad_axes once = ad_layout_cut_axes(w->to) | (w->alike ? 0 : ad_layout_axes_of(w->to, AD_P));
+  return w->rows * (json_int_t)w->row_bytes * ad_mesh_size(w->to->mesh) / ad_mesh_ranks_over(w->to->mesh, once);
+}
+
+static json_t *way_document(way w) {
+  int64_t first = ad_mesh_first_rank(w.from->mesh), listed = ranks_listed(w.from);
+  json_int_t left_out = 0;
+  json_t *routes = json_array();
+  for (int64_t i = 0; i < listed; i++) left_out += add_routes(&w, first + i, routes);
+  return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "dtype", ad_dtype_name(w.dtype), "row_bytes",
+                   (json_int_t)w.row_bytes, "bytes", bytes_of(&w), "senders", (json_int_t)ad_mesh_size(w.from->mesh),
+                   "senders_listed", (json_int_t)listed, "routes_left_out", left_out, "routes", routes);
+}
+
+/* ---- bytes that each rank sends and receives ---- */
+
+/* Adds to *out the bytes of those routes that lead to, or come from, another rank. `find` lists the rank's routes. */
+static ad_status moved_by(size_t (*find)(const ad_layout *, const ad_layout *, int64_t, int64_t, ad_route *, size_t),
+                          way w, int64_t rank, json_int_t *out) {
+  size_t count = find(w.from, w.to, w.rows, rank, NULL, 0);
+  ad_route *routes;
+  AD_TRY(ad_new(count, &routes));
+  find(w.from, w.to, w.rows, rank, routes, count);
+  for (size_t i = 0; i < count; i++)
+    if (routes[i].peer != rank) *out += routes[i].count * (json_int_t)w.row_bytes;
+  ad_release(routes);
+  return AD_OK;
+}
+
+static ad_status add_way(way w, const char *name, int64_t rank, json_t *to) {
+  json_int_t sends = w.alike ? part_bytes(&w, w.from, rank) : 0, receives = w.alike ? part_bytes(&w, w.to, rank) : 0;
+  if (!w.alike) AD_TRY(moved_by(ad_bridge_sends, w, rank, &sends));
+  if (!w.alike) AD_TRY(moved_by(ad_bridge_receives, w, rank, &receives));
+  json_object_set_new(to, name, json_pack("{s:I, s:I}", "sends", sends, "receives", receives));
+  return AD_OK;
+}
+
+static ad_status add_ranks(const crossing *c, const ad_layout *side, const ad_plan_pools *pools, json_t *to) {
+  int64_t first = ad_mesh_first_rank(side->mesh), end = first + ranks_listed(side);
+  for (int64_t rank = first; rank < end; rank++) {
+    json_t *document =
+        json_pack("{s:I, s:I}", "rank", (json_int_t)rank, "pool", (json_int_t)ad_plan_pool_of(pools, rank));
+    json_array_append_new(to, document);
+    AD_TRY(add_way(way_of(c, 0), "forward", rank, document));
+    AD_TRY(add_way(way_of(c, 1), "backward", rank, document));
+  }
+  return AD_OK;
+}
+
+/* ---- writing a bridge's document ---- */
+
+/* The index of the module whose mesh this is. */
+static size_t module_under(const ad_program *program, const ad_mesh *mesh) {
+  size_t m = 0;
+  while (m + 1 < ad_program_module_count(program) && ad_program_mesh(program, m) != mesh) m++;
+  return m;
+}
+
+static json_t *side_document(const ad_layout *layout, const ad_plan_pools *pools) {
+  char text[160];
+  const ad_program *program = ad_plan_program(pools);
+  size_t module = module_under(program, layout->mesh);
+  json_t *document = json_pack("{s:s, s:s, s:I, s:s}", "module", ad_program_module(program, module)->name, "mesh",
+                               ad_mesh_text(layout->mesh), "pool", (json_int_t)ad_plan_pool_under(pools, layout->mesh),
+                               "layout", ad_layout_shown(layout, text, sizeof text));
+  ad_plan_add_stage(program, module, document);
+  return document;
+}
+
+static ad_status add_crossing(const crossing *c, const ad_plan_pools *pools, json_t *to) {
+  json_t *ranks = json_array();
+  json_array_append_new(
+      to, json_pack("{s:o, s:o, s:I, s:I, s:s, s:o, s:o, s:o}", "from", side_document(&c->from, pools), "to",
+                    side_document(&c->to, pools), "rows", (json_int_t)c->rows, "times", (json_int_t)c->times, "site",
+                    c->spec->value, "forward", way_document(way_of(c, 0)), "backward", way_document(way_of(c, 1)),
+                    "bytes_per_rank", ranks));
+  AD_TRY(add_ranks(c, &c->from, pools, ranks));
+  return ad_mesh_same_ranks(c->from.mesh, c->to.mesh) ? AD_OK : add_ranks(c, &c->to, pools, ranks);
+}
+
+/* The dtype in which the value (or gradient) crosses. A bridge between the same ranks sends nothing, so
+ * it ignores the wire dtype. */
+static ad_dtype dtype_of(const ad_crossing_spec *spec, const ad_program *program, int backward) {
+  ad_dtype wire = backward ? spec->gradient_wire : spec->wire;
+  return wire && ad_bridge_is_disjoint(spec->bridge) ? wire : ad_crossing_dtype(program, spec, backward);
+}
+
+static crossing crossing_of(const ad_crossing_spec *spec, const ad_program *program) {
+  crossing c = {.spec = spec, .from = ad_bridge_from(spec->bridge), .to = ad_bridge_to(spec->bridge)};
+  c.back = ad_layout_dual(&c.from);
+  for (int backward = 0; backward < 2; backward++) c.dtypes[backward] = dtype_of(spec, program, backward);
+  return c;
+}
+
+/* A value that is cut by batch crosses in microbatches of one or two sizes, each with an entry; any other value crosses
+ * whole in each microbatch. */
+static ad_status add_crossings(const ad_crossing_spec *spec, const ad_plan_pools *pools, json_t *to) {
+  const ad_run *run = pools->list[0].run;
+  crossing c = crossing_of(spec, ad_run_program(run));
+  int64_t count = ad_run_recipe(run)->train.microbatches;
+  int64_t parts = ad_crossing_is_cut(spec) ? count : 1, least = spec->shape.dim[0] / parts;
+  for (c.rows = least + 1; c.rows >= least && c.rows; c.rows--) {
+    int64_t larger = spec->shape.dim[0] % parts;
+    c.times = (c.rows > least ? larger : parts - larger) * (count / parts);
+    if (c.times) AD_TRY(add_crossing(&c, pools, to));
+  }
+  return AD_OK;
+}
+
+ad_status ad_plan_add_bridges(const ad_plan_pools *pools, json_t *document) {
+  const ad_program *program = ad_plan_program(pools);
+  json_t *list = json_array();
+  json_object_set_new(document, "bridges", list);
+  for (size_t i = 0; i < ad_program_crossing_count(program); i++)
+    AD_TRY(add_crossings(ad_program_crossing(program, i), pools, list));
+  return AD_OK;
+}

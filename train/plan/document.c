@@ -1,0 +1,308 @@
+/* The plan as a JSON document that users and scripts rely on. memory.c adds the bytes of memory. */
+#include <stdlib.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "files/json.h"
+#include "layout/shown.h"
+#include "module/module.h"
+#include "plan/schedule.h"
+#include "program/program.h"
+#include "reduce/plan.h"
+#include "step/run.h"
+
+/* One collective of a step: a reduction of gradients, or a gather of parameters. */
+typedef struct ad_planned {
+  ad_reduction_plan plan; /* `params` of it is not used */
+  /* "forward", "backward", "step", "every_microbatch" or "last_microbatch" */
+  const char *when;
+  int64_t times;       /* how often in a step */
+  size_t first, count; /* its parameters are entries [first, first + count) of ad_collectives' `params` */
+  json_t *step;        /* the step's last document, made for step_bytes bytes, to be shared; owned; NULL: none yet */
+  size_t step_bytes;
+} ad_planned;
+
+/* All collectives that each rank of a pool calls, in order: gathers of the forward pass, gathers of the backward pass,
+ * reductions in launch order, gathers after the update. */
+typedef struct ad_collectives {
+  ad_planned *list;
+  size_t count, capacity;
+  size_t *params; /* parameters of all collectives, one collective after another, numbered as in ad_run_param_at */
+  size_t param_count, param_capacity;
+  size_t *of, *starts; /* parameter i is in the collectives of[starts[i]] up to of[starts[i + 1]] */
+  /* the contract that was described last; its document is shared by parameters with the same contract */
+  ad_contract contract;
+  json_t *contract_document;
+  size_t pool; /* index of the pool */
+} ad_collectives;
+
+static void release(ad_collectives *collectives) {
+  for (size_t i = 0; i < collectives->count; i++) json_decref(collectives->list[i].step);
+  json_decref(collectives->contract_document);
+  ad_release(collectives->list);
+  ad_release(collectives->params);
+  ad_release(collectives->of);
+  ad_release(collectives->starts);
+}
+
+/* ---- listing the collectives ---- */
+
+static ad_status make_room(size_t **array, size_t count, size_t *capacity) {
+  if (count <= *capacity) return AD_OK;
+  size_t wanted = 2 * count + 64;
+  AD_TRY(ad_grow(array, *capacity, wanted));
+  *capacity = wanted;
+  return AD_OK;
+}
+
+/* Appends a collective. `params`: its parameters, numbered within a module whose first
+ * parameter has the number `first`. */
+static ad_status add(ad_collectives *to, ad_planned planned, const size_t *params, size_t count, size_t first) {
+  if (to->count == to->capacity) {
+    size_t capacity = 2 * to->capacity + 64;
+    AD_TRY(ad_grow(&to->list, to->capacity, capacity));
+    to->capacity = capacity;
+  }
+  AD_TRY(make_room(&to->params, to->param_count + count, &to->param_capacity));
+  planned.first = to->param_count;
+  planned.count = count;
+  for (size_t i = 0; i < count; i++) to->params[to->param_count++] = first + params[i];
+  to->list[to->count++] = planned;
+  return AD_OK;
+}
+
+/* In which microbatches a reduction runs: a reduce_scatter wherever train.sync says `shard` or `all`, any other step
+ * only where it says `all`. */
+static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
+  ad_planned planned = {.plan = plan};
+  ad_sync least = plan.move == AD_MOVE_REDUCE_SCATTER ? AD_SYNC_SHARD : AD_SYNC_ALL;
+  for (size_t m = 0; m < recipe->train.sync_count; m++) planned.times += recipe->train.sync[m] >= least;
+  int always = planned.times > 1 && planned.times == (int64_t)recipe->train.sync_count;
+  planned.when = always ? "every_microbatch" : "last_microbatch";
+  return planned;
+}
+
+/* Lists the reductions of all modules that this rank has, one module after another. */
+static ad_status list_reductions(ad_run *run, ad_collectives *to) {
+  const ad_program *program = ad_run_program(run);
+  for (size_t m = 0, first = 0; m < ad_program_module_count(program); m++) {
+    const ad_reducer *reducer = ad_run_module(run, m) ? ad_module_reducer(ad_run_module(run, m)) : NULL;
+    for (size_t i = 0; reducer && i < ad_reducer_plan_count(reducer); i++) {
+      ad_reduction_plan plan = ad_reducer_plan(reducer, i);
+      AD_TRY(add(to, planned_reduction(ad_run_recipe(run), plan), plan.params, plan.param_count, first));
+    }
+    first += ad_program_module(program, m)->param_count;
+  }
+  return AD_OK;
+}
+
+/* The axes over which a parameter is gathered: those that cut its storage but not what a rank computes with. */
+static ad_axes gathered_axes(const ad_param_spec *spec) {
+  ad_axes cut = ad_layout_cut_axes(&spec->storage) & ~ad_layout_cut_axes(&spec->layout);
+  return cut & ad_mesh_large(spec->layout.mesh);
+}
+
+/* Adds the gather of one parameter. Its bytes are those of the gathered part, which this rank computes with. */
+static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
+  ad_run_param at = ad_run_param_at(run, param);
+  const ad_param_spec *spec = at.spec;
+  ad_axes axes = at.held ? gathered_axes(spec) : 0;
+  if (!axes) return AD_OK;
+  ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, ad_comm_rank(ad_run_comm(run)));
+  ad_planned planned = {.plan = {.bucket = spec->unit,
+                                 .move = AD_MOVE_ALL_GATHER,
+                                 .axes = axes,
+                                 .group_size = ad_mesh_ranks_over(spec->layout.mesh, axes),
+                                 .dtype = spec->contract.param,
+                                 .bytes = (size_t)ad_shape_numel(&local) * ad_dtype_size(spec->contract.param)},
+                        .when = when,
+                        .times = times};
+  return add(to, planned, &param, 1, 0);
+}
+
+/* Lists the gathers: with ZeRO 3 before each use (`after_update` 0), else once after the update (`after_update` 1). */
+static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update) {
+  const ad_recipe *recipe = ad_run_recipe(run);
+  size_t count = ad_run_param_count(run);
+  int releases = recipe->shard.zero == 3;
+  if (releases == after_update) return AD_OK;
+  for (size_t i = 0; i < count && after_update; i++) AD_TRY(add_gather(run, i, "step", 1, to));
+  for (size_t i = 0; i < count && releases; i++) AD_TRY(add_gather(run, i, "forward", recipe->train.microbatches, to));
+  for (size_t i = count; i-- > 0 && releases;) AD_TRY(add_gather(run, i, "backward", recipe->train.microbatches, to));
+  return AD_OK;
+}
+
+/* Fills `starts` and `of`: the collectives of each parameter, in their order. */
+static ad_status index_params(size_t count, ad_collectives *to) {
+  AD_TRY(ad_new(count + 2, &to->starts));
+  AD_TRY(ad_new(to->param_count, &to->of));
+  for (size_t i = 0; i < to->param_count; i++) to->starts[to->params[i] + 2]++;
+  for (size_t i = 0; i < count; i++) to->starts[i + 2] += to->starts[i + 1];
+  for (size_t c = 0; c < to->count; c++)
+    for (size_t i = 0; i < to->list[c].count; i++) to->of[to->starts[to->params[to->list[c].first + i] + 1]++] = c;
+  return AD_OK;
+}
+
+static ad_status list_collectives(ad_run *run, ad_collectives *to) {
+  AD_TRY(list_gathers(run, to, 0));
+  AD_TRY(list_reductions(run, to));
+  AD_TRY(list_gathers(run, to, 1));
+  return index_params(ad_run_param_count(run), to);
+}
+
+/* ---- writing the document ---- */
+
+static json_t *step_document(const ad_planned *planned, size_t bytes) {
+  char axes[80];
+  const ad_reduction_plan *plan = &planned->plan;
+  return json_pack("{s:s, s:s, s:I, s:s, s:I, s:i, s:s, s:I}", "op", ad_move_name(plan->move), "axes",
+                   ad_axes_print(plan->axes, axes, sizeof axes), "group_size", (json_int_t)plan->group_size, "dtype",
+                   ad_dtype_name(plan->dtype), "bytes", (json_int_t)bytes, "bucket", plan->bucket, "when",
+                   planned->when, "times", (json_int_t)planned->times);
+}
+
+/* Returns the same document for consecutive parameters with the same bytes. */
+static json_t *shared_step(ad_planned *planned, size_t bytes) {
+  if (planned->step && planned->step_bytes == bytes) return planned->step;
+  json_decref(planned->step);
+  planned->step_bytes = bytes;
+  return planned->step = step_document(planned, bytes);
+}
+
+/* The steps of one parameter's path, from gradient to storage layout. The bytes are those of this parameter alone. */
+static json_t *path_document(const ad_param_spec *spec, size_t index, ad_collectives *collectives) {
+  json_t *path = json_array();
+  for (size_t i = collectives->starts[index]; i < collectives->starts[index + 1]; i++) {
+    ad_planned *planned = &collectives->list[collectives->of[i]];
+    size_t bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(planned->plan.dtype);
+    json_array_append(path, shared_step(planned, bytes));
+  }
+  return path;
+}
+
+static json_t *contract_document(const ad_contract *contract) {
+  return json_pack("{s:s, s:s, s:s, s:s}", "param", ad_dtype_name(contract->param), "grad",
+                   contract->raw ? "raw" : ad_dtype_name(contract->grad), "reduce", ad_dtype_name(contract->reduce),
+                   "accumulate", ad_dtype_name(contract->accumulate));
+}
+
+/* Returns the same document for consecutive parameters with the same contract. */
+static json_t *shared_contract(const ad_contract *contract, ad_collectives *collectives) {
+  const ad_contract *last = &collectives->contract;
+  int same = collectives->contract_document && last->param == contract->param && last->grad == contract->grad &&
+             last->raw == contract->raw && last->reduce == contract->reduce && last->accumulate == contract->accumulate;
+  if (same) return collectives->contract_document;
+  json_decref(collectives->contract_document);
+  collectives->contract = *contract;
+  return collectives->contract_document = contract_document(contract);
+}
+
+static const char *name_of(ad_run *run, size_t index, char *buffer, size_t size) {
+  ad_run_param at = ad_run_param_at(run, index);
+  return ad_program_param_name(ad_run_program(run), at.module, at.param, buffer, size);
+}
+
+static json_t *param_document(ad_run *run, size_t index, ad_collectives *collectives) {
+  const ad_param_spec *spec = ad_run_param_at(run, index).spec;
+  ad_layout gradient = ad_layout_dual(&spec->layout);
+  char name[AD_PROGRAM_NAME_SIZE], layout[160], storage[160], dual[160];
+  return json_pack("{s:s, s:I, s:s, s:I, s:s, s:s, s:s, s:O, s:o}", "name", name_of(run, index, name, sizeof name),
+                   "numel", (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "pool",
+                   (json_int_t)collectives->pool, "layout", ad_layout_shown(&spec->layout, layout, sizeof layout),
+                   "storage", ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
+                   ad_layout_shown(&gradient, dual, sizeof dual), "contract",
+                   shared_contract(&spec->contract, collectives), "path", path_document(spec, index, collectives));
+}
+
+static json_t *collective_document(ad_run *run, const ad_collectives *of, const ad_planned *planned) {
+  json_t *document = step_document(planned, planned->plan.bytes), *names = json_array();
+  char name[AD_PROGRAM_NAME_SIZE];
+  for (size_t i = 0; i < planned->count; i++)
+    json_array_append_new(names, json_string(name_of(run, of->params[planned->first + i], name, sizeof name)));
+  ad_run_param first = ad_run_param_at(run, of->params[planned->first]);
+  const char *module = ad_program_module(ad_run_program(run), first.module)->name;
+  json_object_set_new(document, "module", json_string(module));
+  ad_plan_add_stage(ad_run_program(run), first.module, document);
+  json_object_set_new(document, "mesh", json_string(ad_mesh_text(first.spec->layout.mesh)));
+  json_object_set_new(document, "pool", json_integer((json_int_t)of->pool));
+  json_object_set_new(document, "params", names);
+  return document;
+}
+
+static ad_status add_collectives(ad_run *run, size_t pool, json_t *params, json_t *list) {
+  ad_collectives collectives = {.pool = pool};
+  ad_status status = list_collectives(run, &collectives);
+  for (size_t i = 0; !status && i < ad_run_param_count(run); i++)
+    if (ad_run_param_at(run, i).held) json_array_append_new(params, param_document(run, i, &collectives));
+  for (size_t i = 0; !status && i < collectives.count; i++)
+    json_array_append_new(list, collective_document(run, &collectives, &collectives.list[i]));
+  release(&collectives);
+  return status;
+}
+
+/* Adds the parameters, collectives and transitions of each pool. */
+static ad_status add_pools(const ad_plan_pools *pools, json_t *document) {
+  json_t *params = json_array(), *collectives = json_array(), *activations = json_array();
+  json_object_set_new(document, "params", params);
+  json_object_set_new(document, "collectives", collectives);
+  json_object_set_new(document, "activations", activations);
+  for (size_t i = 0; i < pools->count; i++) {
+    AD_TRY(add_collectives(pools->list[i].run, i, params, collectives));
+    ad_traffic_list(&pools->list[i].traffic, i, activations);
+  }
+  return AD_OK;
+}
+
+static json_t *modules_document(const ad_plan_pools *pools) {
+  const ad_program *program = ad_plan_program(pools);
+  json_t *list = json_array();
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    const ad_module_spec *spec = ad_program_module(program, m);
+    json_t *document = json_pack("{s:s, s:s, s:I}", "name", spec->name, "mesh", ad_mesh_text(spec->mesh), "pool",
+                                 (json_int_t)ad_plan_pool_under(pools, spec->mesh));
+    ad_plan_add_stage(program, m, document);
+    json_array_append_new(list, document);
+  }
+  return list;
+}
+
+static ad_status fill(const ad_recipe *recipe, const ad_plan_pools *pools, const ad_plan_world *world,
+                      const char *trace, json_t *document) {
+  json_object_set_new(document, "recipe", json_string(recipe->name));
+  json_object_set_new(document, "world", json_integer((json_int_t)world->ranks));
+  json_object_set_new(document, "modules", modules_document(pools));
+  json_object_set_new(document, "pools", ad_plan_pools_document(pools));
+  AD_TRY(ad_plan_add_schedule(pools, trace, document));
+  AD_TRY(add_pools(pools, document));
+  ad_plan_add_gradient_memory(pools, document);
+  AD_TRY(ad_plan_add_bridges(pools, document));
+  return ad_plan_add_memory(recipe, world, pools, document);
+}
+
+ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *given, json_t **out) {
+  ad_plan_options options;
+  ad_plan_world world;
+  ad_plan_pools pools;
+  AD_TRY(ad_options_take(&options, sizeof options, given, "ad_plan_options"));
+  AD_TRY(ad_plan_world_of(recipe, given, &world));
+  AD_TRY(ad_plan_pools_act(recipe, &world, &pools));
+  json_t *document = json_object();
+  ad_status status = fill(recipe, &pools, &world, options.trace, document);
+  ad_plan_pools_release(&pools);
+  if (status)
+    json_decref(document);
+  else
+    *out = document;
+  return status;
+}
+
+ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, char **out) {
+  AD_NEED(recipe, out);
+  json_t *document;
+  AD_TRY(ad_plan_document(recipe, options, &document));
+  char *text = ad_json_dumps(document);
+  json_decref(document);
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the JSON document of the plan");
+  *out = text;
+  return AD_OK;
+}

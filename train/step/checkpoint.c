@@ -1,0 +1,166 @@
+/* What a checkpoint holds of a run. How checkpoints are written is in checkpoint/. */
+#include <stdio.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "checkpoint/checkpoint_snapshot.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "step/fingerprint.h"
+#include "step/run.h"
+
+enum { NAME_SIZE = sizeof "second_moment." + AD_PROGRAM_NAME_SIZE, NUMBERS = 4 };
+
+typedef struct run_state {
+  ad_checkpoint_state state;
+  ad_checkpoint_value *values;
+  char (*names)[NAME_SIZE];
+  ad_checkpoint_number numbers[NUMBERS]; /* optimizer steps, seed, loss scale, steps since it changed */
+  char *recipe;
+  ad_fingerprint fingerprint;
+  const ad_run *run;
+} run_state;
+
+static void add_value(run_state *s, const char *prefix, const char *name, ad_array *array) {
+  size_t at = s->state.value_count++;
+  snprintf(s->names[at], NAME_SIZE, "%s.%s", prefix, name);
+  s->values[at] = (ad_checkpoint_value){s->names[at], array};
+}
+
+/* Lists a parameter's arrays for the checkpoint: value, master and moments, as far as it has them. If the master is the
+ * value itself, the array is listed once. */
+static void list_param(ad_run *run, size_t index, run_state *s) {
+  ad_run_param at = ad_run_param_at(run, index);
+  char name[AD_PROGRAM_NAME_SIZE];
+  ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
+  for (int part = 0; part < AD_PART_KEPT; part++) {
+    ad_array *array = ad_run_part(run, index, (ad_param_part)part);
+    int again = part && array == ad_run_part(run, index, AD_PART_VALUE);
+    if (array && !again) add_value(s, ad_param_part_name((ad_param_part)part), name, array);
+  }
+}
+
+static void list_states(ad_run *run, size_t m, run_state *s) {
+  const ad_module_spec *spec = ad_program_module(run->program, m);
+  char name[AD_PROGRAM_NAME_SIZE];
+  for (size_t i = 0; i < spec->state_count; i++) {
+    snprintf(name, sizeof name, "%s.%s", spec->name, spec->states[i].name);
+    ad_array *state = ad_run_state(run, m, i);
+    if (state) add_value(s, "state", name, state);
+  }
+}
+
+static size_t most_values(const ad_run *run) {
+  size_t count = ad_run_param_count(run) * AD_PART_KEPT;
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++)
+    count += ad_program_module(run->program, i)->state_count;
+  return count;
+}
+
+static int64_t optimizer_steps(const ad_run *run) {
+  int64_t steps = 0;
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
+    if (ad_run_module(run, i) && ad_module_optimizer(ad_run_module(run, i)))
+      steps = ad_adamw_steps(ad_module_optimizer(ad_run_module(run, i)));
+  }
+  return steps;
+}
+
+static ad_status judge(void *context, const ad_checkpoint_fact *facts, size_t count) {
+  const run_state *s = context;
+  return ad_fingerprint_judge(s->run, &s->fingerprint, facts, count);
+}
+
+static ad_status describe_state(ad_run *run, run_state *s) {
+  size_t count = most_values(run);
+  AD_TRY(ad_new(count, &s->values));
+  AD_TRY(ad_new(count, &s->names));
+  AD_TRY(ad_recipe_print(run->recipe, &s->recipe));
+  AD_TRY(ad_fingerprint_create(run, &s->fingerprint));
+  s->run = run;
+  s->numbers[0] = (ad_checkpoint_number){"optimizer_steps", optimizer_steps(run)};
+  s->numbers[1] = (ad_checkpoint_number){"seed", run->recipe->train.seed};
+  s->numbers[2] = (ad_checkpoint_number){"loss_scale", run->loss_scale.exponent};
+  s->numbers[3] = (ad_checkpoint_number){"loss_scale_good_steps", run->loss_scale.good_steps};
+  s->state = (ad_checkpoint_state){.size = sizeof(ad_checkpoint_state),
+                                   .values = s->values,
+                                   .numbers = s->numbers,
+                                   .number_count = NUMBERS,
+                                   .text = s->recipe,
+                                   .facts = s->fingerprint.facts,
+                                   .fact_count = s->fingerprint.count,
+                                   .judge = judge,
+                                   .context = s};
+  for (size_t i = 0; i < ad_run_param_count(run); i++) list_param(run, i, s);
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) list_states(run, i, s);
+  return AD_OK;
+}
+
+static void release_state(run_state *s) {
+  ad_release(s->values);
+  ad_release(s->names);
+  ad_release(s->recipe);
+  ad_fingerprint_release(&s->fingerprint);
+}
+
+ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps) {
+  AD_NEED(run, checkpointer);
+  run_state s = {0};
+  ad_status status = ad_run_tell(run, describe_state(run, &s));
+  s.state.step = steps;
+  if (!status) status = ad_checkpointer_save(checkpointer, &s.state);
+  release_state(&s);
+  return status;
+}
+
+ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out) {
+  AD_NEED(run, out);
+  run_state s = {0};
+  ad_status status = describe_state(run, &s);
+  if (!status) *out = ad_snapshot_bytes(run->comm, &s.state);
+  release_state(&s);
+  return status;
+}
+
+/* Checks the numbers of a checkpoint: the optimizer has taken at most the training's steps, and the loss scale's
+ * exponent lies within its limits. */
+static ad_status check_numbers(const run_state *s) {
+  const struct {
+    int64_t least, most;
+  } ranges[NUMBERS] = {
+      {0, s->state.step}, {0, INT64_MAX}, {AD_LOSS_SCALE_LEAST, AD_LOSS_SCALE_MOST}, {0, s->state.step}};
+  for (size_t i = 0; i < NUMBERS; i++) {
+    const ad_checkpoint_number *number = &s->numbers[i];
+    if (number->value >= ranges[i].least && number->value <= ranges[i].most) continue;
+    return ad_fail(
+        AD_IO,
+        "the checkpoint is damaged: its `%s` is %lld, but after %lld steps this number must be between %lld and %lld",
+        number->name, (long long)number->value, (long long)s->state.step, (long long)ranges[i].least,
+        (long long)ranges[i].most);
+  }
+  return AD_OK;
+}
+
+static ad_status take_numbers(ad_run *run, const run_state *s) {
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
+    if (ad_run_module(run, i) && ad_module_optimizer(ad_run_module(run, i)))
+      AD_TRY(ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, i)), s->numbers[0].value));
+  }
+  run->loss_scale.exponent = (int)s->numbers[2].value;
+  run->loss_scale.good_steps = s->numbers[3].value;
+  return AD_OK;
+}
+
+ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
+  AD_NEED(run, folder, steps);
+  run_state s = {0};
+  ad_status status = ad_run_tell(run, describe_state(run, &s));
+  if (!status) status = ad_checkpoint_load(run->comm, run->everyone.mesh, folder, &s.state);
+  if (!status) status = check_numbers(&s);
+  if (!status) status = take_numbers(run, &s);
+  if (!status) {
+    *steps = s.state.step;
+    status = ad_run_refresh(run, AD_MASTERS_WRITTEN);
+  }
+  release_state(&s);
+  return status;
+}

@@ -1,0 +1,43 @@
+/* The counts of a run's program (law 5): each is summed once a step over all microbatches and the ranks that count
+ * their own rows, and every loss is divided by one. */
+#include "base/memory.h"
+#include "program/program.h"
+#include "step/execute.h"
+
+ad_status ad_run_counts_create(ad_run *run) {
+  size_t count = ad_program_count_count(run->program), microbatches = (size_t)run->recipe->train.microbatches;
+  AD_TRY(ad_new(count, &run->counts.sums));
+  AD_TRY(ad_new(count, &run->counts.own));
+  for (size_t i = 0; i < count; i++) {
+    const ad_count_spec *spec = ad_program_count(run->program, i);
+    AD_TRY(ad_new(microbatches, &run->counts.own[i]));
+    if (ad_mesh_has_rank(spec->layout.mesh, ad_comm_rank(run->comm)))
+      AD_TRY(ad_count_create(run->comm, &spec->layout, microbatches, &run->counts.sums[i]));
+  }
+  return AD_OK;
+}
+
+void ad_run_counts_destroy(ad_run *run) {
+  for (size_t i = 0; run->counts.sums && i < ad_program_count_count(run->program); i++)
+    ad_count_destroy(run->counts.sums[i]);
+  for (size_t i = 0; run->counts.own && i < ad_program_count_count(run->program); i++) ad_release(run->counts.own[i]);
+  ad_release(run->counts.sums);
+  ad_release(run->counts.own);
+}
+
+const ad_count *ad_run_count(const ad_run *run, size_t count) { return run->counts.sums[count]; }
+
+int64_t *const *ad_run_counted(const ad_run *run) { return run->counts.own; }
+
+ad_status ad_run_counts_post(ad_run *run) {
+  for (size_t i = 0; i < ad_program_count_count(run->program); i++)
+    if (run->counts.sums[i]) AD_TRY(ad_count_post(run->counts.sums[i], run->counts.own[i]));
+  return AD_OK;
+}
+
+ad_status ad_step_wait_for_counts(ad_run *run, ad_step_state *state) {
+  for (size_t i = 0; !state->counted && i < ad_program_count_count(run->program); i++)
+    if (run->counts.sums[i]) AD_TRY(ad_count_wait(run->counts.sums[i], NULL));
+  state->counted = 1;
+  return AD_OK;
+}

@@ -1,0 +1,115 @@
+/* Measures the loss on the held-out set, batch by batch, and its standard error. */
+#include <math.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "program/program.h"
+#include "step/run.h"
+
+int64_t ad_run_evaluated(const ad_run *run) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  int64_t wanted = run->recipe->evaluate.samples, all = wanted;
+  if (!wanted || !ad_program_has_held_out(run->program)) return 0;
+  if (kind->data.held_out_samples)
+    all = AD_GUEST(kind, "held_out_samples", kind->data.held_out_samples(ad_program_own(run->program)));
+  return wanted < all ? wanted : all;
+}
+
+static int64_t batches_of(const ad_run *run, int64_t samples) {
+  int64_t batch = run->recipe->train.global_batch;
+  return (samples + batch - 1) / batch;
+}
+
+/* ---- the mean loss on the held-out set ---- */
+
+/* Adds a batch's loss times its count: the batch was divided by its own count, but batches weigh by theirs. */
+static ad_status add_batch(ad_run *run, int64_t batch, double *sum, double *count) {
+  ad_step_report report;
+  run->samples->batch = (size_t)(batch * run->recipe->train.global_batch);
+  AD_TRY(ad_run_batch_losses(run, batch, AD_HELD_OUT_SET, &report));
+  *sum += ad_run_task_loss(run, &report) * (double)report.count;
+  *count += (double)report.count;
+  return AD_OK;
+}
+
+static void tell(const ad_run *run, int64_t done, int64_t of) {
+  if (run->listener.tell && ad_run_is_first(run)) run->listener.tell(run->listener.context, "evaluate", done, of);
+}
+
+static ad_status find_loss(ad_run *run, int64_t batches, double *out) {
+  double sum = 0, count = 0;
+  for (int64_t i = 0; i < batches; i++) {
+    AD_TRY(add_batch(run, i, &sum, &count));
+    tell(run, i + 1, batches);
+  }
+  *out = count > 0 ? sum / count : NAN;
+  return AD_OK;
+}
+
+/* ---- the loss's standard error ---- */
+
+static ad_status sum_over_ranks(ad_run *run, double *values, size_t count) {
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
+                          .group = run->everyone,
+                          .in = values,
+                          .out = values,
+                          .count = count,
+                          .dtype = AD_F64,
+                          .site = AD_HERE};
+  return ad_comm_run(run->comm, &reduce);
+}
+
+static double total(const double *values, size_t count) {
+  double sum = 0;
+  for (size_t i = 0; i < count; i++) sum += values[i];
+  return sum;
+}
+
+/* Whether the noted samples sum to the loss. A program may compute something else in the same way. */
+static int is_of(double loss, double noted) { return fabs(noted - loss) <= 1e-3 * fabs(loss); }
+
+/* The standard error of a ratio of sums over samples, by linearization; NaN: the samples do not give the loss. */
+static double standard_error(const ad_sample_losses *of, double loss) {
+  double counts = total(of->counts, of->size), ratio = total(of->sums, of->size) / counts, squares = 0, n = 0;
+  if (!(counts > 0) || !is_of(loss, ratio)) return NAN;
+  for (size_t i = 0; i < of->size; i++) {
+    double residual = of->sums[i] - ratio * of->counts[i];
+    squares += residual * residual;
+    n += of->counts[i] > 0;
+  }
+  return n > 1 ? sqrt(n / (n - 1) * squares) / counts : NAN;
+}
+
+/* ---- evaluating a run ---- */
+
+static ad_status evaluate(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) {
+  run->samples = samples;
+  ad_status status = find_loss(run, batches_of(run, out->samples), &out->loss);
+  run->samples = NULL;
+  if (!status) status = sum_over_ranks(run, samples->sums, 2 * samples->size);
+  if (!status) out->standard_error = standard_error(samples, out->loss);
+  return status;
+}
+
+ad_status ad_run_evaluate_samples(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) {
+  ad_evaluation evaluation = {.loss = NAN, .standard_error = NAN, .samples = ad_run_evaluated(run)};
+  ad_sample_losses noted = {.size = (size_t)evaluation.samples};
+  ad_status status = AD_OK;
+  if (noted.size) {
+    AD_TRY(ad_run_tell(run, ad_new(2 * noted.size, &noted.sums)));
+    noted.counts = noted.sums + noted.size;
+    status = evaluate(run, &noted, &evaluation);
+  }
+  if (status) return ad_release(noted.sums), status;
+  *samples = noted;
+  *out = evaluation;
+  return AD_OK;
+}
+
+ad_status ad_run_evaluate(ad_run *run, ad_evaluation *out) {
+  AD_NEED(run, out);
+  ad_sample_losses samples;
+  AD_TRY(ad_run_evaluate_samples(run, &samples, out));
+  ad_release(samples.sums);
+  return AD_OK;
+}

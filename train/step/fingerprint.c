@@ -1,0 +1,206 @@
+/* Makes a run's fingerprint and compares a checkpoint's with it. checkpoint/ keeps it. */
+#include "step/fingerprint.h"
+
+#include <fnmatch.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "products/products.h"
+#include "program/program.h"
+#include "recipe/changes.h"
+
+/* ---- making a fingerprint ---- */
+
+enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
+
+/* Finds the contents of the files that the key at `path` names, to stand in place of its value; 0: it names none. */
+static int find_content(const ad_run *run, const char *path, char content[CONTENT_SIZE]) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  const char *key;
+  for (size_t i = 0;
+       kind->data.content &&
+       (key = AD_GUEST(kind, "content", kind->data.content(ad_program_own(run->program), i, content, CONTENT_SIZE)));
+       i++)
+    if (!strcmp(key, path)) return 1;
+  return 0;
+}
+
+static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fingerprint *to) {
+  char content[CONTENT_SIZE], *value;
+  if (find_content(run, entry->key.path, content))
+    AD_TRY(ad_copy_string(content, &value));
+  else
+    AD_TRY(ad_recipe_print_key(run->recipe, &to->schema, entry, &value));
+  to->facts[to->count++] = (ad_checkpoint_fact){entry->key.path, value};
+  return AD_OK;
+}
+
+/* The name of the one fact that is no key of the recipe: the library that makes matrix products, on which bits
+ * depend. */
+#define PRODUCTS "products"
+
+static ad_status add_products(ad_fingerprint *to) {
+  char text[AD_PRODUCTS_TEXT], *value;
+  AD_TRY(ad_copy_string(ad_products_print(text), &value));
+  to->facts[to->count++] = (ad_checkpoint_fact){PRODUCTS, value};
+  return AD_OK;
+}
+
+static ad_status add_facts(const ad_run *run, ad_fingerprint *to) {
+  AD_TRY(ad_schema_create(run->recipe->program, &to->schema));
+  AD_TRY(ad_new(to->schema.count + 1, &to->facts));
+  for (size_t i = 0; i < to->schema.count; i++) AD_TRY(add_fact(run, &to->schema.entries[i], to));
+  return add_products(to);
+}
+
+ad_status ad_fingerprint_create(const ad_run *run, ad_fingerprint *out) {
+  ad_fingerprint made = {0};
+  ad_status status = add_facts(run, &made);
+  if (status)
+    ad_fingerprint_release(&made);
+  else
+    *out = made;
+  return status;
+}
+
+void ad_fingerprint_release(ad_fingerprint *fingerprint) {
+  for (size_t i = 0; i < fingerprint->count; i++) {
+    char *value = (char *)fingerprint->facts[i].value;
+    ad_release(value);
+  }
+  ad_release(fingerprint->facts);
+  ad_schema_release(&fingerprint->schema);
+  *fingerprint = (ad_fingerprint){0};
+}
+
+/* ---- comparing a run's fingerprint with a checkpoint's ---- */
+
+/* Whether the key may change when a run goes on: where it is computed, what it writes, how long it trains, values that
+ * the checkpoint has, and where weights come from (they are known by their content). A key that is not listed changes
+ * what the numbers mean. */
+static int is_free(const char *key) {
+  static const char *const patterns[] = {"name",
+                                         "model.from",
+                                         "model.weights",
+                                         "mesh",
+                                         "mesh.*",
+                                         "placement",
+                                         "views.*",
+                                         "shard.*",
+                                         "schedule.*",
+                                         "checkpoint.*",
+                                         "evaluate.*",
+                                         "train.steps",
+                                         "train.microbatches",
+                                         "train.sync",
+                                         "precision.loss_scale",
+                                         "target.steps",
+                                         "target.global_batch",
+                                         "target.lr",
+                                         "target.warmup",
+                                         "target.weight_decay"};
+  for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+    if (!fnmatch(patterns[i], key, 0)) return 1;
+  return 0;
+}
+
+static ad_status same_key(const ad_schema *schema, size_t i, const ad_recipe *a, const ad_recipe *b, int *out) {
+  char *own, *other;
+  AD_TRY(ad_recipe_print_key(a, schema, &schema->entries[i], &own));
+  ad_status status = ad_recipe_print_key(b, schema, &schema->entries[i], &other);
+  if (!status) {
+    *out = !strcmp(own, other);
+    ad_release(other);
+  }
+  ad_release(own);
+  return status;
+}
+
+ad_status ad_fingerprint_same_recipe(const ad_recipe *a, const ad_recipe *b, int *out) {
+  ad_schema schema;
+  *out = a->program == b->program;
+  if (!*out) return AD_OK;
+  AD_TRY(ad_schema_create(a->program, &schema));
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < schema.count && *out && !status; i++)
+    if (!is_free(schema.entries[i].key.path)) status = same_key(&schema, i, a, b, out);
+  ad_schema_release(&schema);
+  return status;
+}
+
+static const char *value_of(const ad_checkpoint_fact *facts, size_t count, const char *key) {
+  for (size_t i = 0; i < count; i++)
+    if (!strcmp(facts[i].key, key)) return facts[i].value;
+  return NULL;
+}
+
+/* Whether the checkpoint agrees with the value that prints as `own`. A key that it lacks was added later; the default
+ * is what addend did before. */
+static int agrees(const ad_schema *schema, const char *path, const char *own, const char *other) {
+  const ad_schema_entry *entry = ad_schema_find(schema, path);
+  if (!entry) return !other || !strcmp(own, other);
+  return other ? !strcmp(own, other) || ad_key_means(&entry->key, other, own) : ad_key_is_default(&entry->key, own);
+}
+
+/* Lists the keys that differ: in `bound` those that change what the numbers mean, in `unbound` the others. */
+static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
+                    ad_text *unbound) {
+  for (size_t i = 0; i < here->count; i++) {
+    const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
+    ad_text *to = is_free(key) ? unbound : bound;
+    if (!strcmp(key, PRODUCTS) || agrees(&here->schema, key, own, other)) continue;
+    ad_text_add(to, "%s%s (checkpoint: %.*s, recipe: %.*s)", to->used ? ", " : "", key, VALUE_SHOWN,
+                other ? other : "nothing", VALUE_SHOWN, own);
+  }
+}
+
+static const char *why_fixed(const ad_run *run, const char *key) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  return kind->course.fixed ? AD_GUEST(kind, "fixed", kind->course.fixed(ad_program_own(run->program), key)) : NULL;
+}
+
+/* Fails if a key differs that the program never lets change, not even with --force. */
+static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
+                             size_t count) {
+  for (size_t i = 0; i < here->count; i++) {
+    const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
+    const char *why = why_fixed(run, key);
+    if (!why || !other || !strcmp(own, other)) continue;
+    return ad_fail(AD_INVALID,
+                   "%s is %.*s in the checkpoint and %.*s in the recipe: %s, so it cannot change, not even with "
+                   "--force; set it to %.*s, or begin a run in another folder (--out)",
+                   key, VALUE_SHOWN, other, VALUE_SHOWN, own, why, VALUE_SHOWN, other);
+  }
+  return AD_OK;
+}
+
+static void say_other_products(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count) {
+  const char *own = value_of(here->facts, here->count, PRODUCTS), *other = value_of(there, count, PRODUCTS);
+  if (!other || !strcmp(own, other)) return;
+  ad_log(AD_LOG_WARNING,
+         "matrix products are computed in another way than before the checkpoint (then: %s; now: %s), so from now "
+         "on results are not bit-identical to those of an uninterrupted run",
+         other, own);
+}
+
+ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
+                               size_t count) {
+  AD_TRY(check_fixed(run, here, there, count));
+  char bound_words[WORDS] = "", unbound_words[WORDS] = "";
+  ad_text bound = ad_text_on(bound_words, WORDS), unbound = ad_text_on(unbound_words, WORDS);
+  compare(here, there, count, &bound, &unbound);
+  if (bound.used && !run->options.any_recipe)
+    return ad_fail(
+        AD_INVALID,
+        "the checkpoint belongs to another run, which differs in %s; set these keys as they were, or continue "
+        "anyway with --force",
+        bound_words);
+  if (!ad_run_is_first(run)) return AD_OK;
+  say_other_products(here, there, count);
+  if (bound.used)
+    ad_log(AD_LOG_WARNING, "continuing from the checkpoint of another run, which differs in %s", bound_words);
+  if (unbound.used)
+    ad_log(AD_LOG_INFO, "keys of the recipe changed since the checkpoint was written: %s", unbound_words);
+  return AD_OK;
+}

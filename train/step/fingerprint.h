@@ -1,0 +1,25 @@
+/* What a run's numbers depend on, key by key: the recipe's values, the contents of the files that it names, and the
+ * library that makes matrix products. A checkpoint keeps it, so that a run does not go on from another one's by
+ * mistake. */
+#ifndef TRAIN_FINGERPRINT_H
+#define TRAIN_FINGERPRINT_H
+#include "recipe/schema.h"
+#include "step/run.h"
+
+typedef struct ad_fingerprint {
+  ad_schema schema;          /* owns the keys' names */
+  ad_checkpoint_fact *facts; /* one for each key; owns the values */
+  size_t count;
+} ad_fingerprint;
+
+/* *out 1: the two recipes differ in no key that changes what the numbers mean. Files are compared by name. */
+ad_status ad_fingerprint_same_recipe(const ad_recipe *a, const ad_recipe *b, int *out) AD_CHECKED;
+ad_status ad_fingerprint_create(const ad_run *run, ad_fingerprint *out) AD_CHECKED;
+void ad_fingerprint_release(ad_fingerprint *fingerprint);
+/* Compares the facts of a checkpoint (`there`) with this run's (`here`). AD_INVALID, with both values, if a key differs
+ * that changes what the numbers mean, unless the run accepts another recipe; then, and for other products, the first
+ * rank only logs the difference. */
+ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
+                               size_t count) AD_CHECKED;
+
+#endif

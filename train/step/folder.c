@@ -1,0 +1,325 @@
+/* Looks into a run's folder, and clears it. What a run writes there is decided in train.c. */
+#include "step/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "base/unfinished.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "files/file.h"
+#include "step/fingerprint.h"
+#include "step/metrics.h"
+#include "step/provenance.h"
+
+static const char *const results[] = {"weights.safetensors", "report.html",   "trace.json",    "run.json",
+                                      "result.json",         "metrics.jsonl", "samples.jsonl", "validation.jsonl"};
+enum { RESULTS = sizeof results / sizeof *results };
+
+/* What the folder has of an earlier run. */
+typedef struct earlier {
+  int64_t steps;      /* lines of its metrics.jsonl */
+  int64_t total;      /* the steps that the run was to take */
+  int64_t checkpoint; /* steps of its newest checkpoint; -1: it has none */
+  int has_weights;
+  int takes_weights; /* 1: weights can be named as model.weights, since the recipe has no model.from */
+  int is_finished;   /* 1: run.json says that the run is finished */
+  int is_same;       /* 1: the run was made from this recipe, or from one that gives the same numbers */
+} earlier;
+
+/* *out: whether run.json's recipe gives the same numbers as `recipe`. A recipe that can no longer be read counts as
+ * another. */
+static ad_status compare_recipe(const ad_recipe *recipe, const char *text, int *out) {
+  ad_recipe *its_own;
+  *out = 0;
+  if (!text || ad_recipe_parse(text, "run.json", NULL, 0, &its_own)) return AD_OK;
+  ad_status status = ad_fingerprint_same_recipe(recipe, its_own, out);
+  ad_recipe_destroy(its_own);
+  return status;
+}
+
+/* Reads run.json. If it is missing or damaged, the run's steps are taken from the recipe. */
+static ad_status look_at_provenance(const ad_recipe *recipe, const char *folder, earlier *out) {
+  json_t *document;
+  if (ad_provenance_read(folder, &document)) document = NULL;
+  const json_t *total = json_object_get(document, "steps");
+  out->total = total ? json_integer_value(total) : recipe->train.steps;
+  out->is_finished = json_object_get(document, "finished") != NULL;
+  ad_status status = compare_recipe(recipe, json_string_value(json_object_get(document, "recipe")), &out->is_same);
+  json_decref(document);
+  return status;
+}
+
+static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *out) {
+  char *checkpoints, *weights;
+  out->takes_weights = !recipe->from;
+  AD_TRY(ad_metrics_count(folder, &out->steps));
+  AD_TRY(look_at_provenance(recipe, folder, out));
+  AD_TRY(ad_path_in(folder, "checkpoints", &checkpoints));
+  out->checkpoint = ad_checkpoint_newest(checkpoints);
+  ad_release(checkpoints);
+  AD_TRY(ad_path_in(folder, "weights.safetensors", &weights));
+  out->has_weights = !access(weights, F_OK);
+  ad_release(weights);
+  return AD_OK;
+}
+
+/* Whether the folder has the weights of a run that took all steps of this recipe. With a checkpoint, weights and
+ * metrics may come from two trainings of which the second was killed, so run.json must say that it finished. If the
+ * checkpoint is of the last step, resuming from it is the better test: it also compares the contents of files. */
+static int is_over(const earlier *found, int64_t steps) {
+  int is_finished = found->is_finished || found->checkpoint < 0;
+  return found->has_weights && is_finished && found->is_same && found->steps == steps && found->checkpoint < steps;
+}
+
+/* Whether going on with this recipe would end before the finished run in the folder did. */
+static int would_shrink(const earlier *found, int64_t steps) {
+  return found->has_weights && found->is_finished && found->checkpoint >= 0 && found->checkpoint <= steps &&
+         found->steps > steps;
+}
+
+/* "a finished run of 300 steps", "a run that took 120 of 300 steps" */
+static void describe(const earlier *found, char *words, size_t size) {
+  int64_t taken = found->steps > found->checkpoint ? found->steps : found->checkpoint;
+  if (found->has_weights && taken >= found->total)
+    snprintf(words, size, "a finished run of %lld step%s", (long long)taken, ad_plural(taken));
+  else
+    snprintf(words, size, "a run that took %lld of %lld step%s", (long long)taken, (long long)found->total,
+             ad_plural(found->total));
+}
+
+/* Writes what --resume would do with the folder's earlier run; train.c decides by the same conditions. */
+static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
+  if (found->checkpoint >= 0)
+    snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
+             ad_plural(found->checkpoint),
+             found->checkpoint >= steps || is_over(found, steps) ? ", with a larger train.steps" : "");
+  else
+    snprintf(words, size, "it has no checkpoint to go on from%s",
+             found->has_weights ? "" : ": --resume begins with the first step");
+}
+
+static ad_status refuse(const earlier *found, int64_t steps, const char *folder) {
+  char words[96], resume[160], weights[512] = "";
+  describe(found, words, sizeof words);
+  describe_resume(found, steps, resume, sizeof resume);
+  if (found->has_weights && found->checkpoint < 0 && found->takes_weights)
+    snprintf(weights, sizeof weights,
+             ", where --set model.weights=%s/weights.safetensors begins with this run's weights; with checkpoint.every "
+             "a run writes checkpoints",
+             folder);
+  return ad_fail(AD_INVALID, "%s holds %s: %s; --overwrite replaces it, --out writes to another folder%s", folder,
+                 words, resume, weights);
+}
+
+/* Refuses to go on from an older checkpoint if training would end before the finished run did. */
+static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
+  return ad_fail(AD_INVALID,
+                 "%s holds a finished run of %lld step%s, and the recipe asks for %lld: set train.steps to %lld or "
+                 "more; --overwrite replaces it, --out writes to another folder",
+                 folder, (long long)found->steps, ad_plural(found->steps), (long long)steps, (long long)found->steps);
+}
+
+ad_status ad_run_folder_resumption(const ad_recipe *recipe, const char *folder, ad_resumption *out) {
+  earlier found = {0};
+  AD_TRY(look_at(recipe, folder, &found));
+  *out = (ad_resumption){.newest = found.checkpoint,
+                         .is_over = is_over(&found, recipe->train.steps),
+                         .finished = found.has_weights && found.is_finished ? found.steps : 0};
+  return AD_OK;
+}
+
+ad_status ad_run_dump_folder(const ad_train_options *options, char **out) {
+  char name[40];
+  snprintf(name, sizeof name, "dump-%lld", (long long)options->dump_step);
+  return ad_path_in(options->folder, name, out);
+}
+
+static int is_folder(const char *path) {
+  struct stat found;
+  return !lstat(path, &found) && S_ISDIR(found.st_mode);
+}
+
+static const char digits[] = "0123456789";
+
+/* Whether `rest` is what follows "rank" in the name of a dump's file, finished or unfinished. */
+static int ends_as_dumped(const char *rest) {
+  static const char sum[] = ".sum", addend[] = ".addend.m", file[] = ".safetensors";
+  size_t rank = strspn(rest, digits);
+  rest += rank;
+  if (!strncmp(rest, sum, sizeof sum - 1))
+    rest += sizeof sum - 1;
+  else if (!strncmp(rest, addend, sizeof addend - 1))
+    rest += sizeof addend - 1 + strspn(rest + sizeof addend - 1, digits);
+  return rank >= 5 && (!strcmp(rest, file) || ad_is_unfinished(rest, file));
+}
+
+/* Whether the name is one that the reducer gives to files of a dump: "rank00003.sum.safetensors", or the same after a
+ * module's name and a dot. */
+static int is_dumped(const char *name) {
+  static const char before[] = "rank";
+  for (const char *at = strstr(name, before); at; at = strstr(at + 1, before))
+    if ((at == name || at[-1] == '.') && ends_as_dumped(at + sizeof before - 1)) return 1;
+  return 0;
+}
+
+static ad_status check_dumped(const char *folder, const char *name) {
+  char *path;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = AD_OK;
+  if (is_folder(path))
+    status = ad_fail(AD_INVALID, "%s is a folder, but a file of that name must be written: move the folder away", path);
+  ad_release(path);
+  return status;
+}
+
+/* Refuses folders that have the name of a dump's file: they are not removed, and no file can be written in their
+ * place. */
+static ad_status check_all_dumped(const char *path) {
+  ad_status status = AD_OK;
+  DIR *folder = opendir(path);
+  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
+    if (is_dumped(entry->d_name)) status = check_dumped(path, entry->d_name);
+  closedir(folder);
+  return status;
+}
+
+static ad_status check_earlier_dump(const ad_train_options *options, const char *path) {
+  struct stat found;
+  if (lstat(path, &found)) return AD_OK;
+  if (options->overwrite && S_ISDIR(found.st_mode)) return check_all_dumped(path);
+  return ad_fail(AD_INVALID, "%s already exists: move it away%s", path,
+                 options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
+}
+
+/* Refuses a dump where --overwrite would not remove what is there: that is not written over. */
+static ad_status check_dump(const ad_train_options *options) {
+  char *path;
+  if (!options->dumps) return AD_OK;
+  AD_TRY(ad_run_dump_folder(options, &path));
+  ad_status status = check_earlier_dump(options, path);
+  ad_release(path);
+  return status;
+}
+
+static ad_status check_is_folder(const char *path) {
+  struct stat found;
+  if (lstat(path, &found) || S_ISDIR(found.st_mode)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s is not a folder, but checkpoints are written to a folder of that name: move it away",
+                 path);
+}
+
+/* Refuses links in place of the run's folder and of "checkpoints": files there are removed, so the folders must be the
+ * run's own. */
+static ad_status check_folders(const ad_train_options *options) {
+  char *checkpoints;
+  if (options->overwrite) AD_TRY(ad_folder_check_no_link(options->folder));
+  AD_TRY(ad_path_in(options->folder, "checkpoints", &checkpoints));
+  ad_status status = ad_folder_check_no_link(checkpoints);
+  if (!status) status = check_is_folder(checkpoints);
+  ad_release(checkpoints);
+  return status;
+}
+
+/* Before anything is trained or removed: refuses folders in place of result files, which --overwrite does not
+ * remove. */
+static ad_status check_results(const ad_train_options *options) {
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < RESULTS && !status; i++) {
+    char *path;
+    AD_TRY(ad_path_in(options->folder, results[i], &path));
+    if (!options->overwrite || is_folder(path)) status = ad_unfinished_check(path);
+    ad_release(path);
+  }
+  return status;
+}
+
+/* With `resume`, a run that was killed before its first checkpoint begins again; a run that has written its weights
+ * does not lose them. */
+ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
+  earlier found = {0};
+  int64_t steps = recipe->train.steps;
+  AD_TRY(check_folders(options));
+  AD_TRY(check_dump(options));
+  if (options->overwrite) return check_results(options);
+  AD_TRY(look_at(recipe, options->folder, &found));
+  if (options->resume && would_shrink(&found, steps)) return refuse_fewer(&found, steps, options->folder);
+  int is_kept = options->resume ? found.has_weights && found.checkpoint < 0 && !is_over(&found, steps)
+                                : found.steps || found.has_weights || found.checkpoint >= 0;
+  if (is_kept) return refuse(&found, steps, options->folder);
+  return is_over(&found, steps) || found.checkpoint >= steps ? AD_OK : check_results(options);
+}
+
+static ad_status remove_file(const char *folder, const char *name) {
+  char *path;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = AD_OK;
+  if (unlink(path) && errno != ENOENT) status = ad_fail(AD_IO, "%s: cannot be removed: %s", path, strerror(errno));
+  ad_release(path);
+  return status;
+}
+
+static ad_status remove_checkpoints(const char *folder) {
+  char *path;
+  AD_TRY(ad_path_in(folder, "checkpoints", &path));
+  ad_status status = AD_OK;
+  while (!status && ad_checkpoint_newest(path) >= 0) status = ad_checkpoint_remove_older(path, INT64_MAX, 0);
+  rmdir(path);  // stays if somebody keeps other things there
+  ad_release(path);
+  return status;
+}
+
+static int is_dump(const char *name) {
+  return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, digits)];
+}
+
+/* Removes the dump's files. A link or a file of that name is not addend's and stays. */
+static ad_status remove_dump(const char *folder, const char *name) {
+  char *path;
+  int left = 0;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = is_folder(path) ? ad_folder_remove_known(path, is_dumped, &left) : AD_OK;
+  if (left) ad_log(AD_LOG_INFO, "%s: contains files that addend did not write; they were not removed", path);
+  ad_release(path);
+  return status;
+}
+
+static ad_status remove_dumps(const char *path) {
+  ad_status status = AD_OK;
+  DIR *folder = opendir(path);
+  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
+    if (is_dump(entry->d_name)) status = remove_dump(path, entry->d_name);
+  closedir(folder);
+  return status;
+}
+
+ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
+
+/* Removes the copies of files of the model and of the data that the earlier run's run.json names. */
+static ad_status remove_copied(const char *folder) {
+  json_t *document, *name;
+  size_t i;
+  ad_status status = AD_OK;
+  if (ad_provenance_read(folder, &document)) return AD_OK; /* damaged: nobody knows what was copied */
+  json_array_foreach(json_object_get(document, "copied"), i, name) {
+    const char *text = json_string_value(name);
+    if (!status && text && ad_name_is_plain(text)) status = remove_file(folder, text);
+  }
+  json_decref(document);
+  return status;
+}
+
+ad_status ad_run_folder_clear(const char *folder) {
+  AD_TRY(remove_checkpoints(folder));
+  AD_TRY(remove_dumps(folder));
+  AD_TRY(remove_copied(folder));
+  for (size_t i = 0; i < RESULTS; i++) AD_TRY(remove_file(folder, results[i]));
+  return AD_OK;
+}

@@ -1,0 +1,136 @@
+/* The modules of a run: those that lie on this rank, what is known of the others, and all their parameters, numbered
+ * through the program. */
+#include <stdio.h>
+#include "array/array.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
+#include "step/run.h"
+
+/* ---- creating a run's modules ---- */
+
+/* Whether buckets share memory in turn: from ZeRO 2 on, unless some microbatch's gradients are kept instead of sent. */
+static int reuses_buckets(const ad_recipe *recipe) {
+  int reuses = recipe->shard.zero >= 2;
+  for (size_t m = 0; m < recipe->train.sync_count; m++) reuses &= recipe->train.sync[m] != AD_SYNC_NONE;
+  return reuses;
+}
+
+static double option_of_beta(double beta) { return beta == 0 ? AD_BETA_ZERO : beta; }
+
+static ad_module_options module_options(ad_run *run) {
+  const ad_recipe *recipe = run->recipe;
+  return (ad_module_options){.size = sizeof(ad_module_options),
+                             .compute = ad_run_compute_dtype(run),
+                             .releases = recipe->shard.zero == 3,
+                             .prefetch = (int)recipe->shard.prefetch,
+                             .seed = (uint64_t)recipe->train.seed,
+                             .reducer = {.size = sizeof(ad_reducer_options),
+                                         .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),
+                                         .reuses = reuses_buckets(recipe),
+                                         .window = (size_t)recipe->shard.window,
+                                         .trace = ad_trace_bucket,
+                                         .trace_context = &run->trace},
+                             .optimizer = {.size = sizeof(ad_adamw_options),
+                                           .beta1 = option_of_beta(recipe->train.beta1),
+                                           .beta2 = option_of_beta(recipe->train.beta2),
+                                           .epsilon = recipe->train.epsilon,
+                                           .weight_decay = recipe->train.weight_decay}};
+}
+
+static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {
+  const ad_module_spec *spec = ad_program_module(run->program, i);
+  ad_module_options own = *options;
+  char prefix[AD_PROGRAM_NAME_SIZE], files[AD_PARAM_NAME_SIZE];
+  if (!ad_mesh_has_rank(spec->mesh, ad_comm_rank(run->comm)))
+    return run->options.plans ? AD_OK : ad_absent_create(run->comm, spec, options, &run->modules.absent[i]);
+  snprintf(prefix, sizeof prefix, "%s.", spec->name);
+  snprintf(files, sizeof files, "stage%zu.", i);
+  own.reducer.prefix = ad_program_names_modules(run->program) ? prefix : NULL;
+  own.reducer.files = ad_program_stage_count(run->program) > 1 ? files : NULL;
+  AD_TRY(ad_module_create(run->comm, spec, &own, &run->modules.here[i]));
+  run->modules.parameters[i] = ad_module_parameters(run->modules.here[i]);
+  return AD_OK;
+}
+
+ad_status ad_run_modules_create(ad_run *run) {
+  size_t count = ad_program_module_count(run->program);
+  ad_module_options options = module_options(run);
+  AD_TRY(ad_new(count, &run->modules.here));
+  AD_TRY(ad_new(count, &run->modules.absent));
+  AD_TRY(ad_new(count, &run->modules.parameters));
+  for (size_t i = 0; i < count; i++) {
+    const ad_module_spec *spec = ad_program_module(run->program, i);
+    run->modules.param_count += spec->param_count;
+    ad_status status = create_module(run, i, &options);
+    int scales = 0;
+    if (!status) status = ad_module_has_f16_gradients(spec, &scales);
+    if (status) return count > 1 ? ad_fail_in(status, "module `%s`", spec->name) : status;
+    run->loss_scale.enabled |= scales;
+  }
+  run->loss_scale.exponent = run->loss_scale.enabled ? (int)run->recipe->precision.loss_scale : 0;
+  return AD_OK;
+}
+
+void ad_run_modules_destroy(ad_run *run) {
+  size_t count = run->program ? ad_program_module_count(run->program) : 0;
+  for (size_t i = 0; run->modules.here && i < count; i++) ad_module_destroy(run->modules.here[i]);
+  for (size_t i = 0; run->modules.absent && i < count; i++) ad_absent_release(&run->modules.absent[i]);
+  ad_release(run->modules.absent);
+  ad_release(run->modules.parameters);
+  ad_release(run->modules.here);
+}
+
+/* ---- finding a run's modules and parameters ---- */
+
+ad_module *ad_run_module(const ad_run *run, size_t module) {
+  return ad_has(module, ad_program_module_count(run->program), __func__, "module") ? run->modules.here[module] : NULL;
+}
+
+const ad_parameters *ad_run_parameters(const ad_run *run, size_t module) { return run->modules.parameters[module]; }
+
+void ad_run_show_parameters(ad_run *run, size_t module, const ad_parameters *parameters) {
+  ad_module *here = run->modules.here[module];
+  if (here) run->modules.parameters[module] = parameters ? parameters : ad_module_parameters(here);
+}
+
+size_t ad_run_param_count(const ad_run *run) { return run->modules.param_count; }
+
+ad_run_param ad_run_param_at(const ad_run *run, size_t index) {
+  ad_run_param found = {.param = index};
+  if (!ad_has(index, ad_run_param_count(run), __func__, "parameter")) return (ad_run_param){0};
+  const ad_planned_module *modules = run->program->modules;
+  while (found.param >= modules[found.module].spec.param_count) found.param -= modules[found.module++].spec.param_count;
+  found.spec = &modules[found.module].spec.params[found.param];
+  found.held = run->modules.here[found.module];
+  return found;
+}
+
+ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part) {
+  ad_run_param at = ad_run_param_at(run, index);
+  if (!at.spec || !ad_has(part, AD_PART_COUNT, __func__, "part")) return NULL;
+  if (at.held) return ad_module_part(at.held, at.param, part);
+  if (run->options.plans) return NULL;
+  return run->modules.absent[at.module].part[at.param * AD_PART_COUNT + (size_t)part];
+}
+
+ad_array *ad_run_state(const ad_run *run, size_t module, size_t state) {
+  if (!ad_has(module, ad_program_module_count(run->program), __func__, "module")) return NULL;
+  if (!ad_has(state, ad_program_module(run->program, module)->state_count, __func__, "state")) return NULL;
+  if (run->modules.here[module]) return ad_module_state(run->modules.here[module], state);
+  return run->options.plans ? NULL : &run->modules.absent[module].states[state];
+}
+
+ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site) {
+  AD_NEED(run, in, out);
+  return ad_array_whole_for_at(run->comm, &run->everyone, in->layout.mesh, in, out, site);
+}
+
+ad_status ad_run_refresh(ad_run *run, ad_written written) {
+  AD_NEED(run);
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++)
+    if (run->modules.here[i]) AD_TRY(ad_module_refresh(run->modules.here[i], written));
+  return AD_OK;
+}

@@ -1,0 +1,239 @@
+/* One phase of one microbatch, forward and backward: its tape, the values that it takes and gives, its losses. */
+#include <math.h>
+#include "array/array.h"
+#include "base/error.h"
+#include "base/seams.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "step/execute.h"
+
+static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
+static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }
+
+/* ---- one phase forward ---- */
+
+/* The losses that phase `p` of this rank hands in for microbatch m; one entry for each loss of the program. */
+static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
+  return ad_run_microbatch(run, m)->losses + ad_run_phase(run, p)->place * losses(run);
+}
+
+/* Reports the first error of a phase here, since what follows from it would hide it. */
+static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
+  const ad_phase *phase = ad_program_phase(run->program, p);
+  AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
+  for (size_t v = 0; v < run->program->value_count; v++) {
+    if (ad_run_microbatch(run, m)->values[v].output || !ad_phase_lists(phase->gives, run->program->values[v])) continue;
+    return ad_fail(AD_INVALID, "phase `%s` did not compute its value `%s`", phase->name, run->program->values[v]);
+  }
+  return AD_OK;
+}
+
+static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_crossings_wait_value(run, value, m); }
+
+static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
+  size_t module = ad_program_phase(run->program, p)->module;
+  return (ad_phase_run){.program = run->program,
+                        .phase = p,
+                        .place = ad_run_phase(run, p)->place,
+                        .microbatch = m,
+                        .trains = run->trains,
+                        .loss_scale = ad_run_loss_scale_exponent(run),
+                        .rounds = ad_run_rounds_wires(run),
+                        .wire_scale = run->crossings.scale,
+                        .overflows = run->overflows.noted,
+                        .tape = ad_run_tape(run, p, m),
+                        .module = ad_run_module(run, module),
+                        .parameters = ad_run_parameters(run, module),
+                        .values = ad_run_microbatch(run, m)->values,
+                        .losses = losses_of(run, p, m),
+                        .wait = wait_for_value,
+                        .run = run};
+}
+
+static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
+  int64_t first = ad_cut(run->recipe->train.global_batch, (int64_t)m, run->recipe->train.microbatches).first;
+  if (run->samples) run->samples->first = run->samples->batch + (size_t)first;
+  ad_tape_note_samples(t, run->samples);
+}
+
+/* Refuses to forget a tape whose gradients of weights are still to be added. */
+static ad_status check_over(const ad_run *run, size_t p, size_t m) {
+  if (!ad_run_tape(run, p, m)->owes_weights) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "phase `%s` of microbatch %zu would reuse the tape of an earlier microbatch whose weight gradients (W) "
+      "are not computed yet",
+      ad_program_phase(run->program, p)->name, m);
+}
+
+/* Refuses a second run of a phase in one microbatch: the first run's values are on the tape that would begin anew. */
+static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
+  const ad_passed_value *values = ad_run_microbatch(run, m)->values;
+  for (size_t v = 0; v < run->program->value_count; v++)
+    if (values[v].inputs[ad_run_phase(run, p)->place] ||
+        (values[v].output && ad_phase_lists(run->program->phases[p].gives, run->program->values[v])))
+      return ad_fail(AD_INVALID, "the schedule runs phase `%s` a second time in microbatch %zu",
+                     run->program->phases[p].name, m);
+  return AD_OK;
+}
+
+ad_status ad_phase_values(ad_run *run, size_t p, size_t m) {
+  const ad_phase *phase = ad_program_phase(run->program, p);
+  ad_store *store = ad_module_store(ad_run_module(run, phase->module));
+  ad_phase_run at = phase_run(run, p, m);
+  AD_TRY(ad_crossings_wait_room(run, p, m));
+  AD_TRY(check_over(run, p, m));
+  AD_TRY(check_first_run(run, p, m));
+  ad_tape_reset(at.tape);
+  note_samples(run, at.tape, m);
+  ad_seam_pass(AD_SEAM_PHASE, &m);
+  ad_trace_begin_pass(&run->trace, AD_TRACE_FORWARD, p, m);
+  AD_TRY(ad_store_begin_pass(store, AD_FORWARD));
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  ad_status status = AD_GUEST_PHASE(kind, phase, "`run`", phase->run(ad_program_own(run->program), &at));
+  if (!status) status = check_phase(run, p, m);
+  if (!status) status = ad_store_end_pass(store);
+  ad_trace_end(&run->trace, AD_TRACE_FORWARD, (int64_t)m);
+  return status;
+}
+
+static int is_handed_in(const ad_run *run, size_t loss, size_t m) {
+  for (size_t p = 0; p < phases(run); p++)
+    if (losses_of(run, p, m)[loss].numerator) return 1;
+  return 0;
+}
+
+/* Checks that some phase handed in each loss, on ranks that run every phase; others cannot know. */
+static ad_status check_losses(const ad_run *run, size_t m) {
+  if (ad_run_own_phases(run) < phases(run)) return AD_OK;
+  for (size_t i = 0; i < losses(run); i++) {
+    if (is_handed_in(run, i, m)) continue;
+    return ad_fail(AD_INVALID, "no phase of the program computed the loss `%s`",
+                   ad_program_loss(run->program, i)->name);
+  }
+  return AD_OK;
+}
+
+double ad_loss_coefficient(const ad_run *run, size_t loss) {
+  const ad_loss_spec *spec = ad_program_loss(run->program, loss);
+  return spec->coefficient == 0 ? 1 : spec->coefficient;
+}
+
+/* Divides loss number `i` by its count, or shares it by microbatch (per_microbatch). Backward starts from the result
+ * times the loss's coefficient and the loss scale. */
+static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_t i, size_t m) {
+  const ad_loss_spec *spec = ad_program_loss(run->program, i);
+  ad_handed_loss *handed = &losses_of(run, p, m)[i];
+  ad_tape *t = ad_run_tape(run, p, m);
+  const ad_count *count = ad_run_count(run, spec->count);
+  ad_tensor *loss = handed->numerator;
+  loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
+  double factor = state->scale * ad_loss_coefficient(run, i);
+  handed->numerator = loss;
+  handed->start = factor == 1 ? loss : ad_scale(t, loss, factor);
+}
+
+/* If several ranks of an axis have the same loss, the first one's counts. The others give 0 * loss, so that a NaN
+ * shows. */
+static double own_addend(const ad_run *run, const ad_tensor *loss) {
+  const ad_layout *layout = &ad_tensor_array(loss)->layout;
+  int64_t rank = ad_comm_rank(run->comm);
+  ad_group copies = ad_mesh_group(layout->mesh, AD_AXES_ALL & ~ad_layout_axes_of(layout, AD_P), rank);
+  return (ad_group_index(&copies, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
+}
+
+/* Divides the losses that the phase handed in and adds them to the state's. */
+static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t m) {
+  const ad_handed_loss *handed = losses_of(run, p, m);
+  for (size_t i = 0; i < losses(run); i++) {
+    if (!handed[i].numerator) continue;
+    AD_TRY(ad_step_wait_for_counts(run, state));
+    divide_loss(run, state, p, i, m);
+    const ad_array *loss = ad_tensor_array(handed[i].numerator);
+    if (loss && loss->data) state->losses[i] += own_addend(run, handed[i].numerator);  // engine dry has no values
+  }
+  return ad_tape_status(ad_run_tape(run, p, m));
+}
+
+ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m) {
+  AD_TRY(ad_phase_values(run, p, m));
+  AD_TRY(take_losses(run, state, p, m));
+  return p + 1 == phases(run) ? check_losses(run, m) : AD_OK;
+}
+
+/* ---- one phase backward ---- */
+
+/* The tensors that a phase's backward starts from, with their gradients. */
+typedef struct starts {
+  ad_tensor *outputs[AD_LOSSES_MAX + AD_VALUES_MAX];
+  const ad_array *gradients[AD_LOSSES_MAX + AD_VALUES_MAX]; /* NULL: the output is a loss */
+  ad_array sums[AD_VALUES_MAX];
+  size_t count;
+} starts;
+
+static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *from) {
+  for (size_t i = 0; i < losses(run); i++) {
+    const ad_handed_loss *loss = &losses_of(run, p, m)[i];
+    if (!loss->numerator || ad_program_loss(run->program, i)->is_metric) continue;
+    from->gradients[from->count] = NULL;
+    from->outputs[from->count++] = loss->start;
+  }
+}
+
+/* Adds a start for value v with the sum of the gradients that the phases which needed it left, and of those that came
+ * from other ranks (law 6). */
+static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts *from) {
+  const ad_passed_value *value = &ad_run_microbatch(run, m)->values[v];
+  ad_array *sum = &from->sums[v];
+  int arrived = 0;
+  AD_TRY(ad_passed_gradients(value, ad_run_own_phases(run), sum, &arrived));
+  AD_TRY(ad_crossings_add_returned(run, v, m, sum, &arrived));
+  if (!arrived) return AD_OK;
+  from->gradients[from->count] = sum;
+  from->outputs[from->count++] = value->output;
+  return AD_OK;
+}
+
+static ad_status find_starts(const ad_run *run, size_t p, size_t m, starts *from) {
+  from->count = 0;
+  start_from_losses(run, p, m, from);
+  const ad_phase *phase = ad_program_phase(run->program, p);
+  for (size_t v = 0; v < run->program->value_count; v++)
+    if (ad_phase_lists(phase->gives, run->program->values[v])) AD_TRY(start_from_value(run, v, m, from));
+  return AD_OK;
+}
+
+/* Runs a backward pass of a phase's tape from the starts in `from`; if `from` is NULL, computes the gradients of
+ * weights that an earlier pass left for later. */
+static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, ad_start start) {
+  ad_tape *t = ad_run_tape(run, p, m);
+  ad_store *store = ad_module_store(ad_run_module(run, ad_program_phase(run->program, p)->module));
+  ad_trace_kind kind = from ? AD_TRACE_BACKWARD : AD_TRACE_WEIGHTS;
+  ad_trace_begin_pass(&run->trace, kind, p, m);
+  AD_TRY(ad_store_begin_pass(store, AD_BACKWARD));
+  AD_TRY(AD_GUEST_PHASE(
+      ad_program_kind_of(run->program), ad_program_phase(run->program, p), "the backward pass",
+      from ? ad_backward_from(t, from->outputs, from->gradients, from->count, start) : ad_backward_weights(t)));
+  AD_TRY(ad_store_end_pass(store));
+  ad_trace_end(&run->trace, kind, (int64_t)m);
+  return AD_OK;
+}
+
+ad_status ad_phase_backward(ad_run *run, size_t p, size_t m, ad_start start) {
+  starts from;
+  AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
+  AD_TRY(ad_crossings_wait_gradients(run, p, m));
+  AD_TRY(find_starts(run, p, m, &from));
+  return from.count ? run_pass(run, p, m, &from, start) : AD_OK;
+}
+
+ad_status ad_phase_weights(ad_run *run, size_t p, size_t m) {
+  return ad_run_tape(run, p, m)->owes_weights ? run_pass(run, p, m, NULL, AD_LAST_START) : AD_OK;
+}
+
+ad_status ad_phase_after(ad_run *run, size_t p, size_t m) {
+  const ad_phase *phase = ad_program_phase(run->program, p);
+  ad_phase_run at = phase_run(run, p, m);
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  return phase->after ? AD_GUEST_PHASE(kind, phase, "`after`", phase->after(ad_program_own(run->program), &at)) : AD_OK;
+}

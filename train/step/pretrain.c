@@ -1,0 +1,47 @@
+/* Derives the recipe that is trained first and the recipe that goes on from its weights. train.c decides when they are
+ * trained. */
+#include "step/pretrain.h"
+
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "files/file.h"
+
+/* The run's recipe, with a copy of its options in which the path of the first training's weights is set. */
+static ad_status know_weights(const ad_recipe *recipe, ad_pretrain *to) {
+  const ad_program_kind *program = recipe->program;
+  const char *weights = to->weights;
+  char *options;
+  AD_TRY(ad_new(program->options_size, &options));
+  memcpy(options, recipe->options, program->options_size);
+  memcpy(options + program->course.pretraining->weights, &weights, sizeof weights);
+  to->own = *recipe;
+  to->own.options = options;
+  return AD_OK;
+}
+
+static ad_status create(const ad_recipe *recipe, const char *folder, ad_pretrain *to) {
+  AD_TRY(ad_recipe_pretraining(recipe, &to->first));
+  if (!to->first) return AD_OK;
+  AD_TRY(ad_path_in(folder, recipe->program->course.pretraining->name, &to->folder));
+  AD_TRY(ad_path_in(to->folder, "weights.safetensors", &to->weights));
+  return know_weights(recipe, to);
+}
+
+ad_status ad_pretrain_create(const ad_recipe *recipe, const char *folder, ad_pretrain *out) {
+  ad_pretrain made = {0};
+  ad_status status = create(recipe, folder, &made);
+  if (status)
+    ad_pretrain_release(&made);
+  else
+    *out = made;
+  return status;
+}
+
+void ad_pretrain_release(ad_pretrain *pretrain) {
+  ad_recipe_destroy(pretrain->first);
+  ad_release(pretrain->folder);
+  ad_release(pretrain->weights);
+  ad_release(pretrain->own.options);
+  *pretrain = (ad_pretrain){0};
+}

@@ -1,0 +1,389 @@
+/* Tests how the trial of a planted mistake is judged: any change in a step counts as caught, and "no effect" is said
+ * only if the program is provably unchanged. */
+#include "drawn_program.h"
+#include "every_move.h"
+
+#include "check/sabotage.h"
+#include "program/program.h"
+#include "reduce/count.h"
+#include "says.h"
+#include "step/run.h"
+
+static ad_sabotages *drawn_of(const ad_recipe *recipe) {
+  ad_sabotages *drawn;
+  must(ad_sabotages_create(recipe, 1, 0, &drawn));
+  return drawn;
+}
+
+/* ---- a mistake that changes only a loss that has no gradient ---- */
+
+static double metric_times;
+
+/* A loss that is reported only: its coefficient gives no gradient. */
+static ad_status metric_run(void *own, ad_phase_run *at) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *weights = ad_constant(t, &((every_model *)own)->batches[ad_phase_microbatch(at)].weights);
+  ad_tensor *squares = ad_scale(t, ad_multiply(t, weights, weights), metric_times);
+  ad_phase_loss(at, 1, ad_sum(t, ad_once(t, squares, "tp")));
+  metric_times = 1;
+  return AD_OK;
+}
+
+static ad_status metric_create(const void *options, ad_program *to, void **own) {
+  AD_TRY(every_create(options, to, own));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "metric", .is_metric = 1}));
+  return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "metric", .run = metric_run});
+}
+
+static void double_metric(void *context, void *passing) {
+  ((ad_mistake_scene *)context)->fired = 1;
+  metric_times = 2;
+}
+
+static void a_mistake_that_shows_in_a_metric_alone_is_caught(void **state) {
+  static const ad_mistake doubled = {
+      .name = "doubled", .words = "a metric counts twice", .at = {{AD_SEAM_PHASE, double_metric}}};
+  ad_recipe *recipe = every_recipe("dp_shard=2 tp=1", 0);
+  ad_program_kind kind = *recipe->program;
+  kind.create = metric_create;
+  recipe->program = &kind;
+  metric_times = 1;
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 1;
+  first->known = &doubled;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  if (first->caught != AD_CAUGHT_NUMBER) fail_msg("%s: %s", ad_caught_name(first->caught), first->message);
+  assert_int_equal(ad_sabotages_survivors(tried), 0);
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- a mistake that leaves the first rank's numbers right ---- */
+
+/* A norm below `clip` updates nothing, so a wrong norm shows in the reports of ranks alone. */
+static void a_norm_that_other_ranks_than_the_first_have_wrong_is_caught(void **state) {
+  ad_recipe *recipe;
+  must(
+      ad_recipe_parse("name: unclipped\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_replicate=2 dp_shard=2\"\n"
+                      "train: {global_batch: 12, steps: 5, lr: 1e-2, clip: 1000}\n",
+                      "unclipped.yaml", NULL, 0, &recipe));
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_proof *scratch;
+  ad_sabotages *tried;
+  size_t of_norm = 0;
+  must(ad_proof_create(recipe, &scratch));
+  must(ad_sabotages_create(recipe, 0, 0, &tried));
+  for (size_t i = 0; i < tried->derived; i++) {
+    const ad_planting *planting = &tried->list[i].planting;
+    if (strcmp(planting->place.what, "norm") || planting->in_record) continue;
+    tried->list[of_norm++] = tried->list[i];
+  }
+  tried->count = tried->derived = of_norm;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_true(of_norm >= 4);
+  for (size_t i = 0; i < of_norm; i++)
+    if (tried->list[i].caught != AD_CAUGHT_NUMBER)
+      fail_msg("%s: %s", tried->list[i].name, ad_caught_name(tried->list[i].caught));
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- a mistake that is judged by the collectives of a second run ---- */
+
+static void notice_creation(void *context, void *passing) { ((ad_mistake_scene *)context)->fired = 1; }
+
+/* Makes the divisor of the loss so small that f16 overflows. */
+static void overflow(void *context, void *passing) { ((ad_divisor_passing *)passing)->total = 1e-30; }
+
+static ad_recipe *halves(int scale) {
+  char text[640];
+  ad_recipe *recipe = NULL;
+  snprintf(text, sizeof text,
+           "name: halves\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_shard=2\"\n"
+           "precision: {param: f16, reduce: f16, loss_scale: %d}\nshard: {zero: 2}\n"
+           "train: {global_batch: 12, steps: 5, lr: 1e-3, clip: 0.5}\n",
+           scale);
+  must(ad_recipe_parse(text, "halves.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
+  ad_recipe *recipe = halves(scale);
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 1;
+  if (!mistake) {
+    while (strcmp(first->known->name, "bucket-by-wide-gradient") != 0) first++;
+    tried->list[tried->derived] = *first;
+    first = &tried->list[tried->derived];
+  } else {
+    first->known = mistake;
+  }
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  ad_sabotage found = *first;
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+  return found;
+}
+
+static void a_wide_bucket_is_told_by_contract_and_by_calls(void **state) {
+  ad_sabotage found = try_at_creation(NULL, 10);
+  assert_int_equal(found.caught, AD_CAUGHT_PLAN);
+  assert_text_says(found.message, "reduce_scatter", "dp_shard",
+                   "f32"); /* how often and how many bytes, and as planned */
+}
+
+/* Widens the dtype of the first parameter's gradient alone, so that the others still overflow. */
+static void widen_first(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  ad_contract *contract = passing;
+  if (scene->fired) return;
+  contract->param = contract->grad = contract->reduce = AD_F32;
+  scene->fired = 1;
+}
+
+/* At loss scale 2^24 a step overflows and is skipped: the collectives that are reported are those of the first step
+ * that is not skipped, at a smaller scale. */
+static void calls_are_told_of_a_step_that_counts(void **state) {
+  static const ad_mistake wide_first = {.name = "wide first",
+                                        .words = "one bucket is wide",
+                                        .of_dtype = 1,
+                                        .at_creation = 1,
+                                        .at = {{AD_SEAM_CONTRACT, widen_first}}};
+  ad_sabotage found = try_at_creation(&wide_first, 24);
+  assert_int_equal(found.caught, AD_CAUGHT_PLAN);
+  assert_text_says(found.message, "reduce_scatter", "dp_shard",
+                   "f32"); /* how often and how many bytes, and as planned */
+}
+
+/* A skipped step has fewer collectives, which must not count as catching the mistake. */
+static void a_skipped_step_is_not_caught_by_its_calls(void **state) {
+  static const ad_mistake overflows = {.name = "overflows",
+                                       .words = "the loss is divided by next to nothing",
+                                       .of_dtype = 1,
+                                       .at_creation = 1,
+                                       .at = {{AD_SEAM_CONTRACT, notice_creation}, {AD_SEAM_DIVISOR, overflow}}};
+  ad_sabotage found = try_at_creation(&overflows, 10);
+  if (found.caught != AD_CAUGHT_NONE) fail_msg("%s: %s", ad_caught_name(found.caught), found.message);
+}
+
+/* ---- how far a mistake that only rounds moves gradients ---- */
+
+/* Makes every gradient larger by a part of itself. */
+static void enlarge(void *context, void *passing) {
+  for (size_t i = 0; i < ad_run_param_count(passing); i++) {
+    const ad_array *gradient = ad_run_part(passing, i, AD_PART_GRADIENT);
+    for (size_t k = 0; gradient->data && k < ad_array_numel(gradient); k++)
+      ad_array_set(gradient, k, ad_array_get(gradient, k) * (1 + 0x1p-13));
+  }
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+static double moved_at(int loss_scale, const char *mesh) {
+  static const ad_mistake coarse = {
+      .name = "coarse", .words = "it only rounds", .rounds = 1, .of_dtype = 1, .at = {{AD_SEAM_GRADIENTS, enlarge}}};
+  char text[512];
+  ad_recipe *recipe = NULL;
+  if (!ad_program_kind_find("drawn")) must(ad_program_register(&drawn_kind));
+  snprintf(text, sizeof text,
+           "name: coarse\nmodel: {kind: drawn, form: %d}\nmesh: \"%s\"\n"
+           "precision: {param: f16, compute: bf16, reduce: f16, loss_scale: %d}\n"
+           "train: {global_batch: 12, microbatches: 2, steps: 3, lr: 0.01}\n",
+           DRAWN_TIED, mesh, loss_scale);
+  must(ad_recipe_parse(text, "coarse.yaml", NULL, 0, &recipe));
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 1;
+  first->known = &coarse;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_int_equal(first->caught, AD_CAUGHT_NO_EFFECT);
+  double moved = first->moved;
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+  return moved;
+}
+
+/* Whatever the loss scale, and however gradients are spread, they move by as much. */
+static void a_mistake_moves_gradients_by_as_much_at_every_loss_scale(void **state) {
+  double moved = moved_at(0, "dp_shard=2");
+  assert_true(moved > 0.02 && moved < 0.04);
+  assert_true(moved_at(6, "dp_shard=2") == moved);
+  assert_true(fabs(moved_at(6, "dp_replicate=2 dp_shard=2") - moved) < 1e-3 * moved);
+}
+
+/* ---- a mistake leaves nothing behind for the next one ---- */
+
+/* An overflowing step lowers the loss scale; the next mistake is tried from the original scale. */
+static void each_mistake_is_tried_at_the_same_loss_scale(void **state) {
+  static const ad_mistake overflows = {.name = "overflows",
+                                       .words = "the loss is divided by next to nothing",
+                                       .of_dtype = 1,
+                                       .at = {{AD_SEAM_NORM, notice_creation}, {AD_SEAM_DIVISOR, overflow}}};
+  static const ad_mistake nothing = {.name = "nothing",
+                                     .words = "nothing is changed",
+                                     .no_effect = "it changes nothing",
+                                     .of_dtype = 1,
+                                     .at = {{AD_SEAM_NORM, notice_creation}}};
+  ad_recipe *recipe = halves(10);
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 2;
+  first[0].known = &overflows;
+  first[1].known = &nothing;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_int_equal(first[0].caught, AD_CAUGHT_NUMBER);
+  if (first[1].caught != AD_CAUGHT_NO_EFFECT) fail_msg("%s: %s", ad_caught_name(first[1].caught), first[1].message);
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- a module without an optimizer ---- */
+
+static ad_status mirrored_create(const void *options, ad_program *to, void **own) {
+  AD_TRY(every_create(options, to, own));
+  const ad_mesh *mesh = ad_program_mesh(to, 1);
+  ad_param_spec param = every_param("copy", EVERY_IN, EVERY_WIDTH, mesh, AD_R);
+  ad_module_spec mirror = {
+      .size = sizeof mirror, .name = "mirror", .mesh = mesh, .params = &param, .param_count = 1, .is_mirror = 1};
+  return ad_program_add_module(to, &mirror);
+}
+
+static ad_recipe *mirrored_recipe(void) {
+  static const char *const modules[] = {"every", "mirror", NULL};
+  static const char text[] =
+      "name: mirrored\nmodel: {kind: mirrored}\nmesh: {every: \"dp_shard=2\", mirror: \"dp_shard=2\"}\n"
+      "precision: {param: f64, compute: f64}\ntrain: {global_batch: 9, steps: 5, lr: 1e-2}\n";
+  static ad_program_kind kind;
+  ad_recipe *recipe = NULL;
+  every_register();
+  kind = *ad_program_kind_find("every");
+  kind.name = "mirrored", kind.modules = modules, kind.create = mirrored_create;
+  must(ad_program_register(&kind));
+  must(ad_recipe_parse(text, "mirrored.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+/* Each trial restores the state of the first; a mirror module's parameters have no moments to restore. */
+static void mistakes_are_tried_beside_a_mirror(void **state) {
+  ad_recipe *recipe = mirrored_recipe();
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_int_equal(ad_sabotages_survivors(tried), 0);
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- mistakes in the tape's record that keep all types right ---- */
+
+/* Plants a transition with one axis fewer, an axis over which it does not go: the program is unchanged and all types
+ * hold. If that axis has several ranks, nothing proves that the program is unchanged. */
+static ad_caught leave_out(const ad_recipe *recipe, const ad_place *place, ad_axis axis) {
+  ad_sabotage sabotage = {
+      .planting = {.place = *place, .operator_ = AD_OPERATOR_FEWER_AXES, .axis = axis, .in_record = 1}};
+  must(ad_derived_try_record(recipe, &sabotage));
+  assert_int_equal(sabotage.message[0] != 0, sabotage.caught != AD_CAUGHT_NONE);
+  return sabotage.caught;
+}
+
+static void what_types_let_pass_has_no_effect_only_over_one_rank(void **state) {
+  ad_recipe *recipe = every_recipe("dp_replicate=1 dp_shard=2 tp=3", 0);
+  ad_places places;
+  int tried[2] = {0};
+  must(ad_derived_places(recipe, &places));
+  for (size_t i = 0; i < places.count; i++) {
+    const ad_place *place = &places.list[i];
+    if (place->phase != AD_PLACE_FORWARD) continue;
+    int declares = place->move == AD_MOVE_DECLARE;
+    for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+      if (!(AD_AXES(axis) & (AD_AXES_DP | AD_AXES(AD_TP))) || AD_AXES(axis) & place->axes) continue;
+      int of_one = axis == AD_DP_REPLICATE;
+      assert_int_equal(leave_out(recipe, place, (ad_axis)axis),
+                       of_one || declares ? AD_CAUGHT_NO_EFFECT : AD_CAUGHT_NONE);
+      tried[of_one]++;
+    }
+  }
+  assert_true(tried[0] > 10 && tried[1] > 10);
+  ad_places_release(&places);
+  ad_recipe_destroy(recipe);
+}
+
+/* Over a group of one rank, a transition that is left out of the record leaves the program unchanged. */
+static void what_is_left_out_over_one_rank_has_no_effect(void **state) {
+  for (int ranks = 1; ranks <= 2; ranks++) {
+    ad_recipe *recipe = every_recipe(ranks == 1 ? "dp_shard=2 tp=1" : "dp_shard=2 tp=2", 0);
+    ad_places places;
+    int same = 0, refused = 0;
+    must(ad_derived_places(recipe, &places));
+    for (size_t i = 0; i < places.count; i++) {
+      if (places.list[i].phase != AD_PLACE_FORWARD || places.list[i].axes != AD_AXES(AD_TP)) continue;
+      ad_sabotage sabotage = {.planting = {.place = places.list[i], .operator_ = AD_OPERATOR_LEFT_OUT, .in_record = 1}};
+      must(ad_derived_try_record(recipe, &sabotage));
+      assert_true(sabotage.caught != AD_CAUGHT_NONE);
+      same += sabotage.caught == AD_CAUGHT_NO_EFFECT && places.list[i].move != AD_MOVE_DECLARE;
+      refused += sabotage.caught == AD_CAUGHT_TYPE;
+    }
+    assert_int_equal(same > 0, ranks == 1);
+    assert_true(refused > 0);
+    ad_places_release(&places);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+static void a_place_that_is_not_found_again_is_said(void **state) {
+  ad_recipe *recipe = every_recipe("dp_shard=2 tp=2", 0);
+  ad_places places;
+  must(ad_derived_places(recipe, &places));
+  for (size_t i = 0; i < places.count; i++) {
+    ad_sabotage sabotage = {.planting = {.place = places.list[i], .operator_ = AD_OPERATOR_LEFT_OUT, .in_record = 1}};
+    if (places.list[i].phase != AD_PLACE_FORWARD) continue;
+    sabotage.planting.place.ordinal += 1000;
+    must(ad_derived_try_record(recipe, &sabotage));
+    assert_int_equal(sabotage.caught, AD_CAUGHT_NONE);
+    assert_string_equal(sabotage.message,
+                        "the step with the mistake did not reach the transition in which the mistake is planted");
+    break;
+  }
+  ad_places_release(&places);
+  ad_recipe_destroy(recipe);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
+      cmocka_unit_test(a_norm_that_other_ranks_than_the_first_have_wrong_is_caught),
+      cmocka_unit_test(a_mistake_moves_gradients_by_as_much_at_every_loss_scale),
+      cmocka_unit_test(a_wide_bucket_is_told_by_contract_and_by_calls),
+      cmocka_unit_test(calls_are_told_of_a_step_that_counts),
+      cmocka_unit_test(a_skipped_step_is_not_caught_by_its_calls),
+      cmocka_unit_test(each_mistake_is_tried_at_the_same_loss_scale),
+      cmocka_unit_test(mistakes_are_tried_beside_a_mirror),
+      cmocka_unit_test(what_types_let_pass_has_no_effect_only_over_one_rank),
+      cmocka_unit_test(what_is_left_out_over_one_rank_has_no_effect),
+      cmocka_unit_test(a_place_that_is_not_found_again_is_said),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
