@@ -2,7 +2,8 @@
 # only that layer and those before it.
 # tests/system has tests of the whole library; tests/oracle compares it with numbers that PyTorch computed, which are
 # committed there; tests/cli has scripts that run the built program; tests/install builds a user's program against an
-# installed tree. Label unit: test programs of one layer, of system or of oracle; label tsan: tests that also run with
+# installed tree. Label unit: test programs of one layer, of system or of oracle; labels core, audit and train: those of that folder;
+# label tsan: tests that also run with
 # the thread sanitizer.
 # Sanitizers end a program with exit status 99, which no tested program uses.
 set(AD_TEST_ENVIRONMENT
@@ -62,8 +63,9 @@ foreach(path ${layers_of_tests})
     endforeach()
     add_test(NAME ${layer}/${name} COMMAND ${target})
     ad_describe_test(${layer}/${name} ${layer} 900)
-    set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS unit)
+    set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS unit ${folder})
     list(APPEND AD_UNIT_TESTS ${target})
+    list(APPEND AD_TESTS_OF_${folder} ${target})
     file(STRINGS ${source} threads REGEX "pthread_create|thrd_create|ad_checkpointer_create|ad_work_do" LIMIT_COUNT 1)
     if(threads) # ranks are processes, so the thread sanitizer is of use only in tests that start threads
       set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS tsan)
@@ -74,6 +76,9 @@ endforeach()
 
 add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
+foreach(folder core audit train) # builds this folder, those before it, and its tests
+  add_custom_target(${folder}_tests DEPENDS ${AD_TESTS_OF_${folder}})
+endforeach()
 
 set(AD_CORE_SCRIPTS diff diff_edges explain core schedule)
 if(TARGET addend_cli)

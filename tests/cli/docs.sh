@@ -7,7 +7,7 @@ python3 - "$source" <<'P'
 import glob, os, re, sys
 os.chdir(sys.argv[1])
 FOLDERS = "core audit train tests script cmake docs cli bench python examples recipes".split()
-PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("*/docs/*.md") + glob.glob("docs/measured/*.md") + ["tests/README.md"])
+PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("*/docs/*.md") + glob.glob("docs/measured/*.md") + glob.glob("*/README.md"))
 wrong = []
 found = dict.fromkeys("paths pages names links functions laws".split(), 0) # how many each pattern below finds
 def complain(page, sentence): wrong.append(f"{page}: {sentence}")
@@ -15,7 +15,7 @@ def read(path): return open(path, encoding="utf-8", errors="replace").read()
 files = [os.path.join(folder, name) for top in FOLDERS for folder, _, names in os.walk(top) for name in names]
 names = {os.path.basename(path) for path in files}
 
-# Every path, relative to the project's folder, or the name of a test as ctest has it. LAYER, NAME and R stand for any; globs are allowed.
+# Every path, relative to the project's folder or the page's, or the name of a test as ctest has it. LAYER, NAME and R stand for any; globs are allowed.
 def exists(path):
     path = re.sub(r"\b(?:LAYER|NAME|R)\b|(?<=_)NAME\b", "*", path.rstrip("/"))
     alternatives = re.search(r"\{([^{}]*)\}", path)
@@ -25,7 +25,7 @@ def exists(path):
 def check_paths(page, folders):
     for path in set(re.findall(r"(?<![\w./*-])(?:%s)/[\w./*{},-]*[\w/*}]" % folders, read(page))):
         found["pages" if folders == "docs|audit/docs" else "paths"] += 1
-        if not exists(path): complain(page, f"there is no {path}")
+        if not exists(path) and not exists(os.path.join(os.path.dirname(page), path)): complain(page, f"there is no {path}")
 for page in files: # comments, and what is built of which file
     if page.endswith((".c", ".h", ".cmake", ".map")) and "tests/" not in page or page.startswith("script/"): check_paths(page, "core|audit|train")
 for page in files: # pages that comments send readers to
