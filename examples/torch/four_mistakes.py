@@ -1,4 +1,4 @@
-"""One step of hybrid sharding on 2 x 4 ranks, with two microbatches and four mistakes; audit/docs/diff-map.png is its map.
+"""One step of hybrid sharding on 2 x 4 ranks, two microbatches, four mistakes; audit/docs/diff-map.png is its map.
 
 OMP_NUM_THREADS=1 torchrun --nproc-per-node 8 examples/torch/four_mistakes.py dump
 addend diff dump --html map.html"""

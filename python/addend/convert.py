@@ -1,4 +1,4 @@
-"""Converts gradients that other tools saved into the files that `addend diff` reads (audit/docs/dumps.md). Needs PyTorch.
+"""Converts gradients that other tools saved into files for `addend diff` (audit/docs/dumps.md). Needs PyTorch.
 
 `megatron`: the files that Megatron-LM writes with --save-wgrads-interval. `sglang`: those of SGLang's dumper."""
 

@@ -213,22 +213,38 @@ class Constants(unittest.TestCase):
         with self.assertRaises(addend.InvalidError):
             stepped(work, constant=True)
 
+    def test_a_step_may_draw_so_often_with_constants(self):
+        def work(count):
+            for _ in range(count):
+                torch.rand(())
+            return torch.ones(3) * 2
+
+        self.assertEqual(_draws._MANY, 10000)
+        with unittest.mock.patch.object(_draws, "_MANY", 3):
+            self.assertEqual(len(stepped(lambda: work(3), constant=True)[0][0].draws), 3)
+            self.assertEqual(len(stepped(lambda: work(9))[0][0].draws), 9)
+            with self.assertRaises(addend.InvalidError):
+                stepped(lambda: work(4), constant=True)
+
 
 RIGHT = numpy.array([4.0, -1.0, 0.5, 2.0])
 OFF = RIGHT + [1e-3, 0, 0, 0]
 
 
-def judged(gradients=(OFF, OFF), alone=("a1",), ranks=(("a2",), ("a1",)), constant=False, is_constant=True):
+def judged(gradients=(OFF, OFF), alone=("a1",), ranks=(("a2",), ("a1",)), constant=False, is_constant=True, later=()):
     """The report on one parameter of two ranks; `alone` and `ranks`: the marks of draws in one process's step, and in
-    those of each rank; `constant`: constants were wanted in their place, `is_constant`: they were possible."""
+    those of each rank; `constant`: constants were wanted in their place, `is_constant`: they were possible; `later`:
+    the marks of one process and of the ranks in a second step of the optimizer."""
     task = _job.Task(None, None, None, None, {"dp": 2}, is_constant=constant)
     whole = _job.Whole(1.0, None, {"w": RIGHT}, {}, {"w": RIGHT}, {}, [], None, set())
-    whole.drawn = None if alone is None else [drawn(*alone, is_constant=is_constant)]
+    whole.drawn = (
+        None if alone is None else [drawn(*alone, is_constant=is_constant), *(drawn(mark) for mark in later[:1])]
+    )
     parts = []
     for rank in range(2):
         held = _job.Held((numpy.arange(4),), (4,), [gradients[rank]] * 3)
         parts.append(_job.Part(rank, [1.0], 1.0, {"w": held}, [], None, set()))
-        parts[-1].drawn = [drawn(*ranks[rank], is_constant=is_constant)] * 3
+        parts[-1].drawn = [drawn(*ranks[rank], is_constant=is_constant)] * 3 + [drawn(mark) for mark in later[1:]]
     return _judge.Judge(task, Axes({"dp": 2}), whole, parts, "/nowhere").report()
 
 
@@ -245,6 +261,8 @@ class Judged(unittest.TestCase):
             ("a file that does not say what is drawn", None, OTHERS, {"alone": None, "ranks": same}),
             ("constants", False, CONSTANTS, {"constant": True}),
             ("constants in some places", None, OTHERS, {"constant": True, "is_constant": False}),
+            ("constants in each step of an optimizer", False, CONSTANTS, {"constant": True, "later": ("b1", "b2")}),
+            ("constants in other calls of a later step", None, OTHERS, {"constant": True, "later": ("b1", "c1")}),
             ("constants in other calls", None, OTHERS, {"constant": True, "ranks": (("b1",), ("a1",))}),
         ):
             with self.subTest(name):
@@ -278,6 +296,21 @@ class Judged(unittest.TestCase):
             raise addend.InvalidError("no constants")
 
         self.assertIs(_check._with_constants(first, refused), first)
+
+    def test_the_second_comparison_takes_no_longer_than_it_may(self):
+        for timeout, ends, limit in ((100.0, 7.0, 24.0), (20.0, 7.0, 20.0), (100.0, 0.0, 10.0)):
+            given, first = [], judged()
+
+            def proof(task, axes, timeout, whole_of, given=given, first=first):
+                given.append((task.is_constant, timeout))
+                return first
+
+            patch = unittest.mock.patch.object
+            with patch(_check, "_proof", proof), patch(_check, "time") as clock:
+                clock.monotonic.side_effect = [1.0, 1.0 + ends, 50.0]
+                report = check(Net, ddp, rows, squares, 2, timeout=timeout)
+            self.assertEqual(given, [(False, timeout), (True, limit)])
+            self.assertEqual(report.seconds, 49.0)
 
 
 def _changed(change):

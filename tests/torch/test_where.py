@@ -2,6 +2,7 @@
 gradients are on two ranks, compared with one process. No job runs. Source: addend/torch/_proof/_where.py.
 """
 
+import itertools
 import types
 import unittest
 
@@ -574,9 +575,9 @@ class Fates(unittest.TestCase):
     C, D, REST = DRAWN[0], DRAWN[1], DRAWN[2]  # what the layers hand back in one process, and what else comes to x
     PARTS = ({"b.c": DRAWN[3], "b.d": DRAWN[4]}, {"b.c": C - DRAWN[3], "b.d": D - DRAWN[4]})  # the same on ranks
 
-    def modules(self, given, shown="b", parts=PARTS, layers=("b.c", "b.d"), twice=False):
+    def modules(self, given, shown="b", parts=PARTS, layers=("b.c", "b.d"), twice=False, scale=1.0):
         """given(rank): the gradient of the layers' input. `shown`: the module that shows it, "": none does; `twice`:
-        a module returns that input as it takes it."""
+        a module returns that input as it takes it; `scale`: of the gradients of all ranks, as in DDP, which divides."""
         x, y = self.DRAWN[5], WHOLE["b", "out"]
         own = {"b.c": self.C, "b.d": self.D}
         right = self.REST + sum(own[name] for name in layers)
@@ -592,10 +593,11 @@ class Fates(unittest.TestCase):
         ranks = {}
         for rank in range(2):
             values = dict(whole.values)
-            values.update({(name, 0, kind, 0): of(rank) for name, kind, _, of in gradients if of is not None})
+            for name, kind, value, of in gradients:
+                values[name, 0, kind, 0] = scale * (value if of is None else of(rank))
             ranks[rank] = Record(values=values, order=order)
             ranks[rank].kinds.update({name: name for name in ("", "b", "b.c", "b.d", "b.n", "b.i")})
-        return _where.Modules(whole, ranks, TP, {0: 1.0, 1: 1.0}, BOUND, Factors(TP), 1)
+        return _where.Modules(whole, ranks, TP, {0: scale, 1: scale}, BOUND, Factors(TP), 1)
 
     def hold(self, table, **told):
         for name, (given, module, readings) in table.items():
@@ -615,7 +617,7 @@ class Fates(unittest.TestCase):
         def own(name):
             return lambda rank: parts[rank][name]
 
-        for shown in "b", "b.n":
+        for shown, scale in ("b", 1.0), ("b.n", 1.0), ("b", 3.0), ("b.n", 0.5):
             self.hold(
                 {
                     "the sum is missing": (self.of(own("b.c"), own("b.d")), "b.d", ("missing sum",)),
@@ -628,10 +630,12 @@ class Fates(unittest.TestCase):
                     "the rest is another": (self.of(rest=NOISE), "b", ()),
                 },
                 shown=shown,
+                scale=scale,
             )
 
     def test_a_missing_sum_is_seen_to_the_bound(self):
-        for by, readings in ((0.9, ("missing sum",)), (-0.9, ("missing sum",)), (1.1, ()), (-1.1, ())):
+        cases = ((0.9, ("missing sum",)), (-0.9, ("missing sum",)), (1.1, ()), (-1.1, ()))
+        for (by, readings), scale in itertools.product(cases, (1.0, 3.0, 0.25)):
             right = self.REST + self.C
 
             def given(rank, by=by, right=right):
@@ -639,8 +643,8 @@ class Fates(unittest.TestCase):
                 found[0, 0] += by * BOUND * abs(right).max()
                 return found
 
-            found = self.modules(given, layers=("b.c",)).backward({"b.e.weight": ""}, {})
-            self.assertEqual(found.readings, readings, by)
+            found = self.modules(given, layers=("b.c",), scale=scale).backward({"b.e.weight": ""}, {})
+            self.assertEqual(found.readings, readings, (by, scale))
 
     def test_zeros_of_all_ranks_but_one_are_lost_or_their_addends(self):
         lone = ({"b.c": self.C}, {"b.c": 0 * self.C})

@@ -100,8 +100,8 @@ int ad_known_shows(ad_sabotage *sabotage, ad_needs facts);
 /* Marks the mistake as caught by number, and writes which parameter of the failed proof shows it best, its ratio and
  * causes; or, if all gradients are right, what else is not. The mistake's fields must be as they were listed. */
 void ad_caught_by_number(const ad_proof *proof, ad_sabotage *sabotage);
-/* Of a mistake that only rounds, in a custom program whose proof holds with it: marks it as without effect if it moves
- * gradients by less than the program's own roundings do, and says by how much. moved: [parameters], norms;
+/* A mistake that only rounds, in a custom program whose proof holds with it, is marked as without effect if it moves
+ * gradients by less than the program's own roundings do; says by how much it moves them. moved: [parameters], norms;
  * `cuts_formulas`: as ad_formulas_cut found. */
 struct ad_computing;
 void ad_caught_by_rounding(const ad_proof *proof, const struct ad_computing *computing, const double *moved,

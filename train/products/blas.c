@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -37,6 +38,15 @@ static ad_status cannot_start(int threads, int reason) {
                  threads, strerror(reason));
 }
 
+static int threads_of_process(void) {
+  int count = 0;
+  DIR *folder = opendir("/proc/self/task");
+  if (!folder) return -1;
+  for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) count += *entry->d_name != '.';
+  closedir(folder);
+  return count;
+}
+
 /* Waits until try_threads lets all threads end. */
 static void *wait_to_end(void *gate) {
   pthread_mutex_lock(gate);
@@ -44,11 +54,18 @@ static void *wait_to_end(void *gate) {
   return NULL;
 }
 
+/* The system lists a thread for a moment after it was joined. Waits, a second at most, until it lists no more than so
+ * many, so that threads that were tried are not taken for OpenBLAS's. */
+static void wait_until_listed(int count) {
+  for (int tries = 0; tries < 1000 && threads_of_process() > count; tries++)
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
 /* Whether so many threads can exist at once. OpenBLAS would end the process if they cannot. */
 static ad_status try_threads(int threads) {
   pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
   pthread_t *started;
-  int count = 1, reason = 0;
+  int count = 1, reason = 0, before = threads_of_process();
   AD_TRY(ad_new((size_t)threads, &started));
   pthread_mutex_lock(&gate);
   while (count < threads && !reason) {
@@ -57,17 +74,9 @@ static ad_status try_threads(int threads) {
   }
   pthread_mutex_unlock(&gate);
   while (--count) pthread_join(started[count], NULL);
+  wait_until_listed(before);
   ad_release(started);
   return reason ? cannot_start(threads, reason) : AD_OK;
-}
-
-static int threads_of_process(void) {
-  int count = 0;
-  DIR *folder = opendir("/proc/self/task");
-  if (!folder) return -1;
-  for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) count += *entry->d_name != '.';
-  closedir(folder);
-  return count;
 }
 
 /* Whether OpenBLAS has fewer threads than it should. Builds without threads, or with those of OpenMP (started later,

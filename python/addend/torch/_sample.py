@@ -1,4 +1,4 @@
-"""Chooses which elements of a parameter are sampled: the same on all ranks, however it is sharded (audit/docs/dumps.md)."""
+"""Chooses which elements of a parameter are sampled: the same on all ranks, however sharded (audit/docs/dumps.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 that are divided when they are loaded, whose adapters the Trainer itself keeps the same on all ranks."""
 
 import peft_lora
-
 import trainer
 
 NEEDS = ["--no-deps peft==0.21.2"]

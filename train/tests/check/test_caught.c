@@ -141,7 +141,7 @@ static void what_failed_is_told_where_all_gradients_hold(void **state) {
  * do; where ranks compute formulas in pieces, by less than all of it. The roundings of a parameter are those of one
  * process and of wires together, and its mean square is over all parameters, moved or not. */
 static void a_mistake_that_only_rounds_is_held_to_the_programs_own_roundings(void **state) {
-  static const struct {
+  const struct {
     double moved[PARAMS];
     int cuts_formulas;
     double found;

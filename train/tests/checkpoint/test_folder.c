@@ -76,7 +76,7 @@ static void a_checkpoint_is_named_by_its_step_alone(void **state) {
   assert_true(ad_checkpoint_newest(folder) == listed[0]);
 }
 
-/* Of more checkpoints than are listed the oldest are left out, in whatever order the folder has them. */
+/* The oldest checkpoints are left out if there are more than are listed, in whatever order the folder has them. */
 static void the_newest_are_listed(void **state) {
   enum { EXTRA = 3 };
   int64_t steps[AD_CHECKPOINTS_LISTED + 1];

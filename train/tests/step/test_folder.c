@@ -270,7 +270,7 @@ static const char *const removed[] = {
     "dump-0/rank123456.sum.safetensors",
     "dump-0/encoder.rank00000.sum.safetensors",
     "dump-0/ranks.at00004.rank00001.addend.m1.safetensors",
-    "dump-0/rank00000.sum.safetensors" TOKEN,
+    "dump-0/rank00000.sum.safetensors.0123456789abcdef.tmp",
     "dump-12/rank00000.sum.safetensors",
 };
 /* Files beside them that addend did not write, and that have the same look. */

@@ -188,7 +188,7 @@ static void tokens_that_are_bytes_are_text(void **state) {
   }
 }
 
-/* Of a character that is cut off at the end, at most three bytes are left out; what is no character at all is replaced. */
+/* A character that is cut off at the end is left out, at most three bytes; what is no character at all is replaced. */
 static void a_character_that_is_cut_off_is_left_out(void **state) {
   static const struct {
     int64_t token, count;

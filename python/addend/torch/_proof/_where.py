@@ -416,11 +416,12 @@ class Modules:
             rank: [(key, value.shape, value.tobytes()) for key, value in (record.integers or {}).items() if not key[0]]
             for rank, record in self.ranks.items()
         }
-        found: Set[str] = set()
-        for axis in self.axes.names:
-            for fibre in self.axes.fibres(frozenset({axis}), sorted(given)):
-                found |= {axis} if any(given[rank] != given[fibre[0]] for rank in fibre) else set()
-        return frozenset(found)
+
+        def differ(axis: str) -> bool:
+            fibres = self.axes.fibres(frozenset({axis}), sorted(given))
+            return any(given[rank] != given[fibre[0]] for fibre in fibres for rank in fibre)
+
+        return frozenset(filter(differ, self.axes.names))
 
     def _other_integers(self, name: str) -> str:
         """The shapes of integers and booleans that ranks' calls of a module get and that are no part of those of one
@@ -637,7 +638,7 @@ class Modules:
         return f"; what `{lost[-1]}` hands back is lost, on some ranks or on all" if lost else ""
 
     def _described(self, first: Module, inner: Sequence[Module]) -> Begins:
-        factors = {g.factor for kind in ("gin",) for g in first.gradients.get(kind, ()) if g.wrong}
+        factors = {gradient.factor for gradient in first.gradients.get("gin", ()) if gradient.wrong}
         if len(factors) == 1 and None not in factors:
             factor = factors.pop()
             assert factor is not None
