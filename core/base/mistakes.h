@@ -83,7 +83,7 @@ enum { AD_MISTAKE_SEAMS = 4 };
 typedef struct ad_mistake {
   /* words: a description for people */
   const char *name, *words;
-  int catalogue;  /* number of the published mistake that this one repeats; 0: none */
+  int catalogue;  /* number in docs/catalogue.md of the published bug that this one repeats; 0: none */
   ad_needs needs; /* the mistake changes numbers if the run has all of these */
   int of_dtype;   /* 1: f64 would hide the mistake, so it is planted with the recipe's own dtypes */
   int rounds; /* 1: the mistake only rounds more what ranks compute: where sums are short, by less than the right program

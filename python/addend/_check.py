@@ -46,7 +46,7 @@ class Sabotage:
     ratio: Optional[float] = None
     expected_ratio: Optional[float] = None
     dtype: str = "f64"
-    catalogue: Optional[int] = None
+    catalogue: Optional[int] = None  # number of the published bug in docs/catalogue.md that this one repeats
     cause: Optional[Cause] = None
     message: Optional[str] = None
     derived: Optional[Mapping[str, Any]] = None

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests that what the documents name exists: paths, files, functions of the laws and their tests. Every law that is
-# cited is one of docs/laws.md, and each law there says where it is checked, what it stops and which test holds it.
+# cited is one of docs/laws.md, and each law there says where it is checked, what it stops and which test holds it. The
+# catalogue of published bugs has thirty rows, each with what tries it, and every number that is cited is one of them.
 set -eu
 source=$2
 python3 - "$source" <<'P'
@@ -9,7 +10,7 @@ os.chdir(sys.argv[1])
 FOLDERS = "core audit train tests script cmake docs cli bench python examples recipes".split()
 PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("*/docs/*.md") + glob.glob("docs/measured/*.md") + glob.glob("*/README.md"))
 wrong = []
-found = dict.fromkeys("paths pages names links functions laws".split(), 0) # how many each pattern below finds
+found = dict.fromkeys("paths pages names links functions laws cases".split(), 0) # how many each pattern below finds
 def complain(page, sentence): wrong.append(f"{page}: {sentence}")
 def read(path): return open(path, encoding="utf-8", errors="replace").read()
 files = [os.path.join(folder, name) for top in FOLDERS for folder, _, names in os.walk(top) for name in names]
@@ -66,7 +67,29 @@ for path in files + PAGES:
         for number in map(int, re.findall(r"\d+", words)):
             found["laws"] += 1
             if number not in numbers: complain(path, f"cites law {number}")
-least = {"paths": 400, "pages": 50, "names": 50, "links": 100, "functions": 50, "laws": 80}
+# The catalogue: its rows, what each is tried by, and the mutants and cases that are cited by its numbers.
+CATALOGUE = "docs/catalogue.md"
+rows = {int(number): cells.split(" | ") for number, cells in re.findall(r"^\| (\d+) \| (.*) \|$", read(CATALOGUE), re.M)}
+if list(rows) != list(range(1, 31)) or any(len(cells) != 4 for cells in rows.values()): complain(CATALOGUE, f"has the rows {list(rows)}")
+mutants = {}
+for path in files:
+    if path.endswith("mistakes.c") and "tests/" not in path:
+        for name, number in re.findall(r'\.name = "([\w-]+)",\s+(?:\.catalogue = (\d+))?', read(path)): mutants[name] = int(number or 0)
+for name, number in mutants.items():
+    if number and f"`{name}`" not in rows[number][2]: complain(CATALOGUE, f"row {number} does not name {name}")
+for number, (_, published, caught, tried) in rows.items():
+    for name in re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", caught):
+        if name not in mutants or mutants[name] not in (0, number): complain(CATALOGUE, f"row {number} names {name}")
+    if not re.search(r"`(?:addend check recipes|[\w/]*tests)/[\w./-]+", tried): complain(CATALOGUE, f"row {number} is tried by nothing")
+    for path, name in re.findall(r"`([\w/]+\.c)` \(`(\w+)`\)", tried):
+        found["functions"] += 1
+        if not re.search(r"^static void %s\(" % name, read(path), re.M): complain(CATALOGUE, f"row {number}: {path} has no function {name}")
+    if "](https://github.com/" not in published and "no public thread" not in published: complain(CATALOGUE, f"row {number} has no reference")
+for page in glob.glob("audit/docs/explain/*.md"):
+    for number, name in re.findall(r"\bCase (\d+)(?:\s+\(([^)]*)\))?:", read(page)):
+        found["cases"] += 1
+        if int(number) not in rows or name and f"[{name}]" not in rows[int(number)][1]: complain(page, f"cites case {number}, {name}")
+least = {"cases": 20, "paths": 400, "pages": 50, "names": 50, "links": 100, "functions": 50, "laws": 80}
 assert all(found[what] > least[what] for what in least), found
 assert not wrong, "\n".join(wrong)
 P

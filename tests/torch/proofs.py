@@ -109,7 +109,7 @@ class Job:
 @dataclasses.dataclass
 class Mistake:
     name: str
-    catalogue: int  # the mistake's number in docs/torch-check.md
+    catalogue: int  # number of the published bug in docs/catalogue.md that this one repeats
     job: Job
     begins: str  # the module where it begins, or another place
     place: str

@@ -28,7 +28,7 @@ typedef struct ad_sabotage {
   char name[256];
   const ad_mistake *known; /* NULL: a derived mistake, described by `planting` */
   ad_planting planting;
-  int catalogue;         /* number of the published mistake that this one repeats; 0: none */
+  int catalogue;         /* number in docs/catalogue.md of the published bug that this one repeats; 0: none */
   double expected_ratio; /* ratio of the wrong gradient to the reference; NaN: it is not one number */
   ad_caught caught;
   char param[AD_PROGRAM_NAME_SIZE];
