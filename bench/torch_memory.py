@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures the memory of a watched step on the first rank: RANKS forked ranks of gloo, PARAMS parameters of SIZE x SIZE in DDP, MICROBATCHES microbatches.
-    PYTHONPATH=python:tests/torch ADDEND_LIBRARY=build/libaddend.so OMP_NUM_THREADS=1 python3 bench/torch_memory.py [--ranks 64] [--params 40] [--microbatches 1]
+    PYTHONPATH=python:python/tests/torch ADDEND_LIBRARY=build/libaddend.so OMP_NUM_THREADS=1 python3 bench/torch_memory.py [--ranks 64] [--params 40] [--microbatches 1]
 Prints the largest rise of the rank's resident memory while the step was collected and judged, and the largest size of temporary files on disk."""
 import argparse
 import contextlib

@@ -1,5 +1,5 @@
 # The native parts of the Python wheels. The wheel of python/ (AD_TRAINER=OFF) has the core library and the program
-# without the trainer's commands. The wheel of python/train/ has the program with all commands and the trainer library,
+# without the trainer's commands. The wheel of train/python/ has the program with all commands and the trainer library,
 # which finds the core in the folder `addend` beside its own. A wheel cannot have links, so libraries are named by
 # soname.
 if(AD_TRAINER)

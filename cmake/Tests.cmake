@@ -184,10 +184,10 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   ad_describe_test(script/turns script 120)
 endif()
 
-# Python: tests/python needs NumPy; tests/torch needs PyTorch and starts ranks. The python3 that has them is searched
+# Python: python/tests/python needs NumPy; python/tests/torch needs PyTorch and starts ranks. The python3 that has them is searched
 # when a test runs. Not with sanitizers: Python cannot load such a library.
 function(ad_add_python_tests folder need seconds)
-  file(GLOB scripts CONFIGURE_DEPENDS tests/${folder}/test_*.py)
+  file(GLOB scripts CONFIGURE_DEPENDS python/tests/${folder}/test_*.py)
   foreach(source ${scripts})
     get_filename_component(name ${source} NAME_WE)
     string(REPLACE "test_" "" name ${name})

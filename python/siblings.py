@@ -29,4 +29,4 @@ def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> Any:
     """Called by scikit-build-core for the requirements of addend-train and for the extras of addend."""
     if field == "dependencies":
         return [_sibling("addend", FOLDER)]
-    return {"tokens": TOKENS, "torch": TORCH, "train": [_sibling("addend-train", FOLDER / "train")]}
+    return {"tokens": TOKENS, "torch": TORCH, "train": [_sibling("addend-train", FOLDER.parent / "train" / "python")]}

@@ -1,4 +1,4 @@
-"""addend types the gradients of distributed training and proves them right. docs/python.md has examples."""
+"""addend types the gradients of distributed training and proves them right. python/docs/python.md has examples."""
 
 from addend._cause import Cause
 from addend._check import CheckParam, CheckReport, Sabotage, check

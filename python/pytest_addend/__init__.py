@@ -1,6 +1,6 @@
 """The pytest plugin. A test with the fixture `addend_watch` runs on several ranks, which are started for it, and fails
-if gradients are wrong (docs/torch.md). A test with the fixture `addend_ranks` runs on ranks that many tests share
-(docs/torch-testing.md). Other tests run as before; neither PyTorch nor addend is imported for them."""
+if gradients are wrong (python/docs/torch.md). A test with the fixture `addend_ranks` runs on ranks that many tests
+share (python/docs/torch-testing.md). Other tests run as before; neither PyTorch nor addend is imported for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Registers the backend "addend" of torch.distributed at the end of `import torch`, which calls `register` because the
-wheel names it in the entry point group torch.backends (docs/torch-group.md). addend itself is imported only when a
-process group is made."""
+wheel names it in the entry point group torch.backends (python/docs/torch-group.md). addend itself is imported only when
+a process group is made."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ python3 - "$source" <<'P'
 import glob, os, re, sys
 os.chdir(sys.argv[1])
 FOLDERS = "core audit train tests script cmake docs cli bench python examples recipes".split()
+DOCS = "docs|audit/docs|python/docs" # folders of pages that comments send readers to
 PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("*/docs/*.md") + glob.glob("docs/measured/*.md") + glob.glob("*/README.md"))
 wrong = []
 found = dict.fromkeys("paths pages names links functions laws cases".split(), 0) # how many each pattern below finds
@@ -25,12 +26,12 @@ def exists(path):
     return any(map(glob.glob, (path, f"tests/{path}.sh", *(f"{top}tests/%s/test_%s.*" % os.path.split(path) for top in ("", "*/")))))
 def check_paths(page, folders):
     for path in set(re.findall(r"(?<![\w./*-])(?:%s)/[\w./*{},-]*[\w/*}]" % folders, read(page))):
-        found["pages" if folders == "docs|audit/docs" else "paths"] += 1
+        found["pages" if folders == DOCS else "paths"] += 1
         if not exists(path) and not exists(os.path.join(os.path.dirname(page), path)): complain(page, f"there is no {path}")
 for page in files: # comments, and what is built of which file
     if page.endswith((".c", ".h", ".cmake", ".map")) and "tests/" not in page or page.startswith("script/"): check_paths(page, "core|audit|train")
 for page in files: # pages that comments send readers to
-    if page.endswith((".c", ".h", ".py", ".sh", ".cmake", ".yaml")): check_paths(page, "docs|audit/docs")
+    if page.endswith((".c", ".h", ".py", ".sh", ".cmake", ".yaml")): check_paths(page, DOCS)
 for page in PAGES:
     text = read(page)
     check_paths(page, "|".join(FOLDERS))

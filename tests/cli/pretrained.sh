@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests models in Transformers' format on the command line: what model.from reads, what it refuses before any rank
 # starts, and what `addend export` writes, refuses and leaves alone. That Transformers reads the result is tested in
-# tests/torch.
+# python/tests/torch.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

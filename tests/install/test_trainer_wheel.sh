@@ -63,7 +63,7 @@ for package in jansson libxxhash; do
   ln -s "$(pkg-config --variable=pcfiledir $package)/$package.pc" "$work/packages/$package.pc"
 done
 cd "$source"
-! PKG_CONFIG_LIBDIR=$work/packages PKG_CONFIG_PATH='' pip install --no-index --no-build-isolation --no-deps ./python/train ||
+! PKG_CONFIG_LIBDIR=$work/packages PKG_CONFIG_PATH='' pip install --no-index --no-build-isolation --no-deps ./train/python ||
   fail "it builds where its libraries are missing"
 # CMake breaks the message into lines; before it pkg-config says nothing.
 said=$(tr -s ' \n' ' ' <"$work/log")

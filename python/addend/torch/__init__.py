@@ -1,4 +1,5 @@
-"""Watches one step of a PyTorch job and tells which ranks' addends its summed gradients contain (docs/torch.md)."""
+"""Watches one step of a PyTorch job and tells which ranks' addends its summed gradients contain
+(python/docs/torch.md)."""
 
 from addend.torch._frameworks import deepspeed, megatron
 from addend.torch._matrix import matrix, matrix_cells

@@ -1,5 +1,5 @@
 """Tests whether tensors and modules are of classes in parts of PyTorch that take long to import. If the job has not
-imported such a part, it has no object of its classes, so nothing is imported here (docs/python.md)."""
+imported such a part, it has no object of its classes, so nothing is imported here (python/docs/python.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The backend "addend" of torch.distributed, for CPU tensors. Importing this module registers it, as `import torch`
-does where the package is installed (docs/torch-group.md).
+does where the package is installed (python/docs/torch-group.md).
 
 import torch.distributed as dist
 import addend.torch.group

@@ -1,5 +1,5 @@
 """Runs test bodies on several ranks: processes that import PyTorch only once and run one body after another, each in a
-new process group (docs/torch-testing.md)."""
+new process group (python/docs/torch-testing.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* Tests which architecture computes what a recipe's keys say, and the config.json that is written of them: every number
  * under its key, with the sizes that 0 and missing keys stand for. That Transformers computes the same is tested in
- * tests/torch. */
+ * python/tests/torch. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-"""A matrix of checks: models by layouts by microbatches, one verdict for each cell (docs/torch-matrix.md)."""
+"""A matrix of checks: models by layouts by microbatches, one verdict for each cell (python/docs/torch-matrix.md)."""
 
 from addend.torch._matrix._matrix import MatrixCell, MatrixReport, matrix, matrix_cells
 

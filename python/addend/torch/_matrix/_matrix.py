@@ -271,7 +271,8 @@ def matrix(
         assert report.ok, report
 
     models: an architecture of Transformers, a folder with a configuration, "transformers" for all architectures with
-        a plan, a Python file or a dictionary with the functions that `check` takes (docs/torch-matrix.md); or lists
+        a plan, a Python file or a dictionary with the functions that `check` takes (python/docs/torch-matrix.md); or
+        lists
     layouts: sizes of axes, or names of layouts, as [{"tp": 2}, {"fsdp": 2, "ep": 2}, "no_sync"]; None: all that a model
         declares
     microbatches: the numbers of microbatches, those that show most first
