@@ -113,5 +113,9 @@ def main(words):
     return 0 if answers and all(answers) else 1
 
 
+def test_all():
+    assert main([]) == 0
+
+
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

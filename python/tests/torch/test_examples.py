@@ -58,5 +58,9 @@ def main():
     return 0 if all(held) else 1
 
 
+def test_all():
+    assert main() == 0
+
+
 if __name__ == "__main__":
     sys.exit(main())

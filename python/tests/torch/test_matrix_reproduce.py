@@ -15,12 +15,12 @@ import addend
 from addend.torch._matrix import _bugs, _matrix, _reproduce, _transformers
 from addend.torch._matrix._cells import WRONG, Cell, Layout, Outcome
 from draws import draw_cases
+from skips import skip_file
 
 try:
     from transformers.distributed.configuration_utils import DistributedConfig  # noqa: F401
 except ImportError:
-    print("skipped: this python3 has no Transformers with a DistributedConfig")
-    sys.exit(77)
+    skip_file(__name__, "this python3 has no Transformers with a DistributedConfig")
 
 HANGS = 400  # seconds; many times what a program takes
 AT_ONCE = 2  # programs

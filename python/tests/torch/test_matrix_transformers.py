@@ -3,7 +3,6 @@ mistake, and cells: what several microbatches show, what a job may do beside the
 
 import functools
 import itertools
-import sys
 import tempfile
 import unittest
 from unittest import mock
@@ -17,14 +16,14 @@ from addend.torch._matrix import _architectures, _inputs, _matrix, _show, _shrin
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, RUNS, WRONG, Layout
 from addend.torch._matrix._tokens import FIRST, Tokens, token_loss
 from addend.torch._proof._axes import Axes
+from skips import skip_file
 
 try:
     import transformers as tf
     from torch.distributed.fsdp import fully_shard
     from transformers.distributed.configuration_utils import DistributedConfig  # noqa: F401
 except ImportError:
-    print("skipped: this python3 has no Transformers with a DistributedConfig")
-    sys.exit(77)
+    skip_file(__name__, "this python3 has no Transformers with a DistributedConfig")
 
 
 class Architectures(unittest.TestCase):

@@ -8,7 +8,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -16,11 +15,12 @@ import torch
 from safetensors.torch import load_file
 from says import has, says, says_nothing_of
 
+from skips import skip_file
+
 try:
     import transformers as tf
 except ImportError:
-    print("skipped: this python3 has no transformers")
-    sys.exit(77)
+    skip_file(__name__, "this python3 has no transformers")
 
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
 # Nothing is square, heads are wider than hidden_size / heads, and an axis of two ranks cuts everything unevenly.

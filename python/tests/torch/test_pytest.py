@@ -13,6 +13,7 @@ import unittest
 from says import says, says_facts
 
 import draws
+from skips import skip_file
 
 HANGS = 120  # seconds; several times what a run takes
 HEAD = """
@@ -195,6 +196,5 @@ if __name__ == "__main__":
     try:
         import pytest  # noqa: F401
     except ImportError:
-        print(f"skipped: {sys.executable} has no pytest (script/torch installs it)")
-        sys.exit(77)
+        skip_file(__name__, f"{sys.executable} has no pytest (script/torch installs it)")
     unittest.main()

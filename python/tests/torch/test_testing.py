@@ -26,6 +26,7 @@ import addend
 import ranks
 from addend.torch import _testing_pool
 from addend.torch.testing import RankError, World
+from skips import skip_file
 
 HANGS = 120  # seconds
 RANKS = 4
@@ -402,6 +403,5 @@ if __name__ == "__main__":
     try:
         import pytest  # noqa: F401
     except ImportError:
-        print(f"skipped: {sys.executable} has no pytest (script/torch installs it)")
-        sys.exit(77)
+        skip_file(__name__, f"{sys.executable} has no pytest (script/torch installs it)")
     unittest.main()

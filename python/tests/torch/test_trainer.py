@@ -19,6 +19,7 @@ from torch import nn
 import addend
 import addend.torch
 import ranks
+from skips import skip_file
 
 try:
     import transformers
@@ -120,6 +121,5 @@ class Trainer(unittest.TestCase):
 
 if __name__ == "__main__":
     if transformers is None:
-        print(f"skipped: {sys.executable} has no transformers (script/torch installs it)")
-        sys.exit(77)
+        skip_file(__name__, f"{sys.executable} has no transformers (script/torch installs it)")
     unittest.main()
