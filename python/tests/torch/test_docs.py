@@ -1,4 +1,4 @@
-"""Test that the code of python/docs/torch.md runs as it stands there and prints what the page shows."""
+"""Test that the code of python/docs/torch.md and of the README runs as it is there and prints what the pages show."""
 
 import contextlib
 import os
@@ -14,6 +14,7 @@ import unittest.mock
 import addend.torch
 import ranks
 
+README = pathlib.Path(__file__).resolve().parents[3] / "README.md"
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
 HANGS = 60  # seconds
@@ -38,8 +39,8 @@ for test in (test_the_job_sums, test_a_mistake_is_seen):
 """
 
 
-def blocks(kind):
-    found = re.findall(r"^```(\w*)\n(.*?)^```", DOCS.read_text(encoding="utf-8"), re.M | re.S)
+def blocks(kind, page=DOCS):
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
     return [text for language, text in found if language == kind]
 
 
@@ -58,11 +59,11 @@ def new_folder():
             os.chdir(before)
 
 
-def printed_by(script):
-    """Return what each of two ranks printed."""
+def printed_by(script, count=2):
+    """Return what each of the ranks printed."""
     path = pathlib.Path("script.py").resolve()
     path.write_text(script, encoding="utf-8")
-    return ranks.play(2, path)
+    return ranks.play(count, path)
 
 
 class Docs(unittest.TestCase):
@@ -107,6 +108,12 @@ class Docs(unittest.TestCase):
             command = [sys.executable, "-m", "pytest", "-p", "pytest_addend", "-p", "no:cacheprovider", "test_ranks.py"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=3 * HANGS)
         self.assertIn("1 passed", done.stdout, done.stderr)
+
+    def test_the_readme(self):
+        (script,), (table,) = blocks("python", README), blocks("", README)
+        with new_folder():
+            said = printed_by(script, 4)
+        self.assertEqual([text.strip() for text in said], [table.strip(), "", "", ""])
 
     def test_the_trainer(self):
         try:
