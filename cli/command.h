@@ -1,4 +1,5 @@
-/* The commands of `addend`, one function for each, and what they share. */
+/* What the commands of `addend` share: a record for each, its options, what it prints and how it ends. A folder's commands are in
+ * FOLDER/commands, one file and one record `ad_cli_NAME` for each; cli/main.c puts them together. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 #include <argp.h>
@@ -9,30 +10,18 @@
 /* Exit statuses, on which scripts rely. */
 enum { CLI_HOLDS = 0, CLI_ANSWER_IS_NO = 1, CLI_WRONG_CALL = 2, CLI_UNFINISHED = 3 };
 
-/* The commands. argv[0] is "addend COMMAND", or begins with the name of another program that has these commands. */
-int ad_cli_diff(int argc, char **argv);
-int ad_cli_explain(int argc, char **argv);
-int ad_cli_bench(int argc, char **argv);
-int ad_cli_run(int argc, char **argv);
-int ad_cli_schedule(int argc, char **argv);
-int ad_cli_torch_check(int argc, char **argv);
-int ad_cli_torch_matrix(int argc, char **argv);
-
-/* The parsers of the commands' options; --help and shell completions are made from them. */
-extern const struct argp ad_cli_diff_argp, ad_cli_explain_argp, ad_cli_bench_argp, ad_cli_run_argp,
-    ad_cli_schedule_argp, ad_cli_torch_check_argp, ad_cli_torch_matrix_argp;
 /* The words that an option takes, one by one; NULL after the last. NULL at once: the option takes other values too. */
 typedef const char *ad_cli_words(int key, int index);
-ad_cli_words ad_cli_bench_word, ad_cli_diff_word, ad_cli_schedule_word, ad_cli_torch_matrix_word;
 /* The word that was probably meant; NULL: none is near. */
 const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int key);
 
 typedef struct ad_cli_command {
   const char *name;
-  int (*run)(int argc, char **argv);
-  const char *help;
-  const struct argp *argp;
-  ad_cli_words *words; /* NULL: no option takes only certain words */
+  int (*run)(int argc, char **argv); /* argv[0] is "addend COMMAND", or begins with the name of another program that has
+                                      * these commands; returns the exit status */
+  const char *help;                  /* one line for `addend --help` */
+  const struct argp *argp;           /* parser of the options; --help and shell completions are made from it */
+  ad_cli_words *words;               /* NULL: no option takes only certain words */
 } ad_cli_command;
 
 /* All options of a parser, with its children's and argp's own (--help and so on). */
@@ -49,7 +38,7 @@ void ad_cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags
 /* The part of the program that needs libaddend_train. A program built without it has a record too (without_trainer.c),
  * which says so. */
 typedef struct ad_cli_trainer {
-  const ad_cli_command *commands; /* listed before the core's commands */
+  const ad_cli_command *const *commands; /* listed before the program's own */
   int count;
   const char *missing;                /* what --help says of missing commands; NULL: none is missing */
   void (*begin)(char **argv);         /* called first in main; NULL: nothing */
@@ -66,7 +55,7 @@ typedef struct ad_cli_program {
   const char *name;    /* name by which it is called; at most CLI_NAME_SIZE bytes with the final 0 */
   const char *help;    /* one line for --help */
   const char *example; /* an example of a call, without the program's name */
-  const ad_cli_command *commands;
+  const ad_cli_command *const *commands;
   int count;
   void (*print_more)(FILE *file); /* prints what follows the commands in --help; NULL: nothing */
 } ad_cli_program;

@@ -1,4 +1,4 @@
-/* Stands for cli/trainer/ in a program built without the trainer, whose caller may want one of its commands. */
+/* Stands for train/commands/ in a program built without the trainer, whose caller may want one of its commands. */
 #include <stdio.h>
 #include <string.h>
 

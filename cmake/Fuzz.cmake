@@ -1,7 +1,7 @@
-# tests/fuzz/fuzz_NAME.c becomes the fuzzer fuzz_NAME; its first inputs are in tests/fuzz/corpus/NAME. Target `fuzzers`
+# */tests/fuzz/fuzz_NAME.c becomes the fuzzer fuzz_NAME; its first inputs are in corpus/NAME beside it. Target `fuzzers`
 # builds all.
 add_custom_target(fuzzers)
-file(GLOB fuzzers CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
+file(GLOB fuzzers CONFIGURE_DEPENDS */tests/fuzz/fuzz_*.c)
 foreach(source ${fuzzers})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} EXCLUDE_FROM_ALL ${source} ${AD_OBJECTS})

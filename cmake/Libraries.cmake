@@ -49,7 +49,7 @@ ad_add_layers(core ${AD_CORE_LAYERS})
 if(AD_TRAINER)
   ad_add_layers(trainer ${AD_TRAINER_LAYERS})
   # The commands are in the trainer library too, for users' own programs: ad_main (main.h).
-  file(GLOB sources CONFIGURE_DEPENDS cli/frame/*.c cli/trainer/*.c)
+  file(GLOB sources CONFIGURE_DEPENDS cli/frame/*.c train/commands/*.c)
   add_library(ad_cli OBJECT ${sources})
   target_compile_definitions(ad_cli PRIVATE AD_VERSION="${PROJECT_VERSION}")
   target_include_directories(ad_cli PRIVATE ${CMAKE_SOURCE_DIR} ${AD_TRAINER_INCLUDES})

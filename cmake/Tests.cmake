@@ -1,7 +1,7 @@
 # tests/LAYER/test_NAME.c, in the project's folder or in the one that LAYER is in, becomes the test LAYER/NAME and links
 # only that layer and those before it.
 # tests/system has tests of the whole library; tests/oracle compares it with numbers that PyTorch computed, which are
-# committed there; tests/cli has scripts that run the built program; tests/install builds a user's program against an
+# committed there; train/tests/cli has scripts that run the built program; tests/install builds a user's program against an
 # installed tree. Label unit: test programs of one layer, of system or of oracle; labels core, audit and train: those of that folder;
 # label tsan: tests that also run with
 # the thread sanitizer.
@@ -80,11 +80,12 @@ foreach(folder core audit train) # builds this folder, those before it, and its 
   add_custom_target(${folder}_tests DEPENDS ${AD_TESTS_OF_${folder}})
 endforeach()
 
-set(AD_CORE_SCRIPTS diff diff_edges explain core schedule)
 if(TARGET addend_cli)
-  file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
-  if(NOT AD_TRAINER) # scripts that need no recipe
-    list(TRANSFORM AD_CORE_SCRIPTS REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/tests/cli/\\1.sh" OUTPUT_VARIABLE scripts)
+  file(GLOB scripts CONFIGURE_DEPENDS core/tests/cli/*.sh audit/tests/cli/*.sh)
+  if(AD_TRAINER)
+    file(GLOB recipe_scripts CONFIGURE_DEPENDS */tests/cli/*.sh)
+    list(APPEND scripts ${recipe_scripts})
+    list(REMOVE_DUPLICATES scripts)
   endif()
   foreach(source ${scripts})
     get_filename_component(name ${source} NAME_WE)
@@ -163,7 +164,7 @@ endforeach()
 add_test(NAME mpi/two_hosts COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/two_hosts.sh ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
 ad_describe_test(mpi/two_hosts mpi 900)
 if(TARGET bench_rank)
-  add_test(NAME mpi/bench_hosts COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/bench_hosts.sh ${CMAKE_BINARY_DIR})
+  add_test(NAME mpi/bench_hosts COMMAND bash ${CMAKE_SOURCE_DIR}/lab/tests/mpi/bench_hosts.sh ${CMAKE_BINARY_DIR})
   ad_describe_test(mpi/bench_hosts mpi 900)
   set_tests_properties(mpi/bench_hosts PROPERTIES SKIP_RETURN_CODE 77)
 endif()
@@ -171,9 +172,9 @@ add_test(NAME mpi/srun COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/srun.sh ${CMAK
 ad_describe_test(mpi/srun mpi 900)
 set_tests_properties(mpi/openmpi mpi/mpich mpi/two_hosts mpi/srun PROPERTIES SKIP_RETURN_CODE 77)
 
-# The test of script/mutate, which makes its own builds, here of a project with two source files.
+# The test of lab/mutate, which makes its own builds, here of a project with two source files.
 if(NOT AD_SANITIZE AND NOT AD_FUZZ)
-  add_test(NAME script/mutate COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/mutate.sh ${CMAKE_SOURCE_DIR})
+  add_test(NAME script/mutate COMMAND bash ${CMAKE_SOURCE_DIR}/lab/tests/script/mutate.sh ${CMAKE_SOURCE_DIR})
   ad_describe_test(script/mutate script 600)
   set_tests_properties(script/mutate PROPERTIES SKIP_RETURN_CODE 77)
   add_test(NAME script/environment COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/environment.sh ${CMAKE_SOURCE_DIR})

@@ -13,10 +13,10 @@
 enum { STACK_KIB = 1024 };
 
 static int commands_of(const ad_cli_program *program, ad_cli_command commands[CLI_COMMANDS_MAX]) {
-  int before = ad_cli_trainer_part.count;
-  if (before) memcpy(commands, ad_cli_trainer_part.commands, (size_t)before * sizeof *commands);
-  if (program->count) memcpy(commands + before, program->commands, (size_t)program->count * sizeof *commands);
-  return before + program->count;
+  int count = 0;
+  for (int i = 0; i < ad_cli_trainer_part.count; i++) commands[count++] = *ad_cli_trainer_part.commands[i];
+  for (int i = 0; i < program->count; i++) commands[count++] = *program->commands[i];
+  return count;
 }
 
 static const char version[] = "addend " AD_VERSION;

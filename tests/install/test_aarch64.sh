@@ -90,7 +90,7 @@ grep -E 'tests passed' "$work/log"
 # The program: it judges a dump with a mistake, refuses ranks, and works as one process.
 cd "$work"
 addend() { "$qemu" -L "$sysroot" "$work/build/addend" "$@"; }
-PYTHONPATH=$source/tests/cli python3 - <<'P'
+PYTHONPATH=$source/audit/tests/cli python3 - <<'P'
 from dumps import Job, Param
 
 job = Job("dp=3 tp=2", [Param("layer.weight", [6, 5]), Param("head", [9])])

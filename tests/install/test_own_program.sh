@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds examples/classifier.c as a user does, knowing only what is installed: as a program, with shared libraries and
+# Builds train/examples/classifier.c as a user does, knowing only what is installed: as a program, with shared libraries and
 # with archives, in C and in C++17; and as a shared object, which the installed `addend --program` and the Python
 # package run. Shared objects that do not fit are refused with a sentence.
 # Usage: test_own_program.sh SOURCE BUILD COMPILER
@@ -13,8 +13,8 @@ cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
 PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name addend-train.pc)")
 export PKG_CONFIG_PATH
 libraries=$(dirname "$PKG_CONFIG_PATH")
-cp "$source/examples/classifier.c" "$source/examples/classifier.yaml" "$work"
-mkdir "$work/examples" && cp "$source/examples/iris.csv" "$work/examples"
+cp "$source/train/examples/classifier.c" "$source/train/examples/classifier.yaml" "$work"
+mkdir -p "$work/train/examples" && cp "$source/train/examples/iris.csv" "$work/train/examples"
 cd "$work"
 eval "cflags=($(pkg-config --cflags addend-train))"
 eval "shared=($(pkg-config --libs addend-train))"

@@ -65,7 +65,7 @@ P
 "$work/venv/bin/addend" explain own_only | grep -q '^# own_only: ' || fail "addend explain"
 
 # A dump with a mistake is judged by the program and by the package.
-PYTHONPATH=$source/tests/cli "$python" - <<'P'
+PYTHONPATH=$source/audit/tests/cli "$python" - <<'P'
 from dumps import Job, Param
 
 job = Job("dp=3 tp=2", [Param("layer.weight", [6, 5]), Param("layer.bias", [7]), Param("head", [9])])

@@ -1,4 +1,4 @@
-"""Check that bench/peers/decomposition.py, the PyTorch program that `addend bench --op decompose_step` measures
+"""Check that lab/bench/peers/decomposition.py, the PyTorch program that `addend bench --op decompose_step` measures
 beside addend, computes what `addend train` does: three steps in f64, from the same weights, on the same samples, with
 the same random masks. That program and this one are written from the documents alone that generate_pools.py names.
 Usage: check_decomposition.py ADDEND, with a python3 that has torch and safetensors.

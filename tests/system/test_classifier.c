@@ -1,7 +1,7 @@
-/* Tests the operation and the batch of examples/classifier.c, in the file that a reader copies. */
+/* Tests the operation and the batch of train/examples/classifier.c, in the file that a reader copies. */
 int classifier_main(int argc, char **argv);
 #define main classifier_main
-#include "../../examples/classifier.c"
+#include "../../train/examples/classifier.c"
 #include "says.h"
 #undef main
 

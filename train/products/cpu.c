@@ -51,7 +51,7 @@ ad_cpu ad_cpu_own(void) { return (ad_cpu){.vendor = ""}; }
 enum { ANY_MODEL = -1 };
 
 /* How fast bf16 instructions of AVX-512 are, compared with f32's: twice as fast on Zen, half as fast on Intel, by
- * oneDNN's own rates (docs/measured/README.md, Matrix products). */
+ * oneDNN's own rates (lab/measured/README.md, Matrix products). */
 static const struct {
   const char *vendor;
   int family, model;

@@ -19,7 +19,7 @@
 #include "mesh/group.h"
 
 /* More yields bring nothing on idle cores, and beside other programs each is a turn that a rank with work does not get
- * (docs/measured/processor-not-noted.md, "Waiting"). */
+ * (lab/measured/processor-not-noted.md, "Waiting"). */
 static const uint32_t yields = 200;
 static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
 

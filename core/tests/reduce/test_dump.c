@@ -1,5 +1,5 @@
 /* Tests a reducer's dump: each addend as it was handed in, however it was written; the sums; and what is refused before
- * anything is written. That sums match their addends is tested on whole runs by tests/cli/dump.sh. */
+ * anything is written. That sums match their addends is tested on whole runs by train/tests/cli/dump.sh. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -12,13 +12,13 @@ import unittest
 
 import addend
 
-DUMPS = pathlib.Path(__file__).resolve().parents[3] / "bench" / "dumps.py"
+DUMPS = pathlib.Path(__file__).resolve().parents[3] / "lab" / "bench" / "dumps.py"
 RANKS, MICROBATCHES, PARAMS = 64, 16, 24
 MISTAKES = ("missing", "last", "half", "twice", "factor", "own", "random", "term")
 
 
 def dumped(folder, *options, sampled):
-    """Return the report of a dump that bench/dumps.py makes."""
+    """Return the report of a dump that lab/bench/dumps.py makes."""
     where = os.path.join(folder, "dump")
     shape = ["--ranks", str(RANKS), "--microbatches", str(MICROBATCHES), "--sampled", str(sampled)]
     subprocess.run([sys.executable, str(DUMPS), where, *shape, *options], check=True)

@@ -1,5 +1,5 @@
 /* Tests the program moe without running it: the view that is used if none is named, the parameters that a token
- * is multiplied with, and that all mistakes of a recipe are told together. tests/cli proves what it computes. */
+ * is multiplied with, and that all mistakes of a recipe are told together. train/tests/cli proves what it computes. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Tests that the manual page has every recipe key of every kind, as the schema describes it. Command line options are
- * compared in tests/cli. */
+ * compared in train/tests/cli. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

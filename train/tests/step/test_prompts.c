@@ -1,5 +1,5 @@
 /* Tests what a training writes of its prompts: how each goes on and where it ends, as numbers and as text; which prompts
- * are refused; and the memory that they take. That the tokens are those of `addend sample` is tested in tests/cli. */
+ * are refused; and the memory that they take. That the tokens are those of `addend sample` is tested in train/tests/cli. */
 #include "says.h"
 #include "world.h"
 

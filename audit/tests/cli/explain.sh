@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Tests `addend explain`: it has a page, made from audit/docs/explain, for each kind that a verdict or a cause can have; its
+# list is complete; an unknown name is answered with similar names; a table of `addend diff` ends with the pages that
+# say more.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
+
+listed=$("$addend" explain | awk '{print $1}')
+files=$(cd "$source/audit/docs/explain" && LC_ALL=C ls -- *.md | sed 's/\.md$//')
+[ "$listed" = "$files" ] || { diff <(echo "$listed") <(echo "$files") >&2 || true; fail "the list is audit/docs/explain"; }
+! "$addend" explain | grep -vE '^  [a-z_]+ +[a-z].{10,}$' || fail "each is listed with what it is about"
+
+kinds=$(sed -nE 's/^ *X\(AD_VERDICT_\w+, "(\w+)"\).*/\1/p' "$source/audit/say/verdict.h"
+  grep -oE '\[AD_CAUSE_[A-Z_]+\] = "\w+"' "$source/audit/say/cause.c" | sed -E 's/.*"(\w+)"/\1/'
+  echo norm)
+[ "$(wc -l <<<"$kinds")" -gt 20 ] || fail "the sources name the kinds"
+for kind in $kinds; do
+  "$addend" explain "$kind" >page || fail "there is a page for $kind"
+  cmp -s page "$source/audit/docs/explain/$kind.md" || fail "the page for $kind is that of audit/docs/explain"
+  [ "$(grep '^#' page | grep -vx '## A published case' | sed 's/:.*//')" = "# $kind
+## What it means
+## How it shows
+## Where to look" ] || fail "the parts of $kind"
+done
+# A published case has its number in docs/catalogue.md (cli/tests/cli/docs.sh compares both) or its reference; a page without one has no
+# such part.
+cited=0
+for page in "$source"/audit/docs/explain/*.md; do
+  grep -qx '## A published case' "$page" || continue
+  case=$(sed -n '/^## A published case/,$p' "$page")
+  grep -qE '^Case [0-9]+( \(|:)|^[[:alnum:]-]+/[[:alnum:]._-]+#[0-9]+: ' <<<"$case" || fail "$page has no published case"
+  ! grep -q '^Case ' <<<"$case" || grep -q 'docs/catalogue.md' <<<"$case" || fail "$page does not say where its cases are numbered"
+  cited=$((cited + 1))
+done
+[ "$cited" -gt 15 ] || fail "the pages have published cases"
+
+"$addend" explain missing norm >page
+[ "$(grep -c '^# ' page)" -eq 2 ] || fail "several pages"
+refused() { # arguments: facts of the message with | between them, name
+  local status=0
+  "$addend" explain "$2" >out 2>err || status=$?
+  [ $status -eq 2 ] && [ ! -s out ] || fail "$2: exit $status"
+  says_all err "$1"
+}
+refused "addend explain|own|divided_by_own_count|own_only" own
+refused "addend explain|mising" mising
+refused "addend explain|nonsense" nonsense
+
+status=0
+"$addend" explain >/dev/full 2>err || status=$?
+[ $status -eq 3 ] || fail "a list that cannot be written: exit $status"
+
+# `addend explain` knows every page that a table names.
+PYTHONPATH=$source/audit/tests/cli python3 - <<'P'
+from dumps import Job, Param
+job = Job("dp=3 tp=2", [Param("a", [6, 5]), Param("b", [7]), Param("c", [9])])
+job.save("wrong", counts=lambda p, rank: {k: {"a": 1 / 3, "b": 0, "c": 1}[p.name] for k in job.right(p, rank)})
+job.save("right")
+P
+"$addend" diff right >table || fail "the right dump"
+! grep -q 'addend explain' table || fail "nothing to explain of what is right"
+"$addend" diff wrong >table && fail "the wrong dump"
+[ "$(tail -n 1 table | grep -o 'addend explain .*')" = "addend explain averaged missing" ] || { cat table >&2; fail "the last line"; }
+# shellcheck disable=SC2046 # words
+"$addend" $(tail -n 1 table | grep -o 'explain .*') >pages || fail "the last line is a command"
+echo "explain: all hold"

@@ -1,0 +1,164 @@
+/* `addend check`: its options and its call. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trainer.h"
+
+enum {
+  KEY_STEPS = 'n',
+  KEY_DTYPE = 'd',
+  KEY_DIRECTIONAL = 'D',
+  KEY_SABOTAGE = 'S',
+  KEY_OUT = 'o',
+  KEY_SEED = 'r',
+  KEY_DUMP = 'f'
+};
+
+static const struct argp_option options[] = {
+    {"steps", KEY_STEPS, "N", 0, "Prove N steps; the reference restarts each from the distributed state (default 2)",
+     0},
+    {"dtype", KEY_DTYPE, "DTYPE", 0, "f64 (default), f32, or recipe: the recipe's own contract", 0},
+    {"directional", KEY_DIRECTIONAL, NULL, 0,
+     "Compare the loss's difference quotient with <gradient, direction>, without a reference; a custom program's check "
+     "takes it along",
+     0},
+    {"sabotage", KEY_SABOTAGE, "N", OPTION_ARG_OPTIONAL,
+     "Then plant mistakes and say what caught each: those derived from the program (N of them, drawn; all without N) "
+     "and "
+     "the known ones",
+     0},
+    {"seed", KEY_SEED, "S", 0, "Seed of the draw of --sabotage=N (default 1)", 0},
+    {"dump", KEY_DUMP, "FOLDER", 0,
+     "Write there what each step starts from and its gradients, as safetensors (audit/docs/dumps.md)", 0},
+    {"out", KEY_OUT, "FILE", 0, "Also write the JSON document there; runs/NAME/check.json is shown in NAME's report",
+     0},
+    {0},
+};
+
+typedef struct check_input {
+  ad_cli_recipe_options recipe;
+  ad_check_options check;
+  const char *out;
+} check_input;
+
+static const char *check_word(int key, int index) {
+  static const char *const dtypes[] = {"f64", "f32", "recipe", NULL};
+  return key == KEY_DTYPE ? dtypes[index] : NULL;
+}
+
+static void parse_dtype(const char *argument, ad_check_options *check, struct argp_state *state) {
+  check->recipe_dtype = strcmp(argument, "recipe") == 0;
+  if (check->recipe_dtype) return;
+  if (ad_dtype_parse(argument, &check->dtype) || (check->dtype != AD_F64 && check->dtype != AD_F32))
+    ad_cli_wrong(state, "--dtype takes f64, f32 or recipe, not '%s'", argument);
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+  check_input *input = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      return state->child_inputs[0] = &input->recipe, 0;
+    case KEY_STEPS:
+      return input->check.steps = ad_cli_parse_number(argument, "--steps", 1, state), 0;
+    case KEY_DTYPE:
+      return parse_dtype(argument, &input->check, state), 0;
+    case KEY_DIRECTIONAL:
+      return input->check.directional = 1, 0;
+    case KEY_SABOTAGE:
+      input->check.sabotage = 1;
+      if (argument) input->check.sabotage_count = ad_cli_parse_number(argument, "--sabotage", 1, state);
+      return 0;
+    case KEY_SEED:
+      input->check.sabotage_seed = (uint64_t)ad_cli_parse_number(argument, "--seed", 1, state);
+      return 0;
+    case KEY_DUMP:
+      return input->check.dump = argument, 0;
+    case KEY_OUT:
+      return input->out = ad_cli_parse_out("--out", argument, "check.json", state), 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp check_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "RECIPE",
+    .doc =
+        "Proves the distributed gradient of a recipe, parameter by parameter, against one process on the same global "
+        "batch."
+        "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --sabotage\n"
+        "Exit status: 0 proven, 1 not proven, nothing to prove or a sabotage survived, 2 wrong call or recipe, "
+        "3 could not finish.",
+    .children = ad_cli_recipe_children,
+};
+
+static void progress(void *context, const char *what, int64_t done, int64_t of) {
+  ad_cli_progress("check", done, of, what);
+}
+
+static int print(const char *json, int as_json) {
+  char *table;
+  if (as_json) return ad_cli_print(json);
+  ad_status status =
+      ad_check_table(json, ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT, &table);
+  if (status) return ad_cli_failed(status);
+  int printed = ad_cli_print(table);
+  free(table);
+  return printed;
+}
+
+static int deliver(const char *json, const check_input *input) {
+  int unwritten = input->out ? ad_cli_write("the proof", json, input->out) : CLI_HOLDS;
+  return unwritten ? unwritten : print(json, input->recipe.json);
+}
+
+static int check(const ad_recipe *recipe, const check_input *input) {
+  int holds = 0;
+  char *json;
+  ad_cli_on_request(SIG_DFL); /* a proof that is stopped has nothing to write */
+  ad_cli_on_checkpoint(SIG_IGN);
+  ad_status status = ad_check(recipe, &input->check, &holds, &json);
+  ad_cli_progress_end();
+  if (status) return ad_cli_failed(status);
+  int undelivered = deliver(json, input);
+  free(json);
+  if (undelivered) return undelivered;
+  return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
+}
+
+/* Runs the check as a rank that mpirun, srun or `addend run` started; the first rank has the document. */
+static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
+  int holds = 0;
+  char *json = NULL;
+  ad_comm *comm;
+  int failed = ad_cli_join(recipe, &comm);
+  if (failed) return failed;
+  ad_cli_on_request(SIG_DFL);
+  ad_cli_on_checkpoint(SIG_IGN);
+  ad_status status = ad_check_on(comm, recipe, &input->check, &holds, &json);
+  ad_cli_progress_end();
+  int result = status ? ad_cli_failed(status) : holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
+  int undelivered = json ? deliver(json, input) : CLI_HOLDS;
+  free(json);
+  ad_comm_close(comm);
+  return undelivered ? undelivered : result;
+}
+
+static int run_check(int argc, char **argv) {
+  check_input input = {.check = {.size = sizeof input.check, .sabotage_seed = 1, .progress = progress}};
+  ad_recipe *recipe;
+  int failed = ad_cli_parse_recipe(&check_argp, argc, argv, &input, &input.recipe, &recipe);
+  if (failed) return failed;
+  ad_cli_say_what_is_drawn(recipe);
+  int result = ad_comm_launched() ? check_as_rank(recipe, &input) : check(recipe, &input);
+  ad_recipe_destroy(recipe);
+  return result;
+}
+
+const ad_cli_command ad_cli_check = {"check", run_check,
+                                     "prove the distributed gradient against one process; --sabotage proves the proof",
+                                     &check_argp, check_word};

@@ -1,0 +1,59 @@
+/* The trainer's commands, and what they share. */
+#ifndef CLI_TRAINER_TRAINER_H
+#define CLI_TRAINER_TRAINER_H
+#include <jansson.h>
+#include "addend/addend.h"
+#include "cli/command.h"
+
+extern const ad_cli_command ad_cli_train, ad_cli_check, ad_cli_plan, ad_cli_report, ad_cli_export, ad_cli_sample;
+
+/* Corrects how OpenBLAS starts: with one thread, since a rank has one, and with the kernels of this processor (OpenBLAS
+ * takes processors that are newer than itself for old ones, whose kernels are several times slower). OpenBLAS reads the
+ * environment when it is loaded; where that does not say, the program sets it and executes itself again. */
+void ad_cli_correct_blas(char **argv);
+
+/* The options of every command that reads a recipe: RECIPE, --set, --program, --json. */
+typedef struct ad_cli_recipe_options {
+  const char *recipe;
+  const char *program; /* the shared object with the recipe's program; NULL: a program that is built in */
+  const char **sets;
+  size_t set_count;
+  int json;
+  int on_paper; /* the recipe is planned, not run */
+} ad_cli_recipe_options;
+extern const struct argp ad_cli_recipe_argp;             /* a child parser; its input is an ad_cli_recipe_options */
+extern const struct argp_child ad_cli_recipe_children[]; /* for a parser that has only this child */
+/* Parses the call into `input`, which holds `options`, then reads the recipe like ad_cli_read_recipe. */
+int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input,
+                        const ad_cli_recipe_options *options, ad_recipe **out);
+/* Loads the recipe's program and reads the recipe. Frees options->sets. */
+ad_status ad_cli_try_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
+/* Calls ad_cli_try_recipe; on failure prints every message and returns CLI_WRONG_CALL. */
+int ad_cli_read_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
+
+/* Registers the programs that ad_main was given; `kinds` ends with NULL. */
+ad_status ad_cli_register_programs(const ad_program_kind *const *kinds);
+/* Loads the shared object that --program names; NULL: none. Where a custom program was loaded or registered, the command
+ * continues in a process of its own, so that a function of the program that ends it can be named. */
+ad_status ad_cli_load_program(const char *path);
+
+/* For commands that train nothing: says that weights which training would make first are drawn from the seed. */
+void ad_cli_say_what_is_drawn(const ad_recipe *recipe);
+
+/* Joins the ranks that the launcher started. If there are not as many as the recipe's mesh has, prints that and returns
+ * an exit status. */
+int ad_cli_join(const ad_recipe *recipe, ad_comm **out);
+/* Sets the handler of SIGINT (Ctrl-C) and SIGTERM, even if a shell started this as a background job that ignores them,
+ * and of SIGHUP unless it is ignored (nohup). */
+void ad_cli_on_request(void (*handler)(int signal_number));
+/* Sets the handler of SIGUSR1. */
+void ad_cli_on_checkpoint(void (*handler)(int signal_number));
+
+/* The document, which is released, as text for ad_cli_print; free it. What a terminal would obey (ad_printable) is
+ * written as \uHHHH. NULL: there is no document, it has a text that is not UTF-8, or no memory. */
+char *ad_cli_json(json_t *document, size_t flags);
+
+/* Writes text to the file; `what` names it in messages. CLI_UNFINISHED with a message if it cannot. */
+int ad_cli_write(const char *what, const char *text, const char *path);
+
+#endif
