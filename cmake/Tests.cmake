@@ -79,6 +79,9 @@ add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 foreach(folder core audit train) # builds this folder, those before it, and its tests
   add_custom_target(${folder}_tests DEPENDS ${AD_TESTS_OF_${folder}})
 endforeach()
+if(AD_TRAINER AND TARGET addend_cli) # the trainer's tests in Python run the program and load the libraries
+  add_dependencies(train_tests addend_cli addend addend_train)
+endif()
 
 if(TARGET addend_cli)
   file(GLOB scripts CONFIGURE_DEPENDS core/tests/cli/*.sh audit/tests/cli/*.sh)
@@ -137,6 +140,34 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ AND AD_TRAINER)
   endforeach()
 endif()
 
+# Python: tests/python needs NumPy; tests/torch needs PyTorch and starts ranks; each in the folder python/, of the trainer
+# in train/, of what all share in the project's. The python3 that has them is searched when a test runs. Not with
+# sanitizers: Python cannot load such a library.
+function(ad_add_python_tests group need seconds)
+  foreach(folder ${ARGN})
+    string(REPLACE "." system label ${folder})
+    file(GLOB scripts CONFIGURE_DEPENDS ${folder}/tests/${group}/test_*.py)
+    foreach(source ${scripts})
+      get_filename_component(name ${source} NAME_WE)
+      string(REPLACE "test_" "" name ${group}/${name})
+      add_test(NAME ${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/support/python.sh ${need} $<TARGET_FILE:addend> ${source})
+      ad_describe_test(${name} ${label} ${seconds})
+      set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
+      if(need STREQUAL torch) # these tests start ranks of gloo
+        set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+if(NOT AD_SANITIZE AND NOT AD_FUZZ)
+  set(folders python)
+  if(AD_TRAINER)
+    list(APPEND folders train .)
+  endif()
+  ad_add_python_tests(python numpy 600 ${folders})
+  ad_add_python_tests(torch torch 900 ${folders})
+endif()
+
 if(NOT AD_TRAINER)
   return()
 endif()
@@ -183,26 +214,6 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   ad_describe_test(script/draw script 60)
   add_test(NAME script/turns COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/turns.sh ${CMAKE_SOURCE_DIR})
   ad_describe_test(script/turns script 120)
-endif()
-
-# Python: python/tests/python needs NumPy; python/tests/torch needs PyTorch and starts ranks. The python3 that has them is searched
-# when a test runs. Not with sanitizers: Python cannot load such a library.
-function(ad_add_python_tests folder need seconds)
-  file(GLOB scripts CONFIGURE_DEPENDS python/tests/${folder}/test_*.py)
-  foreach(source ${scripts})
-    get_filename_component(name ${source} NAME_WE)
-    string(REPLACE "test_" "" name ${name})
-    add_test(NAME ${folder}/${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/support/python.sh ${need} $<TARGET_FILE:addend> ${source})
-    ad_describe_test(${folder}/${name} ${folder} ${seconds})
-    set_tests_properties(${folder}/${name} PROPERTIES SKIP_RETURN_CODE 77)
-    if(need STREQUAL torch) # these tests start ranks of gloo
-      set_tests_properties(${folder}/${name} PROPERTIES PROCESSORS 2)
-    endif()
-  endforeach()
-endfunction()
-if(NOT AD_SANITIZE AND NOT AD_FUZZ)
-  ad_add_python_tests(python numpy 600)
-  ad_add_python_tests(torch torch 900)
 endif()
 
 # Costs of the longest tests, so that ctest starts them first and none runs alone at the end. ctest learns costs itself,

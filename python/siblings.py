@@ -26,7 +26,10 @@ def _sibling(name: str, folder: Path) -> str:
 
 
 def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> Any:
-    """Called by scikit-build-core for the requirements of addend-train and for the extras of addend."""
+    """Called by scikit-build-core for the requirements of addend-train, and for the extras of the distribution that
+    `settings` names."""
     if field == "dependencies":
         return [_sibling("addend", FOLDER)]
-    return {"tokens": TOKENS, "torch": TORCH, "train": [_sibling("addend-train", FOLDER.parent / "train" / "python")]}
+    if settings["of"] == "addend-train":
+        return {"tokens": TOKENS}
+    return {"torch": TORCH, "train": [_sibling("addend-train", FOLDER.parent / "train" / "python")]}

@@ -1,7 +1,11 @@
 """addend types the gradients of distributed training and proves them right. python/docs/python.md has examples."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from addend import _trainer
 from addend._cause import Cause
-from addend._check import CheckParam, CheckReport, Sabotage, check
 from addend._comm import Comm
 from addend._diff import DiffNorm, DiffParam, DiffReference, DiffReport, diff, explain
 from addend._errors import (
@@ -23,15 +27,25 @@ from addend._errors import (
 )
 from addend._layout import Layout, Mesh, PathStep, Transition, propagate, transitions
 from addend._library import version as _version
-from addend._plan import Plan, PlanParam, PlanStep, plan
-from addend._train import TrainResult, train
+
+if TYPE_CHECKING:
+    from addend_train import (
+        CheckParam as CheckParam,
+        CheckReport as CheckReport,
+        Plan as Plan,
+        PlanParam as PlanParam,
+        PlanStep as PlanStep,
+        Sabotage as Sabotage,
+        TrainResult as TrainResult,
+        check as check,
+        plan as plan,
+        train as train,
+    )
 
 __version__ = _version()
 __all__ = [
     "AddendError",
     "Cause",
-    "CheckParam",
-    "CheckReport",
     "Comm",
     "CycleError",
     "DiffNorm",
@@ -50,21 +64,19 @@ __all__ = [
     "NumberError",
     "PathStep",
     "PeerFailedError",
-    "Plan",
-    "PlanParam",
-    "PlanStep",
     "RankDiedError",
     "RankLeftError",
-    "Sabotage",
     "StoppedError",
     "SystemRefusedError",
-    "TrainResult",
     "Transition",
-    "check",
     "diff",
     "explain",
-    "plan",
     "propagate",
-    "train",
     "transitions",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _trainer.CALLS or name in _trainer.RESULTS:
+        return _trainer.of_the_trainer(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
-"""Finds, loads and calls addend's two shared libraries. A status other than AD_OK becomes an exception; a C string that
-the caller owns becomes a str. The core library is always installed, the trainer library may be missing."""
+"""Finds, loads and calls addend's shared library. A status other than AD_OK becomes an exception; a C string that the
+caller owns becomes a str."""
 
 from __future__ import annotations
 
@@ -9,114 +9,79 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Type, TypeVar
 
-from addend._errors import AddendError, MissingTrainerError, error_of
+from addend._errors import AddendError, error_of
 
 _FOLDER = Path(__file__).parent / "_native"  # the wheel of `addend` has its libraries here
-_GET_TRAINER = (
-    "`pip install './python[train]'` in addend's folder builds it; script/setup there installs what that needs"
-)
 
 
-def _given() -> Optional[Path]:
-    """The core library that ADDEND_LIBRARY names; the other parts of the same build are beside it."""
+def given() -> Optional[Path]:
+    """The library that ADDEND_LIBRARY names; the other parts of the same build are beside it."""
     path = os.environ.get("ADDEND_LIBRARY")
     return Path(path) if path else None
 
 
-def _in(folder: Path, name: str) -> Path:
+def in_wheel(folder: Path, name: str) -> Path:
     """The path of a library in a wheel's folder, where its file name ends in the soname's version."""
     return next(iter(sorted(folder.glob(f"{name}.so*"))), folder / f"{name}.so")
 
 
-def _core_path() -> Path:
-    return _given() or _in(_FOLDER, "libaddend")
-
-
-def _trainer_path() -> Optional[Path]:
-    """The trainer library beside the core that ADDEND_LIBRARY names, or in the wheel `addend-train`, or None."""
-    given = _given()
-    if given:
-        path = given.parent / given.name.replace("libaddend.", "libaddend_train.")
-    else:
-        package = importlib.util.find_spec("addend_train")
-        if package is None or package.origin is None:
-            return None
-        path = _in(Path(package.origin).parent / "_native", "libaddend_train")
-    return path if path != given and path.exists() else None
+def core_path() -> Path:
+    """The library."""
+    return given() or in_wheel(_FOLDER, "libaddend")
 
 
 def program_path() -> Path:
-    """The program `addend` of the same build, with the trainer's commands if the trainer is installed. It is in the
-    library's folder, or, after `cmake --install`, in PREFIX/bin."""
-    folder = (_trainer_path() or _core_path()).parent
+    """The program `addend` of the same build: in the library's folder, or, after `cmake --install`, in PREFIX/bin. Of
+    two wheels, addend-train's has the commands of both."""
+    folder = core_path().parent
     places = [folder / "addend", *(parent / "bin" / "addend" for parent in list(folder.parents)[:2])]
-    return next((place for place in places if place.is_file()), places[0])
+    package = None if given() else importlib.util.find_spec("addend_train")
+    if package and package.origin:
+        places.insert(0, Path(package.origin).parent / "_native" / "addend")
+    return next((place for place in places if place.is_file()), folder / "addend")
 
 
 def _load() -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(_core_path()))
+        return ctypes.CDLL(str(core_path()))
     except OSError as error:
         hint = (
             "the environment variable ADDEND_LIBRARY names it"
-            if _given()
+            if given()
             else ("`pip install ./python` in addend's folder builds it, or ADDEND_LIBRARY names one that is built")
         )
         raise ImportError(f"addend's library could not be loaded: {error}; {hint}") from error
 
 
 _library = _load()
-_trainer: Optional[ctypes.CDLL] = None
 _free = ctypes.CDLL(None).free
 _free.argtypes, _free.restype = [ctypes.c_void_p], None
-
-
-def need_trainer(what: str) -> Path:
-    """The path of the trainer library. If it is not installed, raises an error that says how to get it."""
-    path = _trainer_path()
-    if path is None:
-        raise MissingTrainerError(f"{what} needs addend's trainer, which is not installed: {_GET_TRAINER}")
-    return path
-
-
-def _load_trainer(what: str) -> ctypes.CDLL:
-    """Loads the trainer at its first use only, because it loads OpenBLAS too."""
-    global _trainer
-    path = need_trainer(what)
-    try:
-        _trainer = _trainer or ctypes.CDLL(str(path))
-    except OSError as error:
-        raise MissingTrainerError(
-            f"{what} needs addend's trainer, which could not be loaded: {error}; build it again: {_GET_TRAINER}"
-        ) from error
-    return _trainer
-
-
-def show_to_all(what: str) -> None:
-    """Makes the functions of both libraries visible to shared objects that are loaded later."""
-    for path in (_core_path(), need_trainer(what)):
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 Structure = TypeVar("Structure", bound=ctypes.Structure)
 
 
-def _find(name: str) -> Any:
-    if hasattr(_library, name):
-        return getattr(_library, name)
-    trainer = _load_trainer(name)
-    if hasattr(trainer, name):
-        return getattr(trainer, name)
-    raise ImportError(f"addend's library {_core_path()} is of another version: it has no {name}")
+Loader = Callable[[str], ctypes.CDLL]  # gives the library that has the function of this name
 
 
-def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
+def _core(name: str) -> ctypes.CDLL:
+    return _library
+
+
+def _find(name: str, loader: Loader) -> Any:
+    library = loader(name)
+    if not hasattr(library, name):
+        raise ImportError(f"addend's library {library._name} is of another version: it has no {name}")
+    return getattr(library, name)
+
+
+def function(name: str, returns: Any, *takes: Any, loader: Loader = _core) -> Callable[..., Any]:
     """A C function of the library, looked up at its first call; its result is returned unchanged."""
     found: Dict[str, Any] = {}
 
     def call(*arguments: Any) -> Any:
         if not found:
-            found[name] = _find(name)
+            found[name] = _find(name, loader)
             found[name].restype, found[name].argtypes = returns, takes
         return found[name](*arguments)
 
@@ -125,7 +90,7 @@ def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
 
 def bound(name: str, returns: Any, *takes: Any) -> Any:
     """A C function of the library, looked up now: for functions that are called so often that `function` is slow."""
-    found = _find(name)
+    found = _find(name, _core)
     found.restype, found.argtypes = returns, takes
     return found
 
@@ -134,9 +99,9 @@ _status_name = function("ad_status_name", ctypes.c_char_p, ctypes.c_int)
 _last_error = function("ad_last_error", ctypes.c_char_p)
 
 
-def checked(name: str, *takes: Any) -> Callable[..., None]:
+def checked(name: str, *takes: Any, loader: Loader = _core) -> Callable[..., None]:
     """A C function that returns a status; a status other than AD_OK is raised with the library's error message."""
-    plain = function(name, ctypes.c_int, *takes)
+    plain = function(name, ctypes.c_int, *takes, loader=loader)
 
     def call(*arguments: Any) -> None:
         status = plain(*arguments)
@@ -185,7 +150,7 @@ def same_size(name: str) -> Callable[[Type[Structure]], Type[Structure]]:
     def hold(structure: Type[Structure]) -> Type[Structure]:
         if ctypes.sizeof(structure) != constant(f"sizeof({name})"):
             raise ImportError(
-                f"addend's library {_core_path()} is of another version ({version()}) than this "
+                f"addend's library {core_path()} is of another version ({version()}) than this "
                 f"package: its {name} has another size"
             )
         return structure

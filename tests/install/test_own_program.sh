@@ -108,7 +108,7 @@ says printed named.yaml:2 program
 
 # The shared object is checked from Python.
 python=$(bash "$source/tests/support/python.sh" --find numpy) || { echo "own program: Python was not tried: no NumPy" && exit 0; }
-PYTHONPATH=$source/python ADDEND_LIBRARY=$libraries/libaddend.so "$python" - <<'P'
+PYTHONPATH=$source/python:$source/train/python ADDEND_LIBRARY=$libraries/libaddend.so "$python" - <<'P'
 import addend
 report = addend.check("classifier.yaml", program="./classifier.so", set={"mesh": "dp=2"}, sabotage=4)
 assert report.ok and report.mesh == "dp=2" and len(report.params) == 4, report

@@ -103,8 +103,9 @@ tree=$work/tree
 mkdir -p "$tree/build" "$tree/script"
 cp "$source/script/freeze" "$source/script/names" "$tree/script/"
 cp -r "$source/python" "$tree/python"
+mkdir "$tree/train" && cp -r "$source/train/python" "$tree/train/python"
 ln -s "$(cd "$source" && pwd -P)"/{bench,tests,recipes,examples} "$tree/"
-ln -s "$build"/libaddend.so "$build"/addend "$tree/build/"
+ln -s "$build"/libaddend{,_train}.so "$build"/addend "$tree/build/"
 echo "CMAKE_HOME_DIRECTORY:INTERNAL=$(cd "$tree" && pwd -P)" >"$tree/build/CMakeCache.txt"
 names() { # arguments: exit status, what script/freeze is to do
   local status=0
@@ -120,7 +121,7 @@ grep -q '"addend: diff"' "$work/named/names.json" || fail "diff is no name of th
 change _layout.py 's/^def propagate(/def _unused(tree): pass\n\n\ndef propagate(/'
 names 0 compare
 change __init__.py 's/^    "explain",$/    "explained",/; s/ diff, explain$/ diff, explain as explained/'
-change _plan.py 's/ranks_per_node: int = 0/ranks_per_node: int = 1/'
+change ../../train/python/addend_train/_plan.py 's/ranks_per_node: int = 0/ranks_per_node: int = 1/'
 change _cause.py 's/^    text: str$/    text: bytes/'
 names 1 compare
 for name in explain explained; do

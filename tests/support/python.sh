@@ -36,6 +36,6 @@ if ! python=$(find_python "$need"); then
   exit 77
 fi
 export ADDEND_LIBRARY=$library OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
-export PYTHONPATH=$here/../../python:$here${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=$here/../../python:$here/../../train/python:$here${PYTHONPATH:+:$PYTHONPATH}
 echo "with $python"
 exec "$python" "$@"

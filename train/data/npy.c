@@ -22,7 +22,7 @@ typedef struct header {
 } header;
 
 static ad_status no_npy(const char *path, const char *what) {
-  return ad_fail(AD_INVALID, "%s: is not a .npy file: %s; write it with numpy.save or addend.tokens", path, what);
+  return ad_fail(AD_INVALID, "%s: is not a .npy file: %s; write it with numpy.save or addend_train.tokens", path, what);
 }
 
 /* ---- the header, a Python literal: {'descr': '<u2', 'fortran_order': False, 'shape': (3,), } ---- */

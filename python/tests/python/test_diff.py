@@ -18,7 +18,7 @@ import addend
 from addend._progress import progress
 
 SOURCE = Path(__file__).resolve().parents[3]
-_found = importlib.util.spec_from_file_location("dumps", SOURCE / "tests" / "cli" / "dumps.py")
+_found = importlib.util.spec_from_file_location("dumps", SOURCE / "audit" / "tests" / "cli" / "dumps.py")
 dumps = importlib.util.module_from_spec(_found)
 _found.loader.exec_module(dumps)
 

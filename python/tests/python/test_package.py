@@ -64,12 +64,27 @@ class Package(unittest.TestCase):
         for line, name in zip(said, ("addend.check", "addend.plan", "addend.train")):
             says(self, line, name, "pip install './python[train]'", "script/setup")
 
+    def test_without_the_trainers_package_the_same_is_said(self):
+        program = (
+            "import addend\n"
+            "for name in (*addend._trainer.CALLS, *addend._trainer.RESULTS):\n"
+            "    try: getattr(addend, name)('recipe.yaml')\n"
+            "    except addend.MissingTrainerError as error: print(error)\n"
+        )
+        environment = dict(os.environ, PYTHONPATH=str(SOURCE))
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        self.assertEqual(done.stderr, "")
+        names = [*addend._trainer.CALLS, *addend._trainer.RESULTS]
+        self.assertEqual(len(done.stdout.splitlines()), len(names), done.stdout)
+        for name in names:
+            says(self, done.stdout, f"addend.{name}", "pip install './python[train]'", "script/setup")
+
     def test_its_two_distributions_name_each_other(self):
         program = (
             "import sys; sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n"
             "import siblings\n"
             "print(*siblings.dynamic_metadata('dependencies', {}))\n"
-            "print(*siblings.dynamic_metadata('optional-dependencies', {})['train'])\n"
+            "print(*siblings.dynamic_metadata('optional-dependencies', {'of': 'addend'})['train'])\n"
         )
 
         def names(**more):

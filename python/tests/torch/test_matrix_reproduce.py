@@ -10,12 +10,12 @@ import unittest
 
 import torch
 from says import raises_facts
+from skips import skip_file
 
 import addend
 from addend.torch._matrix import _bugs, _matrix, _reproduce, _transformers
 from addend.torch._matrix._cells import WRONG, Cell, Layout, Outcome
 from draws import draw_cases
-from skips import skip_file
 
 try:
     from transformers.distributed.configuration_utils import DistributedConfig  # noqa: F401

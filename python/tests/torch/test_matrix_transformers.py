@@ -10,13 +10,13 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from says import raises_facts, says_facts
+from skips import skip_file
 
 import addend
 from addend.torch._matrix import _architectures, _inputs, _matrix, _show, _shrink, _transformers, _variants
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, RUNS, WRONG, Layout
 from addend.torch._matrix._tokens import FIRST, Tokens, token_loss
 from addend.torch._proof._axes import Axes
-from skips import skip_file
 
 try:
     import transformers as tf

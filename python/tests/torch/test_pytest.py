@@ -11,9 +11,9 @@ import tempfile
 import unittest
 
 from says import says, says_facts
+from skips import skip_file
 
 import draws
-from skips import skip_file
 
 HANGS = 120  # seconds; several times what a run takes
 HEAD = """

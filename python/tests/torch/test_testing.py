@@ -20,13 +20,13 @@ import unittest.mock
 import torch
 import torch.distributed as dist
 from says import raises, says, says_facts
+from skips import skip_file
 from torch import nn
 
 import addend
 import ranks
 from addend.torch import _testing_pool
 from addend.torch.testing import RankError, World
-from skips import skip_file
 
 HANGS = 120  # seconds
 RANKS = 4

@@ -14,6 +14,7 @@ from says import has, says, says_facts
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
+TRAINER = unittest.skipUnless(PROGRAM.with_name("libaddend_train.so").exists(), "the trainer is not built")
 RECIPE = ROOT / "recipes" / "gpt-dp.yaml"
 HANGS = 240  # seconds; many times what a job takes, even if nothing of PyTorch is in the disk cache yet
 SAY = """
@@ -94,6 +95,7 @@ def torchrun(world, *command, more=(), **options):
 
 
 class Torchrun(unittest.TestCase):
+    @TRAINER
     def test_its_ranks_are_a_world_and_start_none_of_their_own(self):
         with tempfile.TemporaryDirectory() as folder:
             job = pathlib.Path(folder, "job.py")
@@ -117,6 +119,7 @@ class Torchrun(unittest.TestCase):
     def losses(self, run):
         return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
+    @TRAINER
     def test_a_program_without_python_trains_with_the_same_bits(self):
         with tempfile.TemporaryDirectory() as folder:
             train = [str(PROGRAM), "train", str(RECIPE), "--out"]
@@ -131,6 +134,7 @@ class Torchrun(unittest.TestCase):
             )
             self.assertEqual(*(self.losses(pathlib.Path(folder, run)) for run in ("torchrun", "own")))
 
+    @TRAINER
     def test_a_world_of_another_size_than_the_mesh_is_refused(self):
         done = torchrun(2, "--no-python", str(PROGRAM), "check", str(RECIPE))
         self.assertNotEqual(done.returncode, 0)

@@ -14,12 +14,12 @@ import unittest
 import torch
 import torch.distributed as dist
 from says import raises, says
+from skips import skip_file
 from torch import nn
 
 import addend
 import addend.torch
 import ranks
-from skips import skip_file
 
 try:
     import transformers

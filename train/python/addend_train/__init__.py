@@ -1,2 +1,19 @@
-"""addend's trainer library and the program `addend` with all commands, in the folder `_native`. The package `addend`
-finds and loads them."""
+"""addend's trainer: `addend.check`, `addend.plan`, `addend.train`, their results, and files of tokens; in the folder
+`_native` the trainer's library and the program `addend` with all commands. train/python/README.md has examples."""
+
+from addend_train._check import CheckParam, CheckReport, Sabotage, check
+from addend_train._plan import Plan, PlanParam, PlanStep, plan
+from addend_train._train import TrainResult, train
+
+__all__ = [
+    "CheckParam",
+    "CheckReport",
+    "Plan",
+    "PlanParam",
+    "PlanStep",
+    "Sabotage",
+    "TrainResult",
+    "check",
+    "plan",
+    "train",
+]

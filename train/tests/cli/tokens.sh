@@ -47,7 +47,7 @@ refused() { # arguments: facts of the message with | between them, options
 # arguments: file, facts of the message
 wrong() { refused "--set data.tokens|$1.npy${2:+|$2}" --set 'data.text=[]' --set "data.tokens=[$1.npy]"; }
 wrong nowhere
-wrong text 'numpy.save|addend.tokens'
+wrong text 'numpy.save|addend_train.tokens'
 wrong empty .npy
 wrong list 'fortran_order'
 wrong huge '2147483648 bytes|10000'

@@ -166,7 +166,7 @@ static void a_file_of_another_form_is_refused(void **state) {
   file.of[7] = 1;
   refuses("format 1.1", &file, TOKENS, SAYS_FACTS("1.1", "1.0", "2.0", "3.0"));
   file.of[0] = 'x';
-  refuses("another beginning", &file, TOKENS, SAYS_FACTS(".npy", "numpy.save", "addend.tokens"));
+  refuses("another beginning", &file, TOKENS, SAYS_FACTS(".npy", "numpy.save", "addend_train.tokens"));
   file = file_of(2, HEADER("<u2", "(3,)"), 1L << 31, 6);
   refuses("a header of 2^31 bytes", &file, TOKENS, SAYS_FACTS("2147483648", "10000"));
   file = file_of(2, HEADER("<u2", "(3,)"), 200, 6);

@@ -49,7 +49,7 @@ def _load(text: str) -> Dict[str, Any]:
 def run(words: Sequence[str]) -> int:
     """Runs the command and prints the report; returns the exit status."""
     told = _parser().parse_args(words)
-    from addend.torch import check, write_reference
+    from addend.torch._proof import check, write_reference
 
     try:
         arguments = _load(told.function)

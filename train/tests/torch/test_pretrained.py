@@ -14,7 +14,6 @@ import unittest
 import torch
 from safetensors.torch import load_file
 from says import has, says, says_nothing_of
-
 from skips import skip_file
 
 try:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
 from addend._documents import read
-from addend._library import checked, need_trainer, take_text
-from addend._recipe import PathLike, Sets, opened
+from addend._library import take_text
+from addend_train._library import checked, need_trainer
+from addend_train._recipe import PathLike, Sets, opened
 
 
 class _Options(ctypes.Structure):

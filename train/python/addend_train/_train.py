@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Tuple
 
-from addend._check import number
 from addend._documents import read
 from addend._errors import InvalidError
 from addend._library import path_of
-from addend._program import run
-from addend._recipe import PathLike, Sets, arguments_of, sets_of
+from addend_train._check import number
+from addend_train._recipe import PathLike, Sets, arguments_of, sets_of
+from addend_train._run import run
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import re
 import unittest
 
 LIBRARY = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve()
-HEADERS = sorted(pathlib.Path(__file__).resolve().parents[3].glob("*/include/addend/*.h"))
+HEADERS = sorted(pathlib.Path(__file__).resolve().parents[2].glob("*/include/addend/*.h"))
 ENDS = r"^AD_API (?:AD_CHECKED )?(\w+) \*?(ad_\w+_(?:destroy|close|release|free|end|clear)|ad_release)\(([^;{]*)\);"
 
 

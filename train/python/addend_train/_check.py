@@ -10,9 +10,10 @@ from typing import Any, List, Mapping, Optional, Tuple, Union
 from addend._cause import Cause, causes
 from addend._documents import read
 from addend._errors import InvalidError
-from addend._library import checked, path_of, take_text
-from addend._program import run
-from addend._recipe import PathLike, Sets, arguments_of
+from addend._library import path_of, take_text
+from addend_train._library import checked
+from addend_train._recipe import PathLike, Sets, arguments_of
+from addend_train._run import run
 
 _table = checked("ad_check_table", ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 

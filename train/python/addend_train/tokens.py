@@ -1,6 +1,6 @@
 """Encodes texts into files of tokens, which a recipe names as `data.tokens`.
 
-    python3 -m addend.tokens FILES... --tokenizer tokenizer.json --out corpus.npy
+    python3 -m addend_train.tokens FILES... --tokenizer tokenizer.json --out corpus.npy
 
 It needs NumPy and tokenizers. docs/tokens.md has examples."""
 
@@ -313,7 +313,8 @@ class _Writing:
         beside = self.file.parent / "tokenizer.json"
         if not self.encoder.json:
             print(
-                f"addend.tokens: no tokenizer.json is written beside {self.file}: this tokenizer has no such form",
+                f"addend_train.tokens: no tokenizer.json is written beside {self.file}: "
+                "this tokenizer has no such form",
                 file=sys.stderr,
             )
             return
@@ -355,12 +356,12 @@ def _texts_of(path: pathlib.Path, lines: bool, key: str) -> Iterator[Text]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python3 -m addend.tokens",
+        prog="python3 -m addend_train.tokens",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Encodes texts and writes their tokens as one .npy file, for data.tokens of a recipe, with\n"
         "tokenizer.json beside it. Each file is one text, read into memory; in a .jsonl file each line is one.",
-        epilog="Example: python3 -m addend.tokens books/*.txt --tokenizer gpt2/tokenizer.json --out corpus.npy \\\n"
-        '           --end "<|endoftext|>"\n'
+        epilog="Example: python3 -m addend_train.tokens books/*.txt --tokenizer gpt2/tokenizer.json \\\n"
+        '           --out corpus.npy --end "<|endoftext|>"\n'
         '         addend train recipes/gpt-text.yaml --set "data={tokens: corpus.npy, seq: 128}"',
     )
     parser.add_argument("files", nargs="+", metavar="FILES", help="texts in UTF-8, or .jsonl files")
@@ -376,13 +377,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """The command `python3 -m addend.tokens`. Returns 0, or 2 after a message on standard error."""
+    """The command `python3 -m addend_train.tokens`. Returns 0, or 2 after a message on standard error."""
     given = _parser().parse_args(arguments)
     texts = itertools.chain.from_iterable(_texts_of(pathlib.Path(path), given.lines, given.key) for path in given.files)
     try:
         written = write(texts, given.tokenizer, given.out, given.end, given.mask)
     except (OSError, ValueError, TypeError, ImportError) as error:
-        print(f"addend.tokens: {error}", file=sys.stderr)
+        print(f"addend_train.tokens: {error}", file=sys.stderr)
         return 2
     print(
         f"{written.file}: {written.tokens:,} tokens of {written.texts:,} texts as {written.dtype}; "

@@ -8,7 +8,8 @@ import os
 from contextlib import contextmanager
 from typing import Any, Iterator, List, Mapping, Optional, Sequence, Union
 
-from addend._library import checked, function, path_of, show_to_all, texts
+from addend._library import path_of, texts
+from addend_train._library import checked, function, show_to_all
 
 PathLike = Union[str, "os.PathLike[str]"]
 Sets = Union[Mapping[str, Any], Sequence[str], None]

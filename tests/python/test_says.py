@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-SUPPORT = Path(__file__).resolve().parents[3] / "tests" / "support"
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 sys.path.insert(0, str(SUPPORT))
 import says  # noqa: E402  its folder is added above
 

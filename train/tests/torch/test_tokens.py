@@ -14,7 +14,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from unittest import mock
 
 import numpy
-
 from skips import skip_file
 
 try:
@@ -24,7 +23,7 @@ except ImportError:
 
 from says import raises, says
 
-from addend import tokens
+from addend_train import tokens
 
 TEXTS = ["the quick brown fox", "", "jumps over the lazy dog\nagain and again", "über"]
 END = "<|end|>"
@@ -272,15 +271,15 @@ class Command(unittest.TestCase):
         ):
             status, out, err = self.run_it(*arguments)
             self.assertEqual((status, out), (2, ""))
-            says(self, err, "addend.tokens", *facts)
+            says(self, err, "addend_train.tokens", *facts)
             self.assertEqual(err.count("\n"), 1, err)
         self.assertEqual(list((self.folder / "out").iterdir()), [])
 
     def test_help_has_an_example(self):
         done = subprocess.run(
-            [sys.executable, "-m", "addend.tokens", "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "addend_train.tokens", "--help"], capture_output=True, text=True, check=True
         )
-        self.assertIn("Example: python3 -m addend.tokens", done.stdout)
+        self.assertIn("Example: python3 -m addend_train.tokens", done.stdout)
         self.assertIn("--mask", done.stdout)
 
     def test_what_lasts_is_told(self):
