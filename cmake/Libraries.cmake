@@ -1,4 +1,5 @@
-# Builds libaddend from the folders of core/ and audit/, and libaddend_train from those of train, each shared and static.
+# Builds libaddend from the folders of core/ and audit/, and libaddend_train from those of train/ and programs/, each shared and
+# static.
 # The trainer links the shared core, so a process that loads both has one core; no object is in both.
 # Each folder is an object library ad_FOLDER, with the files of its direct subfolders; deeper ones (comm/mpi/module) are
 # in no library. A test of a folder links AD_OBJECTS_UP_TO_FOLDER: the objects of this folder and of all folders before
@@ -12,9 +13,14 @@ function(ad_add_layers library)
     target_compile_definitions(ad_${layer} PRIVATE AD_BUILDING)
     if(library STREQUAL trainer)
       target_include_directories(ad_${layer} PRIVATE train ${AD_TRAINER_INCLUDES})
+    elseif(library STREQUAL programs) # no private header of train
+      target_include_directories(ad_${layer} PRIVATE programs)
     endif()
     list(APPEND own $<TARGET_OBJECTS:ad_${layer}>)
     list(APPEND AD_OBJECTS $<TARGET_OBJECTS:ad_${layer}>)
+    if(layer STREQUAL program) # what links its list of programs links them
+      list(APPEND AD_OBJECTS ${AD_OBJECTS_OF_programs})
+    endif()
     set(AD_OBJECTS_UP_TO_${layer} ${AD_OBJECTS} PARENT_SCOPE)
   endforeach()
   set(AD_OBJECTS ${AD_OBJECTS} PARENT_SCOPE)
@@ -47,7 +53,18 @@ endfunction()
 
 ad_add_layers(core ${AD_CORE_LAYERS})
 if(AD_TRAINER)
+  set(core_objects ${AD_OBJECTS})
+  ad_add_layers(programs ${AD_PROGRAM_LAYERS})
+  add_library(ad_programs OBJECT programs/programs.c) # their list
+  target_include_directories(ad_programs PRIVATE programs)
+  list(APPEND AD_OBJECTS_OF_programs $<TARGET_OBJECTS:ad_programs>)
+  set(AD_OBJECTS ${core_objects})
   ad_add_layers(trainer ${AD_TRAINER_LAYERS})
+  list(APPEND AD_OBJECTS_OF_trainer ${AD_OBJECTS_OF_programs})
+  foreach(path ${AD_PROGRAM_LAYERS})
+    get_filename_component(layer ${path} NAME)
+    set(AD_OBJECTS_UP_TO_${layer} ${AD_OBJECTS_UP_TO_program})
+  endforeach()
   # The commands are in the trainer library too, for users' own programs: ad_main (main.h).
   file(GLOB sources CONFIGURE_DEPENDS cli/frame/*.c train/commands/*.c)
   add_library(ad_cli OBJECT ${sources})

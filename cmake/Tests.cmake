@@ -1,10 +1,9 @@
 # tests/LAYER/test_NAME.c, in the project's folder or in the one that LAYER is in, becomes the test LAYER/NAME and links
-# only that layer and those before it.
-# tests/system has tests of the whole library; tests/oracle compares it with numbers that PyTorch computed, which are
+# only that layer and those before it; from train/program on also the programs, which recipes name.
+# tests/system has tests of the whole library; programs/tests/oracle compares it with numbers that PyTorch computed, which are
 # committed there; train/tests/cli has scripts that run the built program; tests/install builds a user's program against an
-# installed tree. Label unit: test programs of one layer, of system or of oracle; labels core, audit and train: those of that folder;
-# label tsan: tests that also run with
-# the thread sanitizer.
+# installed tree. Label unit: test programs of one layer, of system or of oracle; labels core, audit, train and programs: those of
+# that folder; label tsan: tests that also run with the thread sanitizer.
 # Sanitizers end a program with exit status 99, which no tested program uses.
 set(AD_TEST_ENVIRONMENT
   "ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:strict_string_checks=1"
@@ -39,11 +38,12 @@ set(AD_UNIT_TESTS "") # targets to build for label unit
 set(AD_THREAD_TESTS "") # targets to build for label tsan
 set(layers_of_tests ${AD_LAYERS})
 if(AD_TRAINER)
-  list(APPEND layers_of_tests tests/system tests/oracle)
+  list(APPEND layers_of_tests tests/system programs/tests/oracle)
 endif()
 foreach(path ${layers_of_tests})
   get_filename_component(layer ${path} NAME)
   get_filename_component(folder ${path} DIRECTORY)
+  string(REGEX REPLACE "/tests$" "" folder ${folder})
   if(DEFINED AD_OBJECTS_UP_TO_${layer})
     set(available ${AD_OBJECTS_UP_TO_${layer}})
   endif()
@@ -53,7 +53,7 @@ foreach(path ${layers_of_tests})
     string(REPLACE "test_" "" name ${name})
     set(target test_${layer}_${name})
     add_executable(${target} ${source} ${available})
-    target_include_directories(${target} PRIVATE tests/support train ${AD_TRAINER_INCLUDES})
+    target_include_directories(${target} PRIVATE tests/support train programs ${AD_TRAINER_INCLUDES})
     target_compile_definitions(${target} PRIVATE AD_TEST_SOURCE="${CMAKE_SOURCE_DIR}") # for files of the source tree
     target_link_libraries(${target} PRIVATE ${AD_TEST_SUPPORT} ${CMOCKA_LIBRARY} ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})
     file(STRINGS ${source} wrapped REGEX "^[a-z].*__wrap_[a-z_]+\\(.*{") # functions that the test puts itself before; found when cmake runs
@@ -76,7 +76,7 @@ endforeach()
 
 add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
-foreach(folder core audit train) # builds this folder, those before it, and its tests
+foreach(folder core audit train programs) # builds this folder, those before it, and its tests
   add_custom_target(${folder}_tests DEPENDS ${AD_TESTS_OF_${folder}})
 endforeach()
 if(AD_TRAINER AND TARGET addend_cli) # the trainer's tests in Python run the program and load the libraries

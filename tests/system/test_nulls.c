@@ -16,7 +16,7 @@
 #include "mesh/object.h"
 #include "module/module.h"
 #include "optim/adamw.h"
-#include "program/gpt/gpt.h"
+#include "gpt/gpt.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
 #include "reduce/contract.h"

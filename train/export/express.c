@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "program/gpt/keys.h"
+#include "program/program.h"
 #include "recipe/schema.h"
 
 enum { VALUE = 256, WORDS = 1024 };
@@ -99,11 +99,9 @@ const char *ad_express_dtype(ad_dtype dtype) {
 
 /* The size that 0 stands for in a recipe's key. */
 static int64_t usual_size(const asking *a, const char *key) {
-  int64_t heads = number_of(a, "model.heads");
-  if (!strcmp(key, "model.kv_heads")) return heads;
-  if (!strcmp(key, "model.head_dim")) return heads ? number_of(a, "model.d_model") / heads : 0;
-  if (!strcmp(key, "model.d_hidden")) return ad_gpt_hidden(a->recipe->options);
-  return 0;
+  const ad_program_kind *program = a->recipe->program;
+  if (!program->rules.usual) return 0;
+  return AD_GUEST(program, "rules.usual", program->rules.usual(a->recipe->options, key));
 }
 
 static ad_status add_given(const asking *a, const ad_config_row *row, json_t *config) {

@@ -68,12 +68,12 @@ static ad_status recipe_of_run(const char *run, const json_t *provenance, ad_rec
   const char *text = json_string_value(json_object_get(provenance, "recipe"));
   if (!text) return ad_fail(AD_INVALID, "%s: its run.json has no recipe", run);
   const char *kind = ad_provenance_foreign_kind(provenance);
+  char known[256];
   if (kind)
-    return ad_fail(
-        AD_INVALID,
-        "%s: is a run of `%s`, which is no program of addend's own: only its text decoders (gpt, moe) can be "
-        "sampled",
-        run, kind);
+    return ad_fail(AD_INVALID,
+                   "%s: is a run of `%s`, which is no program of addend's own: only its text decoders (%s) can be "
+                   "sampled",
+                   run, kind, ad_program_kinds_sampled(known, sizeof known));
   AD_TRY(ad_recipe_parse(text, "run.json", NULL, 0, out));
   (*out)->window = window_of(run);
   return AD_OK;

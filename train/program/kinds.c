@@ -1,11 +1,8 @@
-/* The kinds of programs that recipes may name: those of this folder, then those that were registered. */
+/* The kinds of programs that recipes may name: those of the library, then those that were registered. */
 #include <pthread.h>
 #include <string.h>
-#include "program/gpt/gpt.h"
-#include "program/moe/moe.h"
-#include "program/ocr/ocr.h"
-#include "program/decompose/model.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "program/keys.h"
 #include "program/program.h"
 
@@ -15,10 +12,10 @@ static const ad_program_kind *kinds[KINDS_MAX + 1]; /* NULL after the last */
 static size_t kind_count, own_count;
 
 static void add_own(void) {
-  kinds[kind_count++] = ad_gpt();
-  kinds[kind_count++] = ad_moe();
-  kinds[kind_count++] = ad_ocr();
-  kinds[kind_count++] = ad_decompose();
+  while (ad_own_programs[kind_count]) {
+    kinds[kind_count] = ad_own_programs[kind_count]();
+    kind_count++;
+  }
   own_count = kind_count;
 }
 
@@ -37,6 +34,17 @@ const ad_program_kind *ad_program_kind_find(const char *name) {
   const ad_program_kind *const *kind = ad_program_kinds();
   while (*kind && strcmp((*kind)->name, name) != 0) kind++;
   return *kind;
+}
+
+const ad_text_options *ad_program_kind_text(const ad_program_kind *kind, const void *options, int64_t *vocabulary) {
+  return AD_GUEST(kind, "sampling.text", kind->sampling.text(options, vocabulary));
+}
+
+const char *ad_program_kinds_sampled(char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  for (const ad_program_kind *const *kind = ad_program_kinds(); *kind; kind++)
+    if ((*kind)->sampling.next) ad_text_add(&text, "%s%s", text.used ? ", " : "", (*kind)->name);
+  return buffer;
 }
 
 int ad_program_kind_is_custom(const ad_program_kind *kind) {
@@ -83,12 +91,20 @@ static ad_status check_keys(const ad_program_kind *kind) {
   return AD_OK;
 }
 
+static ad_status check_sampling(const ad_program_kind *kind) {
+  if (!kind->sampling.next || (kind->sampling.text && kind->sampling.kept_count)) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "program `%s` has sampling.next without sampling.text or sampling.kept_count; give all three",
+                 kind->name);
+}
+
 ad_status ad_program_register(const ad_program_kind *kind) {
   AD_NEED(kind);
   AD_TRY(ad_program_kind_check(kind));
   AD_NEED(kind->name, kind->create, kind->read);
   if (!*kind->name) return ad_fail(AD_INVALID, "a program has an empty name; give it one");
   AD_TRY(check_keys(kind));
+  AD_TRY(check_sampling(kind));
   if (!ad_program_kind_modules(kind)[0])
     return ad_fail(AD_INVALID, "program `%s` has no module; it needs at least one", kind->name);
   if (ad_program_kind_find(kind->name))

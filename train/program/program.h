@@ -126,10 +126,16 @@ size_t ad_program_find_value(const ad_program *program, const char *name);
 const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t value, size_t module);
 int ad_phase_lists(const char *const *names, const char *name); /* whether the list has the name; names may be NULL */
 
+/* The library's own programs, NULL at the end. Defined in programs/programs.c: all that train/ has of that folder. */
+extern const ad_program_kind *(*const ad_own_programs[])(void);
 /* The kinds that recipes may name, in the order in which help lists them; NULL at the end. */
 const ad_program_kind *const *ad_program_kinds(void);
 const ad_program_kind *ad_program_kind_find(const char *name); /* NULL: there is none */
 int ad_program_kind_is_custom(const ad_program_kind *kind);    /* 1: it is no program of addend's */
+/* The kind's sampling.text. */
+const ad_text_options *ad_program_kind_text(const ad_program_kind *kind, const void *options, int64_t *vocabulary);
+/* The names of those that can be sampled: "gpt, moe"; returns buffer. */
+const char *ad_program_kinds_sampled(char *buffer, size_t size);
 /* Plans the program's parts; allocates no arrays. Checks the options and, at the end, that each phase needs only what
  * an earlier one gives. AD_INVALID with all mistakes, one a line. Owns its meshes; borrows comm and options. */
 AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *options,

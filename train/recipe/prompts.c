@@ -9,18 +9,18 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "files/file.h"
-#include "program/decoder/text_decoder.h"
+#include "program/program.h"
 
 static const char separators[] = " ,\t\n", digits_and_separators[] = "0123456789 ,\t\n";
 
 static const ad_text_options *text_of(const ad_recipe *recipe) {
   int64_t vocabulary;
-  return ad_text_decoder_text(recipe->options, &vocabulary);
+  return ad_program_kind_text(recipe->program, recipe->options, &vocabulary);
 }
 
 static int64_t vocabulary_of(const ad_recipe *recipe) {
   int64_t vocabulary;
-  ad_text_decoder_text(recipe->options, &vocabulary);
+  ad_program_kind_text(recipe->program, recipe->options, &vocabulary);
   return vocabulary;
 }
 
@@ -89,10 +89,22 @@ static ad_status find_in(const char *folder, char **out) {
   return keep_if_there(ad_path_in(folder, "tokenizer.json", out), out);
 }
 
+/* Finds tokenizer.json in the folder of the first file of tokens. */
+static ad_status find_beside(const ad_text_options *text, char **out) {
+  char *folder;
+  if (*out || !text->token_count) return AD_OK;
+  if (!strchr(text->tokens[0], '/')) return keep_if_there(ad_copy_string("tokenizer.json", out), out);
+  AD_TRY(ad_copy_string(text->tokens[0], &folder));
+  *strrchr(folder, '/') = 0;
+  ad_status status = find_in(folder, out);
+  ad_release(folder);
+  return status;
+}
+
 ad_status ad_prompts_tokenizer(const ad_recipe *recipe, const char *folder, char **out) {
   *out = NULL;
   AD_TRY(find_in(recipe->from, out));
-  if (!*out) AD_TRY(keep_if_there(ad_text_tokenizer(text_of(recipe), out), out));
+  AD_TRY(find_beside(text_of(recipe), out));
   return find_in(folder, out);
 }
 
@@ -111,7 +123,7 @@ static void check_prompt(const ad_recipe *recipe, size_t index, const ad_complai
 void ad_prompts_check(const ad_recipe *recipe, const ad_complaints *to) {
   static const char key[] = "evaluate.prompts";
   size_t count = recipe->evaluate.prompt_count;
-  if (!count || !recipe->program || !ad_is_text_decoder(recipe->program)) return;
+  if (!count || !recipe->program || !recipe->program->sampling.next) return;
   if (!recipe->evaluate.every)
     ad_complain(
         to, key,

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/nearest.h"
-#include "program/decoder/text_decoder.h"
 #include "program/keys.h"
 #include "program/program.h"
 #include "recipe/prompts.h"
@@ -195,7 +194,7 @@ static int is_of_prompts(const char *path) { return !strncmp(path, "evaluate.pro
 /* 1: recipes of this program have common key number i. If no program is known, they have all of them. */
 static int is_wanted(const ad_schema *schema, size_t i) {
   if (i == PLACEMENT) return ad_schema_mesh_count(schema->program) > 1;
-  if (is_of_prompts(common[i].path)) return !schema->program || ad_is_text_decoder(schema->program);
+  if (is_of_prompts(common[i].path)) return !schema->program || schema->program->sampling.next;
   return !is_in_section_of(common[i].path, "schedule.kind") || !schema->program || schema->program->has_stages;
 }
 

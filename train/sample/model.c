@@ -8,13 +8,11 @@
 
 /* ---- creating the program for one process ---- */
 
-static ad_status find_decoder(ad_sample_model *model) {
-  const ad_program_kind *kind = ad_program_kind_of(model->program);
-  if (!ad_is_text_decoder(kind))
-    return ad_fail(AD_INVALID, "%s is not a text decoder, and only text decoders (gpt, moe) can be sampled",
-                   kind->name);
-  model->text = ad_program_own(model->program);
-  return AD_OK;
+static ad_status check_kind(const ad_program_kind *kind) {
+  char known[256];
+  if (kind->sampling.next) return AD_OK;
+  return ad_fail(AD_INVALID, "%s is not a text decoder, and only text decoders (%s) can be sampled", kind->name,
+                 ad_program_kinds_sampled(known, sizeof known));
 }
 
 /* Replaces all meshes by dp_shard=1. A mesh that names cp cuts sequences even if cp has size 1, and kept keys and
@@ -28,23 +26,15 @@ static ad_status cut_nothing(ad_recipe *alone) {
   return AD_OK;
 }
 
-/* Removes the limit of what an expert takes (model.capacity). In training it is a limit per microbatch; in sampling a
- * token must not depend on how many are read at once, and an exported model has no limit. */
-static void drop_nothing(ad_recipe *alone) {
-  for (size_t i = 0; i < alone->program->key_count; i++) {
-    const ad_key *key = &alone->program->keys[i];
-    if (!strcmp(key->path, "model.capacity")) memset((char *)alone->options + key->offset, 0, sizeof(double));
-  }
-}
-
 static ad_status create_program(const ad_recipe *recipe, ad_sample_model *model) {
   AD_TRY(ad_alone_create(recipe, &model->alone));
   AD_TRY(cut_nothing(&model->alone));
-  drop_nothing(&model->alone);
+  if (recipe->program->sampling.prepare)
+    AD_GUEST_VOID(recipe->program, "sampling.prepare", recipe->program->sampling.prepare(model->alone.options));
   model->alone.train.global_batch = model->alone.train.microbatches = 1;
   AD_TRY(ad_comm_open_alone(&model->comm));
   AD_TRY(ad_recipe_program(&model->alone, model->comm, 0, &model->program));
-  AD_TRY(find_decoder(model));
+  AD_TRY(check_kind(recipe->program));
   return ad_program_params_list(model->program, &model->params);
 }
 

@@ -1,7 +1,6 @@
 /* A decoder in one process: its program, and memory for the values of parameters and states. */
 #ifndef SAMPLE_MODEL_H
 #define SAMPLE_MODEL_H
-#include "program/decoder/text_decoder.h"
 #include "program/program.h"
 #include "program/weights.h"
 #include "recipe/alone.h"
@@ -10,7 +9,6 @@ typedef struct ad_sample_model {
   ad_comm *comm;
   ad_recipe alone; /* the recipe, changed to run in one process */
   ad_program *program;
-  ad_text_decoder *text;
   ad_program_params params;
   ad_array *arrays; /* one for each parameter, in the dtype that it is computed with */
   ad_array *states; /* the states of the program's module */

@@ -7,15 +7,10 @@
 #include "addend/store.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "program/decoder/text_batch.h"
+#include "program/program.h"
 #include "tensor/tape.h"
 
-static ad_decoder *decoder_of(const ad_sampler *sampler) { return &sampler->model.text->decoder; }
-static int64_t layers_of(const ad_sampler *sampler) { return decoder_of(sampler)->options->layers; }
-
-int64_t ad_sampler_vocabulary(const ad_sampler *sampler) {
-  return sampler ? ad_decoder_vocabulary(decoder_of(sampler)->options) : 0;
-}
+int64_t ad_sampler_vocabulary(const ad_sampler *sampler) { return sampler ? sampler->vocabulary : 0; }
 
 int ad_sampler_tokens_are_bytes(const ad_sampler *sampler) { return sampler && sampler->are_bytes; }
 
@@ -38,9 +33,22 @@ static ad_status check_options(const ad_sampler_options *options) {
 }
 
 static ad_status create_kept(ad_sampler *sampler) {
-  AD_TRY(ad_new((size_t)layers_of(sampler), &sampler->kept));
-  for (int64_t i = 0; i < layers_of(sampler); i++) AD_TRY(ad_kept_keys_create(&sampler->kept[i]));
+  const ad_program *program = sampler->model.program;
+  const ad_program_kind *kind = ad_program_kind_of(program);
+  size_t count = AD_GUEST(kind, "sampling.kept_count", kind->sampling.kept_count(ad_program_own(program)));
+  AD_TRY(ad_new(count, &sampler->kept));
+  for (; sampler->kept_count < count; sampler->kept_count++)
+    AD_TRY(ad_kept_keys_create(&sampler->kept[sampler->kept_count]));
   return AD_OK;
+}
+
+/* Makes room for the tensors that the program gets, and for the logits that it gives. */
+static ad_status create_lists(ad_sampler *sampler) {
+  const ad_sample_model *model = &sampler->model;
+  AD_TRY(ad_new(model->params.count, &sampler->params));
+  AD_TRY(ad_new(model->state_count, &sampler->states));
+  for (size_t i = 0; i < model->state_count; i++) sampler->states[i] = &model->states[i];
+  return ad_new((size_t)sampler->vocabulary, &sampler->logits);
 }
 
 static ad_status create_parts(const ad_recipe *recipe, ad_sampler *sampler) {
@@ -48,8 +56,8 @@ static ad_status create_parts(const ad_recipe *recipe, ad_sampler *sampler) {
   AD_TRY(ad_sample_model_create(recipe, tape.dtype, &sampler->model));
   AD_TRY(ad_tape_create(sampler->model.comm, ad_program_mesh(sampler->model.program, 0), &tape, &sampler->tape));
   AD_TRY(create_kept(sampler));
-  sampler->are_bytes = decoder_of(sampler)->options->data.text_count > 0;
-  return ad_new((size_t)ad_sampler_vocabulary(sampler), &sampler->logits);
+  sampler->are_bytes = ad_program_kind_text(recipe->program, recipe->options, &sampler->vocabulary)->text_count > 0;
+  return create_lists(sampler);
 }
 
 ad_status ad_sampler_create(const ad_recipe *recipe, const ad_sampler_options *options, ad_sampler **out) {
@@ -71,14 +79,16 @@ ad_status ad_sampler_create(const ad_recipe *recipe, const ad_sampler_options *o
 
 void ad_sampler_begin(ad_sampler *sampler) {
   if (!sampler) return;
-  for (int64_t i = 0; i < layers_of(sampler); i++) ad_kept_keys_forget(sampler->kept[i]);
+  for (size_t i = 0; i < sampler->kept_count; i++) ad_kept_keys_forget(sampler->kept[i]);
   sampler->read = 0;
 }
 
 void ad_sampler_close(ad_sampler *sampler) {
   if (!sampler) return;
-  for (int64_t i = 0; sampler->kept && i < layers_of(sampler); i++) ad_kept_keys_destroy(sampler->kept[i]);
+  for (size_t i = 0; i < sampler->kept_count; i++) ad_kept_keys_destroy(sampler->kept[i]);
   ad_release(sampler->kept);
+  ad_release(sampler->params);
+  ad_release(sampler->states);
   ad_release(sampler->logits);
   ad_tape_destroy(sampler->tape);
   ad_sample_model_release(&sampler->model);
@@ -98,11 +108,31 @@ static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, 
   return AD_OK;
 }
 
-static void put_constants(const ad_sampler *sampler) {
+/* The layout of tokens [1, count] on one rank: samples are cut over the axes of data. */
+static ad_layout layout_of_tokens(const ad_mesh *mesh) {
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
+  ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
+  return layout;
+}
+
+static ad_tensor *tensor_of_tokens(ad_tape *tape, const int32_t *tokens, int64_t count) {
+  ad_shape shape = {2, {1, count}};
+  ad_array array = {.dtype = AD_I32, .shape = shape, .local = shape, .layout = layout_of_tokens(ad_tape_mesh(tape))};
+  array.data = (void *)(uintptr_t)tokens;
+  return ad_constant(tape, &array);
+}
+
+static ad_tensor *next(ad_sampler *sampler, const int32_t *tokens, int64_t count) {
   const ad_sample_model *model = &sampler->model;
-  ad_decoder *decoder = decoder_of(sampler);
-  for (size_t i = 0; i < model->params.count; i++) decoder->leaves[i] = ad_constant(sampler->tape, &model->arrays[i]);
-  for (size_t i = 0; i < model->state_count; i++) decoder->states[i] = &model->states[i];
+  const ad_program_kind *kind = ad_program_kind_of(model->program);
+  for (size_t i = 0; i < model->params.count; i++) sampler->params[i] = ad_constant(sampler->tape, &model->arrays[i]);
+  ad_continued from = {.size = sizeof from,
+                       .params = sampler->params,
+                       .states = sampler->states,
+                       .tokens = tensor_of_tokens(sampler->tape, tokens, count),
+                       .kept = sampler->kept};
+  return AD_GUEST(kind, "sampling.next", kind->sampling.next(ad_program_own(model->program), sampler->tape, &from));
 }
 
 static void keep_logits(const ad_sampler *sampler, const ad_array *logits) {
@@ -110,15 +140,9 @@ static void keep_logits(const ad_sampler *sampler, const ad_array *logits) {
 }
 
 static ad_status run(ad_sampler *sampler, const int32_t *tokens, int64_t count) {
-  ad_shape shape = {2, {1, count}};
-  ad_layout layout = ad_text_batch_layout(ad_tape_mesh(sampler->tape));
-  ad_array array = {.dtype = AD_I32, .shape = shape, .local = shape, .layout = layout};
-  array.data = (void *)(uintptr_t)tokens;
   ad_tape_reset(sampler->tape);
   ad_tape_continue(sampler->tape, sampler->read);
-  put_constants(sampler);
-  ad_tensor *logits =
-      ad_decoder_continue(decoder_of(sampler), sampler->tape, ad_constant(sampler->tape, &array), sampler->kept);
+  ad_tensor *logits = next(sampler, tokens, count);
   AD_TRY(ad_tape_status(sampler->tape));
   keep_logits(sampler, ad_tensor_array(logits));
   sampler->read += count;

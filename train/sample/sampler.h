@@ -14,9 +14,13 @@ struct ad_sampler {
   ad_ends ends;
   int are_bytes; /* tokens are bytes */
   ad_tape *tape;
-  ad_kept_keys **kept; /* one for each block */
-  int64_t read;        /* tokens of the sequence read so far */
-  int64_t window;      /* the most tokens that may be read, as in ad_recipe; 0: any number */
+  int64_t vocabulary;
+  ad_tensor **params; /* the constants of the present forward pass */
+  ad_array **states;
+  ad_kept_keys **kept;
+  size_t kept_count;
+  int64_t read;   /* tokens of the sequence read so far */
+  int64_t window; /* the most tokens that may be read, as in ad_recipe; 0: any number */
   double *logits;
 };
 

@@ -8,7 +8,7 @@ python3 - "$source" <<'P'
 import glob, os, re, sys
 os.chdir(sys.argv[1])
 FOLDERS = "core audit python train programs lab cli tests script cmake docs examples recipes".split()
-DOCS = "docs|audit/docs|python/docs" # folders of pages that comments send readers to
+DOCS = "docs|audit/docs|programs/docs|python/docs" # folders of pages that comments send readers to
 PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("*/docs/*.md") + glob.glob("lab/measured/*.md") + glob.glob("*/README.md"))
 wrong = []
 found = dict.fromkeys("paths pages names links functions laws cases".split(), 0) # how many each pattern below finds
@@ -29,7 +29,7 @@ def check_paths(page, folders):
         found["pages" if folders == DOCS else "paths"] += 1
         if not exists(path) and not exists(os.path.join(os.path.dirname(page), path)): complain(page, f"there is no {path}")
 for page in files: # comments, and what is built of which file
-    if page.endswith((".c", ".h", ".cmake", ".map")) and "tests/" not in page or page.startswith("script/"): check_paths(page, "core|audit|train")
+    if page.endswith((".c", ".h", ".cmake", ".map")) and "tests/" not in page or page.startswith("script/"): check_paths(page, "core|audit|train|programs")
 for page in files: # pages that comments send readers to
     if page.endswith((".c", ".h", ".py", ".sh", ".cmake", ".yaml")): check_paths(page, DOCS)
 for page in PAGES:

@@ -1,4 +1,4 @@
-"""A decomposition of a small decoder's matrices in PyTorch, by the formulas of train/program/decompose/model.h: four losses, an importance
+"""A decomposition of a small decoder's matrices in PyTorch, by the formulas of programs/decompose/model.h: four losses, an importance
 network, an adversary that maximises its loss, AdamW with gradient clipping for each pool. Weights and sources are dictionaries with addend's
 names; matrices are [in, out]."""
 import math

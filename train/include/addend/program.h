@@ -198,6 +198,15 @@ typedef struct ad_pretraining {
 typedef enum ad_deciding { AD_DECIDES, AD_OBEYS } ad_deciding;
 typedef enum ad_step_outcome { AD_STEP_TAKEN, AD_STEP_SKIPPED } ad_step_outcome;
 
+/* A text that a program continues. */
+typedef struct ad_continued {
+  size_t size;               /* sizeof(ad_continued) */
+  ad_tensor *const *params;  /* the module's parameters, as constants of the tape */
+  ad_array *const *states;   /* the module's states */
+  ad_tensor *tokens;         /* the tokens to read, i32 [1, count] */
+  ad_kept_keys *const *kept; /* keys and values of the tokens read before */
+} ad_continued;
+
 /* The record of a kind of program. It needs a name, keys, `create` and `read`; all other members may be 0 or NULL. */
 struct ad_program_kind {
   size_t size;      /* sizeof(ad_program_kind) */
@@ -238,6 +247,9 @@ struct ad_program_kind {
      * gradients: returns what to set so that they do, or why they never do; otherwise NULL. NULL: the gradients always
      * are the slope. */
     const char *(*not_smooth)(const void *options);
+    /* The number that 0 stands for in a key ("model.d_hidden"): an exported model's config.json has it. NULL: 0 stands
+     * for itself. */
+    int64_t (*usual)(const void *options, const char *key);
   } rules;
 
   /* The data that the program reads. */
@@ -276,6 +288,18 @@ struct ad_program_kind {
      * NULL with `margin`. */
     ad_status (*decisions)(void *own, ad_deciding deciding, int32_t **out, size_t *count);
   } choices;
+
+  /* How a text is continued (sample.h, and the prompts of evaluations), in one process. Such a program has one module.
+   * `next` NULL: it is no decoder of text. */
+  struct {
+    /* The text that training reads, within `options`, and in *vocabulary the number of different tokens. */
+    const ad_text_options *(*text)(const void *options, int64_t *vocabulary);
+    /* Changes options that make a token depend on how many are read at once. NULL: there are none. */
+    void (*prepare)(void *options);
+    size_t (*kept_count)(const void *own); /* how many caches of keys and values `next` fills */
+    /* Returns the logits [1, 1, vocabulary] of the token that follows. */
+    ad_tensor *(*next)(void *own, ad_tape *t, const ad_continued *from);
+  } sampling;
 
   /* What a run reports about the program. */
   struct {

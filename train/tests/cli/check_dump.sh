@@ -12,20 +12,20 @@ dump() { # arguments: recipe, folder, options
   local recipe=$1 folder=$2; shift 2
   "$addend" check "recipes/$recipe.yaml" --dump "$work/$folder" "$@" >"$work/out" 2>"$work/err" || fail "exit $?: check $recipe $*"
 }
-judge() { python3 - tests "$work" "$@" 2>"$work/err" || fail "${*:-one module}: another dump than the documents say"; }
-text=(--set 'data.text=[tests/oracle/fixtures/text/first.txt]' --set data.held_out=0)
+judge() { python3 - . "$work" "$@" 2>"$work/err" || fail "${*:-one module}: another dump than the documents say"; }
+text=(--set 'data.text=[programs/tests/oracle/fixtures/text/first.txt]' --set data.held_out=0)
 
 # ---- pools: batch and target are the same on every mesh, and so are the adversary's sources ----
 for recipe in pools-1 pools-10 pools-ragged; do dump $recipe $recipe "${text[@]}" --set train.global_batch=7; done
 judge pools-1 pools-10 pools-ragged <<'P'
 import math, os, struct, sys
-sys.path[:0] = [sys.argv[1] + "/cli", sys.argv[1] + "/oracle"]
+sys.path[:0] = [sys.argv[1] + "/train/tests/cli", sys.argv[1] + "/programs/tests/oracle"]
 import draws, safetensors
 work, names, kinds = sys.argv[2], sys.argv[3:], ("gradients", "inputs", "states", "weights")
 wanted = ["constants.safetensors"] + [f"step-{n}.{kind}.safetensors" for n in (0, 1) for kind in kinds]
 def numbers(tensor):
     return [x for (x,) in struct.iter_unpack("<d" if tensor[0] == "F64" else "<i", tensor[2])]
-text = open("tests/oracle/fixtures/text/first.txt", "rb").read()
+text = open("programs/tests/oracle/fixtures/text/first.txt", "rb").read()
 for name in names:
     folder = f"{work}/{name}/"
     assert sorted(os.listdir(folder)) == wanted, sorted(os.listdir(folder))
@@ -79,7 +79,7 @@ dump moe-balance balance --set model.balance_rate=0.25
 dump gpt-dp plain --steps 1
 judge <<'P'
 import os, struct, sys
-sys.path.insert(0, sys.argv[1] + "/cli")
+sys.path.insert(0, sys.argv[1] + "/train/tests/cli")
 import safetensors
 work = sys.argv[2]
 def states(folder, step):

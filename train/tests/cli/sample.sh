@@ -14,7 +14,7 @@ exits() { # arguments: status, facts of the message with | between them, options
   [ $status -eq "$1" ] || { cat out err >&2; fail "exit $status, not $1: ${*:3}"; }
   says_all err "$2"
 }
-model=$source/tests/oracle/fixtures/hf-mistral/model
+model=$source/programs/tests/oracle/fixtures/hf-mistral/model
 
 # ---- prompts of token numbers ----
 "$addend" sample "$model" "3 4 5" --tokens 12 >out 2>err

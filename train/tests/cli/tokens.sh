@@ -86,9 +86,9 @@ check "$source/recipes/gpt-pp.yaml" "${masked[@]}"
 check "$source/recipes/moe-cp.yaml" "${tokens[@]}"
 check "$source/recipes/pools-ragged.yaml" "${tokens[@]}"
 check "$recipe" "${masked[@]}" --directional
-python3 - "$source/tests" <<'P' 2>err || fail "the batch is another than data.h says"
+python3 - "$source" <<'P' 2>err || fail "the batch is another than data.h says"
 import math, struct, sys
-sys.path[:0] = [sys.argv[1] + "/cli", sys.argv[1] + "/oracle"]
+sys.path[:0] = [sys.argv[1] + "/train/tests/cli", sys.argv[1] + "/programs/tests/oracle"]
 import draws, safetensors
 def below(n, key, stream, index): return draws.random_bits(key, stream, index) * n >> 64
 def permuted(key, n, i):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests gradients of distributed runs against Transformers: `addend check --dump` of the models in
-# tests/oracle/fixtures/hf-*, on meshes, is compared with expected.safetensors (generate_transformers.py); each
+# programs/tests/oracle/fixtures/hf-*, on meshes, is compared with expected.safetensors (generate_transformers.py); each
 # parameter's error is below 1e-12.
 #   transformers.sh ADDEND SOURCE
 set -eu
@@ -48,8 +48,8 @@ for words in "${drawn[@]}"; do
   name=${keys[0]} arguments=()
   for key in "${keys[@]:1}"; do arguments+=(--set "${key//+/ }"); done
   rm -rf "$work/dump"
-  "$addend" check "tests/oracle/fixtures/$name/recipe.yaml" "${arguments[@]}" --dump "$work/dump" >"$work/out" 2>&1 ||
+  "$addend" check "programs/tests/oracle/fixtures/$name/recipe.yaml" "${arguments[@]}" --dump "$work/dump" >"$work/out" 2>&1 ||
     { cat "$work/out" >&2; fail "$words"; }
-  echo "$words: $(python3 "$work/same.py" "tests/oracle/fixtures/$name/expected.safetensors" "$work/dump")"
+  echo "$words: $(python3 "$work/same.py" "programs/tests/oracle/fixtures/$name/expected.safetensors" "$work/dump")"
 done
 echo "transformers: all hold"

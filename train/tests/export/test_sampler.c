@@ -1,6 +1,6 @@
 /* Tests that the sampler continues text as Hugging Face Transformers does: the logits of each position, whether tokens
  * are read at once or one by one, and what `generate` makes of a prompt greedily
- * (tests/oracle/generate_transformers.py). */
+ * (programs/tests/oracle/generate_transformers.py). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -10,10 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "../../../tests/oracle/numbers.h"
+#include "../../../programs/tests/oracle/numbers.h"
 #include "addend/random.h"
 #include "addend/sample.h"
 #include "addend/store.h"
+#include "gpt/gpt.h"
 #include "sample/sampler.h"
 #include "says.h"
 
@@ -33,7 +34,7 @@ static fixture open_fixture(const char *name) {
   char path[160];
   size_t count;
   fixture f = {.name = name};
-  snprintf(path, sizeof path, "tests/oracle/fixtures/%s/expected.safetensors", name);
+  snprintf(path, sizeof path, "programs/tests/oracle/fixtures/%s/expected.safetensors", name);
   if (ad_safetensors_open(path, &f.expected)) fail_msg("%s", ad_last_error());
   f.tokens = ad_safetensors_find(f.expected, "tokens")->data;
   f.logits = numbers(f.expected, "logits", &count);
@@ -50,7 +51,7 @@ static ad_sampler *open_sampler(const char *name, ad_dtype dtype, double tempera
   char path[160];
   ad_sampler *sampler;
   ad_sampler_options options = {.size = sizeof options, .dtype = dtype, .temperature = temperature, .seed = seed};
-  snprintf(path, sizeof path, "tests/oracle/fixtures/%s/model", name);
+  snprintf(path, sizeof path, "programs/tests/oracle/fixtures/%s/model", name);
   if (ad_sampler_open(path, &options, &sampler)) fail_msg("%s", ad_last_error());
   return sampler;
 }
@@ -253,6 +254,44 @@ static void every_blocks_bias_chooses_its_experts(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+static int prepared;
+static void note_preparing(void *options) { prepared += ((ad_gpt_options *)options)->decoder.layers == 2; }
+
+/* The last logits of a program with random values. */
+static void read_kind(const char *kind, double *logits) {
+  char text[512];
+  ad_recipe *recipe;
+  snprintf(text, sizeof text,
+           "model: {kind: %s, layers: 2, d_model: 8, heads: 2}\ndata: {text: a, seq: 6, held_out: 0.5}\nmesh: dp=1\n"
+           "train: {global_batch: 1, steps: 1, lr: 1}\nevaluate: {every: 1, prompts: [ab]}\n",
+           kind);
+  if (ad_recipe_parse(text, "kind.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());
+  ad_sampler *sampler;
+  if (ad_sampler_create(recipe, NULL, &sampler)) fail_msg("%s", ad_last_error());
+  const ad_sample_model *model = &sampler->model;
+  for (size_t i = 0; i < model->params.count; i++)
+    for (size_t k = 0; k < ad_array_numel(&model->arrays[i]); k++)
+      ad_array_set(&model->arrays[i], k, ad_random_normal(3, i, k));
+  read_tokens(sampler, (const int32_t[]){1, 7, 3}, 3);
+  memcpy(logits, ad_sampler_logits(sampler), 256 * sizeof *logits);
+  ad_sampler_close(sampler);
+  ad_recipe_destroy(recipe);
+}
+
+static void a_users_decoder_is_sampled_as_its_record_says(void **state) {
+  static double logits[2][256];
+  static ad_program_kind own;
+  own = *ad_gpt();
+  own.name = "own";
+  own.sampling.prepare = note_preparing;
+  if (ad_program_register(&own)) fail_msg("%s", ad_last_error());
+  read_kind("gpt", logits[0]);
+  assert_int_equal(prepared, 0);
+  read_kind("own", logits[1]);
+  assert_int_equal(prepared, 1);
+  assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+}
+
 static void refuses(const char *name, const char *from, const ad_sampler_options *options, const char *const *facts) {
   ad_sampler *sampler = NULL;
   assert_int_not_equal(ad_sampler_open(from, options, &sampler), AD_OK);
@@ -261,7 +300,7 @@ static void refuses(const char *name, const char *from, const ad_sampler_options
 }
 
 static void what_does_not_fit_is_refused(void **state) {
-  const char *model = "tests/oracle/fixtures/hf-llama/model";
+  const char *model = "programs/tests/oracle/fixtures/hf-llama/model";
   ad_sampler *sampler = open_sampler("hf-llama", AD_F32, 0, 0);
   int32_t token = 43, chosen;
   assert_int_equal(ad_sampler_choose(sampler, &chosen), AD_INVALID);
@@ -273,7 +312,8 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_int_equal(ad_sampler_read(sampler, &token, 0), AD_INVALID);
   assert_null(ad_sampler_logits(sampler));
   ad_sampler_close(sampler);
-  refuses("no model", "tests/oracle/fixtures", NULL, SAYS_FACTS("tests/oracle/fixtures", "config.json"));
+  refuses("no model", "programs/tests/oracle/fixtures", NULL,
+          SAYS_FACTS("programs/tests/oracle/fixtures", "config.json"));
   refuses("no folder", "no/such/folder", NULL, SAYS_FACTS("no/such/folder", "No such"));
   refuses("temperature", model, &(ad_sampler_options){.size = sizeof(ad_sampler_options), .temperature = -1},
           SAYS_FACTS("-1", "0"));
@@ -283,11 +323,17 @@ static void what_does_not_fit_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(logits_are_those_of_transformers),      cmocka_unit_test(a_part_follows_a_part),
-      cmocka_unit_test(greedy_tokens_are_those_of_generate),   cmocka_unit_test(draws_follow_the_softmax),
-      cmocka_unit_test(draws_are_those_of_the_header),         cmocka_unit_test(wide_parameters_are_wide),
-      cmocka_unit_test(kept_keys_are_of_the_tokens_before),    cmocka_unit_test(logits_in_bf16_are_near),
-      cmocka_unit_test(every_blocks_bias_chooses_its_experts), cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(logits_are_those_of_transformers),
+      cmocka_unit_test(a_part_follows_a_part),
+      cmocka_unit_test(greedy_tokens_are_those_of_generate),
+      cmocka_unit_test(draws_follow_the_softmax),
+      cmocka_unit_test(draws_are_those_of_the_header),
+      cmocka_unit_test(wide_parameters_are_wide),
+      cmocka_unit_test(kept_keys_are_of_the_tokens_before),
+      cmocka_unit_test(logits_in_bf16_are_near),
+      cmocka_unit_test(every_blocks_bias_chooses_its_experts),
+      cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(a_users_decoder_is_sampled_as_its_record_says),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;
   return cmocka_run_group_tests(tests, NULL, NULL);

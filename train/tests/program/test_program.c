@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "allocations.h"
-#include "program/gpt/gpt.h"
+#include "gpt/gpt.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "program/program.h"
@@ -462,6 +462,11 @@ static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   wrong.keys = NULL;
   assert_int_equal(ad_program_register(&wrong), AD_INVALID);
   assert_says("kind->keys", "NULL");
+  ad_program_kind half = kind;
+  half.name = "half";
+  half.sampling.next = ad_gpt()->sampling.next;
+  assert_int_equal(ad_program_register(&half), AD_INVALID);
+  assert_says("half", "sampling.next", "sampling.text", "sampling.kept_count");
   assert_int_equal(ad_program_register(&older), AD_INVALID);
   assert_listed();
   const ad_program_kind *const *kinds = ad_program_kinds();

@@ -1,11 +1,11 @@
-"""Test the table of conventions in docs/pools.md by computing it from the addends of every rank in exact arithmetic."""
+"""Test the table of conventions in programs/docs/pools.md by computing it from the addends of every rank in exact arithmetic."""
 
 import re
 import unittest
 from fractions import Fraction
 from pathlib import Path
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "pools.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "programs" / "docs" / "pools.md"
 ROW = re.compile(r"^\| (\d+), (\d+) \|(.*)\|$", re.M)
 
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "addend/comm.h"
-#include "program/gpt/gpt.h"
+#include "gpt/gpt.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
 #include "program/program.h"

@@ -1,0 +1,58 @@
+/* What programs share that are decoders of text: modules (one, or one for each stage), batch, phases, count and loss.
+ * The object of such a program begins with an ad_text_decoder, so that the functions here take it as their `own`. */
+#ifndef DECODER_TEXT_DECODER_H
+#define DECODER_TEXT_DECODER_H
+#include "decoder/decoder.h"
+#include "decoder/options.h"
+#include "decoder/text_batch.h"
+
+/* The phase of one stage, and the values that it needs and gives: the stream between blocks, and from the first stage
+ * to the last the embedding if it is also the head. */
+typedef struct ad_text_stage {
+  char phase[32], stream[32]; /* stream: the name of the stream that the stage gives */
+  const char *needs[3], *gives[3];
+} ad_text_stage;
+
+typedef struct ad_text_decoder {
+  ad_decoder decoder;
+  int64_t global_batch;
+  ad_text_batch batch;
+  ad_text_stage *stages;
+  ad_bridge **bridges; /* one for each value between stages on different ranks */
+  size_t bridge_count;
+} ad_text_decoder;
+
+/* Adds modules, count, loss and phases to the program. Borrows the options and the branch. */
+ad_status ad_text_decoder_create(ad_text_decoder *text, const ad_decoder_options *options, const ad_branch *branch,
+                                 void *branch_own, double expert_share, ad_program *to) AD_CHECKED;
+void ad_text_decoder_release(ad_text_decoder *text);
+
+/* Functions for the program's record. */
+ad_status ad_text_decoder_open(void *own);
+ad_status ad_text_decoder_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted);
+int ad_text_decoder_has_held_out(const void *own);
+int64_t ad_text_decoder_held_out_samples(const void *own);
+size_t ad_text_decoder_data_bytes(const void *own);
+const ad_array *ad_text_decoder_batch_array(const void *own, size_t index, char *name, size_t size);
+double ad_text_decoder_flops(const void *own, int64_t samples);
+double ad_text_decoder_stage_flops(const void *own, size_t stage, int64_t samples);
+const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size);
+const char *ad_text_decoder_companion(const void *own, size_t index);
+const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
+/* The options of the program begin with an ad_decoder_options. */
+const ad_text_options *ad_text_decoder_text(const void *options, int64_t *vocabulary);
+size_t ad_text_decoder_kept_count(const void *own);
+ad_tensor *ad_text_decoder_next(void *own, ad_tape *t, const ad_continued *from);
+extern const char *const ad_text_decoder_modules[];
+/* Initialises the members of an ad_program_kind that all text decoders share, with the functions above; a program adds
+ * what it has of its own. */
+#define AD_TEXT_DECODER_MEMBERS                                                                                        \
+  .modules = ad_text_decoder_modules, .open = ad_text_decoder_open, .rules.check_files = ad_text_decoder_check_files,  \
+  .data.has_held_out = ad_text_decoder_has_held_out, .data.held_out_samples = ad_text_decoder_held_out_samples,        \
+  .data.bytes = ad_text_decoder_data_bytes, .data.batch_array = ad_text_decoder_batch_array,                           \
+  .data.content = ad_text_decoder_content, .data.companion = ad_text_decoder_companion,                                \
+  .sampling.text = ad_text_decoder_text, .sampling.kept_count = ad_text_decoder_kept_count,                            \
+  .sampling.next = ad_text_decoder_next, .account.flops = ad_text_decoder_flops, .account.fact = ad_text_decoder_fact, \
+  .has_stages = 1, .stage_flops = ad_text_decoder_stage_flops
+
+#endif

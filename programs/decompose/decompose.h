@@ -1,0 +1,73 @@
+/* What the phases of decompose and its record share. */
+#ifndef DECOMPOSE_H
+#define DECOMPOSE_H
+#include "decompose/components.h"
+#include "decoder/encoder.h"
+#include "decompose/sources.h"
+#include "decompose/target.h"
+#include "decompose/model.h"
+#include "decoder/text_batch.h"
+
+enum { AD_POOL_CI, AD_POOL_BLOCKS, AD_POOL_ADV };
+enum { AD_LOSS_FAITHFULNESS, AD_LOSS_STOCHASTIC, AD_LOSS_SPARSITY, AD_LOSS_ADVERSARIAL };
+enum { AD_DECOMPOSE_NAME_SIZE = AD_PARAM_NAME_SIZE + 16, AD_BLOCKS_MAX = 64, AD_SITES_MAX = 512 };
+
+typedef char ad_value_name[AD_DECOMPOSE_NAME_SIZE];
+
+/* What a module has besides its parameters. */
+typedef struct ad_decompose_part {
+  int is_here;
+  size_t first_site, site_count; /* the sites that the module owns; ci and adv have all */
+  ad_target target;
+  ad_text_batch batch;
+  ad_kept_memory *masks; /* two for each of its sites: the mask's numbers, and the numbers of what remains */
+} ad_decompose_part;
+
+/* What the adversary's forward passes share, on one tape. */
+typedef struct ad_adversary {
+  const ad_tape *tape;
+  ad_tensor *tokens, *wanted, *importances, *v[AD_SITES_MAX], *u[AD_SITES_MAX];
+} ad_adversary;
+
+typedef struct ad_decomposition {
+  const ad_decompose_options *options;
+  ad_program_setting setting;
+  int64_t step;
+  ad_site *sites;
+  size_t site_count;
+  int64_t components; /* number of components of all sites */
+  size_t block_count, module_count;
+  ad_decompose_part *parts; /* one for each module */
+  ad_encoder importance;
+  ad_sources sources;
+  ad_adversary adversary;             /* its values in the last microbatch, until its tape is reset */
+  ad_tape *ascent;                    /* the tape of the adversary's ascent steps; NULL: there were none yet */
+  ad_value_name *importances, *v, *u; /* names of values: importances of each block, V and U of each site */
+  const char **lists;                 /* the lists of values that phases need and give, one after another */
+  ad_bridge **bridges;
+  size_t bridge_count;
+} ad_decomposition;
+
+size_t ad_block_of(size_t module);
+size_t ad_module_of_adv(const ad_decomposition *d);
+ad_span ad_sites_of_block(const ad_decomposition *d, size_t block);
+int64_t ad_components_in(const ad_decomposition *d, size_t first_site, size_t count);
+
+/* Reads a step's batch, or a held-out one, for all modules of this rank; `counted` as in ad_program_kind's read. */
+enum { AD_DECOMPOSE_COUNTS = 4 };
+ad_status ad_decompose_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) AD_CHECKED;
+
+/* The adversary's values as constants on another tape. */
+ad_adversary ad_adversary_on(const ad_decomposition *d, ad_tape *t, const ad_adversary *from);
+/* Logits of the target with all sites masked. */
+ad_tensor *ad_decompose_logits(ad_decomposition *d, ad_decompose_part *part, ad_tape *t, ad_tensor *tokens,
+                               ad_mask *masks);
+
+/* Functions of the phases; `own` is an ad_decomposition. */
+ad_status ad_decompose_give_components(void *own, ad_phase_run *at) AD_CHECKED;
+ad_status ad_decompose_give_importances(void *own, ad_phase_run *at) AD_CHECKED;
+ad_status ad_decompose_run_block(void *own, ad_phase_run *at) AD_CHECKED;
+ad_status ad_decompose_run_adversary(void *own, ad_phase_run *at) AD_CHECKED;
+ad_status ad_decompose_climb_after(void *own, ad_phase_run *at) AD_CHECKED;
+
+#endif

@@ -1,0 +1,25 @@
+/* Reads and writes arrays of any float dtype a piece at a time, as f64, so that pieces stay in the first cache. */
+#ifndef DECOMPOSE_PIECES_H
+#define DECOMPOSE_PIECES_H
+#include "addend/array.h"
+
+enum { PIECE = 256 }; /* the most elements of a piece */
+
+/* The size of the piece that begins at element `first` of n. */
+static inline size_t ad_piece_size(size_t first, size_t n) { return n - first < PIECE ? n - first : PIECE; }
+
+static inline char *ad_piece_at(const ad_array *array, size_t first) {
+  return (char *)array->data + first * ad_dtype_size(array->dtype);
+}
+
+/* Reads elements [first, first + n) of the local part. */
+static inline void ad_piece_take(const ad_array *from, size_t first, size_t n, double *piece) {
+  ad_cast(piece, AD_F64, ad_piece_at(from, first), from->dtype, n);
+}
+
+/* Writes elements [first, first + n) of the local part, each rounded once. */
+static inline void ad_piece_put(const ad_array *to, size_t first, size_t n, const double *piece) {
+  ad_cast(ad_piece_at(to, first), to->dtype, piece, AD_F64, n);
+}
+
+#endif

@@ -1,0 +1,15 @@
+/* The program `gpt`: a decoder trained on text. */
+#ifndef GPT_GPT_H
+#define GPT_GPT_H
+#include "decoder/options.h"
+
+typedef struct ad_gpt_options {
+  ad_decoder_options decoder;
+  int64_t d_hidden; /* width inside the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
+} ad_gpt_options;
+
+/* The kind "gpt": one module "model", or one module for each stage of a pipeline; one phase for each module; the loss
+ * is the sum "cross_entropy" divided by the count "tokens". */
+const ad_program_kind *ad_gpt(void);
+
+#endif

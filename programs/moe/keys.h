@@ -1,0 +1,16 @@
+/* The recipe keys of the program `moe` and their checks; needs no tape. */
+#ifndef MOE_KEYS_H
+#define MOE_KEYS_H
+#include "decoder/keys.h"
+#include "moe/moe.h"
+
+enum { AD_MOE_KEY_COUNT = AD_TEXT_DECODER_KEY_COUNT + 12 };
+extern const ad_key ad_moe_keys[AD_MOE_KEY_COUNT];
+
+/* `options` is an ad_moe_options, as in the record's functions. */
+void ad_moe_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                  const ad_complaints *to);
+/* The view on which experts lie, with the default if `sparse` is not given. */
+ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) AD_CHECKED;
+
+#endif

@@ -1,0 +1,23 @@
+/* Reads held-out lines by greedy decoding and counts the characters that were wrong. */
+#ifndef OCR_READING_H
+#define OCR_READING_H
+#include "ocr/batch.h"
+
+/* What reading needs of the program. */
+typedef struct ad_ocr_reader {
+  ad_ocr_batch *batch;
+  /* The logits [batch, seq, 256] of the microbatch whose forward pass ran last. */
+  const ad_array *(*logits)(void *own);
+  void *own;
+  const ad_mesh *mesh; /* mesh of the logits */
+  const ad_forward *forward;
+  ad_comm *comm;
+} ad_ocr_reader;
+
+/* Reads the first options->read lines of the held-out set, and again with blank pictures. On the first rank *out is a
+ * JSON document that the caller frees, with: lines, characters; character_error_rate, blank, held_out_font (null: no
+ * line was drawn in that font), each the edits to the true line over its length; samples, each with text, read, width,
+ * height, and pixels (base64 of a byte each, 0 is paper). Collective over all ranks. */
+ad_status ad_ocr_read_lines(const ad_ocr_reader *reader, char **out) AD_CHECKED;
+
+#endif

@@ -1,9 +1,0 @@
-/* Shows what a decomposition found on held-out text. */
-#ifndef PROGRAM_DECOMPOSE_SHOWING_H
-#define PROGRAM_DECOMPOSE_SHOWING_H
-#include "program/decompose/decompose.h"
-
-/* The `show` of the program's record: `own` is an ad_decomposition. */
-ad_status ad_decompose_show(void *own, const ad_forward *forward, char **out) AD_CHECKED;
-
-#endif
