@@ -76,7 +76,7 @@ endforeach()
 
 add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
-foreach(folder core audit train programs) # builds this folder, those before it, and its tests
+foreach(folder core audit python train programs lab cli) # builds this folder, those before it, and its tests
   add_custom_target(${folder}_tests DEPENDS ${AD_TESTS_OF_${folder}})
 endforeach()
 if(AD_TRAINER AND TARGET addend_cli) # the trainer's tests in Python run the program and load the libraries
@@ -92,8 +92,13 @@ if(TARGET addend_cli)
   endif()
   foreach(source ${scripts})
     get_filename_component(name ${source} NAME_WE)
+    file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${source})
+    string(REGEX REPLACE "/.*" "" folder ${folder})
     add_test(NAME cli/${name} COMMAND bash ${source} $<TARGET_FILE:addend_cli> ${CMAKE_SOURCE_DIR})
-    ad_describe_test(cli/${name} cli 600)
+    ad_describe_test(cli/${name} ${folder} 600)
+    if(TARGET ${folder}_tests)
+      add_dependencies(${folder}_tests addend_cli)
+    endif()
   endforeach()
   foreach(name own_operation report map)
     if(TEST cli/${name})

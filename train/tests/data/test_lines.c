@@ -17,7 +17,7 @@
 #include "base/memory.h"
 #include "addend/random.h"
 #include "files/file.h"
-#include "data/typeset.h"
+#include "data/lines/typeset.h"
 #include "ranks.h"
 
 #define FONT(name) "/usr/share/fonts/truetype/dejavu/DejaVu" name ".ttf"

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "addend/random.h"
-#include "data/font.h"
-#include "data/typeset.h"
+#include "data/lines/font.h"
+#include "data/lines/typeset.h"
 
 /* In FreeType's unit, 1/64 pixel. The margin keeps ink inside the picture when coordinates are rounded to that unit. */
 enum { PIXEL = 64, MARGIN = PIXEL / 2 };

@@ -2,7 +2,7 @@
  * decides which characters are set, and in which font. */
 #ifndef DATA_TYPESET_H
 #define DATA_TYPESET_H
-#include "data/font.h"
+#include "data/lines/font.h"
 
 typedef struct ad_typeset {
   FT_Outline *outlines; /* outlines of the characters that are set */

@@ -1,5 +1,5 @@
 /* Reads a font once into outlines, and gives one outline at a size and a weight. */
-#include "data/font.h"
+#include "data/lines/font.h"
 
 #include <math.h>
 #include <string.h>

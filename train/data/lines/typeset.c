@@ -1,5 +1,5 @@
 /* Sets, turns, moves and draws a line of outlines. */
-#include "data/typeset.h"
+#include "data/lines/typeset.h"
 
 #include <limits.h>
 #include <math.h>

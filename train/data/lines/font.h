@@ -1,7 +1,7 @@
 /* The printable ASCII characters of a font file, as outlines that FreeType draws. typeset.h places them in a picture.
  *
  * No fuzzer feeds this: a font comes from a path that a recipe names, and its bytes are parsed by FreeType, which has
- * fuzzers of its own and is not compiled here, so that a fuzzer would see none of its branches. tests/io/test_lines.c
+ * fuzzers of its own and is not compiled here, so that a fuzzer would see none of its branches. train/tests/data/test_lines.c
  * hands in fonts with changed bytes. */
 #ifndef DATA_FONT_H
 #define DATA_FONT_H

@@ -1,0 +1,25 @@
+/* Replaces lines/ in a build without FreeType: pictures of lines of text cannot be drawn. */
+#include "base/error.h"
+#include "addend/data.h"
+
+static ad_status refuse_drawing(void) {
+  return ad_fail(
+      AD_INVALID,
+      "lines of text are drawn by FreeType, without which this addend was built: run script/setup in addend's "
+      "folder (Debian: libfreetype-dev) and build addend again");
+}
+
+ad_status ad_line_font_check(const ad_line_options *options, const char *path) { return refuse_drawing(); }
+
+ad_status ad_line_data_open(const ad_line_options *options, ad_line_data **out) { return refuse_drawing(); }
+
+ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of, uint64_t index, ad_line *out,
+                            uint8_t *characters, float *picture) {
+  return refuse_drawing();
+}
+
+/* No lines can be open. */
+void ad_line_data_close(ad_line_data *lines) {}
+int64_t ad_line_data_bytes(const ad_line_data *lines) { return 0; }
+uint64_t ad_line_data_checksum(const ad_line_data *lines) { return 0; }
+uint64_t ad_line_data_font_checksum(const ad_line_data *lines) { return 0; }
