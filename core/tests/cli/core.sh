@@ -12,7 +12,8 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 says "$work/joined" "3 ranks" 3
 "$build/example_plain_buffers" >"$work/buffers" || fail "plain buffers: $(cat "$work/buffers")"
 
-# Collectives are measured beside the floor: the rows are of this operation and of no other.
+# Collectives are measured beside the floor: the rows are of this operation and of no other. A build without lab/ has no bench.
+if "$addend" --help | grep -q '^  bench '; then
 "$addend" bench --op all_reduce --ranks 2 --largest 65536 --quick --json >"$work/bench.json" || fail "bench"
 python3 - "$work/bench.json" <<'P' || fail "the bench's document"
 import json, sys
@@ -22,6 +23,10 @@ assert {row["op"] for row in rows} == {"all_reduce"} and {row["dtype"] for row i
 assert all(row["seconds_median"] > 0 and row["floor_seconds"] > 0 for row in rows), rows
 assert document["copy_gbps"] > 0 and document["machine"]["cores"] > 0, document
 P
+else
+  ! "$addend" bench 2>"$work/err" || fail "bench without lab/"
+  says_facts "$work/err" "'bench'" "schedule"
+fi
 "$addend" --completions bash | grep -q 'diff' || fail "completions"
 
 # `addend diff` judges dumps of the example's program: the right one, and one whose loss was divided by each rank's own
