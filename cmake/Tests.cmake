@@ -79,6 +79,9 @@ add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 foreach(folder core audit python train programs lab cli) # builds this folder, those before it, and its tests
   add_custom_target(${folder}_tests DEPENDS ${AD_TESTS_OF_${folder}})
 endforeach()
+if(TARGET addend_cli)
+  add_dependencies(python_tests addend_cli addend)
+endif()
 if(AD_TRAINER AND TARGET addend_cli) # the trainer's tests in Python run the program and load the libraries
   add_dependencies(train_tests addend_cli addend addend_train)
 endif()

@@ -25,7 +25,7 @@ assert document["copy_gbps"] > 0 and document["machine"]["cores"] > 0, document
 P
 else
   ! "$addend" bench 2>"$work/err" || fail "bench without lab/"
-  says_facts "$work/err" "'bench'" "schedule"
+  says_facts "$work/err" bench
 fi
 "$addend" --completions bash | grep -q 'diff' || fail "completions"
 
