@@ -1,5 +1,5 @@
 /* Tests the HTML page of `addend diff`: it needs no other file, and no name in it is read as markup. What a reader sees
- * is tested by audit/tests/cli/map.sh. */
+ * is tested by train/tests/cli/map.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
