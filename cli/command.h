@@ -9,6 +9,8 @@
 
 /* Exit statuses, on which scripts rely. */
 enum { CLI_HOLDS = 0, CLI_ANSWER_IS_NO = 1, CLI_WRONG_CALL = 2, CLI_UNFINISHED = 3 };
+/* The exit status of a command that judged: `holds` as ad_diff and ad_check set it (addend/verdict.h). */
+int ad_cli_answer(int holds);
 
 /* The words that an option takes, one by one; NULL after the last. NULL at once: the option takes other values too. */
 typedef const char *ad_cli_words(int key, int index);

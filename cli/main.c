@@ -20,7 +20,7 @@ static const ad_cli_command *const commands[] = {
 int main(int argc, char **argv) {
   ad_cli_program addend = {
       .name = "addend",
-      .help = "Trains, proves and plans distributed gradients.",
+      .help = "Trains, checks and plans distributed gradients.",
       .example = ad_cli_trainer_part.count ? "check recipes/gpt-dp.yaml --sabotage" : "diff dump/",
       .commands = commands,
       .count = sizeof commands / sizeof *commands,

@@ -129,8 +129,9 @@ static const struct argp diff_argp = {
         "describes them, or folders that have them."
         "\vExample: addend diff --reference one-process.safetensors dump-12/\n"
         "Example: addend diff --json --threads 2 dump-12/\n"
-        "Exit status: 0 every sum is right, 1 one is not or cannot be told, 2 the call or a file is wrong, 3 could not "
-        "finish.",
+        "The first line and the last are the verdict. Exit status: 0 it matches, 1 it does not or cannot be told, 2 "
+        "the "
+        "call or a file is wrong, 3 could not finish.",
 };
 
 static void progress(void *context, const char *what, int64_t done, int64_t of) {
@@ -172,7 +173,7 @@ static int diff(const diff_input *input) {
   free(json);
   if (status) return ad_cli_failed(status);
   if (unprinted) return unprinted;
-  return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
+  return ad_cli_answer(holds);
 }
 
 static int run_diff(int argc, char **argv) {

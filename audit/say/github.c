@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "addend/diff.h"
+#include "addend/verdict.h"
 #include "base/error.h"
 #include "say/told.h"
 #include "files/printed.h"
@@ -63,7 +64,7 @@ static void annotate_dump(FILE *file, const json_t *document, const char *module
   if (strcmp(ad_text_of(document, "verdict"), "right") != 0) return;
   size_t params = json_array_size(json_object_get(document, "params"));
   snprintf(count, sizeof count, "%zu parameter%s: every addend is counted once", params, ad_plural((long long)params));
-  annotate(file, "notice", module, "right", "", count);
+  annotate(file, "notice", module, ad_verdict_words(AD_MATCHES), "", count);
 }
 
 static void annotate_all(FILE *file, const json_t *document, const void *context) {

@@ -1,15 +1,16 @@
-/* Prints the document of a dump as a table. Parameters that are right share one line; those that are wrong share a
- * line if the same is said of them, or have one each. */
+/* Prints the document of a dump as a table, whose first line and last are the verdict. Parameters that are right share one
+ * line; those that are wrong share a line if the same is said of them, or have one each. */
 #include <jansson.h>
 #include <string.h>
 
 #include "addend/diff.h"
+#include "addend/verdict.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "say/told.h"
 #include "files/printed.h"
 
-/* Whether the verdict of a parameter, or of the whole dump, is this one. */
+/* Whether the document's verdict of a parameter, or of the whole dump, is this one: "right", "wrong", "cannot_tell". */
 static int is_judged(const json_t *object, const char *verdict) {
   return !strcmp(ad_text_of(object, "verdict"), verdict);
 }
@@ -89,31 +90,56 @@ static int some_are_alike(const json_t *params) {
   return 0;
 }
 
-static void print_untold(FILE *file, size_t untold, const json_t *params, const ad_paint *paint) {
-  fprintf(file, "%sCANNOT TELL%s: %zu of %zu parameter%s%s\n", paint->open, paint->off, untold, json_array_size(params),
+static ad_verdict_word verdict_of(const json_t *document) {
+  if (is_judged(document, "right")) return AD_MATCHES;
+  return is_judged(document, "cannot_tell") ? AD_CANNOT_TELL : AD_DOES_NOT_MATCH;
+}
+
+static void print_words(FILE *file, const json_t *document, const ad_paint *paint) {
+  ad_verdict_word verdict = verdict_of(document);
+  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_TELL ? paint->open : paint->bad;
+  fprintf(file, "%s%s%s: ", colour, ad_verdict_words(verdict), paint->off);
+}
+
+static void print_doubt(FILE *file, size_t untold, const json_t *params) {
+  fprintf(file, "%zu of %zu parameter%s%s", untold, json_array_size(params),
           ad_plural((long long)json_array_size(params)),
           some_are_alike(params) ? "; give each rank a batch of its own, or --allow-identical where addends are meant "
                                    "to be equal"
                                  : "");
 }
 
-static void print_end(FILE *file, const json_t *document, const ad_paint *paint) {
+static void print_mismatch(FILE *file, size_t wrong, size_t untold, const json_t *params) {
+  if (wrong)
+    fprintf(file, "%zu of %zu parameter%s", wrong, json_array_size(params),
+            ad_plural((long long)json_array_size(params)));
+  else
+    fprintf(file, "the norm");
+  if (untold) fprintf(file, "; of %zu %s it cannot tell", untold, wrong ? "more" : "parameters");
+}
+
+/* Prints the verdict on one dump. */
+static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *params = json_object_get(document, "params");
   size_t wrong = count_judged(params, "wrong"), untold = count_judged(params, "cannot_tell");
-  int right = is_judged(document, "right");
+  print_words(file, document, paint);
+  if (is_judged(document, "right"))
+    fprintf(file, "%zu parameter%s", json_array_size(params), ad_plural((long long)json_array_size(params)));
+  else if (is_judged(document, "cannot_tell"))
+    print_doubt(file, untold, params);
+  else
+    print_mismatch(file, wrong, untold, params);
   fprintf(file, "\n");
-  if (is_judged(document, "cannot_tell")) {
-    print_untold(file, untold, params, paint);
-    return;
-  }
-  fprintf(file, "%s%s%s", right ? paint->good : paint->bad, right ? "right" : "WRONG", paint->off);
-  if (wrong)
-    fprintf(file, ": %zu of %zu parameter%s", wrong, json_array_size(params),
-            ad_plural((long long)json_array_size(params)));
-  else if (!right)
-    fprintf(file, ": the norm");
-  if (untold) fprintf(file, "; of %zu %s it cannot tell", untold, wrong ? "more" : "parameters");
-  fprintf(file, "\n");
+}
+
+/* Prints the verdict on the dump of several modules. */
+static void print_verdict_of_modules(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *modules = json_object_get(document, "modules");
+  const char *counted = is_judged(document, "right")         ? "right"
+                        : is_judged(document, "cannot_tell") ? "cannot_tell"
+                                                             : "wrong";
+  print_words(file, document, paint);
+  fprintf(file, "%zu of %zu modules\n", count_judged(modules, counted), json_array_size(modules));
 }
 
 static void print_dump(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
@@ -121,27 +147,18 @@ static void print_dump(FILE *file, const json_t *document, int alone, const ad_p
   print_params(file, document, alone, paint);
   print_norm(file, document, paint);
   print_messages(file, document, paint);
-  print_end(file, document, paint);
+  fprintf(file, "\n");
 }
 
 static void print_modules(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
   const json_t *modules = json_object_get(document, "modules"), *module;
   size_t i;
-  int right = is_judged(document, "right"), untold = is_judged(document, "cannot_tell");
   json_array_foreach(modules, i, module) {
     fprintf(file, "%s`%s`%s: ", paint->bold, ad_text_of(module, "module"), paint->off);
     print_dump(file, module, alone, paint);
+    print_verdict(file, module, paint);
     fprintf(file, "\n");
   }
-  fprintf(file, "%s%s%s: %zu of %zu modules\n",
-          right    ? paint->good
-          : untold ? paint->open
-                   : paint->bad,
-          right    ? "right"
-          : untold ? "CANNOT TELL"
-                   : "WRONG",
-          paint->off, right ? json_array_size(modules) : count_judged(modules, untold ? "cannot_tell" : "wrong"),
-          json_array_size(modules));
 }
 
 /* Prints the command that explains what was found: "addend explain PAGE ...". */
@@ -163,11 +180,13 @@ typedef struct printing {
 
 static void print(FILE *file, const json_t *document, const void *context) {
   const printing *how = context;
-  if (json_object_get(document, "modules"))
-    print_modules(file, document, how->alone, how->paint);
-  else
-    print_dump(file, document, how->alone, how->paint);
+  int has_modules = json_object_get(document, "modules") != NULL;
+  void (*verdict)(FILE *, const json_t *, const ad_paint *) = has_modules ? print_verdict_of_modules : print_verdict;
+  verdict(file, document, how->paint);
+  fprintf(file, "\n");
+  (has_modules ? print_modules : print_dump)(file, document, how->alone, how->paint);
   print_pages(file, document, how->paint);
+  verdict(file, document, how->paint);
 }
 
 ad_status ad_diff_table(const char *json, ad_text_style style, char **out) {

@@ -25,6 +25,8 @@ static int unwritten(int error) {
   return CLI_UNFINISHED;
 }
 
+int ad_cli_answer(int holds) { return ad_verdict_status(holds ? AD_MATCHES : AD_DOES_NOT_MATCH); }
+
 int ad_cli_print(const char *text) {
   size_t length = strlen(text);
   int ends = !length || text[length - 1] == '\n';

@@ -40,7 +40,7 @@ typedef struct named {
 static const struct argp_option check_options[] = {
     {"json", KEY_JSON, 0, 0, "Print one JSON document on standard output", 0},
     {"reference", KEY_REFERENCE, "FILE", 0, "Compare with what --write-reference wrote, without one process", 0},
-    {"sabotage", KEY_SABOTAGE, 0, 0, "Plant mistakes in the collectives of the backward", 0},
+    {"sabotage", KEY_SABOTAGE, 0, 0, "Try mutants: mistakes in the collectives of the backward", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Stop processes that have not ended by then, and show where they are", 0},
     {"write-reference", KEY_WRITE_REFERENCE, "FILE", 0, "Run one process alone, and write what it computes", 0},
     {0},
@@ -55,7 +55,7 @@ static const struct argp_option matrix_options[] = {
     {"jobs", KEY_JOBS, "N", 0, "Cells at the same time (1); each has as many processes as its layout has ranks", 0},
     {"json", KEY_JSON, 0, 0, "--format json", 0},
     {"known", KEY_KNOWN, "FILE", 0,
-     "What is known and accepted, planted mistakes that are not noticed too: only what is not in it makes the exit "
+     "What is known and accepted, mutants that survived too: only what is not in it makes the exit "
      "status 1 or 3",
      0},
     {"layout", KEY_LAYOUT, "SIZES", 0,
@@ -64,7 +64,7 @@ static const struct argp_option matrix_options[] = {
     {"minutes", KEY_MINUTES, "N", 0,
      "Begin no further cell after so long; if some are left, they are not tried, and the exit status is 3", 0},
     {"plant", KEY_PLANT, 0, 0,
-     "Plant mistakes in cells that match: rules of plans, hooks and collectives; say which are not noticed", 0},
+     "Try mutants of cells that match: rules of plans, hooks and collectives; report which survive", 0},
     {"reproduce", KEY_REPRODUCE, "FOLDER", 0, "Write, for each bug, a program that shows it without addend", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Stop a cell that has not ended by then (120)", 0},
     {"write-known", KEY_WRITE_KNOWN, "FILE", 0, "Write what was found as a file for --known", 0},

@@ -711,6 +711,8 @@ static void checks(void **state) {
   refused(ad_check_on(comm, recipe, NULL, &holds, NULL), "json", "NULL");
   refused(ad_check_table(NULL, AD_PLAIN_TEXT, &text), "json", "NULL");
   refused(ad_check_table("{}", AD_PLAIN_TEXT, NULL), "out", "NULL");
+  refused(ad_check_list(NULL, AD_PLAIN_TEXT, &text), "json", "NULL");
+  refused(ad_check_list("{}", AD_PLAIN_TEXT, NULL), "out", "NULL");
 }
 
 static void constants(void **state) {

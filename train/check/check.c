@@ -76,7 +76,7 @@ static ad_status print_document(const ad_findings *findings, char **json) {
   json_t *document = ad_findings_document(findings);
   char *text = document ? ad_json_dumps(document) : NULL;
   json_decref(document);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the proof");
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the check");
   *json = text;
   return AD_OK;
 }
@@ -130,12 +130,12 @@ static ad_status check_with(const ad_recipe *recipe, const ad_check_options *opt
 static ad_status check_options(const ad_check_options *options) {
   if (ad_environment_text("ADDEND_DUMP"))
     return ad_fail(AD_INVALID,
-                   "ADDEND_DUMP is set, but a proof takes each step several times: unset ADDEND_DUMP; addend "
-                   "check --dump writes the gradients of a proof, addend train --dump-step dumps a step");
+                   "ADDEND_DUMP is set, but a check takes each step several times: unset ADDEND_DUMP; addend "
+                   "check --dump writes the gradients of a check, addend train --dump-step dumps a step");
   if (options->steps < 0)
     return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
   if (options->sabotage_count < 0)
-    return ad_fail(AD_INVALID, "the number of mistakes to draw (--sabotage=N) is %lld: it must be 0 (all) or more",
+    return ad_fail(AD_INVALID, "the number of mutants to draw (--sabotage=N) is %lld: it must be 0 (all) or more",
                    (long long)options->sabotage_count);
   if (options->directional && options->dump)
     return ad_fail(
@@ -145,7 +145,7 @@ static ad_status check_options(const ad_check_options *options) {
       (options->sabotage || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
     return ad_fail(
         AD_INVALID,
-        "--directional always takes one step in f64, without mistakes: leave out --sabotage, --steps and --dtype");
+        "--directional always takes one step in f64, without mutants: leave out --sabotage, --steps and --dtype");
   return AD_OK;
 }
 
@@ -246,10 +246,9 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
                    ad_recipe_mesh_text(recipe, mesh, sizeof mesh), (long long)needed, ad_plural(needed),
                    (long long)ad_comm_size(comm), ad_comm_size(comm) == 1 ? "was" : "were");
   if (options->sabotage)
-    return ad_fail(
-        AD_INVALID,
-        "sabotage starts ranks of its own for every planted mistake, so it does not run under mpirun or srun: "
-        "run addend check --sabotage without them, on one machine");
+    return ad_fail(AD_INVALID,
+                   "--sabotage starts ranks of its own for every mutant, so it does not run under mpirun or srun: "
+                   "run addend check --sabotage without them, on one machine");
   return AD_OK;
 }
 

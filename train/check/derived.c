@@ -293,8 +293,7 @@ static ad_status take_mended_step(void *context) {
   AD_TRY(take_recorded_step(context));
   return recorded->planting->fired
              ? AD_OK
-             : ad_fail(AD_INVALID,
-                       "the step with the mistake did not reach the transition in which the mistake is planted");
+             : ad_fail(AD_INVALID, "the mutant's step did not reach the transition that the mutation changes");
 }
 
 ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) {
@@ -339,7 +338,7 @@ ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) 
     snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_last_error());
   } else if (!sabotage->planting.fired) {
     snprintf(sabotage->message, sizeof sabotage->message,
-             "the step with the mistake did not reach the transition in which the mistake is planted");
+             "the mutant's step did not reach the transition that the mutation changes");
   } else {
     const char *why = why_same_program(&sabotage->planting);
     int is_idle = 0;

@@ -255,15 +255,15 @@ static json_t *own_document(const ad_proof *proof) {
 
 const char *ad_findings_reason(const ad_findings *findings) {
   if (!findings->proof->counted)
-    return "nothing was counted: every gradient is zero in both, which proves nothing about sums; "
+    return "nothing was counted: every gradient is zero in both, which shows nothing about sums; "
            "data.valid or the text leaves no token";
   if (findings->proof->complete && ad_proof_passes(findings->proof, findings->options->directional) &&
       !ad_proof_reached(findings->proof, findings->options->directional))
-    return "no gradient reached any parameter: every gradient is zero in both, which proves nothing about sums; the "
+    return "no gradient reached any parameter: every gradient is zero in both, which shows nothing about sums; the "
            "loss depends on no parameter, is multiplied by 0, or has no label that counts";
   const ad_sabotages *sabotages = findings->sabotages;
   if (sabotages && !ad_sabotages_effective(sabotages) && !ad_sabotages_untried(sabotages, 0))
-    return "no mistake could be planted that changes a number, which proves nothing about the check";
+    return "no mutant changes a number, which shows nothing about what the check notices";
   return NULL;
 }
 

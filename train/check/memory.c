@@ -88,7 +88,7 @@ ad_status ad_proof_fits(const ad_proof_job *jobs, size_t count, const char *root
     if (all(&needs) > all(&most)) most = needs;
   }
   snprintf(what, sizeof what,
-           "the proof (its ranks %zu MiB, whole gradients on each %zu MiB, the reference %zu MiB) needs",
+           "the check (its ranks %zu MiB, whole gradients on each %zu MiB, the reference %zu MiB) needs",
            most.ranks >> 20, most.whole >> 20, most.reference >> 20);
   return ad_memory_fits(root, what, all(&most));
 }

@@ -26,7 +26,7 @@ ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) {
   size_t count = 0;
   AD_TRY(count_params(recipe, &count));
   ad_proof *proof = mmap(NULL, proof_bytes(count), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (proof == MAP_FAILED) return ad_fail(AD_MEMORY, "no memory for the proof of %zu parameters", count);
+  if (proof == MAP_FAILED) return ad_fail(AD_MEMORY, "no memory for the check of %zu parameters", count);
   proof->param_count = count;
   *out = proof;
   return AD_OK;

@@ -59,7 +59,7 @@ static size_t draw(ad_sabotage *list, size_t count, size_t take, uint64_t seed) 
 static ad_status map(size_t count, ad_sabotages **out) {
   size_t bytes = sizeof(ad_sabotages) + count * sizeof(ad_sabotage);
   ad_sabotages *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) return ad_fail(AD_MEMORY, "no memory for %zu planted mistakes", count);
+  if (shared == MAP_FAILED) return ad_fail(AD_MEMORY, "no memory for %zu mutants", count);
   shared->bytes = bytes;
   *out = shared;
   return AD_OK;

@@ -393,8 +393,7 @@ static ad_status try_nothing(trials *t) {
   if (sabotage.caught == AD_CAUGHT_NONE) return AD_OK;
   return ad_fail(
       AD_INVALID,
-      "the proof fails when it is repeated without a mistake, so its failure with a planted mistake would mean "
-      "nothing");
+      "the check fails when it is repeated without a mutation, so its failure with a mutant would mean nothing");
 }
 
 /* ---- trying all mistakes ---- */

@@ -14,11 +14,12 @@ enum {
   KEY_SABOTAGE = 'S',
   KEY_OUT = 'o',
   KEY_SEED = 'r',
+  KEY_ALL = 'a',
   KEY_DUMP = 'f'
 };
 
 static const struct argp_option options[] = {
-    {"steps", KEY_STEPS, "N", 0, "Prove N steps; the reference restarts each from the distributed state (default 2)",
+    {"steps", KEY_STEPS, "N", 0, "Check N steps; the reference restarts each from the distributed state (default 2)",
      0},
     {"dtype", KEY_DTYPE, "DTYPE", 0, "f64 (default), f32, or recipe: the recipe's own contract", 0},
     {"directional", KEY_DIRECTIONAL, NULL, 0,
@@ -26,11 +27,14 @@ static const struct argp_option options[] = {
      "takes it along",
      0},
     {"sabotage", KEY_SABOTAGE, "N", OPTION_ARG_OPTIONAL,
-     "Then plant mistakes and say what caught each: those derived from the program (N of them, drawn; all without N) "
-     "and "
-     "the known ones",
+     "Then try mutants, copies of the program with a mistake made on purpose, and report how many the check kills: "
+     "those derived from the program (N of them, drawn; all without N) and known bugs",
      0},
     {"seed", KEY_SEED, "S", 0, "Seed of the draw of --sabotage=N (default 1)", 0},
+    {"all", KEY_ALL, NULL, 0,
+     "Print a row for each parameter and each mutant; without this option, only for what does not match and for "
+     "mutants that survived",
+     0},
     {"dump", KEY_DUMP, "FOLDER", 0,
      "Write there what each step starts from and its gradients, as safetensors (audit/docs/dumps.md)", 0},
     {"out", KEY_OUT, "FILE", 0, "Also write the JSON document there; runs/NAME/check.json is shown in NAME's report",
@@ -41,6 +45,7 @@ static const struct argp_option options[] = {
 typedef struct check_input {
   ad_cli_recipe_options recipe;
   ad_check_options check;
+  int all;
   const char *out;
 } check_input;
 
@@ -74,6 +79,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_SEED:
       input->check.sabotage_seed = (uint64_t)ad_cli_parse_number(argument, "--seed", 1, state);
       return 0;
+    case KEY_ALL:
+      return input->all = 1, 0;
     case KEY_DUMP:
       return input->check.dump = argument, 0;
     case KEY_OUT:
@@ -88,11 +95,12 @@ static const struct argp check_argp = {
     .parser = parse,
     .args_doc = "RECIPE",
     .doc =
-        "Proves the distributed gradient of a recipe, parameter by parameter, against one process on the same global "
-        "batch."
+        "Compares the distributed gradient of a recipe, parameter by parameter, with that of one process on the same "
+        "global batch. The first line and the last are the verdict."
         "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --sabotage\n"
-        "Exit status: 0 proven, 1 not proven, nothing to prove or a sabotage survived, 2 wrong call or recipe, "
-        "3 could not finish.",
+        "Exit status: 0 it matches, 1 it does not, nothing was checked, or it cannot be told since a mutant survived, "
+        "2 "
+        "wrong call or recipe, 3 could not finish.",
     .children = ad_cli_recipe_children,
 };
 
@@ -100,11 +108,11 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
   ad_cli_progress("check", done, of, what);
 }
 
-static int print(const char *json, int as_json) {
+static int print(const char *json, const check_input *input) {
   char *table;
-  if (as_json) return ad_cli_print(json);
-  ad_status status =
-      ad_check_table(json, ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT, &table);
+  if (input->recipe.json) return ad_cli_print(json);
+  ad_text_style style = ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
+  ad_status status = input->all ? ad_check_list(json, style, &table) : ad_check_table(json, style, &table);
   if (status) return ad_cli_failed(status);
   int printed = ad_cli_print(table);
   free(table);
@@ -112,14 +120,14 @@ static int print(const char *json, int as_json) {
 }
 
 static int deliver(const char *json, const check_input *input) {
-  int unwritten = input->out ? ad_cli_write("the proof", json, input->out) : CLI_HOLDS;
-  return unwritten ? unwritten : print(json, input->recipe.json);
+  int unwritten = input->out ? ad_cli_write("the check's document", json, input->out) : CLI_HOLDS;
+  return unwritten ? unwritten : print(json, input);
 }
 
 static int check(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json;
-  ad_cli_on_request(SIG_DFL); /* a proof that is stopped has nothing to write */
+  ad_cli_on_request(SIG_DFL); /* a check that is stopped has nothing to write */
   ad_cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check(recipe, &input->check, &holds, &json);
   ad_cli_progress_end();
@@ -127,7 +135,7 @@ static int check(const ad_recipe *recipe, const check_input *input) {
   int undelivered = deliver(json, input);
   free(json);
   if (undelivered) return undelivered;
-  return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
+  return ad_cli_answer(holds);
 }
 
 /* Runs the check as a rank that mpirun, srun or `addend run` started; the first rank has the document. */
@@ -141,7 +149,7 @@ static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
   ad_cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check_on(comm, recipe, &input->check, &holds, &json);
   ad_cli_progress_end();
-  int result = status ? ad_cli_failed(status) : holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
+  int result = status ? ad_cli_failed(status) : ad_cli_answer(holds);
   int undelivered = json ? deliver(json, input) : CLI_HOLDS;
   free(json);
   ad_comm_close(comm);
@@ -159,6 +167,7 @@ static int run_check(int argc, char **argv) {
   return result;
 }
 
-const ad_cli_command ad_cli_check = {"check", run_check,
-                                     "prove the distributed gradient against one process; --sabotage proves the proof",
-                                     &check_argp, check_word};
+const ad_cli_command ad_cli_check = {
+    "check", run_check,
+    "compare the distributed gradient with that of one process; --sabotage shows what the check notices", &check_argp,
+    check_word};

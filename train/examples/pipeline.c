@@ -129,7 +129,9 @@ static int on_each_rank(ad_comm *world, void *table) {
   ad_status status = subtract(&r, table);
   if (status) ad_comm_fail(world, status, ad_last_error());
   for (int i = 0; i < WEIGHTS_MAX; i++) apart += fabs(r.gradient[r.stage][i]);  // a NaN would stay in the sum
-  if (!status) printf("stage %d: %s, %.1e apart\n", r.stage, apart < 1e-12 ? "proven" : "NOT PROVEN", apart);
+  if (!status)
+    printf("stage %d: %s, %.1e apart\n", r.stage, apart < 1e-12 ? "matches one process" : "DOES NOT MATCH one process",
+           apart);
   for (int m = 0; m < MICROBATCHES; m++) ad_tape_destroy(r.cells[m].tape);
   ad_comm_close(r.alone);  // frees the arrays too
   return status || !(apart < 1e-12);

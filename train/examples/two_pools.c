@@ -118,7 +118,7 @@ static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64
   return AD_OK;
 }
 
-/* Registers the program, runs `check` with all planted mistakes in f64, and prints the report. */
+/* Registers the program, runs `check` with all mutants in f64, and prints the report. */
 static ad_status prove(void) {
   static const char *const modules[] = {"producer", "consumer", NULL};
   static const ad_program_kind kind = {.size = sizeof kind,
@@ -136,8 +136,8 @@ static ad_status prove(void) {
   AD_TRY(ad_program_register(&kind));
   AD_TRY(ad_recipe_parse(recipe_text, "two_pools.yaml", wide, 2, &recipe));
   ad_status status = ad_check(recipe, &options, &holds, &json);
-  if (!status) status = ad_check_table(json, AD_PLAIN_TEXT, &table);
-  if (!status) fputs(table, stdout); /* its last line is the verdict */
+  if (!status) status = ad_check_list(json, AD_PLAIN_TEXT, &table);
+  if (!status) fputs(table, stdout); /* its first line and its last are the verdict */
   free(json);
   free(table);
   ad_recipe_destroy(recipe);

@@ -116,20 +116,27 @@ function lastLineWith(run, key) {
   return [...run.metrics].reverse().find((line) => isNumber(line[key]));
 }
 
-/* {holds: true, false or null where there is no proof, words, context}. A reason is given where there was nothing to prove. */
+/* The verdict in the words of the commands (core/include/addend/verdict.h). */
+function verdictWords(check, holds) {
+  if (holds) return 'matches';
+  if (check.reason) return check.summary && check.summary.pass ? 'cannot tell' : 'not checked';
+  const fails = [check.summary, check.own_dtypes, check.directional].some((part) => part && part.pass === false);
+  return fails ? 'does not match' : 'cannot tell';
+}
+
+/* {holds: true, false or null where there is no check, words, context}. A reason is given where there was nothing to check. */
 function verdict(run) {
   const check = run.check;
   if (!check) return {holds: null, words: 'none', context: run.broken && run.broken['check.json'] ? 'check.json is broken' : 'no check.json'};
   const holds = check.holds === undefined ? Boolean(check.summary && check.summary.pass) : check.holds;
-  const words = holds ? 'holds' : check.reason ? 'nothing proven' : 'does not hold';
-  return {holds, words, context: verdictContext(check, holds)};
+  return {holds, words: verdictWords(check, holds), context: verdictContext(check, holds)};
 }
 
 function verdictContext(check, holds) {
   if (check.reason) return check.reason;
   const failed = check.params.filter((param) => !paramHolds(param)).length;
   if (failed) return `${failed} of ${plural(check.params.length, 'parameter')} wrong`;
-  if (check.survivors) return `${plural(check.survivors, 'planted mistake')} survived`;
+  if (check.survivors) return `${plural(check.survivors, 'mutant')} survived`;
   if (check.params.length && check.directional && check.directional.pass === false) return 'the gradient is not the slope of the loss';
   if (!holds) return 'see below';
   if (check.directional && !check.params.length) return `directional, error ${error(check.directional.rel_err)}`;
@@ -139,12 +146,12 @@ function verdictContext(check, holds) {
 
 /* The tiles of a run: {title, value, context, tone}. Titles are true of all `runs`. */
 function tilesOf(run, runs = [run]) {
-  return [proofTile(run), lossTile(run), heldOutTile(run), speedTile(run, runs), ranksTile(run)];
+  return [checkTile(run), lossTile(run), heldOutTile(run), speedTile(run, runs), ranksTile(run)];
 }
 
-function proofTile(run) {
+function checkTile(run) {
   const {holds, words, context} = verdict(run);
-  return {title: 'Proof', value: words, context, tone: holds === null ? 'quiet' : holds ? 'good' : 'bad'};
+  return {title: 'Check', value: words, context, tone: holds === null ? 'quiet' : holds ? 'good' : 'bad'};
 }
 
 /* Lines whose loss is that of a batch: where no token counted there is none. */
@@ -864,7 +871,7 @@ function timeAxis(longest) {
   return svg;
 }
 
-/* ---- the proof ---- */
+/* ---- the check ---- */
 
 function paramHolds(param) {
   return isNumber(param.max_rel_err) && param.max_rel_err <= param.bound && param.replicas_equal === true &&
@@ -1104,22 +1111,22 @@ function usedTable({used}) {
   return table(columns, used || []);
 }
 
-function drawProof(run) {
+function drawCheck(run) {
   const check = run.check;
-  if (!check) return missingFile(run, 'check.json', 'This proves the gradients of the same recipe:', checkCommand(run));
+  if (!check) return missingFile(run, 'check.json', 'This checks the gradients of the same recipe:', checkCommand(run));
   return [verdictLine(run), otherMesh(run), make('div', {class: 'box'}, drawParams(check)), drawMistakes(check)];
 }
 
 function verdictLine(run) {
   const check = run.check, {holds, words} = verdict(run);
-  const answer = check.reason ? 'Nothing is proven.' : `It ${words}.`;
+  const answer = `${words[0].toUpperCase()}${words.slice(1)}.`;
   const who = `${plural(check.params.length, 'parameter')} on ${plural(check.world, 'rank')} (${meshText(check.mesh)})`;
-  const sentence = ` ${who} ${provenHow(check)}, in ${check.dtype}, ${plural(check.steps, 'step')}.`;
+  const sentence = ` ${who} ${checkedHow(check)}, in ${check.dtype}, ${plural(check.steps, 'step')}.`;
   const reason = check.reason && ` The reason: ${check.reason}.`;
   return make('p', {}, make('b', {class: holds ? 'good' : 'bad'}, answer), sentence, reason, ownDtypes(check));
 }
 
-function provenHow({directional, params}) {
+function checkedHow({directional, params}) {
   if (!directional || params.length) return 'against one process on the same batch';
   const numbers = `error ${error(directional.rel_err)}, bound ${error(directional.bound)}`;
   return `along one random direction, against the loss's difference quotient (${numbers})`;
@@ -1131,8 +1138,8 @@ const countsNothing = (check) => check.summary.counted === 0 || check.summary.re
 function ownDtypes(check) {
   const own = check.own_dtypes;
   if (!own) return null;
-  if (countsNothing(check)) return ' In its own dtypes nothing is proven either.';
-  const holds = own.pass ? 'holds' : 'does not hold', share = short(100 * own.worst_share_of_bound);
+  if (countsNothing(check)) return ' In its own dtypes nothing is checked either.';
+  const holds = own.pass ? 'matches' : 'does not match', share = short(100 * own.worst_share_of_bound);
   return ` And in its own dtypes the recipe ${holds}: ${own.param} comes to ${share} % of what rounding allows.`;
 }
 
@@ -1140,9 +1147,9 @@ function ownDtypes(check) {
 const axesOf = (mesh) => (mesh && typeof mesh === 'object' ? Object.values(mesh).join('; ') : mesh);
 
 function otherMesh(run) {
-  const proven = meshText(run.check.mesh), ran = run.run && meshText(run.run.mesh);
+  const checked = meshText(run.check.mesh), ran = run.run && meshText(run.run.mesh);
   if (!ran || axesOf(run.check.mesh) === axesOf(run.run.mesh)) return null;
-  return make('p', {class: 'bad'}, `The proof is of another mesh than this run's: ${proven}, not ${ran}.`);
+  return make('p', {class: 'bad'}, `The check is of another mesh than this run's: ${checked}, not ${ran}.`);
 }
 
 function drawParams(check) {
@@ -1173,7 +1180,7 @@ function byLayer(params) {
 
 function layerFold(layer, params, check) {
   const worst = Math.max(...params.map((param) => param.max_rel_err));
-  const words = countsNothing(check) ? 'nothing proven' : `worst error ${error(worst)}`;
+  const words = countsNothing(check) ? 'not checked' : `worst error ${error(worst)}`;
   return fold([make('b', {}, layer), `: ${plural(params.length, 'parameter')}, ${words}`], table(heldColumns, params));
 }
 
@@ -1193,17 +1200,17 @@ const columnsNamed = (...keys) => keys.map((key) => paramColumns[key]);
 const failedColumns = columnsNamed('name', 'ratio', 'error', 'bound', 'copies', 'cause', 'over', 'step', 'layout', 'storage');
 const heldColumns = columnsNamed('name', 'ratio', 'error', 'bound', 'over', 'layout', 'storage');
 
-/* ---- mistakes, planted ---- */
+/* ---- mutants ---- */
 
 const CAUGHT = {
-  type: 'refused by type', number: 'caught by number', protocol: 'stopped by protocol', plan: 'not as planned', no_effect: 'without effect', none: 'survived',
+  type: 'killed by type', number: 'killed by number', protocol: 'killed by protocol', plan: 'killed by plan', no_effect: 'without effect', none: 'survived',
 };
 
 const says = (mistake) => mistake.message || causeWords(mistake);
 
 function drawMistakes(check) {
   const mistakes = check.sabotage;
-  if (!mistakes) return make('p', {class: 'quiet'}, 'No mistake was planted: ', code('addend check --sabotage'), ' does that.');
+  if (!mistakes) return make('p', {class: 'quiet'}, 'No mutant was tried: ', code('addend check --sabotage'), ' does that.');
   const derived = mistakes.filter((mistake) => mistake.derived), known = mistakes.filter((mistake) => !mistake.derived);
   const folds = [drawMap(derived, check.coverage), drawKnown(known), drawNotPlanted(check.not_planted || [])];
   return make('div', {class: 'box folds'}, drawSurvivors(mistakes), folds);
@@ -1211,15 +1218,15 @@ function drawMistakes(check) {
 
 function drawSurvivors(mistakes) {
   const survivors = mistakes.filter((mistake) => mistake.caught_by === 'none');
-  const none = make('b', {class: 'good'}, 'No planted mistake survived');
+  const none = make('b', {class: 'good'}, 'No mutant survived');
   if (!survivors.length) return make('p', {}, none, `, of ${count(mistakes.length)}.`);
   const columns = knownColumns.filter((column) => !column.onlyCaught);
-  return [make('h3', {class: 'bad'}, `${plural(survivors.length, 'planted mistake')} survived`), table(columns, survivors)];
+  return [make('h3', {class: 'bad'}, `${plural(survivors.length, 'mutant')} survived`), table(columns, survivors)];
 }
 
 const knownColumns = [
-  {title: 'mistake', className: 'mistake', cell: (mistake) => code(mistake.name)},
-  {title: 'caught by', onlyCaught: true, className: 'name', cell: (mistake) => CAUGHT[mistake.caught_by] || mistake.caught_by},
+  {title: 'mutant', className: 'mistake', cell: (mistake) => code(mistake.name)},
+  {title: 'killed by', onlyCaught: true, className: 'name', cell: (mistake) => CAUGHT[mistake.caught_by] || mistake.caught_by},
   {title: 'parameter', className: 'name', onlyCaught: true, cell: (mistake) => mistake.param || NONE},
   {title: 'ratio', number: true, onlyCaught: true, cell: (mistake) => short(mistake.ratio)},
   {title: 'what the check says', className: 'says', cell: (mistake) => says(mistake) || NONE},
@@ -1227,14 +1234,14 @@ const knownColumns = [
 
 function drawKnown(known) {
   if (!known.length) return null;
-  return fold(make('h3', {}, `Known mistakes that are no transition: ${count(known.length)}`), table(knownColumns, known));
+  return fold(make('h3', {}, `Known bugs that are no transition: ${count(known.length)}`), table(knownColumns, known));
 }
 
 function drawNotPlanted(list) {
   if (!list.length) return null;
-  const name = {title: 'mistake', className: 'name', cell: (own) => code(own.name)};
+  const name = {title: 'mutant', className: 'name', cell: (own) => code(own.name)};
   const columns = [name, {title: 'why', cell: (own) => own.why}];
-  return fold(make('h3', {}, `Not planted, for they would change nothing here: ${count(list.length)}`), table(columns, list));
+  return fold(make('h3', {}, `Not tried, for they would change nothing here: ${count(list.length)}`), table(columns, list));
 }
 
 function drawMap(derived, coverage) {
@@ -1361,7 +1368,7 @@ function drawParts(run) {
   return [
     section('What follows the prompts', () => drawSamples(run)),
     section('An early and a late step', () => drawTimeline(run)),
-    section('The proof', () => drawProof(run)),
+    section('The check', () => drawCheck(run)),
     section('The recipe', () => drawRecipe(run)),
     section('Where it comes from', () => drawProvenance(run)),
   ];

@@ -8,7 +8,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 python3 "$source/audit/tests/cli/diff_cases.py" "$addend" "$work"
 
-# The table has one line for all right parameters, one for each group with the same verdict, and the answer.
+# The table has one line for all right parameters, one for each group with the same verdict, and the verdict before and after them.
 cd "$work"
 PYTHONPATH=$source/audit/tests/cli python3 - <<'P'
 from dumps import Job, Param
@@ -26,13 +26,14 @@ status=0
 [ $status -eq 1 ] || fail "exit $status, not 1"
 [ ! -s err ] || fail "nothing on standard error: $(cat err)"
 rows() { sed -nE 's/^  (ok|BAD|note) +.*/\1/p' "$1" | xargs; } # argument: table; the verdicts of its lines
-[ "$(rows table.txt)" = "ok BAD note" ] && [ "$(wc -l <table.txt)" -eq 8 ] || { cat table.txt >&2; fail "the table"; }
+[ "$(rows table.txt)" = "ok BAD note" ] && [ "$(wc -l <table.txt)" -eq 10 ] || { cat table.txt >&2; fail "the table"; }
 says table.txt "6 ranks" "dp=3 tp=2" "1 microbatch" "step 3" "6 addends" "6 sums"
 says table.txt "2 parameters"
 says table.txt BAD dp 1/3
 says table.txt 0.333333 head layer.bias
-says table.txt WRONG "1 of" "3 parameters"
-[ "$(tail -n 1 table.txt | grep -o 'addend explain .*')" = "addend explain averaged" ] || fail "the page that says more"
+says table.txt "NOT MATCH" "1 of" "3 parameters"
+[ "$(head -n 1 table.txt)" = "$(tail -n 1 table.txt)" ] || fail "the first line and the last are one verdict"
+[ "$(tail -n 2 table.txt | grep -o 'addend explain .*')" = "addend explain averaged" ] || fail "the page that says more"
 grep -q '^  BAD  head  ' table.txt || fail "the parameter"
 
 # Equal lines become one; --all prints each. GitHub annotations use the same groups.

@@ -875,7 +875,7 @@ assert told.returncode == 1 and "  ??   v" in told.stdout and "CANNOT TELL: 2 of
     "--allow-identical where addends are meant to be equal\n" in told.stdout, told.stdout
 judged(alike, counts=fourth)
 told = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
-assert told.returncode == 1 and "WRONG: 1 of 2 parameters; of 1 more it cannot tell" in told.stdout, told.stdout
+assert told.returncode == 1 and "DOES NOT MATCH: 1 of 2 parameters; of 1 more it cannot tell" in told.stdout, told.stdout
 
 # Sums that are still partial, and sums that no rank has.
 part = Job("dp=3 tp=2", [Param("w", [10])])

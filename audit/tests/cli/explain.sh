@@ -64,7 +64,7 @@ P
 "$addend" diff right >table || fail "the right dump"
 ! grep -q 'addend explain' table || fail "nothing to explain of what is right"
 "$addend" diff wrong >table && fail "the wrong dump"
-[ "$(tail -n 1 table | grep -o 'addend explain .*')" = "addend explain averaged missing" ] || { cat table >&2; fail "the last line"; }
+[ "$(tail -n 2 table | grep -o 'addend explain .*')" = "addend explain averaged missing" ] || { cat table >&2; fail "the line before the verdict"; }
 # shellcheck disable=SC2046 # words
-"$addend" $(tail -n 1 table | grep -o 'explain .*') >pages || fail "the last line is a command"
+"$addend" $(tail -n 2 table | grep -o 'explain .*') >pages || fail "the line before the verdict is a command"
 echo "explain: all hold"

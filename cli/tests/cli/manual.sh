@@ -56,8 +56,8 @@ assert len(variables) > 5, variables
 lacking = [name for name in sorted(variables - own) if name not in page]
 assert not lacking, lacking
 
-# Every mistake that is planted: the operators of derived ones, and the known ones by name.
-planted = page.split("\n.SH PLANTED MISTAKES\n")[1].split("\n.SH ")[0].replace("\\-", "-")
+# Every mutation that is tried: the operators of derived ones, and the known ones by name.
+planted = page.split("\n.SH MUTANTS\n")[1].split("\n.SH ")[0].replace("\\-", "-")
 derived = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/train/check/planting.h").read())
 known = []
 mistakes = [path for folder in ("core", "train") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*mistakes.c", recursive=True) if "/tests/" not in path]

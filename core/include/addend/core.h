@@ -2,6 +2,7 @@
 #ifndef ADDEND_CORE_H
 #define ADDEND_CORE_H
 #include "addend/status.h"
+#include "addend/verdict.h"
 #include "addend/memory.h"
 #include "addend/random.h"
 #include "addend/dtype.h"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import tempfile
 from typing import Any, Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 import addend
 from addend._diff import judged, of_document
 from addend._progress import CProgress
+from addend._verdict import NOT_CHECKED
 from addend.torch import _collect, _gather
 from addend.torch._gather import Group
 from addend.torch._seen import Unjudged
@@ -28,16 +28,15 @@ def of_none(why: Unjudged, world: int) -> addend.DiffReport:
         "params": [],
         "messages": [why.text],
     }
-    return addend.DiffReport(None, (), None, why.text, why.verdict, world, messages=(why.text,), document=document)
+    table = f"{NOT_CHECKED.words}: {why.text}"
+    return addend.DiffReport(None, (), None, table, why.verdict, world, messages=(why.text,), document=document)
 
 
 def noted(report: addend.DiffReport, notes: Sequence[str]) -> addend.DiffReport:
     """The report with further messages."""
     if not notes:
         return report
-    messages = (*report.messages, *notes)
-    document = {**report.document, "messages": [*messages]}
-    return dataclasses.replace(report, messages=messages, table="\n".join([report.table, *notes]), document=document)
+    return of_document({**report.document, "messages": [*report.messages, *notes]})
 
 
 _TOGETHER = 64 << 20  # bytes of parameters that are compared with each other

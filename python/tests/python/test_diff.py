@@ -67,7 +67,7 @@ class Reports(unittest.TestCase):
         self.assertIn("BAD  w ", report.full_table())
         self.assertTrue(report.github().startswith("::error title=addend%3A "), report.github())
         self.assertEqual(report.html(), page)
-        self.assertEqual(report.table.splitlines()[-1], f"more: addend explain {report['w'].kind}")
+        self.assertEqual(report.table.splitlines()[-2], f"more: addend explain {report['w'].kind}")
 
     def test_kinds_are_explained(self):
         self.assertTrue(addend.explain("own_only").startswith("# own_only: "))

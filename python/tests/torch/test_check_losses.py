@@ -249,7 +249,7 @@ class Bounds(unittest.TestCase):
 
     def test_one_parameter_is_in_the_singular(self):
         says(self, str(judged([[0.25], [0.75]])), "1 parameter")
-        says(self, _report.table(wrong_once()), "WRONG", "1 of", "1 parameter")
+        says(self, _report.table(wrong_once()), "NOT MATCH", "1 of", "1 parameter")
 
 
 class WrongFactors(unittest.TestCase):

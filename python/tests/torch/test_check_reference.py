@@ -141,7 +141,7 @@ class Reference(unittest.TestCase):
         )
         for words, status, said in (
             (["--write-reference", "file"], 0, ""),
-            (["--reference", "file"], 0, "right"),
+            (["--reference", "file"], 0, "matches"),
             (["--reference", "none"], 2, ""),
         ):
             code = "from addend.torch._proof import _command; import sys; _command.main(sys.argv[1:])"
@@ -154,7 +154,8 @@ class Reference(unittest.TestCase):
                 env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
             )
             self.assertEqual(done.returncode, status, done.stderr)
-            self.assertEqual(done.stdout.strip().rpartition("\n")[2], said)
+            last = done.stdout.strip().rpartition("\n")[2]
+            self.assertTrue(last.startswith(said) if said else not last, done.stdout)
 
 
 if __name__ == "__main__":

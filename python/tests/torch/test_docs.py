@@ -73,14 +73,14 @@ class Docs(unittest.TestCase):
     def test_what_is_pasted_into_a_script(self):
         with new_folder():
             said = printed_by(SCRIPT + code("import addend.torch\n\nwith addend.torch.watch"))
-        self.assertIn("\nright\n", said[0])
+        self.assertIn("\nmatches: 2 parameters\n", said[0])
         self.assertEqual(said[1], "")
 
     def test_a_watch_around_every_step(self):
         before = "import addend.torch\nbatches, optimizer = microbatches, torch.optim.SGD(model.parameters(), 0.1)\n"
         with new_folder():
             said = printed_by(SCRIPT + before + code("watch = addend.torch.watch(model, every="))
-        self.assertEqual([text.count("\nright\n") for text in said], [1, 0])
+        self.assertEqual([text.count("matches: ") for text in said], [2, 0])
 
     def test_a_dump_and_its_reference(self):
         shown = next(block for block in blocks("") if "torchrun --nproc-per-node 2 job.py" in block)

@@ -51,7 +51,7 @@ def main():
     held = [
         hold(name, arguments, words)
         for name in names
-        for arguments, words in (((), "right"), (("--mistake",), SAYS[name]))
+        for arguments, words in (((), "matches"), (("--mistake",), SAYS[name]))
     ]
     if ranks.FSDP2:
         held.append(hold_four_mistakes())

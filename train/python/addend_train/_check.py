@@ -1,4 +1,4 @@
-"""`addend.check` proves that a recipe's distributed gradient equals that of one process."""
+"""`addend.check` compares a recipe's distributed gradient with that of one process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from addend_train._recipe import PathLike, Sets, arguments_of
 from addend_train._run import run
 
 _table = checked("ad_check_table", ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+_list = checked("ad_check_list", ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class CheckParam:
 
 @dataclass(frozen=True)
 class Sabotage:
-    """A planted mistake, and what caught it."""
+    """A mutant, a copy of the program with a mistake made on purpose, and what killed it."""
 
     name: str
-    caught_by: str  # type, number, protocol, plan, no_effect, or none: the mistake went unnoticed
+    caught_by: str  # type, number, protocol, plan, no_effect, or none: the mutant survived
     param: Optional[str] = None
     ratio: Optional[float] = None
     expected_ratio: Optional[float] = None
@@ -75,12 +76,19 @@ class CheckReport:
     summary: Mapping[str, Any] = field(default_factory=dict)
     coverage: Optional[Mapping[str, Any]] = None
     directional: Optional[Mapping[str, Any]] = None
-    reason: Optional[str] = None  # why the proof failed, if it failed for something else than a parameter's numbers
+    reason: Optional[str] = None  # why the check failed, if it failed for something else than a parameter's numbers
     seconds: float = 0.0
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend check --json`
 
     def __str__(self) -> str:
         return self.table
+
+    def full_table(self) -> str:
+        """The table with a row for each parameter and each mutant; `table` has rows for what does not match and for
+        mutants that survived."""
+        out = ctypes.c_void_p()
+        _list(json.dumps(self.document).encode(), 0, out)
+        return take_text(out)
 
 
 def _report(text: str, ok: bool) -> CheckReport:
@@ -118,8 +126,8 @@ def check(
 ) -> CheckReport:  # noqa: A002 (the name is the command's)
     """Compares the recipe's distributed gradient, parameter by parameter, with that of one process on the same batch.
 
-    `sabotage`: after the proof, plant mistakes one at a time and report what caught each; a number plants that many of
-    the derived mistakes, drawn with `seed`. `dtype`: compute in "f64", "f32" or the dtypes of the "recipe".
+    `sabotage`: then try mutants one at a time and report what killed each; a number tries that many of the derived
+    mutants, drawn with `seed`. `dtype`: compute in "f64", "f32" or the dtypes of the "recipe".
     `directional`: compare with the loss's difference quotient, without a reference run. `dump`: a folder to write each
     step's inputs and results to. `set`: recipe keys to replace, {"mesh": "dp=2 tp=2"} or ["mesh='dp=2 tp=2'"].
     `program`: a shared object with your own program that the recipe trains; its code is run. A wrong gradient raises

@@ -134,7 +134,7 @@ static proof prove_as(const char *mesh, ad_check_options options, const char *mo
   char *json = NULL;
   proof found;
   must(ad_check(recipe, &options, &found.holds, &json));
-  must(ad_check_table(json, AD_PLAIN_TEXT, &found.table));
+  must(ad_check_list(json, AD_PLAIN_TEXT, &found.table));
   found.document = json_loads(json, 0, NULL);
   assert_non_null(found.document);
   free(json);

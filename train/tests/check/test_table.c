@@ -1,5 +1,5 @@
-/* Tests that the printed table says of every parameter what the JSON document says, and shows
- * wrong parameters first. */
+/* Tests that the printed table begins and ends with the verdict, has a row for what does not match and a line for what does,
+ * and that the list has a row for every parameter and mutant of the JSON document. */
 #include "says.h"
 #include "world.h"
 
@@ -19,7 +19,7 @@ static char *table_of(int world, const char *error, const char *equal) {
            "\"summary\":{\"params\":1,\"worst_ratio_error\":0.0,\"worst_rel_err\":0.0,\"replicas_equal\":true,"
            "\"pass\":false,\"counted\":1,\"initial_equal\":true,\"updates_equal\":true}}",
            world, error, equal);
-  assert_int_equal(ad_check_table(document, AD_PLAIN_TEXT, &table), AD_OK);
+  assert_int_equal(ad_check_list(document, AD_PLAIN_TEXT, &table), AD_OK);
   return table;
 }
 
@@ -70,7 +70,7 @@ static void every_possible_cause_stands_in_the_row(void **state) {
            "\"sabotage\":[{\"name\":\"mistake-1\",\"caught_by\":\"number\",\"param\":\"w\",\"cause\":null,"
            "\"possible_causes\":[{\"text\":\"one\"},{\"text\":\"other\"}]}]}",
            before);
-  assert_int_equal(ad_check_table(document, AD_PLAIN_TEXT, &table), AD_OK);
+  assert_int_equal(ad_check_list(document, AD_PLAIN_TEXT, &table), AD_OK);
   assert_text_says(table, "BAD");
   assert_text_says(table, "mistake-1");
   assert_text_says(table, "1", "0");
@@ -94,7 +94,7 @@ static void a_row_without_an_axis_says_why(void **state) {
              "\"max_rel_err\":1.0,\"bound\":1e-12,\"replicas_equal\":true,%s}],\"sabotage\":[{\"name\":\"mistake-1\","
              "\"caught_by\":\"number\",\"param\":\"w\",\"cause\":{\"text\":\"d\",\"no_axis\":\"formula\"},%s}]}",
              cases[i].param, cases[i].mistake);
-    assert_int_equal(ad_check_table(document, AD_PLAIN_TEXT, &table), AD_OK);
+    assert_int_equal(ad_check_list(document, AD_PLAIN_TEXT, &table), AD_OK);
     for (int why = AD_AXIS_IS_NAMED + 1; why <= AD_NO_AXIS_NO_NUMBER; why++) {
       const char *name = ad_no_axis_name((ad_no_axis)why);
       int is_there = cases[i].why && !strcmp(name, cases[i].why);
@@ -104,7 +104,7 @@ static void a_row_without_an_axis_says_why(void **state) {
   }
 }
 
-/* ---- the last line: the verdict ---- */
+/* ---- the first line and the last: the verdict ---- */
 
 /* The table of a document whose parameters all hold, with the further members `rest` (begins with a comma). */
 static char *table_of_rest(int world, const char *rest) {
@@ -129,13 +129,13 @@ static int count_verdicts(const char *table, char *const *verdicts, size_t count
   return found;
 }
 
-static void the_last_line_is_the_verdict_and_there_is_one(void **state) {
+static void the_first_line_and_the_last_are_the_verdict(void **state) {
   static const struct {
     const char *name;
     int world;
     const char *rest, *facts[4];
   } cases[] = {
-      {"holds", 3, ",\"holds\":true", {"2", "1e-16"}},
+      {"holds", 3, ",\"holds\":true", {"1e-16", "2"}},
       {"holds on one rank", 1, ",\"holds\":true", {"2"}},
       {"wrong in own dtypes", 3, ",\"holds\":false,\"own_dtypes\":{\"param\":\"w\",\"pass\":false}", {"2"}},
       {"one survived",
@@ -147,7 +147,8 @@ static void the_last_line_is_the_verdict_and_there_is_one(void **state) {
        ",\"holds\":false,\"sabotage\":[{\"name\":\"a\",\"caught_by\":\"none\"},{\"name\":\"b\",\"caught_by\":\"none\"}]"
        ",\"survivors\":2",
        {"2", "a", "1"}},
-      {"a reason", 1, ",\"holds\":false,\"reason\":\"nothing was counted\"", {NULL}},
+      {"a reason", 1, ",\"holds\":false,\"reason\":\"nothing was counted\",\"summary\":{\"counted\":0}", {"CHECKED"}},
+      {"a reason of the check itself", 2, ",\"holds\":false,\"reason\":\"no mutant changes a number\"", {"CANNOT"}},
   };
   enum { CASES = sizeof cases / sizeof *cases };
   char *tables[CASES], *verdicts[CASES];
@@ -156,15 +157,16 @@ static void the_last_line_is_the_verdict_and_there_is_one(void **state) {
     verdicts[i] = strdup(last_line(tables[i]));
     assert_non_null(verdicts[i]);
     assert_says_in(cases[i].name, verdicts[i], cases[i].facts);
+    assert_int_equal(strncmp(tables[i], verdicts[i], strlen(verdicts[i])), 0);
   }
-  for (size_t i = 0; i < CASES; i++) assert_int_equal(count_verdicts(tables[i], verdicts, CASES), 1);
+  for (size_t i = 0; i < CASES; i++) assert_int_equal(count_verdicts(tables[i], verdicts, CASES), 2);
   for (size_t i = 0; i < CASES; i++) free(tables[i]), free(verdicts[i]);
 }
 
 /* ---- a whole table ---- */
 
-/* Everything that a table can have stands in it; the list of sentences has its words and columns. */
-static void a_table_has_all_that_the_document_has(void **state) {
+/* Everything that a table can have is in the list of all rows; the table has what does not match, and mutants that survived. */
+static void a_list_has_all_that_the_document_has_and_a_table_what_does_not_match(void **state) {
   static const char document[] =
       "{\"recipe\":\"whole\",\"world\":6,\"mesh\":{\"near\":\"dp=2\",\"far\":\"dp=4\"},\"dtype\":\"f64\",\"steps\":3,"
       "\"seconds\":2.25,"
@@ -215,16 +217,30 @@ static void a_table_has_all_that_the_document_has(void **state) {
       "\"not_planted\":[{\"name\":\"u1\",\"why\":\"it has one microbatch\"},{\"name\":\"u2\",\"why\":\"no ring\"}],"
       "\"untried\":[{\"dtype\":\"f64\",\"mistakes\":33},{\"dtype\":\"recipe\",\"mistakes\":44}],"
       "\"holds\":false}";
-  static const char *const facts[] = {
-      "6",     "3",     "1.5",   "1.25", "3.5",   "3.25", "1",    "1e-13", "2",    "1e-13", "3",     "4e-12",  "1",
-      "0",     "1",     "0",     "1",    "0",     "1",    "0",    "1",     "3",    "0.5",   "0.25",  "1e-11",  "1.75",
-      "0.38",  "0.062", "5",     "0.75", "1e-12", "0.5",  "0.5",  "1e-07", "0.12", "1.062", "0.031", "0.0078", "0.75",
-      "1e-07", "2",     "3",     "0.2",  "0.1",   "1",    "1",    "0",     "0",    "0",     "0",     "0",      "0",
-      "2",     "1",     "8",     "50",   "21",    "5",    "1",    "1",     "2",    "1",     "3",     "1",      "33",
-      "44",    "3",     "4e-12", "1",    "2.2",   "dp=2", "dp=4", "2^15",  "2^14", "2^13",  "2^11",  NULL};
+  static const char *const all[] = {
+      "4e-12", "2",     "7",    "1",     "6",     "3",     "2.2",   "1.5",    "1.25", "3.5",   "3.25", "1",     "1e-13",
+      "2",     "1e-13", "3",    "4e-12", "1",     "0",     "1",     "0",      "1",    "0",     "1",    "0",     "1",
+      "3",     "2^15",  "2^14", "0.5",   "1e-12", "0.25",  "1e-11", "1.75",   "0.38", "0.062", "5",    "0.75",  "1e-12",
+      "0.5",   "0.25",  "0.5",  "1e-07", "0.12",  "1.062", "0.031", "0.0078", "0.75", "1e-07", "2",    "3",     "2^13",
+      "2^11",  "0.2",   "0.1",  "5",     "21",    "1",     "1",     "2",      "1",    "45",    "8",    "3",     "1",
+      "1",     "1",     "2",    "33",    "44",    "1",     "1",     "0",      "0",    "0",     "0",    "0",     "0",
+      "2",     "1",     "2",    "0.5",   "4e-12", "2",     "7",     "1",      "dp=2", "dp=4",  "BAD",  "MATCH", NULL};
+  static const char *const few[] = {
+      "4e-12", "2",    "7",     "1",     "6",      "3",     "2.2",   "1.5",  "1.25",  "3.5",  "3.25", "2",
+      "1e-13", "3",    "4e-12", "1",     "1e-13",  "4",     "3",     "1",    "3",     "2^15", "2^14", "0.5",
+      "1e-12", "0.25", "1e-11", "1.75",  "0.38",   "0.062", "5",     "0.75", "1e-12", "0.5",  "0.25", "0.5",
+      "1e-07", "0.12", "1.062", "0.031", "0.0078", "0.75",  "1e-07", "2",    "3",     "2^13", "2^11", "0.2",
+      "0.1",   "5",    "21",    "1",     "1",      "2",     "1",     "45",   "8",     "3",    "1",    "1",
+      "1",     "2",    "33",    "44",    "4e-12",  "2",     "7",     "1",    "MATCH", NULL};
   char *table;
+  must(ad_check_list(document, AD_PLAIN_TEXT, &table));
+  assert_says_in(__func__, table, all);
+  free(table);
   must(ad_check_table(document, AD_PLAIN_TEXT, &table));
-  assert_says_in(__func__, table, facts);
+  assert_says_in("a table of what does not match", table, few);
+  static const char *const rows_of_all[] = {" right ", " n1 ", " d2 ", " k1 ", " u1 ", "left_out"};
+  for (size_t i = 0; i < sizeof rows_of_all / sizeof *rows_of_all; i++) assert_null(strstr(table, rows_of_all[i]));
+  assert_true(strstr(table, "SURVIVED  d5 ") && strstr(table, "SURVIVED  k2 "));
   free(table);
 }
 
@@ -301,8 +317,8 @@ int main(void) {
       cmocka_unit_test(an_angle_is_no_number_where_a_gradient_has_no_direction),
       cmocka_unit_test(the_smallest_angle_is_named_whichever_parameter_has_it),
       cmocka_unit_test(a_row_without_an_axis_says_why),
-      cmocka_unit_test(a_table_has_all_that_the_document_has),
-      cmocka_unit_test(the_last_line_is_the_verdict_and_there_is_one),
+      cmocka_unit_test(a_list_has_all_that_the_document_has_and_a_table_what_does_not_match),
+      cmocka_unit_test(the_first_line_and_the_last_are_the_verdict),
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
       cmocka_unit_test(every_possible_cause_stands_in_the_row),
       cmocka_unit_test(a_proof_on_one_rank_says_that_it_is_none_of_sums),

@@ -290,7 +290,7 @@ static char *table_of(const ad_proof *proof, const ad_proof *own) {
 static void expect_told(const ad_proof *wrong, const char *what) {
   ad_proof *sound = sound_proof();
   char *told[] = {table_of(sound, sound), table_of(sound, NULL), table_of(wrong, NULL), table_of(sound, wrong)};
-  const char *at = told[2], *line = next_line_beyond(&at, told[1]);
+  const char *at = strchr(told[2], '\n'), *line = next_line_beyond(&at, told[1]); /* after the verdict */
   if (!line) fail_msg("%s: nothing is said:\n%s", what, told[2]);
   assert_says_in(what, line, SAYS_FACTS(NULL));
   if (strstr(told[0], line)) fail_msg("\"%s\" is said of a sound proof:\n%s", line, told[0]);

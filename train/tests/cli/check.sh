@@ -26,11 +26,11 @@ prove recipe "$recipe" --dtype recipe
 prove directional "$recipe" --directional
 prove microbatches "$recipe" --set train.microbatches=5
 
-# A proof without anything to judge does not hold, and says why.
+# A check without anything to judge does not match, and says why.
 no() { # arguments: options of check, which must exit with 1
   local status=0
   "$addend" check "$recipe" "$@" >out 2>err || status=$?
-  [ $status -eq 1 ] || { cat err out >&2; fail "$*: nothing was proven, yet exit $status"; }
+  [ $status -eq 1 ] || { cat err out >&2; fail "$*: nothing was checked, yet exit $status"; }
 }
 no --set 'data.valid=[0]' --json
 [ "$(grep -c "^addend: warning: " err)" -eq 1 ] || fail "two steps without a counted token are told of once"
@@ -41,15 +41,23 @@ summary = document["summary"]
 assert summary["counted"] == 0 and summary["pass"] is False and document["own_dtypes"]["pass"] is False, summary
 assert document["holds"] is False and document["reason"], document["reason"]
 Y
+begins_and_ends() { # arguments: file, words; its first line and its last are the verdict, and the same
+  [ "$(head -n 1 "$1")" = "$(tail -n 1 "$1")" ] || { cat "$1" >&2; fail "the first line and the last are one verdict"; }
+  case $(head -n 1 "$1") in "$2"*) ;; *) cat "$1" >&2; fail "the verdict is $2" ;; esac
+}
+no --set 'data.valid=[0]' --all
+! grep -q "^  ok " out && [ "$(grep -c "^  -    " out)" -eq 20 ] || fail "no row says that zeros match"
+begins_and_ends out "NOT CHECKED"
 no --set 'data.valid=[0]'
-! grep -q "^  ok " out && [ "$(grep -c "^  -    " out)" -eq 20 ] || fail "no row says that zeros hold"
-says_nothing_of out NOT
+! grep -q "^  ok " out && [ "$(grep -c "^  -    " out)" -eq 1 ] || fail "one line has all parameters without a gradient"
+says_nothing_of out "does NOT"
 no --set 'data.valid=[0]' --directional
-says out "NOTHING PROVEN"
-no --set 'data.valid=[0]' --sabotage
+says out "NOT CHECKED"
+begins_and_ends out "NOT CHECKED"
+no --set 'data.valid=[0]' --sabotage --all
 [ "$(grep -c "^addend: warning: " err)" -eq 1 ] || fail "it warns once, whatever is planted"
 tail -n 1 out >verdict
-says verdict "NOTHING PROVEN"
+says verdict "NOT CHECKED"
 grep "^  - *last-microbatch-only " out >why && says why # a mistake is not planted
 python3 - <<'Y'
 import json
@@ -122,6 +130,8 @@ status=0; "$addend" check "$recipe" --directional --sabotage 2>err || status=$?
 [ $status -eq 2 ] || fail "contradicting options are a wrong call, not $status"
 "$addend" check --help | grep -q Example || fail "help has an example"
 "$addend" check "$recipe" >out
+begins_and_ends out "matches one process"
+[ "$(grep -c "^  ok " out)" -eq 1 ] || fail "what matches has one line"
 says out "3 ranks" "2 steps"
 tail -n 1 out >verdict
 says verdict "20 parameters"

@@ -100,7 +100,7 @@ for files in ci.rank blocks.at00004.rank blocks.at00006.rank; do adds_up pools/d
 exits_with 0 "$addend" diff modules/dump-0 --html modules.html
 says out encoder "4 ranks"
 says out model.at00004 "4 ranks"
-says out right "2 of" "2 modules"
+says out matches "2 of" "2 modules"
 exits_with 0 "$addend" diff --json --reference modules/dump-0 modules/dump-0
 python3 - out <<'P' || fail "the JSON document of two modules is wrong"
 import json, sys
@@ -121,7 +121,7 @@ for file in sys.argv[2:]:
     dumps.write(file, safetensors.metadata(file), sums)
 P
 exits_with 1 "$addend" diff spoilt
-says out WRONG "1 of" "2 modules"
+says out "NOT MATCH" "1 of" "2 modules"
 rm spoilt/model.at00004.rank00000.sum.safetensors
 exits_with 2 "$addend" diff spoilt
 says err model.at00004 "rank 0"

@@ -12,7 +12,7 @@ export ADDEND_PRODUCTS=openblas # the math library too: a plan counts the memory
 recipe=$source/recipes/gpt-dp.yaml
 
 without_noise() {
-  sed -E -e 's/error [^,]+, that of one process [^;]+; smallest cosine .*/error SMALL, that of one process SMALL; smallest cosine 1/' -e 's/[0-9.]+e-1[0-9]+ */TINY /g' -e 's/\([0-9.]+ s\)/(SECONDS s)/' \
+  sed -E -e 's/error [^,]+, that of one process [^;]+; smallest cosine .*/error SMALL, that of one process SMALL; smallest cosine 1/' -e 's/[0-9.]+e-1[0-9]+ */TINY /g' -e 's/(steps?), [0-9.]+ s$/\1, SECONDS s/' \
     -e 's/(loss|reference|norm|quotient|direction>) -?([0-9]+\.[0-9]{6})[0-9]*/\1 \2/g' \
     -e 's/relative error [0-9.e-]+/relative error SMALL/' \
     -e 's/(ratio +[0-9.]+ +)[a-z0-9.]+: /\1PARAMETER: /' \
@@ -29,6 +29,7 @@ same() { # arguments: name, options; the output must be golden/NAME.txt
   diff -u "$golden/$name.txt" "$name.txt" || { echo "FAILED: $name" >&2; exit 1; }
 }
 same check check "$recipe"
+same check-all check "$recipe" --all
 same check-sabotage check "$recipe" --sabotage
 same check-directional check "$recipe" --directional
 same plan plan "$recipe"

@@ -54,7 +54,7 @@ assert document["verdict"] == "wrong", document
 assert page.count("<script") == 2 and "<img" not in page
 P
 exits_with 1 "$addend" diff run/dump-0 --html map.html
-says out WRONG "of 11" # the table is printed beside it
+says out "NOT MATCH" "of 11" # the table is printed beside it
 exits_with 3 "$addend" diff run/dump-0 --html nowhere/map.html
 says err nowhere/map.html
 exits_with 2 "$addend" diff run/dump-0 --html run/metrics.jsonl

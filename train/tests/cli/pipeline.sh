@@ -151,7 +151,7 @@ goes_on staged moe-pp --set mesh="pp=3 dp_shard=1" --set 'views.sparse=ep=1 etp=
 # ---- a dump has files of each stage ----
 train dumped gpt-pp --dump-step 1 --set schedule.stages=4
 "$addend" diff dumped/dump-1 >out || { cat out; fail "the dump is not right"; }
-says out right "4 of" "4 modules"
+says out matches "4 of" "4 modules"
 found=$(find dumped/dump-1 -name 'stage*' -printf '%f\n' | cut -d. -f1 | sort -u | xargs)
 [ "$found" = "stage0 stage1 stage2 stage3" ] || fail "files of $found"
 

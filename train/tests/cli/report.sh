@@ -430,10 +430,10 @@ exits_with 0 "$addend" report nothing
 draw nothing/report.html
 shows 1 'class="value bad"'
 reason=$(python3 -c 'import json; print(json.load(open("nothing/check.json"))["reason"])')
-[ "$(grep -cF "$reason" texts)" -eq 2 ] || fail "the reason stands in the tile and in the part about the proof: $(cat texts)"
+[ "$(grep -cF "$reason" texts)" -eq 2 ] || fail "the reason stands in the tile and in the part about the check: $(cat texts)"
 says texts "20 parameters" "3 ranks" "dp_replicate=3 dp_shard=1" f64
 grep -E '^[a-z.0-9]+: [0-9]+ parameters?, ' texts >folds && says folds embedding "1 parameter" # layers have no error
-! grep -qE ', .*[0-9]' folds || fail "a proof of nothing has one verdict: $(cat folds)"
+! grep -qE ', .*[0-9]' folds || fail "a check of nothing has one verdict: $(cat folds)"
 draw killed/report.html
 says texts trace.json
 grep '[0-9,]* of 1,000,000 steps; ' texts >line && says line "1,000,000 steps" # with the means of tenths

@@ -26,7 +26,7 @@ def multiply_until(stop, matrix):
 
 
 class Checks(unittest.TestCase):
-    def test_a_proof_has_a_number_for_every_parameter(self):
+    def test_a_check_has_a_number_for_every_parameter(self):
         report = addend.check(RECIPE, steps=1, set={"mesh": "dp=2"})
         self.assertTrue(report.ok)
         self.assertEqual((report.recipe, report.world, report.mesh, report.steps), ("gpt-dp", 2, "dp=2", 1))
@@ -35,16 +35,20 @@ class Checks(unittest.TestCase):
             self.assertLessEqual(param.max_rel_err, param.bound)
             self.assertEqual(param.reduced_over, "dp_shard")
             self.assertIsNone(param.cause)
-        self.assertIn("embedding.weight", str(report))
+        self.assertNotIn("embedding.weight", str(report))
+        self.assertIn("embedding.weight", report.full_table())
+        first, *_, last = str(report).splitlines()
+        self.assertEqual(first, last)
+        self.assertTrue(first.startswith("matches one process "), first)
         self.assertEqual((report.sabotage, report.coverage), ((), None))
 
-    def test_a_proof_that_does_not_hold_is_no_error(self):
+    def test_a_check_that_does_not_match_is_no_error(self):
         report = addend.check(RECIPE, steps=1, set={"mesh": "dp=2", "data.valid": [0]})  # no target counts
         self.assertIs(report.ok, False)
         self.assertIs(report.document["summary"]["pass"], report.ok)
         self.assertEqual(report.document["summary"]["counted"], 0)
 
-    def test_sabotage_proves_the_proof(self):
+    def test_mutants_are_killed(self):
         report = addend.check(RECIPE, steps=1, sabotage=1, seed=3, set=["mesh='dp=2'"])
         self.assertTrue(report.ok)
         self.assertEqual((report.survivors, report.coverage["mistakes"]), (0, 1))

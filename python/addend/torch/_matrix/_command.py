@@ -182,7 +182,7 @@ def _write_all(report: Any, options: argparse.Namespace, out: TextIO, stopped: C
 
 
 def _matrix(options: argparse.Namespace, requests: _Requests, out: TextIO) -> int:
-    from addend.torch._matrix import _matrix
+    from addend.torch._matrix import _matrix, _show
 
     report = _matrix.matrix(
         *options.models,
@@ -202,7 +202,7 @@ def _matrix(options: argparse.Namespace, requests: _Requests, out: TextIO) -> in
         _say(interrupted)
     if interrupted or not is_written or report.ok is None:
         return UNFINISHED
-    return HOLDS if report.ok else ANSWER_IS_NO
+    return ANSWER_IS_NO if report.survivors else _show.verdict_of(report).of_matrix
 
 
 def _is_users(file: str) -> bool:

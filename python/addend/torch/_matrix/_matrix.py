@@ -52,8 +52,8 @@ class MatrixReport:
 
     @property
     def ok(self) -> Optional[bool]:
-        """False if a cell is wrong, or did not notice a planted mistake; None if one cannot run or be judged, was not
-        tried, or had not all mistakes planted. What is known counts for neither."""
+        """False if a cell is wrong, or a mutant of it survived; None if one cannot run or be judged, was not tried, or not
+        all of its mutants were. What is known counts for neither."""
         verdicts = {outcome.verdict for outcome in self.new}
         if WRONG in verdicts or self.survivors:
             return False
@@ -67,8 +67,7 @@ class MatrixReport:
 
     @property
     def survivors(self) -> Tuple[Outcome, ...]:
-        """The outcomes of cells in which a planted mistake that changes something, and is not known, was not
-        noticed."""
+        """The outcomes of cells in which a mutant that changes something, and is not known, survived."""
         return tuple(outcome for outcome in self.outcomes if outcome.new_survivors)
 
     def reproduce(self, folder: Union[str, os.PathLike[str]]) -> Tuple[List[str], List[str]]:
@@ -279,7 +278,7 @@ def matrix(
     minutes: no further cell is begun after so long; those that are left are not tried, and `ok` is not True
     timeout: seconds after which a cell, or what finds a model's layouts, is ended
     jobs: the number of cells at the same time; each has as many processes as its layout has ranks
-    plant: plant mistakes in each cell that matches (rules of plans, hooks, collectives), and say which are not noticed
+    plant: try mutants of each cell that matches (rules of plans, hooks, collectives), and report which survive
     known: a file with what is known and accepted
     progress: progress(outcome, done, all_of) is called after each cell
     stopped: stopped() is called again and again; once it returns a reason, cells that run are ended, no other is begun,

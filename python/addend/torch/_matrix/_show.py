@@ -21,6 +21,10 @@ from addend.torch._matrix._cells import (
     without_rank,
 )
 
+from addend._verdict import CANNOT_TELL as UNCLEAR
+from addend._verdict import DOES_NOT_MATCH, NOT_CHECKED, Verdict
+from addend._verdict import MATCHES as ALL_MATCH
+
 if TYPE_CHECKING:
     from addend.torch._matrix._bugs import Bug
     from addend.torch._matrix._matrix import MatrixReport
@@ -112,8 +116,8 @@ def _count(report: MatrixReport) -> str:
     untested = sum(outcome.is_untested for outcome in report.outcomes)
     for count, what in (
         (len(report.known), "known"),
-        (survivors, f"planted mistake{'s' * (survivors > 1)} not noticed"),
-        (untested, "without all planted mistakes"),
+        (survivors, f"mutant{'s' * (survivors > 1)} survived"),
+        (untested, "without all mutants"),
     ):
         counts += f"; {count} {what}" * bool(count)
     return f"{len(verdicts)} cells: {counts}; {report.seconds:.0f} s"
@@ -149,22 +153,56 @@ def _mistake(one: Planted) -> str:
 
 
 def _planted(report: MatrixReport) -> List[str]:
-    """What came of planted mistakes, one line a cell, and one for each that was not noticed."""
+    """What came of mutants, one line a cell, and one for each that survived."""
     lines = []
     for outcome in report.outcomes:
         if outcome.coverage or outcome.unplanted:
             is_known = ", known" * outcome.unplanted_known
             why = f" (not all: {outcome.unplanted}{is_known})" if outcome.unplanted else ""
-            lines.append(f"planted: {outcome.cell.name}: noticed {outcome.coverage or 'none'}{why}")
-        lines += [f"  not noticed{', known' * one.known}: {_mistake(one)}" for one in outcome.survivors]
+            lines.append(f"mutants: {outcome.cell.name}: killed {outcome.coverage or 'none'}{why}")
+        lines += [f"  SURVIVED{', known' * one.known}: {_mistake(one)}" for one in outcome.survivors]
     return lines
 
 
+def verdict_of(report: MatrixReport) -> Verdict:
+    """The verdict on all cells, what is known left out."""
+    verdicts = {outcome.verdict for outcome in report.new}
+    if report.ok:
+        return ALL_MATCH
+    if WRONG in verdicts:
+        return DOES_NOT_MATCH
+    if report.survivors or CANNOT_TELL in verdicts or any(one.is_untested for one in report.outcomes):
+        return UNCLEAR
+    return NOT_CHECKED
+
+
+def verdict_line(report: MatrixReport) -> str:
+    """The first line of the report and its last: "DOES NOT MATCH one process: 3 of 12 cells"."""
+    verdict, of = verdict_of(report), len(report.outcomes)
+    verdicts = [outcome.verdict for outcome in report.new]
+    if verdict == ALL_MATCH:
+        counts = ((len(report.known), "known"), (sum(one.verdict == RUNS for one in report.outcomes), "only run"))
+        rest = "".join(f", {count} {what}" for count, what in counts if count)
+        matching = sum(one.verdict == MATCHES for one in report.outcomes)
+        return f"{verdict.words} one process: {matching} of {_cells(of)}{rest}"
+    if verdict == DOES_NOT_MATCH:
+        return f"{verdict.words} one process: {verdicts.count(WRONG)} of {_cells(of)}"
+    if report.survivors:
+        return f"{verdict.words}: {_cells(of)}, in which mutants survived"
+    left = (CANNOT_TELL, CANNOT_RUN, NOT_TRIED)
+    return f"{verdict.words}: {sum(one in left for one in verdicts)} of {_cells(of)}"
+
+
+def _cells(count: int) -> str:
+    return f"{count} cell{'s' * (count != 1)}"
+
+
 def table(report: MatrixReport) -> str:
-    """The report as the command prints it."""
+    """The report as the command prints it; its first line and its last are the verdict."""
     parts = [_grid(report), *(_bug(i, bug) for i, bug in enumerate(report.bugs, 1))]
     parts += ["\n".join(lines) for lines in (_planted(report), _unobserved(report), _reasons(report), report.notes)]
-    return "\n\n".join(part for part in [*parts, _count(report)] if part)
+    count = f"{_count(report)}\n{verdict_line(report)}"
+    return "\n\n".join(part for part in [verdict_line(report), *parts, count] if part)
 
 
 def _cell(outcome: Outcome, known: bool) -> Dict[str, Any]:
@@ -228,15 +266,15 @@ def _annotation(level: str, title: str, text: str) -> str:
 
 def github(report: MatrixReport) -> str:
     """Lines that GitHub's runners turn into annotations, what is known left out: an error for each bug, for each
-    planted mistake that was not noticed and for each wrong cell, a warning for what is not judged, not tried or not
+    mutant that survived and for each wrong cell, a warning for what is not judged, not tried or not
     observed, and the count. A runner shows the first ten errors of a step."""
     errors = [("error", f"bug {i}: {bug.module or bug.place}", _bug(i, bug)) for i, bug in enumerate(report.bugs, 1)]
     warnings = []
     for outcome in report.outcomes:
         name = outcome.cell.name
-        errors += [("error", f"not noticed: {name}", _mistake(one)) for one in outcome.new_survivors]
+        errors += [("error", f"survived: {name}", _mistake(one)) for one in outcome.new_survivors]
         if outcome.is_untested:
-            warnings.append(("warning", f"not planted: {name}", outcome.unplanted))
+            warnings.append(("warning", f"no mutants: {name}", outcome.unplanted))
     for outcome in report.new:
         said = f"{outcome.verdict}: {outcome.cell.name}", outcome.why or outcome.verdict
         if outcome.verdict == WRONG:

@@ -193,7 +193,7 @@ def assert_matches_one_process(
     **arguments: Any,
 ) -> MatchReport:
     """For tests: runs `check` and raises AssertionError with its table if the ranks do not compute what one process
-    does, if that cannot be judged, or if planted mistakes (`sabotage=True`) were not noticed."""
+    does, if that cannot be judged, or if mutants (`sabotage=True`) survived."""
     report = check(make_model, parallelize, batches, loss, mesh, **arguments)
     assert report.ok and not report.survivors, f"\n{report}"
     return report

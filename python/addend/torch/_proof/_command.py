@@ -10,8 +10,9 @@ import sys
 from typing import Any, Dict, NoReturn, Sequence
 
 import addend
+from addend.torch._proof import _report
 
-HOLDS, ANSWER_IS_NO, WRONG_CALL, UNFINISHED = 0, 1, 2, 3
+HOLDS, WRONG_CALL, UNFINISHED = 0, 2, 3
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,7 +72,7 @@ def run(words: Sequence[str]) -> int:
         return UNFINISHED
     if os.environ.get("RANK", "0") == "0":  # of torchrun's ranks, only rank 0 prints
         print(json.dumps(report.document, allow_nan=False) if told.json else report)
-    return HOLDS if report.ok and not report.survivors else ANSWER_IS_NO
+    return _report.status_of(report)
 
 
 def main(words: Sequence[str]) -> NoReturn:

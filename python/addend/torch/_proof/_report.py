@@ -8,6 +8,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import addend
 from addend._cause import Cause
+from addend._verdict import CANNOT_TELL, DOES_NOT_MATCH, MATCHES, NOT_CHECKED, Verdict
 from addend.torch._proof import _words
 
 # what random numbers the ranks draw in a step: those of one process, or others, which constants may replace
@@ -45,7 +46,7 @@ class Begins:
 
 @dataclasses.dataclass(frozen=True)
 class Planted:
-    """A mistake that was planted in a collective of the backward. `noticed`: a parameter that shows it; "": none."""
+    """A mutant, with a mistake in a collective of the backward. `noticed`: a parameter that shows it; "": it survived."""
 
     collective: str
     axes: str
@@ -80,7 +81,7 @@ class MatchReport:
 
     @property
     def survivors(self) -> Tuple[Planted, ...]:
-        """Planted mistakes that the comparison did not notice."""
+        """Mutants that the comparison did not notice."""
         return tuple(planted for planted in self.planted if not planted.noticed)
 
     def __getitem__(self, name: str) -> Param:
@@ -169,41 +170,56 @@ def _begins(begins: Begins) -> str:
 
 
 def _planted(report: MatchReport) -> str:
-    seen = len(report.planted) - len(report.survivors)
+    killed = len(report.planted) - len(report.survivors)
     those = (
         "collectives and sends" if any(planted.collective == "send" for planted in report.planted) else "collectives"
     )
-    lines = [f"planted in {those} of the backward: {len(report.planted)}, noticed: {seen}"]
+    count = f"{len(report.planted)} mutant{'s' * (len(report.planted) != 1)}"
+    lines = [f"{count} of the backward's {those}: {killed} killed, {len(report.survivors)} survived"]
     for planted in report.survivors:
-        lines.append(f"  not noticed: {planted.collective} {planted.number} over {planted.axes} {planted.operator}")
+        lines.append(f"  SURVIVED  {planted.collective} {planted.number} over {planted.axes} {planted.operator}")
         lines[-1] += f" ({planted.where})" if planted.where else ""
     return "\n".join(lines)
 
 
+def _ended(report: MatchReport) -> Tuple[Verdict, str]:
+    """The verdict, and what it is about."""
+    count = len(report.params)
+    failed = sum(param.ok is False for param in report.params)
+    unknown = sum(param.ok is None for param in report.params) - len(report.unreached)
+    right = sum(param.ok is True for param in report.params)
+    if report.ok and report.survivors:
+        mutants = f"{len(report.survivors)} mutant{'s' * (len(report.survivors) > 1)}"
+        match = f"{_words.parameters(right)} match{'es' * (right == 1)}"
+        return CANNOT_TELL, f": {match} one process, but {mutants} survived"
+    if report.ok:
+        worst = max((param.error or 0.0 for param in report.params), default=0.0)
+        return MATCHES, f" one process (worst {worst:.1e}): {_words.parameters(right)}"
+    if report.ok is None and unknown:
+        return CANNOT_TELL, f": {unknown} of {_words.parameters(count)}"
+    if report.ok is None and any(param.ok for param in report.params):
+        return CANNOT_TELL, ": the loss or the norm"
+    if report.ok is None:
+        return NOT_CHECKED, ": no gradient reached any parameter"
+    if failed:
+        return DOES_NOT_MATCH, f" one process: {failed} of {_words.parameters(count)}"
+    return DOES_NOT_MATCH, " one process: the parameters match, but not the loss, the norm or the names"
+
+
+def status_of(report: MatchReport) -> int:
+    """The exit status of `addend torch-check`."""
+    return _ended(report)[0].status
+
+
 def table(report: MatchReport) -> str:
-    """The report as the table that the command prints."""
-    parts = [_head(report), _params(report)]
+    """The report as the table that the command prints; its first line and its last are the verdict."""
+    verdict, about = _ended(report)
+    parts = [verdict.words + about, _head(report), _params(report)]
     if report.factor is not None:
         parts.append(_factor(report))
     if report.begins:
         parts.append(_begins(report.begins))
     if report.planted:
         parts.append(_planted(report))
-    notes = "\n".join(report.messages)
-    if notes:
-        parts.append(notes)
-    failed = sum(param.ok is False for param in report.params)
-    unknown = sum(param.ok is None for param in report.params) - len(report.unreached)
-    if report.ok:
-        parts.append("right")
-    elif report.ok is None and not unknown and any(param.ok for param in report.params):
-        parts.append("CANNOT TELL: the loss or the norm")
-    elif report.ok is None and not unknown:
-        parts.append("NOT CHECKED: no gradient reached any parameter")
-    elif report.ok is None:
-        parts.append(f"CANNOT TELL: {unknown} of {_words.parameters(len(report.params))}")
-    elif failed:
-        parts.append(f"WRONG: {failed} of {_words.parameters(len(report.params))}")
-    else:
-        parts.append("WRONG: the parameters are right, but not the loss, norm or names above")
-    return "\n\n".join(parts)
+    parts += ["\n".join(report.messages)] * bool(report.messages)
+    return "\n\n".join([*parts, parts[0]])

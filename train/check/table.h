@@ -1,0 +1,17 @@
+/* The parts of the printed table of a check that are in files of their own. */
+#ifndef CHECK_TABLE_H
+#define CHECK_TABLE_H
+#include <stdio.h>
+
+#include "files/printed.h"
+
+enum { AD_TABLE_CAUSES = 640 }; /* bytes of a line of causes */
+
+/* Prints why no axis is named, where a mutant or the only cause of a parameter has none. */
+void ad_table_no_axis(FILE *file, const json_t *judged);
+/* Prints what became of the mutants, if there are any: counts, and a row for each that survived, or for `all`. */
+void ad_table_mutants(FILE *file, const json_t *document, int all, const ad_paint *paint);
+/* The name of the first mutant of the list that survived; "": none did. */
+const char *ad_table_first_survivor(const json_t *mutants);
+
+#endif
