@@ -27,6 +27,9 @@ static void destroy(void *own) {
   ad_release(model);
 }
 
+static const char *const architectures[] = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+                                            "MistralForCausalLM", NULL};
+
 const ad_program_kind *ad_gpt(void) {
   static const ad_program_kind kind = {.size = sizeof kind,
                                        .name = "gpt",
@@ -39,6 +42,7 @@ const ad_program_kind *ad_gpt(void) {
                                        .read = ad_text_decoder_read,
                                        .rules.check = ad_gpt_check,
                                        .rules.usual = ad_gpt_usual,
+                                       .architectures = architectures,
                                        AD_TEXT_DECODER_MEMBERS};
   return &kind;
 }

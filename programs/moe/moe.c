@@ -196,6 +196,8 @@ static const double *measured(const void *own, size_t index, const char **name, 
   return ad_moe_load_measured(&((const moe *)own)->load, index, name, count);
 }
 
+static const char *const architectures[] = {"MixtralForCausalLM", "Qwen3MoeForCausalLM", NULL};
+
 const ad_program_kind *ad_moe(void) {
   static const ad_program_kind kind = {.size = sizeof kind,
                                        .name = "moe",
@@ -212,6 +214,7 @@ const ad_program_kind *ad_moe(void) {
                                        .choices = {.margin = margin, .decisions = decisions},
                                        .account.measured = measured,
                                        .course.after_step = after_step,
+                                       .architectures = architectures,
                                        AD_TEXT_DECODER_MEMBERS};
   return &kind;
 }

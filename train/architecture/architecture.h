@@ -1,4 +1,4 @@
-/* The architectures of Hugging Face Transformers that addend's programs compute, as tables: what each key of a
+/* The architectures of Hugging Face Transformers that programs compute, as tables: what each key of a
  * config.json means for a recipe, and which tensors of the files have the values of a parameter. Import and export read
  * the same tables. */
 #ifndef ARCHITECTURE_ARCHITECTURE_H
@@ -45,7 +45,6 @@ enum { AD_ARCHITECTURE_PARTS = 4 };
 typedef struct ad_architecture {
   const char *name;        /* "LlamaForCausalLM", as in `architectures` of config.json */
   const char *model_type;  /* "llama" */
-  const char *kind;        /* the model.kind of addend's program */
   const char *rotary_base; /* the base of the rotary frequencies where config.json has none, as JSON */
   int64_t window;          /* the width of the sliding window where config.json has no sliding_window; 0: none */
   int has_window_switch;   /* 1: there is a window only where use_sliding_window is true */

@@ -14,7 +14,6 @@ static const ad_config_row llama[] = {{"num_key_value_heads", AD_CONFIG_GIVES, "
 
 const ad_architecture ad_llama = {.name = "LlamaForCausalLM",
                                   .model_type = "llama",
-                                  .kind = "gpt",
                                   .rotary_base = "10000.0",
                                   .has_attention_bias = 1,
                                   .has_mlp_bias = 1,
@@ -33,7 +32,6 @@ static const ad_config_row mistral[] = {{"num_key_value_heads", AD_CONFIG_GIVES,
 
 const ad_architecture ad_mistral = {.name = "MistralForCausalLM",
                                     .model_type = "mistral",
-                                    .kind = "gpt",
                                     .rotary_base = "10000.0",
                                     .window = 4096,
                                     .facts = mistral_facts,

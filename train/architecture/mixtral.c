@@ -29,7 +29,6 @@ static const ad_tensor_row tensors[] = {{"blocks.#.moe.router", "model.layers.#.
 
 const ad_architecture ad_mixtral = {.name = "MixtralForCausalLM",
                                     .model_type = "mixtral",
-                                    .kind = "moe",
                                     .rotary_base = "1000000.0",
                                     .facts = facts,
                                     .config = {ad_config_of_decoders, mixtral, ad_config_passed},

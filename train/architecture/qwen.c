@@ -14,7 +14,6 @@ static const ad_config_row qwen2[] = {{"head_dim", AD_CONFIG_GIVES, "model.head_
 
 const ad_architecture ad_qwen2 = {.name = "Qwen2ForCausalLM",
                                   .model_type = "qwen2",
-                                  .kind = "gpt",
                                   .rotary_base = "10000.0",
                                   .window = 4096,
                                   .has_window_switch = 1,
@@ -29,7 +28,6 @@ static const ad_config_row qwen3[] = {{"head_dim", AD_CONFIG_GIVES, "model.head_
 
 const ad_architecture ad_qwen3 = {.name = "Qwen3ForCausalLM",
                                   .model_type = "qwen3",
-                                  .kind = "gpt",
                                   .rotary_base = "10000.0",
                                   .window = 4096,
                                   .has_window_switch = 1,

@@ -34,7 +34,6 @@ static const ad_tensor_row tensors[] = {{"blocks.#.moe.router", "model.layers.#.
 
 const ad_architecture ad_qwen3_moe = {.name = "Qwen3MoeForCausalLM",
                                       .model_type = "qwen3_moe",
-                                      .kind = "moe",
                                       .rotary_base = "10000.0",
                                       .window = 4096,
                                       .has_window_switch = 1,

@@ -43,12 +43,12 @@ static ad_status read_recipe(exporting *e) {
   const char *text = json_string_value(json_object_get(e->provenance, "recipe"));
   if (!text) return ad_fail(AD_INVALID, "%s: is not the folder of a run: it has no run.json with a recipe", e->run);
   const char *kind = ad_provenance_foreign_kind(e->provenance);
+  char known[256];
   if (kind)
-    return ad_fail(
-        AD_INVALID,
-        "%s: is a run of `%s`, which is no program of addend's own: Transformers has an architecture for gpt "
-        "and moe alone",
-        e->run, kind);
+    return ad_fail(AD_INVALID,
+                   "%s: is a run of `%s`, which is no program of addend's own: Transformers has an architecture for %s "
+                   "alone",
+                   e->run, kind, ad_program_kinds_exported(known, sizeof known));
   return ad_recipe_parse(text, "run.json", NULL, 0, &e->recipe);
 }
 

@@ -74,7 +74,7 @@ static ad_status find(const asking *a, const ad_architecture **out) {
   char words[WORDS] = "", other[2 * VALUE];
   ad_text text = ad_text_on(words, sizeof words);
   for (const ad_architecture *const *at = ad_architectures(); *at; at++) {
-    if (strcmp((*at)->kind, a->recipe->kind) != 0) continue;
+    if (!ad_program_kind_computes(a->recipe->program, (*at)->name)) continue;
     AD_TRY(find_other(a, *at, other));
     if (!*other) return *out = *at, AD_OK;
     ad_text_add(&text, "%s%s has no %s", text.used ? ", " : ": ", (*at)->name, other);

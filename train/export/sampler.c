@@ -28,7 +28,8 @@ enum { STATE_NAME_SIZE = sizeof "state." + AD_PROGRAM_NAME_SIZE };
 /* Prints a recipe for the model that config.json describes. Its data, mesh and train keys are there because a recipe
  * needs them; a sampler uses none. */
 static void print_recipe(const ad_config *config, FILE *to) {
-  fprintf(to, "name: sample\nmesh: \"dp_shard=1\"\nmodel:\n  kind: %s\n", config->architecture->kind);
+  fprintf(to, "name: sample\nmesh: \"dp_shard=1\"\nmodel:\n  kind: %s\n",
+          ad_program_kind_computing(config->architecture->name)->name);
   for (size_t i = 0; i < config->count; i++)
     fprintf(to, "  %s: %s\n", config->values[i].key + strlen("model."), config->values[i].text);
   fprintf(to, "data: {tokens: [none.npy], seq: 2}\ntrain: {global_batch: 1, steps: 1, lr: 1}\n");

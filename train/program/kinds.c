@@ -40,11 +40,33 @@ const ad_text_options *ad_program_kind_text(const ad_program_kind *kind, const v
   return AD_GUEST(kind, "sampling.text", kind->sampling.text(options, vocabulary));
 }
 
-const char *ad_program_kinds_sampled(char *buffer, size_t size) {
+int ad_program_kind_computes(const ad_program_kind *kind, const char *architecture) {
+  const char *const *name = kind->architectures;
+  while (name && *name && strcmp(*name, architecture) != 0) name++;
+  return name && *name;
+}
+
+const ad_program_kind *ad_program_kind_computing(const char *architecture) {
+  const ad_program_kind *const *kind = ad_program_kinds();
+  while (*kind && !ad_program_kind_computes(*kind, architecture)) kind++;
+  return *kind;
+}
+
+static int is_sampled(const ad_program_kind *kind) { return kind->sampling.next != NULL; }
+static int is_exported(const ad_program_kind *kind) { return kind->architectures != NULL; }
+
+static const char *list_kinds(int (*is_listed)(const ad_program_kind *), const char *between, char *buffer,
+                              size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (const ad_program_kind *const *kind = ad_program_kinds(); *kind; kind++)
-    if ((*kind)->sampling.next) ad_text_add(&text, "%s%s", text.used ? ", " : "", (*kind)->name);
+    if (is_listed(*kind)) ad_text_add(&text, "%s%s", text.used ? between : "", (*kind)->name);
   return buffer;
+}
+
+const char *ad_program_kinds_sampled(char *buffer, size_t size) { return list_kinds(is_sampled, ", ", buffer, size); }
+
+const char *ad_program_kinds_exported(char *buffer, size_t size) {
+  return list_kinds(is_exported, " and ", buffer, size);
 }
 
 int ad_program_kind_is_custom(const ad_program_kind *kind) {

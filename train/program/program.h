@@ -134,8 +134,13 @@ const ad_program_kind *ad_program_kind_find(const char *name); /* NULL: there is
 int ad_program_kind_is_custom(const ad_program_kind *kind);    /* 1: it is no program of addend's */
 /* The kind's sampling.text. */
 const ad_text_options *ad_program_kind_text(const ad_program_kind *kind, const void *options, int64_t *vocabulary);
-/* The names of those that can be sampled: "gpt, moe"; returns buffer. */
+/* The names of those that can be sampled ("gpt, moe"), and of those that compute architectures of Transformers ("gpt
+ * and moe"); return buffer. */
 const char *ad_program_kinds_sampled(char *buffer, size_t size);
+const char *ad_program_kinds_exported(char *buffer, size_t size);
+/* Whether the kind computes the architecture of this name, and the first one that does; NULL: none does. */
+int ad_program_kind_computes(const ad_program_kind *kind, const char *architecture);
+const ad_program_kind *ad_program_kind_computing(const char *architecture);
 /* Plans the program's parts; allocates no arrays. Checks the options and, at the end, that each phase needs only what
  * an earlier one gives. AD_INVALID with all mistakes, one a line. Owns its meshes; borrows comm and options. */
 AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *options,

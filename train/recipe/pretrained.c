@@ -5,6 +5,7 @@
 #include "architecture/folder.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "program/program.h"
 #include "recipe/reading.h"
 
 static const char from[] = "model.from";
@@ -119,21 +120,31 @@ static void judge_window(ad_reading *r) {
 
 /* ---- reading model.from ---- */
 
+/* The program of the model that config.json describes: the recipe's own kind if it computes that, too. */
+static const ad_program_kind *kind_of(const ad_node *model, const ad_architecture *architecture) {
+  const ad_node *node = ad_node_find(model, "kind");
+  const ad_program_kind *given = node && node->kind == AD_NODE_SCALAR ? ad_program_kind_find(node->text) : NULL;
+  return given && ad_program_kind_computes(given, architecture->name) ? given
+                                                                      : ad_program_kind_computing(architecture->name);
+}
+
 ad_status ad_reading_open_pretrained(ad_reading *r) {
   ad_node *model = ad_node_find(r->root, "model"), *node = ad_node_find(model, "from");
   if (!node || node->kind != AD_NODE_SCALAR || !*node->text) return AD_OK;
   ad_status status = ad_pretrained_config(node->text, &r->config_path, &r->config);
   if (status) return tell_unusable(r, status);
   tell_refused(r);
-  ad_config_value kind = {.key = "model.kind", .from = "architectures", .text = (char *)r->config.architecture->kind};
+  const char *name = kind_of(model, r->config.architecture)->name;
+  ad_config_value kind = {.key = "model.kind", .from = "architectures", .text = (char *)name};
   return take(r, model, &kind);
 }
 
 ad_status ad_reading_fill_pretrained(ad_reading *r) {
   ad_node *model = ad_node_find(r->root, "model");
   const ad_architecture *architecture = r->config.architecture;
-  if (!architecture || !r->schema.program || strcmp(r->schema.program->name, architecture->kind) != 0) return AD_OK;
-  if (!ad_node_find(model, "kind")) AD_TRY(put(r, model, "kind", architecture->kind));  // a --set replaced `model`
+  const ad_program_kind *program = r->schema.program;
+  if (!architecture || !program || !ad_program_kind_computes(program, architecture->name)) return AD_OK;
+  if (!ad_node_find(model, "kind")) AD_TRY(put(r, model, "kind", program->name));  // a --set replaced `model`
   for (size_t i = 0; i < r->config.count; i++) AD_TRY(take(r, model, &r->config.values[i]));
   warn_of_length(r);
   judge_window(r);

@@ -1,5 +1,6 @@
 /* Generates tokens with a trained decoder: one process, one sequence. Keys and values of earlier tokens are kept, so
- * each token is computed once. For the programs gpt and moe. */
+ * each token is computed once. For programs that say how a text is continued
+ * (ad_program_kind.sampling). */
 #ifndef ADDEND_SAMPLE_H
 #define ADDEND_SAMPLE_H
 #include <stdint.h>

@@ -25,27 +25,27 @@
 #define LLAMA3 "model.rotary_base=500000 model.rotary_scaling=[8, 1, 4, 32] "
 
 static const struct {
-  const char *folder, *architecture, *kind;
+  const char *folder, *architecture;
   int64_t positions;
   const char *values; /* each after its key, in any order */
 } models[] = {
-    {"llama", "LlamaForCausalLM", "gpt", 2048,
+    {"llama", "LlamaForCausalLM", 2048,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=all " PLAIN},
-    {"llama3", "LlamaForCausalLM", "gpt", 2048,
+    {"llama3", "LlamaForCausalLM", 2048,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-05 model.qk_norm=false model.bias=none " LLAMA3},
-    {"llama_v4", "LlamaForCausalLM", "gpt", 2048,
+    {"llama_v4", "LlamaForCausalLM", 2048,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-05 model.qk_norm=false model.bias=none " LLAMA3},
-    {"qwen2", "Qwen2ForCausalLM", "gpt", 32768,
+    {"qwen2", "Qwen2ForCausalLM", 32768,
      SIZES "model.head_dim=0 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=qkv " PLAIN},
-    {"qwen3", "Qwen3ForCausalLM", "gpt", 32768,
+    {"qwen3", "Qwen3ForCausalLM", 32768,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=true model.bias=none " PLAIN},
-    {"mistral", "MistralForCausalLM", "gpt", 131072,
+    {"mistral", "MistralForCausalLM", 131072,
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=none " PLAIN},
-    {"mixtral", "MixtralForCausalLM", "moe", 131072,
+    {"mixtral", "MixtralForCausalLM", 131072,
      SIZES "model.head_dim=4 model.experts=3 model.top_k=2 model.expert_hidden=5 model.norm_epsilon=1e-05 "
            "model.qk_norm=false model.bias=none model.normalised_scores=true model.rotary_base=1000000 "
            "model.rotary_scaling=[] " EXPERTS},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", "moe", 32768,
+    {"qwen3_moe", "Qwen3MoeForCausalLM", 32768,
      "model.layers=1 model.d_model=6 model.heads=3 model.vocabulary=256 model.tied=false model.kv_heads=1 "
      "model.head_dim=4 model.experts=3 model.top_k=2 model.expert_hidden=4 model.norm_epsilon=1e-06 "
      "model.qk_norm=true model.bias=none model.normalised_scores=true " PLAIN EXPERTS}};
@@ -69,7 +69,6 @@ static void each_architecture_gives_every_key_of_its_recipe(void **state) {
     char pair[128];
     assert_int_equal(ad_config_read(path_of(models[m].folder), &config), AD_OK);
     assert_string_equal(config.architecture->name, models[m].architecture);
-    assert_string_equal(config.architecture->kind, models[m].kind);
     assert_int_equal(config.positions, models[m].positions);
     assert_int_equal(config.refused_count, 0);
     for (size_t i = 0; i < config.count; i++) {

@@ -16,6 +16,7 @@
 #include "ocr/ocr.h"
 #include "decompose/model.h"
 #include "addend/recipe.h"
+#include "architecture/architecture.h"
 #include "base/memory.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
@@ -567,8 +568,27 @@ static void a_number_has_its_range_in_every_kind(void **state) {
   }
 }
 
+static void each_architecture_has_the_program_that_computes_it(void **state) {
+  static const char *const rows[][2] = {{"LlamaForCausalLM", "gpt"},   {"Qwen2ForCausalLM", "gpt"},
+                                        {"Qwen3ForCausalLM", "gpt"},   {"MistralForCausalLM", "gpt"},
+                                        {"MixtralForCausalLM", "moe"}, {"Qwen3MoeForCausalLM", "moe"}};
+  size_t count = 0;
+  char known[64];
+  for (; ad_architectures()[count]; count++) {
+    assert_string_equal(ad_architectures()[count]->name, rows[count][0]);
+    assert_string_equal(ad_program_kind_computing(rows[count][0])->name, rows[count][1]);
+    assert_true(ad_program_kind_computes(ad_moe(), rows[count][0]) == !strcmp(rows[count][1], "moe"));
+  }
+  assert_int_equal(count, sizeof rows / sizeof *rows);
+  assert_null(ad_program_kind_computing("Llama"));
+  assert_false(ad_program_kind_computes(ad_ocr(), "LlamaForCausalLM"));
+  assert_string_equal(ad_program_kinds_exported(known, sizeof known), "gpt and moe");
+  assert_string_equal(ad_program_kinds_sampled(known, sizeof known), "gpt, moe");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_architecture_has_the_program_that_computes_it),
       cmocka_unit_test(kinds_are_found_by_their_name),
       cmocka_unit_test(a_view_enumerates_the_ranks_of_its_mesh),
       cmocka_unit_test(efsdp_has_the_ranks_that_a_view_leaves),
