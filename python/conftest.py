@@ -68,7 +68,7 @@ def pytest_configure():
     if gone:
         raise pytest.UsageError(
             f"there is no {' and no '.join(gone)} to test: in the folder above, `cmake -S . -B build -G Ninja && "
-            "ninja -C build addend_cli` builds them; `pip install ./python` does too, and ADDEND_LIBRARY names others"
+            "ninja -C build addend_python` builds them, as does `pip install ./python`; ADDEND_LIBRARY names others"
         )
 
 

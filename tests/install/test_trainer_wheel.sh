@@ -22,9 +22,14 @@ cd "$source"
 pip install --no-index --no-build-isolation './python[train]' || fail "pip install './python[train]'"
 cd "$work"
 "$python" - "$source" <<'P' >"$work/log" 2>&1 || fail "the trainer of addend-train"
-import pathlib, sys
-import addend, addend_train
+import importlib.metadata, pathlib, sys
+import addend
 
+assert "addend_train" not in sys.modules
+import addend_train
+
+assert importlib.metadata.metadata("addend-train").get_all("Provides-Extra") == ["tokens"]
+assert sorted(importlib.metadata.metadata("addend").get_all("Provides-Extra")) == ["torch", "train"]
 recipe = sys.argv[1] + "/recipes/gpt-dp.yaml"
 assert addend.plan(recipe).world == 3
 assert addend.check(recipe, steps=1).ok
