@@ -394,9 +394,9 @@ function normTile(norm) {
 /* The verdict on all parameters in a few words, and the CSS class to show it in. */
 function wholeVerdict(diff, wrong, untold) {
   const of = (some) => `${count(some.length)} of ${count(list(diff.params).length)}`;
-  if (wrong.length) return [`${of(wrong)} wrong`, 'bad'];
-  if (isWrong(diff)) return ['It does not hold', 'bad'];
-  return untold.length ? [`${of(untold)} cannot be told`, 'untold'] : ['It holds', 'good'];
+  if (wrong.length) return [`DOES NOT MATCH: ${of(wrong)}`, 'bad'];
+  if (isWrong(diff)) return ['DOES NOT MATCH', 'bad'];
+  return untold.length ? [`CANNOT TELL: ${of(untold)}`, 'untold'] : ['matches', 'good'];
 }
 
 const UNTOLD_ADVICE = 'addends that are the same hide what was counted: give each rank a batch of its own, or allow it with --allow-identical';

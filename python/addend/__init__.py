@@ -1,4 +1,4 @@
-"""addend types the gradients of distributed training and proves them right. python/docs/python.md has examples."""
+"""addend types the gradients of distributed training and checks them. python/docs/python.md has examples."""
 
 from __future__ import annotations
 

@@ -259,20 +259,33 @@ class Report(unittest.TestCase):
         ]
         layouts, rows = _show.entries(outcomes)
         self.assertEqual(layouts, ["tp=2", "fsdp=3"])
-        self.assertEqual(rows, [["a", "WRONG 2, 3; ok 1", ""], ["b", "ok", "cannot run"]])
+        self.assertEqual(rows, [["a", "BAD 2, 3; ok 1", ""], ["b", "ok", "cannot run"]])
+
+    def test_the_verdict_is_the_first_line_and_the_last(self):
+        right, wrong = outcome(MATCHES, cell("a", 1)), outcome(WRONG, cell("b", 1), "w")
+        for shown, words, status in (
+            (report(right), "matches one process: 1 of 1 cell", 0),
+            (report(right, wrong), "DOES NOT MATCH one process: 1 of 2 cells", 1),
+            (report(right, wrong, known=[wrong]), "matches one process: 1 of 2 cells, 1 known", 0),
+            (report(right, outcome(_cells.CANNOT_TELL, cell("c", 1))), "CANNOT TELL: 1 of 2 cells", 3),
+            (report(outcome(CANNOT_RUN, cell("c", 1))), "NOT CHECKED: 1 of 1 cell", 3),
+        ):
+            lines = str(shown).splitlines()
+            self.assertEqual((lines[0], lines[-1]), (words, words))
+            self.assertEqual(_show.verdict_of(shown).of_matrix, status)
 
     def test_forms(self):
         bad = outcome(WRONG, cell("a<b", 2, tp=2), "w", why="half, 50%", unreached=["x.7.bias"], missing=["mlp"])
         shown = report(outcome(MATCHES, cell("a<b", 1, tp=2)), bad, outcome(CANNOT_RUN, cell("c", 1), why="no plan"))
         for text, facts in (
-            (str(shown), ["WRONG 2; ok 1"]),
+            (str(shown), ["BAD 2; ok 1"]),
             (str(shown), ["NOT OBSERVED", "x.7.bias"]),
             (str(shown), ["NOT OBSERVED", "mlp"]),
             (str(shown), ["cannot run", "no plan"]),
             (str(shown), ["3", "1 wrong", "1 cannot run", "1 matches"]),
             (_show.github(shown), ["::error ", "a<b%2C tp=2%2C 2 microbatches", "half, 50%25"]),
             (_show.github(shown), ["::warning ", "no plan"]),
-            (_show.page(shown), ["a&lt;b", "WRONG 2; ok 1"]),
+            (_show.page(shown), ["a&lt;b", "BAD 2; ok 1"]),
         ):
             self.assertTrue(any(all(fact in line for fact in facts) for line in text.splitlines()), (facts, text))
         cells = json.loads(json.dumps(shown.document))["cells"]
@@ -440,7 +453,7 @@ class Command(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertEqual(len(done.stderr.splitlines()), 4)  # one line of progress for each cell
-        self.assertIn("WRONG", (self.folder / "page.html").read_text(encoding="utf-8"))
+        self.assertIn("BAD 2", (self.folder / "page.html").read_text(encoding="utf-8"))
         again = self.run_command("jobs.py", "--microbatches", "2", "--known", "known.txt")
         self.assertEqual(again.returncode, 0, again.stderr)
         says_facts(self, again.stdout, "2", "1 wrong", "1 known")

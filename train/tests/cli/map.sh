@@ -78,7 +78,7 @@ act() { # arguments: page, script; writes the page in which the script has run
 }
 draw map.html
 says title "2 wrong"
-says texts "2 of" "11 wrong"
+says texts "NOT MATCH" "2 of" 11
 shows 11 '<canvas class="strip"'
 shows 1 '<code>blocks\.0\.attn\.wq</code>'
 shows 1 '<code>&lt;/script&gt;&lt;img src=x'
@@ -125,7 +125,7 @@ for _ in 1 2 3; do
   grep -q 'data-hatched="false,false,false,false"' drawn || break
 done
 says title 1
-says texts "1 of" 11
+says texts CANNOT "1 of" 11
 says texts --allow-identical
 shows 1 'data-hatched="true,true,false,false"'
 says texts "rank 0" "microbatch 0"
@@ -156,7 +156,7 @@ many("ranks.html", 10000, "dp=1250 tp=8", 4)
 P
 draw many.html
 shows 200 '<canvas class="strip"'
-says texts "100 of" "200 wrong"
+says texts "NOT MATCH" "100 of" 200
 act ranks.html 'document.querySelector(".strip").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
 says texts "rank 3" "dp=0 tp=3" "microbatch 0" "0 times"
 echo "map: all hold"

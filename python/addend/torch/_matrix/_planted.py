@@ -45,7 +45,7 @@ class _Rank(_job.Rank):
 
     def _traced_step(self) -> Tuple[Dict[Place, Seen], str]:
         self.step()
-        return {}, "a mistake is planted"
+        return {}, "a mutant is tried"
 
     def values(self) -> Values:
         """This rank's gradients, buffers and losses."""

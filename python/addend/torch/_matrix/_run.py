@@ -35,7 +35,7 @@ from addend.torch._proof._report import OTHERS, MatchReport
 from addend.torch._replace import replacing
 
 _SAID, _RESULT = "said", "result"  # the files in a process's folder with what it prints, and with its result
-_ENDED = "the process in which mistakes were planted ended"
+_ENDED = "the process that tried mutants ended"
 _PAUSE = 0.02  # seconds between two looks at the processes
 PLANT_SECONDS = 300.0  # for which mistakes are planted in a cell
 _PART = 0.45  # of a cell's time for one process, and for the ranks: the rest is for the stacks of those that hang

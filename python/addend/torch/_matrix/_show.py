@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from addend.torch._matrix._bugs import Bug
     from addend.torch._matrix._matrix import MatrixReport
 
-_SHORT = {MATCHES: "ok", WRONG: "WRONG", CANNOT_TELL: "?", CANNOT_RUN: "cannot run", NOT_TRIED: "-", RUNS: "runs"}
+_SHORT = {MATCHES: "ok", WRONG: "BAD", CANNOT_TELL: "?", CANNOT_RUN: "cannot run", NOT_TRIED: "-", RUNS: "runs"}
 _ORDER = (WRONG, CANNOT_TELL, CANNOT_RUN, MATCHES, RUNS, NOT_TRIED)
 _WIDTH = 200  # characters of a reason in the table
 _PARTIAL = "*"  # after a verdict: a line NOT OBSERVED says what it says nothing about
@@ -47,7 +47,7 @@ def _short(outcome: Outcome) -> str:
 
 
 def _entry(outcomes: Sequence[Outcome]) -> str:
-    """What one model did under one layout: "ok", or "WRONG 2, 3; ok 1" with the numbers of microbatches."""
+    """What one model did under one layout: "ok", or "BAD 2, 3; ok 1" with the numbers of microbatches."""
     found: Dict[str, List[int]] = {}
     for outcome in sorted(outcomes, key=lambda one: _ORDER.index(one.verdict)):
         found.setdefault(_short(outcome), []).append(outcome.cell.microbatches)
@@ -304,7 +304,7 @@ pre {{ overflow: auto; background: #f6f6f6; padding: .7em; }}
 
 
 def _class(entry: str) -> str:
-    return "wrong" if "WRONG" in entry else "ok" if entry in ("ok", "runs") else "open" if entry else ""
+    return "wrong" if "BAD" in entry else "ok" if entry in ("ok", "runs") else "open" if entry else ""
 
 
 def page(report: MatrixReport) -> str:
