@@ -1,4 +1,4 @@
-# The libraries that addend needs; docs/running.md says what each is for. script/setup installs them or names them. All
+# The libraries that addend needs; train/docs/running.md says what each is for. script/setup installs them or names them. All
 # missing libraries are reported in one message, not one after another.
 set(AD_MISSING "")
 find_package(PkgConfig QUIET)

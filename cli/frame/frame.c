@@ -34,7 +34,7 @@ static void print_help(const ad_cli_program *program, FILE *file) {
           "`%s --completions bash`, zsh or fish prints the completions of that shell.\n"
           "Exit status: 0 it holds, 1 the answer is no, 2 the call or the recipe is wrong, 3 it could not finish; what "
           "each\n"
-          "verdict means and its exit status: docs/running.md.\n",
+          "verdict means and its exit status: train/docs/running.md.\n",
           program->name, program->example, program->name, program->name, program->name);
 }
 

@@ -1,4 +1,4 @@
-/* Tables as JSON: {"schedule": 1, "edges": [...], "ranks": [["0F0", ...], ...]}; see docs/pipeline.md. */
+/* Tables as JSON: {"schedule": 1, "edges": [...], "ranks": [["0F0", ...], ...]}; see core/docs/pipeline.md. */
 #include <jansson.h>
 #include <string.h>
 

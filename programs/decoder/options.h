@@ -64,7 +64,7 @@ typedef enum ad_bias {
  *
  * The loss is cross-entropy, summed over the counted tokens of the step and divided by their number. Weight decay
  * applies to all matrices except embedding.weight. Parameters are R on dp and cp. The batch is S0 on dp and S1z on cp;
- * the residual stream is I on tp or, with sequence_parallel, S1 (docs/types.md). */
+ * the residual stream is I on tp or, with sequence_parallel, S1 (core/docs/types.md). */
 typedef struct ad_decoder_options {
   int64_t layers, d_model, heads;
   int tied;                             /* 1 (the default of recipes): the head is the embedding */

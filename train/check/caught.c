@@ -75,7 +75,7 @@ static double moved_over_roundings(const ad_computing *computing, const double *
 
 /* Where sums are short, a mistake that rounds more often moves gradients by less than the roundings of the right program
  * do, for which every bound has room: in a custom program it has no effect if it moves them by less than `within` of
- * these. (docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all of their own
+ * these. (core/docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all of their own
  * roundings.) A mistake that moves gradients by more survives, since a bound that it passes is too wide. In addend's own
  * programs all sums are long enough. */
 void ad_caught_by_rounding(const ad_proof *proof, const ad_computing *computing, const double *moved, int cuts_formulas,

@@ -13,7 +13,7 @@
 /* If ranks compute formulas in pieces, or if sums themselves round, ranks round at places of their own, so that
  * everything may be another draw. If ranks share the batch alone and sums are wider than the dtype that they are
  * rounded to, ranks round the same values at the same places; only the few values that another order of a sum rounds
- * the other way differ. docs/dtypes.md has measurements. */
+ * the other way differ. core/docs/dtypes.md has measurements. */
 static ad_latitude latitude_of(const ad_run *run, int cuts_formulas) {
   int rounds_alike = ad_run_compute_dtype(run) == AD_BF16 && !cuts_formulas;
   return rounds_alike ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
@@ -21,7 +21,7 @@ static ad_latitude latitude_of(const ad_run *run, int cuts_formulas) {
 
 /* A value that f32 rounds one way and f64 the other arrives a whole step of the wire's dtype away. Allows for such
  * values a part of `wires` (the norm of all roundings on wires, of one process), since other values may be hit than one
- * process's. One such step in `numel` elements is sqrt(12 / numel) of `wires`. docs/dtypes.md has measurements. */
+ * process's. One such step in `numel` elements is sqrt(12 / numel) of `wires`. core/docs/dtypes.md has measurements. */
 static double turned(double wires, double numel) { return wires * fmax(1.0 / 3, sqrt(12 / numel)); }
 
 /* The numbers that a proof judges in a step: gradients, losses and their sum, norms, choices. They share the chance of
@@ -161,7 +161,7 @@ static double param_apart(const ad_computing *c, const ad_spread *spread) {
 
 /* The bound for all gradients together has a limit in standard deviations. If ranks and draws round alike except for a
  * few values, they vary in few directions, of which few draws say little: the quantile alone would be so wide that
- * mistakes pass. docs/dtypes.md says how far correct ranks were. */
+ * mistakes pass. core/docs/dtypes.md says how far correct ranks were. */
 static double all_apart(const ad_computing *c, const ad_spread *spread) {
   return apart_of(c, spread, c->latitude.shared_all, c->latitude.most_all);
 }

@@ -1,5 +1,5 @@
 /* Derives how much a gradient may be off because of the recipe's own dtypes: one process computes it several times in
- * them, each time rounded differently. docs/dtypes.md explains the method. */
+ * them, each time rounded differently. core/docs/dtypes.md explains the method. */
 #ifndef CHECK_COMPUTING_H
 #define CHECK_COMPUTING_H
 #include "check/reference.h"

@@ -310,7 +310,7 @@ static double share_of(double distance, double bound) {
 
 /* The distance of the gradient to the sum of the ranks' own addends, as a share of what reducing may round; what
  * computing rounds has no part in it. A gradient that is written straight into its bucket adds the rows of later
- * microbatches one by one: docs/dtypes.md has the allowance for that. */
+ * microbatches one by one: core/docs/dtypes.md has the allowance for that. */
 static double share_of_sum(ad_prover *prover, size_t i, const double *dist, ad_allowance allowance) {
   const ad_array *addends = &prover->addends.themselves.whole[i], *sizes = &prover->addends.sizes.whole[i];
   size_t numel = ad_array_numel(addends);

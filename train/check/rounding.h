@@ -1,5 +1,5 @@
 /* Bounds how far rounding may carry a reduced gradient from the exact sum of its addends, by contract and path.
- * docs/dtypes.md explains why. */
+ * core/docs/dtypes.md explains why. */
 #ifndef CHECK_ROUNDING_H
 #define CHECK_ROUNDING_H
 #include "addend/recipe.h"

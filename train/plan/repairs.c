@@ -8,7 +8,7 @@
 #include "layout/sentences.h"
 #include "plan/traffic.h"
 
-/* Limits on a search, which docs/types.md names. The TRIED_LEAST simplest conversions are always tried; further ones
+/* Limits on a search, which core/docs/types.md names. The TRIED_LEAST simplest conversions are always tried; further ones
  * until the steps that tried them have recorded CALLS_MAX calls. */
 enum { TRIED_LEAST = 64, CALLS_MAX = 100000 };
 

@@ -1,5 +1,5 @@
 /* The known mistakes of pipelines that no table of actions shows: with the embedding that two stages use, with the norm
- * over all stages, with what losses and gradients are divided by (docs/pipeline.md says who published them). Nothing
+ * over all stages, with what losses and gradients are divided by (core/docs/pipeline.md says who published them). Nothing
  * here is part of what a step does. */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that what the documents name exists: paths, files, functions of the laws and their tests. Every law that is
-# cited is one of docs/laws.md, and each law there says where it is checked, what it stops and which test holds it. The
+# cited is one of core/docs/laws.md, and each law there says where it is checked, what it stops and which test holds it. The
 # catalogue of published bugs has thirty rows, each with what tries it, and every number that is cited is one of them.
 set -eu
 source=$2
@@ -8,7 +8,7 @@ python3 - "$source" <<'P'
 import glob, os, re, sys
 os.chdir(sys.argv[1])
 FOLDERS = "core audit python train programs lab cli tests script cmake docs examples recipes".split()
-DOCS = "docs|audit/docs|programs/docs|python/docs" # folders of pages that comments send readers to
+DOCS = "docs|core/docs|audit/docs|python/docs|train/docs|programs/docs|lab/docs" # folders of pages that comments send readers to
 PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("*/docs/*.md") + glob.glob("lab/measured/*.md") + glob.glob("*/README.md"))
 wrong = []
 found = dict.fromkeys("paths pages names links functions laws cases".split(), 0) # how many each pattern below finds
@@ -49,7 +49,7 @@ for path in fuzzers:
     if path not in read("SECURITY.md"): complain("SECURITY.md", f"lacks {path}")
 
 # The laws: their numbers, their parts, and every `file` (`function`, ...).
-LAWS = "docs/laws.md"
+LAWS = "core/docs/laws.md"
 sections = re.split(r"^## (\d+)\. ", read(LAWS), flags=re.M)[1:]
 numbers = [int(number) for number in sections[::2]]
 assert numbers == list(range(1, 12)), numbers

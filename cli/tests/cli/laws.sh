@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests that the mistakes of docs/laws.md are stopped with the messages printed there. These may differ: line numbers,
+# Tests that the mistakes of core/docs/laws.md are stopped with the messages printed there. These may differ: line numbers,
 # ratios, which rank is the first to tell, and which ranks had arrived when two calls did not match.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
-for recipe in $(sed -n 's/^\(recipes\/[a-z0-9-]*\.yaml\): .*/\1/p' "$source/docs/laws.md" | sort -u); do
+for recipe in $(sed -n 's/^\(recipes\/[a-z0-9-]*\.yaml\): .*/\1/p' "$source/core/docs/laws.md" | sort -u); do
   name=$(basename "$recipe")
   "$addend" check "$source/$recipe" --sabotage --out "$name.json" >"$name.txt" 2>progress || {
     cat progress "$name.txt" >&2
@@ -13,7 +13,7 @@ for recipe in $(sed -n 's/^\(recipes\/[a-z0-9-]*\.yaml\): .*/\1/p' "$source/docs
     exit 1
   }
 done
-python3 - "$source/docs/laws.md" <<'P'
+python3 - "$source/core/docs/laws.md" <<'P'
 import json, re, sys
 
 def plain(text):
@@ -35,7 +35,7 @@ for _, recipe, name, words in examples:
     printed = [plain(line) for line in open(recipe + ".txt")]
     said = [plain(each["message"] or "") for each in json.load(open(recipe + ".json"))["sabotage"] if plain(each["name"]) == plain(name)]
     if plain(words) not in said + printed:
-        wrong.append(f"docs/laws.md: {recipe}: {name}: " + (f"it is printed now: {said}\nnot: {words}" if said else "is not planted"))
+        wrong.append(f"core/docs/laws.md: {recipe}: {name}: " + (f"it is printed now: {said}\nnot: {words}" if said else "is not planted"))
 assert not wrong, "\n".join(wrong)
 P
 echo "laws: all hold"

@@ -39,7 +39,7 @@ AD_API size_t ad_array_bytes(const ad_array *array);
 AD_API double ad_array_get(const ad_array *array, size_t i);
 AD_API void ad_array_set(const ad_array *array, size_t i, double value);
 
-/* The transitions of law 2 (docs/laws.md), on arrays. They take two calls: ad_array_after checks the move and describes
+/* The transitions of law 2 (core/docs/laws.md), on arrays. They take two calls: ad_array_after checks the move and describes
  * the result with data NULL; the caller gives the result memory and calls ad_array_move, which executes the move over
  * `axes`.
  *

@@ -119,7 +119,7 @@ typedef struct ad_collective {
   const ad_message *messages; /* for AD_EXCHANGE */
   size_t message_count;
   ad_dtype dtype; /* dtype of the inputs, and of the outputs of operations that do not reduce */
-  /* The dtype in which results form, in the order of one tree over the group (docs/laws.md, law 10). 0: f64 for f64,
+  /* The dtype in which results form, in the order of one tree over the group (core/docs/laws.md, law 10). 0: f64 for f64,
    * f32 for the other floats. Integers and bool always use their own dtype. */
   ad_dtype accumulate;
   ad_reduction reduction; /* AD_INVALID if the dtype does not have this reduction */

@@ -15,7 +15,7 @@ typedef enum ad_dtype { AD_F64 = 1, AD_F32, AD_BF16, AD_F16, AD_I32, AD_I64, AD_
 
 /* How addends combine. Gradients are always summed; the other reductions are for metrics, flags and masks. Sums and
  * products of integers wrap around. Bit operations are for integers and bool. For bools SUM and MAX mean "or", PRODUCT
- * and MIN mean "and", and a result is 0 or 1. There is no average (docs/laws.md, law 5). */
+ * and MIN mean "and", and a result is 0 or 1. There is no average (core/docs/laws.md, law 5). */
 typedef enum ad_reduction { AD_SUM, AD_MAX, AD_MIN, AD_PRODUCT, AD_BIT_AND, AD_BIT_OR, AD_BIT_XOR } ad_reduction;
 
 AD_API size_t ad_dtype_size(ad_dtype dtype);      /* bytes; 0 for a number that is no dtype */

@@ -80,7 +80,7 @@ AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *s
  * left out. */
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
 
-/* The operations that change a type (docs/laws.md, law 2). */
+/* The operations that change a type (core/docs/laws.md, law 2). */
 typedef enum ad_move {
   AD_MOVE_ALL_REDUCE,
   AD_MOVE_REDUCE_SCATTER,

@@ -1,6 +1,6 @@
 /* Tables of actions: what each rank of a pipeline does in one step, in order. A table is made by a generator or by
  * hand, lowered by passes, checked against laws, timed on paper, drawn, written and read. Nothing here communicates or
- * computes; see docs/pipeline.md. */
+ * computes; see core/docs/pipeline.md. */
 #ifndef ADDEND_SCHEDULE_H
 #define ADDEND_SCHEDULE_H
 #include <stddef.h>
@@ -246,7 +246,7 @@ AD_API AD_CHECKED ad_status ad_table_svg(const ad_table *table, const ad_table_o
 
 /* ---- reading and writing tables as JSON and CSV ---- */
 
-/* Reads a table from JSON (docs/pipeline.md) or from the CSV that torch.distributed.pipelining dumps, one row for each
+/* Reads a table from JSON (core/docs/pipeline.md) or from the CSV that torch.distributed.pipelining dumps, one row for each
  * rank. An OVERLAP_F_B in a CSV is read as its actions one after another; *overlapped (may be NULL) is how many there
  * were. AD_INVALID names file, line or rank, and place; AD_IO names a file that cannot be read or is too large. */
 AD_API AD_CHECKED ad_status ad_table_read(const char *path, ad_table **out, size_t *overlapped);

@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/* All verdicts: X(code, words, status), with the exit status of check, diff and torch-check. docs/running.md says what
+/* All verdicts: X(code, words, status), with the exit status of check, diff and torch-check. train/docs/running.md says what
  * each one means; python/addend/_verdict.py has the same table. */
 #define AD_VERDICT_WORDS(X)                 \
   X(AD_MATCHES, "matches", 0)               \

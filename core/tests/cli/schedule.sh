@@ -13,22 +13,22 @@ run() { # arguments: exit status, arguments of schedule; output in `out`, errors
 }
 . "$source/tests/support/says.sh"
 
-# docs/pipeline.md shows what is printed.
+# core/docs/pipeline.md shows what is printed.
 run 0 make 1f1b --stages 3 --microbatches 4
-python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows what is printed"
+python3 - "$source/core/docs/pipeline.md" out <<'P' || fail "core/docs/pipeline.md shows what is printed"
 import sys
 shown = open(sys.argv[1]).read().split("--stages 3 --microbatches 4\n")[1].split("```")[0]
 assert shown == open(sys.argv[2]).read(), shown
 P
 printf '%s\n' 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1 1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1 >wrong.csv
 run 1 check wrong.csv
-python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows what is said"
+python3 - "$source/core/docs/pipeline.md" out <<'P' || fail "core/docs/pipeline.md shows what is said"
 import sys
 shown = open(sys.argv[1]).read().split("check wrong.csv\n")[1].split("```")[0]
 assert shown == open(sys.argv[2]).read(), shown
 P
 run 0 make zb --stages 2 --microbatches 3 --lower --waits --csv
-python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows the table with waits"
+python3 - "$source/core/docs/pipeline.md" out <<'P' || fail "core/docs/pipeline.md shows the table with waits"
 import sys
 shown = open(sys.argv[1]).read().split("cat zb.csv\n")[1].split("```")[0]
 assert shown == open(sys.argv[2]).read(), shown
@@ -120,7 +120,7 @@ deferred=$fixtures/interleaved-zb-deferred.comms.csv
 run 0 check "$deferred" --pairs edge; says out right "2 ranks" "4 stages"
 run 1 check "$deferred" --pairs ranks; cp out by_ranks
 run 1 check "$deferred"; cmp -s out by_ranks || fail "a CSV is judged by pairs of ranks"
-python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows what is said of PyTorch's table"
+python3 - "$source/core/docs/pipeline.md" out <<'P' || fail "core/docs/pipeline.md shows what is said of PyTorch's table"
 import sys
 shown = open(sys.argv[1]).read().split("interleaved-zb-deferred.comms.csv\n")[1].split("```")[0]
 assert shown == open(sys.argv[2]).read(), shown

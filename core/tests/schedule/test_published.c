@@ -1,5 +1,5 @@
 /* Tests published pipeline mistakes that a table shows: each as the code base had it, and the law that it breaks. Those
- * that no table shows are in docs/pipeline.md, with what catches them. */
+ * that no table shows are in core/docs/pipeline.md, with what catches them. */
 #include <stdio.h>
 #include "judged.h"
 #include "says.h"

@@ -467,7 +467,7 @@ static void a_wrong_table_has_no_picture(void **state) {
   ad_table_destroy(NULL);
 }
 
-/* Makes the table that docs/pipeline.md shows. */
+/* Makes the table that core/docs/pipeline.md shows. */
 static ad_status make_own(const char *path) {
   ad_table *table;
   AD_TRY(ad_table_create(2, &table));

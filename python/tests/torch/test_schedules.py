@@ -229,7 +229,7 @@ class TablesOfPyTorch(unittest.TestCase):
         )
 
     def test_which_tables_of_pytorch_keep_that_order(self):
-        """docs/pipeline.md says how many."""
+        """core/docs/pipeline.md says how many."""
         deferred, plain = (
             [self.judged(self.dump(*shape, **options))["right"] for shape in torch_shapes()]
             for options in ({"defer_pp_recv": True}, {})

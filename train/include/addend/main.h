@@ -1,6 +1,6 @@
 /* Makes a program of your own a command: `mine check`, `mine train`, `mine plan` and `mine report`, with everything
  * that `addend` has for its own programs. A program can also be a shared object that `addend --program` loads.
- * docs/own-program.md builds one from an empty file. */
+ * train/docs/own-program.md builds one from an empty file. */
 #ifndef ADDEND_MAIN_H
 #define ADDEND_MAIN_H
 #include "addend/program.h"

@@ -302,7 +302,7 @@ struct ad_program_kind {
   } sampling;
   /* Names of architectures of Hugging Face Transformers that the program computes ("LlamaForCausalLM"), NULL at the end:
    * `model.from` reads a model of these as a recipe of this kind, and an export writes one. The program's keys and
-   * parameters have the names of gpt's and moe's (docs/models.md). NULL: there are none. */
+   * parameters have the names of gpt's and moe's (train/docs/models.md). NULL: there are none. */
   const char *const *architectures;
 
   /* What a run reports about the program. */

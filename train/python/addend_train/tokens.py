@@ -2,7 +2,7 @@
 
     python3 -m addend_train.tokens FILES... --tokenizer tokenizer.json --out corpus.npy
 
-It needs NumPy and tokenizers. docs/tokens.md has examples."""
+It needs NumPy and tokenizers. train/docs/tokens.md has examples."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ static void a_longer_proof_has_wider_bounds_and_no_more_false_alarms(void **stat
   release(&world);
 }
 
-/* ---- the bounds, computed again from the words of docs/dtypes.md ---- */
+/* ---- the bounds, computed again from the words of core/docs/dtypes.md ---- */
 
 /* How drawn vectors are spread, in the document's letters: S, b, n, the norm of their mean, and M. */
 typedef struct lie {

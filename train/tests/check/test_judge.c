@@ -1,4 +1,4 @@
-/* Tests how a proof judges the numbers of one step: each number is moved to just within the bound of docs/dtypes.md and
+/* Tests how a proof judges the numbers of one step: each number is moved to just within the bound of core/docs/dtypes.md and
  * to just beyond it, in f64 and in the recipe's own dtypes. The bounds are computed here again from the document. */
 #include "world.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the program of docs/own-operation.md: it compiles as it stands there, as C without a warning and as C++, and its
+# Tests the program of train/docs/own-operation.md: it compiles as it stands there, as C without a warning and as C++, and its
 # check passes; with a wrong slope the check fails.
 set -eu
 addend=$1 source=$2
@@ -12,7 +12,7 @@ if grep -q __asan_init "$build/libaddend_train.so" || grep -q __tsan_init "$buil
   echo "skipped: a stranger's program has no sanitizer's run time"
   exit 77
 fi
-awk '/^```c$/{on=1;next} /^```$/{on=0} on' "$source/docs/own-operation.md" > "$folder/huber.c"
+awk '/^```c$/{on=1;next} /^```$/{on=0} on' "$source/train/docs/own-operation.md" > "$folder/huber.c"
 compile() { ${CC:-cc} -std=c11 -Wall -Wextra -Werror "${headers[@]}" "$1" -o "$folder/huber" -L"$build" -laddend_train -laddend -lm -Wl,-rpath,"$build"; }
 compile "$folder/huber.c"
 "$folder/huber" >"$folder/said"
