@@ -7,7 +7,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 for recipe in $(sed -n 's/^\(recipes\/[a-z0-9-]*\.yaml\): .*/\1/p' "$source/core/docs/laws.md" | sort -u); do
   name=$(basename "$recipe")
-  "$addend" check "$source/$recipe" --sabotage --out "$name.json" >"$name.txt" 2>progress || {
+  "$addend" check "$source/$recipe" --sabotage --all --out "$name.json" >"$name.txt" 2>progress || {
     cat progress "$name.txt" >&2
     echo "FAILED: addend check $recipe --sabotage" >&2
     exit 1
@@ -18,7 +18,7 @@ import json, re, sys
 
 def plain(text):
     """One line without what differs between builds and runs: numbers of lines, ratios, the first rank, the way to the sources."""
-    text = re.sub(r"(?:\.\./|/[\w./-]*/)(?=(?:core|audit|train)/)", "", " ".join(text.split()))
+    text = re.sub(r"(?:\.\./|/[\w./-]*/)(?=(?:core|audit|train|programs)/)", "", " ".join(text.split()))
     text = re.sub(r"(?<=\.c:)\d+|(?<=ratio )[-0-9.e+]+|^rank \d+: ", "", text)
     return without_late_ranks(text) if text.startswith("collectives do not match") else text
 
