@@ -85,9 +85,9 @@ int ad_cli_print(const char *text);
 
 /* Another program (the Python package) that starts this one reads the error itself: this environment variable names a
  * file descriptor, to which "STATUS TEXT" is written instead of to standard error. Such a command also ends when its
- * starter does. ad_cli_hand_over returns 0 if the variable is not set. */
+ * starter does. ad_cli_return_text returns 0 if the variable is not set. */
 #define CLI_ERROR_FD "ADDEND_ERROR_FD"
-int ad_cli_hand_over(ad_status status, const char *text);
+int ad_cli_return_text(ad_status status, const char *text);
 /* Prints the last error and returns its exit status. */
 int ad_cli_failed(ad_status status);
 
@@ -100,7 +100,7 @@ void ad_cli_ends_alone(void);
 /* Prints the library's log, on silent ranks too: the library logs a message on one rank only. */
 void ad_cli_log(void *context, ad_log_level level, const char *message);
 /* If a launcher started this rank: tells the other ranks that this one cannot take part. */
-void ad_cli_tell_ranks(ad_status status, const char *message);
+void ad_cli_report_ranks(ad_status status, const char *message);
 
 /* Whether fd is a terminal that can move its cursor: TERM is not "dumb". */
 int ad_cli_is_terminal(int fd);

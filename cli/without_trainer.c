@@ -4,7 +4,7 @@
 
 #include "command.h"
 
-static int refuse(const char *unknown) {
+static int refuse_command(const char *unknown) {
   static const char *const names[] = {"train", "check", "plan", "report", "export", "sample"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     if (strcmp(names[i], unknown) != 0) continue;
@@ -19,4 +19,4 @@ static int refuse(const char *unknown) {
 
 const ad_cli_trainer ad_cli_trainer_part = {
     .missing = "Without the trainer: train, check, plan, report, export and sample are not in this program.",
-    .refuse = refuse};
+    .refuse = refuse_command};

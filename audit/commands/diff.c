@@ -91,7 +91,7 @@ static int threads_unasked(void) {
   return count < THREADS_UNASKED ? count : THREADS_UNASKED;
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   diff_input *input = state->input;
   switch (key) {
     case KEY_REFERENCE:
@@ -120,7 +120,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp diff_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "DUMP...",
     .doc =
         "Takes one dumped step of any job, each rank's addends and the sums after synchronisation, and says for every "
@@ -139,17 +139,17 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
 }
 
 /* Makes what is printed from the document. */
-static ad_status make(const diff_input *input, const char *json, char **out) {
+static ad_status make_text(const diff_input *input, const char *json, char **out) {
   ad_text_style style = ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
   if (input->format == HTML) return ad_diff_html(json, out);
   if (input->format == GITHUB) return ad_diff_github(json, out);
   return input->all ? ad_diff_list(json, style, out) : ad_diff_table(json, style, out);
 }
 
-static int print(const diff_input *input, const char *json) {
+static int print_diff(const diff_input *input, const char *json) {
   char *text;
   if (input->format == JSON) return ad_cli_print(json);
-  ad_status status = make(input, json, &text);
+  ad_status status = make_text(input, json, &text);
   if (status) return ad_cli_failed(status);
   int printed = ad_cli_print(text);
   free(text);
@@ -169,7 +169,7 @@ static int diff(const diff_input *input) {
   ad_cli_progress_end();
   if (status) return failed(status);
   status = input->html ? ad_diff_page(json, input->html) : AD_OK;
-  int unprinted = print(input, json);
+  int unprinted = print_diff(input, json);
   free(json);
   if (status) return ad_cli_failed(status);
   if (unprinted) return unprinted;

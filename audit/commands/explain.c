@@ -10,7 +10,7 @@ typedef struct explain_input {
   int count;
 } explain_input;
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   explain_input *input = state->input;
   (void)argument;
   if (key != ARGP_KEY_ARGS) return ARGP_ERR_UNKNOWN;
@@ -20,7 +20,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 }
 
 static const struct argp explain_argp = {
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "[NAME...]",
     .doc =
         "Explains a cause that `addend diff`, `addend check` or addend.torch names: what it means, how it shows in the "
@@ -28,7 +28,7 @@ static const struct argp explain_argp = {
         "explain own_only\nExit status: 0, or 2 if there is no page of that name.",
 };
 
-static int print(const char *name, const char *before) {
+static int print_page(const char *name, const char *before) {
   char *text;
   ad_status status = ad_explain(name, &text);
   if (status) return ad_cli_failed(status);
@@ -42,8 +42,8 @@ static int run_explain(int argc, char **argv) {
   explain_input input = {0};
   int result = CLI_HOLDS;
   ad_cli_parse(&explain_argp, argc, argv, 0, &input);
-  if (!input.count) return print(NULL, "");
-  for (int i = 0; i < input.count && !result; i++) result = print(input.names[i], i ? "\n" : "");
+  if (!input.count) return print_page(NULL, "");
+  for (int i = 0; i < input.count && !result; i++) result = print_page(input.names[i], i ? "\n" : "");
   return result;
 }
 

@@ -34,7 +34,7 @@ static int print_counts(const ad_dump *dump, const int64_t *counts, unsigned cha
   return different;
 }
 
-ad_status ad_backwards_say(const ad_dump *dump, json_t *messages) {
+ad_status ad_backwards_report(const ad_dump *dump, json_t *messages) {
   char text[512];
   int64_t *counts;
   unsigned char *same;

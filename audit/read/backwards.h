@@ -5,6 +5,6 @@
 #include "read/dump.h"
 
 /* Appends a message to `messages` if ranks ran different numbers of backwards; their addends are matched by order. */
-ad_status ad_backwards_say(const ad_dump *dump, json_t *messages) AD_CHECKED;
+ad_status ad_backwards_report(const ad_dump *dump, json_t *messages) AD_CHECKED;
 
 #endif

@@ -1,7 +1,7 @@
 /* Index arithmetic of boxes, and which elements of an array a dump samples. */
 #include "read/box.h"
 
-ad_box ad_box_whole(const ad_shape *shape) {
+ad_box ad_box_full(const ad_shape *shape) {
   ad_box box = {{0}, {0}};
   for (int dim = 0; dim < shape->ndim; dim++) box.count[dim] = shape->dim[dim];
   return box;

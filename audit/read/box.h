@@ -9,7 +9,7 @@ typedef struct ad_box {
   int64_t first[AD_DIMS_MAX], count[AD_DIMS_MAX];
 } ad_box;
 
-ad_box ad_box_whole(const ad_shape *shape);
+ad_box ad_box_full(const ad_shape *shape);
 int64_t ad_box_numel(const ad_shape *shape, const ad_box *box);
 int ad_box_equal(const ad_shape *shape, const ad_box *a, const ad_box *b);
 int ad_box_contains(const ad_shape *shape, const ad_box *outer, const ad_box *inner);

@@ -21,7 +21,7 @@ static int is_safetensors(const char *path) {
 
 /* Warns of a link or special file in a folder, which is skipped: a link may lead to a file that is listed already. A
  * user who put it there in place of a file must know. */
-void ad_dump_tell_passed(const char *path, const char *what) {
+void ad_dump_report_passed(const char *path, const char *what) {
   if (is_safetensors(path))
     ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: give its own path to have it read", path, what);
 }
@@ -60,7 +60,7 @@ typedef struct ad_opening {
 } ad_opening;
 
 /* Keeps the last error message of a file; AD_MEMORY is returned instead, to end the caller. */
-static ad_status keep(ad_opened *opened, ad_status status) {
+static ad_status keep_error(ad_opened *opened, ad_status status) {
   if (!status || status == AD_MEMORY) return status;
   opened->status = status;
   return ad_copy_string(ad_last_error(), &opened->message);
@@ -83,7 +83,7 @@ static ad_status open_headers(ad_dump *dump, const ad_file_list *list, int plain
   for (size_t i = 0; i < list->count; i++) {
     const ad_dump_file *like = dump->count ? &dump->files[dump->count - 1] : NULL;
     ad_opened *opened = &opening->files[i];
-    AD_TRY(keep(opened, open_file(list->entries[i].path, plain, like, opened, &dump->files[dump->count])));
+    AD_TRY(keep_error(opened, open_file(list->entries[i].path, plain, like, opened, &dump->files[dump->count])));
     if (opened->tensors) dump->count++;
   }
   return AD_OK;
@@ -96,12 +96,12 @@ static ad_status check_one(void *context, size_t index) {
   ad_opened *opened = &opening->files[index];
   if (!opened->tensors || opening->how->finite) return AD_OK;
   if (opening->how->later && opened->kind != AD_DUMP_REFERENCE) return AD_OK;
-  ad_status status = keep(opened, ad_safetensors_check_values(opened->tensors));
+  ad_status status = keep_error(opened, ad_safetensors_check_values(opened->tensors));
   ad_safetensors_forget(opened->tensors);
   return status;
 }
 
-static void tell_one(void *context, size_t index) {
+static void report_one(void *context, size_t index) {
   const ad_opening *opening = context;
   const ad_dump_opening *how = opening->how;
   if (how->progress) how->progress(how->context, "files", (int64_t)index + 1, (int64_t)opening->count);
@@ -120,7 +120,7 @@ static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, 
   AD_TRY(ad_new(list->count, &dump->files));
   AD_TRY(ad_new(list->count, &opening.files));
   ad_status status = open_headers(dump, list, plain, &opening);
-  if (!status) status = ad_work_do(&(ad_work){list->count, check_one, tell_one, &opening}, how->threads);
+  if (!status) status = ad_work_do(&(ad_work){list->count, check_one, report_one, &opening}, how->threads);
   if (!status) status = complain(&opening, complaints);
   for (size_t i = 0; i < list->count; i++) ad_release(opening.files[i].message);
   ad_release(opening.files);
@@ -129,7 +129,7 @@ static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, 
 
 static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t count, int plain,
                              const ad_dump_opening *how, ad_complaints *complaints) {
-  ad_file_list list = {.passed = ad_dump_tell_passed};
+  ad_file_list list = {.passed = ad_dump_report_passed};
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && !status; i++) status = ad_complaints_add(complaints, ad_dump_list(&list, paths[i]));
   if (!status) status = open_files(dump, &list, plain, how, complaints);
@@ -183,7 +183,7 @@ static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
 }
 
 /* Puts a file into its slot; two files in one slot are an error. */
-static ad_status put(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
+static ad_status put_file(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
   if (*place)
     return ad_fail(AD_INVALID, "%s: is the %s of rank %lld, and so is %s: give only one of the two", file->path, kind,
                    (long long)file->rank, (*place)->path);
@@ -200,13 +200,13 @@ static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
     dump->reference = file;
     return AD_OK;
   }
-  if (file->kind == AD_DUMP_SUM) return put(&dump->sums[file->rank], file, "sum");
+  if (file->kind == AD_DUMP_SUM) return put_file(&dump->sums[file->rank], file, "sum");
   if (file->microbatch < 0 && dump->microbatches > 1)
     return ad_fail(AD_INVALID,
                    "%s: has no addend.microbatch, so it is the addend of a whole step, but other files are addends of "
                    "single microbatches",
                    file->path);
-  return put(&dump->addends[file->rank * dump->microbatches + microbatch], file, "addend");
+  return put_file(&dump->addends[file->rank * dump->microbatches + microbatch], file, "addend");
 }
 
 /* Limits on what a dump may claim, so that a wrong number in a file does not ask for all memory. */
@@ -226,7 +226,7 @@ static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
   return AD_OK;
 }
 
-static ad_status lacks(const char *what, int64_t rank, int64_t microbatch) {
+static ad_status fail_missing(const char *what, int64_t rank, int64_t microbatch) {
   if (microbatch < 0) return ad_fail(AD_INVALID, "rank %lld has no %s file", (long long)rank, what);
   return ad_fail(AD_INVALID, "rank %lld has no %s file of microbatch %lld", (long long)rank, what,
                  (long long)microbatch);
@@ -236,10 +236,10 @@ static ad_status lacks(const char *what, int64_t rank, int64_t microbatch) {
 static ad_status check_ranks(const ad_dump *dump, ad_complaints *complaints) {
   int64_t count = dump->microbatches;
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
-    if (!dump->sums[rank]) AD_TRY(ad_complaints_add(complaints, lacks("sum", rank, -1)));
+    if (!dump->sums[rank]) AD_TRY(ad_complaints_add(complaints, fail_missing("sum", rank, -1)));
     for (int64_t m = 0; m < count; m++)
       if (!dump->addends[rank * count + m])
-        AD_TRY(ad_complaints_add(complaints, lacks("addend", rank, count > 1 ? m : -1)));
+        AD_TRY(ad_complaints_add(complaints, fail_missing("addend", rank, count > 1 ? m : -1)));
   }
   return AD_OK;
 }
@@ -318,7 +318,7 @@ static void forget_headers(const ad_dump *dump) {
 }
 
 /* Gives out an opened dump, or closes it if anything is wrong. */
-static ad_status end(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
+static ad_status end_opening(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
   if (!status) status = ad_complaints_end(complaints);
   if (status) {
     ad_dump_close(dump);
@@ -335,7 +335,7 @@ ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference
   ad_complaints complaints = {0};
   ad_status status = open_listed(&dump, paths, count, 0, how, &complaints);
   if (!status) status = assemble(&dump, has_reference, &complaints);
-  return end(&dump, status, &complaints, out);
+  return end_opening(&dump, status, &complaints, out);
 }
 
 /* Closes the addend files of a dump that serves as a reference: only its sums are needed. */
@@ -359,7 +359,7 @@ ad_status ad_dump_open_reference(const char *const *paths, size_t count, int thr
     dump.reference = &dump.files[0];
   else if (!status)
     status = assemble(&dump, 1, &complaints);
-  return end(&dump, status, &complaints, out);
+  return end_opening(&dump, status, &complaints, out);
 }
 
 void ad_dump_close(ad_dump *dump) {

@@ -67,7 +67,7 @@ ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference
 /* Opens what --reference names: a file of whole gradients, or another dump, of which only the sums are kept. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, int threads, ad_dump *out) AD_CHECKED;
 /* Warns that the folder's entry `path` is skipped; `what`: the kind of entry, such as "a link". */
-void ad_dump_tell_passed(const char *path, const char *what);
+void ad_dump_report_passed(const char *path, const char *what);
 /* Adds a file, or the files of a folder that are named *.safetensors. AD_INVALID: the folder has none. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);

@@ -35,7 +35,7 @@ static int find_axis(const ad_dump_mesh *mesh, const char *name, size_t length) 
 }
 
 /* The decimal number of at most 9 digits that the text is; -1: it is none. */
-static int64_t number(const char *text, size_t length) {
+static int64_t parse_number(const char *text, size_t length) {
   int64_t value = 0;
   if (!length || length > 9) return -1;
   for (size_t i = 0; i < length; i++) {
@@ -47,7 +47,7 @@ static int64_t number(const char *text, size_t length) {
 
 /* Appends one axis to the mesh. */
 static ad_status add_axis(ad_dump_mesh *mesh, const char *word, size_t name, const char *value, size_t length) {
-  int64_t size = number(value, length);
+  int64_t size = parse_number(value, length);
   if (mesh->count == AD_DUMP_AXES)
     return ad_fail(AD_INVALID, "the mesh has too many axes; at most %d are allowed", AD_DUMP_AXES);
   if (!is_name(word, name))
@@ -98,7 +98,7 @@ ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t
     size_t length;
     AD_TRY(ad_dump_mesh_next(mesh, &text, &seen, &axis, &value, &length));
     if (axis < 0) return AD_OK;
-    int64_t at = number(value, length);
+    int64_t at = parse_number(value, length);
     if (at < 0 || at >= mesh->size[axis])
       return ad_fail(AD_INVALID, "position '%.*s' on axis `%s` must be from 0 to %lld", (int)length, value,
                      mesh->name[axis], (long long)mesh->size[axis] - 1);

@@ -108,7 +108,7 @@ static ad_status read_expect(const ad_saying *saying) {
 }
 
 /* Checks that gradients can be summed in the dtype of this name. */
-static ad_status check_wire(const char *name) {
+static ad_status check_comm_dtype(const char *name) {
   ad_dtype dtype = 0;
   AD_TRY(ad_dtype_parse(name, &dtype));
   if (ad_dtype_is_float(dtype)) return AD_OK;
@@ -120,11 +120,11 @@ static ad_status check_reduce(const ad_dump_file *file) {
   json_t *value;
   if (!file->reduce) return AD_OK;
   if (json_is_string(file->reduce) && *json_string_value(file->reduce))
-    return check_wire(json_string_value(file->reduce));
+    return check_comm_dtype(json_string_value(file->reduce));
   json_object_foreach(file->reduce, pattern, value) {
     if (!json_is_string(value))
       return ad_fail(AD_INVALID, "the dtype for the pattern '%.60s' is not a string", pattern);
-    AD_TRY(check_wire(json_string_value(value)));
+    AD_TRY(check_comm_dtype(json_string_value(value)));
   }
   return AD_OK;
 }

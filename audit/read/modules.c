@@ -50,7 +50,7 @@ static int is_of(const char *path, const ad_dump_module *module) {
 }
 
 /* Lists the module's files. */
-static ad_status fill(const ad_file_list *list, ad_dump_module *module) {
+static ad_status list_module_files(const ad_file_list *list, ad_dump_module *module) {
   AD_TRY(ad_new(list->count, &module->files));
   for (size_t i = 0; i < list->count; i++)
     if (is_of(list->entries[i].path, module)) module->files[module->count++] = list->entries[i].path;
@@ -63,13 +63,14 @@ static ad_status sort(ad_dump_modules *modules) {
     int length = module_of(modules->list.entries[i].path, &begin);
     if (length >= 0) AD_TRY(add_module(modules, begin, length));
   }
-  for (size_t i = 0; i < modules->count && modules->count > 1; i++) AD_TRY(fill(&modules->list, &modules->modules[i]));
+  for (size_t i = 0; i < modules->count && modules->count > 1; i++)
+    AD_TRY(list_module_files(&modules->list, &modules->modules[i]));
   return AD_OK;
 }
 
 /* Warns of the entries of folders that are skipped. */
-static void tell_passed(const char *const *paths, size_t count) {
-  ad_file_list list = {.passed = ad_dump_tell_passed};
+static void report_passed(const char *const *paths, size_t count) {
+  ad_file_list list = {.passed = ad_dump_report_passed};
   for (size_t i = 0; i < count; i++)
     if (ad_dump_list(&list, paths[i])) break;
   ad_file_list_clear(&list);
@@ -84,7 +85,7 @@ ad_status ad_dump_modules_list(const char *const *paths, size_t count, ad_dump_m
   if (status == AD_IO || status == AD_INVALID) status = AD_OK;
   if (is_whole) status = sort(&modules);
   if (modules.count < 2) ad_dump_modules_clear(&modules);
-  if (modules.count) tell_passed(paths, count);
+  if (modules.count) report_passed(paths, count);
   *out = modules;
   return status;
 }

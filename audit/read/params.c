@@ -93,7 +93,7 @@ static ad_status read_sizes(const json_t *list, int count, int64_t *out) {
 }
 
 /* Reads the whole's shape from addend.shapes; ndim is -1 where the file does not have it. */
-static ad_status said_shape(const ad_dump_file *file, const char *name, ad_shape *out) {
+static ad_status reported_shape(const ad_dump_file *file, const char *name, ad_shape *out) {
   const json_t *list = json_object_get(file->shapes, name);
   int64_t numel = 1;
   *out = (ad_shape){.ndim = -1};
@@ -138,63 +138,63 @@ static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad
 /* Sets *said to what this file says of the parameter under `key`; if another file said
  * something else, that is an error. */
 static ad_status merge_text(const ad_dump_file *file, const json_t *map, const char *key, const char *name,
-                            const char **said) {
+                            const char **stated) {
   const json_t *value = json_object_get(map, name);
   if (!value) return AD_OK;
   if (!json_is_string(value)) return wrong(file, key, name, "is not a string");
-  if (*said && strcmp(*said, json_string_value(value)) != 0)
+  if (*stated && strcmp(*stated, json_string_value(value)) != 0)
     return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is \"%.80s\", but another file says \"%.80s\"", file->path, key,
-                   name, json_string_value(value), *said);
-  *said = json_string_value(value);
+                   name, json_string_value(value), *stated);
+  *stated = json_string_value(value);
   return AD_OK;
 }
 
 /* ---- merging what all files say of a parameter ---- */
 
 /* What the files so far say of one parameter; NULL, NaN, 0 and ndim -1 mean nothing yet. */
-typedef struct ad_said {
+typedef struct ad_stated {
   const char *types, *partial, *assumed, *unjudged;
   ad_shape shape;
   double expect;
   ad_dtype reduce;
-} ad_said;
+} ad_stated;
 
-static ad_status merge_shape(const ad_dump_file *file, const char *name, ad_shape *said) {
+static ad_status merge_shape(const ad_dump_file *file, const char *name, ad_shape *stated) {
   ad_shape own;
   char one[160], other[160];
-  AD_TRY(said_shape(file, name, &own));
-  if (own.ndim < 0 || (said->ndim >= 0 && ad_shape_equal(&own, said))) return AD_OK;
-  if (said->ndim >= 0)
+  AD_TRY(reported_shape(file, name, &own));
+  if (own.ndim < 0 || (stated->ndim >= 0 && ad_shape_equal(&own, stated))) return AD_OK;
+  if (stated->ndim >= 0)
     return ad_fail(AD_INVALID, "%s: the shape of \"%.80s\" is %s, but another file says %s", file->path, name,
-                   ad_shape_print(&own, one, sizeof one), ad_shape_print(said, other, sizeof other));
-  *said = own;
+                   ad_shape_print(&own, one, sizeof one), ad_shape_print(stated, other, sizeof other));
+  *stated = own;
   return AD_OK;
 }
 
-static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_said *said) {
+static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_stated *stated) {
   const json_t *expect = ad_dump_choose(file->expect, name), *reduce = ad_dump_choose(file->reduce, name);
   double value = json_number_value(expect);
-  if (expect && !isnan(said->expect) && said->expect != value)
+  if (expect && !isnan(stated->expect) && stated->expect != value)
     return ad_fail(AD_INVALID, "%s: addend.expect of \"%.80s\" is %.17g, but another file says %.17g", file->path, name,
-                   value, said->expect);
-  if (expect) said->expect = value;
-  return reduce ? ad_dtype_parse(json_string_value(reduce), &said->reduce) : AD_OK;
+                   value, stated->expect);
+  if (expect) stated->expect = value;
+  return reduce ? ad_dtype_parse(json_string_value(reduce), &stated->reduce) : AD_OK;
 }
 
-static ad_status merge_file(const ad_dump_file *file, const char *name, ad_said *said) {
-  AD_TRY(merge_text(file, file->types, "addend.types", name, &said->types));
-  AD_TRY(merge_text(file, file->assumed, "addend.assumed", name, &said->assumed));
-  if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &said->partial));
+static ad_status merge_file(const ad_dump_file *file, const char *name, ad_stated *stated) {
+  AD_TRY(merge_text(file, file->types, "addend.types", name, &stated->types));
+  AD_TRY(merge_text(file, file->assumed, "addend.assumed", name, &stated->assumed));
+  if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &stated->partial));
   const char *unjudged = json_string_value(json_object_get(file->unjudged, name));
-  if (!said->unjudged) said->unjudged = unjudged; /* each rank may give its own reason; the first is enough */
-  AD_TRY(merge_shape(file, name, &said->shape));
-  return merge_numbers(file, name, said);
+  if (!stated->unjudged) stated->unjudged = unjudged; /* each rank may give its own reason; the first is enough */
+  AD_TRY(merge_shape(file, name, &stated->shape));
+  return merge_numbers(file, name, stated);
 }
 
 /* Whether the parameter is cut along any axis. */
-static int cuts(const ad_dump *dump, const ad_dump_param *param) {
+static int is_sharded_in(const ad_dump *dump, const ad_dump_param *param) {
   for (int axis = 0; axis < dump->mesh.count; axis++)
-    if (ad_type_is_cut(param->types[axis])) return 1;
+    if (ad_type_is_sharded(param->types[axis])) return 1;
   return 0;
 }
 
@@ -236,14 +236,14 @@ static ad_status read_axes(const ad_dump *dump, const char *text, uint32_t *out)
   return AD_OK;
 }
 
-static ad_status use_types(const ad_dump *dump, const ad_said *said, ad_dump_param *param) {
-  ad_status status = parse_types(dump, said->types ? said->types : "", param->shape.ndim, param->types);
+static ad_status use_types(const ad_dump *dump, const ad_stated *stated, ad_dump_param *param) {
+  ad_status status = parse_types(dump, stated->types ? stated->types : "", param->shape.ndim, param->types);
   if (status) return ad_fail_in(status, "addend.types of \"%.80s\"", param->name);
   for (int axis = 0; axis < dump->mesh.count; axis++)
     if (param->types[axis] == AD_R) param->summed |= 1u << axis;
-  status = said->partial ? read_axes(dump, said->partial, &param->partial) : AD_OK;
+  status = stated->partial ? read_axes(dump, stated->partial, &param->partial) : AD_OK;
   if (status) return ad_fail_in(status, "addend.partial of \"%.80s\"", param->name);
-  status = said->assumed ? read_axes(dump, said->assumed, &param->assumed) : AD_OK;
+  status = stated->assumed ? read_axes(dump, stated->assumed, &param->assumed) : AD_OK;
   return status ? ad_fail_in(status, "addend.assumed of \"%.80s\"", param->name) : AD_OK;
 }
 
@@ -254,30 +254,30 @@ static int has_tensor(const ad_dump *dump, const char *name) {
 }
 
 /* Completes a parameter from what the files say, with defaults for what they do not say. */
-static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *param) {
-  param->shape = said->shape;
+static ad_status use(const ad_dump *dump, const ad_stated *stated, ad_dump_param *param) {
+  param->shape = stated->shape;
   /* no file has any element of it */
-  if (said->unjudged && !has_tensor(dump, param->name)) param->shape = (ad_shape){.ndim = 1};
+  if (stated->unjudged && !has_tensor(dump, param->name)) param->shape = (ad_shape){.ndim = 1};
   if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
-  AD_TRY(use_types(dump, said, param));
-  if (said->shape.ndim < 0 && cuts(dump, param))
+  AD_TRY(use_types(dump, stated, param));
+  if (stated->shape.ndim < 0 && is_sharded_in(dump, param))
     return ad_fail(AD_INVALID, "\"%.80s\" is cut, but no file gives the shape of the whole in addend.shapes",
                    param->name);
   param->numel = ad_shape_numel(&param->shape);
   param->is_sampled = dump->sample && param->numel > dump->sample;
   param->sample = param->is_sampled ? dump->sample : param->numel;
-  param->expect = isnan(said->expect) ? 1 : said->expect;
-  param->reduce = said->reduce;
-  param->unjudged = said->unjudged;
+  param->expect = isnan(stated->expect) ? 1 : stated->expect;
+  param->reduce = stated->reduce;
+  param->unjudged = stated->unjudged;
   return AD_OK;
 }
 
 static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
-  ad_said said = {.shape = {.ndim = -1}, .expect = NAN};
+  ad_stated stated = {.shape = {.ndim = -1}, .expect = NAN};
   for (size_t i = 0; i < dump->count; i++)
     if (dump->files[i].kind != AD_DUMP_REFERENCE && !dump->files[i].repeats)
-      AD_TRY(merge_file(&dump->files[i], param->name, &said));
-  return use(dump, &said, param);
+      AD_TRY(merge_file(&dump->files[i], param->name, &stated));
+  return use(dump, &stated, param);
 }
 
 /* ---- boxes: which region of a parameter each tensor holds ---- */
@@ -322,9 +322,9 @@ static ad_status box_of_offsets(const ad_dump_file *file, const ad_dump_param *p
 
 /* Computes the box from the types. If several axes cut one dimension, the slower axis makes the outer cut. */
 static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int64_t rank) {
-  ad_box box = ad_box_whole(&param->shape);
+  ad_box box = ad_box_full(&param->shape);
   for (int axis = 0; axis < dump->mesh.count; axis++) {
-    if (!ad_type_is_cut(param->types[axis])) continue;
+    if (!ad_type_is_sharded(param->types[axis])) continue;
     int dim = ad_type_dim(param->types[axis]);
     ad_span span = ad_cut(box.count[dim], dump->position[rank][axis], dump->mesh.size[axis]);
     box.first[dim] += span.first;
@@ -340,7 +340,7 @@ static ad_status find_box(const ad_dump *dump, const ad_dump_param *param, const
   *out = (ad_box){{0}, {0}};
   if (held) return box_of_held(file, param, held, out);
   if (info && !param->is_sampled) return box_of_offsets(file, param, info, tensor, out);
-  *out = file->kind == AD_DUMP_REFERENCE ? ad_box_whole(&param->shape) : box_of_types(dump, param, file->rank);
+  *out = file->kind == AD_DUMP_REFERENCE ? ad_box_full(&param->shape) : box_of_types(dump, param, file->rank);
   return AD_OK;
 }
 
@@ -395,11 +395,11 @@ static ad_status check_piece(const ad_dump *dump, const ad_dump_param *param, co
 /* Checks the parameter's tensor in every file. If the parameter is not cut, a file that repeats another has the same
  * box, so it needs no check unless the other one failed. */
 static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
-  int is_cut = cuts(dump, param), failed[] = {0, 0}; /* `failed`: for AD_DUMP_ADDEND and AD_DUMP_SUM */
+  int is_sharded = is_sharded_in(dump, param), failed[] = {0, 0}; /* `failed`: for AD_DUMP_ADDEND and AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {
     const ad_dump_file *file = &dump->files[i];
     size_t before = complaints->count;
-    if (file->kind == AD_DUMP_REFERENCE || (file->repeats && !is_cut && !failed[file->kind])) continue;
+    if (file->kind == AD_DUMP_REFERENCE || (file->repeats && !is_sharded && !failed[file->kind])) continue;
     AD_TRY(ad_complaints_add(complaints, check_piece(dump, param, file)));
     failed[file->kind] = complaints->count > before;
   }

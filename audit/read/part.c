@@ -400,8 +400,8 @@ static size_t place_in(const ad_shape *shape, const ad_box *outer, const ad_box 
 }
 
 /* Reads elements [begin, end) of a part that is not sampled. */
-static void read_whole(const ad_shape *shape, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
-                       double *out) {
+static void read_full(const ad_shape *shape, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
+                      double *out) {
   while (begin < end) {
     size_t run, place = place_in(shape, &piece->box, &part->box, begin, &run);
     if (run > end - begin) run = end - begin;
@@ -436,14 +436,14 @@ void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *pi
   if (part->sampled)
     read_sampled(part, piece, begin, end, out);
   else
-    read_whole(&parts->param->shape, part, piece, begin, end, out);
+    read_full(&parts->param->shape, part, piece, begin, end, out);
 }
 
 const float *ad_part_floats(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin) {
   const ad_safetensor *tensor = piece->tensor;
-  int is_alike =
+  int is_identical =
       part->sampled ? piece->sampled == part->sampled : ad_box_equal(&parts->param->shape, &piece->box, &part->box);
-  if (!is_alike || tensor->dtype != AD_F32 || (uintptr_t)tensor->data % sizeof(float)) return NULL;
+  if (!is_identical || tensor->dtype != AD_F32 || (uintptr_t)tensor->data % sizeof(float)) return NULL;
   return (const float *)tensor->data + begin;
 }
 
@@ -457,8 +457,8 @@ void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, 
 
 int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element) {
   const ad_dump_param *param = parts->param;
-  ad_box whole = ad_box_whole(&param->shape);
+  ad_box full = ad_box_full(&param->shape);
   size_t run;
-  if (!part->sampled) return (int64_t)place_in(&param->shape, &whole, &part->box, element, &run);
+  if (!part->sampled) return (int64_t)place_in(&param->shape, &full, &part->box, element, &run);
   return ad_sample_element(ad_sample_hash(param->name), part->sampled->numbers[element], param->sample, param->numel);
 }

@@ -4,7 +4,7 @@
 #include "base/memory.h"
 
 /* Lists the samples in the box. */
-static void fill(const ad_dump_param *param, const ad_box *box, ad_sampled *list) {
+static void list_samples(const ad_dump_param *param, const ad_box *box, ad_sampled *list) {
   uint64_t hash = ad_sample_hash(param->name);
   int is_stretch = ad_box_is_stretch(&param->shape, box);
   ad_span of = {0, param->sample};
@@ -23,7 +23,7 @@ static ad_status new_sampled(const ad_dump_param *param, const ad_box *box, ad_s
     ad_release(list);
     return status;
   }
-  fill(param, box, list);
+  list_samples(param, box, list);
   *out = list;
   return AD_OK;
 }

@@ -13,17 +13,17 @@ enum { THREADS_MAX = 64 };
 /* The state that the threads share. */
 typedef struct ad_crew {
   const ad_work *work;
-  pthread_mutex_t lock; /* protects the fields below, but not `told` */
+  pthread_mutex_t lock; /* protects the fields below, but not `reported` */
   size_t next;          /* index of the first item that no thread has taken */
   unsigned char *done;  /* [index]: 1 when done */
   ad_status status;     /* status of the first item, by index, that failed */
   size_t failed;        /* index of that item; `count` if none failed */
   char message[AD_MESSAGE_MAX];
-  size_t told; /* number of items that were reported; only the caller's thread uses it */
+  size_t reported; /* number of items that were reported; only the caller's thread uses it */
 } ad_crew;
 
 /* Takes the next item; returns 0 if none is left or one has failed. */
-static int take(ad_crew *crew, size_t *index) {
+static int take_item(ad_crew *crew, size_t *index) {
   pthread_mutex_lock(&crew->lock);
   int there = crew->next < crew->work->count && !crew->status;
   if (there) *index = crew->next++;
@@ -51,26 +51,26 @@ static int is_done(ad_crew *crew, size_t index) {
 }
 
 /* Reports all items that are done, in order, on the caller's thread. */
-static void tell(ad_crew *crew) {
+static void report_done(ad_crew *crew) {
   const ad_work *work = crew->work;
-  for (; work->told && crew->told < work->count && is_done(crew, crew->told); crew->told++)
-    work->told(work->context, crew->told);
+  for (; work->reported && crew->reported < work->count && is_done(crew, crew->reported); crew->reported++)
+    work->reported(work->context, crew->reported);
 }
 
 /* A helper thread's main function. */
 static void *help(void *argument) {
   ad_crew *crew = argument;
   size_t index;
-  while (take(crew, &index)) put_back(crew, index, crew->work->each(crew->work->context, index));
+  while (take_item(crew, &index)) put_back(crew, index, crew->work->each(crew->work->context, index));
   return NULL;
 }
 
 /* What the caller's thread does: the same as help, and reports what is done. */
 static void lead(ad_crew *crew) {
   size_t index;
-  while (take(crew, &index)) {
+  while (take_item(crew, &index)) {
     put_back(crew, index, crew->work->each(crew->work->context, index));
-    tell(crew);
+    report_done(crew);
   }
 }
 
@@ -91,7 +91,7 @@ static void do_all(ad_crew *crew, int helpers) {
   int started = start(crew, helpers, threads);
   lead(crew);
   for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
-  tell(crew);
+  report_done(crew);
 }
 
 ad_status ad_work_do(const ad_work *work, int threads) {

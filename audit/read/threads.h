@@ -10,7 +10,7 @@ typedef struct ad_work {
   /* Does item `index`, on any thread. Items are begun in order, so that an item may wait for an earlier one. */
   ad_status (*each)(void *context, size_t index);
   /* Called on the caller's thread, in order of items, when an item and all before it are done. NULL: not called. */
-  void (*told)(void *context, size_t index);
+  void (*reported)(void *context, size_t index);
   void *context;
 } ad_work;
 

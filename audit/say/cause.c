@@ -48,7 +48,7 @@ void ad_cause_set(json_t *document, json_t *causes) {
   json_decref(causes);
 }
 
-int ad_cause_is_told(const json_t *document) {
+int ad_cause_is_reported(const json_t *document) {
   return json_is_object(json_object_get(document, "cause")) ||
          json_array_size(json_object_get(document, "possible_causes")) > 0;
 }

@@ -20,7 +20,7 @@ typedef struct ad_diff_run {
   size_t reference_count;        /* 0: no reference was given */
   ad_dump dump, other;           /* `other`: what --reference names */
   const ad_dump *reference;      /* NULL: there is no reference */
-  json_t *document, *params, *messages, *all_alike;
+  json_t *document, *params, *messages, *all_identical;
   json_t *untried, *unlike, *unequal, *retyped; /* maps from axes, as text, to names of parameters */
   json_t *unfitted;                             /* names of parameters whose counts were not fitted */
   ad_norm_term *norms;                          /* one for each parameter */
@@ -57,7 +57,7 @@ static const char *print_others(const json_t *names, char *buffer, size_t size) 
 }
 
 /* A sample cannot tell whether a sum goes over an axis on which its parameter is cut; only whole tensors can. */
-static void say_untried(ad_diff_run *run) {
+static void report_untried(ad_diff_run *run) {
   const char *axes;
   json_t *names;
   json_object_foreach(run->untried, axes, names) {
@@ -72,7 +72,7 @@ static void say_untried(ad_diff_run *run) {
 }
 
 /* Replicated ranks that should do the same work have different gradients: perhaps they were fed different batches. */
-static void say_unlike(ad_diff_run *run) {
+static void report_unlike(ad_diff_run *run) {
   const char *axes;
   json_t *names;
   json_object_foreach(run->unlike, axes, names) {
@@ -87,7 +87,7 @@ static void say_unlike(ad_diff_run *run) {
 }
 
 /* Advises to give the type of parameters that hold only if axes whose type I was assumed are R. */
-static void say_retyped(ad_diff_run *run) {
+static void report_retyped(ad_diff_run *run) {
   const char *axes;
   json_t *names;
   json_object_foreach(run->retyped, axes, names) {
@@ -102,7 +102,7 @@ static void say_retyped(ad_diff_run *run) {
 
 /* Adds a message about parameters whose values differ between replicas before the step already, and whose sums are
  * wrong too. */
-static void say_unequal(ad_diff_run *run) {
+static void report_unequal(ad_diff_run *run) {
   const char *axes;
   json_t *names;
   json_object_foreach(run->unequal, axes, names) {
@@ -115,7 +115,7 @@ static void say_unequal(ad_diff_run *run) {
 
 /* Fitting the counts of many addends takes long, so after some work parameters that no known mistake explains are not
  * fitted; the user is told. */
-static void say_unfitted(ad_diff_run *run) {
+static void report_unfitted(ad_diff_run *run) {
   char others[48];
   if (!json_array_size(run->unfitted)) return;
   json_array_append_new(run->messages,
@@ -136,7 +136,7 @@ static void answer(ad_diff_run *run, ad_answer own) {
 enum { REMEMBERED = 64 << 20, REMEMBERED_OF_FILE = 512 << 10 };
 
 /* Releases the pages of files that were read: each parameter is judged once, so its values are not needed again. */
-static void forget(ad_diff_run *run) {
+static void release_pages(ad_diff_run *run) {
   const ad_dump *dumps[] = {&run->dump, &run->other};
   if (run->read < REMEMBERED || run->read / REMEMBERED_OF_FILE < run->dump.count) return;
   run->read = 0;
@@ -145,14 +145,14 @@ static void forget(ad_diff_run *run) {
 }
 
 /* Adds the finding of one parameter to those of the parameters before it, and clears it. */
-static void take(ad_diff_run *run, size_t index) {
+static void add_finding(ad_diff_run *run, size_t index) {
   ad_finding *finding = &run->findings[index];
   const char *name = run->dump.params[index].name;
   run->norms[index] = finding->norm;
   answer(run, finding->answer);
   json_array_append(run->params, finding->document);
   if (finding->messages) json_array_extend(run->messages, finding->messages);
-  if (finding->alike) ad_alike_count(finding->alike, run->all_alike);
+  if (finding->identical) ad_identical_count(finding->identical, run->all_identical);
   note(&run->dump, name, finding->unequal, run->unequal);
   note(&run->dump, name, finding->untried, run->untried);
   note(&run->dump, name, finding->unlike, run->unlike);
@@ -169,11 +169,11 @@ static ad_status judge_one(void *context, size_t index) {
 }
 
 /* Takes one parameter's finding and reports progress; called in the order of parameters. */
-static void tell_one(void *context, size_t index) {
+static void report_one(void *context, size_t index) {
   ad_diff_run *run = context;
   const ad_diff_options *options = run->options;
-  take(run, index);
-  forget(run);
+  add_finding(run, index);
+  release_pages(run);
   if (options->progress)
     options->progress(options->context, run->dump.params[index].name, (int64_t)index + 1,
                       (int64_t)run->dump.param_count);
@@ -181,7 +181,7 @@ static void tell_one(void *context, size_t index) {
 
 static ad_status judge_params(ad_diff_run *run) {
   run->judge = (ad_judge){&run->dump, run->reference, &run->known, run->options->allow_identical};
-  return ad_work_do(&(ad_work){run->dump.param_count, judge_one, tell_one, run}, threads_of(run->options));
+  return ad_work_do(&(ad_work){run->dump.param_count, judge_one, report_one, run}, threads_of(run->options));
 }
 
 /* ---- the dump's document and messages ---- */
@@ -199,7 +199,7 @@ static double factor_of(const json_t *param) {
 
 /* Warns if parameters were scaled by different factors: an optimizer step then points in another direction, whatever
  * the clipping does. */
-static void say_factors(ad_diff_run *run) {
+static void report_factors(ad_diff_run *run) {
   const json_t *param, *first = NULL;
   size_t i;
   json_array_foreach(run->params, i, param) {
@@ -224,10 +224,10 @@ static void rewrite(json_t *param, const char *text) {
 
 /* If all parameters carry one factor below 1 that is no group's size, gradient clipping is the likely reason, and their
  * texts say so. */
-static void say_clipped(ad_diff_run *run) {
+static void report_clipped(ad_diff_run *run) {
   json_t *param;
   const json_t *first = json_array_get(run->params, 0);
-  char said[200];
+  char reported[200];
   size_t i;
   if (json_array_size(run->params) < 2) return;
   json_array_foreach(run->params, i, param) {
@@ -236,11 +236,11 @@ static void say_clipped(ad_diff_run *run) {
     if (!(factor < 1) || fabs(factor - one) > 1e-4 * one || !text || !strstr(text, "no group's size")) return;
   }
   snprintf(
-      said, sizeof said,
+      reported, sizeof reported,
       "%.6g times what is expected: a factor that is no group's size, and all parameters carry it: were they clipped "
       "before this point?",
       factor_of(first));
-  json_array_foreach(run->params, i, param) rewrite(param, said);
+  json_array_foreach(run->params, i, param) rewrite(param, reported);
 }
 
 /* Completes the document with norm, messages and verdict. */
@@ -272,7 +272,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->document = ad_diff_head(&run->dump, run->reference != NULL);
   run->params = json_array();
   run->messages = json_array();
-  run->all_alike = json_object();
+  run->all_identical = json_object();
   run->untried = json_object();
   run->unlike = json_object();
   run->retyped = json_object();
@@ -283,15 +283,15 @@ static ad_status diff_dump(ad_diff_run *run) {
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
   AD_TRY(ad_new(run->dump.param_count, &run->findings));
   AD_TRY(judge_params(run));
-  ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
-  say_untried(run);
-  say_unlike(run);
-  say_retyped(run);
-  say_unequal(run);
-  say_unfitted(run);
-  AD_TRY(ad_backwards_say(&run->dump, run->messages));
-  say_factors(run);
-  say_clipped(run);
+  ad_identical_report(run->all_identical, run->dump.param_count, run->options->allow_identical, run->messages);
+  report_untried(run);
+  report_unlike(run);
+  report_retyped(run);
+  report_unequal(run);
+  report_unfitted(run);
+  AD_TRY(ad_backwards_report(&run->dump, run->messages));
+  report_factors(run);
+  report_clipped(run);
   finish(run);
   return AD_OK;
 }
@@ -300,7 +300,7 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->document);
   json_decref(run->params);
   json_decref(run->messages);
-  json_decref(run->all_alike);
+  json_decref(run->all_identical);
   json_decref(run->untried);
   json_decref(run->unlike);
   json_decref(run->retyped);
@@ -317,18 +317,18 @@ static void run_end(ad_diff_run *run) {
 /* ---- dumps of several modules ---- */
 
 /* The worst answer so far, and the document that goes with it. */
-typedef struct ad_said {
+typedef struct ad_diff_reported {
   ad_answer answer;
   json_t *document; /* owned by this struct */
-} ad_said;
+} ad_diff_reported;
 
-/* Opens a dump's files, judges it and closes it; the document in `said` is the caller's. */
+/* Opens a dump's files, judges it and closes it; the document in `reported` is the caller's. */
 static ad_status judge_files(const char *const *files, size_t count, const ad_dump_opening *how, ad_diff_run *run,
-                             ad_said *said) {
+                             ad_diff_reported *reported) {
   AD_TRY(ad_dump_open(files, count, run->reference_count > 0, how, &run->dump));
   ad_status status = diff_dump(run);
-  said->answer = run->answer;
-  said->document = json_incref(run->document);
+  reported->answer = run->answer;
+  reported->document = json_incref(run->document);
   run_end(run);
   return status;
 }
@@ -346,10 +346,10 @@ static ad_status name_values(const char *const *files, size_t count, const ad_di
 }
 
 /* Judges files while checking their values for NaN and infinity in the same pass over them. */
-static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
+static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_diff_reported *reported) {
   const ad_diff_options *options = run->options;
   ad_dump_opening how = {options->progress, options->context, options->finite, 1, options->threads};
-  ad_status status = judge_files(files, count, &how, run, said);
+  ad_status status = judge_files(files, count, &how, run, reported);
   return !status || status == AD_MEMORY || options->finite ? status : name_values(files, count, run, status);
 }
 
@@ -364,8 +364,8 @@ static ad_status choose_reference(const ad_dump_modules *references, const char 
 }
 
 static ad_status diff_module(const ad_dump_module *module, const ad_dump_modules *references, ad_diff_run run,
-                             ad_said *whole) {
-  ad_said own = {0};
+                             ad_diff_reported *whole) {
+  ad_diff_reported own = {0};
   ad_status status = choose_reference(references, module->name, &run);
   if (!status) status = diff_files(module->files, module->count, &run, &own);
   if (own.document) json_object_set_new(own.document, "module", ad_json_text(module->name));
@@ -375,7 +375,7 @@ static ad_status diff_module(const ad_dump_module *module, const ad_dump_modules
 }
 
 /* Judges each module of a folder by itself; the document has one document a module in `modules`. */
-static ad_status diff_modules(const ad_dump_modules *modules, const ad_diff_run *run, ad_said *whole) {
+static ad_status diff_modules(const ad_dump_modules *modules, const ad_diff_run *run, ad_diff_reported *whole) {
   ad_dump_modules references = {0};
   AD_TRY(ad_dump_modules_list(run->references, run->reference_count, &references));
   whole->document = json_pack("{s:i, s:b, s:n, s:[]}", "format", 1, "pass", 0, "verdict", "modules");
@@ -388,11 +388,12 @@ static ad_status diff_modules(const ad_dump_modules *modules, const ad_diff_run 
   return status;
 }
 
-static ad_status diff_all(const char *const *files, size_t count, const ad_diff_options *options, ad_said *said) {
+static ad_status diff_all(const char *const *files, size_t count, const ad_diff_options *options,
+                          ad_diff_reported *reported) {
   ad_diff_run run = {.options = options, .references = &options->reference, .reference_count = !!options->reference};
   ad_dump_modules modules;
   AD_TRY(ad_dump_modules_list(files, count, &modules));
-  ad_status status = modules.count ? diff_modules(&modules, &run, said) : diff_files(files, count, &run, said);
+  ad_status status = modules.count ? diff_modules(&modules, &run, reported) : diff_files(files, count, &run, reported);
   ad_dump_modules_clear(&modules);
   return status;
 }
@@ -401,14 +402,14 @@ ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options 
   AD_NEED(files, holds, json);
   for (size_t i = 0; i < count; i++) AD_NEED(files[i]);
   ad_diff_options taken;
-  ad_said said = {0};
+  ad_diff_reported reported = {0};
   AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));
-  ad_status status = diff_all(files, count, &taken, &said);
-  char *text = status ? NULL : ad_json_dumps(said.document);
-  json_decref(said.document);
+  ad_status status = diff_all(files, count, &taken, &reported);
+  char *text = status ? NULL : ad_json_dumps(reported.document);
+  json_decref(reported.document);
   if (status) return status;
   if (!text) return ad_fail(AD_MEMORY, "no memory for the JSON document of the dump");
   *json = text;
-  *holds = said.answer == AD_ANSWER_RIGHT;
+  *holds = reported.answer == AD_ANSWER_RIGHT;
   return AD_OK;
 }

@@ -36,7 +36,7 @@ static const char *print_types(const ad_dump *dump, const ad_dump_param *param, 
                 type == AD_R   ? "R"
                 : type == AD_I ? "I"
                                : "S");
-    if (ad_type_is_cut(type)) ad_text_add(&text, "%d", ad_type_dim(type));
+    if (ad_type_is_sharded(type)) ad_text_add(&text, "%d", ad_type_dim(type));
   }
   return buffer;
 }
@@ -76,12 +76,12 @@ static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const doubl
 
 /* Makes a JSON array [rank][microbatch] of the counts in a right sum some of whose addends are equal: null for addends
  * that equal another one, 1 for all others. */
-static json_t *matrix_of_alike(const ad_parts *parts, const ad_alike *alike) {
+static json_t *matrix_of_identical(const ad_parts *parts, const ad_identical *identical) {
   json_t *rows = rows_of_null(parts->dump);
   for (size_t m = 0; m < parts->member_count; m++)
     for (size_t i = 0; i < parts->members[m].count; i++) {
       const ad_piece *piece = &parts->members[m].columns[i].piece;
-      if (!alike->cells[piece->rank * parts->dump->microbatches + piece->microbatch])
+      if (!identical->cells[piece->rank * parts->dump->microbatches + piece->microbatch])
         set_cell(rows, piece, json_integer(1));
     }
   return rows;
@@ -151,7 +151,7 @@ static json_t *param_text(const ad_dump *dump, const ad_verdict *verdict, const 
 }
 
 json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
-                      const ad_compared *compared, const ad_alike *alike) {
+                      const ad_compared *compared, const ad_identical *identical) {
   const ad_dump *dump = parts->dump;
   const ad_judged *shown = verdict->shown, *worst = worst_of(list, parts->count);
   char axes[AD_DUMP_AXES * AD_DUMP_NAME];
@@ -165,7 +165,7 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   json_object_set_new(document, "text", param_text(dump, verdict, compared));
   json_object_set_new(document, "counts",
                       shown                                   ? matrix(parts, shown, shown->why.counts)
-                      : verdict->kind == AD_VERDICT_IDENTICAL ? matrix_of_alike(parts, alike)
+                      : verdict->kind == AD_VERDICT_IDENTICAL ? matrix_of_identical(parts, identical)
                                                               : json_null());
   json_object_set_new(document, "errors", shown ? matrix(parts, shown, shown->why.errors) : json_null());
   json_object_set_new(document, "reference", reference_document(compared));

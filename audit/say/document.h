@@ -2,7 +2,7 @@
 #ifndef DIFF_DOCUMENT_H
 #define DIFF_DOCUMENT_H
 #include <jansson.h>
-#include "read/alike.h"
+#include "read/identical.h"
 #include "say/reference.h"
 #include "say/verdict.h"
 
@@ -16,10 +16,10 @@ const char *ad_answer_name(ad_answer answer);
 ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared);
 /* The document's first keys: world, mesh, step, what was dumped. */
 json_t *ad_diff_head(const ad_dump *dump, int has_reference);
-/* The document of one parameter. `list`: its judged parts; `compared`: with the reference; `alike`: its bit-identical
+/* The document of one parameter. `list`: its judged parts; `compared`: with the reference; `identical`: its bit-identical
  * addends. */
 json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
-                      const ad_compared *compared, const ad_alike *alike);
+                      const ad_compared *compared, const ad_identical *identical);
 /* The document of a parameter of which the dump says (addend.unjudged) that it cannot be judged. */
 json_t *ad_diff_unjudged(const ad_dump *dump, const ad_dump_param *param);
 /* The document of a parameter whose sum no optimizer gets at all, or of which `missing` elements are in no rank's

@@ -7,7 +7,7 @@
 #include "addend/diff.h"
 #include "addend/verdict.h"
 #include "base/error.h"
-#include "say/told.h"
+#include "say/report_rows.h"
 #include "files/printed.h"
 
 /* Prints text with each character of `special` as %XX, which a runner decodes. '%' and line ends must be escaped,
@@ -40,14 +40,14 @@ static void annotate(FILE *file, const char *level, const char *module, const ch
 
 /* Prints one annotation for each parameter, or group of equal parameters, that is not right. */
 static void annotate_params(FILE *file, const json_t *document, const char *module) {
-  json_t *rows = ad_told(json_object_get(document, "params"), 0);
+  json_t *rows = ad_report_rows(json_object_get(document, "params"), 0);
   const json_t *row;
   char label[512];
   size_t i;
   json_array_foreach(rows, i, row) {
     int wrong = !strcmp(ad_text_of(row, "verdict"), "wrong");
     annotate(file, wrong ? "error" : "warning", module, ad_text_of(row, "kind"),
-             ad_told_label(row, label, sizeof label), ad_text_of(row, "text"));
+             ad_report_row_label(row, label, sizeof label), ad_text_of(row, "text"));
   }
   json_decref(rows);
 }

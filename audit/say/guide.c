@@ -11,13 +11,13 @@
 #include "base/text.h"
 #include "base/text_stream.h"
 
-static const ad_guide_page *find(const char *name) {
+static const ad_guide_page *find_page(const char *name) {
   for (const ad_guide_page *page = ad_guide_pages; page->name; page++)
     if (!strcmp(page->name, name)) return page;
   return NULL;
 }
 
-int ad_guide_has(const char *name) { return find(name) != NULL; }
+int ad_guide_has(const char *name) { return find_page(name) != NULL; }
 
 /* Prints "; did you mean ...?" with the pages whose name is within a few typing errors of `unknown` or contains it. */
 static void print_near(const char *unknown, char *out, size_t size) {
@@ -51,7 +51,7 @@ ad_status ad_explain(const char *name, char **out) {
   char near[256], typed[128];
   AD_NEED(out);
   if (!name) return list(out);
-  const ad_guide_page *page = find(name);
+  const ad_guide_page *page = find_page(name);
   if (page) return ad_copy_string(page->text, out);
   print_near(name, near, sizeof near);
   return ad_fail(AD_INVALID, "`addend explain` has no page '%s'%s%s", ad_printable(name, typed, sizeof typed), near,

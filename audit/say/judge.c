@@ -11,41 +11,42 @@
 static int64_t count_missing(const ad_parts *parts) {
   int64_t missing = parts->param->sample;
   for (size_t i = 0; i < parts->count; i++) {
-    int is_copy = 0;
-    for (size_t j = 0; j < i && !is_copy; j++)
-      is_copy = ad_box_equal(&parts->param->shape, &parts->parts[j].box, &parts->parts[i].box);
-    if (!is_copy) missing -= (int64_t)parts->parts[i].count;
+    int is_replica = 0;
+    for (size_t j = 0; j < i && !is_replica; j++)
+      is_replica = ad_box_equal(&parts->param->shape, &parts->parts[j].box, &parts->parts[i].box);
+    if (!is_replica) missing -= (int64_t)parts->parts[i].count;
   }
   return missing > 0 ? missing : 0;
 }
 
 /* Appends a message to a finding. */
-static void say(ad_finding *out, json_t *message) {
+static void report(ad_finding *out, json_t *message) {
   if (!out->messages) out->messages = json_array();
   json_array_append_new(out->messages, message);
 }
 
 /* Says that a part with no more elements than addends cannot be fitted, if its counts stayed open. */
-static void say_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding *out) {
+static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding *out) {
   const ad_judged *shown = verdict->shown;
   int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
   if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
-  say(out, json_sprintf("`%s` has only %zu element%s for %zu addend%s, too few to fit their counts; dump more "
-                        "elements (addend.sample)",
-                        parts->param->name, shown->part->count, ad_plural((long long)shown->part->count),
-                        ad_part_members(parts, shown->part)->count,
-                        ad_plural((long long)ad_part_members(parts, shown->part)->count)));
+  report(out, json_sprintf("`%s` has only %zu element%s for %zu addend%s, too few to fit their counts; dump more "
+                           "elements (addend.sample)",
+                           parts->param->name, shown->part->count, ad_plural((long long)shown->part->count),
+                           ad_part_members(parts, shown->part)->count,
+                           ad_plural((long long)ad_part_members(parts, shown->part)->count)));
 }
 
 /* Turns `right` into `identical_addends`: ranks with identical addends may have dumped sums, not addends, so that a
  * right sum of them proves nothing unless a reference confirms it. */
-static void doubt(const ad_judge *judge, const ad_alike *alike, const ad_compared *compared, ad_verdict *verdict) {
+static void doubt(const ad_judge *judge, const ad_identical *identical, const ad_compared *compared,
+                  ad_verdict *verdict) {
   char who[AD_VERDICT_TEXT / 2];
-  if (verdict->kind != AD_VERDICT_RIGHT || judge->allow_identical || !json_object_size(alike->who)) return;
+  if (verdict->kind != AD_VERDICT_RIGHT || judge->allow_identical || !json_object_size(identical->who)) return;
   if (compared->there) return;
   verdict->kind = AD_VERDICT_IDENTICAL;
-  memcpy(verdict->ranks, alike->ranks, (size_t)judge->dump->mesh.world);
-  ad_alike_print(alike, who, sizeof who);
+  memcpy(verdict->ranks, identical->ranks, (size_t)judge->dump->mesh.world);
+  ad_identical_print(identical, who, sizeof who);
   snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as if they had been summed before they were dumped",
            who);
 }
@@ -79,59 +80,60 @@ static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_v
 }
 
 /* Completes the verdict with what equal addends and parameter values say, and makes the finding's document from it. */
-static ad_status say_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list, const ad_alike *alike,
-                             const ad_compared *compared, ad_verdict *verdict, ad_finding *out) {
+static ad_status report_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
+                                const ad_identical *identical, const ad_compared *compared, ad_verdict *verdict,
+                                ad_finding *out) {
   ad_status status = ad_values_hold(parts, verdict, &out->unequal);
-  doubt(judge, alike, compared, verdict);
+  doubt(judge, identical, compared, verdict);
   doubt_zeros(parts, compared, verdict);
   out->answer = ad_diff_answer(verdict, compared);
-  out->document = ad_diff_param(parts, list, verdict, compared, alike);
-  say_few(parts, verdict, out);
+  out->document = ad_diff_param(parts, list, verdict, compared, identical);
+  report_few(parts, verdict, out);
   out->unfitted = verdict->kind == AD_VERDICT_NOT_FITTED;
   out->untried = ad_untried_axes(parts, list);
   if (verdict->kind == AD_VERDICT_OWN_ONLY && !verdict->shown) out->unlike = verdict->axes;
   return status;
 }
 
-static ad_status say_parts(const ad_judge *judge, const ad_parts *parts, const ad_judged *list, const ad_alike *alike,
-                           const ad_compared *compared, ad_finding *out) {
+static ad_status report_parts(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
+                              const ad_identical *identical, const ad_compared *compared, ad_finding *out) {
   ad_verdict verdict;
   unsigned char *ranks;
   AD_TRY(ad_new((size_t)judge->dump->mesh.world, &ranks));
-  if (judge->reference && !compared->there) say(out, json_sprintf("the reference has no `%s`", parts->param->name));
+  if (judge->reference && !compared->there) report(out, json_sprintf("the reference has no `%s`", parts->param->name));
   ad_verdict_find(parts, list, ranks, &verdict);
-  ad_status status = say_verdict(judge, parts, list, alike, compared, &verdict, out);
+  ad_status status = report_verdict(judge, parts, list, identical, compared, &verdict, out);
   ad_verdict_clear(&verdict);
   ad_release(ranks);
   return status;
 }
 
 /* Compares the judged parts of the sum with the reference, and makes the finding. */
-static ad_status say_judged(const ad_judge *judge, const ad_parts *parts, const ad_alike *alike, const ad_judged *list,
-                            ad_finding *out) {
+static ad_status report_judged(const ad_judge *judge, const ad_parts *parts, const ad_identical *identical,
+                               const ad_judged *list, ad_finding *out) {
   ad_compared compared = {0};
   ad_status status = judge->reference ? ad_reference_compare(parts, judge->reference, &compared) : AD_OK;
-  if (!status) status = say_parts(judge, parts, list, alike, &compared, out);
+  if (!status) status = report_parts(judge, parts, list, identical, &compared, out);
   ad_compared_clear(&compared);
   return status;
 }
 
-static ad_status judge_summed(const ad_judge *judge, ad_parts *parts, const ad_alike *alike, ad_finding *out) {
+static ad_status judge_summed(const ad_judge *judge, ad_parts *parts, const ad_identical *identical, ad_finding *out) {
   ad_judged *list;
   AD_TRY(ad_new(parts->count, &list));
   ad_status status = ad_judge_parts(parts, judge->known, list);
-  if (!status) status = say_judged(judge, parts, alike, list, out);
+  if (!status) status = report_judged(judge, parts, identical, list, out);
   ad_judged_clear(parts, list);
   ad_release(list);
   return status;
 }
 
 /* A sum that lacks elements is wrong without further tests; otherwise its parts are judged. */
-static ad_status judge_alike(const ad_judge *judge, ad_parts *parts, ad_alike *alike, ad_finding *out) {
+static ad_status judge_identical(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
   int64_t missing = count_missing(parts);
-  AD_TRY(ad_alike_find(parts, alike));
-  out->alike = json_incref(alike->who);
-  if (!missing) return judge_summed(judge, parts, alike, out);
+  AD_TRY(ad_identical_find(parts, identical));
+  out->identical = json_incref(identical->who);
+  if (!missing) return judge_summed(judge, parts, identical, out);
   out->answer = AD_ANSWER_WRONG;
   out->document = ad_diff_without_sum(judge->dump, parts->param, missing);
   return AD_OK;
@@ -140,28 +142,30 @@ static ad_status judge_alike(const ad_judge *judge, ad_parts *parts, ad_alike *a
 /* ---- a second reading along axes whose type was only assumed ---- */
 
 /* Makes the finding of parts that all hold under their second reading. */
-static ad_status say_held(const ad_judge *judge, const ad_parts *parts, const ad_alike *alike, ad_finding *out) {
+static ad_status report_held(const ad_judge *judge, const ad_parts *parts, const ad_identical *identical,
+                             ad_finding *out) {
   ad_judged *list;
   AD_TRY(ad_new(parts->count, &list));
   for (size_t i = 0; i < parts->count; i++) list[i] = (ad_judged){.part = &parts->parts[i], .holds = 1};
-  ad_status status = say_judged(judge, parts, alike, list, out);
+  ad_status status = report_judged(judge, parts, identical, list, out);
   ad_release(list);
   return status;
 }
 
 /* The finding where the axes are R: their ranks have parts of the gradient, and the sum holds each once. */
-static ad_status say_summed(const ad_judge *judge, const ad_dump_param *summed, ad_alike *alike, ad_finding *out) {
+static ad_status report_summed(const ad_judge *judge, const ad_dump_param *summed, ad_identical *identical,
+                               ad_finding *out) {
   ad_parts parts;
   AD_TRY(ad_parts_create(judge->dump, summed, &parts));
-  ad_status status = ad_alike_find(&parts, alike);
-  if (!status) out->alike = json_incref(alike->who);
-  if (!status) status = say_held(judge, &parts, alike, out);
+  ad_status status = ad_identical_find(&parts, identical);
+  if (!status) out->identical = json_incref(identical->who);
+  if (!status) status = report_held(judge, &parts, identical, out);
   ad_parts_destroy(&parts);
   return status;
 }
 
 /* The finding where two readings fit, and the addends do not tell which is meant. */
-static json_t *say_either(const ad_judge *judge, const ad_dump_param *param, const ad_assumed *assumed) {
+static json_t *report_either(const ad_judge *judge, const ad_dump_param *param, const ad_assumed *assumed) {
   char names[AD_DUMP_AXES * AD_DUMP_NAME], why[AD_VERDICT_TEXT];
   ad_dump_param unjudged = *param;
   long long ranks = ad_dump_axes_size(&judge->dump->mesh, assumed->axes);
@@ -189,7 +193,7 @@ static void forget_reading(ad_finding *out) {
 }
 
 /* Replaces the finding of a wrong sum if the sum is right, or may be, once assumed types are read as R. */
-static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_alike *alike, ad_finding *out) {
+static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
   ad_assumed assumed;
   AD_TRY(ad_assumed_find(parts, &assumed));
   if (!assumed.kind) return AD_OK;
@@ -197,36 +201,36 @@ static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_alike *al
   if (assumed.kind == AD_ASSUMED_SUM) {
     ad_dump_param summed = ad_assumed_as_summed(parts->param, assumed.axes);
     out->retyped = assumed.axes;
-    return say_summed(judge, &summed, alike, out);
+    return report_summed(judge, &summed, identical, out);
   }
   if (assumed.kind == AD_ASSUMED_MEAN) {
-    out->alike = json_incref(alike->who);
-    return say_held(judge, parts, alike, out);
+    out->identical = json_incref(identical->who);
+    return report_held(judge, parts, identical, out);
   }
   out->answer = AD_ANSWER_CANNOT_TELL;
-  out->document = say_either(judge, parts->param, &assumed);
+  out->document = report_either(judge, parts->param, &assumed);
   return AD_OK;
 }
 
 /* Measures the norm; judges the parameter unless the dump says that it cannot be judged. */
 static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding *out) {
-  ad_alike alike;
+  ad_identical identical;
   AD_TRY(ad_norm_measure(parts, &out->norm));
   if (parts->param->unjudged) {
     out->answer = AD_ANSWER_CANNOT_TELL;
     out->document = ad_diff_unjudged(judge->dump, parts->param);
     return AD_OK;
   }
-  AD_TRY(ad_alike_create(judge->dump, &alike));
-  ad_status status = judge_alike(judge, parts, &alike, out);
+  AD_TRY(ad_identical_create(judge->dump, &identical));
+  ad_status status = judge_identical(judge, parts, &identical, out);
   if (!status && out->answer == AD_ANSWER_WRONG && parts->param->assumed)
-    status = read_again(judge, parts, &alike, out);
-  ad_alike_destroy(&alike);
+    status = read_again(judge, parts, &identical, out);
+  ad_identical_destroy(&identical);
   return status;
 }
 
 /* The bytes of all tensors of the parameter that judging it reads. */
-static size_t bytes_of(const ad_parts *parts) {
+static size_t tensor_bytes(const ad_parts *parts) {
   size_t bytes = 0;
   for (size_t m = 0; m < parts->member_count; m++)
     for (size_t c = 0; c < parts->members[m].count; c++) bytes += parts->members[m].columns[c].piece.tensor->bytes;
@@ -239,7 +243,7 @@ static ad_status judge_param(const ad_judge *judge, const ad_dump_param *param, 
   ad_parts parts;
   AD_TRY(ad_parts_create(judge->dump, param, &parts));
   ad_status status = judge_found(judge, &parts, out);
-  out->read = bytes_of(&parts);
+  out->read = tensor_bytes(&parts);
   ad_parts_destroy(&parts);
   return status;
 }
@@ -254,6 +258,6 @@ ad_status ad_judge_param(const ad_judge *judge, size_t index, ad_finding *out) {
 void ad_finding_clear(ad_finding *finding) {
   json_decref(finding->document);
   json_decref(finding->messages);
-  json_decref(finding->alike);
+  json_decref(finding->identical);
   *finding = (ad_finding){0};
 }

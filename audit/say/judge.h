@@ -18,8 +18,8 @@ typedef struct ad_judge {
 typedef struct ad_finding {
   ad_answer answer;
   json_t *document;
-  json_t *messages; /* NULL: there is none */
-  json_t *alike;    /* `who` of ad_alike; NULL: the addends were not compared */
+  json_t *messages;  /* NULL: there is none */
+  json_t *identical; /* `who` of ad_identical; NULL: the addends were not compared */
   /* bit sets of axes, for messages that name all such parameters at once; `retyped`: type I was assumed, and R holds */
   uint32_t untried, unlike, unequal, retyped;
   int unfitted; /* 1: wrong, and how often its addends were counted was not looked for */

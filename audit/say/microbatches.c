@@ -16,16 +16,16 @@ static void add_times(double count, ad_text *text) {
 }
 
 /* Prints "microbatches 1 and 2 count 1/4": all microbatches from `first` on that have the count of `first`. */
-static void add_alike(const double *counts, int64_t microbatches, int64_t first, ad_text *text) {
-  int64_t alike = 0, said = 0;
-  for (int64_t m = first; m < microbatches; m++) alike += is_close(counts[m], counts[first]);
-  ad_text_add(text, "%smicrobatch%s ", text->used ? ", " : "", alike > 1 ? "es" : "");
+static void add_equal_counts(const double *counts, int64_t microbatches, int64_t first, ad_text *text) {
+  int64_t identical = 0, reported = 0;
+  for (int64_t m = first; m < microbatches; m++) identical += is_close(counts[m], counts[first]);
+  ad_text_add(text, "%smicrobatch%s ", text->used ? ", " : "", identical > 1 ? "es" : "");
   for (int64_t m = first; m < microbatches; m++) {
     if (!is_close(counts[m], counts[first])) continue;
-    said++;
-    ad_text_add(text, "%s%lld", said == 1 ? "" : said == alike ? " and " : ", ", (long long)m);
+    reported++;
+    ad_text_add(text, "%s%lld", reported == 1 ? "" : reported == identical ? " and " : ", ", (long long)m);
   }
-  ad_text_add(text, " count%s ", alike > 1 ? "" : "s");
+  ad_text_add(text, " count%s ", identical > 1 ? "" : "s");
   add_times(counts[first], text);
 }
 
@@ -39,5 +39,5 @@ static int is_first_of_count(const double *counts, int64_t microbatch) {
 void ad_microbatches_print(const double *counts, int64_t microbatches, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (int64_t m = 0; m < microbatches; m++)
-    if (is_first_of_count(counts, m)) add_alike(counts, microbatches, m, &text);
+    if (is_first_of_count(counts, m)) add_equal_counts(counts, microbatches, m, &text);
 }

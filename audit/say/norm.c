@@ -12,7 +12,7 @@
 /* ---- what one parameter adds to the norm ---- */
 
 /* Whether another rank, whose position differs from `rank`'s on this axis only, holds the same box. */
-static int has_copy_along(const ad_parts *parts, const ad_part *part, int64_t rank, int axis) {
+static int has_replica_along(const ad_parts *parts, const ad_part *part, int64_t rank, int axis) {
   const ad_dump *dump = parts->dump;
   for (size_t i = 0; i < parts->count; i++) {
     if (!ad_box_equal(&parts->param->shape, &parts->parts[i].box, &part->box)) continue;
@@ -35,7 +35,7 @@ static void add_values(const double *values, size_t n, double *square, double *f
 }
 
 /* Sums the squares of every distinct element once (copies of a part are skipped), scaled up from the sample. */
-static void measure(const ad_parts *parts, double *values, ad_norm_term *out) {
+static void sum_squares(const ad_parts *parts, double *values, ad_norm_term *out) {
   const ad_dump_param *param = parts->param;
   double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1;
   for (size_t p = 0; p < parts->count; p++) {
@@ -51,14 +51,14 @@ static void measure(const ad_parts *parts, double *values, ad_norm_term *out) {
   out->square = square * scale;
   if (param->is_sampled) out->variance = scale * scale * fmax(fourth - square * square / n, 0);
   for (int axis = 0; axis < parts->dump->mesh.count && parts->count; axis++)
-    if (has_copy_along(parts, &parts->parts[0], parts->parts[0].holders[0], axis)) out->copied |= 1u << axis;
+    if (has_replica_along(parts, &parts->parts[0], parts->parts[0].holders[0], axis)) out->replicated |= 1u << axis;
 }
 
 ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
   double *values;
   AD_TRY(ad_new(AD_ROWS, &values));
   *out = (ad_norm_term){0};
-  measure(parts, values, out);
+  sum_squares(parts, values, out);
   ad_release(values);
   return AD_OK;
 }
@@ -77,7 +77,7 @@ typedef struct ad_norm {
 static double square_with(const ad_norm *norm, uint32_t axes) {
   double square = 0;
   for (size_t p = 0; p < norm->dump->param_count; p++)
-    square += norm->terms[p].square * (double)ad_dump_axes_size(&norm->dump->mesh, norm->terms[p].copied & axes);
+    square += norm->terms[p].square * (double)ad_dump_axes_size(&norm->dump->mesh, norm->terms[p].replicated & axes);
   return square;
 }
 
@@ -115,7 +115,7 @@ static void measure_all(ad_norm *norm) {
 static json_t *counted(const ad_norm *norm, uint32_t axes) {
   json_t *list = json_array();
   for (size_t p = 0; p < norm->dump->param_count; p++) {
-    int64_t times = ad_dump_axes_size(&norm->dump->mesh, norm->terms[p].copied & axes);
+    int64_t times = ad_dump_axes_size(&norm->dump->mesh, norm->terms[p].replicated & axes);
     if (times != 1)
       json_array_append_new(
           list, json_pack("{s:o, s:I}", "name", ad_json_text(norm->dump->params[p].name), "times", (json_int_t)times));
@@ -142,12 +142,13 @@ static void add_cause(ad_norm_causes *causes, int doubled, const char *axes, dou
 /* Adds a cause for every set of axes along which counting each copy gives the reported norm,
  * sets of fewer axes first. */
 static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
-  uint32_t copied = 0;
+  uint32_t replicated = 0;
   char names[AD_DUMP_AXES * AD_DUMP_NAME], text[AD_DUMP_AXES * AD_DUMP_NAME + 40];
-  for (size_t p = 0; p < norm->dump->param_count; p++) copied |= norm->terms[p].copied;
-  for (int count = 1; count <= __builtin_popcount(copied); count++)
-    for (uint32_t axes = 1; axes <= copied; axes++) {
-      if (axes & ~copied || __builtin_popcount(axes) != count || !is_reported(norm, square_with(norm, axes))) continue;
+  for (size_t p = 0; p < norm->dump->param_count; p++) replicated |= norm->terms[p].replicated;
+  for (int count = 1; count <= __builtin_popcount(replicated); count++)
+    for (uint32_t axes = 1; axes <= replicated; axes++) {
+      if (axes & ~replicated || __builtin_popcount(axes) != count || !is_reported(norm, square_with(norm, axes)))
+        continue;
       ad_dump_axes_print(&norm->dump->mesh, axes, names, sizeof names);
       snprintf(text, sizeof text, "copies along %s were counted each", names);
       add_cause(causes, 1, names, NAN, counted(norm, axes), text);
@@ -175,12 +176,12 @@ static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
 static ad_norm_causes explain(const ad_norm *norm, char *text, size_t size) {
   ad_norm_causes causes = {.list = json_array()};
   double computed = sqrt(norm->square);
-  char told[480];
+  char words[480];
   add_axes(norm, &causes);
   add_params(norm, &causes);
   if (json_array_size(causes.list))
     snprintf(text, size, "reported %.7g, but the norm of the sums is %.7g: %s", norm->reported, computed,
-             ad_causes_print(causes.list, told, sizeof told));
+             ad_causes_print(causes.list, words, sizeof words));
   else
     snprintf(text, size, "reported %.7g, but the norm of the sums is %.7g (%.6g times): no count of copies explains it",
              norm->reported, computed, norm->reported / computed);

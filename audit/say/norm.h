@@ -6,9 +6,9 @@
 
 /* One parameter's share in the squared norm. */
 typedef struct ad_norm_term {
-  double square;   /* sum of squares, every distinct element once; of a sample, scaled up to the whole */
-  double variance; /* variance of `square`, where it is estimated from a sample */
-  uint32_t copied; /* bit set of the axes along which ranks hold copies */
+  double square;       /* sum of squares, every distinct element once; of a sample, scaled up to the whole */
+  double variance;     /* variance of `square`, where it is estimated from a sample */
+  uint32_t replicated; /* bit set of the axes along which ranks hold copies */
 } ad_norm_term;
 
 /* Computes a parameter's share from the ranks' sums. */

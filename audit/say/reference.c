@@ -10,25 +10,25 @@
 #include "base/roundoff.h"
 #include "say/microbatches.h"
 #include "say/reweighed.h"
-#include "read/whole.h"
+#include "read/full.h"
 
 /* ---- comparing sums with the reference ---- */
 
 /* Sums over the elements: products of the dump's values and the reference's, largest error and largest reference value.
- * `lacking`: elements that the reference does not have. */
+ * `missing`: elements that the reference does not have. */
 typedef struct ad_sums {
   double own_own, own_ref, ref_ref, worst, largest;
-  size_t lacking;
+  size_t missing;
 } ad_sums;
 
-static void add_part(const ad_whole *whole, const ad_part *part, double *own, ad_sums *sums) {
+static void add_part(const ad_full *full, const ad_part *part, double *own, ad_sums *sums) {
   for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
     size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
-    ad_part_read_sum(whole->parts, part, begin, end, own);
+    ad_part_read_sum(full->parts, part, begin, end, own);
     for (size_t i = begin; i < end; i++) {
-      double value = own[i - begin], ref = ad_whole_value(whole, part, i);
+      double value = own[i - begin], ref = ad_full_value(full, part, i);
       if (isnan(ref)) {
-        sums->lacking++;
+        sums->missing++;
         continue;
       }
       sums->own_own += value * value;
@@ -41,10 +41,10 @@ static void add_part(const ad_whole *whole, const ad_part *part, double *own, ad
 }
 
 /* The narrowest dtype of the reference and the sums. */
-static ad_dtype narrowest(const ad_whole *whole) {
-  ad_dtype dtype = whole->pieces[0].tensor->dtype;
-  for (size_t i = 0; i < whole->parts->count; i++) {
-    ad_dtype own = whole->parts->parts[i].terms[0].tensor->dtype;
+static ad_dtype narrowest(const ad_full *full) {
+  ad_dtype dtype = full->pieces[0].tensor->dtype;
+  for (size_t i = 0; i < full->parts->count; i++) {
+    ad_dtype own = full->parts->parts[i].terms[0].tensor->dtype;
     if (ad_unit_roundoff(own) > ad_unit_roundoff(dtype)) dtype = own;
   }
   return dtype;
@@ -56,8 +56,8 @@ static ad_dtype narrowest(const ad_whole *whole) {
 static double bound_of(ad_dtype dtype) { return fmin(fmax(1024 * ad_unit_roundoff(dtype), 1e-12), 0x1p-5); }
 
 /* Appends a cause, with the ratio to the reference as its factor. */
-static void add(ad_compared *out, ad_cause_kind kind, const char *axes, const char *format, ...) AD_PRINTF(4, 5);
-static void add(ad_compared *out, ad_cause_kind kind, const char *axes, const char *format, ...) {
+static void add_fact(ad_compared *out, ad_cause_kind kind, const char *axes, const char *format, ...) AD_PRINTF(4, 5);
+static void add_fact(ad_compared *out, ad_cause_kind kind, const char *axes, const char *format, ...) {
   char text[AD_DUMP_AXES * AD_DUMP_NAME + 160];
   va_list list;
   va_start(list, format);
@@ -75,12 +75,13 @@ static void add_factor(const ad_parts *parts, ad_compared *out) {
   size_t count = ad_dump_axes_of_size(mesh, divided ? 1 / out->ratio : out->ratio, parts->param->summed, sets);
   for (size_t i = 0; i < count; i++) {
     ad_dump_axes_print(mesh, sets[i], names, sizeof names);
-    add(out, divided ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED, names, "%s over %s",
-        divided ? "averaged, or divided by a count that was summed twice,"
-                : "summed twice, or divided by a local count,",
-        names);
+    add_fact(out, divided ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED, names, "%s over %s",
+             divided ? "averaged, or divided by a count that was summed twice,"
+                     : "summed twice, or divided by a local count,",
+             names);
   }
-  if (!count) add(out, AD_CAUSE_UNKNOWN, "", "%.6g times the reference: a factor that is no group's size", out->ratio);
+  if (!count)
+    add_fact(out, AD_CAUSE_UNKNOWN, "", "%.6g times the reference: a factor that is no group's size", out->ratio);
 }
 
 /* Whether the sum is the reference times one positive factor. */
@@ -90,24 +91,24 @@ static int is_proportional(const ad_sums *sums, const ad_compared *out) {
 }
 
 /* If each microbatch is right but for its own factor, only the numbers that losses were divided by are wrong. */
-static ad_status find_reweighed(const ad_whole *whole, ad_compared *out) {
+static ad_status find_reweighed(const ad_full *full, ad_compared *out) {
   char words[320];
-  AD_TRY(ad_reweighed_find(whole, out->bound, words, sizeof words));
+  AD_TRY(ad_reweighed_find(full, out->bound, words, sizeof words));
   if (*words)
     json_array_append_new(out->causes,
                           ad_cause_document(ad_cause_name(AD_CAUSE_AVERAGED), "", NAN, words, AD_MICROBATCHES));
   return AD_OK;
 }
 
-static ad_status find_causes(const ad_whole *whole, const ad_sums *sums, ad_compared *out) {
+static ad_status find_causes(const ad_full *full, const ad_sums *sums, ad_compared *out) {
   out->causes = json_array();
-  if (is_proportional(sums, out)) return add_factor(whole->parts, out), AD_OK;
-  AD_TRY(find_reweighed(whole, out));
+  if (is_proportional(sums, out)) return add_factor(full->parts, out), AD_OK;
+  AD_TRY(find_reweighed(full, out));
   if (!json_array_size(out->causes))
-    add(out, AD_CAUSE_MISSING, "",
-        "addends are missing, counted with other weights, or of other data; ratio %.4g, worst error %.2g of the "
-        "largest element",
-        out->ratio, out->max_rel_err);
+    add_fact(out, AD_CAUSE_MISSING, "",
+             "addends are missing, counted with other weights, or of other data; ratio %.4g, worst error %.2g of the "
+             "largest element",
+             out->ratio, out->max_rel_err);
   return AD_OK;
 }
 
@@ -116,29 +117,29 @@ void ad_compared_clear(ad_compared *compared) {
   compared->causes = NULL;
 }
 
-static ad_status compare(const ad_whole *whole, ad_compared *out) {
-  const ad_parts *parts = whole->parts;
+static ad_status compare_with_reference(const ad_full *full, ad_compared *out) {
+  const ad_parts *parts = full->parts;
   ad_sums sums = {0};
   double *own;
   AD_TRY(ad_new(AD_ROWS, &own));
   for (size_t i = 0; i < parts->count; i++)
-    if (ad_is_first_of_its_box(parts, i)) add_part(whole, &parts->parts[i], own, &sums);
+    if (ad_is_first_of_its_box(parts, i)) add_part(full, &parts->parts[i], own, &sums);
   ad_release(own);
-  if (sums.lacking)
-    return ad_fail(AD_INVALID, "\"%.80s\": the reference lacks %zu of its elements", parts->param->name, sums.lacking);
+  if (sums.missing)
+    return ad_fail(AD_INVALID, "\"%.80s\": the reference lacks %zu of its elements", parts->param->name, sums.missing);
   out->there = 1;
-  out->bound = bound_of(narrowest(whole));
+  out->bound = bound_of(narrowest(full));
   out->ratio = sums.ref_ref > 0 ? sums.own_ref / sums.ref_ref : sums.worst == 0 ? 1 : NAN;
   out->max_rel_err = sums.worst == 0 ? 0 : sums.worst / sums.largest;
   out->holds = out->max_rel_err <= out->bound;
-  return out->holds ? AD_OK : find_causes(whole, &sums, out);
+  return out->holds ? AD_OK : find_causes(full, &sums, out);
 }
 
 ad_status ad_reference_compare(const ad_parts *parts, const ad_dump *reference, ad_compared *out) {
-  ad_whole whole;
+  ad_full full;
   *out = (ad_compared){0};
-  ad_status status = ad_whole_find(parts, reference, &whole);
-  if (!status && whole.count) status = compare(&whole, out);
-  ad_whole_clear(&whole);
+  ad_status status = ad_full_find(parts, reference, &full);
+  if (!status && full.count) status = compare_with_reference(&full, out);
+  ad_full_clear(&full);
   return status;
 }

@@ -14,7 +14,7 @@
 
 /* The columns of the fit, AD_ROWS elements at a time. */
 typedef struct ad_columns {
-  const ad_whole *whole;
+  const ad_full *full;
   size_t n;         /* number of microbatches; column n is the reference */
   double *values;   /* (n + 1) x AD_ROWS: the columns, one after another */
   double *addend;   /* AD_ROWS, scratch: the addend that is read */
@@ -27,27 +27,27 @@ typedef struct ad_columns {
 static void add_addend(const ad_columns *columns, const ad_part *part, const ad_column *column, double expected,
                        size_t begin, size_t end) {
   double *out = columns->values + (size_t)column->piece.microbatch * AD_ROWS;
-  ad_part_read(columns->whole->parts, part, &column->piece, begin, end, columns->addend);
+  ad_part_read(columns->full->parts, part, &column->piece, begin, end, columns->addend);
   for (size_t i = 0; i < end - begin; i++) out[i] += expected * columns->addend[i];
 }
 
 /* Fills all columns for elements [begin, end) of a part and adds their products. */
 static void add_rows(ad_columns *columns, const ad_part *part, const double *expected, size_t begin, size_t end) {
-  const ad_parts *parts = columns->whole->parts;
+  const ad_parts *parts = columns->full->parts;
   const ad_members *members = ad_part_members(parts, part);
   double *reference = columns->values + columns->n * AD_ROWS;
   memset(columns->values, 0, columns->n * AD_ROWS * sizeof *columns->values);
   for (size_t c = 0; c < members->count; c++) add_addend(columns, part, &members->columns[c], expected[c], begin, end);
   for (size_t i = begin; i < end; i++)
-    reference[i - begin] = ad_whole_value(columns->whole, part, i) / parts->param->expect;
+    reference[i - begin] = ad_full_value(columns->full, part, i) / parts->param->expect;
   ad_fit_kernels()->gram(columns->values, AD_ROWS, columns->n + 1, end - begin, columns->products);
 }
 
 static ad_status add_part(ad_columns *columns, const ad_part *part) {
-  const ad_members *members = ad_part_members(columns->whole->parts, part);
+  const ad_members *members = ad_part_members(columns->full->parts, part);
   double *expected;
   AD_TRY(ad_new(members->count, &expected));
-  ad_expected_counts(columns->whole->parts, members, expected);
+  ad_expected_counts(columns->full->parts, members, expected);
   for (size_t begin = 0; begin < part->count; begin += AD_ROWS)
     add_rows(columns, part, expected, begin, begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count);
   columns->rows += part->count;
@@ -56,7 +56,7 @@ static ad_status add_part(ad_columns *columns, const ad_part *part) {
 }
 
 static ad_status multiply(ad_columns *columns) {
-  const ad_parts *parts = columns->whole->parts;
+  const ad_parts *parts = columns->full->parts;
   for (size_t i = 0; i < parts->count; i++)
     if (ad_is_first_of_its_box(parts, i)) AD_TRY(add_part(columns, &parts->parts[i]));
   return AD_OK;
@@ -76,7 +76,7 @@ static int invert(const ad_fit *fit, size_t n, double *counts) {
 
 /* Fits the weights; if they give the reference, prints them. */
 static ad_status fit(const ad_columns *columns, double bound, char *buffer, size_t size) {
-  double ones[AD_MICROBATCHES_TOLD], counts[AD_MICROBATCHES_TOLD];
+  double ones[AD_MICROBATCHES_REPORTED], counts[AD_MICROBATCHES_REPORTED];
   char words[256];
   ad_products products;
   ad_fit fit;
@@ -94,11 +94,11 @@ static ad_status fit(const ad_columns *columns, double bound, char *buffer, size
   return AD_OK;
 }
 
-ad_status ad_reweighed_find(const ad_whole *whole, double bound, char *buffer, size_t size) {
-  size_t n = (size_t)whole->parts->dump->microbatches;
-  ad_columns columns = {.whole = whole, .n = n};
+ad_status ad_reweighed_find(const ad_full *full, double bound, char *buffer, size_t size) {
+  size_t n = (size_t)full->parts->dump->microbatches;
+  ad_columns columns = {.full = full, .n = n};
   *buffer = 0;
-  if (n < 2 || n > AD_MICROBATCHES_TOLD) return AD_OK;
+  if (n < 2 || n > AD_MICROBATCHES_REPORTED) return AD_OK;
   ad_status status = ad_new((n + 1) * AD_ROWS, &columns.values);
   if (!status) status = ad_new(AD_ROWS, &columns.addend);
   if (!status) status = ad_new((n + 1) * (n + 1), &columns.products);

@@ -2,10 +2,10 @@
  * right but for its own factor. */
 #ifndef DIFF_REWEIGHED_H
 #define DIFF_REWEIGHED_H
-#include "read/whole.h"
+#include "read/full.h"
 
 /* Prints how often each microbatch counts, relative to the reference. Prints "" if no weights of the microbatches give
  * the reference within `bound`, if some weight is unknown, or if all are equal. */
-ad_status ad_reweighed_find(const ad_whole *whole, double bound, char *buffer, size_t size) AD_CHECKED;
+ad_status ad_reweighed_find(const ad_full *full, double bound, char *buffer, size_t size) AD_CHECKED;
 
 #endif

@@ -7,7 +7,7 @@
 #include "addend/verdict.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "say/told.h"
+#include "say/report_rows.h"
 #include "files/printed.h"
 
 /* Whether the document's verdict of a parameter, or of the whole dump, is this one: "right", "wrong", "cannot_tell". */
@@ -52,13 +52,13 @@ static void print_row(FILE *file, const json_t *row, int width, const ad_paint *
   const char *differ = json_is_true(json_object_get(row, "differ")) ? " (the first; numbers differ)" : "";
   char label[512];
   fprintf(file, "  %s%s%s  %-*s%s %s%s\n", wrong ? paint->bad : paint->open, wrong ? "BAD" : "?? ", paint->off,
-          several ? 0 : width, ad_told_label(row, label, sizeof label), several ? ":" : " ", ad_text_of(row, "text"),
-          differ);
+          several ? 0 : width, ad_report_row_label(row, label, sizeof label), several ? ":" : " ",
+          ad_text_of(row, "text"), differ);
 }
 
 static void print_params(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
   const json_t *params = json_object_get(document, "params"), *row;
-  json_t *rows = ad_told(params, alone);
+  json_t *rows = ad_report_rows(params, alone);
   size_t i, right = count_judged(params, "right");
   int width = name_width(rows);
   if (right)
@@ -83,7 +83,7 @@ static void print_norm(FILE *file, const json_t *document, const ad_paint *paint
           ad_text_of(norm, "text"));
 }
 
-static int some_are_alike(const json_t *params) {
+static int some_are_identical(const json_t *params) {
   const json_t *param;
   size_t i;
   json_array_foreach(params, i, param) if (!strcmp(ad_text_of(param, "kind"), "identical_addends")) return 1;
@@ -92,19 +92,19 @@ static int some_are_alike(const json_t *params) {
 
 static ad_verdict_word verdict_of(const json_t *document) {
   if (is_judged(document, "right")) return AD_MATCHES;
-  return is_judged(document, "cannot_tell") ? AD_CANNOT_TELL : AD_DOES_NOT_MATCH;
+  return is_judged(document, "cannot_tell") ? AD_CANNOT_REPORT : AD_DOES_NOT_MATCH;
 }
 
 static void print_words(FILE *file, const json_t *document, const ad_paint *paint) {
   ad_verdict_word verdict = verdict_of(document);
-  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_TELL ? paint->open : paint->bad;
+  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_REPORT ? paint->open : paint->bad;
   fprintf(file, "%s%s%s: ", colour, ad_verdict_words(verdict), paint->off);
 }
 
 static void print_doubt(FILE *file, size_t untold, const json_t *params) {
-  fprintf(file, "%zu of %zu parameter%s%s", untold, json_array_size(params),
-          ad_plural((long long)json_array_size(params)),
-          some_are_alike(params) ? "; give each rank a batch of its own, or --allow-identical where addends are meant "
+  fprintf(
+      file, "%zu of %zu parameter%s%s", untold, json_array_size(params), ad_plural((long long)json_array_size(params)),
+      some_are_identical(params) ? "; give each rank a batch of its own, or --allow-identical where addends are meant "
                                    "to be equal"
                                  : "");
 }
@@ -163,7 +163,7 @@ static void print_modules(FILE *file, const json_t *document, int alone, const a
 
 /* Prints the command that explains what was found: "addend explain PAGE ...". */
 static void print_pages(FILE *file, const json_t *document, const ad_paint *paint) {
-  json_t *pages = ad_told_pages(document);
+  json_t *pages = ad_report_pages(document);
   const json_t *page;
   size_t i;
   if (json_array_size(pages)) fprintf(file, "%smore: addend explain", paint->dim);
@@ -178,7 +178,7 @@ typedef struct printing {
   const ad_paint *paint;
 } printing;
 
-static void print(FILE *file, const json_t *document, const void *context) {
+static void print_diff(FILE *file, const json_t *document, const void *context) {
   const printing *how = context;
   int has_modules = json_object_get(document, "modules") != NULL;
   void (*verdict)(FILE *, const json_t *, const ad_paint *) = has_modules ? print_verdict_of_modules : print_verdict;
@@ -191,10 +191,10 @@ static void print(FILE *file, const json_t *document, const void *context) {
 
 ad_status ad_diff_table(const char *json, ad_text_style style, char **out) {
   AD_NEED(json, out);
-  return ad_document_print(json, "dump", print, &(printing){0, ad_paint_of(style)}, out);
+  return ad_document_print(json, "dump", print_diff, &(printing){0, ad_paint_of(style)}, out);
 }
 
 ad_status ad_diff_list(const char *json, ad_text_style style, char **out) {
   AD_NEED(json, out);
-  return ad_document_print(json, "dump", print, &(printing){1, ad_paint_of(style)}, out);
+  return ad_document_print(json, "dump", print_diff, &(printing){1, ad_paint_of(style)}, out);
 }

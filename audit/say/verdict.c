@@ -37,13 +37,13 @@ static void add_own_cause(ad_case *c) {
   if (!json_array_size(out->causes)) ad_case_add(c, out->kind, out->axes, out->factor, "", "%s", out->text);
 }
 
-static void say_unexplained(ad_case *c) {
+static void report_unexplained(ad_case *c) {
   uint32_t untried = ad_untried_axes(c->parts, c->list);
   const ad_judged *first = c->first;
   size_t elements = first->part->count, addends = ad_case_members(c, first)->count;
   char names[AD_VERDICT_TEXT / 4], or [AD_VERDICT_TEXT / 2] = "";
   ad_case_mark_holders(c, 1);
-  ad_case_say(c, AD_VERDICT_UNEXPLAINED, 0, NAN);
+  ad_case_report(c, AD_VERDICT_UNEXPLAINED, 0, NAN);
   if (untried)
     snprintf(or, sizeof or, ", or is summed over %s, which a sample cannot tell",
              ad_case_axes(c, untried, names, sizeof names));
@@ -68,14 +68,14 @@ static ad_verdict read_as(const ad_case *c, double *counts) {
   again.out = &reading;
   again.list = again.first = &judged;
   again.count = 1;
-  if (!ad_case_try_local(&again)) ad_case_say_counts(&again);
+  if (!ad_case_try_local(&again)) ad_case_report_counts(&again);
   add_own_cause(&again);
   reading.shown = NULL;
   return reading;
 }
 
 /* Several sets of counts explain the sum: names the verdict of each, and all their causes. */
-static void say_ambiguous(ad_case *c) {
+static void report_ambiguous(ad_case *c) {
   const ad_explanation *why = &c->first->why;
   const ad_judged *first = c->first;
   size_t n = ad_case_members(c, first)->count, differ = 0;
@@ -93,7 +93,7 @@ static void say_ambiguous(ad_case *c) {
     ad_verdict_clear(&reading);
   }
   if (!differ) return;
-  ad_case_say(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
+  ad_case_report(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   c->out->shown = first;
   snprintf(c->out->text, sizeof c->out->text, "wrong, and these cannot be told apart: %.500s%s", texts,
@@ -119,11 +119,11 @@ static int mark_shards(const ad_case *c, int local) {
 /* Prints which shards or copies are wrong, "" if all are. Afterwards no rank of the case is marked. */
 static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   const ad_shape *shape = &c->parts->param->shape;
-  ad_box whole = ad_box_whole(shape);
+  ad_box full = ad_box_full(shape);
   char ranks[AD_VERDICT_TEXT / 4];
   *out = 0;
   if (mark_shards(c, local))
-    snprintf(out, size, "; in the %s of %s%s", ad_box_equal(shape, &c->first->part->box, &whole) ? "copy" : "shard",
+    snprintf(out, size, "; in the %s of %s%s", ad_box_equal(shape, &c->first->part->box, &full) ? "copy" : "shard",
              ad_case_ranks(c, ranks, sizeof ranks),
              local || wrong_ones_agree(c) ? " only" : ", and in others something else");
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
@@ -141,23 +141,23 @@ static void add_shards(ad_case *c, int local, const char *shards) {
 /* Whether "copies differ" is all that can be said: some copies are right, or each has counts of its own. If several
  * sets of counts explain one copy, those are named instead. */
 static int replicas_are_all(const ad_case *c) {
-  if (!ad_case_copies_differ(c)) return 0;
+  if (!ad_case_replicas_differ(c)) return 0;
   return ad_case_some_hold(c) || (!wrong_ones_agree(c) && !c->first->why.other_count);
 }
 
 /* The verdict by the counts of the part's own members. */
-static void say_own(ad_case *c) {
+static void report_own(ad_case *c) {
   char shards[AD_VERDICT_TEXT / 2], who[64];
   int local = ad_case_try_local(c);
   if (!local && !wrong_ones_agree(c) && ad_case_try_some(c)) return;
   if (!local && replicas_are_all(c)) {
-    ad_case_say_replicas(c);
+    ad_case_report_replicas(c);
     return;
   }
   print_shards(c, local, shards, sizeof shards);
-  if (!local) ad_case_say_counts(c);
+  if (!local) ad_case_report_counts(c);
   if (local && ad_case_some_hold(c)) ad_case_add_one_rank(c, who, sizeof who);
-  if (c->first->why.other_count) say_ambiguous(c);
+  if (c->first->why.other_count) report_ambiguous(c);
   add_shards(c, local, shards);
 }
 
@@ -168,7 +168,7 @@ static int some_by_group(const ad_case *c) {
 }
 
 /* Adds the verdict that a sum over another group would explain the part as well, if one does. */
-static void say_groups_too(ad_case *c) {
+static void report_groups_too(ad_case *c) {
   char own[AD_VERDICT_TEXT];
   add_own_cause(c);
   size_t before = json_array_size(c->out->causes);
@@ -176,7 +176,7 @@ static void say_groups_too(ad_case *c) {
   const json_t *group = json_array_get(c->out->causes, before);
   if (!group) return;
   snprintf(own, sizeof own, "%s", c->out->text);
-  ad_case_say(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
+  ad_case_report(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   snprintf(c->out->text, sizeof c->out->text, "wrong, and these cannot be told apart: %.300s; or: %.200s", own,
            json_string_value(json_object_get(group, "text")));
@@ -184,9 +184,9 @@ static void say_groups_too(ad_case *c) {
 
 /* The verdict `not_fitted`: the limit on fits was used up by other parameters, and their counts
  * do not explain this one. */
-static void say_unfitted(ad_case *c) {
+static void report_unfitted(ad_case *c) {
   ad_case_mark_holders(c, 1);
-  ad_case_say(c, AD_VERDICT_NOT_FITTED, 0, NAN);
+  ad_case_report(c, AD_VERDICT_NOT_FITTED, 0, NAN);
   c->out->shown = NULL;
   snprintf(c->out->text, sizeof c->out->text,
            "wrong, and not fitted: the expected counts leave %.2g of it, and those of other parameters do not give it",
@@ -200,24 +200,24 @@ static int some_unfitted(const ad_case *c) {
 }
 
 /* The verdict on a parameter with at least one wrong part. */
-static void say_wrong(ad_case *c) {
+static void report_wrong(ad_case *c) {
   int grouped = some_by_group(c);
   c->out->shown = c->first;
   if (!all_explained(c) && ad_case_try_patterns(c)) return;
   if (some_unfitted(c)) {
-    say_unfitted(c);
+    report_unfitted(c);
     return;
   }
   if (!all_explained(c)) {
-    if (ad_case_copies_differ(c) && ad_case_some_hold(c))
-      ad_case_say_replicas(c);
+    if (ad_case_replicas_differ(c) && ad_case_some_hold(c))
+      ad_case_report_replicas(c);
     else
-      say_unexplained(c);
+      report_unexplained(c);
     return;
   }
   if (grouped && ad_case_try_group(c)) return;
-  say_own(c);
-  if (!grouped) say_groups_too(c);
+  report_own(c);
+  if (!grouped) report_groups_too(c);
 }
 
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out) {
@@ -227,9 +227,9 @@ void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char
   for (size_t i = 0; i < parts->count && !c.first; i++)
     if (!list[i].holds) c.first = &list[i];
   if (c.first)
-    say_wrong(&c);
-  else if (!ad_case_try_lacking(&c) && ad_case_copies_differ(&c))
-    ad_case_say_replicas(&c);
+    report_wrong(&c);
+  else if (!ad_case_try_missing(&c) && ad_case_replicas_differ(&c))
+    ad_case_report_replicas(&c);
   if (out->kind != AD_VERDICT_RIGHT) add_own_cause(&c);
 }
 

@@ -33,7 +33,7 @@ const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size) {
   return ad_dump_ranks_print(&c->dump->mesh, c->out->ranks, buffer, size);
 }
 
-void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor) {
+void ad_case_report(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor) {
   c->out->kind = kind;
   c->out->axes = axes;
   c->out->factor = factor;
@@ -90,17 +90,17 @@ static uint32_t axes_of(const ad_dump_mesh *mesh, const char *names) {
 
 int ad_case_settle(ad_case *c, double factor, const char *fact) {
   const json_t *causes = c->out->causes;
-  char told[AD_VERDICT_TEXT / 2 + 160];
+  char reported[AD_VERDICT_TEXT / 2 + 160];
   size_t count = json_array_size(causes);
   if (!count) return 0;
-  ad_case_say(c, kind_of(common(causes, "kind")), axes_of(&c->dump->mesh, common(causes, "axes")), factor);
-  ad_causes_print(causes, told, sizeof told);
+  ad_case_report(c, kind_of(common(causes, "kind")), axes_of(&c->dump->mesh, common(causes, "axes")), factor);
+  ad_causes_print(causes, reported, sizeof reported);
   if (!*fact)
-    snprintf(c->out->text, sizeof c->out->text, "%s", told);
+    snprintf(c->out->text, sizeof c->out->text, "%s", reported);
   else if (count == 1)
-    snprintf(c->out->text, sizeof c->out->text, "%s: %s", told, fact);
+    snprintf(c->out->text, sizeof c->out->text, "%s: %s", reported, fact);
   else
-    snprintf(c->out->text, sizeof c->out->text, "%s; %s", fact, told);
+    snprintf(c->out->text, sizeof c->out->text, "%s; %s", fact, reported);
   return 1;
 }
 

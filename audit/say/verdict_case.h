@@ -20,7 +20,7 @@ int ad_case_some_hold(const ad_case *c);
 /* whether two counts are equal within a fit's standard error `error` */
 int ad_counts_close(double a, double b, double error);
 /* Sets kind, axes and factor of the verdict. */
-void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor);
+void ad_case_report(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor);
 /* Appends a possible cause, unless it is listed already. `place`: as in ad_cause_document. */
 void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
                  ...) AD_PRINTF(6, 7);
@@ -34,7 +34,7 @@ const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t s
 const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size); /* prints the marked ranks */
 
 /* Writes a verdict from the counts of the first wrong part (verdict_counts.c); always finds one. */
-void ad_case_say_counts(ad_case *c);
+void ad_case_report_counts(ad_case *c);
 
 /* Patterns relative to the position of the rank that holds the sum (verdict_places.c). */
 int ad_case_try_local(ad_case *c);   /* the sum was not formed over some axes */
@@ -45,12 +45,12 @@ int ad_case_try_some(ad_case *c);    /* each part has the addends of some ranks,
 /* Sums that no counts give (verdict_patterns.c). */
 int ad_case_try_patterns(ad_case *c);
 
-/* Copies of a sum (verdict_copies.c). */
-int ad_case_copies_differ(const ad_case *c); /* whether parts with the same elements have different bits */
-void ad_case_say_replicas(ad_case *c);
+/* Copies of a sum (verdict_replicas.c). */
+int ad_case_replicas_differ(const ad_case *c); /* whether parts with the same elements have different bits */
+void ad_case_report_replicas(ad_case *c);
 /* Appends the cause that the sum was made for one rank alone, if one copy is right and all others are not; who: that
  * rank. Returns whether it did. */
 int ad_case_add_one_rank(ad_case *c, char *who, size_t size);
-int ad_case_try_lacking(ad_case *c); /* some ranks lack their copy of a replicated sum */
+int ad_case_try_missing(ad_case *c); /* some ranks lack their copy of a replicated sum */
 
 #endif

@@ -77,9 +77,9 @@ static int is_power_of_two(double factor) {
 }
 
 /* The verdict on a sum with one factor on all addends. */
-static void say_factor(ad_case *c, double factor) {
+static void report_factor(ad_case *c, double factor) {
   if (factor > 0 && (try_averaged(c, factor) || try_doubled(c, factor))) return;
-  ad_case_say(c, factor == 0 ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, factor);
+  ad_case_report(c, factor == 0 ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, factor);
   if (factor == 0)
     snprintf(c->out->text, sizeof c->out->text, "missing: the sum is zero, and no rank's addend is in it");
   else if (is_power_of_two(factor))
@@ -142,7 +142,7 @@ static int try_microbatches(ad_case *c) {
   uint32_t sets[AD_DUMP_SETS];
   if (!split_microbatches(c, &earlier, &last)) return 0;
   if (ad_counts_close(earlier, 0, 0)) {
-    ad_case_say(c, AD_VERDICT_LAST_MICROBATCH, 0, last);
+    ad_case_report(c, AD_VERDICT_LAST_MICROBATCH, 0, last);
     snprintf(c->out->text, sizeof c->out->text,
              "only the last microbatch: the addends of earlier ones are not in the sum (overwritten, or not reduced)");
     return 1;
@@ -159,9 +159,9 @@ static int try_microbatches(ad_case *c) {
 /* Each microbatch has a count of its own. */
 static int try_each_microbatch(ad_case *c) {
   char words[AD_VERDICT_TEXT / 2];
-  double counts[AD_MICROBATCHES_TOLD];
+  double counts[AD_MICROBATCHES_REPORTED];
   int64_t microbatches = c->dump->microbatches;
-  if (microbatches < 2 || microbatches > AD_MICROBATCHES_TOLD) return 0;
+  if (microbatches < 2 || microbatches > AD_MICROBATCHES_REPORTED) return 0;
   for (int64_t m = 0; m < microbatches; m++) {
     counts[m] = count_of(c, -1, m);
     if (isnan(counts[m])) return 0;
@@ -211,17 +211,17 @@ static uint32_t axis_of_marked(const ad_case *c) {
   return axes & (axes - 1) ? 0 : axes;
 }
 
-static void say_missing(ad_case *c, double others) {
+static void report_missing(ad_case *c, double others) {
   char ranks[AD_VERDICT_TEXT / 4], times[80] = "";
-  ad_case_say(c, AD_VERDICT_MISSING, axis_of_marked(c), others == 1 ? 0 : others);
+  ad_case_report(c, AD_VERDICT_MISSING, axis_of_marked(c), others == 1 ? 0 : others);
   if (others != 1) snprintf(times, sizeof times, "; the others count %.6g times", others);
   snprintf(c->out->text, sizeof c->out->text, "missing: the addends of %s are not in the sum%s",
            ad_case_ranks(c, ranks, sizeof ranks), times);
 }
 
-static void say_counted(ad_case *c, double value) {
+static void report_counted(ad_case *c, double value) {
   char ranks[AD_VERDICT_TEXT / 4];
-  ad_case_say(c, ad_counts_close(value, 2, 0) ? AD_VERDICT_DOUBLED : AD_VERDICT_FACTOR, axis_of_marked(c), value);
+  ad_case_report(c, ad_counts_close(value, 2, 0) ? AD_VERDICT_DOUBLED : AD_VERDICT_FACTOR, axis_of_marked(c), value);
   snprintf(c->out->text, sizeof c->out->text, "the addends of %s count %.6g times, the others once",
            ad_case_ranks(c, ranks, sizeof ranks), value);
 }
@@ -237,8 +237,8 @@ static int try_ranks(ad_case *c) {
     before = rank;
     if (isnan(value) || ad_counts_close(value, 0, 0) || value == tried) continue;
     tried = value;
-    if (mark_ranks(c, 0, value)) return say_missing(c, value), 1;
-    if (!ad_counts_close(value, 1, 0) && mark_ranks(c, value, 1)) return say_counted(c, value), 1;
+    if (mark_ranks(c, 0, value)) return report_missing(c, value), 1;
+    if (!ad_counts_close(value, 1, 0) && mark_ranks(c, value, 1)) return report_counted(c, value), 1;
   }
   return 0;
 }
@@ -279,7 +279,7 @@ static count_summary summarise_counts(ad_case *c) {
   return all;
 }
 
-static void say_missing_addends(ad_case *c, const count_summary *all) {
+static void report_missing_addends(ad_case *c, const count_summary *all) {
   char ranks[AD_VERDICT_TEXT / 4], of[64] = "";
   if (all->microbatches == 1) snprintf(of, sizeof of, " in microbatch %lld", (long long)all->microbatch);
   snprintf(c->out->text, sizeof c->out->text, "missing: %zu addend%s of %s%s %s not in the sum", all->missing,
@@ -314,12 +314,12 @@ static int try_each_clipped(ad_case *c) {
   return ad_case_settle(c, NAN, fact);
 }
 
-static void say_counts(ad_case *c) {
+static void report_counts(ad_case *c) {
   if (try_each_clipped(c)) return;
   count_summary all = summarise_counts(c);
-  ad_case_say(c, all.missing ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, NAN);
+  ad_case_report(c, all.missing ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, NAN);
   if (all.missing)
-    say_missing_addends(c, &all);
+    report_missing_addends(c, &all);
   else if (each_rank_has_one(c))
     snprintf(c->out->text, sizeof c->out->text,
              "the addends of each rank carry a factor of their own, from %.6g to %.6g: were they clipped or scaled "
@@ -348,9 +348,9 @@ static int ranks_divide_differently(const ad_dump *dump) {
   return 0;
 }
 
-static void say_own_count(ad_case *c, double least, double most, double factor) {
+static void report_own_count(ad_case *c, double least, double most, double factor) {
   int by_rank = ranks_divide_differently(c->dump), by_microbatch = c->dump->microbatches > 1;
-  ad_case_say(c, AD_VERDICT_OWN_COUNT, 0, factor);
+  ad_case_report(c, AD_VERDICT_OWN_COUNT, 0, factor);
   snprintf(c->out->text, sizeof c->out->text,
            by_rank ? "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added alike: "
                      "divide by the count of all ranks%s"
@@ -381,9 +381,9 @@ static uint32_t axes_of_batches(const ad_dump *dump) {
 
 /* The verdict that ranks along these axes had different batches: nothing is summed there, so they work on one
  * batch, which has one count. */
-static void say_other_batches(ad_case *c, uint32_t axes, double least, double most) {
+static void report_other_batches(ad_case *c, uint32_t axes, double least, double most) {
   char names[AD_VERDICT_TEXT / 4];
-  ad_case_say(c, AD_VERDICT_OWN_COUNT, axes, 1);
+  ad_case_report(c, AD_VERDICT_OWN_COUNT, axes, 1);
   snprintf(c->out->text, sizeof c->out->text,
            "ranks along %s divided their losses by different counts (%.6g to %.6g), and nothing is summed there: they "
            "were fed different batches, or each counted its part of one; give them one batch, and divide by its count",
@@ -398,9 +398,9 @@ static int try_others_count(ad_case *c) {
   if (!(least < most)) return 0;
   uint32_t axes = axes_of_batches(dump);
   if (axes)
-    say_other_batches(c, axes, least, most);
+    report_other_batches(c, axes, least, most);
   else
-    say_own_count(c, least, most, 1);
+    report_own_count(c, least, most, 1);
   return 1;
 }
 
@@ -411,12 +411,12 @@ static int try_own_count(ad_case *c) {
   for (size_t i = 0; i < members->count; i++) widen(members->columns[i].divisor, &least, &most);
   if (isnan(value)) return 0;
   if (!(least < most)) return ad_counts_close(value, 1, 0) && try_others_count(c);
-  say_own_count(c, least, most, value);
+  report_own_count(c, least, most, value);
   return 1;
 }
 
-static void say_rounding(ad_case *c) {
-  ad_case_say(c, AD_VERDICT_ROUNDING, 0, 1);
+static void report_rounding(ad_case *c) {
+  ad_case_report(c, AD_VERDICT_ROUNDING, 0, 1);
   snprintf(c->out->text, sizeof c->out->text,
            "differs by rounding only: as if it was summed in %s, and the dump does not say so (addend.reduce)",
            c->first->why.rounded == AD_F32   ? "f32, f16 or bf16"
@@ -424,17 +424,17 @@ static void say_rounding(ad_case *c) {
                                              : ad_dtype_name(c->first->why.rounded));
 }
 
-void ad_case_say_counts(ad_case *c) {
+void ad_case_report_counts(ad_case *c) {
   double factor = uniform(c, c->first);
   if (c->first->why.rounded && ad_counts_close(factor, 1, 0)) {
-    say_rounding(c);
+    report_rounding(c);
     return;
   }
   if (try_own_count(c)) return;
   if (!isnan(factor)) {
-    say_factor(c, factor);
+    report_factor(c, factor);
     return;
   }
   if (try_microbatches(c) || try_each_microbatch(c) || try_ranks(c)) return;
-  say_counts(c);
+  report_counts(c);
 }

@@ -76,7 +76,7 @@ static int all_local(const ad_case *c, uint32_t axes, ad_right right, double *fa
 /* Prints which microbatches are wrong: " in microbatches 1 and 3". */
 static void print_wrong(const ad_case *c, ad_right right, char *out, size_t size) {
   ad_text text = ad_text_on(out, size);
-  int64_t wrong = 0, said = 0;
+  int64_t wrong = 0, reported = 0;
   if (right == NONE) return;
   for (int64_t m = 0; m < c->dump->microbatches; m++) wrong += !is_right(c, m, right);
   if (right == LAST)
@@ -87,8 +87,8 @@ static void print_wrong(const ad_case *c, ad_right right, char *out, size_t size
     ad_text_add(&text, " in microbatch%s", wrong > 1 ? "es" : "");
   for (int64_t m = 0; m < c->dump->microbatches && right == THOSE_THAT_ARE; m++) {
     if (is_right(c, m, right)) continue;
-    said++;
-    ad_text_add(&text, "%s%lld", said == 1 ? " " : said == wrong ? " and " : ", ", (long long)m);
+    reported++;
+    ad_text_add(&text, "%s%lld", reported == 1 ? " " : reported == wrong ? " and " : ", ", (long long)m);
   }
 }
 
@@ -161,19 +161,19 @@ int ad_case_try_group(ad_case *c) {
 /* Whether the part lacks some addends and has all others the same number of times, *factor. */
 static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
-  size_t lacking = 0;
+  size_t missing = 0;
   *factor = NAN;
   for (size_t i = 0; i < members->count; i++) {
     double count = judged->why.counts[i], error = judged->why.errors[i];
     if (isinf(error)) continue;
     if (ad_counts_close(count, 0, error)) {
-      lacking++;
+      missing++;
       continue;
     }
     if (isnan(*factor)) *factor = count;
     if (!ad_counts_close(count, *factor, error)) return 0;
   }
-  return lacking && !isnan(*factor);
+  return missing && !isnan(*factor);
 }
 
 /* Whether an addend of the rank is in the part's sum, or may be; also if the rank has no addend. */
@@ -249,25 +249,25 @@ static size_t ranks_in_each(const ad_case *c, size_t *all) {
   return has;
 }
 
-static void say_own_alone(ad_case *c, const char *only, double factor) {
+static void report_own_alone(ad_case *c, const char *only, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   char axes[AD_VERDICT_TEXT / 4];
-  ad_case_say(c, AD_VERDICT_OWN_ONLY, summed, factor);
+  ad_case_report(c, AD_VERDICT_OWN_ONLY, summed, factor);
   snprintf(c->out->text, sizeof c->out->text, "own addend only%s: not summed over %s", only,
            ad_case_axes(c, summed, axes, sizeof axes));
 }
 
 /* The verdict that sums were formed over groups that are too small. */
-static void say_smaller_group(ad_case *c, double factor) {
+static void report_smaller_group(ad_case *c, double factor) {
   size_t all, has = ranks_in_each(c, &all);
   char ranks[64] = "", only[64];
   print_only_microbatch(c, only, sizeof only);
   if (has == 1) {
-    say_own_alone(c, only, factor);
+    report_own_alone(c, only, factor);
     return;
   }
   if (has && has < all) snprintf(ranks, sizeof ranks, "%zu of %zu ranks are summed: ", has, all);
-  ad_case_say(c, AD_VERDICT_PARTIAL, 0, factor);
+  ad_case_report(c, AD_VERDICT_PARTIAL, 0, factor);
   snprintf(
       c->out->text, sizeof c->out->text,
       "partial: %seach rank's copy has the addends of some ranks only%s, its own among them, and they are not the same "
@@ -287,10 +287,10 @@ int ad_case_try_some(ad_case *c) {
   }
   ad_case_mark_holders(c, 1);
   if (own) {
-    say_smaller_group(c, first);
+    report_smaller_group(c, first);
     return 1;
   }
-  ad_case_say(c, AD_VERDICT_WRONG_GROUP, 0, first);
+  ad_case_report(c, AD_VERDICT_WRONG_GROUP, 0, first);
   snprintf(c->out->text, sizeof c->out->text,
            "wrong group: ranks have the addends of other ranks than their own group's");
   return 1;

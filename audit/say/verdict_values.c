@@ -35,12 +35,12 @@ typedef struct ad_values {
 } ad_values;
 
 /* Lists the checksums of all ranks; returns how many there are. */
-static size_t list_told(const ad_parts *parts, ad_values *told) {
+static size_t list_reported(const ad_parts *parts, ad_values *reported) {
   size_t count = 0;
   for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
     ad_piece piece;
     const char *values = values_of(parts, rank, &piece);
-    if (values) told[count++] = (ad_values){.box = piece.box, .values = values, .rank = rank};
+    if (values) reported[count++] = (ad_values){.box = piece.box, .values = values, .rank = rank};
   }
   return count;
 }
@@ -59,19 +59,19 @@ static int by_line(const void *a, const void *b) {
 
 static int same_values(const ad_values *a, const ad_values *b) { return !strcmp(a->values, b->values); }
 
-/* Whether two ranks that differ on this axis only have different values. Reorders `told`. */
-static int differ_beside(const ad_dump *dump, int axis, ad_values *told, size_t count) {
-  for (size_t i = 0; i < count; i++) told[i].line = ad_dump_key(dump, told[i].rank, 1u << axis);
-  qsort(told, count, sizeof *told, by_line);
+/* Whether two ranks that differ on this axis only have different values. Reorders `reported`. */
+static int differ_beside(const ad_dump *dump, int axis, ad_values *reported, size_t count) {
+  for (size_t i = 0; i < count; i++) reported[i].line = ad_dump_key(dump, reported[i].rank, 1u << axis);
+  qsort(reported, count, sizeof *reported, by_line);
   for (size_t i = 1; i < count; i++)
-    if (told[i].line == told[i - 1].line && !same_values(&told[i], &told[i - 1])) return 1;
+    if (reported[i].line == reported[i - 1].line && !same_values(&reported[i], &reported[i - 1])) return 1;
   return 0;
 }
 
 /* Whether the ranks are not all at one position on the axis. */
-static int lie_apart(const ad_dump *dump, int axis, const ad_values *told, size_t count) {
+static int lie_apart(const ad_dump *dump, int axis, const ad_values *reported, size_t count) {
   for (size_t i = 1; i < count; i++)
-    if (dump->position[told[i].rank][axis] != dump->position[told->rank][axis]) return 1;
+    if (dump->position[reported[i].rank][axis] != dump->position[reported->rank][axis]) return 1;
   return 0;
 }
 
@@ -83,32 +83,33 @@ typedef struct ad_unequal {
 /* Adds the axes of ranks whose values are not all equal. They differ along every axis on which these ranks have
  * different positions: if two unequal ranks have the same position there, a third rank elsewhere on the axis
  * differs from one of them. */
-static void add_axes(const ad_dump *dump, ad_values *told, size_t count, ad_unequal *out) {
+static void add_axes(const ad_dump *dump, ad_values *reported, size_t count, ad_unequal *out) {
   for (int axis = 0; axis < dump->mesh.count; axis++) {
-    if (!lie_apart(dump, axis, told, count)) continue;
+    if (!lie_apart(dump, axis, reported, count)) continue;
     out->any |= 1u << axis;
-    if (differ_beside(dump, axis, told, count)) out->beside |= 1u << axis;
+    if (differ_beside(dump, axis, reported, count)) out->beside |= 1u << axis;
   }
 }
 
 /* Compares ranks that hold the same elements, sorted by rank. Marks in `ranks`, unless it is NULL, those whose values
  * differ from the first rank's. */
-static void compare(const ad_dump *dump, ad_values *told, size_t count, unsigned char *ranks, ad_unequal *out) {
+static void compare_values(const ad_dump *dump, ad_values *reported, size_t count, unsigned char *ranks,
+                           ad_unequal *out) {
   int differ = 0;
   for (size_t i = 1; i < count; i++) {
-    int is_other = !same_values(&told[i], told);
-    if (ranks) ranks[told[i].rank] = (unsigned char)is_other;
+    int is_other = !same_values(&reported[i], reported);
+    if (ranks) ranks[reported[i].rank] = (unsigned char)is_other;
     differ |= is_other;
   }
-  if (differ) add_axes(dump, told, count, out);
+  if (differ) add_axes(dump, reported, count, out);
 }
 
 /* Compares the ranks of each box. */
-static void compare_all(const ad_dump *dump, ad_values *told, size_t count, unsigned char *ranks, ad_unequal *out) {
-  qsort(told, count, sizeof *told, by_box);
+static void compare_all(const ad_dump *dump, ad_values *reported, size_t count, unsigned char *ranks, ad_unequal *out) {
+  qsort(reported, count, sizeof *reported, by_box);
   for (size_t i = 0, end; i < count; i = end) {
-    for (end = i + 1; end < count && !memcmp(&told[end].box, &told[i].box, sizeof told->box);) end++;
-    compare(dump, told + i, end - i, ranks, out);
+    for (end = i + 1; end < count && !memcmp(&reported[end].box, &reported[i].box, sizeof reported->box);) end++;
+    compare_values(dump, reported + i, end - i, ranks, out);
   }
 }
 
@@ -116,17 +117,17 @@ static void compare_all(const ad_dump *dump, ad_values *told, size_t count, unsi
  * elements. *axes: the axes along which direct neighbours differ, else along which any ranks do; 0: all are equal. */
 static ad_status mark_unequal(const ad_parts *parts, unsigned char *ranks, uint32_t *axes) {
   ad_unequal unequal = {0};
-  ad_values *told;
+  ad_values *reported;
   *axes = 0;
   if (all_equal(parts)) return AD_OK;
-  AD_TRY(ad_new((size_t)parts->dump->mesh.world, &told));
-  compare_all(parts->dump, told, list_told(parts, told), ranks, &unequal);
-  ad_release(told);
+  AD_TRY(ad_new((size_t)parts->dump->mesh.world, &reported));
+  compare_all(parts->dump, reported, list_reported(parts, reported), ranks, &unequal);
+  ad_release(reported);
   *axes = unequal.beside ? unequal.beside : unequal.any;
   return AD_OK;
 }
 
-static void say(const ad_parts *parts, uint32_t axes, ad_verdict *verdict) {
+static void report(const ad_parts *parts, uint32_t axes, ad_verdict *verdict) {
   char names[AD_DUMP_AXES * AD_DUMP_NAME], ranks[AD_VERDICT_TEXT / 4];
   verdict->kind = AD_VERDICT_REPLICAS_DIFFER;
   verdict->axes = axes;
@@ -147,7 +148,7 @@ ad_status ad_values_hold(const ad_parts *parts, ad_verdict *verdict, uint32_t *a
   uint32_t axes;
   *also = 0;
   AD_TRY(mark_unequal(parts, is_right ? verdict->ranks : NULL, &axes));
-  if (axes && is_right) say(parts, axes, verdict);
+  if (axes && is_right) report(parts, axes, verdict);
   if (!is_right) *also = axes;
   return AD_OK;
 }

@@ -55,7 +55,7 @@ static ad_distance distance_along(const ad_parts *parts, const ad_part *part, in
 }
 
 /* Sets *apart to the axes along which addends clearly differ, and *near to those along which they differ by little. */
-static ad_status compare(const ad_parts *parts, uint32_t axes, uint32_t *apart, uint32_t *near) {
+static ad_status compare_addends(const ad_parts *parts, uint32_t axes, uint32_t *apart, uint32_t *near) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));
   *apart = *near = 0;
@@ -151,7 +151,7 @@ ad_status ad_assumed_find(const ad_parts *parts, ad_assumed *out) {
   ad_dump_param param = ad_assumed_as_summed(parts->param, assumed);
   ad_parts summed;
   AD_TRY(ad_parts_create(parts->dump, &param, &summed));
-  ad_status status = compare(&summed, assumed, &out->apart, &near);
+  ad_status status = compare_addends(&summed, assumed, &out->apart, &near);
   ad_parts_destroy(&summed);
   return status ? status : try_sets(parts, assumed, near, out);
 }

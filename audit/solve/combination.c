@@ -148,7 +148,7 @@ static ad_rows rows_of(const ad_parts *parts) {
   return (ad_rows){rows, rows + AD_ROWS, rows + 2 * AD_ROWS, rows + 3 * AD_ROWS};
 }
 
-static ad_status run(ad_test *test) {
+static ad_status run_test(ad_test *test) {
   AD_TRY(ad_new(test->count, &test->worst));
   test->rows = rows_of(test->parts);
   test_all(test);
@@ -158,12 +158,12 @@ static ad_status run(ad_test *test) {
 
 ad_status ad_parts_test(const ad_parts *parts, const ad_part *const *list, size_t count, const double *counts,
                         double factor, ad_fitness *out) {
-  return run(&(ad_test){parts, list, count, list[0]->count, counts, factor, NULL, NULL, out, {0}});
+  return run_test(&(ad_test){parts, list, count, list[0]->count, counts, factor, NULL, NULL, out, {0}});
 }
 
 ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                        const ad_rounding *rounding, ad_fitness *out) {
-  return run(&(ad_test){parts, &part, 1, part->count, counts, factor, rounding, NULL, out, {0}});
+  return run_test(&(ad_test){parts, &part, 1, part->count, counts, factor, rounding, NULL, out, {0}});
 }
 
 /* ---- testing the first elements only ---- */

@@ -31,7 +31,7 @@ typedef struct ad_eigen_work {
   size_t sweeps;
 } ad_eigen_work;
 
-static double *row_of(const ad_eigen_work *work, size_t i) { return work->rows + i * work->n; }
+static double *eigen_row(const ad_eigen_work *work, size_t i) { return work->rows + i * work->n; }
 
 /* ---- Householder reflections: making the matrix tridiagonal ---- */
 
@@ -57,7 +57,7 @@ static double make_reflection(const fit_kernels *kernels, double *x, size_t n, d
 static void multiply(ad_eigen_work *work, size_t i, const fit_passing *passing) {
   memset(passing->product, 0, i * sizeof *passing->product);
   for (size_t r = 0; r < i; r++) {
-    double *row = row_of(work, r), along = work->kernels->pass(row, r, passing);
+    double *row = eigen_row(work, r), along = work->kernels->pass(row, r, passing);
     row[r] -= 2 * passing->v[r] * passing->w[r];
     passing->product[r] += along + row[r] * passing->u[r];
   }
@@ -70,7 +70,7 @@ static void to_three_diagonals(ad_eigen_work *work) {
   double *w = work->w, *product = work->product;
   const double *v = w; /* no update is due yet: w is all zeros */
   for (size_t i = work->n - 1;; i--) {
-    double *row = row_of(work, i), factor;
+    double *row = eigen_row(work, i), factor;
     kernels->add(row, -v[i], w, i + 1);
     kernels->add(row, -w[i], v, i + 1);
     work->diagonal[i] = row[i];
@@ -94,7 +94,7 @@ static void reflect(const fit_kernels *kernels, double *x, double factor, const 
  * next. */
 static void reflect_rows(ad_eigen_work *work, const double *vectors, size_t first, size_t end) {
   for (size_t r = 0; r < end; r++) {
-    double *row = row_of(work, r);
+    double *row = eigen_row(work, r);
     for (size_t i = first > r ? first : r + 1; i < end; i++)
       reflect(work->kernels, row, work->factors[i], vectors + (i - first) * work->n, i);
   }
@@ -107,9 +107,9 @@ static void multiply_reflections(ad_eigen_work *work) {
   size_t n = work->n;
   for (size_t first = 0, end; first < n; first = end) {
     end = first + GROUP < n ? first + GROUP : n;
-    memcpy(work->cosines, row_of(work, first), (end - first) * n * sizeof *work->cosines);
-    memset(row_of(work, first), 0, (end - first) * n * sizeof(double));
-    for (size_t r = first; r < end; r++) row_of(work, r)[r] = 1;
+    memcpy(work->cosines, eigen_row(work, first), (end - first) * n * sizeof *work->cosines);
+    memset(eigen_row(work, first), 0, (end - first) * n * sizeof(double));
+    for (size_t r = first; r < end; r++) eigen_row(work, r)[r] = 1;
     reflect_rows(work, work->cosines, first, end);
   }
 }
@@ -118,25 +118,25 @@ static void multiply_reflections(ad_eigen_work *work) {
 
 /* Applies the kept sweeps to columns [begin, begin + width). All sweeps go from the last row to the first, each one row
  * behind the sweep before it. */
-static void turn_columns(ad_eigen_work *work, size_t begin, size_t width, size_t bottom, size_t top) {
+static void rotate_columns(ad_eigen_work *work, size_t begin, size_t width, size_t bottom, size_t top) {
   for (size_t wave = 1; wave < top - bottom + work->sweeps; wave++)
     for (size_t s = 0; s < work->sweeps; s++) {
       size_t k = top - wave + s; /* wraps around below 0; such rows are in no sweep */
       if (k < work->low[s] || k >= work->high[s]) continue;
-      double *row = row_of(work, k) + begin;
-      work->kernels->turn(row + work->n, row, work->cosines[s * work->n + k], work->sines[s * work->n + k], width);
+      double *row = eigen_row(work, k) + begin;
+      work->kernels->rotate(row + work->n, row, work->cosines[s * work->n + k], work->sines[s * work->n + k], width);
     }
 }
 
 /* Applies the kept sweeps to all columns, WIDTH at a time. */
-static void turn_rows(ad_eigen_work *work) {
+static void rotate_rows(ad_eigen_work *work) {
   size_t bottom = work->n, top = 0, n = work->n;
   for (size_t s = 0; s < work->sweeps; s++) {
     if (work->low[s] < bottom) bottom = work->low[s];
     if (work->high[s] > top) top = work->high[s];
   }
   for (size_t begin = 0; begin < n && work->sweeps; begin += WIDTH)
-    turn_columns(work, begin, n - begin < WIDTH ? n - begin : WIDTH, bottom, top);
+    rotate_columns(work, begin, n - begin < WIDTH ? n - begin : WIDTH, bottom, top);
   work->sweeps = 0;
 }
 
@@ -164,7 +164,7 @@ static void sweep(ad_eigen_work *work, size_t low, size_t high) {
   }
   work->low[work->sweeps] = low;
   work->high[work->sweeps++] = high;
-  if (work->sweeps == SWEEPS) turn_rows(work);
+  if (work->sweeps == SWEEPS) rotate_rows(work);
 }
 
 /* Whether off-diagonal element k is negligible, compared with its neighbours on the diagonal or with the whole matrix,
@@ -190,7 +190,7 @@ static ad_status to_one_diagonal(ad_eigen_work *work) {
                      low + 1, n, SWEEPS_A_VALUE);
     sweep(work, low, high);
   }
-  turn_rows(work);
+  rotate_rows(work);
   return AD_OK;
 }
 
@@ -212,7 +212,7 @@ static void sort(ad_eigen_work *work) {
       if (work->diagonal[k] < work->diagonal[least]) least = k;
     if (least == i) continue;
     swap_rows(work->diagonal + i, work->diagonal + least, 1);
-    swap_rows(row_of(work, i), row_of(work, least), work->n);
+    swap_rows(eigen_row(work, i), eigen_row(work, least), work->n);
   }
 }
 
@@ -235,7 +235,7 @@ static int find_exponent(const double *matrix, size_t n, int *out) {
   return 1;
 }
 
-static void fill(double *values, size_t n, double value) {
+static void fill_with(double *values, size_t n, double value) {
   for (size_t i = 0; i < n; i++) values[i] = value;
 }
 
@@ -248,8 +248,8 @@ ad_status ad_eigen_solve(double *matrix, size_t n, double *values) {
   ad_eigen_work work = {.kernels = ad_fit_kernels(), .rows = matrix, .n = n, .diagonal = values};
   int exponent;
   if (!find_exponent(matrix, n, &exponent)) {
-    fill(matrix, n * n, NAN);
-    fill(values, n, NAN);
+    fill_with(matrix, n * n, NAN);
+    fill_with(values, n, NAN);
     return AD_OK;
   }
   if (!n) return AD_OK;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "base/roundoff.h"
-#include "solve/few.h"
+#include "solve/sparse_fit.h"
 #include "solve/fit.h"
 #include "solve/groups.h"
 #include "solve/hypotheses.h"
@@ -164,7 +164,7 @@ static ad_status explain(const ad_parts *parts, ad_known *known, const double *e
     AD_TRY(explain_fitted(parts, expected, judged, done));
     return *done ? ad_known_add(known, parts, judged) : AD_OK;
   }
-  AD_TRY(ad_try_few(parts, expected, judged));
+  AD_TRY(ad_try_sparse_fit(parts, expected, judged));
   judged->why.unfitted = !judged->why.explains;
   if (judged->why.unfitted) memcpy(judged->why.counts, expected, n * sizeof *expected);
   return ad_known_add(known, parts, judged);
@@ -207,7 +207,7 @@ static ad_status check_weak(const ad_parts *parts, ad_known *known, const double
   int differ;
   if (!is_weak(&rounding, n) || n > AD_FIT_MAX || part->count <= n) return AD_OK;
   if (!ad_known_affords(known, parts->param, AD_KNOWN_WEAK_FIT, n, part->count)) {
-    AD_TRY(ad_few_differ(parts, expected, part, &differ));
+    AD_TRY(ad_sparse_fit_differs(parts, expected, part, &differ));
     judged->holds = !differ;
     return AD_OK;
   }
@@ -376,9 +376,9 @@ static ad_status look_further(ad_parts *parts, ad_known *known, ad_judged *list)
 
 /* By how many times the rounding of their own sum two copies may differ: the ranks may have added in another order all
  * the way through the model. */
-#define COPIES_ROUND 64
+#define REPLICAS_ROUND 64
 
-/* Whether two copies differ by more than COPIES_ROUND roundings. `values`: room for 2 AD_ROWS numbers. */
+/* Whether two copies differ by more than REPLICAS_ROUND roundings. `values`: room for 2 AD_ROWS numbers. */
 static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, double *values) {
   ad_rounding rounding = ad_rounding_of(parts, a);
   double share = ad_rounding_share(&rounding, ad_part_members(parts, a)->count), worst = 0, largest = 0;
@@ -391,10 +391,10 @@ static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, dou
       largest = fmax(largest, fmax(fabs(values[i]), fabs(values[AD_ROWS + i])));
     }
   }
-  return worst > COPIES_ROUND * share * largest;
+  return worst > REPLICAS_ROUND * share * largest;
 }
 
-static void compare_copies(const ad_parts *parts, ad_judged *list, double *values) {
+static void compare_replicas(const ad_parts *parts, ad_judged *list, double *values) {
   for (size_t i = 0; i < parts->count; i++)
     for (size_t j = 0; j < i && list[i].holds && !list[i].apart; j++)
       if (list[j].holds && list[j].part->members != list[i].part->members &&
@@ -407,7 +407,7 @@ static void compare_copies(const ad_parts *parts, ad_judged *list, double *value
 static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));
-  compare_copies(parts, list, values);
+  compare_replicas(parts, list, values);
   ad_release(values);
   return AD_OK;
 }

@@ -28,7 +28,7 @@ typedef struct fit_kernels {
   void (*add_sized_floats)(double *y, double *sizes, const double *factors, const float *const *x, size_t count,
                            size_t n);
   /* x = cosine * x + sine * y and y = cosine * y - sine * x */
-  void (*turn)(double *x, double *y, double cosine, double sine, size_t n);
+  void (*rotate)(double *x, double *y, double cosine, double sine, size_t n);
   /* Applied to elements 0..i-1 of row i: row -= v[i]*w + w[i]*v, then product += u[i]*row. Returns row . u. */
   double (*pass)(double *row, size_t i, const fit_passing *passing);
 } fit_kernels;

@@ -97,7 +97,7 @@ static double dot(const double *x, const double *y, size_t n) {
   return total(sums) + sum_rest(x, y, i, n);
 }
 
-static void add(double *restrict y, double factor, const double *restrict x, size_t n) {
+static void add_scaled(double *restrict y, double factor, const double *restrict x, size_t n) {
   for (size_t i = 0; i < n; i++) y[i] += factor * x[i];
 }
 
@@ -145,7 +145,7 @@ static void add_sized_floats(double *y, double *sizes, const double *factors, co
   for (size_t k = 0; k < count; k++) add_sized_column(y, sizes, factors[k], x[k], n);
 }
 
-static void turn(double *restrict x, double *restrict y, double cosine, double sine, size_t n) {
+static void rotate(double *restrict x, double *restrict y, double cosine, double sine, size_t n) {
   for (size_t i = 0; i < n; i++) {
     double was = x[i];
     x[i] = cosine * was + sine * y[i];
@@ -163,8 +163,8 @@ static double pass(double *restrict row, size_t i, const fit_passing *passing) {
 
 const fit_kernels KERNELS = {.gram = gram,
                              .dot = dot,
-                             .add = add,
+                             .add = add_scaled,
                              .add_sized = add_sized,
                              .add_sized_floats = add_sized_floats,
-                             .turn = turn,
+                             .rotate = rotate,
                              .pass = pass};

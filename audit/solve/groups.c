@@ -37,8 +37,8 @@ static ad_status add_rank(ad_parts *parts, const ad_part *part, const ad_box *ow
 }
 
 /* Appends to the list of members the addends of the ranks that differ from `holder` on `axes` alone. */
-static ad_status fill(ad_parts *parts, const ad_part *part, const ad_box *own, int64_t holder, uint32_t axes,
-                      ad_members *members, ad_place *place) {
+static ad_status append_members(ad_parts *parts, const ad_part *part, const ad_box *own, int64_t holder, uint32_t axes,
+                                ad_members *members, ad_place *place) {
   const ad_dump *dump = parts->dump;
   AD_TRY(ad_new((size_t)(ad_dump_axes_size(&dump->mesh, axes) * dump->microbatches), &members->columns));
   *place = TAKEN;
@@ -95,7 +95,7 @@ static ad_status try_axes(ad_parts *parts, const ad_part *part, const ad_box *ow
   AD_TRY(ad_grow(&parts->members, index, index + 1));
   ad_members *members = &parts->members[index];
   *members = (ad_members){.key = -1};
-  ad_status status = fill(parts, part, own, part->holders[0], axes, members, place);
+  ad_status status = append_members(parts, part, own, part->holders[0], axes, members, place);
   *fitness = (ad_fitness){0};
   if (!status && *place == TAKEN && members->count) status = test(parts, part, index, factor, fitness);
   ad_release(members->columns);
@@ -117,11 +117,11 @@ static void explain(const ad_parts *parts, ad_judged *judged, uint32_t axes, dou
   }
 }
 
-static uint32_t cut_axes(const ad_parts *parts, uint32_t axes) {
-  uint32_t cut = 0;
+static uint32_t sharded_axes(const ad_parts *parts, uint32_t axes) {
+  uint32_t sharded = 0;
   for (int axis = 0; axis < parts->dump->mesh.count; axis++)
-    if (axes >> axis & 1 && ad_type_is_cut(parts->param->types[axis])) cut |= 1u << axis;
-  return cut;
+    if (axes >> axis & 1 && ad_type_is_sharded(parts->param->types[axis])) sharded |= 1u << axis;
+  return sharded;
 }
 
 /* Finds the box of the holder's own addend. */
@@ -142,7 +142,7 @@ ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) {
     ad_fitness fitness;
     if (!(axes & ~summed)) continue;
     AD_TRY(try_axes(parts, judged->part, &own, axes, &factor, &place, &fitness));
-    if (place == OTHER_ELEMENTS) judged->why.untried |= cut_axes(parts, axes);
+    if (place == OTHER_ELEMENTS) judged->why.untried |= sharded_axes(parts, axes);
     if (fitness.holds) explain(parts, judged, axes, factor, &fitness);
   }
   return AD_OK;

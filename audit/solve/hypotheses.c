@@ -65,7 +65,7 @@ static int is_near(const ad_trial *trial) {
   return ad_products_distance(products, trial->counts, trial->with_counts) <= 2 * square + 1e-13 * products->sum_square;
 }
 
-static ad_status holds(ad_trial *trial, double number, ad_fitness *out) {
+static ad_status test_number(ad_trial *trial, double number, ad_fitness *out) {
   for (size_t i = 0; i < trial->products->n; i++) {
     trial->counts[i] = trial->fixed[i] + number * trial->free[i];
     trial->with_counts[i] = trial->with_fixed[i] + number * trial->with_free[i];
@@ -110,8 +110,8 @@ static ad_status try_one(ad_trial *trial, int any) {
   double number = best_number(trial), simple = ad_simple_count(&trial->parts->dump->mesh, number);
   ad_fitness fitness = {0};
   if (!isfinite(number) || number < -0.5) return AD_OK;
-  if (fabs(simple - number) < 0.05) AD_TRY(holds(trial, simple, &fitness));
-  if (!fitness.holds && any) AD_TRY(holds(trial, number, &fitness));
+  if (fabs(simple - number) < 0.05) AD_TRY(test_number(trial, simple, &fitness));
+  if (!fitness.holds && any) AD_TRY(test_number(trial, number, &fitness));
   return fitness.holds ? accept(trial, &fitness) : AD_OK;
 }
 

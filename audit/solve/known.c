@@ -12,7 +12,7 @@
 static size_t cells(const ad_dump *dump) { return (size_t)(dump->mesh.world * dump->microbatches); }
 
 /* The row-major number of a position in the mesh. */
-static int64_t place_of(const ad_dump_mesh *mesh, const int32_t *position) {
+static int64_t mesh_place(const ad_dump_mesh *mesh, const int32_t *position) {
   int64_t place = 0;
   for (int axis = 0; axis < mesh->count; axis++) place = place * mesh->size[axis] + position[axis];
   return place;
@@ -29,7 +29,7 @@ ad_status ad_known_create(const ad_dump *dump, ad_known *out) {
     return status;
   }
   for (int64_t rank = 0; rank < dump->mesh.world; rank++)
-    out->rank_at[place_of(&dump->mesh, dump->position[rank])] = rank;
+    out->rank_at[mesh_place(&dump->mesh, dump->position[rank])] = rank;
   return AD_OK;
 }
 

@@ -41,15 +41,15 @@ static void pool_clear(ad_pool *pool) {
  * that are summed. Returns 0 if the addends are no whole tensors, or there are none. */
 static int add_source(const ad_parts *other, int64_t rank, ad_whose whose, double factor, double *addend,
                       ad_pool *pool) {
-  ad_box whole = ad_box_whole(&other->param->shape);
+  ad_box full = ad_box_full(&other->param->shape);
   size_t n = (size_t)other->param->numel, begin = pool->count, used = 0;
   for (size_t m = 0; m < other->member_count; m++) {
     const ad_members *members = &other->members[m];
     if (members->key != ad_parts_key(other, rank)) continue;
-    ad_part part = {.box = whole, .members = m, .count = n};
+    ad_part part = {.box = full, .members = m, .count = n};
     for (size_t c = 0; c < members->count; c++) {
       const ad_piece *piece = &members->columns[c].piece;
-      if (!ad_box_equal(&other->param->shape, &piece->box, &whole)) return 0;
+      if (!ad_box_equal(&other->param->shape, &piece->box, &full)) return 0;
       if (!is_whose(whose, piece->rank, rank)) continue;
       ad_part_read(other, &part, piece, 0, n, addend);
       for (size_t i = 0; i < n; i++) {

@@ -143,8 +143,8 @@ static ad_status find_numbered_rows(const ad_parts *parts, const ad_part *part, 
 ad_status ad_patterns_find_rows(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                                 const double *expected, ad_found_patterns *found) {
   const ad_shape *shape = &parts->param->shape;
-  ad_box whole = ad_box_whole(shape);
-  if (shape->ndim < 2 || part->sampled || part->holder_count != 1 || !ad_box_equal(shape, &part->box, &whole))
+  ad_box entire = ad_box_full(shape);
+  if (shape->ndim < 2 || part->sampled || part->holder_count != 1 || !ad_box_equal(shape, &part->box, &entire))
     return AD_OK;
   ad_row_marks rows = {.count = (size_t)shape->dim[0], .width = values->n / (size_t)shape->dim[0]};
   AD_TRY(ad_new(2 * rows.count, &rows.own));

@@ -69,7 +69,7 @@ static inline void make_parts(made_parts *m, int ranks, int microbatches, size_t
   m->param.numel = m->param.sample = (int64_t)elements;
   m->tensors[m->count] = (ad_safetensor){
       .name = "w", .dtype = AD_F64, .shape = m->param.shape, .data = m->sum, .bytes = elements * sizeof(double)};
-  m->part = (ad_part){.box = ad_box_whole(&m->param.shape), .count = elements, .terms = &m->term, .term_count = 1};
+  m->part = (ad_part){.box = ad_box_full(&m->param.shape), .count = elements, .terms = &m->term, .term_count = 1};
   m->term = (ad_piece){.tensor = &m->tensors[m->count], .box = m->part.box};
   m->parts = (ad_parts){.dump = &m->dump, .param = &m->param, .members = &m->members, .member_count = 1};
   m->parts.parts = &m->part;

@@ -17,11 +17,11 @@ static int reader_is_gone(void) {
 
 /* Reports that standard output cannot be written, once: at the end of the process it is checked again. */
 static int unwritten(int error) {
-  static int is_said;
+  static int is_reported;
   if (reader_is_gone()) return CLI_HOLDS; /* the reader had enough */
-  if (!is_said)
+  if (!is_reported)
     fprintf(stderr, "addend: standard output cannot be written%s%s\n", error ? ": " : "", error ? strerror(error) : "");
-  is_said = 1;
+  is_reported = 1;
   return CLI_UNFINISHED;
 }
 
@@ -41,12 +41,12 @@ int ad_cli_print_path(const char *path) {
   return ad_cli_print(isatty(STDOUT_FILENO) ? ad_printable(path, printable, sizeof printable) : path);
 }
 
-int ad_cli_hand_over(ad_status status, const char *text) {
+int ad_cli_return_text(ad_status status, const char *text) {
   const char *fd = getenv(CLI_ERROR_FD);
   return fd && dprintf(atoi(fd), "%s %s", ad_status_name(status), text) > 0;
 }
 
 int ad_cli_failed(ad_status status) {
-  if (!ad_cli_hand_over(status, ad_last_error())) fprintf(stderr, "addend: %s\n", ad_last_error());
+  if (!ad_cli_return_text(status, ad_last_error())) fprintf(stderr, "addend: %s\n", ad_last_error());
   return status == AD_INVALID ? CLI_WRONG_CALL : CLI_UNFINISHED;
 }

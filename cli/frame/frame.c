@@ -46,7 +46,7 @@ static int run_command(const ad_cli_program *program, const ad_cli_command *comm
 }
 
 /* Reports an unknown command, and names the command that was probably meant, or all commands. */
-static int refuse(const ad_cli_program *program, const char *unknown) {
+static int refuse_command(const ad_cli_program *program, const char *unknown) {
   ad_cli_command commands[CLI_COMMANDS_MAX];
   const char *names[CLI_COMMANDS_MAX];
   int count = commands_of(program, commands);
@@ -103,7 +103,7 @@ static int has_plain_options(int argc, char **argv) {
   return 1;
 }
 
-static int run(int argc, char **argv, const ad_cli_program *program) {
+static int run_program(int argc, char **argv, const ad_cli_program *program) {
   ad_cli_command commands[CLI_COMMANDS_MAX];
   int count = commands_of(program, commands);
   if (argc < 2) return print_help(program, stderr), CLI_WRONG_CALL;
@@ -114,7 +114,7 @@ static int run(int argc, char **argv, const ad_cli_program *program) {
   if (!has_plain_options(argc, argv)) return CLI_WRONG_CALL;
   for (int i = 0; i < count; i++)
     if (!strcmp(argv[1], commands[i].name)) return run_command(program, &commands[i], argc, argv);
-  return refuse(program, argv[1]);
+  return refuse_command(program, argv[1]);
 }
 
 int ad_cli_main(int argc, char **argv, const ad_cli_program *program) {
@@ -131,7 +131,7 @@ int ad_cli_main(int argc, char **argv, const ad_cli_program *program) {
   signal(SIGPIPE, SIG_IGN); /* a closed pipe (head -1) is then no error; see ad_cli_print */
   ad_cli_let_first_rank_speak();
   ad_set_log(ad_cli_log, NULL);
-  int status = run(argc, argv, program);
+  int status = run_program(argc, argv, program);
   if (status != CLI_WRONG_CALL) ad_cli_ends_alone();
   return status;
 }

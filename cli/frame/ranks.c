@@ -41,7 +41,7 @@ void ad_cli_speak(void) {
   if (own_errors >= 0) dup2(own_errors, STDERR_FILENO);
 }
 
-void ad_cli_tell_ranks(ad_status status, const char *message) {
+void ad_cli_report_ranks(ad_status status, const char *message) {
   ad_comm *comm;
   if (!ad_comm_launched() || ad_comm_open(&comm)) return;
   ad_comm_fail(comm, status, message);

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "layout/nest.h"
 
-static int64_t ranks_cutting(const ad_layout *layout, ad_axes axes, int dim) {
-  return ad_mesh_ranks_over(layout->mesh, axes & ad_layout_cutting(layout, dim));
+static int64_t ranks_sharding(const ad_layout *layout, ad_axes axes, int dim) {
+  return ad_mesh_ranks_over(layout->mesh, axes & ad_layout_axes_sharding(layout, dim));
 }
 
 /* The shape of the whole value after a declaration, which keeps every local part. If parts are uneven, no rank knows
@@ -14,8 +14,8 @@ static int64_t ranks_cutting(const ad_layout *layout, ad_axes axes, int dim) {
 static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_axes axes) {
   ad_shape shape = in->shape;
   for (int dim = 0; dim < shape.ndim; dim++) {
-    int changes = ranks_cutting(&in->layout, axes, dim) > 1 || ranks_cutting(after, axes, dim) > 1;
-    if (changes) shape.dim[dim] = in->local.dim[dim] * ranks_cutting(after, AD_AXES_ALL, dim);
+    int changes = ranks_sharding(&in->layout, axes, dim) > 1 || ranks_sharding(after, axes, dim) > 1;
+    if (changes) shape.dim[dim] = in->local.dim[dim] * ranks_sharding(after, AD_AXES_ALL, dim);
   }
   return shape;
 }
@@ -27,8 +27,9 @@ static ad_status check_known(const ad_array *in, ad_move move, ad_type to, const
         "%s: all_to_all V->V needs the number of rows for each member, which types do not give; use ad_array_exchange",
         site);
   }
-  int declares_cut = move == AD_MOVE_DECLARE && ad_layout_cut_axes(&in->layout) != ad_layout_cut_axes(after);
-  if (!declares_cut || !ad_array_is_packed(in)) return AD_OK;
+  int declares_sharded =
+      move == AD_MOVE_DECLARE && ad_layout_sharded_axes(&in->layout) != ad_layout_sharded_axes(after);
+  if (!declares_sharded || !ad_array_is_packed(in)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: declare: the array packs several values, and the number of rows of each whole value is not "
                  "known; declare each value in an array of its own",

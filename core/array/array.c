@@ -122,7 +122,7 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
     return ad_fail(AD_INVALID, "%s: add: the shapes %s and %s differ", site, ad_shape_print(&to->shape, a, sizeof a),
                    ad_shape_print(&from->shape, b, sizeof b));
   }
-  if (ad_packed_alike(to, from)) return AD_OK;
+  if (ad_packed_identical(to, from)) return AD_OK;
   return ad_fail(AD_INVALID, "%s: add: the two packed arrays hold values with different rows", site);
 }
 

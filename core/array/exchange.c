@@ -16,11 +16,11 @@ static size_t sum_of(const size_t *rows, int64_t members) {
 
 /* Describes the result. As for a declaration, the whole value is described as if all parts were as large as this
  * rank's. */
-static ad_array describe(const ad_array *in, const ad_layout *layout, size_t rows) {
+static ad_array describe_result(const ad_array *in, const ad_layout *layout, size_t rows) {
   ad_array out = *in;
   out.layout = *layout;
   out.local.dim[0] = (int64_t)rows;
-  out.shape.dim[0] = (int64_t)rows * ad_mesh_ranks_over(layout->mesh, ad_layout_cutting(layout, 0));
+  out.shape.dim[0] = (int64_t)rows * ad_mesh_ranks_over(layout->mesh, ad_layout_axes_sharding(layout, 0));
   out.data = NULL;
   return out;
 }
@@ -48,7 +48,7 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
   ad_group group = ad_array_group(comm, in, transit->axes);
   int64_t members = ad_group_size(&group);
   AD_TRY(check_rows(in, transit->send_rows, members, site));
-  *out = describe(in, &layout, sum_of(transit->receive_rows, members));
+  *out = describe_result(in, &layout, sum_of(transit->receive_rows, members));
   return AD_OK;
 }
 

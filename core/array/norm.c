@@ -44,7 +44,7 @@ static int has_ranks(const ad_group *group, const ad_mesh *mesh) {
 
 /* *out: the axes on which the group's ranks hold copies of the array. AD_INVALID unless the group lies on the array's
  * mesh or contains all its ranks. */
-static ad_status find_copies(const ad_array *array, const ad_group *group, const char *site, ad_axes *out) {
+static ad_status find_replicas(const ad_array *array, const ad_group *group, const char *site, ad_axes *out) {
   const ad_mesh *mesh = array->layout.mesh, *of_group = group->mesh;
   ad_axes same = ad_layout_same_axes(&array->layout);
   int has_all = has_ranks(group, mesh);
@@ -57,13 +57,13 @@ static ad_status find_copies(const ad_array *array, const ad_group *group, const
                  site, ad_group_print(group, ranks, sizeof ranks), ad_mesh_text(of_group), ad_mesh_text(mesh));
 }
 
-/* Describes `count` sums as an array on the mesh: R on the axes `copies`, P on `addends`. R stands for R and I alike,
+/* Describes `count` sums as an array on the mesh: R on the axes `replicas`, P on `addends`. R stands for R and I alike,
  * because no gradient passes here. */
-static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes copies, ad_axes addends, double *data,
+static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes replicas, ad_axes addends, double *data,
                               size_t count) {
   ad_shape shape = {1, {(int64_t)count}};
   ad_layout layout = ad_layout_all(mesh, AD_V);
-  ad_layout_set(&layout, copies, AD_R);
+  ad_layout_set(&layout, replicas, AD_R);
   ad_layout_set(&layout, addends, AD_P);
   ad_array sums = ad_array_describe(comm, AD_F64, &shape, &layout);
   sums.data = ad_comm_is_dry(comm) ? NULL : data;
@@ -78,24 +78,24 @@ static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, co
   AD_TRY(ad_array_after_at(comm, sums, move.move, move.axes, move.to, &once, site));
   once.data = sums->data;
   AD_TRY(ad_transit_run(comm, &move, sums, &once));
-  ad_axes copies = axes & ~ad_layout_axes_of(&once.layout, AD_P);
+  ad_axes replicas = axes & ~ad_layout_axes_of(&once.layout, AD_P);
   char text[96];
-  if (!copies) return AD_OK;
+  if (!replicas) return AD_OK;
   return ad_fail(AD_TYPE,
                  "%s: square sum: the sum of %s is R over %s, so every copy would be counted; take only one copy", site,
-                 name, ad_axes_print(copies, text, sizeof text));
+                 name, ad_axes_print(replicas, text, sizeof text));
 }
 
 /* *sum: what this rank contributes for one array. It is the sum over its elements, or 0 if an earlier rank of the group
  * holds the same elements. */
 static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array *array, const char *name,
                            const char *site, double *sum) {
-  ad_axes copies, same = ad_layout_same_axes(&array->layout);
-  AD_TRY(find_copies(array, group, site, &copies));
+  ad_axes replicas, same = ad_layout_same_axes(&array->layout);
+  AD_TRY(find_replicas(array, group, site, &replicas));
   *sum = array->data ? local_square_sum(array) : 0;
-  if (!copies) return AD_OK;
+  if (!replicas) return AD_OK;
   ad_array own = describe_sums(comm, array->layout.mesh, same, AD_AXES_ALL & ~same, sum, 1);
-  return take_once(comm, &own, copies, name, site);
+  return take_once(comm, &own, replicas, name, site);
 }
 
 /* Sums `sums` over the group, in place: an all_reduce P->R. */
@@ -105,14 +105,14 @@ static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, 
   AD_TRY(ad_array_after_at(comm, &own, all.move, all.axes, all.to, &total, site));
   total.data = own.data;
   AD_TRY(ad_transit_run(comm, &all, &own, &total));
-  ad_axes pending = ad_layout_axes_of(&total.layout, AD_P) & group->axes;
+  ad_axes partial_axes = ad_layout_axes_of(&total.layout, AD_P) & group->axes;
   char axes[96];
-  if (!pending) return AD_OK;
+  if (!partial_axes) return AD_OK;
   return ad_fail(
       AD_TYPE,
       "%s: square sum: the sum is still pending (P) over %s, so each rank has only a part of it; the all-reduce "
       "must be over these axes too",
-      site, ad_axes_print(pending, axes, sizeof axes));
+      site, ad_axes_print(partial_axes, axes, sizeof axes));
 }
 
 /* Sums over the ranks of `mesh`, which is a part of a larger group, and keeps the result on the mesh's first rank only,

@@ -17,9 +17,9 @@ typedef struct row_cuts {
 /* The cuts of a layout as they meet this rank; axes of size 1 are left out. */
 static row_cuts cuts_of(const ad_layout *layout, int64_t rank) {
   row_cuts cuts = {0};
-  int depths = __builtin_popcount(ad_layout_cutting(layout, 0));
+  int depths = __builtin_popcount(ad_layout_axes_sharding(layout, 0));
   for (int depth = 0; depth < depths; depth++) {
-    ad_axis axis = ad_layout_cut_at(layout, 0, depth);
+    ad_axis axis = ad_layout_sharded_at(layout, 0, depth);
     int64_t members = ad_mesh_axis_size(layout->mesh, axis);
     if (members == 1) continue;
     cuts.index[cuts.count] = ad_mesh_position(layout->mesh, rank, axis);
@@ -71,7 +71,7 @@ ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_
   return array;
 }
 
-int ad_packed_alike(const ad_array *a, const ad_array *b) {
+int ad_packed_identical(const ad_array *a, const ad_array *b) {
   if (a->segment_count != b->segment_count) return 0;
   for (size_t i = 0; i < a->segment_count && a->segments != b->segments; i++) {
     if (a->segments[i].rows != b->segments[i].rows || a->segments[i].row != b->segments[i].row) return 0;
@@ -80,9 +80,9 @@ int ad_packed_alike(const ad_array *a, const ad_array *b) {
 }
 
 ad_status ad_packed_check(const ad_array *array, const char *what, const char *site) {
-  ad_axes cut_otherwise = ad_layout_cut_axes(&array->layout) & ~ad_layout_axes_of(&array->layout, AD_S(0));
+  ad_axes sharded_otherwise = ad_layout_sharded_axes(&array->layout) & ~ad_layout_axes_of(&array->layout, AD_S(0));
   char layout[160], shape[96];
-  if (cut_otherwise)
+  if (sharded_otherwise)
     return ad_fail(AD_TYPE, "%s: %s: packed values can only be cut by rows, S(0), but the layout is \"%s\"", site, what,
                    ad_layout_print(&array->layout, layout, sizeof layout));
   row_cuts uncut = {0};
@@ -114,7 +114,7 @@ void ad_packed_copy_common(int64_t rank, const ad_array *in, const ad_array *out
 }
 
 /* 1: the layout gives each member as many rows as a single cut of `rows` over the group would. */
-static int are_cut_once(const ad_array *part, const ad_group *group, int64_t rows, int64_t rows_of_all) {
+static int are_sharded_once(const ad_array *part, const ad_group *group, int64_t rows, int64_t rows_of_all) {
   int64_t members = ad_group_size(group);
   for (int64_t member = 0; member < members; member++) {
     row_cuts cuts = cuts_of(&part->layout, ad_group_rank(group, member));
@@ -125,13 +125,14 @@ static int are_cut_once(const ad_array *part, const ad_group *group, int64_t row
 
 /* A collective can only cut rows once over all its members. Cuts on one axis do that, and so do cuts on several axes
  * that divide evenly; others are refused. */
-static ad_status check_one_cut(const ad_array *whole, const ad_array *part, const ad_group *group, const char *site) {
+static ad_status check_one_sharding(const ad_array *full, const ad_array *part, const ad_group *group,
+                                    const char *site) {
   if (__builtin_popcount(group->axes & ad_mesh_large(group->mesh)) < 2) return AD_OK;
-  row_cuts outer = cuts_of(&whole->layout, ad_group_rank(group, 0));
+  row_cuts outer = cuts_of(&full->layout, ad_group_rank(group, 0));
   int64_t members = ad_group_size(group);
-  for (size_t i = 0; i < whole->segment_count; i++) {
-    int64_t rows = own_rows(&outer, whole->segments[i].rows).count;
-    if (rows % members == 0 || are_cut_once(part, group, rows, whole->segments[i].rows)) continue;
+  for (size_t i = 0; i < full->segment_count; i++) {
+    int64_t rows = own_rows(&outer, full->segments[i].rows).count;
+    if (rows % members == 0 || are_sharded_once(part, group, rows, full->segments[i].rows)) continue;
     return ad_fail(AD_INVALID,
                    "%s: the %lld rows of packed value %zu are cut unevenly on several axes, so their parts differ from "
                    "those of one cut over all ranks; cut the rows on one axis",
@@ -140,18 +141,18 @@ static ad_status check_one_cut(const ad_array *whole, const ad_array *part, cons
   return AD_OK;
 }
 
-ad_status ad_packed_segments(ad_comm *comm, const ad_array *whole, const ad_array *part, const char *site,
+ad_status ad_packed_segments(ad_comm *comm, const ad_array *full, const ad_array *part, const char *site,
                              ad_collective *call) {
-  AD_TRY(check_one_cut(whole, part, &call->group, site));
-  call->segments = whole->segments;
-  call->segment_count = whole->segment_count;
-  row_cuts cuts = cuts_of(&whole->layout, ad_comm_rank(comm));
+  AD_TRY(check_one_sharding(full, part, &call->group, site));
+  call->segments = full->segments;
+  call->segment_count = full->segment_count;
+  row_cuts cuts = cuts_of(&full->layout, ad_comm_rank(comm));
   if (!cuts.count) return AD_OK;
   void *scratch;
-  AD_TRY(ad_comm_scratch(comm, whole->segment_count * sizeof *whole->segments, &scratch));
+  AD_TRY(ad_comm_scratch(comm, full->segment_count * sizeof *full->segments, &scratch));
   ad_segment *own = scratch;
-  for (size_t i = 0; i < whole->segment_count; i++)
-    own[i] = (ad_segment){own_rows(&cuts, whole->segments[i].rows).count, whole->segments[i].row};
+  for (size_t i = 0; i < full->segment_count; i++)
+    own[i] = (ad_segment){own_rows(&cuts, full->segments[i].rows).count, full->segments[i].row};
   call->segments = own;
   return AD_OK;
 }

@@ -14,15 +14,15 @@ ad_segment ad_segment_of(const ad_shape *shape);
 /* The number of elements in `rank`'s part. */
 AD_INTERNAL size_t ad_packed_local(const ad_array *array, int64_t rank);
 /* 1: both arrays pack values with the same rows in the same order, or neither is packed. */
-int ad_packed_alike(const ad_array *a, const ad_array *b);
+int ad_packed_identical(const ad_array *a, const ad_array *b);
 /* AD_TYPE if the layout cuts the array otherwise than by rows; AD_INVALID if its shape is not that of its segments. */
 ad_status ad_packed_check(const ad_array *array, const char *what, const char *site) AD_CHECKED;
 /* Copies those elements of in's part that out's part has too. */
 void ad_packed_copy_common(int64_t rank, const ad_array *in, const ad_array *out);
-/* Fills the segments of a reduce_scatter or all_gather: `whole` is the array that holds all members' parts, `part` the
+/* Fills the segments of a reduce_scatter or all_gather: `full` is the array that holds all members' parts, `part` the
  * one that holds a single member's part. The segments point into the array or into the comm's scratch memory.
  * AD_INVALID if the parts are not one cut over the group, as when several axes cut unevenly. */
-ad_status ad_packed_segments(ad_comm *comm, const ad_array *whole, const ad_array *part, const char *site,
+ad_status ad_packed_segments(ad_comm *comm, const ad_array *full, const ad_array *part, const char *site,
                              ad_collective *call) AD_CHECKED;
 
 #endif

@@ -8,7 +8,7 @@
 #include "array/part.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "comm/hint.h"
 #include "comm/scratch.h"
 
@@ -261,7 +261,7 @@ static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const
   int shape_fits = ad_shape_equal(&out->shape, &expected->shape) ||
                    (transit->move == AD_MOVE_DECLARE && ad_shape_equal(&out->local, &in->local));
   char want[96], have[96], want_layout[160], have_layout[160];
-  int fits = shape_fits && ad_packed_alike(out, expected) && numbers_fit(transit, in, expected, out);
+  int fits = shape_fits && ad_packed_identical(out, expected) && numbers_fit(transit, in, expected, out);
   if (fits && ad_layout_equal(&out->layout, &expected->layout)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: %s: `out` is described as %s %s \"%s\" times 2^%d, but the result is %s %s \"%s\" times 2^%d; "
@@ -272,7 +272,7 @@ static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const
                  ad_layout_print(&expected->layout, want_layout, sizeof want_layout), -expected->scale);
 }
 
-static ad_status check(const ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
+static ad_status check_arrays(const ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
   ad_array expected = {0};
   AD_TRY(describe_result(comm, transit, in, &expected));
   return check_out(comm, transit, in, &expected, out);
@@ -284,7 +284,7 @@ static ad_status check(const ad_comm *comm, const ad_transit *transit, const ad_
 static int is_handled(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out, ad_request *request,
                       ad_status *status) {
   ad_transit_passing passing = {comm, transit, in, out, request, 0, AD_OK};
-  ad_seam_pass(AD_SEAM_TRANSIT, &passing);
+  ad_inject(AD_INJECT_TRANSIT, &passing);
   *status = passing.status;
   return passing.handled;
 }
@@ -299,7 +299,7 @@ static ad_transit with_site(const ad_transit *transit) {
 ad_status ad_transit_run(ad_comm *comm, const ad_transit *given, const ad_array *in, ad_array *out) {
   ad_transit transit = with_site(given);
   ad_status status;
-  AD_TRY(check(comm, &transit, in, out));
+  AD_TRY(check_arrays(comm, &transit, in, out));
   if (is_handled(comm, &transit, in, out, NULL, &status)) return status;
   if (ad_comm_is_dry(comm)) return AD_OK;
   switch (transit.move) {
@@ -325,7 +325,7 @@ ad_status ad_transit_post(ad_comm *comm, const ad_transit *given, const ad_array
                    ad_move_name(transit.move));
   }
   ad_status status;
-  AD_TRY(check(comm, &transit, in, out));
+  AD_TRY(check_arrays(comm, &transit, in, out));
   *request = (ad_request){0};
   if (is_handled(comm, &transit, in, out, request, &status)) return status;
   return ad_comm_is_dry(comm) ? AD_OK : communicate(comm, &transit, in, out, request);

@@ -57,7 +57,7 @@ static inline int ad_move_moves_bytes(ad_move move) {
 }
 AD_INTERNAL ad_collective_op ad_move_op(ad_move move);
 
-/* What is handed to a mistake planted at AD_SEAM_TRANSIT: a transition about to be executed. */
+/* What is handed to a mistake planted at AD_INJECT_TRANSIT: a transition about to be executed. */
 typedef struct ad_transit_passing {
   ad_comm *comm;
   const ad_transit *transit;

@@ -14,7 +14,7 @@ typedef struct drawing {
   size_t written; /* elements of the local part written so far, in storage order */
 } drawing;
 
-static void put(const ad_array *array, size_t i, double value) {
+static void set_element(const ad_array *array, size_t i, double value) {
   if (array->dtype == AD_F64)
     ((double *)array->data)[i] = value;
   else
@@ -29,11 +29,11 @@ static double uniform(const drawing *of, int64_t element) {
 
 static void draw_run(void *context, int64_t first, int64_t count) {
   drawing *of = context;
-  for (int64_t i = 0; i < count; i++) put(of->array, of->written++, uniform(of, first + i));
+  for (int64_t i = 0; i < count; i++) set_element(of->array, of->written++, uniform(of, first + i));
 }
 
 /* Refuses arrays without samples, other dtypes than f32 and f64, and P and V values. */
-static ad_status check(const ad_comm *comm, const ad_array *array, const char *name, const char *site) {
+static ad_status check_array(const ad_comm *comm, const ad_array *array, const char *name, const char *site) {
   AD_TRY(ad_array_check(comm, array, "uniform", site));
   if (!array->shape.ndim || ad_array_is_packed(array))
     return ad_fail(AD_INVALID,
@@ -57,7 +57,7 @@ ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *na
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, name, array);
   AD_NEED(array->layout.mesh);
-  AD_TRY(check(comm, array, name, site));
+  AD_TRY(check_array(comm, array, name, site));
   if (!array->data || !ad_array_numel(array)) return AD_OK;
   uint64_t own = ad_random_bits(seed, ad_random_stream(name), (uint64_t)step);
   drawing of = {own, first, ad_shape_numel(&array->shape) / array->shape.dim[0], array, 0};

@@ -2,7 +2,7 @@
 #include "base/error.h"
 #undef ad_fail
 #undef ad_fail_in
-#undef ad_fail_alike
+#undef ad_fail_on_all_ranks
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include "base/printable.h"
 
 static _Thread_local char last_error[AD_MESSAGE_MAX];
-static _Thread_local int is_alike;
+static _Thread_local int is_on_all_ranks;
 
 static const struct {
   const char *name, *sentence;
@@ -34,7 +34,7 @@ int ad_status_is_own(ad_status status) { return is_status(status) && !status_tex
 
 const char *ad_last_error(void) { return last_error; }
 
-static void record(const char *format, va_list arguments) {
+static void record_message(const char *format, va_list arguments) {
   char message[AD_MESSAGE_MAX];  // a copy, because the arguments may point into last_error
   vsnprintf(message, sizeof message, format, arguments);
   ad_printable_lines(message, last_error, sizeof last_error);
@@ -43,32 +43,32 @@ static void record(const char *format, va_list arguments) {
 ad_status ad_fail(ad_status status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  record(format, arguments);
+  record_message(format, arguments);
   va_end(arguments);
-  is_alike = 0;
+  is_on_all_ranks = 0;
   return status;
 }
 
-ad_status ad_fail_alike(ad_status status, const char *format, ...) {
+ad_status ad_fail_on_all_ranks(ad_status status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  record(format, arguments);
+  record_message(format, arguments);
   va_end(arguments);
-  is_alike = 1;
+  is_on_all_ranks = 1;
   return status;
 }
 
-int ad_last_error_is_alike(void) { return is_alike; }
+int ad_last_error_is_on_all_ranks(void) { return is_on_all_ranks; }
 
 ad_status ad_fail_in(ad_status status, const char *format, ...) {
   char prefix[AD_MESSAGE_MAX];
-  int kept = is_alike;
+  int kept = is_on_all_ranks;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(prefix, sizeof prefix, format, arguments);
   va_end(arguments);
   ad_fail(status, "%s: %s", prefix, last_error);
-  is_alike = kept;
+  is_on_all_ranks = kept;
   return status;
 }
 

@@ -9,9 +9,9 @@
  * being done (which file, which parameter). */
 AD_INTERNAL ad_status ad_fail_in(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
 /* Like ad_fail, for failures that every rank has with the same words, so that a report names no rank. */
-AD_INTERNAL ad_status ad_fail_alike(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
-/* 1 if ad_fail_alike recorded ad_last_error(); adding a prefix does not change this. */
-int ad_last_error_is_alike(void);
+AD_INTERNAL ad_status ad_fail_on_all_ranks(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
+/* 1 if ad_fail_on_all_ranks recorded ad_last_error(); adding a prefix does not change this. */
+int ad_last_error_is_on_all_ranks(void);
 /* 1 for an error that other ranks do not know of until this rank tells them (ad_comm_fail); 0 for AD_OK and for errors
  * that they know. It is a column of AD_STATUS_LIST. */
 AD_INTERNAL int ad_status_is_own(ad_status status);
@@ -38,7 +38,7 @@ AD_INTERNAL void ad_log(ad_log_level level, const char *format, ...) AD_PRINTF(2
  * AD_OK. */
 #if defined(__clang_analyzer__)
 #define ad_fail_in(status, ...) ((ad_fail_in)(status, __VA_ARGS__), (status))
-#define ad_fail_alike(status, ...) ((ad_fail_alike)(status, __VA_ARGS__), (status))
+#define ad_fail_on_all_ranks(status, ...) ((ad_fail_on_all_ranks)(status, __VA_ARGS__), (status))
 #endif
 
 #endif

@@ -17,7 +17,7 @@ static ad_status check_size(size_t size, size_t own_size, const char *what) {
                  own_size);
 }
 
-static void take(void *own, size_t own_size, const void *given, size_t size) {
+static void copy_options(void *own, size_t own_size, const void *given, size_t size) {
   memset(own, 0, own_size);
   if (given) memcpy(own, given, size);
   memcpy(own, &own_size, sizeof own_size);
@@ -26,7 +26,7 @@ static void take(void *own, size_t own_size, const void *given, size_t size) {
 ad_status ad_options_take(void *own, size_t own_size, const void *given, const char *what) {
   size_t size = given ? size_of(given) : sizeof size;
   AD_TRY(check_size(size, own_size, what));
-  take(own, own_size, given, size);
+  copy_options(own, own_size, given, size);
   return AD_OK;
 }
 
@@ -45,7 +45,7 @@ ad_status ad_options_take_all(void **own, size_t own_size, const void *given, si
           what, i, what);
   }
   AD_TRY(ad_new(count * own_size, &taken));
-  for (size_t i = 0; i < count; i++) take(taken + i * own_size, own_size, (const char *)given + i * size, size);
+  for (size_t i = 0; i < count; i++) copy_options(taken + i * own_size, own_size, (const char *)given + i * size, size);
   *own = taken;
   return AD_OK;
 }

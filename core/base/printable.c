@@ -51,7 +51,7 @@ static size_t next_piece(const char *text, int keeps_lines, char piece[5]) {
 }
 
 /* Writes the printable form of a text, cut where `buffer` ends. */
-static const char *print(const char *text, int keeps_lines, char *buffer, size_t size) {
+static const char *write_printable(const char *text, int keeps_lines, char *buffer, size_t size) {
   char piece[5];
   size_t used = 0;
   while (*text) {
@@ -65,6 +65,8 @@ static const char *print(const char *text, int keeps_lines, char *buffer, size_t
   return buffer;
 }
 
-const char *ad_printable(const char *text, char *buffer, size_t size) { return print(text, 0, buffer, size); }
+const char *ad_printable(const char *text, char *buffer, size_t size) { return write_printable(text, 0, buffer, size); }
 
-const char *ad_printable_lines(const char *text, char *buffer, size_t size) { return print(text, 1, buffer, size); }
+const char *ad_printable_lines(const char *text, char *buffer, size_t size) {
+  return write_printable(text, 1, buffer, size);
+}

@@ -9,7 +9,7 @@ ad_text ad_text_on(char *buffer, size_t size) {
   return (ad_text){buffer, size, 0};
 }
 
-static void add(ad_text *text, const char *format, va_list arguments) {
+static void add_text(ad_text *text, const char *format, va_list arguments) {
   size_t room = text->size - text->used;
   int length = vsnprintf(text->data + text->used, room, format, arguments);
   if (length < 0 || !room) return;
@@ -19,7 +19,7 @@ static void add(ad_text *text, const char *format, va_list arguments) {
 void ad_text_add(ad_text *text, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  add(text, format, arguments);
+  add_text(text, format, arguments);
   va_end(arguments);
 }
 
@@ -31,6 +31,6 @@ void ad_text_list(ad_text *text, size_t *count, const char *what, const char *fo
   }
   ad_text_add(text, "%s", *count == 1 ? what : ", ");
   va_start(arguments, format);
-  add(text, format, arguments);
+  add_text(text, format, arguments);
   va_end(arguments);
 }

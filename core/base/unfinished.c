@@ -69,15 +69,15 @@ static ad_status cannot_write(const filling *f, int reason) {
   return ad_fail(AD_IO, "%s: cannot be written: %s", f->path, strerror(reason));
 }
 
-static ad_status fill(const filling *f, FILE *file) {
+static ad_status write_content(const filling *f, FILE *file) {
   AD_TRY(f->write(file, f->context));
   return fflush(file) || ferror(file) ? cannot_write(f, errno) : AD_OK;
 }
 
-static ad_status make(filling *f, const char *unfinished) {
+static ad_status write_unfinished(filling *f, const char *unfinished) {
   FILE *file = fopen(unfinished, "wxe");
   if (!file) return cannot_write(f, errno);
-  ad_status status = fill(f, file);
+  ad_status status = write_content(f, file);
   if (!status && f->keeps) return f->kept = file, AD_OK;
   if (fclose(file) && !status) status = cannot_write(f, errno);
   return status;
@@ -88,7 +88,7 @@ ad_status ad_unfinished_write(const char *path, ad_status (*write)(FILE *file, v
   filling f = {.path = path, .write = write, .context = context, .keeps = keep != NULL};
   char *unfinished;
   AD_TRY(ad_unfinished_path(path, &unfinished));
-  ad_status status = ad_unfinished_end(unfinished, path, make(&f, unfinished));
+  ad_status status = ad_unfinished_end(unfinished, path, write_unfinished(&f, unfinished));
   ad_release(unfinished);
   if (!status && keep) *keep = f.kept;
   if (status && f.kept) fclose(f.kept);

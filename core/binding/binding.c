@@ -39,7 +39,7 @@ static const constant constants[] = {
     NUMBER(sizeof(ad_message)), NUMBER(sizeof(ad_segment)), NUMBER(sizeof(ad_collective)), NUMBER(sizeof(ad_request)),
     NUMBER(sizeof(ad_transfer)),
     NUMBER(sizeof(ad_rendezvous)),
-    NUMBER(sizeof(ad_array)), NUMBER(sizeof(ad_contract)), NUMBER(sizeof(ad_param_spec)),
+    NUMBER(sizeof(ad_array)), NUMBER(sizeof(ad_precision_policy)), NUMBER(sizeof(ad_param_spec)),
     NUMBER(sizeof(ad_reducer_options)), NUMBER(sizeof(ad_launch_options)), NUMBER(sizeof(ad_launch_result)),
 };
 /* clang-format on */

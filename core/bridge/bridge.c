@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "base/text.h"
-#include "bridge/alike.h"
+#include "bridge/identical.h"
 #include "bridge/bridge.h"
 #include "bridge/route.h"
 #include "layout/sentences.h"
@@ -38,7 +38,7 @@ static ad_status check_stages(const ad_mesh *mesh, const char *side) {
                  stages);
 }
 
-static ad_status refuse(const char *side, ad_axis axis, ad_type is, const char *repair) {
+static ad_status refuse_side(const char *side, ad_axis axis, ad_type is, const char *repair) {
   char type[16];
   return ad_fail(AD_TYPE, "bridge: the %s is %s on `%s`; %s", side, ad_type_print(is, type, sizeof type),
                  ad_axis_name(axis), repair);
@@ -57,14 +57,14 @@ static ad_status check_source(const ad_layout *from) {
     ad_type is = from->type[axis];
     if (!counts(from, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse("source", (ad_axis)axis, is, "on a dp axis the value must be cut by batch: S(0)");
+      return refuse_side("source", (ad_axis)axis, is, "on a dp axis the value must be cut by batch: S(0)");
     if (is_dp(axis) || is == AD_I) continue;
     if (is == AD_R)
-      return refuse("source", (ad_axis)axis, is,
-                    "the value's gradient would be counted once for each copy" AD_MAY_REPAIR
-                    "convert I->R after the bridge, or gather S->I before");
-    return refuse("source", (ad_axis)axis, is,
-                  "all copies must be the same" AD_MAY_REPAIR "all_gather S->I or all_reduce P->I before");
+      return refuse_side("source", (ad_axis)axis, is,
+                         "the value's gradient would be counted once for each copy" AD_MAY_REPAIR
+                         "convert I->R after the bridge, or gather S->I before");
+    return refuse_side("source", (ad_axis)axis, is,
+                       "all copies must be the same" AD_MAY_REPAIR "all_gather S->I or all_reduce P->I before");
   }
   return AD_OK;
 }
@@ -75,43 +75,46 @@ static ad_status check_destination(const ad_layout *to) {
     ad_type is = to->type[axis];
     if (!counts(to, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse("destination", (ad_axis)axis, is, "on a dp axis the value must be cut by batch: S(0)");
+      return refuse_side("destination", (ad_axis)axis, is, "on a dp axis the value must be cut by batch: S(0)");
     if (axis == AD_CP && is != AD_R)
-      return refuse("destination", (ad_axis)axis, is,
-                    "on cp the value must be R: each rank uses a part of the sequence");
+      return refuse_side("destination", (ad_axis)axis, is,
+                         "on cp the value must be R: each rank uses a part of the sequence");
     if (is_dp(axis) || is == AD_R || is == AD_I) continue;
-    return refuse("destination", (ad_axis)axis, is, "the value must arrive whole, as I or R; cut it after the bridge");
+    return refuse_side("destination", (ad_axis)axis, is,
+                       "the value must arrive whole, as I or R; cut it after the bridge");
   }
   return AD_OK;
 }
 
 /* Checks the source's layout of a value that is not cut (a weight). */
-static ad_status check_whole_source(const ad_layout *from) {
+static ad_status check_full_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(from, axis) || from->type[axis] == AD_I || from->type[axis] == AD_R) continue;
-    return refuse("source", (ad_axis)axis, from->type[axis],
-                  "a value that is not cut by batch must be the same on all ranks: I or R");
+    return refuse_side("source", (ad_axis)axis, from->type[axis],
+                       "a value that is not cut by batch must be the same on all ranks: I or R");
   }
   return AD_OK;
 }
 
-static ad_status check_whole_destination(const ad_layout *to) {
+static ad_status check_full_destination(const ad_layout *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(to, axis) || to->type[axis] == AD_I || to->type[axis] == AD_R) continue;
-    return refuse("destination", (ad_axis)axis, to->type[axis], "every rank must get the whole value: I or R");
+    return refuse_side("destination", (ad_axis)axis, to->type[axis], "every rank must get the whole value: I or R");
   }
   return AD_OK;
 }
 
-static int is_cut(const ad_layout *layout) { return ad_layout_cut_axes(layout) != 0; }
+static int is_sharded(const ad_layout *layout) { return ad_layout_sharded_axes(layout) != 0; }
 
 static ad_status check_types(const ad_layout *from, const ad_layout *to) {
-  int whole = !is_cut(from) && !is_cut(to);
-  AD_TRY(whole ? check_whole_source(from) : check_source(from));
-  return whole ? check_whole_destination(to) : check_destination(to);
+  int full = !is_sharded(from) && !is_sharded(to);
+  AD_TRY(full ? check_full_source(from) : check_source(from));
+  return full ? check_full_destination(to) : check_destination(to);
 }
 
-static int64_t parts(const ad_layout *layout) { return ad_mesh_ranks_over(layout->mesh, ad_layout_cut_axes(layout)); }
+static int64_t parts(const ad_layout *layout) {
+  return ad_mesh_ranks_over(layout->mesh, ad_layout_sharded_axes(layout));
+}
 
 static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
   int64_t a = parts(from), b = parts(to), least = a < b ? a : b, most = a < b ? b : a;
@@ -123,9 +126,10 @@ static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
                  a, b, least, least * (most / least), least * (most / least + 1));
 }
 
-static ad_status check(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options, int *disjoint) {
+static ad_status check_sides(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
+                             int *disjoint) {
   AD_TRY(check_ranks(from->mesh, to->mesh, disjoint));
-  if (options->alike) return ad_alike_check(from, to, options);
+  if (options->identical) return ad_identical_bridge_check(from, to, options);
   AD_TRY(check_stages(from->mesh, "source"));
   AD_TRY(check_stages(to->mesh, "destination"));
   AD_TRY(check_types(from, to));
@@ -138,12 +142,12 @@ ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to, const ad_b
   AD_NEED(from, to);
   AD_NEED(from->mesh, to->mesh);
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_bridge_options"));
-  return check(from, to, &own, &disjoint);
+  return check_sides(from, to, &own, &disjoint);
 }
 
 static int64_t rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) {
   int64_t a = parts(from), b = parts(to);
-  return options->ragged || options->alike ? 1 : a < b ? b : a;
+  return options->ragged || options->identical ? 1 : a < b ? b : a;
 }
 
 ad_status ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
@@ -166,7 +170,7 @@ ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout
   ad_bridge *bridge;
   int disjoint;
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_bridge_options"));
-  AD_TRY(check(from, to, &own, &disjoint));
+  AD_TRY(check_sides(from, to, &own, &disjoint));
   AD_TRY(ad_new(1, &bridge));
   *bridge = (ad_bridge){.comm = comm, .from = *from, .to = *to, .options = own, .disjoint = disjoint};
   bridge->known[AD_FORWARD].rows = bridge->known[AD_BACKWARD].rows = bridge->kept_rows = -1;
@@ -180,7 +184,7 @@ ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout
   return AD_OK;
 }
 
-static void forget(ad_known_way *known) {
+static void release_way(ad_known_way *known) {
   ad_release(known->routes);
   ad_release(known->members);
   ad_release(known->messages);
@@ -188,13 +192,13 @@ static void forget(ad_known_way *known) {
 
 void ad_bridge_destroy(ad_bridge *bridge) {
   if (!bridge) return;
-  forget(&bridge->known[AD_FORWARD]);
-  forget(&bridge->known[AD_BACKWARD]);
+  release_way(&bridge->known[AD_FORWARD]);
+  release_way(&bridge->known[AD_BACKWARD]);
   ad_mesh_destroy(bridge->both);
   ad_release(bridge);
 }
 
-int ad_bridge_is_alike(const ad_bridge *bridge) { return bridge->options.alike; }
+int ad_bridge_is_identical(const ad_bridge *bridge) { return bridge->options.identical; }
 int ad_bridge_is_disjoint(const ad_bridge *bridge) { return bridge->disjoint; }
 int ad_bridge_has_source(const ad_bridge *bridge) {
   return ad_mesh_has_rank(bridge->from.mesh, ad_comm_rank(bridge->comm));
@@ -222,7 +226,7 @@ ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const a
                                 ad_array *source, ad_array *destination, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(bridge, shape, source, destination);
-  if (!shape->ndim && !bridge->options.alike)
+  if (!shape->ndim && !bridge->options.identical)
     return ad_fail(AD_INVALID, "%s: bridge: the value is a scalar, which has no batch dimension", site);
   AD_TRY(check_batch(bridge, shape->dim[0], site));
   int backward = pass == AD_BACKWARD;
@@ -235,7 +239,7 @@ ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const a
 }
 
 static int is_absent(const ad_bridge *bridge, const ad_array *array) {
-  return !array || !array->layout.mesh || (!array->shape.ndim && !bridge->options.alike);
+  return !array || !array->layout.mesh || (!array->shape.ndim && !bridge->options.identical);
 }
 
 /* Checks an array that enters or leaves the bridge: its layout, its number of rows and its memory. */
@@ -298,7 +302,7 @@ size_t ad_bridge_row_numel(const ad_array *array) {
 static ad_group group_of(const ad_bridge *bridge, const ad_bridge_way *w) {
   int64_t rank = ad_comm_rank(bridge->comm);
   if (bridge->disjoint) return ad_mesh_group(bridge->both, AD_AXES_ALL, rank);
-  return ad_mesh_group(w->from->mesh, ad_layout_cut_axes(w->from), rank);
+  return ad_mesh_group(w->from->mesh, ad_layout_sharded_axes(w->from), rank);
 }
 
 /* 1: every rank of the group already has the rows that it needs, so nothing is sent. */
@@ -310,7 +314,7 @@ static int is_local(const ad_bridge *bridge, const ad_bridge_way *w, const ad_gr
 }
 
 int ad_bridge_is_local(const ad_bridge *bridge, int64_t rows) {
-  if (bridge->options.alike) return !bridge->disjoint;
+  if (bridge->options.identical) return !bridge->disjoint;
   if (bridge->known[AD_FORWARD].rows == rows) return bridge->known[AD_FORWARD].is_local;
   ad_array batch = {.shape = {1, {rows}}};
   ad_bridge_way w = way_of(&bridge->from, &bridge->to, &batch, NULL);
@@ -392,16 +396,16 @@ static void pass_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way 
                             .routes = known->routes,
                             .sends = known->sends,
                             .count = known->count};
-  if (!ad_seam_planted(AD_SEAM_ROUTES).function) return;
+  if (!ad_injection_at(AD_INJECT_ROUTES).function) return;
   known->rows = -1;
-  ad_seam_pass(AD_SEAM_ROUTES, out);
+  ad_inject(AD_INJECT_ROUTES, out);
   known->own = ad_group_index(&out->group, ad_comm_rank(bridge->comm));
   for (size_t i = 0; i < out->count; i++) known->members[i] = ad_group_index(&out->group, out->routes[i].peer);
 }
 
 /* The gradient of a source that is R counts once (law 7): on copies other than the first, zeroes the gradient and
  * returns 1. */
-static int clear_other_copy(const ad_bridge_way *w, const ad_known_way *known) {
+static int clear_other_replica(const ad_bridge_way *w, const ad_known_way *known) {
   if (!w->out.shape.ndim || known->is_counted) return 0;
   if (w->out.data) memset(w->out.data, 0, ad_array_bytes(&w->out));
   return 1;
@@ -417,9 +421,9 @@ static ad_status move_rows(ad_bridge *bridge, const ad_bridge_way *w, const char
   ad_known_way *known;
   ad_route_passing routes;
   if (request) *request = (ad_request){0};
-  if (bridge->options.alike) return ad_alike_move(bridge, w, site, request);
+  if (bridge->options.identical) return ad_identical_bridge_move(bridge, w, site, request);
   AD_TRY(find_way(bridge, w, &known));
-  int is_cleared = clear_other_copy(w, known);
+  int is_cleared = clear_other_replica(w, known);
   if (known->is_local) {
     if (!is_cleared) copy_own(w);
     return AD_OK;
@@ -455,7 +459,7 @@ ad_status ad_bridge_forward_at(ad_bridge *bridge, const ad_array *source, ad_arr
 
 ad_axes ad_bridge_added(const ad_bridge *bridge) {
   const ad_mesh *mesh = bridge->to.mesh;
-  if (bridge->options.alike) return 0;
+  if (bridge->options.identical) return 0;
   return ad_layout_axes_of(&bridge->to, AD_R) & (ad_mesh_named(mesh) | ad_mesh_large(mesh));
 }
 
@@ -494,7 +498,7 @@ ad_status ad_bridge_backward_numbered(ad_bridge *bridge, ad_array *destination, 
   ad_layout to = ad_layout_dual(&bridge->to);
   ad_array summed = {0};
   AD_TRY(check_gradients(bridge, destination, &to, source, site));
-  if (bridge->options.alike) return go_back(bridge, destination, source, site, NULL);
+  if (bridge->options.identical) return go_back(bridge, destination, source, site, NULL);
   if (ad_bridge_has_destination(bridge)) {
     if (ad_bridge_keeps_rows(bridge, destination->shape.dim[0]))
       return ad_bridge_sum_kept(bridge, destination, source, ordinal, site);

@@ -71,7 +71,7 @@ int ad_bridge_keeps_rows(ad_bridge *bridge, int64_t rows);
 AD_INTERNAL ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
                                              const char *site) AD_CHECKED;
 
-/* What is handed to a mistake planted at AD_SEAM_ROUTES: what this rank is about to send and receive. For an alike
+/* What is handed to a mistake planted at AD_INJECT_ROUTES: what this rank is about to send and receive. For an alike
  * bridge that is one send or one receive of this rank's whole part, in rows of its dimension 0; the known mistakes all
  * confuse slices of a batch, find none there, and change nothing. */
 typedef struct ad_route_passing {
@@ -87,6 +87,6 @@ typedef struct ad_route_passing {
 } ad_route_passing;
 
 AD_INTERNAL int ad_bridge_is_disjoint(const ad_bridge *bridge);
-AD_INTERNAL int ad_bridge_is_alike(const ad_bridge *bridge);
+AD_INTERNAL int ad_bridge_is_identical(const ad_bridge *bridge);
 
 #endif

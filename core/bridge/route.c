@@ -15,39 +15,39 @@ int ad_bridge_same_rows(const ad_layout *a, const ad_layout *b, int64_t rows, in
   return of_a == of_b && (!of_a || (here.first == there.first && here.count == there.count));
 }
 
-static ad_axes cutting(const ad_layout *layout) { return ad_layout_cut_axes(layout); }
+static ad_axes sharding_axes(const ad_layout *layout) { return ad_layout_sharded_axes(layout); }
 
 /* The ranks that hold copies of `rank`'s part. */
-static ad_group copies_of(const ad_layout *layout, int64_t rank) {
-  return ad_mesh_group(layout->mesh, AD_AXES_ALL & ~cutting(layout), rank);
+static ad_group replicas_of(const ad_layout *layout, int64_t rank) {
+  return ad_mesh_group(layout->mesh, AD_AXES_ALL & ~sharding_axes(layout), rank);
 }
 
 /* The ranks of `rank`'s copy, which together hold the whole batch. */
 static ad_group fibre_of(const ad_layout *layout, int64_t rank) {
-  return ad_mesh_group(layout->mesh, cutting(layout), rank);
+  return ad_mesh_group(layout->mesh, sharding_axes(layout), rank);
 }
 
-/* The rank that has the first part of copy number `copy`. */
-static int64_t first_of_copy(const ad_layout *layout, int64_t copy) {
-  ad_group first = copies_of(layout, ad_mesh_first_rank(layout->mesh));
-  return ad_group_rank(&first, copy);
+/* The rank that has the first part of copy number `replica`. */
+static int64_t first_of_replica(const ad_layout *layout, int64_t replica) {
+  ad_group first = replicas_of(layout, ad_mesh_first_rank(layout->mesh));
+  return ad_group_rank(&first, replica);
 }
 
 /* The number of the rank's copy. */
-static int64_t copy_of(const ad_layout *layout, int64_t rank) {
-  ad_group copies = copies_of(layout, rank);
-  return ad_group_index(&copies, rank);
+static int64_t replica_of(const ad_layout *layout, int64_t rank) {
+  ad_group replicas = replicas_of(layout, rank);
+  return ad_group_index(&replicas, rank);
 }
 
-static int64_t copy_count(const ad_layout *layout) {
-  ad_group copies = copies_of(layout, ad_mesh_first_rank(layout->mesh));
-  return ad_group_size(&copies);
+static int64_t replica_count(const ad_layout *layout) {
+  ad_group replicas = replicas_of(layout, ad_mesh_first_rank(layout->mesh));
+  return ad_group_size(&replicas);
 }
 
 /* The fibre of `from` from which `rank` of `to` receives its rows. */
 static ad_group givers(const ad_layout *from, const ad_layout *to, int64_t rank) {
   if (ad_mesh_has_rank(from->mesh, rank)) return fibre_of(from, rank);
-  return fibre_of(from, first_of_copy(from, copy_of(to, rank) % copy_count(from)));
+  return fibre_of(from, first_of_replica(from, replica_of(to, rank) % replica_count(from)));
 }
 
 int ad_bridge_counts_there(const ad_layout *to, int64_t rank) {
@@ -62,7 +62,7 @@ typedef struct list {
 } list;
 
 /* Adds a route for the rows that lie in both parts, if there are any. */
-static void add(list *to, int64_t peer, ad_span mine, ad_span theirs) {
+static void add_route(list *to, int64_t peer, ad_span mine, ad_span theirs) {
   int64_t first = mine.first > theirs.first ? mine.first : theirs.first;
   int64_t mine_end = mine.first + mine.count, theirs_end = theirs.first + theirs.count;
   int64_t end = mine_end < theirs_end ? mine_end : theirs_end;
@@ -76,7 +76,7 @@ static void add(list *to, int64_t peer, ad_span mine, ad_span theirs) {
 static void add_fibre(list *to, const ad_group *fibre, const ad_layout *theirs, int64_t rows, ad_span mine) {
   for (int64_t i = 0; i < ad_group_size(fibre); i++) {
     int64_t peer = ad_group_rank(fibre, i);
-    add(to, peer, mine, part_of(theirs, rows, peer));
+    add_route(to, peer, mine, part_of(theirs, rows, peer));
   }
 }
 
@@ -99,9 +99,9 @@ size_t ad_bridge_sends(const ad_layout *from, const ad_layout *to, int64_t rows,
     add_fibre(&found, &fibre, to, rows, mine);
     return found.count;
   }
-  for (int64_t copy = copy_of(from, rank); copy < copy_count(to); copy += copy_count(from)) {
-    ad_group fibre = fibre_of(to, first_of_copy(to, copy));
-    if (ad_bridge_counts_there(to, first_of_copy(to, copy))) add_fibre(&found, &fibre, to, rows, mine);
+  for (int64_t replica = replica_of(from, rank); replica < replica_count(to); replica += replica_count(from)) {
+    ad_group fibre = fibre_of(to, first_of_replica(to, replica));
+    if (ad_bridge_counts_there(to, first_of_replica(to, replica))) add_fibre(&found, &fibre, to, rows, mine);
   }
   return found.count;
 }

@@ -14,11 +14,11 @@ static ad_axes summed_axes(const ad_layout *gradient) {
 
 /* AD_TYPE if the gradient is still P, which a planted mistake may cause. */
 static ad_status check_summed(const ad_layout *after, ad_axes axes, const char *site) {
-  ad_axes pending = ad_layout_axes_of(after, AD_P) & axes;
+  ad_axes partial = ad_layout_axes_of(after, AD_P) & axes;
   char text[128];
-  if (!pending) return AD_OK;
+  if (!partial) return AD_OK;
   return ad_fail(AD_TYPE, "%s: bridge: the gradient is P on `%s`" AD_MAY_REPAIR "all_reduce P->I before it goes back",
-                 site, ad_axes_print(pending, text, sizeof text));
+                 site, ad_axes_print(partial, text, sizeof text));
 }
 
 /* ---- summing all rows on every copy ---- */
@@ -52,9 +52,9 @@ static ad_layout kept_of(const ad_layout *gradient) {
  * so that all of them get the same answer. */
 static int find_whether_kept(const ad_bridge *bridge, int64_t rows) {
   ad_layout gradient = ad_layout_dual(&bridge->to), kept = kept_of(&gradient);
-  if (bridge->disjoint || !ad_layout_cut_axes(&gradient)) return 0;
+  if (bridge->disjoint || !ad_layout_sharded_axes(&gradient)) return 0;
   if (!(summed_axes(&gradient) & ad_mesh_large(gradient.mesh))) return 0;
-  ad_group group = ad_mesh_group(kept.mesh, ad_layout_cut_axes(&kept), ad_comm_rank(bridge->comm));
+  ad_group group = ad_mesh_group(kept.mesh, ad_layout_sharded_axes(&kept), ad_comm_rank(bridge->comm));
   for (int64_t i = 0; i < ad_group_size(&group); i++)
     if (!ad_bridge_same_rows(&kept, &bridge->from, rows, ad_group_rank(&group, i))) return 0;
   return 1;

@@ -41,7 +41,7 @@ ad_status ad_agree(ad_comm *comm, const ad_group *group, ad_status status, const
                              .root = first,
                              .site = site};
   AD_TRY(ad_comm_run(comm, &broadcast));
-  return ad_fail_alike((ad_status)shared.status, "%s", shared.message);
+  return ad_fail_on_all_ranks((ad_status)shared.status, "%s", shared.message);
 }
 
 ad_status ad_share_first(ad_comm *comm, const ad_group *group, int64_t *numbers, size_t count, const char *site) {

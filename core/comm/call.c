@@ -393,7 +393,7 @@ static void find_sides(const ad_call *call, const extent *of, size_t *in, size_t
 }
 
 // Computes the sizes of this member's buffers in bytes.
-static ad_status measure(ad_call *call) {
+static ad_status measure_extent(ad_call *call) {
   extent of = {0};
   size_t in, out;
   AD_TRY(find_extent(call, &of));
@@ -448,14 +448,14 @@ static ad_status take_root(const ad_collective *collective, ad_call *call) {
   return AD_OK;
 }
 
-static ad_status fill(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
+static ad_status prepare_call(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
   AD_TRY(take_group(collective, rank, size, call));
   AD_TRY(take_root(collective, call));
   AD_TRY(take_types(collective, call));
   AD_TRY(take_counts(collective, call));
   AD_TRY(take_segments(collective, call));
   AD_TRY(take_messages(collective, call));
-  AD_TRY(measure(call));
+  AD_TRY(measure_extent(call));
   return check_buffers(call);
 }
 
@@ -469,7 +469,7 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
   out->in = collective->in;
   out->out = collective->out;
   out->site = collective->site ? collective->site : AD_NO_SITE;
-  return fill(collective, rank, size, out);
+  return prepare_call(collective, rank, size, out);
 }
 
 /* ---- preparing one side of a transfer ---- */

@@ -41,7 +41,7 @@ typedef struct ad_call {
   // `source` to the world rank of the sender.
   int64_t peer, tag, source;
   ad_ranks *ranks;  // the list of ranks that is the call's group; NULL: a group of a mesh
-  void *engine;     // the engine's own record of the call while it is under way; else NULL
+  void *backend;    // the engine's own record of the call while it is under way; else NULL
   // Heap memory for the arrays above if they do not fit into `words`; kept for the next call that uses this struct.
   void *owned;
   size_t owned_bytes;
@@ -50,7 +50,7 @@ typedef struct ad_call {
   uint64_t words[AD_CALL_INLINE_WORDS];
 } ad_call;
 
-/* What a planted mistake sees at the seam AD_SEAM_CALL (base/seams.h): each call before it is posted. */
+/* What a planted mistake sees at the seam AD_INJECT_CALL (base/injection.h): each call before it is posted. */
 typedef struct ad_call_passing {
   const ad_comm *comm;
   const ad_call *call;

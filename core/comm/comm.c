@@ -11,10 +11,10 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/memory.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "base/unfinished.h"
 #include "comm/dry.h"
-#include "comm/engine.h"
+#include "comm/backend.h"
 #include "comm/hint.h"
 #include "comm/ranks.h"
 #include "comm/recorder.h"
@@ -30,7 +30,7 @@ typedef struct transfer_call {
 } transfer_call;
 
 struct ad_comm {
-  const ad_engine *engine;
+  const ad_backend *backend;
   void *world;
   int64_t rank, size;
   ad_mesh *mesh;         // mesh of all ranks, on the axis dp
@@ -38,7 +38,7 @@ struct ad_comm {
   char *broken_message;  // owned
   uint64_t last_number;  // number of the latest call
   uint64_t bytes;        // size of the buffers of all calls so far
-  uint64_t under_way;    // bit i: calls[i] is under way
+  uint64_t in_flight;    // bit i: calls[i] is under way
   void *scratch;
   size_t scratch_bytes;
   ad_recorder recorder;
@@ -50,11 +50,11 @@ struct ad_comm {
 
 // Puts engine hostile around the engine where the environment asks for it; every rank gets a seed of its own. On engine
 // dry nothing arrives that could be late or poisoned.
-static ad_status make_hostile(const ad_engine **engine, void **world, int64_t rank) {
-  if (!ad_environment_text("ADDEND_HOSTILE") || *engine == &ad_engine_dry) return AD_OK;
+static ad_status make_hostile(const ad_backend **backend, void **world, int64_t rank) {
+  if (!ad_environment_text("ADDEND_HOSTILE") || *backend == &ad_backend_dry) return AD_OK;
   uint64_t seed = ad_environment_number("ADDEND_HOSTILE", 0);
-  AD_TRY(ad_hostile_create(*engine, *world, seed * 65536 + (uint64_t)rank, world));
-  *engine = &ad_engine_hostile;
+  AD_TRY(ad_hostile_create(*backend, *world, seed * 65536 + (uint64_t)rank, world));
+  *backend = &ad_backend_hostile;
   return AD_OK;
 }
 
@@ -65,22 +65,22 @@ static ad_status create_mesh(int64_t size, ad_mesh **out) {
   return ad_mesh_create(text, out);
 }
 
-ad_status ad_comm_create(const ad_engine *engine, void *world, int64_t rank, int64_t size, ad_comm **out) {
+ad_status ad_comm_create(const ad_backend *backend, void *world, int64_t rank, int64_t size, ad_comm **out) {
   ad_comm *comm = NULL;
-  AD_TRY(make_hostile(&engine, &world, rank));
+  AD_TRY(make_hostile(&backend, &world, rank));
   ad_status status = ad_new(1, &comm);
   if (!status) status = create_mesh(size, &comm->mesh);
   if (status) {
     ad_release(comm);
-    engine->close(world);
+    backend->close(world);
     return status;
   }
-  comm->engine = engine;
+  comm->backend = backend;
   comm->world = world;
   comm->rank = rank;
   comm->size = size;
   comm->last_transfer = &comm->transfers;
-  comm->lists = (ad_lists){.engine = engine, .world = world, .rank = rank, .size = size};
+  comm->lists = (ad_lists){.backend = backend, .world = world, .rank = rank, .size = size};
   ad_recorder_open(&comm->recorder);
   *out = comm;
   return AD_OK;
@@ -95,7 +95,7 @@ static void free_transfers(transfer_call *first) {
 
 void ad_comm_close(ad_comm *comm) {
   if (!comm) return;
-  comm->engine->close(comm->world);
+  comm->backend->close(comm->world);
   for (int i = 0; i < CALLS; i++) ad_call_release(&comm->calls[i]);
   free_transfers(comm->transfers);
   free_transfers(comm->free_transfers);
@@ -108,45 +108,45 @@ void ad_comm_close(ad_comm *comm) {
 int64_t ad_comm_rank(const ad_comm *comm) { return comm->rank; }
 int64_t ad_comm_size(const ad_comm *comm) { return comm->size; }
 const ad_mesh *ad_comm_mesh(const ad_comm *comm) { return comm->mesh; }
-const char *ad_comm_engine(const ad_comm *comm) { return comm->engine->name; }
-int ad_comm_is_dry(const ad_comm *comm) { return !strcmp(ad_comm_engine(comm), "dry"); }
+const char *ad_comm_backend(const ad_comm *comm) { return comm->backend->name; }
+int ad_comm_is_dry(const ad_comm *comm) { return !strcmp(ad_comm_backend(comm), "dry"); }
 uint64_t ad_comm_bytes(const ad_comm *comm) { return comm->bytes; }
 
-static int is_under_way(const void *context, uint64_t number) {
+static int is_in_flight(const void *context, uint64_t number) {
   const ad_comm *comm = context;
   for (int i = 0; i < CALLS; i++)
-    if (comm->under_way >> i & 1 && comm->calls[i].number == number) return 1;
+    if (comm->in_flight >> i & 1 && comm->calls[i].number == number) return 1;
   for (const transfer_call *t = comm->transfers; t; t = t->next)
     if (t->call.number == number) return 1;
   return 0;
 }
 
-ad_status ad_comm_flight_record(const ad_comm *comm, char **out) {
+ad_status ad_comm_flight_recorder(const ad_comm *comm, char **out) {
   AD_NEED(comm, out);
-  return ad_recorder_print(&comm->recorder, is_under_way, comm, out);
+  return ad_recorder_print(&comm->recorder, is_in_flight, comm, out);
 }
 
-typedef struct flight_record {
+typedef struct flight_recorder {
   const char *error, *text;
-} flight_record;
+} flight_recorder;
 
-static ad_status print_flight_record(FILE *file, void *context) {
-  const flight_record *record = context;
+static ad_status print_flight_recorder(FILE *file, void *context) {
+  const flight_recorder *record = context;
   fprintf(file, "error: %s\n%s", record->error ? record->error : "", record->text);
   return AD_OK;
 }
 
 // Writes the flight record where the environment asks for it. If that fails there is only a warning, which leaves the
 // error that is being reported as it is: that one matters more.
-static void dump_flight_record(const ad_comm *comm) {
+static void dump_flight_recorder(const ad_comm *comm) {
   const char *folder = ad_environment_text("ADDEND_FLIGHT_DIR");
   char path[4096], kept[AD_MESSAGE_MAX], *text = NULL;
   if (!folder) return;
   snprintf(path, sizeof path, "%s/flight-%" PRId64 ".txt", folder, comm->rank);
   snprintf(kept, sizeof kept, "%s", ad_last_error());
-  ad_status status = ad_recorder_print(&comm->recorder, is_under_way, comm, &text);
-  flight_record record = {comm->broken_message, text};
-  if (!status) status = ad_unfinished_write(path, print_flight_record, &record, NULL);
+  ad_status status = ad_recorder_print(&comm->recorder, is_in_flight, comm, &text);
+  flight_recorder record = {comm->broken_message, text};
+  if (!status) status = ad_unfinished_write(path, print_flight_recorder, &record, NULL);
   if (status) {
     ad_log(AD_LOG_WARNING, "the flight record was not written: %s", ad_last_error());
     ad_fail(comm->broken, "%s", kept);
@@ -161,7 +161,7 @@ static ad_status noted(ad_comm *comm, ad_status status) {
   ad_fail(status, "%s; the communicator can only be closed", ad_last_error());
   comm->broken = status;
   comm->broken_message = strdup(ad_last_error());
-  dump_flight_record(comm);
+  dump_flight_recorder(comm);
   return status;
 }
 
@@ -174,23 +174,23 @@ static ad_status check_broken(const ad_comm *comm) {
 ad_status ad_comm_health(ad_comm *comm) {
   AD_NEED(comm);
   AD_TRY(check_broken(comm));
-  return noted(comm, comm->engine->health(comm->world));
+  return noted(comm, comm->backend->health(comm->world));
 }
 
 void ad_comm_fail(ad_comm *comm, ad_status status, const char *message) {
   char text[AD_MESSAGE_MAX], own[32] = "";
   if (!comm) return;
-  if (message != ad_last_error() || !ad_last_error_is_alike())
+  if (message != ad_last_error() || !ad_last_error_is_on_all_ranks())
     snprintf(own, sizeof own, "rank %" PRId64 ": ", comm->rank);
   snprintf(text, sizeof text, "%s%s", own, message && *message ? message : ad_status_sentence(status));
-  comm->engine->fail(comm->world, status, text);
+  comm->backend->fail(comm->world, status, text);
 }
 
-ad_status ad_comm_lacking(const ad_comm *comm, char **out) {
+ad_status ad_comm_missing(const ad_comm *comm, char **out) {
   char words[AD_MESSAGE_MAX] = "";
   ad_text text = ad_text_on(words, sizeof words);
   AD_NEED(comm, out);
-  if (comm->engine->lacking) comm->engine->lacking(comm->world, &text);
+  if (comm->backend->missing) comm->backend->missing(comm->world, &text);
   char *copy = strdup(words);
   if (!copy) return ad_fail(AD_MEMORY, "no memory for a sentence");
   *out = copy;
@@ -199,11 +199,11 @@ ad_status ad_comm_lacking(const ad_comm *comm, char **out) {
 
 ad_status ad_comm_alloc(ad_comm *comm, size_t bytes, void **out) {
   AD_NEED(comm, out);
-  return comm->engine->alloc(comm->world, bytes, out);
+  return comm->backend->alloc(comm->world, bytes, out);
 }
 
 void ad_comm_free(ad_comm *comm, void *memory) {
-  if (comm && memory) comm->engine->free(comm->world, memory);
+  if (comm && memory) comm->backend->free(comm->world, memory);
 }
 
 int ad_comm_shares(const ad_comm *comm, const ad_group *group) {
@@ -212,7 +212,7 @@ int ad_comm_shares(const ad_comm *comm, const ad_group *group) {
 }
 
 int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape) {
-  return comm->engine->shares && comm->engine->shares(comm->world, shape);
+  return comm->backend->shares && comm->backend->shares(comm->world, shape);
 }
 
 // What the group's first member broadcasts about the shared memory that it made.
@@ -228,7 +228,7 @@ static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, 
   if (offer->status)
     return ad_fail((ad_status)offer->status, "%s: rank %" PRId64 " has no memory for %zu bytes that ranks share", site,
                    first, bytes);
-  AD_TRY(comm->engine->attach(comm->world, bytes, &offer->token, out));
+  AD_TRY(comm->backend->attach(comm->world, bytes, &offer->token, out));
   if (offer->bytes == (int64_t)bytes) return AD_OK;
   ad_comm_free(comm, *out);
   return ad_fail(AD_MISMATCH,
@@ -248,20 +248,20 @@ ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t b
     return ad_fail(AD_INVALID, "%s: shared memory: rank %" PRId64 " is not in the group", site, comm->rank);
   if (!ad_comm_shares(comm, group))
     return ad_fail(AD_INVALID, "%s: engine %s: the ranks of this group do not share memory; see ad_comm_shares", site,
-                   ad_comm_engine(comm));
+                   ad_comm_backend(comm));
   if (!index) {
     uint32_t holders = (uint32_t)ad_group_size(group);
-    offer.status = comm->engine->share(comm->world, bytes, holders, &offer.token, &memory);
+    offer.status = comm->backend->share(comm->world, bytes, holders, &offer.token, &memory);
   }
-  ad_collective tell = {.size = sizeof tell,
-                        .op = AD_BROADCAST,
-                        .group = *group,
-                        .in = &offer,
-                        .out = &offer,
-                        .dtype = AD_I64,
-                        .site = site};
-  tell.count = sizeof offer / sizeof(int64_t);
-  AD_TRY(ad_comm_run(comm, &tell));  // on failure the comm can only be closed, which frees the memory
+  ad_collective report = {.size = sizeof report,
+                          .op = AD_BROADCAST,
+                          .group = *group,
+                          .in = &offer,
+                          .out = &offer,
+                          .dtype = AD_I64,
+                          .site = site};
+  report.count = sizeof offer / sizeof(int64_t);
+  AD_TRY(ad_comm_run(comm, &report));  // on failure the comm can only be closed, which frees the memory
   if (index) return take_offer(comm, group, bytes, &offer, site, out);
   if (!offer.status) *out = memory;
   return (ad_status)offer.status;
@@ -291,18 +291,18 @@ static void forget_transfer(ad_comm *comm, ad_call *call) {
 }
 
 // Frees the place of a call that is complete, or that could not be started.
-static void forget(ad_comm *comm, ad_call *call) {
+static void release_call(ad_comm *comm, ad_call *call) {
   if (call->ranks) ad_ranks_let_go(call->ranks);
   call->ranks = NULL;
   if (ad_op_is_transfer(call->op))
     forget_transfer(comm, call);
   else
-    comm->under_way &= ~(1ull << (call - comm->calls));
+    comm->in_flight &= ~(1ull << (call - comm->calls));
 }
 
 static ad_call *oldest(ad_comm *comm) {
   ad_call *found = NULL;
-  for (uint64_t left = comm->under_way; left; left &= left - 1) {
+  for (uint64_t left = comm->in_flight; left; left &= left - 1) {
     ad_call *call = &comm->calls[__builtin_ctzll(left)];
     if (!found || call->number < found->number) found = call;
   }
@@ -310,19 +310,19 @@ static ad_call *oldest(ad_comm *comm) {
 }
 
 static ad_status finish(ad_comm *comm, ad_call *call) {
-  AD_TRY(noted(comm, comm->engine->wait(comm->world, call)));
-  forget(comm, call);
+  AD_TRY(noted(comm, comm->backend->wait(comm->world, call)));
+  release_call(comm, call);
   return AD_OK;
 }
 
 // Finds a free place among the collectives' calls. If there is none, waits for the oldest call first.
 static ad_status make_place(ad_comm *comm, ad_call **out) {
-  if (comm->under_way == UINT64_MAX) AD_TRY(finish(comm, oldest(comm)));
-  *out = &comm->calls[__builtin_ctzll(~comm->under_way)];
+  if (comm->in_flight == UINT64_MAX) AD_TRY(finish(comm, oldest(comm)));
+  *out = &comm->calls[__builtin_ctzll(~comm->in_flight)];
   return AD_OK;
 }
 
-static uint64_t bytes_of(const ad_call *call) {
+static uint64_t call_bytes(const ad_call *call) {
   uint64_t bytes = call->in_bytes + call->out_bytes;
   for (size_t i = 0; i < call->message_count; i++) bytes += call->messages[i].count * call->element;
   return bytes;
@@ -332,15 +332,15 @@ static uint64_t bytes_of(const ad_call *call) {
 static ad_status start(ad_comm *comm, ad_call *call) {
   call->number = comm->last_number + 1;
   if (call->ranks) ad_ranks_hold(call->ranks);
-  ad_status status = comm->engine->post(comm->world, call);
+  ad_status status = comm->backend->post(comm->world, call);
   ad_recorder_add(&comm->recorder, call);  // after the post, for which peers may be waiting
   status = noted(comm, status);
   if (status) {
-    forget(comm, call);
+    release_call(comm, call);
     return status;
   }
   comm->last_number = call->number;
-  comm->bytes += bytes_of(call);
+  comm->bytes += call_bytes(call);
   return AD_OK;
 }
 
@@ -356,9 +356,9 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, int past_c
   AD_TRY(check_ranks(comm, collective->ranks, collective->site));
   AD_TRY(make_place(comm, &call));
   AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));
-  ad_seam_pass(AD_SEAM_CALL, &(ad_call_passing){comm, call});
+  ad_inject(AD_INJECT_CALL, &(ad_call_passing){comm, call});
   call->past_caches = past_caches;
-  comm->under_way |= 1ull << (call - comm->calls);
+  comm->in_flight |= 1ull << (call - comm->calls);
   AD_TRY(start(comm, call));
   *out = call;
   return AD_OK;
@@ -456,8 +456,8 @@ ad_status ad_ranks_create_at(ad_comm *comm, const int64_t *ranks, int64_t count,
 }
 
 // The call of a request. NULL: the call is complete, since its place is freed as soon as its end is seen.
-static ad_call *find(ad_comm *comm, const ad_request *request) {
-  for (uint64_t left = comm->under_way; left; left &= left - 1) {
+static ad_call *find_call(ad_comm *comm, const ad_request *request) {
+  for (uint64_t left = comm->in_flight; left; left &= left - 1) {
     ad_call *call = &comm->calls[__builtin_ctzll(left)];
     if (call->number == request->id) return call;
   }
@@ -475,17 +475,17 @@ static ad_status check_request(const ad_comm *comm, const ad_request *request) {
 // Marks a request as complete and frees the place of its call.
 static void settle(ad_comm *comm, ad_call *call, ad_request *request) {
   *request = (ad_request){.source = source_of(call)};
-  forget(comm, call);
+  release_call(comm, call);
 }
 
 ad_status ad_comm_test(ad_comm *comm, ad_request *request, int *done) {
   AD_NEED(comm, request, done);
   AD_TRY(check_request(comm, request));
   AD_TRY(check_broken(comm));
-  ad_call *call = find(comm, request);
+  ad_call *call = find_call(comm, request);
   int complete = 1;
   if (!call) request->id = 0;
-  if (call) AD_TRY(noted(comm, comm->engine->test(comm->world, call, &complete)));
+  if (call) AD_TRY(noted(comm, comm->backend->test(comm->world, call, &complete)));
   if (call && complete) settle(comm, call, request);
   *done = complete;
   return AD_OK;
@@ -495,12 +495,12 @@ ad_status ad_comm_wait(ad_comm *comm, ad_request *request) {
   AD_NEED(comm, request);
   AD_TRY(check_request(comm, request));
   AD_TRY(check_broken(comm));
-  ad_call *call = find(comm, request);
+  ad_call *call = find_call(comm, request);
   if (!call) {
     request->id = 0;
     return AD_OK;
   }
-  AD_TRY(noted(comm, comm->engine->wait(comm->world, call)));
+  AD_TRY(noted(comm, comm->backend->wait(comm->world, call)));
   settle(comm, call, request);
   return AD_OK;
 }

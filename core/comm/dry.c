@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "comm/dry.h"
-#include "comm/engine.h"
+#include "comm/backend.h"
 #include "mesh/group.h"
 
 // The header in front of each piece of memory. All pieces form a ring, so that closing can free them.
@@ -33,7 +33,7 @@ static ad_status open_dry(int64_t rank, int64_t size, int64_t ranks_per_node, co
   world->ranks_per_node = ranks_per_node;
   world->like = like;
   world->blocks.next = world->blocks.previous = &world->blocks;
-  return ad_comm_create(&ad_engine_dry, world, rank, size, out);
+  return ad_comm_create(&ad_backend_dry, world, rank, size, out);
 }
 
 ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out) {
@@ -69,7 +69,7 @@ static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   return AD_OK;
 }
 
-static void release(dry_block *block) {
+static void release_block(dry_block *block) {
   block->next->previous = block->previous;
   block->previous->next = block->next;
   ad_release(((void **)block)[-1]);
@@ -79,7 +79,7 @@ static void dry_free(void *world, void *memory) {
   dry_world *dry = world;
   for (dry_block *block = dry->blocks.next; block != &dry->blocks; block = block->next)
     if (memory == block + 1) {
-      release(block);
+      release_block(block);
       return;
     }
 }
@@ -106,7 +106,7 @@ static void dry_fail(void *world, ad_status cause, const char *message) {
 
 static void dry_close(void *world) {
   dry_world *dry = world;
-  while (dry->blocks.next != &dry->blocks) release(dry->blocks.next);
+  while (dry->blocks.next != &dry->blocks) release_block(dry->blocks.next);
   ad_release(dry);
 }
 
@@ -127,7 +127,7 @@ static ad_status dry_attach(void *world, size_t bytes, const ad_shared_token *to
   return dry_alloc(world, bytes, out);
 }
 
-const ad_engine ad_engine_dry = {
+const ad_backend ad_backend_dry = {
     .name = "dry",
     .alloc = dry_alloc,
     .free = dry_free,

@@ -13,7 +13,7 @@
 typedef struct foreign {
   const char *rank, *ranks;  // names of environment variables; ranks NULL: it sets none
   const char *words;         // what messages call the launcher
-  const char *lacking;       // why its world cannot be joined; NULL: there is no way yet
+  const char *missing;       // why its world cannot be joined; NULL: there is no way yet
 } foreign;
 
 static const foreign launchers[] = {
@@ -27,7 +27,7 @@ static const foreign launchers[] = {
 };
 
 // Says which launcher started this process, by which variables it is known, and how to start the ranks instead.
-static ad_status refuse(const foreign *launcher) {
+static ad_status refuse_launcher(const foreign *launcher) {
   char found[128] = "";
   ad_text text = ad_text_on(found, sizeof found);
   const char *rank = getenv(launcher->rank), *ranks = launcher->ranks ? getenv(launcher->ranks) : NULL;
@@ -39,7 +39,7 @@ static ad_status refuse(const foreign *launcher) {
       "and each process would train alone: start the program once, with `addend run -n %.12s -- PROGRAM` "
       "(`addend train` starts its ranks itself), or with mpirun or srun; if the variables are left from something "
       "else, type `unset %s%s%s` before",
-      launcher->words, found, launcher->lacking ? launcher->lacking : " yet", ranks ? ranks : "N", launcher->rank,
+      launcher->words, found, launcher->missing ? launcher->missing : " yet", ranks ? ranks : "N", launcher->rank,
       ranks ? " " : "", ranks ? launcher->ranks : "");
 }
 
@@ -52,7 +52,7 @@ static int has_started_this(const foreign *launcher) {
 
 ad_status ad_foreign_check(void) {
   for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
-    if (has_started_this(&launchers[i])) return refuse(&launchers[i]);
+    if (has_started_this(&launchers[i])) return refuse_launcher(&launchers[i]);
   return AD_OK;
 }
 

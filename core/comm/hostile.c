@@ -1,4 +1,4 @@
-/* Engine hostile, for tests: wraps another engine and does everything that the contracts of engine.h allow and a
+/* Engine hostile, for tests: wraps another engine and does everything that the contracts of backend.h allow and a
  * careless caller does not expect. Outputs hold NaN until a call is complete, calls run on other buffers than the
  * caller's, are slow, start late and look unfinished for a while, and freed memory is poisoned. ADDEND_HOSTILE=SEED in
  * the environment puts it around every engine but dry. */
@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "addend/random.h"
-#include "comm/engine.h"
+#include "comm/backend.h"
 #include "mesh/group.h"
 
 enum {
@@ -25,7 +25,7 @@ typedef struct hostile_call {
 } hostile_call;
 
 typedef struct hostile_world {
-  const ad_engine *engine;
+  const ad_backend *backend;
   void *inner;
   uint64_t seed, drawn;
   hostile_call *calls;  // calls under way
@@ -33,30 +33,30 @@ typedef struct hostile_world {
   size_t shared_count;
 } hostile_world;
 
-ad_status ad_hostile_create(const ad_engine *engine, void *inner, uint64_t seed, void **out) {
+ad_status ad_hostile_create(const ad_backend *backend, void *inner, uint64_t seed, void **out) {
   hostile_world *world;
   ad_status status = ad_new(1, &world);
   if (status) {
-    engine->close(inner);
+    backend->close(inner);
     return status;
   }
-  *world = (hostile_world){.engine = engine, .inner = inner, .seed = seed};
+  *world = (hostile_world){.backend = backend, .inner = inner, .seed = seed};
   *out = world;
   return AD_OK;
 }
 
 // Draws a random number below `below`.
-static uint64_t draw(hostile_world *world, uint64_t below) {
+static uint64_t draw_below(hostile_world *world, uint64_t below) {
   return ad_random_bits(world->seed, 0, world->drawn++) % below;
 }
 
 static void delay(hostile_world *world) {
-  if (!draw(world, 8)) usleep((useconds_t)draw(world, LONGEST_DELAY));
+  if (!draw_below(world, 8)) usleep((useconds_t)draw_below(world, LONGEST_DELAY));
 }
 
 static ad_status hostile_alloc(void *world, size_t bytes, void **out) {
   const hostile_world *w = world;
-  return w->engine->alloc(w->inner, bytes, out);
+  return w->backend->alloc(w->inner, bytes, out);
 }
 
 // 1 if other ranks hold this memory too, so that it must not be poisoned; takes it out of the list.
@@ -73,7 +73,7 @@ static void hostile_free(void *world, void *memory) {
   hostile_world *w = world;
   // Only the wrapped engine knows how long the memory is, but it always has 64 bytes.
   if (!was_shared(w, memory)) memset(memory, POISON, 64);
-  w->engine->free(w->inner, memory);
+  w->backend->free(w->inner, memory);
 }
 
 static int overlap(const ad_call *call) {
@@ -98,7 +98,7 @@ static ad_status move_buffers(hostile_call *c, const ad_call *call) {
   return AD_OK;
 }
 
-static void release(hostile_world *world, hostile_call *c) {
+static void release_call(hostile_world *world, hostile_call *c) {
   for (hostile_call **link = &world->calls; *link; link = &(*link)->next)
     if (*link == c) {
       *link = c->next;
@@ -130,7 +130,7 @@ static hostile_call *oldest_held(const hostile_world *w) {
 // again the next time.
 static ad_status start_held(hostile_world *w) {
   for (hostile_call *c = oldest_held(w); c; c = oldest_held(w)) {
-    AD_TRY(w->engine->post(w->inner, &c->inner));
+    AD_TRY(w->backend->post(w->inner, &c->inner));
     c->held = 0;
   }
   return AD_OK;
@@ -144,94 +144,94 @@ static ad_status hostile_post(void *world, ad_call *call) {
   AD_TRY(start_held(w));
   AD_TRY(ad_new(1, &c));
   c->inner = *call;
-  c->refusals_left = (int)draw(w, 3);
-  int moves = call->op != AD_EXCHANGE && draw(w, 2), apart = !overlap(call) && !call->reducing.adds;
+  c->refusals_left = (int)draw_below(w, 3);
+  int moves = call->op != AD_EXCHANGE && draw_below(w, 2), apart = !overlap(call) && !call->reducing.adds;
   ad_status status = moves ? move_buffers(c, call) : AD_OK;
   if (!status && apart && call->out_bytes) memset(call->out, POISON, call->out_bytes);
   poison_receives(call);
-  c->held = (int)draw(w, 2);
-  if (!status && !c->held) status = w->engine->post(w->inner, &c->inner);
+  c->held = (int)draw_below(w, 2);
+  if (!status && !c->held) status = w->backend->post(w->inner, &c->inner);
   if (status) {
-    release(w, c);
+    release_call(w, c);
     return status;
   }
   c->next = w->calls;
   w->calls = c;
-  call->engine = c;
+  call->backend = c;
   return AD_OK;
 }
 
 static ad_status complete(hostile_world *world, ad_call *call) {
-  call->source = ((hostile_call *)call->engine)->inner.source;
-  write_outputs(call->engine, call);
-  release(world, call->engine);
-  call->engine = NULL;
+  call->source = ((hostile_call *)call->backend)->inner.source;
+  write_outputs(call->backend, call);
+  release_call(world, call->backend);
+  call->backend = NULL;
   return AD_OK;
 }
 
 static ad_status hostile_test(void *world, ad_call *call, int *done) {
   hostile_world *w = world;
-  hostile_call *c = call->engine;
+  hostile_call *c = call->backend;
   *done = !c;
   if (!c) return AD_OK;
   if (c->refusals_left > 0) {
     c->refusals_left--;
-    return w->engine->health(w->inner);
+    return w->backend->health(w->inner);
   }
   AD_TRY(start_held(w));
-  AD_TRY(w->engine->test(w->inner, &c->inner, done));
+  AD_TRY(w->backend->test(w->inner, &c->inner, done));
   return *done ? complete(w, call) : AD_OK;
 }
 
 static ad_status hostile_wait(void *world, ad_call *call) {
   hostile_world *w = world;
-  hostile_call *c = call->engine;
+  hostile_call *c = call->backend;
   delay(w);
   AD_TRY(start_held(w));
   if (!c) return AD_OK;
-  AD_TRY(w->engine->wait(w->inner, &c->inner));
+  AD_TRY(w->backend->wait(w->inner, &c->inner));
   return complete(w, call);
 }
 
-static void hostile_lacking(void *world, ad_text *text) {
+static void hostile_missing(void *world, ad_text *text) {
   const hostile_world *w = world;
-  if (w->engine->lacking) w->engine->lacking(w->inner, text);
+  if (w->backend->missing) w->backend->missing(w->inner, text);
 }
 
 static void hostile_fail(void *world, ad_status cause, const char *message) {
   const hostile_world *w = world;
-  w->engine->fail(w->inner, cause, message);
+  w->backend->fail(w->inner, cause, message);
 }
 
 static ad_status hostile_health(void *world) {
   const hostile_world *w = world;
-  return w->engine->health(w->inner);
+  return w->backend->health(w->inner);
 }
 
 static void hostile_close(void *world) {
   hostile_world *w = world;
   ad_status status = start_held(w);  // a rank may leave after its part is posted
   (void)status;                      // the other ranks have the error, and this rank leaves in any case
-  w->engine->close(w->inner);
-  while (w->calls) release(w, w->calls);
+  w->backend->close(w->inner);
+  while (w->calls) release_call(w, w->calls);
   ad_release(w->shared);
   ad_release(w);
 }
 
 static void hostile_release(void *world, const ad_group_shape *list) {
   const hostile_world *w = world;
-  if (w->engine->release) w->engine->release(w->inner, list);
+  if (w->backend->release) w->backend->release(w->inner, list);
 }
 
 static int hostile_shares(void *world, const ad_group_shape *shape) {
   const hostile_world *w = world;
-  return w->engine->shares && w->engine->shares(w->inner, shape);
+  return w->backend->shares && w->backend->shares(w->inner, shape);
 }
 
 static ad_status hostile_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
   hostile_world *w = world;
   AD_TRY(ad_grow(&w->shared, w->shared_count, w->shared_count + 1));
-  AD_TRY(w->engine->share(w->inner, bytes, holders, token, out));
+  AD_TRY(w->backend->share(w->inner, bytes, holders, token, out));
   w->shared[w->shared_count++] = *out;
   return AD_OK;
 }
@@ -239,17 +239,17 @@ static ad_status hostile_share(void *world, size_t bytes, uint32_t holders, ad_s
 static ad_status hostile_attach(void *world, size_t bytes, const ad_shared_token *token, void **out) {
   hostile_world *w = world;
   delay(w);
-  AD_TRY(w->engine->attach(w->inner, bytes, token, out));
+  AD_TRY(w->backend->attach(w->inner, bytes, token, out));
   ad_status status = ad_grow(&w->shared, w->shared_count, w->shared_count + 1);
   if (status) {
-    w->engine->free(w->inner, *out);
+    w->backend->free(w->inner, *out);
     return status;
   }
   w->shared[w->shared_count++] = *out;
   return AD_OK;
 }
 
-const ad_engine ad_engine_hostile = {
+const ad_backend ad_backend_hostile = {
     .name = "hostile",
     .alloc = hostile_alloc,
     .free = hostile_free,
@@ -261,7 +261,7 @@ const ad_engine ad_engine_hostile = {
     .wait = hostile_wait,
     .release = hostile_release,
     .fail = hostile_fail,
-    .lacking = hostile_lacking,
+    .missing = hostile_missing,
     .health = hostile_health,
     .close = hostile_close,
 };

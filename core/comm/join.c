@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include "base/options.h"
 #include "base/text.h"
-#include "comm/engine.h"
+#include "comm/backend.h"
 #include "comm/meet.h"
 #include "comm/node.h"
 #include "comm/processor.h"
 #include "comm/settings.h"
-#include "comm/shm/engine.h"
+#include "comm/shm/backend.h"
 #include "comm/shm/join.h"
 
 enum { SECONDS = 300 };  // how long ranks wait for each other to join
@@ -26,7 +26,7 @@ static ad_status share(const ad_meeting *meeting, ad_comm **out) {
   ad_status status = ad_nodes_check_one(meeting, &nodes);
   if (!status) status = ad_nodes_share(meeting, &nodes, 1, &world);
   ad_nodes_clear(&nodes);
-  return status ? status : ad_comm_create(&ad_engine_shm, world, meeting->rank, meeting->ranks, out);
+  return status ? status : ad_comm_create(&ad_backend_shm, world, meeting->rank, meeting->ranks, out);
 }
 
 static ad_status check_place(const char *call, int64_t rank, int64_t size) {
@@ -93,11 +93,12 @@ static void name_world(char *out, size_t size) {
 static ad_status check_one_host(int64_t size) {
   int64_t here = number_of("LOCAL_WORLD_SIZE");
   if (here == size) return AD_OK;
-  return ad_fail_alike(AD_INVALID,
-                       "torchrun started %" PRId64 " rank%s, %" PRId64
-                       " of them on this host, but addend can join ranks of torchrun on one host only; for several "
-                       "hosts start the program with mpirun or srun",
-                       size, ad_plural(size), here);
+  return ad_fail_on_all_ranks(
+      AD_INVALID,
+      "torchrun started %" PRId64 " rank%s, %" PRId64
+      " of them on this host, but addend can join ranks of torchrun on one host only; for several "
+      "hosts start the program with mpirun or srun",
+      size, ad_plural(size), here);
 }
 
 ad_status ad_torchrun_open(ad_comm **out) {

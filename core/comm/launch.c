@@ -21,7 +21,7 @@
 #include "comm/foreign.h"
 #include "comm/processor.h"
 #include "comm/settings.h"
-#include "comm/shm/engine.h"
+#include "comm/shm/backend.h"
 #include "comm/shm/error.h"
 #include "comm/shm/file.h"
 #include "comm/shm/join.h"
@@ -111,7 +111,7 @@ static int run_function(launcher *l, uint32_t rank) {
   name_process(rank);
   ad_guest_note_in(l->guests ? &l->guests[rank] : NULL);
   ad_status status = ad_shm_join(l->fd, l->control, rank, NULL, &world);
-  if (!status) status = ad_comm_create(&ad_engine_shm, world, rank, l->options->ranks, &comm);
+  if (!status) status = ad_comm_create(&ad_backend_shm, world, rank, l->options->ranks, &comm);
   if (status) return status == AD_MEMORY ? AD_MEMORY : AD_PEER_FAILED;
   int exit_status = l->options->function(comm, l->options->context);
   ad_comm_close(comm);
@@ -388,7 +388,7 @@ static const char *words_of(const ad_launch_result *result) {
   return result->message;
 }
 
-static ad_status say_interrupted(const launcher *l) {
+static ad_status report_interrupted(const launcher *l) {
   const char *again = l->interrupted_again ? ad_signal_name(l->interrupted_again) : "";
   return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s%s%s%s", l->interrupted,
                  ad_signal_name(l->interrupted), *again ? ", then by SIG" : "", again,
@@ -396,7 +396,7 @@ static ad_status say_interrupted(const launcher *l) {
 }
 
 // Turns how the ranks ended into the launch's result, status and message.
-static ad_status judge(launcher *l) {
+static ad_status judge_ranks(launcher *l) {
   ad_launch_result *result = l->result;
   result->joined = atomic_load(&l->control->joined);
   if (atomic_load(&l->control->failed)) {
@@ -404,7 +404,7 @@ static ad_status judge(launcher *l) {
     result->status = atomic_load(&l->control->failed) == 2 ? (ad_status)l->control->fail_cause : status;
     snprintf(result->message, sizeof result->message, "%s", ad_last_error());
   }
-  if (l->interrupted) return say_interrupted(l);
+  if (l->interrupted) return report_interrupted(l);
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);
@@ -428,7 +428,7 @@ static ad_status launch(launcher *l) {
     for (size_t i = 0; i < ranks; i++) l->polled[i].fd = -1;
     status = run_ranks(l);
   }
-  if (!status) status = judge(l);
+  if (!status) status = judge_ranks(l);
   ad_release(l->children);
   ad_release(l->polled);
   ad_guests_release(l->guests, ranks);
@@ -462,7 +462,7 @@ static ad_status check_options(const ad_launch_options *options) {
 }
 
 /* Runs the function in this process, which is already a rank of a world that somebody else started. */
-static ad_status join(const ad_launch_options *options, ad_launch_result *result) {
+static ad_status run_joined(const ad_launch_options *options, ad_launch_result *result) {
   ad_comm *comm;
   AD_TRY(ad_comm_open(&comm));
   int64_t rank = ad_comm_rank(comm);
@@ -483,7 +483,7 @@ ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {
   if (!out) return ad_fail(AD_INVALID, "ad_launch: `out` is NULL, but must point to an ad_launch_result");
   AD_TRY(ad_result_check(out, sizeof result, "ad_launch_result"));
   launcher l = {.options = &own, .result = &result};
-  ad_status status = joins ? join(&own, &result) : launch(&l);
+  ad_status status = joins ? run_joined(&own, &result) : launch(&l);
   ad_result_give(out, &result);
   return status;
 }

@@ -133,11 +133,12 @@ void ad_nodes_clear(ad_nodes *nodes) {
 ad_status ad_nodes_check_one(const ad_meeting *meeting, const ad_nodes *nodes) {
   for (uint32_t i = 0; i < meeting->ranks; i++)
     if (nodes->of[i])
-      return ad_fail_alike(AD_INVALID,
-                           "rank %u is not on the same host, or not in the same container, as rank 0: ranks that join "
-                           "in this way share one machine's memory; start them on one host, in one pid and network "
-                           "namespace, or between hosts with mpirun",
-                           i);
+      return ad_fail_on_all_ranks(
+          AD_INVALID,
+          "rank %u is not on the same host, or not in the same container, as rank 0: ranks that join "
+          "in this way share one machine's memory; start them on one host, in one pid and network "
+          "namespace, or between hosts with mpirun",
+          i);
   return AD_OK;
 }
 
@@ -186,7 +187,8 @@ static ad_status make_file(const ad_meeting *meeting, const ad_nodes *nodes, int
 }
 
 // Sends this rank's status and file to all ranks; fails on all of them if one failed to do `what`.
-static ad_status tell(const ad_meeting *meeting, node_file *own, ad_status status, const char *what, node_file *all) {
+static ad_status share_status(const ad_meeting *meeting, node_file *own, ad_status status, const char *what,
+                              node_file *all) {
   own->status = status;
   ad_status met = meeting->all_gather(meeting->context, own, sizeof *own, all);
   return met ? met : agree(meeting, all, status, what);
@@ -202,10 +204,10 @@ static ad_status share_file(const ad_meeting *meeting, const ad_nodes *nodes, no
   node_file own = {.pid = getpid()};
   ad_status status = leads ? make_file(meeting, nodes, &file, &control) : AD_OK;
   own.fd = file;
-  status = tell(meeting, &own, status, "could not make its node's shared memory", all);
+  status = share_status(meeting, &own, status, "could not make its node's shared memory", all);
   if (!status) {
     if (!leads) status = open_leaders(&all[leader], &file, &control);
-    status = tell(meeting, &own, status, "could not open its node's shared memory", all);
+    status = share_status(meeting, &own, status, "could not open its node's shared memory", all);
   }
   if (status && control) ad_shm_unmake(file, control);
   if (status) return status;

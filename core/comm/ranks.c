@@ -58,7 +58,8 @@ static ad_status name(ad_lists *lists, ad_ranks *ranks) {
 /* ---- making a list of ranks ---- */
 
 // Checks the ranks of a list and finds this rank's index in it.
-static ad_status check(const ad_lists *lists, const int64_t *ranks, int64_t count, const char *site, uint32_t *own) {
+static ad_status check_list(const ad_lists *lists, const int64_t *ranks, int64_t count, const char *site,
+                            uint32_t *own) {
   int64_t found = -1;
   if (count < 1 || count > lists->size)
     return ad_fail(AD_INVALID,
@@ -85,7 +86,7 @@ static ad_status check(const ad_lists *lists, const int64_t *ranks, int64_t coun
 ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, const char *site, ad_ranks **out) {
   ad_ranks *made;
   uint32_t own = 0;
-  AD_TRY(check(lists, ranks, count, site, &own));
+  AD_TRY(check_list(lists, ranks, count, site, &own));
   AD_TRY(ad_new_bytes(sizeof *made + (size_t)count * sizeof *ranks, 1, (void **)&made));
   made->lists = lists;
   made->count = count;
@@ -104,7 +105,7 @@ ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, con
 /* ---- releasing lists of ranks ---- */
 
 // Frees a list that is released and has no calls under way.
-static void end(ad_ranks *ranks) {
+static void release_ended(ad_ranks *ranks) {
   ad_lists *lists = ranks->lists;
   if (ranks->calls || !ranks->released) return;
   if (lists) {
@@ -112,7 +113,7 @@ static void end(ad_ranks *ranks) {
     while (*link != ranks) link = &(*link)->next;
     *link = ranks->next;
     ad_group_shape shape = ad_ranks_shape(ranks);
-    if (lists->engine->release) lists->engine->release(lists->world, &shape);
+    if (lists->backend->release) lists->backend->release(lists->world, &shape);
   }
   ad_release(ranks);
 }
@@ -120,14 +121,14 @@ static void end(ad_ranks *ranks) {
 void ad_ranks_release(ad_ranks *ranks) {
   if (!ranks) return;
   ranks->released = 1;
-  end(ranks);
+  release_ended(ranks);
 }
 
 void ad_ranks_hold(ad_ranks *ranks) { ranks->calls++; }
 
 void ad_ranks_let_go(ad_ranks *ranks) {
   ranks->calls--;
-  end(ranks);
+  release_ended(ranks);
 }
 
 void ad_lists_close(ad_lists *lists) {
@@ -135,7 +136,7 @@ void ad_lists_close(ad_lists *lists) {
     next = ranks->next;
     ranks->lists = NULL;
     ranks->calls = 0;
-    end(ranks);
+    release_ended(ranks);
   }
   ad_release(lists->counts);
 }

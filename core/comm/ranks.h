@@ -3,7 +3,7 @@
  * Members make their lists in the same order, so their identities agree. */
 #ifndef COMM_RANKS_H
 #define COMM_RANKS_H
-#include "comm/engine.h"
+#include "comm/backend.h"
 
 /* How many lists with the same hash this rank has made: an entry of an open-addressing hash table. */
 typedef struct ad_list_count {
@@ -12,7 +12,7 @@ typedef struct ad_list_count {
 
 /* The lists of one comm. */
 typedef struct ad_lists {
-  const ad_engine *engine;
+  const ad_backend *backend;
   void *world;
   int64_t rank, size;
   ad_ranks *first;

@@ -27,17 +27,17 @@ void ad_recorder_add(ad_recorder *recorder, const ad_call *call) {
   recorded->site[length] = 0;
 }
 
-static void print_line(FILE *stream, const ad_recorder *recorder, const ad_recorded *recorded, int under_way) {
+static void print_line(FILE *stream, const ad_recorder *recorder, const ad_recorded *recorded, int in_flight) {
   char words[512];
   ad_text text = ad_text_on(words, sizeof words);
   ad_signature_print(&text, &recorded->signature);
   ad_text_add(&text, " over ");
   ad_group_words(&text, recorded->axes, &recorded->shape);
   fprintf(stream, "#%" PRIu64 " %s at %s: %s, started %.6f s\n", recorded->number, words, recorded->site,
-          under_way ? "under way" : "done", 1e-9 * (double)(recorded->started - recorder->opened));
+          in_flight ? "under way" : "done", 1e-9 * (double)(recorded->started - recorder->opened));
 }
 
-ad_status ad_recorder_print(const ad_recorder *recorder, int (*under_way)(const void *context, uint64_t number),
+ad_status ad_recorder_print(const ad_recorder *recorder, int (*in_flight)(const void *context, uint64_t number),
                             const void *context, char **out) {
   ad_text_stream to;
   uint64_t last = 0;
@@ -46,7 +46,7 @@ ad_status ad_recorder_print(const ad_recorder *recorder, int (*under_way)(const 
     if (recorder->calls[i].number > last) last = recorder->calls[i].number;
   for (uint64_t number = last < AD_RECORDED_CALLS ? 1 : last - AD_RECORDED_CALLS + 1; number <= last; number++) {
     const ad_recorded *recorded = &recorder->calls[number % AD_RECORDED_CALLS];
-    if (recorded->number == number) print_line(to.file, recorder, recorded, under_way(context, number));
+    if (recorded->number == number) print_line(to.file, recorder, recorded, in_flight(context, number));
   }
   return ad_text_stream_close(&to, AD_OK, out);
 }

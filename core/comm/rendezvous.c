@@ -22,7 +22,7 @@ typedef struct beginning {
   int64_t token, ranks;
 } beginning;
 
-static ad_status put(const ad_rendezvous *by, const char *key, const void *value, size_t bytes) {
+static ad_status put_value(const ad_rendezvous *by, const char *key, const void *value, size_t bytes) {
   ad_status status = by->put(by->context, key, value, bytes);
   return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not put `%s`", key) : AD_OK;
 }
@@ -33,7 +33,7 @@ static ad_status get(const ad_rendezvous *by, const char *key, void *value, size
 }
 
 // Waits until rank `from` has put `key`, and gets its value.
-static ad_status take(const ad_rendezvous *by, const char *key, uint32_t from, void *value, size_t bytes) {
+static ad_status wait_for_value(const ad_rendezvous *by, const char *key, uint32_t from, void *value, size_t bytes) {
   ad_status status = by->wait(by->context, key, by->seconds);
   if (status) return ad_fail_in(status, "ad_comm_join: waiting for rank %" PRIu32 " (`%s`)", from, key);
   return get(by, key, value, bytes);
@@ -53,19 +53,19 @@ static ad_status collect(const ad_rendezvous_meeting *m, const void *own, size_t
   memcpy(all, own, bytes);
   for (uint32_t rank = 1; rank < m->meeting.ranks; rank++) {
     key_of_rank(m, rank, key);
-    AD_TRY(take(&m->by, key, rank, all + rank * bytes, bytes));
+    AD_TRY(wait_for_value(&m->by, key, rank, all + rank * bytes, bytes));
   }
   key_of_all(m, key);
-  return put(&m->by, key, all, m->meeting.ranks * bytes);
+  return put_value(&m->by, key, all, m->meeting.ranks * bytes);
 }
 
 // Every other rank: puts its own note and gets all of them from rank 0.
 static ad_status give(const ad_rendezvous_meeting *m, const void *own, size_t bytes, char *all) {
   char key[KEY_BYTES];
   key_of_rank(m, m->meeting.rank, key);
-  AD_TRY(put(&m->by, key, own, bytes));
+  AD_TRY(put_value(&m->by, key, own, bytes));
   key_of_all(m, key);
-  return take(&m->by, key, 0, all, m->meeting.ranks * bytes);
+  return wait_for_value(&m->by, key, 0, all, m->meeting.ranks * bytes);
 }
 
 static ad_status all_gather(void *context, const void *own, size_t bytes, void *all) {
@@ -80,7 +80,7 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
 static ad_status begin_world(ad_rendezvous_meeting *m, int64_t *tokens) {
   const beginning begun = {ad_token_bits(), m->meeting.ranks};
   m->token = begun.token;
-  AD_TRY(put(&m->by, world_key, &begun, sizeof begun));
+  AD_TRY(put_value(&m->by, world_key, &begun, sizeof begun));
   return collect(m, &begun.token, sizeof begun.token, (char *)tokens);
 }
 
@@ -90,12 +90,12 @@ static ad_status answer(ad_rendezvous_meeting *m, const beginning *begun, int64_
   if (begun->ranks != m->meeting.ranks || begun->token == m->token) return AD_OK;
   m->token = begun->token;
   key_of_rank(m, m->meeting.rank, key);
-  return put(&m->by, key, &own, sizeof own);
+  return put_value(&m->by, key, &own, sizeof own);
 }
 
 // Waits for at most a second for rank 0's answer. *is_in = 1: rank 0 has read `own`. An answer that an older world left
 // is there at once and has another token.
-static ad_status look(const ad_rendezvous_meeting *m, int64_t own, int64_t *tokens, int *is_in) {
+static ad_status look_for_members(const ad_rendezvous_meeting *m, int64_t own, int64_t *tokens, int *is_in) {
   char key[KEY_BYTES];
   int64_t began = ad_now();
   key_of_all(m, key);
@@ -123,9 +123,9 @@ static ad_status find_world(ad_rendezvous_meeting *m, int64_t *tokens) {
   beginning begun;
   int is_in = 0;
   while (1) {
-    AD_TRY(take(&m->by, world_key, 0, &begun, sizeof begun));
+    AD_TRY(wait_for_value(&m->by, world_key, 0, &begun, sizeof begun));
     AD_TRY(answer(m, &begun, own));
-    if (m->token) AD_TRY(look(m, own, tokens, &is_in));
+    if (m->token) AD_TRY(look_for_members(m, own, tokens, &is_in));
     if (is_in) return AD_OK;
     if (ad_now() > end) return fail_late(m, &begun);
     nanosleep(&pause, NULL);

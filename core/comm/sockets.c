@@ -110,7 +110,7 @@ static int is_own_user(int fd) {
 }
 
 // Says which ranks have not come.
-static ad_status say_missing(const ad_socket_meeting *m, int64_t seconds) {
+static ad_status report_missing(const ad_socket_meeting *m, int64_t seconds) {
   char words[256] = "";
   ad_text text = ad_text_on(words, sizeof words);
   uint32_t missing = 0;
@@ -124,13 +124,14 @@ static ad_status say_missing(const ad_socket_meeting *m, int64_t seconds) {
 
 // Takes the connection of a rank; closes one that comes from no rank.
 static ad_status take_rank(ad_socket_meeting *m, int fd) {
-  hello said;
-  if (!is_own_user(fd) || read_all(fd, &said, sizeof said, m->deadline) || said.magic != hello_magic) {
+  hello received;
+  if (!is_own_user(fd) || read_all(fd, &received, sizeof received, m->deadline) || received.magic != hello_magic) {
     close(fd);
     return AD_OK;
   }
-  if (said.ranks == m->meeting.ranks && said.rank && said.rank < said.ranks && m->peers[said.rank] < 0) {
-    m->peers[said.rank] = fd;
+  if (received.ranks == m->meeting.ranks && received.rank && received.rank < received.ranks &&
+      m->peers[received.rank] < 0) {
+    m->peers[received.rank] = fd;
     return AD_OK;
   }
   close(fd);
@@ -138,8 +139,8 @@ static ad_status take_rank(ad_socket_meeting *m, int fd) {
       AD_INVALID,
       "a process joins as rank %" PRIu32 " of %" PRIu32 ", but the world of %" PRIu32
       " ranks %s: the launcher must give each process its own rank, and all processes the same number of ranks",
-      said.rank, said.ranks, m->meeting.ranks,
-      said.ranks != m->meeting.ranks ? "has a different size" : "already has that rank");
+      received.rank, received.ranks, m->meeting.ranks,
+      received.ranks != m->meeting.ranks ? "has a different size" : "already has that rank");
 }
 
 // Rank 0: accepts connections until all other ranks have come.
@@ -149,7 +150,7 @@ static ad_status accept_all(ad_socket_meeting *m, int listener, int64_t seconds)
       rank++;
       continue;
     }
-    if (!is_ready(listener, POLLIN, m->deadline)) return say_missing(m, seconds);
+    if (!is_ready(listener, POLLIN, m->deadline)) return report_missing(m, seconds);
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0) AD_TRY(take_rank(m, fd));
   }

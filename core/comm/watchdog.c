@@ -28,7 +28,7 @@ struct ad_watched {
   double computed;        // seconds of processor time that the rank has used so far
   int64_t worked_at;      // when the rank was last seen to have computed, read or written
   int64_t waiting_since;  // when the rank was first seen in its present wait; 0: it does not wait
-  int is_said;            // 1: the line about this rank has been logged
+  int is_reported;        // 1: the line about this rank has been logged
 };
 
 ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) {
@@ -52,7 +52,7 @@ void ad_watchdog_close(ad_watchdog *dog) {
 /* ---- reading a process's state from /proc ---- */
 
 // Bytes that a process has read and written so far: a rank that writes a large checkpoint is at work.
-static uint64_t bytes_of(int pid) {
+static uint64_t process_bytes(int pid) {
   char path[64];
   uint64_t read = 0, written = 0;
   snprintf(path, sizeof path, "/proc/%d/io", pid);
@@ -126,7 +126,7 @@ static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, ui
     return;
   }
   ad_group_shape shape = ad_shm_entry_shape(dog->control, entry);
-  ad_told_call call = ad_shm_told_call(slot, &shape);
+  ad_reported_call call = ad_shm_reported_call(slot, &shape);
   ad_call_words(text, &call);
 }
 
@@ -200,7 +200,7 @@ static int is_absent(const ad_watchdog *dog, const shm_record *record) {
 }
 
 // Writes what is known of a rank; nothing if the rank has ended.
-static void describe(const ad_watchdog *dog, uint32_t rank, char words[WORDS_MAX]) {
+static void describe_rank(const ad_watchdog *dog, uint32_t rank, char words[WORDS_MAX]) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   uint32_t state = atomic_load(&record->state);
   ad_text text = ad_text_on(words, WORDS_MAX);
@@ -231,15 +231,15 @@ void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text) {
 /* ---- logging where ranks are ---- */
 
 // Logs one line for `rank` and all later ranks with the same words, and marks those as logged.
-static void say_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
+static void report_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
   char list[256], other[WORDS_MAX];
   ad_text ranks = ad_text_on(list, sizeof list);
   int count = 0;
   for (uint32_t i = rank + 1; i < dog->control->ranks; i++) {
-    describe(dog, i, other);
+    describe_rank(dog, i, other);
     if (strcmp(words, other) != 0) continue;
     ad_text_add(&ranks, "%s%u", count++ ? "," : "", i);
-    dog->ranks[i].is_said = 1;
+    dog->ranks[i].is_reported = 1;
   }
   ad_log(AD_LOG_WARNING, "  rank %u %s%s%s", rank, words,
          count > 1 ? "; the same holds for ranks "
@@ -249,15 +249,15 @@ static void say_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
 }
 
 // Logs what each rank does, ranks with the same words together, in at most LINES_MAX lines.
-static void say_all(const ad_watchdog *dog) {
+static void report_all(const ad_watchdog *dog) {
   char words[WORDS_MAX];
   int lines = 0;
-  for (uint32_t rank = 0; rank < dog->control->ranks; rank++) dog->ranks[rank].is_said = 0;
+  for (uint32_t rank = 0; rank < dog->control->ranks; rank++) dog->ranks[rank].is_reported = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks && lines < LINES_MAX; rank++) {
-    if (dog->ranks[rank].is_said) continue;
-    describe(dog, rank, words);
+    if (dog->ranks[rank].is_reported) continue;
+    describe_rank(dog, rank, words);
     if (!words[0]) continue;
-    say_like(dog, rank, words);
+    report_like(dog, rank, words);
     lines++;
   }
 }
@@ -293,27 +293,27 @@ static int the_others_work(const ad_watchdog *dog) {
 }
 
 // Logs where ranks are if one has waited long enough and the last log is old enough.
-static void say_when_due(ad_watchdog *dog, int64_t now) {
+static void report_when_due(ad_watchdog *dog, int64_t now) {
   int64_t waited = waiting_longest(dog, now), still = now - dog->moved_at;
   if (waited < still && still >= LONG_SECONDS * second && some_rank_is_stopped(dog)) waited = still;
   if (waited < LONG_SECONDS * second) {
-    dog->said_at = 0;
+    dog->reported_at = 0;
     return;
   }
   int works = the_others_work(dog);
-  if (works && (dog->said_at || waited < AGAIN_SECONDS * second)) return;
-  if (dog->said_at && now - dog->said_at < AGAIN_SECONDS * second) return;
-  dog->said_at = now;
+  if (works && (dog->reported_at || waited < AGAIN_SECONDS * second)) return;
+  if (dog->reported_at && now - dog->reported_at < AGAIN_SECONDS * second) return;
+  dog->reported_at = now;
   ad_log(AD_LOG_WARNING, "ranks wait for %d s already%s; which rank is where:", (int)(waited / second),
          works ? ", for ranks that compute" : "");
-  say_all(dog);
+  report_all(dog);
 }
 
 /* ---- looking at ranks again and again ---- */
 
 // A number that changes whenever the rank begins or ends a call, reads or writes.
 static uint64_t movement_of(shm_record *record) {
-  return atomic_load(&record->calls) + atomic_load(&record->epoch) + bytes_of(atomic_load(&record->pid));
+  return atomic_load(&record->calls) + atomic_load(&record->epoch) + process_bytes(atomic_load(&record->pid));
 }
 
 // Notes whether a rank has moved, or used processor time, since the last look.
@@ -344,9 +344,9 @@ static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
 
 // Forgets what was seen before a time in which this watchdog did not look: the watcher was stopped, did not wait, or
 // another rank watched.
-static void forget(ad_watchdog *dog, int64_t now) {
+static void restart_clocks(ad_watchdog *dog, int64_t now) {
   dog->moved_at = now;
-  dog->said_at = 0;
+  dog->reported_at = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) dog->ranks[rank].waiting_since = 0;
 }
 
@@ -368,20 +368,20 @@ void ad_watchdog_look(ad_watchdog *dog) {
   int64_t now = ad_now();
   if (now - dog->looked_at < second || another_watches(dog)) return;
   int blind = now - dog->looked_at > BLIND_SECONDS * second;
-  if (blind) forget(dog, now);
+  if (blind) restart_clocks(dog, now);
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) {
     if (!blind) look_at_work(dog, rank, now);
     look_at_wait(dog, rank, now);
   }
   dog->looked_at = now;
-  if (!atomic_load(&dog->control->failed)) say_when_due(dog, now);
+  if (!atomic_load(&dog->control->failed)) report_when_due(dog, now);
 }
 
 /* ---- whom one rank waits for ---- */
 
 // 1: the rank with `record` waits for `other`, which has not made the call, or is the other side of the transfer. Of a
 // rank that only tests its calls nothing is known but that it needs one of those that wait for nothing.
-static int lacks(const ad_watchdog *dog, shm_record *record, uint32_t other) {
+static int is_missing(const ad_watchdog *dog, shm_record *record, uint32_t other) {
   uint64_t peer = atomic_load(&record->waits_peer), sequence = atomic_load(&record->waits_sequence);
   if (!(atomic_load(&record->epoch) & 1)) return !is_waiting(dog, &ad_shm_records(dog->control)[other]);
   if (peer) return peer == SHM_ANY_RANK || peer == (uint64_t)other + 1;
@@ -393,7 +393,7 @@ static int lacks(const ad_watchdog *dog, shm_record *record, uint32_t other) {
          atomic_load(&slot_of(dog, entry, member, sequence)->published) < sequence + 1;
 }
 
-void ad_watchdog_lacking(shm_control *control, uint32_t waiting, ad_text *text) {
+void ad_watchdog_missing(shm_control *control, uint32_t waiting, ad_text *text) {
   ad_watched nothing_seen[SHM_RANKS_MAX] = {0};
   const ad_watchdog dog = {.control = control, .watcher = waiting, .ranks = nothing_seen, .looked_at = ad_now()};
   char words[WORDS_MAX];
@@ -401,8 +401,8 @@ void ad_watchdog_lacking(shm_control *control, uint32_t waiting, ad_text *text) 
   for (uint32_t rank = 0; rank < control->ranks; rank++) {
     shm_record *record = &ad_shm_records(control)[rank];
     if (rank == waiting || atomic_load(&record->state) != SHM_JOINED) continue;
-    if (!is_stopped(atomic_load(&record->pid)) && !lacks(&dog, &ad_shm_records(control)[waiting], rank)) continue;
-    describe(&dog, rank, words);
+    if (!is_stopped(atomic_load(&record->pid)) && !is_missing(&dog, &ad_shm_records(control)[waiting], rank)) continue;
+    describe_rank(&dog, rank, words);
     ad_text_list(text, &count, "", "rank %u %s", rank, words);
   }
 }

@@ -9,11 +9,11 @@ typedef struct ad_watched ad_watched;  // what the watchdog knows of one rank
 
 typedef struct ad_watchdog {
   shm_control *control;
-  int64_t watcher;    // the rank that watches; -1: the launcher
-  ad_watched *ranks;  // owned
-  int64_t looked_at;  // when the watchdog last looked; this time and the next two are in nanoseconds of ad_now()
-  int64_t moved_at;   // when it last saw a rank move: begin or end a collective, read or write a file
-  int64_t said_at;    // when it last logged that ranks do not move; 0: it did not
+  int64_t watcher;      // the rank that watches; -1: the launcher
+  ad_watched *ranks;    // owned
+  int64_t looked_at;    // when the watchdog last looked; this time and the next two are in nanoseconds of ad_now()
+  int64_t moved_at;     // when it last saw a rank move: begin or end a collective, read or write a file
+  int64_t reported_at;  // when it last logged that ranks do not move; 0: it did not
 } ad_watchdog;
 
 ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) AD_CHECKED;
@@ -27,6 +27,6 @@ void ad_watchdog_look(ad_watchdog *dog);
 void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text);
 /* Adds where the ranks are that rank `waiting` waits for, and those that are stopped: "rank 1 (process 4711) is stopped;
  * ...; its last collective: ..."; nothing if there are none. Only reads the file: any thread of the rank may call it. */
-void ad_watchdog_lacking(shm_control *control, uint32_t waiting, ad_text *text);
+void ad_watchdog_missing(shm_control *control, uint32_t waiting, ad_text *text);
 
 #endif

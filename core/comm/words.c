@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-void ad_call_words(ad_text *text, const ad_told_call *call) {
+void ad_call_words(ad_text *text, const ad_reported_call *call) {
   ad_signature_print(text, call->signature);
   ad_text_add(text, " over ");
   ad_group_words(text, call->axes, call->shape);
@@ -18,39 +18,41 @@ static void begin_mismatch(ad_text *text, uint64_t sequence) {
   ad_text_add(text, "collectives do not match: call %" PRIu64 " of the group", sequence + 1);
 }
 
-static int is_alike(const ad_told_call *a, const ad_told_call *b) {
+static int is_same(const ad_reported_call *a, const ad_reported_call *b) {
   return a->signature && b->signature && ad_signature_equal(a->signature, b->signature);
 }
 
 // Adds "; rank 1 calls " or "; ranks 1,2 call ": all ranks that told the same call as `member`. Adds nothing and
 // returns 0 if an earlier member has the same call, since that one's ranks are in the text already.
-static int add_ranks_like(ad_text *text, const ad_told_call *told, uint32_t members, uint32_t member) {
+static int add_ranks_like(ad_text *text, const ad_reported_call *reported, uint32_t members, uint32_t member) {
   for (uint32_t i = 0; i < member; i++)
-    if (is_alike(&told[i], &told[member])) return 0;
+    if (is_same(&reported[i], &reported[member])) return 0;
   char list[256];
   ad_text ranks = ad_text_on(list, sizeof list);
   int count = 0;
   for (uint32_t i = member; i < members; i++) {
-    if (!is_alike(&told[i], &told[member])) continue;
-    ad_text_add(&ranks, "%s%" PRId64, count++ ? "," : "", ad_shape_rank(told[member].shape, i));
+    if (!is_same(&reported[i], &reported[member])) continue;
+    ad_text_add(&ranks, "%s%" PRId64, count++ ? "," : "", ad_shape_rank(reported[member].shape, i));
   }
   ad_text_add(text, count == 1 ? "; rank %s calls " : "; ranks %s call ", list);
   return 1;
 }
 
-void ad_mismatch_words(ad_text *text, uint64_t sequence, const ad_told_call *told, uint32_t members, uint32_t own) {
+void ad_mismatch_words(ad_text *text, uint64_t sequence, const ad_reported_call *reported, uint32_t members,
+                       uint32_t own) {
   begin_mismatch(text, sequence);
   ad_text_add(text, " ");
-  ad_group_words(text, told[own].axes, told[own].shape);
+  ad_group_words(text, reported[own].axes, reported[own].shape);
   for (uint32_t i = 0; i < members; i++) {
-    if (!told[i].signature || !add_ranks_like(text, told, members, i)) continue;
-    ad_call_words(text, &told[i]);
-    ad_text_add(text, " (its call #%" PRIu64 ")", told[i].number);
+    if (!reported[i].signature || !add_ranks_like(text, reported, members, i)) continue;
+    ad_call_words(text, &reported[i]);
+    ad_text_add(text, " (its call #%" PRIu64 ")", reported[i].number);
   }
   ad_text_add(text, "; all ranks of a group must make the same calls in the same order");
 }
 
-void ad_block_words(ad_text *text, uint64_t sequence, const ad_told_block *sent, const ad_told_block *received) {
+void ad_block_words(ad_text *text, uint64_t sequence, const ad_reported_block *sent,
+                    const ad_reported_block *received) {
   begin_mismatch(text, sequence);
   ad_text_add(text, ": rank %" PRId64 " sends %" PRIu64 " elements to rank %" PRId64 " in ", sent->rank, sent->elements,
               received->rank);
@@ -59,7 +61,7 @@ void ad_block_words(ad_text *text, uint64_t sequence, const ad_told_block *sent,
   ad_call_words(text, &received->call);
 }
 
-static void add_message(ad_text *text, const ad_told_message *message) {
+static void add_message(ad_text *text, const ad_reported_message *message) {
   if (message->exists)
     ad_text_add(text, "%" PRIu64 " %s", message->bytes / ad_dtype_size(message->dtype), ad_dtype_name(message->dtype));
   else
@@ -68,7 +70,7 @@ static void add_message(ad_text *text, const ad_told_message *message) {
 }
 
 void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_group_shape *shape, uint32_t n,
-                      const ad_told_message *sent, const ad_told_message *received) {
+                      const ad_reported_message *sent, const ad_reported_message *received) {
   begin_mismatch(text, sequence);
   ad_text_add(text, ": exchange over ");
   ad_group_words(text, axes, shape);
@@ -79,8 +81,8 @@ void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_g
   add_message(text, received);
 }
 
-void ad_transfer_words(ad_text *text, const ad_told_call *of, const ad_told_message *sent,
-                       const ad_told_message *received) {
+void ad_transfer_words(ad_text *text, const ad_reported_call *of, const ad_reported_message *sent,
+                       const ad_reported_message *received) {
   ad_text_add(text, "messages do not match: from rank %" PRId64 " to rank %" PRId64 " under tag %" PRId64 " over ",
               sent->rank, received->rank, ad_signature_tag(of->signature));
   ad_group_words(text, of->axes, of->shape);
@@ -92,7 +94,7 @@ void ad_transfer_words(ad_text *text, const ad_told_call *of, const ad_told_mess
 
 /* ---- errors about waits that do not end ---- */
 
-void ad_transfer_wait_words(ad_text *text, const ad_told_call *call) {
+void ad_transfer_wait_words(ad_text *text, const ad_reported_call *call) {
   int peer = ad_signature_peer(call->signature);
   int64_t tag = ad_signature_tag(call->signature);
   if ((int)ad_signature_op(call->signature) == AD_OP_SEND)
@@ -104,7 +106,7 @@ void ad_transfer_wait_words(ad_text *text, const ad_told_call *call) {
   ad_call_words(text, call);
 }
 
-void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_told_call *call) {
+void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_reported_call *call) {
   ad_text_add(text, "rank %u waits for rank %u in call %" PRIu64 " of its group: ", rank, peer, sequence + 1);
   ad_call_words(text, call);
 }
@@ -122,13 +124,14 @@ void ad_leaving_words(ad_text *text, uint32_t rank, int exit_status) {
 }
 
 void ad_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting, uint64_t sequence,
-                   const ad_told_call *call) {
+                   const ad_reported_call *call) {
   ad_leaving_words(text, rank, exit_status);
   ad_text_add(text, " while rank %u waits for it in call %" PRIu64 " of its group: ", waiting, sequence + 1);
   ad_call_words(text, call);
 }
 
-void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting, const ad_told_call *call) {
+void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting,
+                            const ad_reported_call *call) {
   ad_leaving_words(text, rank, exit_status);
   ad_text_add(text, " while rank %u waits for ", waiting);
   ad_transfer_wait_words(text, call);

@@ -17,7 +17,7 @@ typedef struct run_input {
   char **program;
 } run_input;
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   run_input *input = state->input;
   switch (key) {
     case 'n':
@@ -37,7 +37,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp run_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "-- PROGRAM [ARGUMENT...]",
     .doc =
         "Starts N ranks of a program on this machine; in each, ad_comm_open joins them."
@@ -48,7 +48,7 @@ static const struct argp run_argp = {
 };
 
 /* Warns of processes that never joined: a program that runs alone on each rank should not do so unnoticed. */
-static void tell_alone(const run_input *input, const ad_launch_result *result) {
+static void report_alone(const run_input *input, const ad_launch_result *result) {
   if (result->joined == input->ranks) return;
   char program[CLI_MESSAGE];
   fprintf(stderr,
@@ -65,7 +65,7 @@ static int run_run(int argc, char **argv) {
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
   ad_launch_result result = {.size = sizeof result};
   ad_status status = ad_launch(&launch, &result);
-  if (!status) return tell_alone(&input, &result), CLI_HOLDS;
+  if (!status) return report_alone(&input, &result), CLI_HOLDS;
   int exit_status = ad_cli_failed(status);
   return status == AD_SYSTEM && result.exit_status == NOT_RUN ? CLI_WRONG_CALL : exit_status;
 }

@@ -204,7 +204,7 @@ static error_t parse_flag(schedule_input *input, int key) {
   }
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   schedule_input *input = state->input;
   switch (key) {
     case KEY_COST:
@@ -226,7 +226,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp schedule_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "check FILE\nmake SCHEDULE",
     .doc =
         "check says whether a pipeline's table of actions is right, addend's or one that torch.distributed.pipelining "
@@ -285,7 +285,7 @@ static ad_status make_answer(const schedule_input *input, const ad_table *table,
   return ad_table_text(table, &input->options, style, columns(), holds, out);
 }
 
-static int draw(const schedule_input *input, const ad_table *table) {
+static int draw_schedule(const schedule_input *input, const ad_table *table) {
   char made[256];
   snprintf(made, sizeof made, "%s, %d stage%s, %d microbatch%s", input->name, input->shape.stages,
            input->shape.stages == 1 ? "" : "s", input->shape.microbatches, input->shape.microbatches == 1 ? "" : "es");
@@ -293,7 +293,7 @@ static int draw(const schedule_input *input, const ad_table *table) {
   return status ? ad_cli_failed(status) : CLI_HOLDS;
 }
 
-static void say_undrawn(const char *path) {
+static void report_undrawn(const char *path) {
   char printable[CLI_MESSAGE];
   fprintf(stderr, "addend: %s was not written: the table is wrong, so its actions have no times to draw\n",
           ad_printable(path, printable, sizeof printable));
@@ -305,8 +305,8 @@ static int answer(const schedule_input *input, const ad_table *table) {
   int holds;
   ad_status status = make_answer(input, table, &holds, &text);
   if (status) return ad_cli_failed(status);
-  int failed = input->picture && holds ? draw(input, table) : CLI_HOLDS;
-  if (input->picture && !holds) say_undrawn(input->picture);
+  int failed = input->picture && holds ? draw_schedule(input, table) : CLI_HOLDS;
+  if (input->picture && !holds) report_undrawn(input->picture);
   int unprinted = ad_cli_print(text);
   free(text);
   if (failed || unprinted) return failed ? failed : unprinted;

@@ -20,12 +20,12 @@ typedef struct sides {
   ad_array made, read, made_gradient, read_gradient;
 } sides;
 
-static ad_status create(ad_comm *comm, ad_array *array) {
+static ad_status create_array(ad_comm *comm, ad_array *array) {
   return ad_array_create(comm, AD_F64, &array->shape, &array->layout, array);
 }
 
 /* Makes the bridge and its four arrays. `images` is the layout of the encoder's output on the encoder's mesh. */
-static ad_status join(ad_comm *comm, const char *images, sides *s) {
+static ad_status create_sides(ad_comm *comm, const char *images, sides *s) {
   ad_layout from, to;
   ad_shape shape = {3, {BATCH, SEQ, WIDTH}};
   AD_TRY(ad_mesh_create("dp=4 tp=2", &s->encoder));
@@ -35,10 +35,10 @@ static ad_status join(ad_comm *comm, const char *images, sides *s) {
   AD_TRY(ad_bridge_create(comm, &from, &to, NULL, &s->bridge));
   AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_FORWARD, &s->made, &s->read));
   AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_BACKWARD, &s->made_gradient, &s->read_gradient));
-  AD_TRY(create(comm, &s->made));
-  AD_TRY(create(comm, &s->read));
-  AD_TRY(create(comm, &s->made_gradient));
-  return create(comm, &s->read_gradient);
+  AD_TRY(create_array(comm, &s->made));
+  AD_TRY(create_array(comm, &s->read));
+  AD_TRY(create_array(comm, &s->made_gradient));
+  return create_array(comm, &s->read_gradient);
 }
 
 static void part(sides *s) {
@@ -54,7 +54,7 @@ static int64_t first_of(const ad_array *array, int64_t rank) {
   return rows.first * SEQ * WIDTH;
 }
 
-static void fill(ad_array *array, int64_t rank, double (*value)(int64_t i)) {
+static void fill_array(ad_array *array, int64_t rank, double (*value)(int64_t i)) {
   int64_t first = first_of(array, rank);
   for (size_t i = 0; i < ad_array_numel(array); i++) ((double *)array->data)[i] = value(first + (int64_t)i);
 }
@@ -77,11 +77,11 @@ static double worst_of(const ad_array *array, int64_t rank, double (*wanted)(int
 
 static ad_status there_and_back(ad_comm *comm, sides *s, double *worst) {
   int64_t rank = ad_comm_rank(comm);
-  AD_TRY(join(comm, "dp=S0 tp=I", s));
-  fill(&s->made, rank, image);
+  AD_TRY(create_sides(comm, "dp=S0 tp=I", s));
+  fill_array(&s->made, rank, image);
   AD_TRY(ad_bridge_forward(s->bridge, &s->made, &s->read));
   *worst = worst_of(&s->read, rank, image);
-  fill(&s->read_gradient, rank, gradient);
+  fill_array(&s->read_gradient, rank, gradient);
   keep_own_positions(s, rank);
   // Images are R on cp, so their gradient is P there, a pending sum: the bridge itself adds it up over cp.
   AD_TRY(ad_bridge_backward(s->bridge, &s->read_gradient, &s->made_gradient));
@@ -107,7 +107,7 @@ int main(void) {
   sides s = {0};
   ad_comm *dry;  // engine dry moves no data: checking types needs no other rank
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
-  if (join(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;  // the mistake: R on tp counts each copy's gradient
+  if (create_sides(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;  // the mistake: R on tp counts each copy's gradient
   printf("refused: %s\n", ad_last_error());
   part(&s);
   ad_comm_close(dry);

@@ -22,7 +22,7 @@ typedef struct values {
   ad_array result;   /* [1]  dp_shard=S0 dp_replicate=R: this rank's shard, summed over all ranks */
 } values;
 
-static ad_status make(ad_comm *comm, const ad_mesh *mesh, values *v) {
+static ad_status make_values(ad_comm *comm, const ad_mesh *mesh, values *v) {
   ad_shape shape = {1, {ELEMENTS}};
   ad_layout pending, partial, result;
   AD_TRY(ad_layout_parse(mesh, "dp_replicate=P dp_shard=P", &pending));
@@ -61,7 +61,7 @@ static ad_status reduce_then_accumulate(ad_comm *comm, values *first, values *se
 }
 
 /* Prints the result, the refusal, and what unchecked wrong orders would give. */
-static void tell(const values *second, const char *refusal) {
+static void print_results(const values *second, const char *refusal) {
   double found = *(const double *)second->result.data, right = sum_of(0, RANKS, 0) + sum_of(0, RANKS, 1);
   double first = sum_of(0, SHARDS, 0);  // the first microbatch's sum over the shard group of rank 0
   printf("accumulate, then all-reduce: %g; the sum of all %d addends is %g: %s\n", found, 2 * RANKS, right,
@@ -74,15 +74,15 @@ static void tell(const values *second, const char *refusal) {
          REPLICAS);
 }
 
-static ad_status run(ad_comm *comm, const ad_mesh *mesh, values *first, values *second) {
-  AD_TRY(make(comm, mesh, first));
-  AD_TRY(make(comm, mesh, second));
+static ad_status run_orders(ad_comm *comm, const ad_mesh *mesh, values *first, values *second) {
+  AD_TRY(make_values(comm, mesh, first));
+  AD_TRY(make_values(comm, mesh, second));
   ad_status refused = reduce_then_accumulate(comm, first, second);
   if (refused != AD_TYPE) return refused ? refused : AD_INVALID;
   char refusal[512];
   snprintf(refusal, sizeof refusal, "%s", ad_last_error());
   AD_TRY(accumulate_then_reduce(comm, first, second));
-  if (ad_comm_rank(comm) == 0) tell(second, refusal);
+  if (ad_comm_rank(comm) == 0) print_results(second, refusal);
   double right = sum_of(0, RANKS, 0) + sum_of(0, RANKS, 1);
   return *(const double *)second->result.data == right ? AD_OK : AD_INVALID;
 }
@@ -94,7 +94,7 @@ static int rank_main(ad_comm *comm, void *context) {
   if (ad_comm_size(comm) != RANKS)
     return fprintf(stderr, "this example needs %d ranks, and was started on %d\n", RANKS, (int)ad_comm_size(comm)), 1;
   if (ad_mesh_create("dp_replicate=4 dp_shard=8", &mesh)) return 1;
-  ad_status status = run(comm, mesh, &first, &second);
+  ad_status status = run_orders(comm, mesh, &first, &second);
   if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   ad_mesh_destroy(mesh);
   return status != AD_OK;

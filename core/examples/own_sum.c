@@ -79,7 +79,7 @@ static ad_status step(ad_comm *comm, ad_reducer *reducer, const program *p) {
 
 static int on_each_rank(ad_comm *comm, void *context) {
   ad_reducer *reducer = NULL;
-  ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
+  ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .policy = {.param = AD_F64}};
   w.layout = w.storage = ad_layout_all(ad_comm_mesh(comm), AD_R);
   ad_status status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
   if (!status) status = step(comm, reducer, context);

@@ -41,9 +41,9 @@ static ad_status train(ad_comm *comm, ad_reducer *reducer) {
 static int on_each_rank(ad_comm *comm, void *context) {
   ad_reducer *reducer = NULL;
   // w is replicated (R), so its gradient is a pending sum (P): the reducer derives the all-reduce from that.
-  ad_layout whole = ad_layout_all(ad_comm_mesh(comm), AD_R);
-  ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .layout = whole, .storage = whole};
-  w.contract.param = AD_F64;
+  ad_layout full = ad_layout_all(ad_comm_mesh(comm), AD_R);
+  ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .layout = full, .storage = full};
+  w.policy.param = AD_F64;
   ad_status status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
   if (!status) status = train(comm, reducer);
   if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());

@@ -14,7 +14,7 @@ static void skip_space(ad_cursor *cursor) {
 }
 
 /* Steps over white space and then over `text`; 0 if something else is there. */
-static int take(ad_cursor *cursor, const char *text) {
+static int skip_text(ad_cursor *cursor, const char *text) {
   size_t length = strlen(text);
   skip_space(cursor);
   if ((size_t)(cursor->end - cursor->at) < length || memcmp(cursor->at, text, length) != 0) return 0;
@@ -44,7 +44,7 @@ static int take_string(ad_cursor *cursor, const char **out, size_t *length) {
 }
 
 /* The pair of `text` with the same key; NULL: there is none. */
-static const ad_header_pair *find(const ad_header_text *text, const ad_header_pair *key) {
+static const ad_header_pair *find_pair(const ad_header_text *text, const ad_header_pair *key) {
   for (size_t i = 0; text && i < text->count; i++)
     if (text->pairs[i].key_length == key->key_length && !memcmp(text->pairs[i].key, key->key, key->key_length))
       return &text->pairs[i];
@@ -64,11 +64,13 @@ static int take_same(ad_cursor *cursor, const ad_header_pair *same, ad_header_pa
 }
 
 /* Parses a JSON string; NULL: it is no JSON. */
-static json_t *parse(const char *string, size_t length) { return json_loadb(string, length, JSON_DECODE_ANY, NULL); }
+static json_t *parse_json_string(const char *string, size_t length) {
+  return json_loadb(string, length, JSON_DECODE_ANY, NULL);
+}
 
 /* The parsed value of a pair; borrowed. */
-static json_t *value_of(const ad_header_text *text, const ad_header_pair *pair) {
-  json_t *key = parse(pair->key, pair->key_length);
+static json_t *pair_value(const ad_header_text *text, const ad_header_pair *pair) {
+  json_t *key = parse_json_string(pair->key, pair->key_length);
   json_t *value = json_object_get(text->metadata, json_string_value(key));
   json_decref(key);
   return value;
@@ -76,7 +78,7 @@ static json_t *value_of(const ad_header_text *text, const ad_header_pair *pair) 
 
 /* Adds a pair to `metadata`. 0: the value (NULL) or the key is no text, or the key was there already. */
 static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value) {
-  json_t *key = parse(pair->key, pair->key_length);
+  json_t *key = parse_json_string(pair->key, pair->key_length);
   int added = key && value && !json_object_get(metadata, json_string_value(key)) &&
               !json_object_set(metadata, json_string_value(key), value);
   json_decref(key);
@@ -86,13 +88,13 @@ static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value
 /* Steps over a pair of key and value. `like`: a header whose parsed values are reused if they are the same, or NULL.
  * `metadata`: gets the value, or NULL. */
 static int take_pair(ad_cursor *cursor, const ad_header_text *like, json_t *metadata, ad_header_pair *pair) {
-  if (!take_string(cursor, &pair->key, &pair->key_length) || !take(cursor, ":")) return 0;
+  if (!take_string(cursor, &pair->key, &pair->key_length) || !skip_text(cursor, ":")) return 0;
   skip_space(cursor);
-  const ad_header_pair *same = find(like, pair);
+  const ad_header_pair *same = find_pair(like, pair);
   int is_same = take_same(cursor, same, pair);
   if (!is_same && !take_string(cursor, &pair->value, &pair->value_length)) return 0;
   if (!metadata) return 1;
-  json_t *value = is_same ? json_incref(value_of(like, same)) : parse(pair->value, pair->value_length);
+  json_t *value = is_same ? json_incref(pair_value(like, same)) : parse_json_string(pair->value, pair->value_length);
   int added = add_value(metadata, pair, value);
   json_decref(value);
   return added;
@@ -100,15 +102,17 @@ static int take_pair(ad_cursor *cursor, const ad_header_text *like, json_t *meta
 
 /* Steps over the metadata and fills out's pairs and rest; 0 if the header does not begin with them. */
 static int take_pairs(ad_cursor *cursor, const ad_header_text *like, ad_header_text *out) {
-  if (!take(cursor, "{") || !take(cursor, "\"__metadata__\"") || !take(cursor, ":") || !take(cursor, "{")) return 0;
+  if (!skip_text(cursor, "{") || !skip_text(cursor, "\"__metadata__\"") || !skip_text(cursor, ":") ||
+      !skip_text(cursor, "{"))
+    return 0;
   do {
     skip_space(cursor);
     if (out->count == AD_HEADER_PAIRS || !take_pair(cursor, like, out->metadata, &out->pairs[out->count])) return 0;
     out->count++;
-  } while (take(cursor, ","));
+  } while (skip_text(cursor, ","));
   out->rest = cursor->at;
   out->rest_length = (size_t)(cursor->end - cursor->at);
-  return take(cursor, "}");
+  return skip_text(cursor, "}");
 }
 
 /* The length without the spaces at the end. Writers fill headers with spaces up to a multiple of some bytes, and how

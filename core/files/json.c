@@ -22,7 +22,7 @@ ad_status ad_json_parse(const char *text, size_t size, size_t flags, json_t **ou
 }
 
 /* Parses the text of a file, which must be a JSON object. */
-static ad_status parse(const char *path, const char *text, int64_t size, json_t **out) {
+static ad_status parse_object(const char *path, const char *text, int64_t size, json_t **out) {
   json_error_t error;
   json_t *document;
   AD_TRY(ad_json_parse(text, (size_t)size, 0, &document, &error));
@@ -39,7 +39,7 @@ ad_status ad_json_read(const char *path, json_t **out) {
   char *text;
   int64_t size;
   AD_TRY(ad_file_read(path, DOCUMENT_BYTES_MAX, &text, &size));
-  ad_status status = parse(path, text, size, out);
+  ad_status status = parse_object(path, text, size, out);
   ad_release(text);
   return status;
 }

@@ -32,7 +32,7 @@ static void write_holder(int file) {
   if (!ftruncate(file, 0) && pwrite(file, holder, (size_t)length, 0) < 0) errno = 0;
 }
 
-static ad_status say_who_holds(int file, const char *folder) {
+static ad_status report_who_holds(int file, const char *folder) {
   char holder[HOLDER_SIZE] = "";
   ssize_t length = pread(file, holder, sizeof holder - 1, 0);
   holder[length < 0 ? 0 : length] = 0;
@@ -46,7 +46,7 @@ static ad_status say_who_holds(int file, const char *folder) {
 static ad_status lock_file(int file, const char *folder, int *out) {
   int reason = try_to_lock(file);
   if (reason == EWOULDBLOCK) {
-    ad_status status = say_who_holds(file, folder);
+    ad_status status = report_who_holds(file, folder);
     close(file);
     return status;
   }
@@ -61,7 +61,7 @@ static ad_status lock_file(int file, const char *folder, int *out) {
   return AD_OK;
 }
 
-static ad_status say_why_not(const char *path) {
+static ad_status report_why_not(const char *path) {
   if (errno == ELOOP) return ad_fail(AD_IO, "%s: is a symbolic link, which is not followed: remove it", path);
   return ad_fail(AD_IO, "%s: cannot be opened: %s", path, strerror(errno));
 }
@@ -71,7 +71,7 @@ ad_status ad_lock_take(const char *folder, int *out) {
   *out = AD_LOCK_NONE;
   AD_TRY(ad_path_in(folder, ".lock", &path));
   int file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
-  ad_status status = file < 0 ? say_why_not(path) : AD_OK;
+  ad_status status = file < 0 ? report_why_not(path) : AD_OK;
   ad_release(path);
   return status ? status : lock_file(file, folder, out);
 }

@@ -18,7 +18,7 @@ struct ad_safetensors_writer {
   size_t count, next;
 };
 
-static json_t *describe(const ad_safetensor *tensor, size_t begin, size_t end) {
+static json_t *describe_tensor(const ad_safetensor *tensor, size_t begin, size_t end) {
   json_t *shape = json_array();
   for (int dim = 0; dim < tensor->shape.ndim; dim++) json_array_append_new(shape, json_integer(tensor->shape.dim[dim]));
   return json_pack("{s:s, s:o, s:[I,I]}", "dtype", ad_safetensors_dtype_name(tensor->dtype), "shape", shape,
@@ -62,7 +62,7 @@ static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_
     sizes[i] = (size_t)ad_shape_numel(&tensor->shape) * ad_dtype_size(tensor->dtype);
     if (json_object_get(header, tensor->name))
       return ad_fail(AD_INVALID, "%s: two tensors have the name %s", path, tensor->name);
-    if (json_object_set_new(header, tensor->name, describe(tensor, end, end + sizes[i])))
+    if (json_object_set_new(header, tensor->name, describe_tensor(tensor, end, end + sizes[i])))
       return ad_fail(AD_INVALID, "%s: the tensor \"%s\" cannot be written: names must be UTF-8", path, tensor->name);
     if (sizes[i] > SIZE_MAX / 2 - end)
       return ad_fail(AD_INVALID, "%s: the tensors are larger than a file can be", path);

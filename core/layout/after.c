@@ -26,7 +26,7 @@ static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type 
 /* If a move undoes the cut of `axis`, no axis outside `axes` may cut the same dimension further inside. */
 static ad_status check_innermost(const ad_layout *layout, const char *site, ad_move move, ad_axes axes, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
-  ad_axes others = dim < 0 ? 0 : ad_layout_cutting(layout, dim) & ~axes;
+  ad_axes others = dim < 0 ? 0 : ad_layout_axes_sharding(layout, dim) & ~axes;
   char type[AD_TYPE_TEXT_MAX], inner_type[AD_TYPE_TEXT_MAX];
   for (int inner = 0; inner < AD_AXIS_COUNT; inner++) {
     if (!(others & AD_AXES(inner)) || layout->depth[inner] < layout->depth[axis]) continue;
@@ -43,7 +43,7 @@ static ad_status check_innermost(const ad_layout *layout, const char *site, ad_m
 static ad_status check_axis(const ad_layout *layout, const char *site, ad_move move, ad_axes axes, ad_axis axis,
                             ad_type to) {
   ad_type from = layout->type[axis];
-  int moves_nothing = ad_type_is_cut(from) && from == to;
+  int moves_nothing = ad_type_is_sharded(from) && from == to;
   if (!ad_transition_find(move, from, to) || moves_nothing) return no_entry(site, move, axis, from, to);
   return check_innermost(layout, site, move, axes, axis);
 }

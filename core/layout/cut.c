@@ -62,9 +62,9 @@ static span_list cut_again(const span_list *from, ad_type type, int64_t i, int64
 static span_list spans_of(const ad_layout *layout, int dim, int64_t n, int64_t rank) {
   span_list list = {0};
   append(&list, (ad_span){0, n});
-  int depth_count = __builtin_popcount(ad_layout_cutting(layout, dim));
+  int depth_count = __builtin_popcount(ad_layout_axes_sharding(layout, dim));
   for (int depth = 0; depth < depth_count; depth++) {
-    ad_axis axis = ad_layout_cut_at(layout, dim, depth);
+    ad_axis axis = ad_layout_sharded_at(layout, dim, depth);
     list = cut_again(&list, layout->type[axis], ad_mesh_position(layout->mesh, rank, axis),
                      ad_mesh_axis_size(layout->mesh, axis));
   }
@@ -87,14 +87,14 @@ static int64_t count_of(ad_type type, int64_t n, int64_t i, int64_t g) {
  * needed. */
 ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank) {
   ad_shape local = *shape;
-  ad_axes cuts = ad_layout_cut_axes(layout);
-  for (int depth = 0; cuts && depth < AD_AXIS_COUNT; depth++)
+  ad_axes sharded = ad_layout_sharded_axes(layout);
+  for (int depth = 0; sharded && depth < AD_AXIS_COUNT; depth++)
     for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-      if (!(cuts & AD_AXES(axis)) || layout->depth[axis] != depth) continue;
+      if (!(sharded & AD_AXES(axis)) || layout->depth[axis] != depth) continue;
       int64_t *n = &local.dim[ad_type_dim(layout->type[axis])];
       *n = count_of(layout->type[axis], *n, ad_mesh_position(layout->mesh, rank, (ad_axis)axis),
                     ad_mesh_axis_size(layout->mesh, (ad_axis)axis));
-      cuts &= ~AD_AXES(axis);
+      sharded &= ~AD_AXES(axis);
     }
   return local;
 }
@@ -118,8 +118,8 @@ static int find_nest(const ad_layout *layout, int64_t n, ad_axes axes, int64_t r
   const ad_mesh *mesh = layout->mesh;
   int64_t outer_stride = INT64_MAX;
   *out = (cut_nest){.rows = n, .ranks = 1};
-  for (int depth = 0; depth < __builtin_popcount(ad_layout_cutting(layout, 0)); depth++) {
-    ad_axis axis = ad_layout_cut_at(layout, 0, depth);
+  for (int depth = 0; depth < __builtin_popcount(ad_layout_axes_sharding(layout, 0)); depth++) {
+    ad_axis axis = ad_layout_sharded_at(layout, 0, depth);
     int64_t g = ad_mesh_axis_size(mesh, axis), stride = ad_mesh_stride(mesh, axis);
     int is_one = (axes & AD_AXES(axis)) != 0;
     if (g == 1) continue;
@@ -168,7 +168,7 @@ static int members_agree(const ad_layout *layout, int64_t n, const ad_group *gro
   return 1;
 }
 
-int ad_layout_is_cut_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows) {
+int ad_layout_is_sharded_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows) {
   cut_nest nest;
   if (find_nest(layout, n, axes, rank, &nest) && nest.rows == rows) return holders_agree(&nest);
   ad_group group = ad_mesh_group(layout->mesh, axes, rank);

@@ -28,14 +28,14 @@ ad_axes ad_layout_axes_of(const ad_layout *layout, ad_type type) {
   return axes;
 }
 
-ad_axes ad_layout_cutting(const ad_layout *layout, int dim) {
+ad_axes ad_layout_axes_sharding(const ad_layout *layout, int dim) {
   return ad_layout_axes_of(layout, AD_S(dim)) | ad_layout_axes_of(layout, AD_S_ZIGZAG(dim));
 }
 
-ad_axes ad_layout_cut_axes(const ad_layout *layout) {
+ad_axes ad_layout_sharded_axes(const ad_layout *layout) {
   ad_axes axes = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (layout->type[axis] > AD_P && ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
+    if (layout->type[axis] > AD_P && ad_type_is_sharded(layout->type[axis])) axes |= AD_AXES(axis);
   return axes;
 }
 
@@ -46,7 +46,7 @@ ad_axes ad_layout_same_axes(const ad_layout *layout) {
 /* Removes an axis from the nest of cuts to which it belongs; the cuts inside it move one step outwards. */
 static void leave_nest(ad_layout *layout, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
-  ad_axes nest = dim < 0 ? 0 : ad_layout_cutting(layout, dim);
+  ad_axes nest = dim < 0 ? 0 : ad_layout_axes_sharding(layout, dim);
   for (int other = 0; other < AD_AXIS_COUNT; other++)
     if ((nest & AD_AXES(other)) && layout->depth[other] > layout->depth[axis]) layout->depth[other]--;
   layout->type[axis] = AD_R;
@@ -58,14 +58,14 @@ void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type) {
     ad_axis axis = layout->mesh->order[i];
     if (!(axes & AD_AXES(axis)) || layout->type[axis] == type) continue;
     leave_nest(layout, axis);
-    if (ad_type_is_cut(type))
-      layout->depth[axis] = (uint8_t)__builtin_popcount(ad_layout_cutting(layout, ad_type_dim(type)));
+    if (ad_type_is_sharded(type))
+      layout->depth[axis] = (uint8_t)__builtin_popcount(ad_layout_axes_sharding(layout, ad_type_dim(type)));
     layout->type[axis] = type;
   }
 }
 
-ad_axis ad_layout_cut_at(const ad_layout *layout, int dim, int depth) {
-  ad_axes nest = ad_layout_cutting(layout, dim);
+ad_axis ad_layout_sharded_at(const ad_layout *layout, int dim, int depth) {
+  ad_axes nest = ad_layout_axes_sharding(layout, dim);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if ((nest & AD_AXES(axis)) && layout->depth[axis] == depth) return (ad_axis)axis;
   return AD_AXIS_COUNT;

@@ -4,15 +4,15 @@
 #include "addend/layout.h"
 #include "base/internal.h"
 
-AD_INTERNAL ad_axes ad_layout_cutting(const ad_layout *layout, int dim); /* the axes that cut dimension `dim` */
+AD_INTERNAL ad_axes ad_layout_axes_sharding(const ad_layout *layout, int dim); /* the axes that cut dimension `dim` */
 /* The axis that cuts dimension `dim` at `depth`; AD_AXIS_COUNT if there is none. */
-AD_INTERNAL ad_axis ad_layout_cut_at(const ad_layout *layout, int dim, int depth);
+AD_INTERNAL ad_axis ad_layout_sharded_at(const ad_layout *layout, int dim, int depth);
 /* The number of the chunk that contains element e, where chunk i of `chunks` is [floor(i*n/chunks),
  * floor((i+1)*n/chunks)). */
 AD_INTERNAL int64_t ad_cut_with(int64_t n, int64_t e, int64_t chunks);
 /* 1: the ranks of `rank`'s group over `axes` hold those parts of dimension 0 (whole size n) that a single cut of `rows`
  * rows over the group would give them: member i of g holds ad_cut(rows, i, g). Usually found without looking at each
  * rank. */
-int ad_layout_is_cut_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows);
+int ad_layout_is_sharded_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows);
 
 #endif

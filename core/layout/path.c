@@ -10,8 +10,8 @@
 static ad_move move_between(ad_type from, ad_type to) {
   int final = to == AD_R || to == AD_I;
   if (from == AD_P && final) return AD_MOVE_ALL_REDUCE;
-  if (from == AD_P && ad_type_is_cut(to)) return AD_MOVE_REDUCE_SCATTER;
-  if ((from == AD_R || from == AD_I) && ad_type_is_cut(to)) return AD_MOVE_CONVERT;
+  if (from == AD_P && ad_type_is_sharded(to)) return AD_MOVE_REDUCE_SCATTER;
+  if ((from == AD_R || from == AD_I) && ad_type_is_sharded(to)) return AD_MOVE_CONVERT;
   return AD_MOVE_COUNT;
 }
 
@@ -72,7 +72,7 @@ static path find_path(const ad_layout *gradient, const ad_layout *storage) {
   path p = {.reached = *gradient};
   for (int dim = 0; dim < AD_DIMS_MAX; dim++)
     for (int depth = 0; depth < AD_AXIS_COUNT; depth++) {
-      ad_axis axis = ad_layout_cut_at(storage, dim, depth);
+      ad_axis axis = ad_layout_sharded_at(storage, dim, depth);
       if (axis != AD_AXIS_COUNT) take_step(&p, axis, storage->type[axis]);
     }
   for (int final = AD_R; final <= AD_I; final++)

@@ -26,16 +26,16 @@ static int is_neutral(const operation *op, size_t operand, ad_axis axis) {
 }
 
 /* The letter along which an operand is cut on an axis; 0 if it is not cut. */
-static char cut_letter(const operation *op, size_t operand, ad_axis axis) {
+static char sharded_letter(const operation *op, size_t operand, ad_axis axis) {
   int dim = ad_type_dim(type_of(op, operand, axis));
   return dim < 0 ? 0 : ad_rule_operand(op->rule, operand).data[dim];
 }
 
 /* Describes an operand of a conflict, with the cut that would fit the other operand. */
 static ad_side side_of(const operation *op, size_t operand, size_t other, ad_axis axis) {
-  char letter = cut_letter(op, other, axis);
+  char letter = sharded_letter(op, other, axis);
   int dim = letter ? ad_letters_find(ad_rule_operand(op->rule, operand), letter) : -1;
-  ad_type like_other = dim < 0 ? AD_R : ad_type_cut_like(type_of(op, other, axis), dim);
+  ad_type like_other = dim < 0 ? AD_R : ad_type_sharded_like(type_of(op, other, axis), dim);
   return (ad_side){operand, type_of(op, operand, axis), like_other};
 }
 
@@ -56,9 +56,9 @@ static size_t find_type(const operation *op, ad_axis axis, ad_type type) {
 }
 
 /* The first operand that is cut on this axis; `count` if there is none. */
-static size_t find_cut(const operation *op, ad_axis axis) {
+static size_t find_sharded(const operation *op, ad_axis axis) {
   size_t i = 0;
-  while (i < op->count && !ad_type_is_cut(type_of(op, i, axis))) i++;
+  while (i < op->count && !ad_type_is_sharded(type_of(op, i, axis))) i++;
   return i;
 }
 
@@ -75,7 +75,7 @@ static ad_status meet_varying(const operation *op, ad_axis axis, size_t lead, ad
   for (size_t i = 0; i < op->count; i++) {
     ad_type type = type_of(op, i, axis);
     if (type == AD_P) return fail(op, AD_PARTIAL_WITH_VARYING, axis, lead, i);
-    if (ad_type_is_cut(type)) return fail(op, AD_VARYING_WITH_CUT, axis, lead, i);
+    if (ad_type_is_sharded(type)) return fail(op, AD_VARYING_WITH_SHARDED, axis, lead, i);
   }
   *out = AD_V;
   return AD_OK;
@@ -86,8 +86,8 @@ static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad
   if (op->rule->linearity == AD_NONLINEAR) return fail(op, AD_PARTIAL_NONLINEAR, axis, lead, lead);
   for (size_t i = 0; i < op->count; i++) {
     ad_type type = type_of(op, i, axis);
-    if (ad_type_is_cut(type)) return fail(op, AD_PARTIAL_WITH_CUT, axis, lead, i);
-    if (op->rule->linearity == AD_ADDITIVE && type != AD_P) return fail(op, AD_PARTIAL_PLUS_WHOLE, axis, lead, i);
+    if (ad_type_is_sharded(type)) return fail(op, AD_PARTIAL_WITH_SHARDED, axis, lead, i);
+    if (op->rule->linearity == AD_ADDITIVE && type != AD_P) return fail(op, AD_PARTIAL_PLUS_FULL, axis, lead, i);
     if (op->rule->linearity == AD_MULTILINEAR && type == AD_P && i != lead)
       return fail(op, AD_PARTIAL_TIMES_PARTIAL, axis, lead, i);
   }
@@ -96,35 +96,36 @@ static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad
 }
 
 /* Checks operand i against the cut operand `lead`. `kept`: the result has the dimension that is cut. */
-static ad_status meet_beside_cut(const operation *op, ad_axis axis, size_t lead, size_t i, int kept) {
-  char letter = cut_letter(op, lead, axis), own = cut_letter(op, i, axis);
+static ad_status meet_beside_sharded(const operation *op, ad_axis axis, size_t lead, size_t i, int kept) {
+  char letter = sharded_letter(op, lead, axis), own = sharded_letter(op, i, axis);
   ad_type lead_type = type_of(op, lead, axis), type = type_of(op, i, axis);
   if (own) {
     if (own != letter) return fail(op, AD_TWO_DIMENSIONS, axis, lead, i);
-    if (ad_type_is_zigzag(type) != ad_type_is_zigzag(lead_type)) return fail(op, AD_CUT_DIFFERENTLY, axis, lead, i);
-    if (op->operands[i]->depth[axis] != op->operands[lead]->depth[axis]) return fail(op, AD_CUT_ORDER, axis, lead, i);
+    if (ad_type_is_zigzag(type) != ad_type_is_zigzag(lead_type)) return fail(op, AD_SHARDED_DIFFERENTLY, axis, lead, i);
+    if (op->operands[i]->depth[axis] != op->operands[lead]->depth[axis])
+      return fail(op, AD_SHARDING_ORDER, axis, lead, i);
     return AD_OK;
   }
-  if (ad_letters_find(ad_rule_operand(op->rule, i), letter) >= 0) return fail(op, AD_CUT_AND_WHOLE, axis, lead, i);
-  if (op->rule->linearity == AD_ADDITIVE && !kept) return fail(op, AD_SUM_PLUS_WHOLE, axis, lead, i);
+  if (ad_letters_find(ad_rule_operand(op->rule, i), letter) >= 0) return fail(op, AD_SHARDED_AND_FULL, axis, lead, i);
+  if (op->rule->linearity == AD_ADDITIVE && !kept) return fail(op, AD_SUM_PLUS_FULL, axis, lead, i);
   return AD_OK;
 }
 
 /* 1: the rule says that this dimension must not be cut. */
-static int is_whole(const ad_rule *rule, char letter) {
-  for (const char *c = rule->whole ? rule->whole : ""; *c; c++)
+static int is_full(const ad_rule *rule, char letter) {
+  for (const char *c = rule->full ? rule->full : ""; *c; c++)
     if (*c == letter) return 1;
   return 0;
 }
 
 /* A cut operand meets the others: the result is cut, or P if the cut dimension is summed. */
-static ad_status meet_cut(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
-  char letter = cut_letter(op, lead, axis);
+static ad_status meet_sharded(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
+  char letter = sharded_letter(op, lead, axis);
   int dim = ad_letters_find(ad_rule_result(op->rule), letter);
-  if (is_whole(op->rule, letter)) return fail(op, AD_CUT_ALONG_WHOLE, axis, lead, lead);
+  if (is_full(op->rule, letter)) return fail(op, AD_SHARDED_ALONG_FULL, axis, lead, lead);
   for (size_t i = 0; i < op->count; i++)
-    if (i != lead) AD_TRY(meet_beside_cut(op, axis, lead, i, dim >= 0));
-  *out = dim >= 0 ? ad_type_cut_like(type_of(op, lead, axis), dim) : AD_P;
+    if (i != lead) AD_TRY(meet_beside_sharded(op, axis, lead, i, dim >= 0));
+  *out = dim >= 0 ? ad_type_sharded_like(type_of(op, lead, axis), dim) : AD_P;
   return AD_OK;
 }
 
@@ -149,9 +150,9 @@ static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
   if ((lead = find_type(op, axis, AD_I)) < op->count) return meet_invariant(op, axis, lead, type);
   if ((lead = find_type(op, axis, AD_V)) < op->count) return meet_varying(op, axis, lead, type);
   if ((lead = find_type(op, axis, AD_P)) < op->count) return meet_partial(op, axis, lead, type);
-  if ((lead = find_cut(op, axis)) < op->count) {
-    AD_TRY(meet_cut(op, axis, lead, type));
-    out->depth[axis] = ad_type_is_cut(*type) ? op->operands[lead]->depth[axis] : 0;
+  if ((lead = find_sharded(op, axis)) < op->count) {
+    AD_TRY(meet_sharded(op, axis, lead, type));
+    out->depth[axis] = ad_type_is_sharded(*type) ? op->operands[lead]->depth[axis] : 0;
     return AD_OK;
   }
   *type = meet_replicated(op, axis);

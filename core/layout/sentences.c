@@ -43,14 +43,14 @@ static repair repair_partial_with_varying(const ad_conflict *conflict) {
 
 /* If the other operand has the whole dimension on every rank, the cut operand is gathered, because a part is shorter;
  * otherwise it becomes V. */
-static repair repair_varying_with_cut(const ad_conflict *conflict) {
-  const ad_side *cut = side_of(conflict, AD_S(0)), *varying = other_side(conflict, cut);
-  return (repair){cut, ad_type_is_cut(varying->like_other) ? AD_R : AD_V};
+static repair repair_varying_with_sharded(const ad_conflict *conflict) {
+  const ad_side *sharded = side_of(conflict, AD_S(0)), *varying = other_side(conflict, sharded);
+  return (repair){sharded, ad_type_is_sharded(varying->like_other) ? AD_R : AD_V};
 }
 
-static repair repair_whole(const ad_conflict *conflict) {
-  const ad_side *whole = other_side(conflict, side_of(conflict, AD_S(0)));
-  return (repair){whole, whole->like_other};
+static repair repair_full(const ad_conflict *conflict) {
+  const ad_side *full = other_side(conflict, side_of(conflict, AD_S(0)));
+  return (repair){full, full->like_other};
 }
 
 /* The repair to suggest for a conflict. */
@@ -59,20 +59,20 @@ static repair repair_of(const ad_conflict *conflict) {
   switch (conflict->kind) {
     case AD_INVARIANT_MIXED:
       return repair_invariant(conflict);
-    case AD_PARTIAL_WITH_CUT:
+    case AD_PARTIAL_WITH_SHARDED:
       return (repair){side_of(conflict, AD_P), side_of(conflict, AD_P)->like_other};
     case AD_PARTIAL_WITH_VARYING:
       return repair_partial_with_varying(conflict);
-    case AD_VARYING_WITH_CUT:
-      return repair_varying_with_cut(conflict);
-    case AD_PARTIAL_PLUS_WHOLE:
+    case AD_VARYING_WITH_SHARDED:
+      return repair_varying_with_sharded(conflict);
+    case AD_PARTIAL_PLUS_FULL:
       return (repair){other_side(conflict, side_of(conflict, AD_P)), AD_P};
-    case AD_CUT_AND_WHOLE:
-      return repair_whole(conflict);
-    case AD_SUM_PLUS_WHOLE:
+    case AD_SHARDED_AND_FULL:
+      return repair_full(conflict);
+    case AD_SUM_PLUS_FULL:
       return (repair){side_of(conflict, AD_S(0)), AD_R};
     case AD_TWO_DIMENSIONS:
-    case AD_CUT_DIFFERENTLY:
+    case AD_SHARDED_DIFFERENTLY:
       return (repair){last, last->like_other};
     case AD_PARTIAL_TIMES_PARTIAL:
       return (repair){last, AD_R};
@@ -101,7 +101,7 @@ ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const 
     ad_text_add(&text, ", operand %zu is %s", conflict->side[1].operand + 1,
                 ad_type_print(conflict->side[1].type, type, sizeof type));
   ad_text_add(&text, "%s%s" AD_MAY_REPAIR, why[0] ? ": " : "", why);
-  if (conflict->kind == AD_CUT_ORDER)
+  if (conflict->kind == AD_SHARDING_ORDER)
     ad_text_add(&text, "cut operand %zu in the order of operand %zu", conflict->side[1].operand + 1,
                 conflict->side[0].operand + 1);
   else

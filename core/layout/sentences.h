@@ -4,20 +4,20 @@
 #include "addend/layout.h"
 
 /* All conflicts: X(code, why it is an error; "" if the two types already say it). */
-#define AD_CONFLICT_LIST(X)                                                                                          \
-  X(AD_INVARIANT_MIXED, "")                                                                                          \
-  X(AD_PARTIAL_WITH_CUT, "")                                                                                         \
-  X(AD_PARTIAL_WITH_VARYING, "")                                                                                     \
-  X(AD_VARYING_WITH_CUT, "")                                                                                         \
-  X(AD_PARTIAL_PLUS_WHOLE, "every rank would add the whole value to its addend, and the sum count it once per rank") \
-  X(AD_SUM_PLUS_WHOLE, "the sum along that dimension is a partial, and the whole value would count once per rank")   \
-  X(AD_PARTIAL_TIMES_PARTIAL, "a product of sums is not the sum of the products")                                    \
-  X(AD_PARTIAL_NONLINEAR, "the operation is not linear, so the sum must be complete before it")                      \
-  X(AD_CUT_AND_WHOLE, "one operand has this dimension cut, the other whole")                                         \
-  X(AD_TWO_DIMENSIONS, "one axis would cut two dimensions of the result")                                            \
-  X(AD_CUT_DIFFERENTLY, "only zigzag cuts fit zigzag cuts")                                                          \
-  X(AD_CUT_ALONG_WHOLE, "the operation is not local along that dimension")                                           \
-  X(AD_CUT_ORDER, "several axes cut that dimension, and the operands nest the cuts differently")
+#define AD_CONFLICT_LIST(X)                                                                                         \
+  X(AD_INVARIANT_MIXED, "")                                                                                         \
+  X(AD_PARTIAL_WITH_SHARDED, "")                                                                                    \
+  X(AD_PARTIAL_WITH_VARYING, "")                                                                                    \
+  X(AD_VARYING_WITH_SHARDED, "")                                                                                    \
+  X(AD_PARTIAL_PLUS_FULL, "every rank would add the whole value to its addend, and the sum count it once per rank") \
+  X(AD_SUM_PLUS_FULL, "the sum along that dimension is a partial, and the whole value would count once per rank")   \
+  X(AD_PARTIAL_TIMES_PARTIAL, "a product of sums is not the sum of the products")                                   \
+  X(AD_PARTIAL_NONLINEAR, "the operation is not linear, so the sum must be complete before it")                     \
+  X(AD_SHARDED_AND_FULL, "one operand has this dimension cut, the other whole")                                     \
+  X(AD_TWO_DIMENSIONS, "one axis would cut two dimensions of the result")                                           \
+  X(AD_SHARDED_DIFFERENTLY, "only zigzag cuts fit zigzag cuts")                                                     \
+  X(AD_SHARDED_ALONG_FULL, "the operation is not local along that dimension")                                       \
+  X(AD_SHARDING_ORDER, "several axes cut that dimension, and the operands nest the cuts differently")
 
 typedef enum ad_conflict_kind {
 #define AD_CONFLICT_CODE(code, why) code,

@@ -72,7 +72,7 @@ const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size) 
     ad_axis axis = layout->mesh->order[i];
     int dim = ad_type_dim(layout->type[axis]);
     if (i >= layout->mesh->named_count && layout->type[axis] == AD_R) continue;
-    if (dim >= 0) axis = ad_layout_cut_at(layout, dim, printed[dim]++);
+    if (dim >= 0) axis = ad_layout_sharded_at(layout, dim, printed[dim]++);
     ad_text_add(&text, "%s%s=", text.used ? " " : "", ad_axis_name(axis));
     if (dim >= 0)
       ad_text_add(&text, "S%d%s", dim, ad_type_is_zigzag(layout->type[axis]) ? "z" : "");

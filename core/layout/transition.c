@@ -56,7 +56,7 @@ static const ad_transition *find_any(ad_type from, ad_type to) {
   return NULL;
 }
 
-int ad_move_states(ad_move move, ad_type from) { return move == AD_MOVE_DECLARE && !ad_type_is_cut(from); }
+int ad_move_states(ad_move move, ad_type from) { return move == AD_MOVE_DECLARE && !ad_type_is_sharded(from); }
 
 ad_way ad_way_direct(ad_type from, ad_type to) {
   const ad_transition *direct = find_any(from, to);

@@ -4,26 +4,26 @@
 #include "base/text.h"
 #include "layout/type.h"
 
-int ad_type_is_cut(ad_type type) { return ad_type_dim(type) >= 0; }
+int ad_type_is_sharded(ad_type type) { return ad_type_dim(type) >= 0; }
 
 int ad_type_dim(ad_type type) {
   int base = type & ~0x0f, dim = type & 0x0f;
   return (base == AD_S(0) || base == AD_S_ZIGZAG(0)) && dim < AD_DIMS_MAX ? dim : -1;
 }
 
-int ad_type_is_zigzag(ad_type type) { return ad_type_is_cut(type) && type >= AD_S_ZIGZAG(0); }
+int ad_type_is_zigzag(ad_type type) { return ad_type_is_sharded(type) && type >= AD_S_ZIGZAG(0); }
 
-ad_type ad_type_cut_like(ad_type type, int dim) { return ad_type_is_zigzag(type) ? AD_S_ZIGZAG(dim) : AD_S(dim); }
+ad_type ad_type_sharded_like(ad_type type, int dim) { return ad_type_is_zigzag(type) ? AD_S_ZIGZAG(dim) : AD_S(dim); }
 
-ad_type ad_type_kind(ad_type type) { return ad_type_is_cut(type) ? AD_S(0) : type; }
+ad_type ad_type_kind(ad_type type) { return ad_type_is_sharded(type) ? AD_S(0) : type; }
 
-int ad_type_is_known(ad_type type) { return type <= AD_P || ad_type_is_cut(type); }
+int ad_type_is_known(ad_type type) { return type <= AD_P || ad_type_is_sharded(type); }
 
 ad_type ad_type_dual(ad_type type) { return type == AD_R ? AD_P : type == AD_P ? AD_R : type; }
 
 const char *ad_type_print(ad_type type, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
-  if (ad_type_is_cut(type))
+  if (ad_type_is_sharded(type))
     ad_text_add(&text, "S(%d%s)", ad_type_dim(type), ad_type_is_zigzag(type) ? "z" : "");
   else if (type <= AD_P)
     ad_text_add(&text, "%c", "RIVP"[type]);

@@ -7,7 +7,7 @@
 enum { AD_TYPE_TEXT_MAX = 24 }; /* room for ad_type_print */
 
 AD_INTERNAL int ad_type_is_zigzag(ad_type type);
-AD_INTERNAL ad_type ad_type_cut_like(ad_type type, int dim); /* the same kind of cut, along `dim` */
+AD_INTERNAL ad_type ad_type_sharded_like(ad_type type, int dim); /* the same kind of cut, along `dim` */
 ad_type ad_type_kind(ad_type type); /* AD_S(0) for every cut, otherwise the type itself, as in the transition table */
 int ad_type_is_known(ad_type type);
 

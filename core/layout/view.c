@@ -12,7 +12,7 @@ static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   int seen[AD_P + 1] = {0};
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type type = layout->type[axis];
-    if (axes & AD_AXES(axis)) seen[ad_type_is_cut(type) ? AD_V : type] = 1;
+    if (axes & AD_AXES(axis)) seen[ad_type_is_sharded(type) ? AD_V : type] = 1;
   }
   if (seen[AD_P]) return AD_P;
   if (seen[AD_V]) return AD_V;

@@ -5,7 +5,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "optim/adamw.h"
 #include "optim/adamw_kernel.h"
 
@@ -239,7 +239,7 @@ ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const a
     const slot *s = &optimizer->slots[i];
     step.decay = s->decays ? optimizer->options.weight_decay : 0;
     if (params[i]->data) update(s, &step, params[i], grads[i]);
-    ad_seam_pass(AD_SEAM_UPDATED, params[i]);
+    ad_inject(AD_INJECT_UPDATED, params[i]);
   }
   return AD_OK;
 }

@@ -10,14 +10,14 @@
 /* ---- which parameters share a bucket ---- */
 
 static int has_room(const ad_reducer *reducer, const ad_bucket *bucket, const ad_reduced_param *param) {
-  size_t bytes = (bucket->members.numel + param->numel) * ad_dtype_size(bucket->key.wire);
+  size_t bytes = (bucket->members.numel + param->numel) * ad_dtype_size(bucket->key.comm_dtype);
   return !bucket->members.count || bytes <= reducer->options.bucket_bytes;
 }
 
 /* The last bucket that was made for this key; bucket_count if there is none. */
 static size_t find_bucket(const ad_reducer *reducer, const ad_bucket_key *key) {
   for (size_t i = reducer->bucket_count; i-- > 0;) {
-    if (ad_bucket_keys_are_alike(&reducer->buckets[i].key, key)) return i;
+    if (ad_bucket_keys_are_identical(&reducer->buckets[i].key, key)) return i;
   }
   return reducer->bucket_count;
 }
@@ -80,7 +80,7 @@ static ad_type unmoved_type(const ad_reducer *reducer, const ad_bucket *bucket, 
   for (size_t i = 1; i < bucket->members.count; i++) {
     if (reducer->params[bucket->members.index[i]].storage.type[axis] != type) return AD_V;
   }
-  return ad_type_is_cut(type) ? AD_V : type;
+  return ad_type_is_sharded(type) ? AD_V : type;
 }
 
 /* Sets the bucket's two layouts from its parameters, not from the path, so that the end of the path can be checked
@@ -88,12 +88,12 @@ static ad_type unmoved_type(const ad_reducer *reducer, const ad_bucket *bucket, 
  * there all parameters of a bucket have the same two types. */
 static void set_layouts(const ad_reducer *reducer, ad_bucket *bucket) {
   const ad_reduced_param *first = &reducer->params[bucket->members.index[0]];
-  bucket->whole = bucket->stored = ad_layout_all(bucket->key.mesh, AD_V);
+  bucket->full = bucket->stored = ad_layout_all(bucket->key.mesh, AD_V);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type before = first->gradient.type[axis], after = first->storage.type[axis];
     int moves = before != after && (ad_mesh_named(bucket->key.mesh) & AD_AXES(axis));
     if (!moves) before = after = unmoved_type(reducer, bucket, axis);
-    ad_layout_set(&bucket->whole, AD_AXES(axis), before);
+    ad_layout_set(&bucket->full, AD_AXES(axis), before);
     ad_layout_set(&bucket->stored, AD_AXES(axis), after);
   }
 }
@@ -106,7 +106,7 @@ static ad_status give_memory(const ad_reducer *reducer, ad_array *array) {
 static void describe_results(ad_reducer *reducer, ad_bucket *bucket) {
   for (size_t i = 0; i < bucket->members.count; i++) {
     ad_reduced_param *param = &reducer->params[bucket->members.index[i]];
-    param->result = ad_array_describe(reducer->comm, bucket->key.contract.accumulate, &param->shape, &param->storage);
+    param->result = ad_array_describe(reducer->comm, bucket->key.policy.accumulate, &param->shape, &param->storage);
   }
 }
 
@@ -122,13 +122,13 @@ static void place_results(ad_reducer *reducer, const ad_bucket *bucket) {
 /* Describes the bucket's arrays. The sum is as large as what is sent, or smaller after a reduce_scatter. */
 static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   ad_comm *comm = reducer->comm;
-  ad_array sent =
-      ad_array_describe_packed(comm, bucket->key.wire, bucket->members.segments, bucket->members.count, &bucket->whole);
+  ad_array sent = ad_array_describe_packed(comm, bucket->key.comm_dtype, bucket->members.segments,
+                                           bucket->members.count, &bucket->full);
   bucket->sent = bucket->sum = sent;
   const ad_path_step *first = &bucket->key.steps[0];
   if (bucket->key.scatters) AD_TRY(ad_array_after(comm, &sent, first->move, first->axes, first->to, &bucket->sum));
-  bucket->pending = sent;
-  bucket->pending.dtype = bucket->sum.dtype = bucket->key.contract.accumulate;
+  bucket->partial = sent;
+  bucket->partial.dtype = bucket->sum.dtype = bucket->key.policy.accumulate;
   bucket->earlier = bucket->sum;
   return AD_OK;
 }
@@ -144,10 +144,10 @@ static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   if (bucket->turn.window < 0) AD_TRY(give_memory(reducer, &bucket->sent));
   if (relays(bucket)) {
     bucket->relayed = bucket->sum;
-    bucket->relayed.dtype = bucket->key.wire;
+    bucket->relayed.dtype = bucket->key.comm_dtype;
     AD_TRY(give_memory(reducer, &bucket->relayed));
   }
-  if (one) bucket->pending.data = bucket->sent.data;
+  if (one) bucket->partial.data = bucket->sent.data;
   if (one && !bucket->key.scatters) bucket->sum.data = bucket->sent.data;
   if (!bucket->sum.data) AD_TRY(give_memory(reducer, &bucket->sum));
   place_results(reducer, bucket);
@@ -160,7 +160,7 @@ static size_t copied_bytes(const ad_reducer *reducer, const ad_mesh *mesh) {
   size_t bytes = 0, ranks = ad_comm_shares(reducer->comm, &everyone) ? (size_t)ad_group_size(&everyone) : 1;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
-    bytes += ad_array_bytes(&bucket->pending) + ad_array_bytes(&bucket->sent);
+    bytes += ad_array_bytes(&bucket->partial) + ad_array_bytes(&bucket->sent);
     if (!ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sent) + ad_array_bytes(&bucket->sum);
   }
   return bytes * ranks;
@@ -181,23 +181,23 @@ ad_status ad_buckets_allocate(ad_reducer *reducer) {
   return AD_OK;
 }
 
-ad_status ad_bucket_keep_pending(ad_reducer *reducer, ad_bucket *bucket) {
-  bucket->keeps_pending = 1;
-  return bucket->pending.data ? AD_OK : give_memory(reducer, &bucket->pending);
+ad_status ad_bucket_keep_partial(ad_reducer *reducer, ad_bucket *bucket) {
+  bucket->keeps_partial = 1;
+  return bucket->partial.data ? AD_OK : give_memory(reducer, &bucket->partial);
 }
 
 ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) {
   return bucket->earlier.data ? AD_OK : give_memory(reducer, &bucket->earlier);
 }
 
-static void release(ad_reducer *reducer, ad_bucket *bucket) {
+static void release_bucket(ad_reducer *reducer, ad_bucket *bucket) {
   // Other ranks may still read and write the bucket. If one of them fails, this wait ends with an error as well.
   if (bucket->steps.request.id && ad_comm_wait(reducer->comm, &bucket->steps.request)) bucket->steps.request.id = 0;
   if (bucket->turn.window >= 0) bucket->sent.data = NULL;
   if (bucket->sum.data == bucket->sent.data) bucket->sum.data = NULL;
-  if (bucket->pending.data == bucket->sent.data) bucket->pending.data = NULL;
+  if (bucket->partial.data == bucket->sent.data) bucket->partial.data = NULL;
   ad_array_destroy(reducer->comm, &bucket->sent);
-  ad_array_destroy(reducer->comm, &bucket->pending);
+  ad_array_destroy(reducer->comm, &bucket->partial);
   ad_array_destroy(reducer->comm, &bucket->sum);
   ad_array_destroy(reducer->comm, &bucket->earlier);
   ad_array_destroy(reducer->comm, &bucket->relayed);
@@ -207,7 +207,7 @@ static void release(ad_reducer *reducer, ad_bucket *bucket) {
 }
 
 void ad_buckets_release(ad_reducer *reducer) {
-  for (size_t i = 0; i < reducer->bucket_count; i++) release(reducer, &reducer->buckets[i]);
+  for (size_t i = 0; i < reducer->bucket_count; i++) release_bucket(reducer, &reducer->buckets[i]);
   ad_release(reducer->buckets);
   ad_slots_release(reducer);
 }

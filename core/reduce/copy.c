@@ -12,22 +12,22 @@ int ad_scale_for(ad_dtype dtype, int64_t addends) {
   return scale;
 }
 
-ad_array *ad_bucket_target(ad_bucket *bucket) { return bucket->tally.sends ? &bucket->sent : &bucket->pending; }
+ad_array *ad_bucket_target(ad_bucket *bucket) { return bucket->counters.sends ? &bucket->sent : &bucket->partial; }
 
 void *ad_param_in(const ad_reduced_param *param, const ad_array *array) {
   return array->data ? (char *)array->data + param->offset * ad_dtype_size(array->dtype) : NULL;
 }
 
-int ad_param_goes_straight(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target) {
-  const ad_contract *contract = &param->contract;
-  int same = (contract->raw && !contract->grad) || contract->grad == target->dtype;
-  return same && !target->scale && (!param->filled || target->data == bucket->pending.data);
+int ad_param_is_in_place(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target) {
+  const ad_precision_policy *policy = &param->policy;
+  int same = (policy->raw && !policy->grad) || policy->grad == target->dtype;
+  return same && !target->scale && (!param->filled || target->data == bucket->partial.data);
 }
 
 int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
   const ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
-  return ad_param_goes_straight(p, bucket, ad_bucket_target(bucket));
+  return ad_param_is_in_place(p, bucket, ad_bucket_target(bucket));
 }
 
 /* Elements of a block. A pass of several stages (cast, add, scale) takes block after block, so that a block stays in
@@ -75,7 +75,7 @@ static void pass_block(pass *p, const void *base, const void *grad, void *to, si
 
 static int has_stages(const pass *p, int adds) { return p->via != p->from || (adds && p->via != p->sum); }
 
-static void run(pass *p, const char *base, const char *grad, char *to, size_t numel) {
+static void add_elements(pass *p, const char *base, const char *grad, char *to, size_t numel) {
   size_t base_size = ad_dtype_size(p->sum), grad_size = ad_dtype_size(p->from), to_size = ad_dtype_size(p->to);
   size_t block = has_stages(p, base && grad) ? BLOCK : numel;
   for (size_t at = 0; at < numel; at += block) {
@@ -84,26 +84,26 @@ static void run(pass *p, const char *base, const char *grad, char *to, size_t nu
   }
 }
 
-static ad_dtype gradient_dtype(const ad_contract *contract, ad_dtype produced) {
-  ad_dtype dtype = contract->raw ? produced : contract->grad;
-  ad_seam_pass(AD_SEAM_BROUGHT, &dtype);
+static ad_dtype gradient_dtype(const ad_precision_policy *policy, ad_dtype produced) {
+  ad_dtype dtype = policy->raw ? produced : policy->grad;
+  ad_inject(AD_INJECT_BROUGHT, &dtype);
   return dtype;
 }
 
 void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_array *grad) {
   ad_array *target = ad_bucket_target(bucket);
   char *to = ad_param_in(param, target);
-  const void *base = param->filled ? ad_param_in(param, &bucket->pending) : NULL, *from = grad ? grad->data : NULL;
+  const void *base = param->filled ? ad_param_in(param, &bucket->partial) : NULL, *from = grad ? grad->data : NULL;
   if (!to || (grad && !from)) return;
-  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past_caches};
+  pass p = {.sum = bucket->partial.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past_caches};
   p.from = grad ? grad->dtype : p.sum;
-  p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
+  p.via = grad ? gradient_dtype(&param->policy, grad->dtype) : p.sum;
   // If nothing is added and the contract's dtype is the target's, one cast replaces two (to p.via, then to p.to).
   if (!base && p.via == p.to && !p.scale) p.via = p.from;
   if (!base && !from)
     memset(to, 0, param->numel * ad_dtype_size(target->dtype));
   else
-    run(&p, base, from, to, param->numel);
+    add_elements(&p, base, from, to, param->numel);
   ad_added_passing added = {to, target->dtype, param->numel};
-  if (base && from) ad_seam_pass(AD_SEAM_ADDED, &added);
+  if (base && from) ad_inject(AD_INJECT_ADDED, &added);
 }

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-typedef enum count_state { NOT_POSTED, UNDER_WAY, SUMMED } count_state;
+typedef enum count_state { NOT_POSTED, IN_FLIGHT, SUMMED } count_state;
 
 /* What posting and waiting change. It is a struct of its own, so that one may wait for a count that is const. */
 typedef struct posted_count {
@@ -77,7 +77,7 @@ void ad_count_destroy(ad_count *count) {
   ad_release(count);
 }
 
-int ad_count_is_under_way(const ad_count *count) { return count->posted->state == UNDER_WAY; }
+int ad_count_is_in_flight(const ad_count *count) { return count->posted->state == IN_FLIGHT; }
 
 // Posts the all-reduce in place: the sum overwrites this rank's counts.
 static ad_status post_sum(const ad_count *count, const char *site) {
@@ -92,7 +92,7 @@ static ad_status post_sum(const ad_count *count, const char *site) {
 ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(count, local);
-  if (ad_count_is_under_way(count)) {
+  if (ad_count_is_in_flight(count)) {
     return ad_fail(AD_INVALID,
                    "%s: count: the count that was posted before is still under way; wait for it first (ad_count_wait)",
                    site);
@@ -102,7 +102,7 @@ ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *si
   posted->array.layout = posted->summed.layout = count->local;
   memcpy(posted->array.data, local, ad_array_bytes(&posted->array));
   AD_TRY(post_sum(count, site));
-  posted->state = UNDER_WAY;
+  posted->state = IN_FLIGHT;
   return AD_OK;
 }
 
@@ -111,7 +111,7 @@ ad_status ad_count_wait(const ad_count *count, int64_t *total) {
   posted_count *posted = count->posted;
   if (posted->state == NOT_POSTED)
     return ad_fail(AD_INVALID, "ad_count_wait: no count was posted; call ad_count_post first");
-  if (posted->state == UNDER_WAY) {
+  if (posted->state == IN_FLIGHT) {
     AD_TRY(ad_comm_wait(count->comm, &posted->request));
     posted->array.layout = posted->summed.layout;
     posted->state = SUMMED;

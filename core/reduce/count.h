@@ -4,9 +4,9 @@
 #include "addend/reduce.h"
 #include "base/internal.h"
 
-AD_INTERNAL int ad_count_is_under_way(const ad_count *count); /* posted and not waited for */
+AD_INTERNAL int ad_count_is_in_flight(const ad_count *count); /* posted and not waited for */
 
-/* Passed to the seam AD_SEAM_DIVISOR: the number by which a loss is about to be divided. */
+/* Passed to the seam AD_INJECT_DIVISOR: the number by which a loss is about to be divided. */
 typedef struct ad_divisor_passing {
   const ad_count *count;
   double total; /* the count's sum over all microbatches */

@@ -11,7 +11,7 @@
 
 /* ---- asking for a dump ---- */
 
-static ad_status fill(ad_reducer *reducer, const char *folder, ad_dump *dump) {
+static ad_status open_dump(ad_reducer *reducer, const char *folder, ad_dump *dump) {
   AD_TRY(ad_copy_string(folder, &dump->folder));
   AD_TRY(ad_new(reducer->param_count, &dump->params));
   AD_TRY(ad_dump_mesh_find(reducer, &dump->mesh));
@@ -27,7 +27,7 @@ ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t afte
   ad_dump_destroy(reducer);
   AD_TRY(ad_new(1, &reducer->dump));
   *reducer->dump = (ad_dump){.after = reducer->steps + after, .step = step, .norm = NAN};
-  ad_status status = fill(reducer, folder, reducer->dump);
+  ad_status status = open_dump(reducer, folder, reducer->dump);
   if (status) ad_dump_destroy(reducer);
   return status;
 }
@@ -52,7 +52,7 @@ ad_status ad_reducer_divided_by(ad_reducer *reducer, double divisor) {
 
 /* ---- keeping addends and sums for a dump ---- */
 
-static void forget(const ad_reducer *reducer, ad_dump *dump) {
+static void release_dumped(const ad_reducer *reducer, ad_dump *dump) {
   for (size_t i = 0; dump->params && i < reducer->param_count; i++) {
     ad_release(dump->params[i].values);
     ad_release(dump->params[i].before);
@@ -77,15 +77,15 @@ void ad_dump_end(ad_reducer *reducer) {
 void ad_dump_destroy(ad_reducer *reducer) {
   ad_dump *dump = reducer->dump;
   if (!dump) return;
-  forget(reducer, dump);
+  release_dumped(reducer, dump);
   ad_release(dump->params);
   ad_release(dump->folder);
   ad_release(dump);
   reducer->dump = NULL;
 }
 
-static int is_under_way(const ad_reducer *reducer) {
-  return reducer->dump && reducer->dump->under_way && !reducer->dump->has_sums;
+static int is_in_flight(const ad_reducer *reducer) {
+  return reducer->dump && reducer->dump->in_flight && !reducer->dump->has_sums;
 }
 
 static ad_status copy(const void *values, size_t bytes, void **out) {
@@ -108,11 +108,11 @@ ad_status ad_dump_begin_microbatch(ad_reducer *reducer, int begins_step) {
   if (begins_step && reducer->dump && reducer->dump->has_sums) ad_dump_destroy(reducer);
   ad_dump *dump = reducer->dump;
   if (dump && begins_step) {
-    dump->under_way = reducer->steps == dump->after;
+    dump->in_flight = reducer->steps == dump->after;
     dump->microbatch = -1;
   }
-  if (!is_under_way(reducer)) return AD_OK;
-  forget(reducer, dump);
+  if (!is_in_flight(reducer)) return AD_OK;
+  release_dumped(reducer, dump);
   dump->microbatch++;
   for (size_t i = 0; i < reducer->param_count; i++) AD_TRY(keep_sum(reducer, i));
   return AD_OK;
@@ -130,7 +130,7 @@ static void subtract(void *values, const void *before, ad_dtype dtype, size_t nu
 }
 
 ad_status ad_dump_addend(ad_reducer *reducer, size_t param, const ad_array *grad) {
-  if (!is_under_way(reducer)) return AD_OK;
+  if (!is_in_flight(reducer)) return AD_OK;
   const ad_reduced_param *p = &reducer->params[param];
   ad_dumped_param *kept = &reducer->dump->params[param];
   AD_TRY(copy(grad->data, p->numel * ad_dtype_size(grad->dtype), &kept->values));
@@ -143,13 +143,13 @@ ad_status ad_dump_addend(ad_reducer *reducer, size_t param, const ad_array *grad
 /* ---- writing the dump of a step ---- */
 
 ad_status ad_dump_end_microbatch(ad_reducer *reducer) {
-  return is_under_way(reducer) ? ad_dump_write_addends(reducer) : AD_OK;
+  return is_in_flight(reducer) ? ad_dump_write_addends(reducer) : AD_OK;
 }
 
 ad_status ad_dump_sums(ad_reducer *reducer) {
-  if (!is_under_way(reducer)) return AD_OK;
+  if (!is_in_flight(reducer)) return AD_OK;
   AD_TRY(ad_dump_write_sums(reducer));
-  forget(reducer, reducer->dump);
+  release_dumped(reducer, reducer->dump);
   reducer->dump->has_sums = 1;
   return AD_OK;
 }

@@ -33,7 +33,7 @@ struct ad_dump {
   char *folder;
   uint64_t after; /* how many steps the reducer finishes before the dumped one */
   int64_t step;   /* the step's number in the files */
-  int under_way;  /* 1: the step that is dumped has begun */
+  int in_flight;  /* 1: the step that is dumped has begun */
   int has_sums;   /* 1: that step has ended, and its sums are written */
   int microbatch;
   double divisor; /* what this microbatch's losses were divided by; 0: unknown */

@@ -16,18 +16,18 @@
 /* The whole value of a parameter, and the box of it that a rank holds. Values that vary between ranks (V) are described
  * as the parts of one value with one dimension more. */
 typedef struct box {
-  ad_shape whole, held;
+  ad_shape full, held;
   int64_t first[AD_DIMS_MAX];
-  int is_cut;
+  int is_sharded;
 } box;
 
-static void add_dim(box *b, int64_t whole, ad_span held) {
-  int dim = b->whole.ndim++;
-  b->whole.dim[dim] = whole;
-  b->held.ndim = b->whole.ndim;
+static void add_dim(box *b, int64_t full, ad_span held) {
+  int dim = b->full.ndim++;
+  b->full.dim[dim] = full;
+  b->held.ndim = b->full.ndim;
   b->held.dim[dim] = held.count;
   b->first[dim] = held.first;
-  b->is_cut |= held.count != whole;
+  b->is_sharded |= held.count != full;
 }
 
 static ad_axes own_axes(const ad_layout *layout) {
@@ -84,7 +84,7 @@ static json_t *numbers(const int64_t *values, int count) {
 static void add_type(ad_text *text, const ad_reduced_param *param, const ad_dump_factor *factor) {
   ad_type type = ad_dump_type(&param->gradient, factor);
   ad_text_add(text, "%s%s=", text->used ? " " : "", factor->name);
-  if (type == AD_V || ad_type_is_cut(type))
+  if (type == AD_V || ad_type_is_sharded(type))
     ad_text_add(text, "S%d", type == AD_V ? 0 : ad_type_dim(type) + (own_axes(&param->gradient) != 0));
   else
     ad_text_add(text, type == AD_P ? "R" : "I");
@@ -105,12 +105,12 @@ static ad_dtype coarser(ad_dtype a, ad_dtype b) {
 /* The narrowest dtype that an addend of the parameter is rounded to on its way into the sum. Sums are never narrower
  * than the dtype that travels. */
 static ad_dtype reduced_in(const ad_reducer *reducer, const ad_reduced_param *param) {
-  ad_dtype wire = reducer->buckets[param->bucket].key.wire;
-  return param->contract.raw ? wire : coarser(wire, param->contract.grad);
+  ad_dtype comm_dtype = reducer->buckets[param->bucket].key.comm_dtype;
+  return param->policy.raw ? comm_dtype : coarser(comm_dtype, param->policy.grad);
 }
 
 static json_t *held_of(const box *b) {
-  return json_pack("[o, o]", numbers(b->first, b->whole.ndim), numbers(b->held.dim, b->whole.ndim));
+  return json_pack("[o, o]", numbers(b->first, b->full.ndim), numbers(b->held.dim, b->full.ndim));
 }
 
 /* The JSON texts of the metadata, in which each parameter has an entry under its name. */
@@ -118,12 +118,12 @@ typedef struct described {
   json_t *types, *shapes, *held, *reduce;
 } described;
 
-static void describe(const ad_reducer *reducer, const ad_reduced_param *param, const box *b, described *out) {
+static void describe_param(const ad_reducer *reducer, const ad_reduced_param *param, const box *b, described *out) {
   const char *dtype = ad_dtype_name(reduced_in(reducer, param));
   json_object_set_new(out->types, param->name, types_of(reducer->dump, param));
-  json_object_set_new(out->shapes, param->name, numbers(b->whole.dim, b->whole.ndim));
+  json_object_set_new(out->shapes, param->name, numbers(b->full.dim, b->full.ndim));
   json_object_set_new(out->reduce, param->name, json_string(dtype));
-  if (b->is_cut) json_object_set_new(out->held, param->name, held_of(b));
+  if (b->is_sharded) json_object_set_new(out->held, param->name, held_of(b));
 }
 
 /* ---- writing a dump file ---- */
@@ -135,15 +135,15 @@ typedef struct dump_file {
   int microbatch; /* the microbatch whose addends the file holds; SUMS: the file holds the sums */
   ad_safetensor *tensors;
   size_t count;
-  described told;
+  described reported;
   const char *metadata[2 * PAIRS + 1];
   int pairs;
   char mesh[MESH_TEXT], rank[SHORT], step[SHORT], number[SHORT], divisor[SHORT], norm[SHORT];
-  char *texts[4]; /* memory of the texts in `told` */
+  char *texts[4]; /* memory of the texts in `reported` */
   int text_count;
 } dump_file;
 
-static void put(dump_file *file, const char *key, const char *text) {
+static void add_metadata(dump_file *file, const char *key, const char *text) {
   file->metadata[2 * file->pairs] = key;
   file->metadata[2 * file->pairs++ + 1] = text;
 }
@@ -155,7 +155,7 @@ static ad_status put_json(dump_file *file, const char *key, const json_t *value)
     return ad_fail(AD_INVALID,
                    "the names of parameters cannot be written to the dump: they are not UTF-8, or there is no memory");
   file->texts[file->text_count++] = text;
-  put(file, key, text);
+  add_metadata(file, key, text);
   return AD_OK;
 }
 
@@ -169,7 +169,7 @@ static void print_mesh(const ad_dump_mesh *mesh, char *buffer, size_t size) {
 static int64_t first_rank(const ad_reducer *reducer) { return ad_mesh_first_rank(reducer->params[0].layout.mesh); }
 int64_t ad_dump_rank(const ad_reducer *reducer) { return ad_comm_rank(reducer->comm) - first_rank(reducer); }
 
-static ad_status tell(dump_file *file) {
+static ad_status write_param(dump_file *file) {
   const ad_dump *dump = file->reducer->dump;
   int is_sum = file->microbatch == SUMS;
   print_mesh(&dump->mesh, file->mesh, sizeof file->mesh);
@@ -178,18 +178,18 @@ static ad_status tell(dump_file *file) {
   snprintf(file->number, SHORT, "%d", file->microbatch);
   snprintf(file->divisor, SHORT, "%.17g", dump->divisor);
   snprintf(file->norm, SHORT, "%.17g", dump->norm);
-  put(file, "addend.version", "1");
-  put(file, "addend.kind", is_sum ? "sum" : "addend");
-  put(file, "addend.mesh", file->mesh);
-  put(file, "addend.rank", file->rank);
-  put(file, "addend.step", file->step);
-  if (!is_sum) put(file, "addend.microbatch", file->number);
-  if (!is_sum && dump->divisor != 0) put(file, "addend.divisor", file->divisor);
-  if (is_sum && !isnan(dump->norm)) put(file, "addend.norm", file->norm);
-  AD_TRY(put_json(file, "addend.types", file->told.types));
-  AD_TRY(put_json(file, "addend.shapes", file->told.shapes));
-  AD_TRY(put_json(file, "addend.held", file->told.held));
-  return is_sum ? put_json(file, "addend.reduce", file->told.reduce) : AD_OK;
+  add_metadata(file, "addend.version", "1");
+  add_metadata(file, "addend.kind", is_sum ? "sum" : "addend");
+  add_metadata(file, "addend.mesh", file->mesh);
+  add_metadata(file, "addend.rank", file->rank);
+  add_metadata(file, "addend.step", file->step);
+  if (!is_sum) add_metadata(file, "addend.microbatch", file->number);
+  if (!is_sum && dump->divisor != 0) add_metadata(file, "addend.divisor", file->divisor);
+  if (is_sum && !isnan(dump->norm)) add_metadata(file, "addend.norm", file->norm);
+  AD_TRY(put_json(file, "addend.types", file->reported.types));
+  AD_TRY(put_json(file, "addend.shapes", file->reported.shapes));
+  AD_TRY(put_json(file, "addend.held", file->reported.held));
+  return is_sum ? put_json(file, "addend.reduce", file->reported.reduce) : AD_OK;
 }
 
 /* Adds the values of parameter i to the file; `layout` says which part of the whole parameter they are. */
@@ -197,7 +197,7 @@ static ad_status list(dump_file *file, size_t i, const void *values, ad_dtype dt
   const ad_reduced_param *param = &file->reducer->params[i];
   box b;
   AD_TRY(find_box(file->reducer, param, layout, &b));
-  describe(file->reducer, param, &b, &file->told);
+  describe_param(file->reducer, param, &b, &file->reported);
   file->tensors[file->count++] = (ad_safetensor){.name = param->name, .dtype = dtype, .shape = b.held, .data = values};
   return AD_OK;
 }
@@ -279,19 +279,19 @@ static ad_status write_named(const dump_file *file) {
 static ad_status fill_and_write(dump_file *file) {
   AD_TRY(ad_new(file->reducer->param_count, &file->tensors));
   AD_TRY(list_all(file));
-  AD_TRY(tell(file));
+  AD_TRY(write_param(file));
   return write_named(file);
 }
 
 static ad_status write_file(const ad_reducer *reducer, int microbatch) {
   dump_file file = {.reducer = reducer, .microbatch = microbatch};
-  file.told = (described){json_object(), json_object(), json_object(), json_object()};
+  file.reported = (described){json_object(), json_object(), json_object(), json_object()};
   ad_status status = fill_and_write(&file);
   for (int i = 0; i < file.text_count; i++) free(file.texts[i]);
-  json_decref(file.told.types);
-  json_decref(file.told.shapes);
-  json_decref(file.told.held);
-  json_decref(file.told.reduce);
+  json_decref(file.reported.types);
+  json_decref(file.reported.shapes);
+  json_decref(file.reported.held);
+  json_decref(file.reported.reduce);
   ad_release(file.tensors);
   return status;
 }

@@ -71,7 +71,7 @@ static void add_factor(const ad_reducer *reducer, int64_t stride, int64_t size, 
   out->factor[out->count++] = factor;
 }
 
-static ad_status refuse(const ad_reducer *reducer, size_t i) {
+static ad_status refuse_meshes(const ad_reducer *reducer, size_t i) {
   return ad_fail(AD_INVALID,
                  "a dump can have only one mesh, but `%s` lies on \"%s\" and `%s` on \"%s\", and no single mesh has "
                  "the axes of both",
@@ -84,7 +84,7 @@ ad_status ad_dump_mesh_find(const ad_reducer *reducer, ad_dump_mesh *out) {
   *out = (ad_dump_mesh){0};
   for (size_t i = 0; i < reducer->param_count; i++) {
     if (!ad_mesh_same_ranks(mesh_of(reducer, 0), mesh_of(reducer, i)) || !add_mesh(&m, mesh_of(reducer, i)))
-      return refuse(reducer, i);
+      return refuse_meshes(reducer, i);
   }
   for (int i = m.count - 1; i > 0; i--) add_factor(reducer, m.at[i - 1], m.at[i] / m.at[i - 1], out);
   return AD_OK;

@@ -13,9 +13,9 @@ static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, c
 }
 
 /* The parts that the storage layout gives to the ranks are the ones that a reduce_scatter by rows gives them. */
-static int is_cut_by_rows(const ad_reducer *reducer, const ad_reduced_param *param, ad_axes axes) {
-  return ad_layout_is_cut_once(&param->storage, param->shape.dim[0], axes, ad_comm_rank(reducer->comm),
-                               param->segment.rows);
+static int is_sharded_by_rows(const ad_reducer *reducer, const ad_reduced_param *param, ad_axes axes) {
+  return ad_layout_is_sharded_once(&param->storage, param->shape.dim[0], axes, ad_comm_rank(reducer->comm),
+                                   param->segment.rows);
 }
 
 static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *param, const ad_bucket_key *key,
@@ -30,7 +30,7 @@ static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *p
     return refuse_step(param, step, "a gradient must be cut in one step; cut the storage on neighbouring axes");
   if (step.to != AD_S(0) || !param->shape.ndim)
     return refuse_step(param, step, "storage can be cut only along the first dimension: S0");
-  if (!is_cut_by_rows(reducer, param, step.axes))
+  if (!is_sharded_by_rows(reducer, param, step.axes))
     return refuse_step(param, step,
                        "its parts differ from those of one cut over all these ranks; cut the storage on one axis");
   return AD_OK;
@@ -41,14 +41,14 @@ ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *
   if (status) return ad_fail_in(status, "parameter `%s`", param->name);
   for (int i = 0; i < key->step_count; i++) AD_TRY(check_step(reducer, param, key, i));
   key->mesh = param->layout.mesh;
-  key->contract = param->contract;
+  key->policy = param->policy;
   key->scatters = key->step_count && key->steps[0].move == AD_MOVE_REDUCE_SCATTER;
   key->lasting = reducer->options.reuses && param->lasting;
-  key->wire = key->step_count ? key->contract.reduce : key->contract.accumulate;
+  key->comm_dtype = key->step_count ? key->policy.reduce : key->policy.accumulate;
   return AD_OK;
 }
 
-static int same_contract(const ad_contract *a, const ad_contract *b) {
+static int same_policy(const ad_precision_policy *a, const ad_precision_policy *b) {
   return a->param == b->param && a->grad == b->grad && a->raw == b->raw && a->reduce == b->reduce &&
          a->accumulate == b->accumulate;
 }
@@ -57,8 +57,8 @@ static int same_step(ad_path_step a, ad_path_step b) {
   return a.move == b.move && a.axes == b.axes && a.from == b.from && a.to == b.to;
 }
 
-int ad_bucket_keys_are_alike(const ad_bucket_key *a, const ad_bucket_key *b) {
-  if (!ad_mesh_equal(a->mesh, b->mesh) || !same_contract(&a->contract, &b->contract)) return 0;
+int ad_bucket_keys_are_identical(const ad_bucket_key *a, const ad_bucket_key *b) {
+  if (!ad_mesh_equal(a->mesh, b->mesh) || !same_policy(&a->policy, &b->policy)) return 0;
   if (a->step_count != b->step_count || a->lasting != b->lasting) return 0;
   for (int i = 0; i < a->step_count; i++) {
     if (!same_step(a->steps[i], b->steps[i])) return 0;

@@ -1,8 +1,8 @@
 /* Launching buckets: in which order they are summed, and when. Which microbatches send a bucket is decided in
- * tally.c, the steps of its path are taken in path.c. */
+ * counters.c, the steps of its path are taken in path.c. */
 #include "array/array.h"
 #include "base/error.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "base/text.h"
 #include "reduce/reducer.h"
 
@@ -20,12 +20,12 @@ static void take_absent(ad_reducer *reducer, ad_bucket *bucket) {
 
 static ad_status launch(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
-  if (!bucket->tally.sends) return AD_OK;
+  if (!bucket->counters.sends) return AD_OK;
   AD_TRY(ad_bucket_settle(reducer, index));
   AD_TRY(ad_slot_claim(reducer, index));
   take_absent(reducer, bucket);
-  AD_TRY(ad_bucket_pass(AD_SEAM_LAUNCH, reducer, bucket));
-  ad_tally_sent(bucket);
+  AD_TRY(ad_bucket_pass(AD_INJECT_LAUNCH, reducer, bucket));
+  ad_counters_sent(bucket);
   ad_bucket_begin_path(bucket);
   ad_slot_send_off(reducer, bucket);
   if (!bucket->key.scatters)
@@ -79,7 +79,7 @@ ad_status ad_buckets_complete(ad_reducer *reducer) {
  * `launches`: 1 if it is about to be launched, 0 if only its readiness is asked for. */
 static ad_status bucket_at(ad_reducer *reducer, size_t place, int launches, size_t *out) {
   ad_order_passing passing = {reducer, place, launches, AD_OK};
-  ad_seam_pass(AD_SEAM_ORDER, &passing);
+  ad_inject(AD_INJECT_ORDER, &passing);
   *out = passing.bucket;
   return passing.status;
 }
@@ -88,7 +88,7 @@ ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) {
   while (reducer->launched < reducer->bucket_count) {
     size_t next;
     AD_TRY(bucket_at(reducer, reducer->launched, 0, &next));
-    if (!all && !ad_tally_is_complete(&reducer->buckets[next], reducer->sync)) return AD_OK;
+    if (!all && !ad_counters_are_complete(&reducer->buckets[next], reducer->sync)) return AD_OK;
     AD_TRY(bucket_at(reducer, reducer->launched, 1, &next));
     AD_TRY(launch(reducer, next));
     reducer->launched++;

@@ -4,7 +4,7 @@
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "kernels/kernels.h"
 #include "reduce/reducer.h"
 
@@ -14,9 +14,9 @@ static void trace(const ad_reducer *reducer, ad_bucket_event event, size_t index
   reducer->options.trace(reducer->options.trace_context, event, &of);
 }
 
-ad_status ad_bucket_pass(ad_seam seam, ad_reducer *reducer, ad_bucket *bucket) {
+ad_status ad_bucket_pass(ad_injection_point point, ad_reducer *reducer, ad_bucket *bucket) {
   ad_bucket_passing passing = {reducer, bucket, AD_OK};
-  ad_seam_pass(seam, &passing);
+  ad_inject(point, &passing);
   return passing.status;
 }
 
@@ -24,12 +24,12 @@ ad_status ad_bucket_pass(ad_seam seam, ad_reducer *reducer, ad_bucket *bucket) {
 static void relay(const ad_reducer *reducer, ad_bucket *bucket) {
   bucket->steps.input = bucket->sum;
   if (ad_bucket_is_one_array(bucket)) return;
-  int64_t addends = bucket->tally.summed * ad_bucket_ranks(&bucket->key, bucket->steps.next);
-  bucket->steps.input.dtype = bucket->key.wire;
-  bucket->steps.input.scale = ad_scale_for(bucket->key.wire, addends);
+  int64_t addends = bucket->counters.summed * ad_bucket_ranks(&bucket->key, bucket->steps.next);
+  bucket->steps.input.dtype = bucket->key.comm_dtype;
+  bucket->steps.input.scale = ad_scale_for(bucket->key.comm_dtype, addends);
   bucket->steps.input.data = bucket->turn.window < 0 ? bucket->sent.data : bucket->relayed.data;
   if (bucket->sum.data)
-    ad_cast_scaled(bucket->steps.input.data, bucket->key.wire, bucket->sum.data, bucket->sum.dtype,
+    ad_cast_scaled(bucket->steps.input.data, bucket->key.comm_dtype, bucket->sum.data, bucket->sum.dtype,
                    ldexp(1, -bucket->steps.input.scale), ad_array_numel(&bucket->sum));
 }
 
@@ -51,8 +51,8 @@ static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step)
   ad_transit transit = {.move = step.move,
                         .axes = step.axes,
                         .to = step.to,
-                        .accumulate = bucket->key.contract.accumulate,
-                        .adds = step.move == AD_MOVE_REDUCE_SCATTER && bucket->tally.has_sum,
+                        .accumulate = bucket->key.policy.accumulate,
+                        .adds = step.move == AD_MOVE_REDUCE_SCATTER && bucket->counters.has_sum,
                         .past_caches = bucket->past_caches,
                         .site = AD_HERE,
                         .what = "gradients",
@@ -85,8 +85,8 @@ ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) {
   trace(reducer, AD_BUCKET_WAIT, index, step);
   AD_TRY(ad_comm_wait(reducer->comm, &bucket->steps.request));
   bucket->steps.unsettled = 0;
-  ad_tally_summed(bucket);
-  AD_TRY(ad_bucket_pass(AD_SEAM_REDUCED, reducer, bucket));
+  ad_counters_summed(bucket);
+  AD_TRY(ad_bucket_pass(AD_INJECT_REDUCED, reducer, bucket));
   trace(reducer, AD_BUCKET_DONE, index, step);
   return AD_OK;
 }

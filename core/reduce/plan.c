@@ -4,7 +4,7 @@
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 
-static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, int number) {
+static ad_reduction_plan describe_reduction(const ad_reducer *reducer, size_t index, int number) {
   const ad_bucket *bucket = &reducer->buckets[index];
   ad_path_step step = bucket->key.steps[number];
   ad_axes axes = step.axes & ad_mesh_large(bucket->key.mesh);
@@ -13,15 +13,15 @@ static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, int n
                              .move = step.move,
                              .axes = axes,
                              .group_size = ad_mesh_ranks_over(bucket->key.mesh, axes),
-                             .dtype = bucket->key.wire,
-                             .bytes = numel * ad_dtype_size(bucket->key.wire),
+                             .dtype = bucket->key.comm_dtype,
+                             .bytes = numel * ad_dtype_size(bucket->key.comm_dtype),
                              .params = bucket->members.index,
                              .param_count = bucket->members.count};
 }
 
 /* Describes reduction number `wanted` in *out and returns `wanted` + 1; if there are fewer reductions, returns their
  * number. */
-static size_t find(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *out) {
+static size_t find_reduction(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *out) {
   size_t count = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
@@ -29,7 +29,7 @@ static size_t find(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *
       // A group of one has nothing to sum.
       if (!(bucket->key.steps[k].axes & ad_mesh_large(bucket->key.mesh))) continue;
       if (count++ != wanted) continue;
-      *out = describe(reducer, i, k);
+      *out = describe_reduction(reducer, i, k);
       return count;
     }
   }
@@ -38,18 +38,18 @@ static size_t find(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *
 
 size_t ad_reducer_plan_count(const ad_reducer *reducer) {
   ad_reduction_plan unused;
-  return find(reducer, SIZE_MAX, &unused);
+  return find_reduction(reducer, SIZE_MAX, &unused);
 }
 
 ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index) {
   ad_reduction_plan plan = {0};
-  find(reducer, index, &plan);
+  find_reduction(reducer, index, &plan);
   return plan;
 }
 
-ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param) {
-  return ad_has(param, reducer->param_count, __func__, "parameter") ? reducer->params[param].contract
-                                                                    : (ad_contract){0};
+ad_precision_policy ad_reducer_precision_policy(const ad_reducer *reducer, size_t param) {
+  return ad_has(param, reducer->param_count, __func__, "parameter") ? reducer->params[param].policy
+                                                                    : (ad_precision_policy){0};
 }
 size_t ad_reducer_bucket_count(const ad_reducer *reducer) { return reducer->bucket_count; }
 
@@ -59,7 +59,7 @@ ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index) {
   return (ad_bucket_plan){
       .move = bucket->key.step_count ? bucket->key.steps[0].move : 0,
       .axes = bucket->key.step_count ? bucket->key.steps[0].axes & ad_mesh_large(bucket->key.mesh) : 0,
-      .dtype = bucket->key.wire,
+      .dtype = bucket->key.comm_dtype,
       .bytes = ad_array_bytes(&bucket->sent),
       .lasting = bucket->key.lasting,
       .window = bucket->turn.window,
@@ -82,9 +82,9 @@ size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
     const ad_bucket *bucket = &reducer->buckets[i];
     // `sum` counts if it has memory of its own. Engine dry allocates none: there the memory of a real engine counts.
     if (bucket->key.scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
-    if (bucket->keeps_pending && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->pending);
+    if (bucket->keeps_partial && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->partial);
     if (bucket->relayed.shape.ndim) bytes += ad_array_bytes(&bucket->relayed);
-    if (bucket->earlier.data || bucket->tally.has_earlier) bytes += ad_array_bytes(&bucket->earlier);
+    if (bucket->earlier.data || bucket->counters.has_earlier) bytes += ad_array_bytes(&bucket->earlier);
   }
   return bytes;
 }

@@ -30,7 +30,7 @@ typedef struct ad_bucket_plan {
   size_t param_count;
 } ad_bucket_plan;
 /* The contract by which this parameter's gradient got its bucket: the spec's, with defaults filled in. */
-AD_INTERNAL ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param);
+AD_INTERNAL ad_precision_policy ad_reducer_precision_policy(const ad_reducer *reducer, size_t param);
 AD_INTERNAL size_t ad_reducer_bucket_count(const ad_reducer *reducer);
 AD_INTERNAL ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index);
 /* The slots that the steps so far have taken. */

@@ -1,5 +1,5 @@
 /* The public functions of the reducer: making one, the calls of a step and its microbatches, and results. bucket.c lays
- * gradients out in buckets, launch.c sums the buckets, and roster.c compares what ranks must agree on. */
+ * gradients out in buckets, launch.c sums the buckets, and presence_sets.c compares what ranks must agree on. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +10,10 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/shown.h"
 #include "layout/type.h"
-#include "reduce/contract.h"
+#include "reduce/precision_policy.h"
 #include "reduce/dump.h"
 
 /* ---- creating a reducer ---- */
@@ -97,11 +97,11 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->layout = spec->layout;
   param->storage = spec->storage;
   param->gradient = ad_layout_dual(&spec->layout);
-  param->contract = spec->contract;
+  param->policy = spec->policy;
   param->lasting = spec->lasting;
-  ad_status status = ad_contract_complete(&param->contract);
+  ad_status status = ad_precision_policy_complete(&param->policy);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
-  ad_seam_pass(AD_SEAM_CONTRACT, &param->contract);
+  ad_inject(AD_INJECT_POLICY, &param->policy);
   int64_t rank = ad_comm_rank(reducer->comm);
   if (!ad_mesh_has_rank(spec->layout.mesh, rank)) {
     return ad_fail(AD_INVALID, "parameter `%s`: rank %lld is not on its mesh \"%s\"", spec->name, (long long)rank,
@@ -122,8 +122,8 @@ static ad_status take_options(const ad_reducer_options *options, ad_reducer *red
   return AD_OK;
 }
 
-static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t count,
-                      const ad_reducer_options *options) {
+static ad_status build_reducer(ad_reducer *reducer, const ad_param_spec *params, size_t count,
+                               const ad_reducer_options *options) {
   AD_TRY(take_options(options, reducer));
   AD_TRY(check_names(params, count));
   AD_TRY(ad_new(count, &reducer->params));
@@ -138,7 +138,7 @@ static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t c
   }
   AD_TRY(ad_buckets_build(reducer));
   AD_TRY(ad_buckets_allocate(reducer));
-  AD_TRY(ad_rosters_build(reducer));
+  AD_TRY(ad_presence_sets_build(reducer));
   return ad_dump_from_environment(reducer);
 }
 
@@ -154,7 +154,7 @@ ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t c
   reducer->comm = comm;
   void *specs;
   ad_status status = ad_options_take_all(&specs, sizeof *params, params, count, "ad_param_spec");
-  if (!status) status = fill(reducer, specs, count, options);
+  if (!status) status = build_reducer(reducer, specs, count, options);
   ad_release(specs);
   if (status) {
     ad_reducer_destroy(reducer);
@@ -168,7 +168,7 @@ void ad_reducer_destroy(ad_reducer *reducer) {
   if (!reducer) return;
   ad_dump_end(reducer);
   ad_buckets_release(reducer);
-  ad_rosters_release(reducer);
+  ad_presence_sets_release(reducer);
   for (size_t i = 0; i < reducer->param_count; i++) ad_release(reducer->params[i].name);
   ad_release(reducer->params);
   ad_release(reducer->results);
@@ -186,16 +186,16 @@ static void begin_step(ad_reducer *reducer) {
     reducer->params[i].filled = 0;
     reducer->params[i].produced = 0;
   }
-  for (size_t i = 0; i < reducer->bucket_count; i++) ad_tally_begin_step(&reducer->buckets[i]);
+  for (size_t i = 0; i < reducer->bucket_count; i++) ad_counters_begin_step(&reducer->buckets[i]);
 }
 
 static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
   ad_array *earlier = &bucket->earlier;
-  if (bucket->tally.has_earlier) return ad_array_add(earlier, &bucket->sum);
+  if (bucket->counters.has_earlier) return ad_array_add(earlier, &bucket->sum);
   AD_TRY(ad_bucket_keep_earlier(reducer, bucket));
   if (earlier->data) ad_copy(earlier->data, bucket->sum.data, ad_array_bytes(earlier));
   earlier->layout = bucket->sum.layout;
-  ad_tally_set_aside(bucket);
+  ad_counters_set_aside(bucket);
   return AD_OK;
 }
 
@@ -209,10 +209,10 @@ static ad_status set_reduced_aside(ad_reducer *reducer) {
 /* A bucket that is not sent in this microbatch needs memory for its sum; one that is sent has the scale that its
  * addends need. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
-  ad_tally_begin_microbatch(bucket, sync);
+  ad_counters_begin_microbatch(bucket, sync);
   bucket->sent.scale = 0;
-  if (!bucket->tally.sends) return ad_bucket_keep_pending(reducer, bucket);
-  bucket->sent.scale = ad_scale_for(bucket->key.wire, bucket->tally.unsent * ad_bucket_ranks(&bucket->key, 0));
+  if (!bucket->counters.sends) return ad_bucket_keep_partial(reducer, bucket);
+  bucket->sent.scale = ad_scale_for(bucket->key.comm_dtype, bucket->counters.unsent * ad_bucket_ranks(&bucket->key, 0));
   return AD_OK;
 }
 
@@ -248,7 +248,7 @@ static ad_status done(ad_reducer *reducer, ad_caller by, ad_status status) {
 }
 
 static ad_status begin_first(ad_reducer *reducer) {
-  if (!reducer->steps) AD_TRY(ad_rosters_compare_lists(reducer));
+  if (!reducer->steps) AD_TRY(ad_presence_sets_compare_lists(reducer));
   begin_step(reducer);
   return AD_OK;
 }
@@ -270,26 +270,26 @@ static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller 
                  by.site, (int)sync);
 }
 
-static ad_status begin(ad_reducer *reducer, ad_sync sync) {
+static ad_status begin_microbatch(ad_reducer *reducer, ad_sync sync) {
   int begins_step = reducer->state == AD_BETWEEN_STEPS, follows_all = !begins_step && reducer->sync == AD_SYNC_ALL;
   if (begins_step) AD_TRY(begin_first(reducer));
   if (follows_all) AD_TRY(set_reduced_aside(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
-    if (begins_step || follows_all) ad_tally_begin_sum(&reducer->buckets[i]);
+    if (begins_step || follows_all) ad_counters_begin_sum(&reducer->buckets[i]);
     AD_TRY(begin_bucket(reducer, &reducer->buckets[i], sync));
   }
   for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].arrived = 0;
   reducer->launched = 0;
   reducer->sync = sync;
   reducer->state = AD_IN_MICROBATCH;
-  ad_seam_pass(AD_SEAM_MICROBATCH, reducer);
+  ad_inject(AD_INJECT_MICROBATCH, reducer);
   return ad_dump_begin_microbatch(reducer, begins_step);
 }
 
 ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site) {
   ad_caller by = CALLER("begin_microbatch");
   AD_TRY(check_begin(reducer, sync, by));
-  return done(reducer, by, begin(reducer, sync));
+  return done(reducer, by, begin_microbatch(reducer, sync));
 }
 
 static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller by) {
@@ -323,9 +323,9 @@ ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out,
   const ad_array *target = ad_bucket_target(bucket);
   ad_array described = ad_array_describe(reducer->comm, target->dtype, &p->shape, &p->gradient);
   described.scale = target->scale;
-  int straight = ad_param_goes_straight(p, bucket, target);
-  ad_seam_pass(AD_SEAM_STRAIGHT, &straight);
-  if (straight) described.data = ad_param_in(p, target);
+  int in_place = ad_param_is_in_place(p, bucket, target);
+  ad_inject(AD_INJECT_IN_PLACE, &in_place);
+  if (in_place) described.data = ad_param_in(p, target);
   *out = described;
   *adds = p->filled;
   return AD_OK;
@@ -357,11 +357,11 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
     return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is %s, which is not a floating dtype", site,
                    param->name, ad_dtype_name(grad->dtype));
   }
-  const ad_contract *contract = &param->contract;
-  if (contract->raw && contract->grad && contract->grad != grad->dtype) {
+  const ad_precision_policy *policy = &param->policy;
+  if (policy->raw && policy->grad && policy->grad != grad->dtype) {
     return ad_fail(AD_TYPE,
                    "%s: reducer: the gradient of `%s` is %s, but its raw contract says that it is produced in %s", site,
-                   param->name, ad_dtype_name(grad->dtype), ad_dtype_name(contract->grad));
+                   param->name, ad_dtype_name(grad->dtype), ad_dtype_name(policy->grad));
   }
   return ad_array_check(reducer->comm, grad, param->name, site);
 }
@@ -369,7 +369,7 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
 /* A raw gradient is summed in the dtype that its backward produced: that dtype must be the same in all microbatches
  * of a step. At the end of the step the ranks compare it as well. */
 static ad_status check_produced(const ad_reduced_param *param, const ad_array *grad, const char *site) {
-  if (!param->contract.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
+  if (!param->policy.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
   return ad_fail(AD_TYPE,
                  "%s: reducer: the gradient of `%s` is %s, but was %s in an earlier microbatch of this step; a raw "
                  "gradient must have one dtype in all microbatches: produce it in one, or set grad in the contract",
@@ -410,7 +410,7 @@ static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_a
   return check_produced(p, grad, site);
 }
 
-static ad_status take(ad_reducer *reducer, size_t param, const ad_array *grad) {
+static ad_status take_gradient(ad_reducer *reducer, size_t param, const ad_array *grad) {
   ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
   AD_TRY(free_target(reducer, p->bucket));
@@ -420,7 +420,7 @@ static ad_status take(ad_reducer *reducer, size_t param, const ad_array *grad) {
   p->arrived = 1;
   p->present++;
   p->produced = grad->dtype;
-  ad_tally_arrived(bucket);
+  ad_counters_arrived(bucket);
   return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
 }
 
@@ -428,13 +428,13 @@ ad_status ad_reducer_add_at(ad_reducer *reducer, size_t param, const ad_array *g
   ad_caller by = CALLER("add");
   AD_TRY(check_param(reducer, param, by));
   AD_TRY(check_given(reducer, param, grad, by.site));
-  return done(reducer, by, take(reducer, param, grad));
+  return done(reducer, by, take_gradient(reducer, param, grad));
 }
 
 void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
   if (!ad_has(param, reducer->param_count, __func__, "parameter")) return;
   reducer->params[param].expected += count;
-  ad_tally_expect(&reducer->buckets[reducer->params[param].bucket], count);
+  ad_counters_expect(&reducer->buckets[reducer->params[param].bucket], count);
 }
 
 /* The last microbatch may not end while gradients are still to come. */
@@ -463,11 +463,11 @@ ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
 }
 
 static ad_status complete(ad_reducer *reducer) {
-  AD_TRY(ad_rosters_post_presence(reducer));
+  AD_TRY(ad_presence_sets_post(reducer));
   AD_TRY(ad_buckets_complete(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_bucket *bucket = &reducer->buckets[i];
-    if (bucket->tally.has_earlier) AD_TRY(ad_array_add(&bucket->sum, &bucket->earlier));
+    if (bucket->counters.has_earlier) AD_TRY(ad_array_add(&bucket->sum, &bucket->earlier));
   }
   reducer->state = AD_BETWEEN_STEPS;
   reducer->steps++;
@@ -477,7 +477,7 @@ static ad_status complete(ad_reducer *reducer) {
 /* Waits for the ranks' comparison of which parameters had a gradient. If they differ, the reducer can still be used
  * for the next step; after an error of the comm it cannot. */
 static ad_status compare_presence(ad_reducer *reducer, ad_caller by) {
-  ad_status status = ad_rosters_wait_presence(reducer);
+  ad_status status = ad_presence_sets_wait(reducer);
   if (status == AD_MISMATCH && !ad_comm_health(reducer->comm)) return ad_fail_in(status, "%s", by.site);
   return done(reducer, by, status);
 }
@@ -525,7 +525,7 @@ ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, 
 ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param) {
   if (!ad_has(param, reducer->param_count, __func__, "parameter")) return (ad_array){0};
   const ad_reduced_param *p = &reducer->params[param];
-  return ad_array_describe(reducer->comm, p->contract.grad, &p->shape, &p->gradient);
+  return ad_array_describe(reducer->comm, p->policy.grad, &p->shape, &p->gradient);
 }
 
 const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) {

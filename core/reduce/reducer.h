@@ -2,14 +2,14 @@
 #ifndef REDUCE_REDUCER_H
 #define REDUCE_REDUCER_H
 #include "addend/reduce.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "base/internal.h"
 
 typedef struct ad_reduced_param {
   char *name;
   ad_shape shape;
   ad_layout layout, storage, gradient;  // gradient: the dual of layout
-  ad_contract contract;
+  ad_precision_policy policy;
   int lasting;
   size_t bucket;         // index of the bucket in which the gradient is packed
   size_t offset, numel;  // this rank's part of the whole gradient: place in the bucket, size; in elements
@@ -30,8 +30,8 @@ typedef struct ad_bucket_key {
   int step_count;
   int scatters;  // the first step is a reduce_scatter
   int lasting;   // the bucket's parameters are `lasting`, so that it has memory of its own
-  ad_contract contract;
-  ad_dtype wire;  // dtype in which gradients travel: the reduce dtype; without a step the accumulate dtype
+  ad_precision_policy policy;
+  ad_dtype comm_dtype;  // dtype in which gradients travel: the reduce dtype; without a step the accumulate dtype
 } ad_bucket_key;
 
 /* The parameters whose gradients a bucket packs one after another; written by bucket.c. One entry for each
@@ -44,8 +44,8 @@ typedef struct ad_bucket_members {
   size_t numel;  // elements of all these gradients on this rank
 } ad_bucket_members;
 
-/* Which addends a bucket holds; written by tally.c. */
-typedef struct ad_bucket_tally {
+/* Which addends a bucket holds; written by counters.c. */
+typedef struct ad_bucket_counters {
   int sends;        // the present microbatch sends the bucket
   size_t arrived;   // parameters whose gradient of the present microbatch came
   int expected;     // gradients that are said to come later, in this microbatch or another of the step
@@ -53,7 +53,7 @@ typedef struct ad_bucket_tally {
   int64_t summed;   // microbatches whose addends are in `sum`
   int has_sum;      // `sum` holds a sum of this step
   int has_earlier;  // `earlier` holds a sum of this step
-} ad_bucket_tally;
+} ad_bucket_counters;
 
 /* How far a bucket that was sent is on its path; written by path.c. */
 typedef struct ad_bucket_steps {
@@ -73,22 +73,22 @@ typedef struct ad_bucket_turn {
   size_t overtaken;  // the most buckets of its window that were begun after it and before it was sent
 } ad_bucket_turn;
 
-/* Gradients of one key, packed one after another: whole ones in `pending` and `sent`, this rank's parts of them in
+/* Gradients of one key, packed one after another: whole ones in `partial` and `sent`, this rank's parts of them in
  * `sum`. The layout of `sum` is that of the last transition that wrote it. Arrays are described and get memory in
  * bucket.c. */
 typedef struct ad_bucket {
   ad_bucket_key key;
   ad_bucket_members members;
-  ad_layout whole, stored;  // of the packed gradients as they arrive, and as the parameters' storage wants them
+  ad_layout full, stored;  // of the packed gradients as they arrive, and as the parameters' storage wants them
   // Accumulate dtype: sums of microbatches that were not sent. Gets memory once it is needed, or has that of `sent`.
-  ad_array pending;
+  ad_array partial;
   ad_array sent;      // wire dtype, scaled: what the first collective reads
   ad_array sum;       // accumulate dtype: what collectives write; in `sent`'s memory if both are one whole array
   ad_array earlier;   // reduced sums of earlier microbatches of this step; memory only once needed
   ad_array relayed;   // wire dtype: what later collectives read, if it has memory apart from `sent` and `sum`
   int past_caches;    // 1: gradients and their sums are written by stores that bypass the caches
-  int keeps_pending;  // 1: some microbatch was not sent, and its sum is pending (also on engine dry)
-  ad_bucket_tally tally;
+  int keeps_partial;  // 1: some microbatch was not sent, and its sum is pending (also on engine dry)
+  ad_bucket_counters counters;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
 } ad_bucket;
@@ -108,12 +108,12 @@ typedef struct ad_window {
 
 /* Ranks that must agree on their parameters: all ranks of one mesh. They compare numbers that do not depend on which
  * part of a parameter a rank holds. */
-typedef struct ad_roster {
+typedef struct ad_presence_set {
   ad_group group;
   int64_t *words;  // the numbers that ranks compare, in comm memory; NULL on engine dry
   ad_request request;
   int posted;
-} ad_roster;
+} ad_presence_set;
 
 typedef enum ad_reducer_state {
   AD_BETWEEN_STEPS,
@@ -139,8 +139,8 @@ struct ad_reducer {
   size_t window_count;
   uint64_t launches;  // number of launches of buckets in all steps so far
   size_t needed;      // on engine dry: the window that fits, if options.window was too small; else 0
-  ad_roster *rosters;
-  size_t roster_count;
+  ad_presence_set *presence_sets;
+  size_t presence_set_count;
   ad_reducer_state state;
   ad_sync sync;
   size_t launched;  // buckets of the present microbatch
@@ -161,30 +161,31 @@ ad_status ad_buckets_build(ad_reducer *reducer) AD_CHECKED;
 ad_status ad_buckets_allocate(ad_reducer *reducer) AD_CHECKED;
 void ad_buckets_release(ad_reducer *reducer);
 /* Memory that not every step needs: for sums that are not sent, for sums that were reduced early. */
-ad_status ad_bucket_keep_pending(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+ad_status ad_bucket_keep_partial(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Whether what is sent and its sum have one dtype, so that they can be one array. */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
-  return bucket->key.wire == bucket->key.contract.accumulate;
+  return bucket->key.comm_dtype == bucket->key.policy.accumulate;
 }
 
 /* key.c. AD_INVALID, naming the parameter: no reduction leads to its storage. */
 ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *param, ad_bucket_key *key) AD_CHECKED;
-int ad_bucket_keys_are_alike(const ad_bucket_key *a, const ad_bucket_key *b);
+int ad_bucket_keys_are_identical(const ad_bucket_key *a, const ad_bucket_key *b);
 /* How many ranks each rank's sum is over after step number `step` of the path. */
 int64_t ad_bucket_ranks(const ad_bucket_key *key, int step);
 
-/* tally.c: what happens to a bucket in a step, in this order. */
-void ad_tally_begin_step(ad_bucket *bucket);
-void ad_tally_begin_sum(ad_bucket *bucket); /* the sum in `sum` was handed out or set aside */
-void ad_tally_begin_microbatch(ad_bucket *bucket, ad_sync sync);
-void ad_tally_arrived(ad_bucket *bucket);                        /* one more gradient of this microbatch has come */
-void ad_tally_expect(ad_bucket *bucket, int count);              /* does what ad_reducer_expect does */
-int ad_tally_is_complete(const ad_bucket *bucket, ad_sync sync); /* all gradients are there, so that it can be sent */
-void ad_tally_sent(ad_bucket *bucket);                           /* the bucket was sent, so its addends go into `sum` */
-void ad_tally_summed(ad_bucket *bucket);                         /* a step of the path wrote `sum` */
-void ad_tally_set_aside(ad_bucket *bucket);                      /* the sum is in `earlier`, too */
-void ad_tally_forget(ad_bucket *bucket); /* there is no sum, set aside or not: for planted mistakes */
+/* counters.c: what happens to a bucket in a step, in this order. */
+void ad_counters_begin_step(ad_bucket *bucket);
+void ad_counters_begin_sum(ad_bucket *bucket); /* the sum in `sum` was handed out or set aside */
+void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync);
+void ad_counters_arrived(ad_bucket *bucket);           /* one more gradient of this microbatch has come */
+void ad_counters_expect(ad_bucket *bucket, int count); /* does what ad_reducer_expect does */
+int ad_counters_are_complete(const ad_bucket *bucket,
+                             ad_sync sync);    /* all gradients are there, so that it can be sent */
+void ad_counters_sent(ad_bucket *bucket);      /* the bucket was sent, so its addends go into `sum` */
+void ad_counters_summed(ad_bucket *bucket);    /* a step of the path wrote `sum` */
+void ad_counters_set_aside(ad_bucket *bucket); /* the sum is in `earlier`, too */
+void ad_counters_forget(ad_bucket *bucket);    /* there is no sum, set aside or not: for planted mistakes */
 
 /* slots.c: memory that buckets take in turn. */
 ad_status ad_slots_build(ad_reducer *reducer) AD_CHECKED; /* decides which buckets share; slots are made when needed */
@@ -199,7 +200,7 @@ size_t ad_slots_bytes(const ad_reducer *reducer);
 /* The bucket's array that the gradients of this microbatch go to. */
 ad_array *ad_bucket_target(ad_bucket *bucket);
 /* Whether the gradient needs no cast, no scale and no sum with another array on its way to `target`. */
-int ad_param_goes_straight(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target);
+int ad_param_is_in_place(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target);
 /* The address of the parameter's first element in `array`, which holds whole gradients; NULL on engine dry. */
 void *ad_param_in(const ad_reduced_param *param, const ad_array *array);
 /* Copies a gradient into the bucket, in one pass (law 8): casts it from the producer's dtype to the gradient dtype,
@@ -215,7 +216,7 @@ int ad_bucket_is_through(const ad_bucket *bucket); /* all steps were posted */
 /* Posts the next step. */
 ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) AD_CHECKED;
 /* Passes a seam of buckets; see ad_bucket_passing. */
-ad_status ad_bucket_pass(ad_seam seam, ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+ad_status ad_bucket_pass(ad_injection_point point, ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Waits for the step of this bucket that was posted last. */
 ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) AD_CHECKED;
 
@@ -225,13 +226,13 @@ ad_status ad_buckets_complete(ad_reducer *reducer) AD_CHECKED;
 /* Launches buckets in order; stops before the first whose gradients have not all arrived, unless `all`. */
 ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) AD_CHECKED;
 
-/* Passed to the seams AD_SEAM_LAUNCH, before a bucket is sent, and AD_SEAM_REDUCED, after each step of its path. */
+/* Passed to the seams AD_INJECT_LAUNCH, before a bucket is sent, and AD_INJECT_REDUCED, after each step of its path. */
 typedef struct ad_bucket_passing {
   ad_reducer *reducer;
   ad_bucket *bucket;
   ad_status status;
 } ad_bucket_passing;
-/* Passed to AD_SEAM_ORDER: which bucket comes next. It is passed before the bucket is known to be complete, and
+/* Passed to AD_INJECT_ORDER: which bucket comes next. It is passed before the bucket is known to be complete, and
  * again when the bucket is launched. */
 typedef struct ad_order_passing {
   ad_reducer *reducer;
@@ -239,18 +240,18 @@ typedef struct ad_order_passing {
   int launches;
   ad_status status;
 } ad_order_passing;
-/* Passed to AD_SEAM_ADDED: the sum of a gradient and those of earlier microbatches. */
+/* Passed to AD_INJECT_ADDED: the sum of a gradient and those of earlier microbatches. */
 typedef struct ad_added_passing {
   void *values;
   ad_dtype dtype;
   size_t numel;
 } ad_added_passing;
 
-/* roster.c: whether ranks have the same parameters and the same gradients. */
-ad_status ad_rosters_build(ad_reducer *reducer) AD_CHECKED;
-void ad_rosters_release(ad_reducer *reducer);
-ad_status ad_rosters_compare_lists(ad_reducer *reducer) AD_CHECKED;
-ad_status ad_rosters_post_presence(ad_reducer *reducer) AD_CHECKED;
-ad_status ad_rosters_wait_presence(ad_reducer *reducer) AD_CHECKED;
+/* presence_sets.c: whether ranks have the same parameters and the same gradients. */
+ad_status ad_presence_sets_build(ad_reducer *reducer) AD_CHECKED;
+void ad_presence_sets_release(ad_reducer *reducer);
+ad_status ad_presence_sets_compare_lists(ad_reducer *reducer) AD_CHECKED;
+ad_status ad_presence_sets_post(ad_reducer *reducer) AD_CHECKED;
+ad_status ad_presence_sets_wait(ad_reducer *reducer) AD_CHECKED;
 
 #endif

@@ -16,7 +16,7 @@ enum {
 
 /* ---- which buckets share slots ---- */
 
-static size_t bytes_of(const ad_bucket *bucket) { return ad_array_bytes(&bucket->sent); }
+static size_t bytes_of_bucket(const ad_bucket *bucket) { return ad_array_bytes(&bucket->sent); }
 
 static ad_window *window_of(ad_reducer *reducer, const ad_bucket *bucket) {
   return &reducer->windows[bucket->turn.window];
@@ -25,26 +25,27 @@ static ad_window *window_of(ad_reducer *reducer, const ad_bucket *bucket) {
 /* The size of the slot that a bucket takes: the window's usual size, or the bucket's own if it is larger (a single
  * parameter may exceed bucket_bytes). */
 static size_t slot_bytes(const ad_window *window, const ad_bucket *bucket) {
-  size_t bytes = bytes_of(bucket);
+  size_t bytes = bytes_of_bucket(bucket);
   return bytes < window->usual_bytes ? window->usual_bytes : bytes;
 }
 
 static int is_usual(const ad_reducer *reducer, const ad_bucket *bucket) {
-  return bytes_of(bucket) <= reducer->options.bucket_bytes;
+  return bytes_of_bucket(bucket) <= reducer->options.bucket_bytes;
 }
 
 /* Gives the bucket the window of an earlier bucket with the same key, or a new one. */
 static ad_status join_window(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   for (size_t i = 0; i < index && bucket->turn.window < 0; i++)
-    if (ad_bucket_keys_are_alike(&reducer->buckets[i].key, &bucket->key))
+    if (ad_bucket_keys_are_identical(&reducer->buckets[i].key, &bucket->key))
       bucket->turn.window = reducer->buckets[i].turn.window;
   if (bucket->turn.window < 0) {
     AD_TRY(ad_grow(&reducer->windows, reducer->window_count, reducer->window_count + 1));
     bucket->turn.window = (int)reducer->window_count++;
   }
   ad_window *window = window_of(reducer, bucket);
-  if (is_usual(reducer, bucket) && bytes_of(bucket) > window->usual_bytes) window->usual_bytes = bytes_of(bucket);
+  if (is_usual(reducer, bucket) && bytes_of_bucket(bucket) > window->usual_bytes)
+    window->usual_bytes = bytes_of_bucket(bucket);
   return AD_OK;
 }
 
@@ -54,8 +55,8 @@ static int saves(const ad_reducer *reducer, int window) {
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
     if (bucket->turn.window != window) continue;
-    all += bytes_of(bucket);
-    if (bytes_of(bucket) > largest) largest = bytes_of(bucket);
+    all += bytes_of_bucket(bucket);
+    if (bytes_of_bucket(bucket) > largest) largest = bytes_of_bucket(bucket);
   }
   return all > LEAST * largest;
 }
@@ -90,7 +91,7 @@ void ad_slots_release(ad_reducer *reducer) {
 
 static void point_to(ad_bucket *bucket, void *memory) {
   bucket->sent.data = memory;
-  if (ad_bucket_is_one_array(bucket)) bucket->pending.data = memory;
+  if (ad_bucket_is_one_array(bucket)) bucket->partial.data = memory;
 }
 
 /* Takes the slot from the bucket that holds it: pointers into a slot are valid only until its bucket was sent. Engine
@@ -99,11 +100,11 @@ static void give_up(ad_reducer *reducer, ad_window *window, size_t slot) {
   ad_bucket *holder = &reducer->buckets[window->slots[slot].holder];
   point_to(holder, NULL);
   holder->turn.slot = AD_NO_SLOT;
-  if (window->slots[slot].memory && !strcmp(ad_comm_engine(reducer->comm), "hostile"))
+  if (window->slots[slot].memory && !strcmp(ad_comm_backend(reducer->comm), "hostile"))
     memset(window->slots[slot].memory, 0xff, window->slots[slot].bytes);
 }
 
-static void take(ad_reducer *reducer, size_t index, size_t slot) {
+static void take_slot(ad_reducer *reducer, size_t index, size_t slot) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_window *window = window_of(reducer, bucket);
   window->slots[slot].holder = index;
@@ -128,7 +129,7 @@ typedef struct fitting {
   size_t oldest;   /* the slot whose bucket was launched first; AD_NO_SLOT: none was */
 } fitting;
 
-static fitting look(const ad_reducer *reducer, const ad_window *window, size_t bytes) {
+static fitting look_for_slots(const ad_reducer *reducer, const ad_window *window, size_t bytes) {
   fitting seen = {.oldest = AD_NO_SLOT};
   for (size_t i = 0; i < window->count; i++) {
     const ad_bucket *holder = &reducer->buckets[window->slots[i].holder];
@@ -142,7 +143,7 @@ static fitting look(const ad_reducer *reducer, const ad_window *window, size_t b
   return seen;
 }
 
-static ad_status refuse(const ad_reducer *reducer, const ad_window *window, size_t index, size_t needed) {
+static ad_status refuse_window(const ad_reducer *reducer, const ad_window *window, size_t index, size_t needed) {
   const ad_bucket *open = &reducer->buckets[window->slots[0].holder];
   return ad_fail(AD_INVALID,
                  "the gradient of `%s` came while %zu buckets of its kind, that of `%s` among them, still wait for "
@@ -162,15 +163,15 @@ static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, 
 
 /* Finds a slot for the bucket: the one whose bucket was launched first, or a new one. On engine dry a window that is
  * too small grows, so that a plan can say which size fits. */
-static ad_status find(ad_reducer *reducer, size_t index, size_t *out) {
+static ad_status find_slot(ad_reducer *reducer, size_t index, size_t *out) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_window *window = window_of(reducer, bucket);
   size_t bytes = slot_bytes(window, bucket), wanted = reducer->options.window;
-  fitting seen = look(reducer, window, bytes);
+  fitting seen = look_for_slots(reducer, window, bytes);
   int is_full = wanted ? seen.count >= wanted : seen.sent_off >= LEAST;
   *out = seen.oldest;
   if (is_full && seen.sent_off) return AD_OK;
-  if (is_full && !ad_comm_is_dry(reducer->comm)) return refuse(reducer, window, index, seen.count + 1);
+  if (is_full && !ad_comm_is_dry(reducer->comm)) return refuse_window(reducer, window, index, seen.count + 1);
   if (is_full && seen.count + 1 > reducer->needed) reducer->needed = seen.count + 1;
   *out = window->count;
   return add_slot(reducer, window, bytes, index);
@@ -180,12 +181,12 @@ ad_status ad_slot_claim(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   size_t slot = bucket->turn.slot;
   if (bucket->turn.window < 0 || (slot != AD_NO_SLOT && !bucket->turn.is_sent_off)) return AD_OK;
-  if (slot == AD_NO_SLOT) AD_TRY(find(reducer, index, &slot));
+  if (slot == AD_NO_SLOT) AD_TRY(find_slot(reducer, index, &slot));
   ad_window *window = window_of(reducer, bucket);
   size_t holder = window->slots[slot].holder;
   AD_TRY(ad_bucket_settle(reducer, holder));
   if (holder != index) give_up(reducer, window, slot);
-  take(reducer, index, slot);
+  take_slot(reducer, index, slot);
   return AD_OK;
 }
 

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "layout/nest.h"
-#include "reduce/contract.h"
+#include "reduce/precision_policy.h"
 #include "reduce/plan.h"
 
 /* ---- checking and storing one parameter ---- */
@@ -25,30 +25,32 @@ static ad_status refuse_storage(const ad_param_spec *spec) {
 }
 
 /* The shards that the group's ranks store must, one after another, be the part that each rank computes with. */
-static ad_status check_storage(const ad_param_spec *spec, const ad_stored *param, ad_axes cut, int64_t rank) {
+static ad_status check_storage(const ad_param_spec *spec, const ad_stored *param, ad_axes sharded, int64_t rank) {
   ad_axes outside = ~ad_layout_same_axes(&spec->layout);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int differs = spec->storage.type[axis] != spec->layout.type[axis];
     if (differs && (outside & AD_AXES(axis))) return refuse_storage(spec);
   }
   if (!spec->shape.ndim) return AD_OK;
-  ad_axes by_rows = ad_layout_cutting(&spec->storage, 0), others = cut & ~by_rows & ad_mesh_large(spec->layout.mesh);
-  if (others || !ad_layout_is_cut_once(&spec->storage, spec->shape.dim[0], cut, rank, param->segment.rows))
+  ad_axes by_rows = ad_layout_axes_sharding(&spec->storage, 0),
+          others = sharded & ~by_rows & ad_mesh_large(spec->layout.mesh);
+  if (others || !ad_layout_is_sharded_once(&spec->storage, spec->shape.dim[0], sharded, rank, param->segment.rows))
     return refuse_storage(spec);
   return AD_OK;
 }
 
 static ad_status find_own_part(ad_store *store, const ad_param_spec *spec, ad_stored *param) {
   int64_t rank = ad_comm_rank(store->comm);
-  ad_axes same = ad_layout_same_axes(&spec->layout), cut_here = same & ad_layout_cut_axes(&spec->storage);
-  ad_group cut = ad_mesh_group(spec->layout.mesh, cut_here, rank);
-  ad_group replicas = ad_mesh_group(spec->layout.mesh, same & ~cut_here, rank);
+  ad_axes same = ad_layout_same_axes(&spec->layout), sharded_here = same & ad_layout_sharded_axes(&spec->storage);
+  ad_group sharded = ad_mesh_group(spec->layout.mesh, sharded_here, rank);
+  ad_group replicas = ad_mesh_group(spec->layout.mesh, same & ~sharded_here, rank);
   const ad_shape *local = &param->compute.local;
   param->segment = ad_segment_of(local);
   param->own_start =
-      (size_t)ad_cut(param->segment.rows, ad_group_index(&cut, rank), ad_group_size(&cut)).first * param->segment.row;
+      (size_t)ad_cut(param->segment.rows, ad_group_index(&sharded, rank), ad_group_size(&sharded)).first *
+      param->segment.row;
   param->writes = ad_group_index(&replicas, rank) == 0;
-  return check_storage(spec, param, cut_here, rank);
+  return check_storage(spec, param, sharded_here, rank);
 }
 
 static int is_wide(ad_dtype dtype) { return dtype == AD_F32 || dtype == AD_F64; }
@@ -61,16 +63,16 @@ static ad_dtype compute_dtype(const ad_store *store, const ad_param_spec *spec) 
 }
 
 static ad_status take_param(ad_store *store, const ad_param_spec *spec, ad_stored *param) {
-  ad_contract contract = spec->contract;
-  ad_status status = ad_contract_complete(&contract);
+  ad_precision_policy policy = spec->policy;
+  ad_status status = ad_precision_policy_complete(&policy);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
   ad_dtype compute = compute_dtype(store, spec);
   AD_TRY(ad_copy_string(spec->name, &param->name));
-  param->has_master = !is_wide(contract.param);
-  param->is_gathered = contract.param != compute || !ad_layout_equal(&spec->layout, &spec->storage);
+  param->has_master = !is_wide(policy.param);
+  param->is_gathered = policy.param != compute || !ad_layout_equal(&spec->layout, &spec->storage);
   param->compute = ad_array_describe(store->comm, compute, &spec->shape, &spec->layout);
   AD_TRY(find_own_part(store, spec, param));
-  AD_TRY(ad_array_create(store->comm, contract.param, &spec->shape, &spec->storage, &param->value));
+  AD_TRY(ad_array_create(store->comm, policy.param, &spec->shape, &spec->storage, &param->value));
   if (param->has_master) AD_TRY(ad_array_create(store->comm, AD_F32, &spec->shape, &spec->storage, &param->master));
   return AD_OK;
 }
@@ -117,7 +119,7 @@ static ad_status find_kind(ad_store *store, const ad_param_spec *spec, ad_dtype 
   ad_copy_kind kind = {.dtype = dtype, .axes = axes, .group = ad_mesh_group(spec->layout.mesh, axes, rank)};
   kind.shared = !store->options.apart && ad_comm_shares(store->comm, &kind.group);
   if (!kind.shared) {
-    kind.axes &= ad_layout_cut_axes(&spec->storage);
+    kind.axes &= ad_layout_sharded_axes(&spec->storage);
     kind.group = ad_mesh_group(spec->layout.mesh, kind.axes, rank);
   }
   for (size_t i = 0; i < store->kind_count; i++) {
@@ -178,7 +180,8 @@ static ad_status take_options(const ad_store_options *options, ad_store *store) 
   return AD_OK;
 }
 
-static ad_status fill(ad_store *store, const ad_param_spec *params, size_t count, const ad_store_options *options) {
+static ad_status build_store(ad_store *store, const ad_param_spec *params, size_t count,
+                             const ad_store_options *options) {
   AD_TRY(take_options(options, store));
   AD_TRY(ad_new(count, &store->params));
   AD_TRY(ad_new(count, &store->segments));
@@ -199,14 +202,14 @@ static ad_status fill(ad_store *store, const ad_param_spec *params, size_t count
   return AD_OK;
 }
 
-static ad_status create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
-                        ad_store **out) {
+static ad_status create_store(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
+                              ad_store **out) {
   for (size_t i = 0; i < count; i++)
     AD_NEED_OF("ad_store_create", params[i].name, params[i].layout.mesh, params[i].storage.mesh);
   ad_store *store;
   AD_TRY(ad_new(1, &store));
   store->comm = comm;
-  ad_status status = fill(store, params, count, options);
+  ad_status status = build_store(store, params, count, options);
   if (status) {
     ad_store_destroy(store);
     return status;
@@ -221,7 +224,7 @@ ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t cou
   if (count) AD_NEED(params);
   void *specs;
   AD_TRY(ad_options_take_all(&specs, sizeof *params, params, count, "ad_param_spec"));
-  ad_status status = create(comm, specs, count, options, out);
+  ad_status status = create_store(comm, specs, count, options, out);
   ad_release(specs);
   return status;
 }

@@ -59,7 +59,7 @@ static int take_kind(ad_table_cell *cell, ad_action_kind *out) {
 
 /* ---- reading one action ---- */
 
-static ad_status refuse(ad_table_cell cell, const char *why) {
+static ad_status refuse_cell(ad_table_cell cell, const char *why) {
   char text[AD_ACTION_TEXT_MAX];
   return ad_fail(AD_INVALID, "'%s' %s", ad_table_cell_print(cell, text, sizeof text), why);
 }
@@ -71,7 +71,7 @@ static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *ac
   rest->length--;
   take_number(rest, &peer, is_large);
   if (!ad_action_is_transfer(action->kind) || peer < 0 || peer >= AD_TABLE_STAGES_MAX || peer == action->stage)
-    return refuse(cell, "has a '>', but is not a transfer to another stage");
+    return refuse_cell(cell, "has a '>', but is not a transfer to another stage");
   action->hop = peer - action->stage;
   return AD_OK;
 }
@@ -81,12 +81,13 @@ static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *ac
 static ad_status check_names(ad_table_cell cell, ad_action *action) {
   ad_action_names names = ad_action_record_of(action->kind)->names;
   int wants_stage = names != AD_NAMES_NOTHING;
-  if (wants_stage && action->stage < 0) return refuse(cell, "has no stage number before its kind");
-  if (!wants_stage && action->stage >= 0) return refuse(cell, "names a stage, but its kind is an action of all ranks");
+  if (wants_stage && action->stage < 0) return refuse_cell(cell, "has no stage number before its kind");
+  if (!wants_stage && action->stage >= 0)
+    return refuse_cell(cell, "names a stage, but its kind is an action of all ranks");
   if (names == AD_NAMES_MICROBATCH && action->microbatch < 0)
-    return refuse(cell, "has no microbatch number after its kind");
+    return refuse_cell(cell, "has no microbatch number after its kind");
   if ((names == AD_NAMES_NOTHING || names == AD_NAMES_STAGE) && action->microbatch >= 0)
-    return refuse(cell, "names a microbatch, but its kind is an action of a whole step");
+    return refuse_cell(cell, "names a microbatch, but its kind is an action of a whole step");
   if (!wants_stage) action->stage = 0;
   if (names == AD_NAMES_NOTHING || names == AD_NAMES_STAGE) action->microbatch = 0;
   return AD_OK;
@@ -98,12 +99,12 @@ ad_status ad_table_cell_read(ad_table_cell cell, ad_action *out) {
   int is_large = 0;
   take_number(&rest, &action.stage, &is_large);
   if (!take_kind(&rest, &action.kind))
-    return refuse(cell, "is not an action; write stage, kind and microbatch, as in 2F0, 1SEND_F3, 0UNSHARD");
+    return refuse_cell(cell, "is not an action; write stage, kind and microbatch, as in 2F0, 1SEND_F3, 0UNSHARD");
   take_number(&rest, &action.microbatch, &is_large);
   if (rest.length && *rest.text == '>') AD_TRY(take_hop(cell, &rest, &action, &is_large));
-  if (is_large) return refuse(cell, "has a number that is too large for a table");
+  if (is_large) return refuse_cell(cell, "has a number that is too large for a table");
   if (rest.length)
-    return refuse(cell, "has more text after its action; write stage, kind and microbatch, as in 2F0, 1SEND_F3");
+    return refuse_cell(cell, "has more text after its action; write stage, kind and microbatch, as in 2F0, 1SEND_F3");
   AD_TRY(check_names(cell, &action));
   *out = action;
   return AD_OK;
@@ -122,7 +123,7 @@ static ad_status add_overlapped(ad_table *table, int32_t rank, ad_table_cell cel
   static const char end[] = ")OVERLAP_F_B";
   size_t tail = sizeof end - 1;
   if (cell.length < tail + 1 || memcmp(cell.text + cell.length - tail, end, tail) != 0)
-    return refuse(cell, "begins with '(' but does not end with ')OVERLAP_F_B'");
+    return refuse_cell(cell, "begins with '(' but does not end with ')OVERLAP_F_B'");
   const char *at = cell.text + 1, *last = cell.text + cell.length - tail;
   while (at < last) {
     const char *stop = memchr(at, ';', (size_t)(last - at));

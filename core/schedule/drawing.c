@@ -188,7 +188,7 @@ static void print_faults(const ad_table_faults *faults, FILE *file) {
 }
 
 /* Prints the rows if the table keeps all laws, then the faults and the summary. */
-static ad_status print(const ad_table_judged *judged, int columns, ad_text_style style, FILE *file) {
+static ad_status print_judged(const ad_table_judged *judged, int columns, ad_text_style style, FILE *file) {
   ad_status status = AD_OK;
   if (judged->holds) {
     layout of = lay_out(judged, columns ? columns : COLUMNS, style);
@@ -202,7 +202,7 @@ static ad_status print(const ad_table_judged *judged, int columns, ad_text_style
 static ad_status print_text(const ad_table_judged *judged, int columns, ad_text_style style, char **out) {
   ad_text_stream to;
   AD_TRY(ad_text_stream_open("the drawing of a table", &to));
-  return ad_text_stream_close(&to, print(judged, columns, style, to.file), out);
+  return ad_text_stream_close(&to, print_judged(judged, columns, style, to.file), out);
 }
 
 ad_status ad_table_text(const ad_table *table, const ad_table_options *options, ad_text_style style, size_t columns,

@@ -68,7 +68,7 @@ static void wait_for(ad_execution *run, int32_t rank, ad_table_spot what) {
 /* ---- taking one action, if what it needs is done ---- */
 
 /* Notes when the action begins and ends, and moves its rank on. */
-static void take(ad_execution *run, ad_table_spot at, double from, double cost) {
+static void run_action(ad_execution *run, ad_table_spot at, double from, double cost) {
   size_t number = ad_table_number(run->index, at);
   run->begin[number] = from;
   run->end[number] = from + cost;
@@ -129,8 +129,8 @@ static int meet(ad_execution *run, ad_table_spot at, const ad_action *action) {
   double from = 0;
   if (!is_next(run, other)) return wait_for(run, at.rank, other), 0;
   if (!needs_are_done(run, sent, &from, &open)) return wait_for(run, at.rank, open), 0;
-  take(run, other, from, 0);
-  take(run, at, from, 0);
+  run_action(run, other, from, 0);
+  run_action(run, at, from, 0);
   return 1;
 }
 
@@ -143,7 +143,7 @@ static int meet_all(ad_execution *run, ad_table_spot at, ad_action_kind kind) {
   for (int32_t r = 0; r < table->ranks; r++)
     if (run->clock[r] > from) from = run->clock[r];
   for (int32_t r = 0; r < table->ranks; r++) {
-    take(run, ad_table_find_on(run->index, kind, r), from, 0);
+    run_action(run, ad_table_find_on(run->index, kind, r), from, 0);
     if (r != at.rank) wake(run, r);
   }
   return 1;
@@ -179,7 +179,7 @@ static int try_next(ad_execution *run, int32_t rank) {
   if (action->kind == AD_ACTION_SUMS || action->kind == AD_ACTION_NORM) return meet_all(run, at, action->kind);
   if (!wait_is_over(run, at, action)) return 0;
   if (!needs_are_done(run, at, &from, &open)) return wait_for(run, rank, open), 0;
-  take(run, at, from, ad_table_cost_of(&run->costs, action));
+  run_action(run, at, from, ad_table_cost_of(&run->costs, action));
   return 1;
 }
 

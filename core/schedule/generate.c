@@ -25,7 +25,7 @@ enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
 const char *ad_table_schedule_name(size_t index) { return index < SCHEDULES ? schedules[index].name : NULL; }
 
-static ad_status find(const char *name, size_t *out) {
+static ad_status find_schedule(const char *name, size_t *out) {
   const char *names[SCHEDULES];
   for (*out = 0; *out < SCHEDULES; ++*out) {
     if (!strcmp(schedules[*out].name, name)) return AD_OK;
@@ -75,7 +75,7 @@ ad_status ad_table_make(const char *name, const ad_table_shape *given, ad_table 
   size_t at;
   AD_NEED(name, given, out);
   AD_TRY(ad_options_take(&shape, sizeof shape, given, "ad_table_shape"));
-  AD_TRY(find(name, &at));
+  AD_TRY(find_schedule(name, &at));
   if (!shape.ranks) shape.ranks = schedules[at].fit == ONE_RANK ? 1 : shape.stages;
   AD_TRY(ad_table_check_shape(&shape));
   AD_TRY(check_fit(name, schedules[at].fit, &shape));

@@ -10,7 +10,7 @@ typedef struct chunk_order {
   int32_t rank, per_rank;
 } chunk_order;
 
-static ad_status put(ad_table *table, const chunk_order *order, ad_action_kind kind, int32_t k) {
+static ad_status add_chunk_action(ad_table *table, const chunk_order *order, ad_action_kind kind, int32_t k) {
   int32_t ranks = order->shape->ranks, in_group = k % (ranks * order->per_rank);
   int32_t chunk = in_group / ranks, microbatch = k / (ranks * order->per_rank) * ranks + in_group % ranks;
   if (kind == AD_ACTION_B) chunk = order->per_rank - 1 - chunk;
@@ -26,8 +26,8 @@ static ad_status put_row(ad_table *table, const chunk_order *order) {
   int32_t ahead = 2 * (ranks - 1 - order->rank) + (order->per_rank - 1) * ranks;
   if (ahead > count) ahead = count;
   for (int32_t k = 0; k < count + ahead; k++) {
-    if (k < count) AD_TRY(put(table, order, AD_ACTION_F, k));
-    if (k >= ahead) AD_TRY(put(table, order, AD_ACTION_B, k - ahead));
+    if (k < count) AD_TRY(add_chunk_action(table, order, AD_ACTION_F, k));
+    if (k >= ahead) AD_TRY(add_chunk_action(table, order, AD_ACTION_B, k - ahead));
   }
   return AD_OK;
 }

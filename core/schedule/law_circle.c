@@ -4,7 +4,9 @@
 #include "base/text.h"
 #include "schedule/laws.h"
 
-static ad_table_spot place_of(const ad_execution *run, int32_t rank) { return (ad_table_spot){rank, run->place[rank]}; }
+static ad_table_spot rank_spot(const ad_execution *run, int32_t rank) {
+  return (ad_table_spot){rank, run->place[rank]};
+}
 
 /* The first rank of the circle to which the waits from a stuck rank lead. */
 static int32_t into_circle(const ad_execution *run, int32_t rank, char *is_passed) {
@@ -17,7 +19,7 @@ static int32_t into_circle(const ad_execution *run, int32_t rank, char *is_passe
 
 static void add_wait(ad_text *text, const ad_execution *run, int32_t rank) {
   const ad_table *table = run->index->table;
-  ad_table_spot at = place_of(run, rank), what = run->waits_for[rank];
+  ad_table_spot at = rank_spot(run, rank), what = run->waits_for[rank];
   char own[AD_ACTION_TEXT_MAX], other[AD_ACTION_TEXT_MAX];
   ad_text_add(text, "rank %d at place %d (%s) for %s of rank %d (place %d)", rank, at.place,
               ad_action_print(&table->rows[at.rank].actions[at.place], own, sizeof own),
@@ -28,7 +30,7 @@ static void add_wait(ad_text *text, const ad_execution *run, int32_t rank) {
 enum { WAITS_SHOWN = 4 };
 
 /* Adds the fault that names the circle with rank `first` in it. */
-static void tell(const ad_execution *run, int32_t first, ad_table_faults *faults) {
+static void add_circle_fault(const ad_execution *run, int32_t first, ad_table_faults *faults) {
   char circle[AD_TABLE_FAULT_TEXT];
   ad_text text = ad_text_on(circle, sizeof circle);
   int32_t rank = first, count = 0;
@@ -41,7 +43,7 @@ static void tell(const ad_execution *run, int32_t first, ad_table_faults *faults
     count++;
   } while (rank != first);
   if (count > WAITS_SHOWN) ad_text_add(&text, "; and %d more", count - WAITS_SHOWN);
-  ad_table_fault_at(faults, AD_TABLE_LAW_CIRCLE, run->index->table, place_of(run, first),
+  ad_table_fault_at(faults, AD_TABLE_LAW_CIRCLE, run->index->table, rank_spot(run, first),
                     "with %s sends ranks wait in a circle: %s; move what one of them waits for before what it waits in",
                     run->sends == AD_SENDS_BUFFERED ? "buffered" : "blocking", circle);
 }
@@ -52,7 +54,7 @@ ad_status ad_table_law_circle(const ad_table_index *index, ad_sends sends, ad_ta
   AD_TRY(ad_execute(index, sends, NULL, &run));
   int32_t stuck = ad_execution_stuck(&run);
   ad_status status = ad_new((size_t)index->table->ranks, &is_passed);
-  if (!status && stuck >= 0) tell(&run, into_circle(&run, stuck, is_passed), faults);
+  if (!status && stuck >= 0) add_circle_fault(&run, into_circle(&run, stuck, is_passed), faults);
   if (!status) ad_release(is_passed);
   ad_execution_destroy(&run);
   return status;

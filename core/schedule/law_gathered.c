@@ -4,7 +4,7 @@
 #include "schedule/laws.h"
 
 // Judges one action, and notes in gathered_at whether the parameters of its stage are gathered after it.
-static void judge(const ad_table *table, ad_table_spot at, int32_t *gathered_at, ad_table_faults *faults) {
+static void judge_action(const ad_table *table, ad_table_spot at, int32_t *gathered_at, ad_table_faults *faults) {
   const ad_action *action = &table->rows[at.rank].actions[at.place];
   int32_t *gathered = &gathered_at[action->stage]; /* one more than the place of its GATHER; 0: it is not gathered */
   int computes = ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE;
@@ -30,7 +30,8 @@ ad_status ad_table_law_gathered(const ad_table_index *index, ad_table_faults *fa
   if (!(table->parts & AD_TABLE_GATHERS)) return AD_OK;
   AD_TRY(ad_new((size_t)table->stages, &gathered_at));
   for (int32_t r = 0; r < table->ranks; r++)
-    for (size_t i = 0; i < table->rows[r].count; i++) judge(table, (ad_table_spot){r, (int32_t)i}, gathered_at, faults);
+    for (size_t i = 0; i < table->rows[r].count; i++)
+      judge_action(table, (ad_table_spot){r, (int32_t)i}, gathered_at, faults);
   for (int32_t s = 0; s < table->stages; s++)
     if (gathered_at[s])
       ad_table_fault_at(

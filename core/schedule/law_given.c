@@ -3,7 +3,7 @@
 #include "schedule/laws.h"
 
 // Judges whether everything that the action needs of its own rank stands before it.
-static void judge(const ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
+static void judge_action(const ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
   ad_table_needs needs = ad_table_needs_of(index, at);
   ad_table_spot need;
   char text[AD_ACTION_TEXT_MAX];
@@ -18,5 +18,6 @@ static void judge(const ad_table_index *index, ad_table_spot at, ad_table_faults
 
 void ad_table_law_given(const ad_table_index *index, ad_table_faults *faults) {
   for (int32_t r = 0; r < index->table->ranks; r++)
-    for (size_t i = 0; i < index->table->rows[r].count; i++) judge(index, (ad_table_spot){r, (int32_t)i}, faults);
+    for (size_t i = 0; i < index->table->rows[r].count; i++)
+      judge_action(index, (ad_table_spot){r, (int32_t)i}, faults);
 }

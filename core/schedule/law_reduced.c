@@ -61,7 +61,7 @@ static void judge_wait(const reductions *all, ad_table_spot at, const ad_action 
   own->pending_at = 0;
 }
 
-static void judge(const reductions *all, ad_table_spot at) {
+static void judge_action(const reductions *all, ad_table_spot at) {
   const ad_action *action = &all->index->table->rows[at.rank].actions[at.place];
   if (ad_action_is_addend(action->kind)) judge_addend(all, at, action);
   if (action->kind == AD_ACTION_REDUCE) judge_reduce(all, at, action);
@@ -101,7 +101,7 @@ static void judge_all(const reductions *all) {
   const ad_table *table = all->index->table;
   int waits = find_waits(all);
   for (int32_t r = 0; r < table->ranks; r++)
-    for (size_t i = 0; i < table->rows[r].count; i++) judge(all, (ad_table_spot){r, (int32_t)i});
+    for (size_t i = 0; i < table->rows[r].count; i++) judge_action(all, (ad_table_spot){r, (int32_t)i});
   for (int32_t s = 0; s < table->stages; s++) judge_stage(all, s, waits);
 }
 

@@ -40,7 +40,7 @@ static ad_status put_order(ad_table *table, lead_order *order) {
   return AD_OK;
 }
 
-static ad_status check(const ad_table *table, const int32_t *rank_of, int32_t stages, int32_t microbatches) {
+static ad_status check_shape(const ad_table *table, const int32_t *rank_of, int32_t stages, int32_t microbatches) {
   ad_table_shape shape = {sizeof shape, stages, microbatches, table->ranks};
   AD_TRY(ad_table_check_shape(&shape));
   if (table->action_count)
@@ -57,7 +57,7 @@ static ad_status check(const ad_table *table, const int32_t *rank_of, int32_t st
 
 ad_status ad_table_add_leads(ad_table *table, const int32_t *rank_of, int32_t stages, int32_t microbatches) {
   AD_NEED(table, rank_of);
-  AD_TRY(check(table, rank_of, stages, microbatches));
+  AD_TRY(check_shape(table, rank_of, stages, microbatches));
   lead_order order = {rank_of, NULL, stages, microbatches, 0};
   AD_TRY(ad_new((size_t)stages, &order.lead));
   table->stages = stages; /* the length of the chain, if no edge was given */

@@ -9,7 +9,7 @@ static void find_stages(const ad_table_row *row, int32_t rank, int32_t *rank_of)
 }
 
 /* Adds the actions that end a step to the lists. */
-static ad_status put(ad_table *table, const int32_t *rank_of) {
+static ad_status add_end_actions(ad_table *table, const int32_t *rank_of) {
   ad_action sums = {.kind = AD_ACTION_SUMS}, norm = {.kind = AD_ACTION_NORM};
   for (int32_t r = 0; r < table->ranks; r++) {
     AD_TRY(ad_table_add(table, r, &sums));
@@ -26,7 +26,7 @@ ad_status ad_table_insert_end(ad_table *table) {
   int32_t *rank_of;
   AD_TRY(ad_new((size_t)table->stages, &rank_of));
   for (int32_t r = 0; r < table->ranks; r++) find_stages(&table->rows[r], r, rank_of);
-  ad_status status = put(table, rank_of);
+  ad_status status = add_end_actions(table, rank_of);
   ad_release(rank_of);
   return status;
 }

@@ -25,7 +25,7 @@ static void find_uses(const ad_table *table, const ad_table_row *row, gathering 
   }
 }
 
-static void put(gathering *to, ad_action_kind kind, int32_t stage) {
+static void add_gather_action(gathering *to, ad_action_kind kind, int32_t stage) {
   ad_action action = {.kind = kind, .stage = stage};
   ad_table_list_add(&to->list, &action);
   to->is_held[stage] = kind == AD_ACTION_GATHER;
@@ -36,7 +36,7 @@ static void release_farthest(const ad_table *table, gathering *to) {
   int32_t farthest = -1;
   for (int32_t s = 0; s < table->stages; s++)
     if (to->is_held[s] && (farthest < 0 || to->use[s] > to->use[farthest])) farthest = s;
-  put(to, AD_ACTION_RELEASE, farthest);
+  add_gather_action(to, AD_ACTION_RELEASE, farthest);
 }
 
 /* Writes the rank's list anew, with gathers before the actions that need them and releases after the last ones. */
@@ -45,12 +45,12 @@ static void write_row(const ad_table *table, const ad_table_row *row, gathering 
     const ad_action *action = &row->actions[i];
     if (uses(action) && !to->is_held[action->stage]) {
       if (to->most && to->held == to->most) release_farthest(table, to);
-      put(to, AD_ACTION_GATHER, action->stage);
+      add_gather_action(to, AD_ACTION_GATHER, action->stage);
     }
     ad_table_list_add(&to->list, action);
     if (!uses(action)) continue;
     to->use[action->stage] = to->next[i];
-    if (to->next[i] == INT32_MAX) put(to, AD_ACTION_RELEASE, action->stage);
+    if (to->next[i] == INT32_MAX) add_gather_action(to, AD_ACTION_RELEASE, action->stage);
   }
 }
 

@@ -37,8 +37,8 @@ static size_t place_at(const ad_table_times_of *times, int32_t rank, double time
 }
 
 /* Adds both ends of a transfer of what the action at `giver` computes. */
-static void add(arrivals *all, ad_table_spot giver, ad_action_kind send, ad_action_kind receive, int32_t from,
-                int32_t to) {
+static void add_transfer(arrivals *all, ad_table_spot giver, ad_action_kind send, ad_action_kind receive, int32_t from,
+                         int32_t to) {
   const ad_table_index *index = &all->times->index;
   int32_t m = index->table->rows[giver.rank].actions[giver.place].microbatch;
   double time = all->times->run.end[ad_table_number(index, giver)];
@@ -52,9 +52,11 @@ static void add(arrivals *all, ad_table_spot giver, ad_action_kind send, ad_acti
 static void add_edge(arrivals *all, size_t e, int32_t m) {
   const ad_table_index *index = &all->times->index;
   ad_stage_edge edge = ad_table_edge(index->table, e);
-  add(all, ad_table_find(index, AD_ACTION_F, edge.from, m), AD_ACTION_SEND_F, AD_ACTION_RECV_F, edge.from, edge.to);
+  add_transfer(all, ad_table_find(index, AD_ACTION_F, edge.from, m), AD_ACTION_SEND_F, AD_ACTION_RECV_F, edge.from,
+               edge.to);
   if (edge.way == AD_STAGE_BOTH_WAYS)
-    add(all, ad_table_find_backward(index, edge.to, m), AD_ACTION_SEND_B, AD_ACTION_RECV_B, edge.to, edge.from);
+    add_transfer(all, ad_table_find_backward(index, edge.to, m), AD_ACTION_SEND_B, AD_ACTION_RECV_B, edge.to,
+                 edge.from);
 }
 
 static int by_rank_and_time(const void *a, const void *b) {

@@ -41,7 +41,7 @@ static void put_other(waiting *to, const ad_action *send) {
   ad_table_list_add(&to->list, &wait);
 }
 
-static void put(waiting *to, const ad_action *action) {
+static void add_with_waits(waiting *to, const ad_action *action) {
   if (action->kind == AD_ACTION_REDUCE) put_reduction(to);
   ad_table_list_add(&to->list, action);
   if (to->parts & AD_TABLE_TRANSFERS && ad_action_is_backward(action->kind)) put_values(to, action);
@@ -52,7 +52,7 @@ static void put(waiting *to, const ad_action *action) {
 
 static ad_status rewrite(waiting *to, ad_table *table, int32_t rank) {
   const ad_table_row *row = &table->rows[rank];
-  for (size_t i = 0; i < row->count; i++) put(to, &row->actions[i]);
+  for (size_t i = 0; i < row->count; i++) add_with_waits(to, &row->actions[i]);
   for (size_t i = 0; to->parts & AD_TABLE_TRANSFERS && i < row->count; i++) put_other(to, &row->actions[i]);
   put_reduction(to);
   ad_table_list list = to->list;

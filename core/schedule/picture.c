@@ -192,7 +192,7 @@ static int width_of(const picture *of) {
   return larger(WIDTH_LEAST, larger(lines, x_of(of, of->judged->worth.makespan)) + RIGHT);
 }
 
-static void draw(const picture *of, FILE *file) {
+static void draw_table(const picture *of, FILE *file) {
   ad_svg_begin(file, width_of(of), y_of(of, of->judged->table->ranks) + BOTTOM, of->drawing.title);
   draw_head(of, file);
   for (size_t e = 0; e < of->judged->times.index.edges; e++) draw_edge(of, e, file);
@@ -208,11 +208,11 @@ static picture picture_of(const ad_table_judged *judged, const ad_table_drawing 
 }
 
 /* Gives the picture as a text, which the caller frees with free(). */
-static ad_status print(const picture *of, char **out) {
+static ad_status print_picture(const picture *of, char **out) {
   ad_text_stream to;
   AD_TRY(ad_text_stream_open("the picture of a table", &to));
   ad_locale locale = ad_locale_enter();
-  draw(of, to.file);
+  draw_table(of, to.file);
   ad_locale_leave(locale);
   return ad_text_stream_close(&to, AD_OK, out);
 }
@@ -227,7 +227,7 @@ ad_status ad_table_svg(const ad_table *table, const ad_table_options *options, c
   AD_TRY(ad_table_judged_create(table, options, &judged));
   if (!judged.holds) return ad_fail(AD_INVALID, "%s", judged.faults.list[0].text);
   picture of = picture_of(&judged, &drawing);
-  ad_status status = print(&of, out);
+  ad_status status = print_picture(&of, out);
   ad_table_judged_destroy(&judged);
   return status;
 }

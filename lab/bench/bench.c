@@ -15,7 +15,7 @@
 
 enum { CASES_MAX = 512, STARTUP_RANKS = 32, STARTUP_TRIES = 5 };
 
-static void tell(const bench_options *options, const char *what, int done, int of) {
+static void report(const bench_options *options, const char *what, int done, int of) {
   if (options->progress) options->progress(what, done, of);
 }
 
@@ -51,12 +51,12 @@ static void measure_cases(const bench_options *options, json_t *rows) {
   for (int i = 0; i < count; i++) {
     char text[BENCH_MESSAGE];
     describe(&cases[i], text);
-    tell(options, text, i, count);
+    report(options, text, i, count);
     assemble(&orchestra, &cases[i], options->peers);
     bench_measure(&orchestra, &cases[i], options->quick, rows);
   }
   dismiss(&orchestra);
-  tell(options, "done", count, count);
+  report(options, "done", count, count);
 }
 
 static ad_status measure_startup(json_t *rows) {

@@ -216,7 +216,7 @@ static int is_chosen(const bench_options *options, const between_op *op, int siz
   return !options->largest || sizes[size] <= options->largest;
 }
 
-static void tell(const stage *s, const between_op *op, int size, int done) {
+static void report(const stage *s, const between_op *op, int size, int done) {
   char text[BENCH_MESSAGE];
   if (!s->options->progress) return;
   snprintf(text, sizeof text, "%d hosts of %d rank%s, %s, %zu bytes", s->hosts.world.hosts, s->hosts.world.ranks,
@@ -235,7 +235,7 @@ static ad_status measure_all(stage *s, json_t *rows) {
   for (int i = 0; i < OPS; i++)
     for (int size = 0; size < SIZES; size++) {
       if (!is_chosen(s->options, &ops[i], size)) continue;
-      tell(s, &ops[i], size, i * SIZES + size);
+      report(s, &ops[i], size, i * SIZES + size);
       bench_keep(&first, measure(s, &ops[i], sizes[size], rows));
     }
   return first;

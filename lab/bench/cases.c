@@ -54,12 +54,12 @@ static const kind_of_case kinds[] = {
     {"pipeline", "f32", "interleaved", 1, BENCH_PIPELINE},
     {"pipeline", "f32", "zb", 1, BENCH_PIPELINE},
     {"decompose_step", "f32", "pools", 1, BENCH_DECOMPOSITION},
-    {"decompose_exchange", "f16", "ci_blocks", 0, BENCH_CROSSING},
-    {"decompose_exchange", "f16", "ci_adv", 0, BENCH_CROSSING},
-    {"decompose_exchange", "bf16", "blocks_ci", 0, BENCH_CROSSING},
-    {"decompose_exchange", "bf16", "adv_ci", 0, BENCH_CROSSING},
-    {"decompose_exchange", "bf16", "blocks_adv", 0, BENCH_CROSSING},
-    {"decompose_exchange", "bf16", "adv_blocks", 0, BENCH_CROSSING},
+    {"decompose_exchange", "f16", "ci_blocks", 0, BENCH_TRANSFER},
+    {"decompose_exchange", "f16", "ci_adv", 0, BENCH_TRANSFER},
+    {"decompose_exchange", "bf16", "blocks_ci", 0, BENCH_TRANSFER},
+    {"decompose_exchange", "bf16", "adv_ci", 0, BENCH_TRANSFER},
+    {"decompose_exchange", "bf16", "blocks_adv", 0, BENCH_TRANSFER},
+    {"decompose_exchange", "bf16", "adv_blocks", 0, BENCH_TRANSFER},
     {"all_reduce", "f32", "whole", 1, BENCH_TORCH},
     {"all_reduce", "bf16", "whole", 1, BENCH_TORCH},
     {"all_gather", "f32", "whole", 0, BENCH_TORCH},
@@ -113,7 +113,7 @@ typedef struct case_list {
  * small one, since PyTorch's ranks keep parameters, gradients and moments beside addend's: with 100 million parameters
  * on four ranks, all programs together would need more than 24 GB. */
 static const bench_model *model_of(const case_list *list, bench_duty duty) {
-  if (duty & (BENCH_DECOMPOSITION | BENCH_CROSSING))
+  if (duty & (BENCH_DECOMPOSITION | BENCH_TRANSFER))
     return list->options->quick ? &bench_tiny_decomposed : &bench_decomposed;
   if (duty == BENCH_TRAINING && list->doubled) return list->options->quick ? &bench_tiny_doubled : &bench_small_doubled;
   if (duty & (BENCH_TRAINING | BENCH_TORCH_STEP) && list->options->quick) return &bench_tiny;
@@ -194,7 +194,7 @@ static void add_duty(case_list *list, bench_duty duty, int ranks) {
       add_rows(list, &kinds[i], ranks);
     else if (duty == BENCH_BRIDGE)
       add_batches(list, &kinds[i], ranks);
-    else if (duty & (BENCH_DECOMPOSITION | BENCH_CROSSING))
+    else if (duty & (BENCH_DECOMPOSITION | BENCH_TRANSFER))
       add_pools(list, &kinds[i], ranks);
     else
       add(list, &kinds[i], ranks, parameter_bytes(list, &kinds[i]));
@@ -249,7 +249,7 @@ int bench_cases(const bench_options *options, bench_case *cases, int max) {
   add_duty(&list, BENCH_LAYER, 1);
   for (int i = 0; i < 2; i++) {
     add_duty(&list, BENCH_DECOMPOSITION, pools[i]);
-    add_duty(&list, BENCH_CROSSING, pools[i]);
+    add_duty(&list, BENCH_TRANSFER, pools[i]);
   }
   return list.count;
 }

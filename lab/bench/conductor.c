@@ -39,7 +39,7 @@ static int hear(int socket, double seconds, char line[BENCH_MESSAGE]) {
   return 0;
 }
 
-static int say(int socket, const char *line) { return send(socket, line, strlen(line) + 1, MSG_NOSIGNAL) < 0; }
+static int report(int socket, const char *line) { return send(socket, line, strlen(line) + 1, MSG_NOSIGNAL) < 0; }
 
 static int welcome(bench_program *program, int listener) {
   int joined = accept4(listener, NULL, NULL, SOCK_CLOEXEC), rank;
@@ -96,7 +96,7 @@ double bench_perform(bench_program *program, const bench_task *task, double pati
   if (!program->lives) return -1;
   bench_task_print(task, line);
   for (int i = 0; i < program->ranks; i++)
-    if (say(program->rank[i], line)) return bench_dismiss(program), -1;
+    if (report(program->rank[i], line)) return bench_dismiss(program), -1;
   return collect(program, patience);
 }
 

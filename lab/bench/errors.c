@@ -100,7 +100,7 @@ static int be_rank(ad_comm *comm, void *context) {
 
 /* ---- running trials ---- */
 
-static void tell(const error_case *of, const char *words) {
+static void report(const error_case *of, const char *words) {
   fprintf(stderr, "addend bench: errors, %s, %d ranks: %s\n", mistakes[of->kind].name, of->ranks, words);
 }
 
@@ -110,7 +110,7 @@ static ad_status judge(const trial *t, double *seconds) {
   for (int rank = 0; rank < t->of.ranks; rank++) {
     double own = t->seen->known[rank] - t->seen->made;
     if (rank == CULPRIT) continue;
-    if (t->seen->known[rank] == 0) return tell(&t->of, "a rank did not get the error"), AD_PEER_FAILED;
+    if (t->seen->known[rank] == 0) return report(&t->of, "a rank did not get the error"), AD_PEER_FAILED;
     if (own > *seconds) *seconds = own;
   }
   return AD_OK;
@@ -122,7 +122,7 @@ static ad_status run_trial(trial *t, double *seconds) {
   *t->seen = (sighting){0};
   ad_status status = ad_launch(&options, &result);
   if (status && !(t->of.kind == DEATH && status == AD_RANK_DIED && result.rank == CULPRIT)) {
-    tell(&t->of, ad_last_error());
+    report(&t->of, ad_last_error());
     return status;
   }
   return judge(t, seconds);
@@ -139,7 +139,7 @@ static ad_status run_trials(const error_case *of, int trials, sighting *seen, do
 static ad_status measure(const error_case *of, int trials, json_t *rows) {
   double seconds[TRIALS];
   sighting *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (seen == MAP_FAILED) return tell(of, strerror(errno)), AD_MEMORY;
+  if (seen == MAP_FAILED) return report(of, strerror(errno)), AD_MEMORY;
   ad_status status = run_trials(of, trials, seen, seconds);
   munmap(seen, sizeof *seen);
   if (status) return status;

@@ -327,7 +327,7 @@ static void take_share(const floor_rank *self, ranks_of from, size_t bytes) {
 
 /* Each byte that a rank must get is read once and written once. Gradients from pool adv go only to the first rank of
  * each block. */
-static int run_crossing(floor_rank *self, const bench_task *task) {
+static int run_transfer(floor_rank *self, const bench_task *task) {
   bench_pools pools = bench_pools_of(self->ranks);
   bench_exchanged exchanged;
   ranks_of from, to;
@@ -421,7 +421,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
   if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_sharded(self, task);
   if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
   if (!strcmp(task->op, "bridge")) return run_bridge(self, task);
-  if (!strcmp(task->op, "decompose_exchange")) return run_crossing(self, task);
+  if (!strcmp(task->op, "decompose_exchange")) return run_transfer(self, task);
   if (!bench_is_collective(task->op)) return 1;
   return self->way == BENCH_FLOOR_SLOTS ? run_slots(context, task, in, out) : run_slices(context, task, in, out);
 }

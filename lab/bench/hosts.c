@@ -18,8 +18,8 @@
 
 enum { WORDS_MAX = 64, OUTPUT = 1 << 16 };
 
-static ad_status tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static ad_status tell(const char *format, ...) {
+static ad_status report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static ad_status report(const char *format, ...) {
   va_list words;
   va_start(words, format);
   fputs("addend bench: --hosts: ", stderr);
@@ -84,7 +84,7 @@ static ad_status do_line(const char *format, ...) {
   memcpy(words, text, sizeof words);
   split(words, line);
   if (!run(line, output)) return AD_OK;
-  return tell("'%s' failed: %.*s", text, (int)strcspn(output, "\n"), output);
+  return report("'%s' failed: %.*s", text, (int)strcspn(output, "\n"), output);
 }
 
 static int is_installed(const char *program) {
@@ -95,11 +95,11 @@ static int is_installed(const char *program) {
 
 static ad_status check_machine(const char *qdisc) {
   const char *const programs[] = {"ip", "unshare", "hostname", qdisc ? "tc" : "ip"};
-  if (geteuid()) return tell("only root can make network namespaces: run it as root");
+  if (geteuid()) return report("only root can make network namespaces: run it as root");
   for (int i = 0; i < 4; i++)
     if (!is_installed(programs[i]))
-      return tell("there is no program '%s' here (Debian's packages iproute2, util-linux and hostname have them)",
-                  programs[i]);
+      return report("there is no program '%s' here (Debian's packages iproute2, util-linux and hostname have them)",
+                    programs[i]);
   return AD_OK;
 }
 
@@ -138,7 +138,7 @@ static void keep(const bench_hosts *hosts, int alive) {
 
 static ad_status start_keeper(bench_hosts *hosts) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC)) return tell("a pipe cannot be made: %s", strerror(errno));
+  if (pipe2(ends, O_CLOEXEC)) return report("a pipe cannot be made: %s", strerror(errno));
   fflush(NULL);
   hosts->keeper = fork();
   if (hosts->keeper == 0) {
@@ -150,7 +150,7 @@ static ad_status start_keeper(bench_hosts *hosts) {
   if (hosts->keeper > 0) return AD_OK;
   close(hosts->alive);
   rmdir(hosts->folder);
-  return tell("a process cannot be started: %s", strerror(errno));
+  return report("a process cannot be started: %s", strerror(errno));
 }
 
 void bench_hosts_close(bench_hosts *hosts) {
@@ -162,10 +162,10 @@ void bench_hosts_close(bench_hosts *hosts) {
 
 static ad_status write_file(const char *path, const char *text, mode_t mode) {
   FILE *file = fopen(path, "we");
-  if (!file) return tell("%s: %s", path, strerror(errno));
+  if (!file) return report("%s: %s", path, strerror(errno));
   int failed = fputs(text, file) < 0;
   failed |= fclose(file) || chmod(path, mode);
-  return failed ? tell("%s cannot be written", path) : AD_OK;
+  return failed ? report("%s cannot be written", path) : AD_OK;
 }
 
 /* Writes a script that MPI launchers call instead of ssh: its arguments are options, an address, then a command. */
@@ -230,7 +230,7 @@ static void name_all(bench_hosts *hosts) {
 ad_status bench_hosts_open(bench_world world, const char *qdisc, bench_hosts *out) {
   *out = (bench_hosts){.world = world, .folder = "/tmp/addend-hostsXXXXXX"};
   AD_TRY(check_machine(qdisc));
-  if (!mkdtemp(out->folder)) return tell("a folder in /tmp cannot be made: %s", strerror(errno));
+  if (!mkdtemp(out->folder)) return report("a folder in /tmp cannot be made: %s", strerror(errno));
   name_all(out);
   AD_TRY(start_keeper(out));
   ad_status status = make(out, qdisc);

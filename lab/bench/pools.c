@@ -47,7 +47,7 @@ static int64_t component_elements(const bench_decomposition *decomposition) {
 /* Each sample's importances go once to the receiving pool (to each block only those of its own sites). */
 int64_t bench_exchanged_elements(const bench_decomposition *decomposition, const bench_pools *pools,
                                  bench_exchanged exchanged) {
-  int64_t copies = exchanged == BENCH_BLOCKS_ADV ? pools->adv : 1;
-  if (bench_exchanged_weights(exchanged)) return copies * component_elements(decomposition);
+  int64_t replicas = exchanged == BENCH_BLOCKS_ADV ? pools->adv : 1;
+  if (bench_exchanged_weights(exchanged)) return replicas * component_elements(decomposition);
   return decomposition->batch * decomposition->seq * bench_components(decomposition);
 }

@@ -19,7 +19,7 @@ typedef enum bench_duty {
   BENCH_LAYER = 512,
   BENCH_BRIDGE = 1024,
   BENCH_DECOMPOSITION = 2048,
-  BENCH_CROSSING = 4096,
+  BENCH_TRANSFER = 4096,
   BENCH_BETWEEN = 8192, /* collectives between hosts */
   BENCH_TORCH = 16384,  /* collectives through torch.distributed */
   BENCH_TORCH_STEP = 32768,

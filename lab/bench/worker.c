@@ -218,19 +218,19 @@ static int join(const char *address) {
   return -1;
 }
 
-static int say(int conductor, const char *line) { return send(conductor, line, strlen(line) + 1, MSG_NOSIGNAL) < 0; }
+static int report(int conductor, const char *line) { return send(conductor, line, strlen(line) + 1, MSG_NOSIGNAL) < 0; }
 
 static int serve(worker *self) {
   char line[BENCH_MESSAGE];
   snprintf(line, sizeof line, "%d", self->team->rank);
-  if (say(self->conductor, line)) return 1;
+  if (report(self->conductor, line)) return 1;
   while (recv(self->conductor, line, sizeof line, 0) > 0) {
     bench_task task;
     line[sizeof line - 1] = 0;
     if (bench_task_read(line, &task)) return 1;
     double seconds = do_task(self, &task);
     snprintf(line, sizeof line, "%.9g %.9g %.9g", seconds, self->busy, self->waiting);
-    if (say(self->conductor, line)) return 1;
+    if (report(self->conductor, line)) return 1;
   }
   return 0;
 }

@@ -26,7 +26,7 @@ static const struct argp_option options[] = {
      "Collectives up to 1 MiB, the rest on a model of 43 MB or less; few rounds; 2 ranks, errors on 3 too, startup on "
      "32",
      0},
-    {"op", KEY_OP, "NAME", 0, "Only this one: ", /* say_ops adds the names */
+    {"op", KEY_OP, "NAME", 0, "Only this one: ", /* report_ops adds the names */
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
@@ -78,7 +78,7 @@ static void parse_op(const char *argument, bench_options *bench, struct argp_sta
 }
 
 /* Completes the help of --op with the operations that exist. argp frees what it gets. */
-static char *say_ops(int key, const char *text, void *input) {
+static char *report_ops(int key, const char *text, void *input) {
   char *help = NULL;
   size_t size;
   FILE *file = key == KEY_OP && text ? open_memstream(&help, &size) : NULL;
@@ -165,7 +165,7 @@ static error_t parse_value(bench_options *bench, int key, char *argument, struct
   }
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   bench_input *input = state->input;
   switch (key) {
     case KEY_JSON:
@@ -187,8 +187,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp bench_argp = {
     .options = options,
-    .parser = parse,
-    .help_filter = say_ops,
+    .parser = parse_option,
+    .help_filter = report_ops,
     .doc =
         "Measures collectives, the reducer, sharded and training steps against a bare program that moves the same "
         "bytes, and with --peers against every peer that is installed: Open MPI, MPICH, gloo, PyTorch DDP and FSDP, "
@@ -235,7 +235,7 @@ static const struct argp bench_argp = {
 
 static void progress(const char *what, int done, int of) { ad_cli_progress("bench", done, of, what); }
 
-static int print(const char *json, int as_json) {
+static int print_bench(const char *json, int as_json) {
   if (as_json) return ad_cli_print(json);
   char *table = bench_table(json);
   int printed = table ? ad_cli_print(table) : CLI_UNFINISHED;
@@ -250,7 +250,7 @@ static int run_bench(int argc, char **argv) {
   ad_status measured = bench_run(&input.bench, &json);
   ad_cli_progress_end();
   if (!json) return fprintf(stderr, "addend: no memory is left for the measurement\n"), CLI_UNFINISHED;
-  int status = print(json, input.json);
+  int status = print_bench(json, input.json);
   free(json);
   return measured && !status ? CLI_UNFINISHED : status;
 }

@@ -34,13 +34,13 @@ ad_tensor *ad_decoder_embed(const ad_decoder *d, ad_tape *t, ad_tensor *tokens) 
   return ad_to_dtype(t, x, ad_tape_residual(t));
 }
 
-ad_tensor *ad_decoder_embed_whole(const ad_decoder *d, ad_tape *t, ad_tensor *tokens) {
-  ad_embedding_layer whole = d->embedding;
-  whole.parallel.sequence = 0;
-  return ad_to_dtype(t, ad_embedding_forward(t, d->leaves, &whole, tokens), ad_tape_residual(t));
+ad_tensor *ad_decoder_embed_full(const ad_decoder *d, ad_tape *t, ad_tensor *tokens) {
+  ad_embedding_layer full = d->embedding;
+  full.parallel.sequence = 0;
+  return ad_to_dtype(t, ad_embedding_forward(t, d->leaves, &full, tokens), ad_tape_residual(t));
 }
 
-ad_tensor *ad_decoder_cut(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
+ad_tensor *ad_decoder_shard(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   return d->options->sequence_parallel && ad_tp_is_named(x) ? ad_convert(t, x, "tp", AD_S(1)) : x;
 }
 
@@ -128,7 +128,7 @@ static void declare_head(ad_decoder *d, ad_declarations *to) {
   const ad_decoder_options *options = d->options;
   ad_linear_shape head = {.in = options->d_model,
                           .out = ad_decoder_vocabulary(options),
-                          .cutting = AD_CUT_COLUMNS,
+                          .sharding = AD_SHARD_COLUMNS,
                           .deviation = ad_deviation_keeping_size(options->d_model)};
   d->final_norm = declare_norm(d, to, "final.norm", "weight");
   if (!options->tied) d->head = ad_linear_declare(to, "head", "weight", &head);
@@ -222,8 +222,8 @@ static ad_status make_lists(ad_decoder *d) {
 
 /* ---- creating and releasing a decoder ---- */
 
-static ad_status begin(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch, void *branch_own,
-                       double expert_share) {
+static ad_status begin_decoder(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch,
+                               void *branch_own, double expert_share) {
   d->options = options;
   d->branch = branch;
   d->branch_own = branch_own;
@@ -235,7 +235,7 @@ static ad_status begin(ad_decoder *d, const ad_decoder_options *options, const a
 
 ad_status ad_decoder_declare(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch,
                              void *branch_own, double expert_share, ad_declarations *to) {
-  AD_TRY(begin(d, options, branch, branch_own, expert_share));
+  AD_TRY(begin_decoder(d, options, branch, branch_own, expert_share));
   d->stage_count = 1;
   AD_TRY(set_stages(d, &options->layers));
   AD_TRY(declare_stage(d, 0, to));
@@ -254,7 +254,7 @@ static ad_status add_stage(ad_decoder *d, size_t stage, const char *name, size_t
 
 ad_status ad_decoder_create(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch, void *branch_own,
                             double expert_share, const char *name, size_t module, ad_program *to) {
-  AD_TRY(begin(d, options, branch, branch_own, expert_share));
+  AD_TRY(begin_decoder(d, options, branch, branch_own, expert_share));
   d->stage_count = ad_program_stage_count(to);
   AD_TRY(find_stages(d, ad_program_setting_of(to), ad_program_mesh(to, module)));
   for (size_t s = 0; s < d->stage_count; s++) AD_TRY(add_stage(d, s, name, module + s, to));

@@ -69,8 +69,8 @@ void ad_decoder_begin(ad_decoder *decoder, ad_phase_run *at, size_t stage);
 ad_tensor *ad_decoder_embed(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens);
 /* ad_decoder_embed in two parts, for programs that change the whole stream in between: the stream with its whole
  * sequence, I on tp; then the cut along the sequence over tp (S1, inside what cp cuts), if the options ask for it. */
-ad_tensor *ad_decoder_embed_whole(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens);
-ad_tensor *ad_decoder_cut(const ad_decoder *decoder, ad_tape *t, ad_tensor *x);
+ad_tensor *ad_decoder_embed_full(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens);
+ad_tensor *ad_decoder_shard(const ad_decoder *decoder, ad_tape *t, ad_tensor *x);
 ad_tensor *ad_decoder_blocks(const ad_decoder *decoder, ad_tape *t, ad_tensor *x);
 /* table: the embedding as a value, if the head is tied to it and it is on another stage; else NULL. */
 ad_tensor *ad_decoder_head(const ad_decoder *decoder, ad_tape *t, ad_tensor *x, ad_tensor *table);

@@ -91,7 +91,7 @@ static ad_tensor *block_forward(const ad_encoder *e, ad_tape *t, int64_t index, 
 
 /* Gathers all positions over cp, where each rank has some: users of the result need all of them, the same on every
  * rank. */
-static ad_tensor *whole(ad_tape *t, ad_tensor *x) {
+static ad_tensor *full(ad_tape *t, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   int has_cp = array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_CP));
   return has_cp ? ad_all_gather(t, x, "cp", AD_I) : x;
@@ -103,5 +103,5 @@ ad_tensor *ad_encoder_forward(ad_encoder *e, ad_phase_run *at, ad_tensor *x) {
   x = ad_to_dtype(t, ad_linear(t, x, e->leaves[e->input]), ad_tape_residual(t));
   for (int64_t i = 0; i < e->shape.layers; i++) x = block_forward(e, t, i, x);
   x = ad_norm_forward(t, e->leaves, &e->final_norm, x);
-  return whole(t, ad_linear(t, x, e->leaves[e->output]));
+  return full(t, ad_linear(t, x, e->leaves[e->output]));
 }

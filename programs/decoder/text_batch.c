@@ -19,12 +19,12 @@ ad_layout ad_text_batch_layout(const ad_mesh *mesh) {
 
 ad_layout ad_text_count_layout(const ad_mesh *mesh) {
   ad_layout layout = ad_text_batch_layout(mesh);
-  ad_layout_set(&layout, ad_layout_cut_axes(&layout), AD_P);
+  ad_layout_set(&layout, ad_layout_sharded_axes(&layout), AD_P);
   return layout;
 }
 
-static ad_text_microbatch describe(const ad_program_setting *setting, const ad_text_layouts *layouts, int64_t seq,
-                                   int64_t m) {
+static ad_text_microbatch describe_microbatch(const ad_program_setting *setting, const ad_text_layouts *layouts,
+                                              int64_t seq, int64_t m) {
   ad_shape shape = {2, {ad_cut(setting->global_batch, m, setting->microbatches).count, seq}};
   int64_t rank = ad_comm_rank(setting->comm);
   return (ad_text_microbatch){
@@ -35,7 +35,7 @@ static ad_text_microbatch describe(const ad_program_setting *setting, const ad_t
 
 static void describe_all(const ad_program_setting *setting, const ad_text_layouts *layouts, ad_text_batch *batch) {
   for (size_t m = 0; m < batch->count; m++)
-    batch->microbatches[m] = describe(setting, layouts, batch->text->seq, (int64_t)m);
+    batch->microbatches[m] = describe_microbatch(setting, layouts, batch->text->seq, (int64_t)m);
 }
 
 /* Whether this rank reads the array (the tokens or the targets) from the data. */
@@ -130,20 +130,20 @@ ad_status ad_text_batch_open(ad_text_batch *batch) {
   return ad_text_open(batch->text, batch->vocabulary, is_dry, &batch->data);
 }
 
-int64_t ad_text_batch_held_out(const ad_text_batch *batch) {
-  return ad_text_data_samples(batch->data, AD_HELD_OUT_PART);
+int64_t ad_text_batch_validation(const ad_text_batch *batch) {
+  return ad_text_data_samples(batch->data, AD_VALIDATION_PART);
 }
 
 static int64_t set_of(const ad_text_batch *batch) {
-  int64_t all = ad_text_batch_held_out(batch);
+  int64_t all = ad_text_batch_validation(batch);
   return batch->evaluated < all ? batch->evaluated : all;
 }
 
-ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_held_out held_out, int64_t *counted) {
-  if (held_out && !(batch->text->held_out > 0))
+ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_data_split validation, int64_t *counted) {
+  if (validation && !(batch->text->validation > 0))
     return ad_fail(AD_INVALID, "no part of the text is held out; set data.held_out above 0");
-  batch->options.held_out = held_out != AD_TRAINED_ON;
-  batch->options.set = held_out == AD_HELD_OUT_SET ? set_of(batch) : 0;
+  batch->options.validation = validation != AD_TRAINED_ON;
+  batch->options.set = validation == AD_VALIDATION_SET ? set_of(batch) : 0;
   for (size_t m = 0; m < batch->count; m++) {
     ad_text_microbatch *microbatch = &batch->microbatches[m];
     AD_TRY(ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,

@@ -42,10 +42,11 @@ ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_text_
 void ad_text_batch_destroy(ad_text_batch *batch);
 /* Reads the text, or maps the tokens, and allocates the batch. */
 ad_status ad_text_batch_open(ad_text_batch *batch) AD_CHECKED;
-/* Reads a step's batch; held_out as in ad_program_kind's read. counted[m]: the targets of microbatch m that count.
+/* Reads a step's batch; validation as in ad_program_kind's read. counted[m]: the targets of microbatch m that count.
  * AD_INVALID: the held-out part is asked for, and there is none. */
-ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_held_out held_out, int64_t *counted) AD_CHECKED;
-int64_t ad_text_batch_held_out(const ad_text_batch *batch); /* samples of the held-out part; after ad_text_batch_open */
+ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_data_split validation, int64_t *counted) AD_CHECKED;
+int64_t ad_text_batch_validation(
+    const ad_text_batch *batch); /* samples of the held-out part; after ad_text_batch_open */
 /* Tokens and targets of each microbatch in turn, and their name (size 0: no name); NULL after the last. */
 const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, char *name, size_t size);
 size_t ad_text_batch_bytes(const ad_text_batch *batch); /* bytes of text and batch on this rank */

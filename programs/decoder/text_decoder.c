@@ -22,7 +22,7 @@ static ad_tensor *enter(ad_text_decoder *text, ad_phase_run *at, size_t stage) {
 }
 
 /* Computes the loss from the stream after the last block; the loss is P on dp and cp, I on tp. */
-static void hand_in_loss(ad_text_decoder *text, ad_phase_run *at, ad_tensor *x) {
+static void submit_loss(ad_text_decoder *text, ad_phase_run *at, ad_tensor *x) {
   const ad_text_microbatch *microbatch = &text->batch.microbatches[ad_phase_microbatch(at)];
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *table = ad_decoder_gives_table(&text->decoder) ? ad_phase_need(at, table_name) : NULL;
@@ -37,7 +37,7 @@ static ad_status forward(void *own, ad_phase_run *at) {
   ad_decoder_begin(d, at, stage);
   ad_tensor *x = ad_decoder_blocks(d, ad_phase_tape(at), enter(text, at, stage));
   if (d->stage->is_last)
-    hand_in_loss(text, at, x);
+    submit_loss(text, at, x);
   else
     ad_phase_give(at, text->stages[stage].stream, x);
   ad_decoder_end(d, at);
@@ -72,40 +72,40 @@ static void name_stages(ad_text_decoder *text) {
 }
 
 /* Adds the crossing by which a value goes to another stage; stages on the same ranks need none. */
-static ad_status add_crossing(ad_text_decoder *text, const ad_crossing_spec *spec, const ad_layout *from,
+static ad_status add_transfer(ad_text_decoder *text, const ad_transfer_spec *spec, const ad_layout *from,
                               ad_program *to) {
-  ad_crossing_spec crossing = *spec;
+  ad_transfer_spec transfer = *spec;
   const ad_program_setting *setting = ad_program_setting_of(to);
   ad_layout at = *from;
   at.mesh = ad_program_mesh(to, spec->module);
   if (ad_mesh_same_ranks(from->mesh, at.mesh)) return AD_OK;
-  ad_bridge_options options = {.size = sizeof options, .alike = 1, .tag = (int64_t)text->bridge_count};
+  ad_bridge_options options = {.size = sizeof options, .identical = 1, .tag = (int64_t)text->bridge_count};
   ad_bridge **bridge = &text->bridges[text->bridge_count];
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)setting->comm, from, &at, &options, bridge));
   text->bridge_count++;
-  crossing.bridge = *bridge;
-  return ad_program_add_crossing(to, &crossing);
+  transfer.bridge = *bridge;
+  return ad_program_add_transfer(to, &transfer);
 }
 
-static ad_status cross_stream(ad_text_decoder *text, size_t stage, ad_program *to) {
+static ad_status transfer_stream(ad_text_decoder *text, size_t stage, ad_program *to) {
   const ad_decoder_options *options = text->decoder.options;
   ad_layout from = ad_decoder_stream_layout(&text->decoder, ad_program_mesh(to, stage));
-  ad_crossing_spec spec = {.size = sizeof spec,
+  ad_transfer_spec spec = {.size = sizeof spec,
                            .value = text->stages[stage].stream,
                            .module = stage + 1,
                            .shape = {3, {text->global_batch, options->data.seq, options->d_model}},
                            .is_residual = 1};
-  return add_crossing(text, &spec, &from, to);
+  return add_transfer(text, &spec, &from, to);
 }
 
-static ad_status cross_table(ad_text_decoder *text, ad_program *to) {
+static ad_status transfer_table(ad_text_decoder *text, ad_program *to) {
   const ad_decoder *d = &text->decoder;
-  ad_crossing_spec spec = {.size = sizeof spec,
+  ad_transfer_spec spec = {.size = sizeof spec,
                            .value = table_name,
                            .module = d->stage_count - 1,
                            .shape = {2, {ad_decoder_vocabulary(d->options), d->options->d_model}},
                            .is_parameter = 1};
-  return add_crossing(text, &spec, &d->table, to);
+  return add_transfer(text, &spec, &d->table, to);
 }
 
 static ad_status add_phase(ad_text_decoder *text, size_t number, ad_program *to) {
@@ -117,8 +117,8 @@ static ad_status add_phase(ad_text_decoder *text, size_t number, ad_program *to)
                     .gives = stage->gives,
                     .run = forward};
   AD_TRY(ad_program_add_phase(to, &phase));
-  if (number + 1 < text->decoder.stage_count) AD_TRY(cross_stream(text, number, to));
-  return number || !ad_decoder_gives_table(&text->decoder) ? AD_OK : cross_table(text, to);
+  if (number + 1 < text->decoder.stage_count) AD_TRY(transfer_stream(text, number, to));
+  return number || !ad_decoder_gives_table(&text->decoder) ? AD_OK : transfer_table(text, to);
 }
 
 static ad_status add_phases(ad_text_decoder *text, ad_program *to) {
@@ -156,16 +156,16 @@ void ad_text_decoder_release(ad_text_decoder *text) {
 
 ad_status ad_text_decoder_open(void *own) { return ad_text_batch_open(&((ad_text_decoder *)own)->batch); }
 
-ad_status ad_text_decoder_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
-  return ad_text_batch_read(&((ad_text_decoder *)own)->batch, step, held_out, counted[0]);
+ad_status ad_text_decoder_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
+  return ad_text_batch_read(&((ad_text_decoder *)own)->batch, step, validation, counted[0]);
 }
 
-int ad_text_decoder_has_held_out(const void *own) {
-  return ((const ad_text_decoder *)own)->decoder.options->data.held_out > 0;
+int ad_text_decoder_has_validation(const void *own) {
+  return ((const ad_text_decoder *)own)->decoder.options->data.validation > 0;
 }
 
-int64_t ad_text_decoder_held_out_samples(const void *own) {
-  return ad_text_batch_held_out(&((const ad_text_decoder *)own)->batch);
+int64_t ad_text_decoder_validation_samples(const void *own) {
+  return ad_text_batch_validation(&((const ad_text_decoder *)own)->batch);
 }
 
 size_t ad_text_decoder_data_bytes(const void *own) {

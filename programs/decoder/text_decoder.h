@@ -29,9 +29,9 @@ void ad_text_decoder_release(ad_text_decoder *text);
 
 /* Functions for the program's record. */
 ad_status ad_text_decoder_open(void *own);
-ad_status ad_text_decoder_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted);
-int ad_text_decoder_has_held_out(const void *own);
-int64_t ad_text_decoder_held_out_samples(const void *own);
+ad_status ad_text_decoder_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted);
+int ad_text_decoder_has_validation(const void *own);
+int64_t ad_text_decoder_validation_samples(const void *own);
 size_t ad_text_decoder_data_bytes(const void *own);
 const ad_array *ad_text_decoder_batch_array(const void *own, size_t index, char *name, size_t size);
 double ad_text_decoder_flops(const void *own, int64_t samples);
@@ -46,13 +46,14 @@ ad_tensor *ad_text_decoder_next(void *own, ad_tape *t, const ad_continued *from)
 extern const char *const ad_text_decoder_modules[];
 /* Initialises the members of an ad_program_kind that all text decoders share, with the functions above; a program adds
  * what it has of its own. */
-#define AD_TEXT_DECODER_MEMBERS                                                                                        \
-  .modules = ad_text_decoder_modules, .open = ad_text_decoder_open, .rules.check_files = ad_text_decoder_check_files,  \
-  .data.has_held_out = ad_text_decoder_has_held_out, .data.held_out_samples = ad_text_decoder_held_out_samples,        \
-  .data.bytes = ad_text_decoder_data_bytes, .data.batch_array = ad_text_decoder_batch_array,                           \
-  .data.content = ad_text_decoder_content, .data.companion = ad_text_decoder_companion,                                \
-  .sampling.text = ad_text_decoder_text, .sampling.kept_count = ad_text_decoder_kept_count,                            \
-  .sampling.next = ad_text_decoder_next, .account.flops = ad_text_decoder_flops, .account.fact = ad_text_decoder_fact, \
-  .has_stages = 1, .stage_flops = ad_text_decoder_stage_flops
+#define AD_TEXT_DECODER_MEMBERS                                                                                       \
+  .modules = ad_text_decoder_modules, .open = ad_text_decoder_open, .rules.check_files = ad_text_decoder_check_files, \
+  .data.has_validation = ad_text_decoder_has_validation,                                                              \
+  .data.validation_samples = ad_text_decoder_validation_samples, .data.bytes = ad_text_decoder_data_bytes,            \
+  .data.batch_array = ad_text_decoder_batch_array, .data.content = ad_text_decoder_content,                           \
+  .data.companion = ad_text_decoder_companion, .sampling.text = ad_text_decoder_text,                                 \
+  .sampling.kept_count = ad_text_decoder_kept_count, .sampling.next = ad_text_decoder_next,                           \
+  .account.flops = ad_text_decoder_flops, .account.fact = ad_text_decoder_fact, .has_stages = 1,                      \
+  .stage_flops = ad_text_decoder_stage_flops
 
 #endif

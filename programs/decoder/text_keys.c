@@ -74,7 +74,7 @@ void ad_text_check_files(const ad_text_options *text, int64_t vocabulary, const 
     check_tokens(text, vocabulary, to);
     return;
   }
-  ad_status status = ad_text_data_check((const char *const *)text->text, text->text_count, text->seq, text->held_out);
+  ad_status status = ad_text_data_check((const char *const *)text->text, text->text_count, text->seq, text->validation);
   if (status) ad_complain_of(to, status == AD_INVALID ? "data.seq" : "data.text", status);
 }
 
@@ -84,10 +84,10 @@ ad_status ad_text_open(const ad_text_options *text, int64_t vocabulary, int unre
                              .masks = (const char *const *)text->mask,
                              .count = text->token_count,
                              .seq = text->seq,
-                             .held_out = text->held_out,
+                             .validation = text->validation,
                              .vocabulary = vocabulary};
   const char *const *paths = (const char *const *)text->text;
   if (text->token_count) return ad_text_data_open_tokens(&tokens, out);
-  return unread ? ad_text_data_open_unread(paths, text->text_count, text->seq, text->held_out, out)
-                : ad_text_data_open(paths, text->text_count, text->seq, text->held_out, out);
+  return unread ? ad_text_data_open_unread(paths, text->text_count, text->seq, text->validation, out)
+                : ad_text_data_open(paths, text->text_count, text->seq, text->validation, out);
 }

@@ -193,47 +193,47 @@ static const char *const *end_list(const char **from, list_end *to) {
   return from;
 }
 
-static ad_status add_crossing(ad_decomposition *d, ad_program *to, const ad_crossing_spec *spec, const ad_layout *from,
+static ad_status add_transfer(ad_decomposition *d, ad_program *to, const ad_transfer_spec *spec, const ad_layout *from,
                               const ad_layout *at) {
-  ad_crossing_spec crossing = *spec;
+  ad_transfer_spec transfer = *spec;
   ad_bridge_options options = {.size = sizeof options, .ragged = 1};
   ad_bridge **bridge = &d->bridges[d->bridge_count];
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)d->setting.comm, from, at, &options, bridge));
   d->bridge_count++;
-  crossing.bridge = *bridge;
-  return ad_program_add_crossing(to, &crossing);
+  transfer.bridge = *bridge;
+  return ad_program_add_transfer(to, &transfer);
 }
 
-static ad_status cross_importances(ad_decomposition *d, size_t block, size_t module, double coefficient,
-                                   ad_program *to) {
+static ad_status transfer_importances(ad_decomposition *d, size_t block, size_t module, double coefficient,
+                                      ad_program *to) {
   ad_layout from = ad_text_batch_layout(ad_program_mesh(to, AD_POOL_CI));
   ad_layout at = ad_text_batch_layout(ad_program_mesh(to, module));
   const ad_decompose_part *own = &d->parts[1 + block];
-  ad_crossing_spec spec = {.size = sizeof spec,
+  ad_transfer_spec spec = {.size = sizeof spec,
                            .value = d->importances[block],
                            .module = module,
                            .shape = {3,
                                      {d->setting.global_batch, d->options->target.decoder.data.seq,
                                       ad_components_in(d, own->first_site, own->site_count)}},
-                           .wire = d->options->wire_values,
-                           .gradient_wire = d->options->wire_gradients,
+                           .comm_dtype = d->options->comm_dtype_values,
+                           .gradient_comm_dtype = d->options->comm_dtype_gradients,
                            .one_way = coefficient == 0};
-  return add_crossing(d, to, &spec, &from, &at);
+  return add_transfer(d, to, &spec, &from, &at);
 }
 
-static ad_status cross_component(ad_decomposition *d, const char *value, size_t module, ad_shape shape,
-                                 ad_program *to) {
+static ad_status transfer_component(ad_decomposition *d, const char *value, size_t module, ad_shape shape,
+                                    ad_program *to) {
   ad_layout from = ad_layout_all(ad_program_mesh(to, module), AD_R);
   ad_layout at = ad_layout_all(ad_program_mesh(to, ad_module_of_adv(d)), AD_R);
-  ad_crossing_spec spec = {.size = sizeof spec,
+  ad_transfer_spec spec = {.size = sizeof spec,
                            .value = value,
                            .module = ad_module_of_adv(d),
                            .shape = shape,
-                           .wire = d->options->wire_weights,
-                           .gradient_wire = d->options->wire_gradients,
+                           .comm_dtype = d->options->comm_dtype_weights,
+                           .gradient_comm_dtype = d->options->comm_dtype_gradients,
                            .one_way = d->options->adversarial == 0,
                            .is_parameter = 1};
-  return add_crossing(d, to, &spec, &from, &at);
+  return add_transfer(d, to, &spec, &from, &at);
 }
 
 static ad_status add_components(ad_decomposition *d, size_t module, list_end *lists, ad_program *to) {
@@ -248,8 +248,8 @@ static ad_status add_components(ad_decomposition *d, size_t module, list_end *li
   AD_TRY(ad_program_add_phase(to, &phase));
   for (size_t s = block->first_site; s < block->first_site + block->site_count; s++) {
     const ad_site *site = &d->sites[s];
-    AD_TRY(cross_component(d, d->v[s], module, (ad_shape){2, {site->in, site->components}}, to));
-    AD_TRY(cross_component(d, d->u[s], module, (ad_shape){2, {site->components, site->out}}, to));
+    AD_TRY(transfer_component(d, d->v[s], module, (ad_shape){2, {site->in, site->components}}, to));
+    AD_TRY(transfer_component(d, d->u[s], module, (ad_shape){2, {site->components, site->out}}, to));
   }
   return AD_OK;
 }
@@ -264,8 +264,8 @@ static ad_status add_importances(ad_decomposition *d, list_end *lists, ad_progra
                     .run = ad_decompose_give_importances};
   AD_TRY(ad_program_add_phase(to, &phase));
   for (size_t b = 0; b < d->block_count; b++) {
-    AD_TRY(cross_importances(d, b, 1 + b, d->options->stochastic, to));
-    AD_TRY(cross_importances(d, b, ad_module_of_adv(d), d->options->adversarial, to));
+    AD_TRY(transfer_importances(d, b, 1 + b, d->options->stochastic, to));
+    AD_TRY(transfer_importances(d, b, ad_module_of_adv(d), d->options->adversarial, to));
   }
   return AD_OK;
 }
@@ -316,7 +316,7 @@ static ad_status check_sizes(const ad_decomposition *d) {
   return AD_OK;
 }
 
-static ad_status create(const void *options, ad_program *to, void **own) {
+static ad_status create_decomposition(const void *options, ad_program *to, void **own) {
   ad_decomposition *d;
   AD_TRY(ad_new(1, &d));
   *own = d;
@@ -335,7 +335,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   return add_phases(d, to);
 }
 
-static void destroy(void *own) {
+static void destroy_decomposition(void *own) {
   ad_decomposition *d = own;
   for (size_t m = 0; d->parts && m < d->module_count; m++) release_part(&d->parts[m]);
   for (size_t i = 0; i < d->bridge_count; i++) ad_bridge_destroy(d->bridges[i]);
@@ -371,22 +371,23 @@ static ad_status open_data(void *own) {
 
 /* Reads the batch of a module and counts its positions, all of them, whether or not their next bytes count. All ranks
  * of the module have the same count. */
-static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, ad_held_out held_out, int64_t *counted) {
+static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, ad_data_split validation,
+                           int64_t *counted) {
   ad_decompose_part *of = &d->parts[module];
   memset(counted, 0, (size_t)d->setting.microbatches * sizeof *counted);
   if (!of->is_here) return AD_OK;
-  AD_TRY(ad_text_batch_read(&of->batch, step, held_out, counted));
+  AD_TRY(ad_text_batch_read(&of->batch, step, validation, counted));
   for (size_t m = 0; m < of->batch.count; m++) counted[m] = (int64_t)ad_array_numel(&of->batch.microbatches[m].tokens);
   return AD_OK;
 }
 
-ad_status ad_decompose_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+ad_status ad_decompose_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   ad_decomposition *d = own;
   d->step = step;
-  AD_TRY(read_part(d, AD_POOL_CI, step, held_out, counted[POSITIONS]));
-  AD_TRY(read_part(d, ad_module_of_adv(d), step, held_out, counted[ADV_POSITIONS]));
+  AD_TRY(read_part(d, AD_POOL_CI, step, validation, counted[POSITIONS]));
+  AD_TRY(read_part(d, ad_module_of_adv(d), step, validation, counted[ADV_POSITIONS]));
   for (size_t b = 0; b < d->block_count; b++)
-    if (d->parts[1 + b].is_here) AD_TRY(read_part(d, 1 + b, step, held_out, counted[SITE_POSITIONS]));
+    if (d->parts[1 + b].is_here) AD_TRY(read_part(d, 1 + b, step, validation, counted[SITE_POSITIONS]));
   for (int64_t m = 0; m < d->setting.microbatches; m++) {
     counted[SITE_POSITIONS][m] *= (int64_t)d->site_count;
     counted[WEIGHTS][m] = weights_of(d);
@@ -394,14 +395,14 @@ ad_status ad_decompose_read(void *own, int64_t step, ad_held_out held_out, int64
   return AD_OK;
 }
 
-static int has_held_out(const void *own) {
-  return ((const ad_decomposition *)own)->options->target.decoder.data.held_out > 0;
+static int has_validation(const void *own) {
+  return ((const ad_decomposition *)own)->options->target.decoder.data.validation > 0;
 }
 
-static int64_t held_out_samples(const void *own) {
+static int64_t validation_samples(const void *own) {
   const ad_decompose_part *here = ((const ad_decomposition *)own)->parts;
   while (!here->is_here) here++; /* each rank has a module */
-  return ad_text_batch_held_out(&here->batch);
+  return ad_text_batch_validation(&here->batch);
 }
 
 static size_t part_bytes(const ad_decompose_part *own) {
@@ -483,15 +484,15 @@ const ad_program_kind *ad_decompose(void) {
       .keys = ad_decompose_keys,
       .key_count = AD_DECOMPOSE_KEY_COUNT,
       .options_size = sizeof(ad_decompose_options),
-      .create = create,
-      .destroy = destroy,
+      .create = create_decomposition,
+      .destroy = destroy_decomposition,
       .open = open_data,
       .read = ad_decompose_read,
       .rules = {.check = ad_decompose_check,
                 .check_files = ad_decompose_check_files,
                 .not_smooth = ad_decompose_not_smooth},
-      .data = {.has_held_out = has_held_out,
-               .held_out_samples = held_out_samples,
+      .data = {.has_validation = has_validation,
+               .validation_samples = validation_samples,
                .bytes = data_bytes,
                .batch_array = batch_array,
                .constant_array = constant_array,

@@ -55,7 +55,7 @@ int64_t ad_components_in(const ad_decomposition *d, size_t first_site, size_t co
 
 /* Reads a step's batch, or a held-out one, for all modules of this rank; `counted` as in ad_program_kind's read. */
 enum { AD_DECOMPOSE_COUNTS = 4 };
-ad_status ad_decompose_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) AD_CHECKED;
+ad_status ad_decompose_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) AD_CHECKED;
 
 /* The adversary's values as constants on another tape. */
 ad_adversary ad_adversary_on(const ad_decomposition *d, ad_tape *t, const ad_adversary *from);

@@ -35,7 +35,7 @@ static size_t seq_of(const ad_decomposition *d) { return (size_t)d->options->tar
 typedef ad_status looking(search *s, const place *at);
 
 static ad_status look_at_step(search *s, int64_t step, int64_t *const *counted, looking *look) {
-  AD_TRY(ad_decompose_read(s->d, step, AD_HELD_OUT_SET, counted));
+  AD_TRY(ad_decompose_read(s->d, step, AD_VALIDATION_SET, counted));
   for (size_t m = 0; m < (size_t)s->d->setting.microbatches; m++) {
     place at = {step, m, step * s->d->setting.global_batch + s->part->batch.microbatches[m].rows.first};
     AD_TRY(s->forward->run(s->forward->context, m));
@@ -252,7 +252,7 @@ static ad_status open_adversary(search *s) {
   return ad_random_components_create(&s->random, &s->part->target, mesh_of(s), options.dtype, s->d->setting.seed);
 }
 
-static ad_status measure(search *s, const place *at) {
+static ad_status measure_place(search *s, const place *at) {
   if (!s->tape) AD_TRY(open_adversary(s));
   count_text(s, at);
   count_importances(s);
@@ -303,7 +303,7 @@ static ad_status measure_components(search *s) {
 }
 
 static ad_status measure_all(search *s) {
-  AD_TRY(look_at_text(s, BATCHES, measure));
+  AD_TRY(look_at_text(s, BATCHES, measure_place));
   if (s->part->is_here) AD_TRY(measure_components(s));
   return sum_over_ranks(s, s->found->sums, s->found->sum_count);
 }

@@ -86,7 +86,7 @@ typedef struct ad_decompose_options {
   char *ascent_scope;  /* "sample" or "batch" */
   char *ascent_bounds; /* "clamp" or "sigmoid" */
   double ascent_lr, ascent_epsilon;
-  ad_dtype wire_values, wire_gradients, wire_weights; /* 0: no rounding */
+  ad_dtype comm_dtype_values, comm_dtype_gradients, comm_dtype_weights; /* 0: no rounding */
 } ad_decompose_options;
 
 /* The kind "decompose": modules "ci", "blocks" (one for each block) and "adv". */

@@ -51,31 +51,31 @@ static ad_status put_product(int64_t m, int64_t n, int64_t k, ad_matrix a, ad_ma
  * the smaller of in and c, `gram` has room for m * m elements and `right` for m * out. */
 static ad_status fit(const ad_site *site, const double *v, const double *w, double *gram, double *right, double *u) {
   int64_t in = site->in, c = site->components, out = site->out;
-  ad_matrix plain = {v, c, 0}, turned = {v, c, 1}, weight = {w, out, 0}, solved = {right, out, 0};
+  ad_matrix plain = {v, c, 0}, transposed = {v, c, 1}, weight = {w, out, 0}, solved = {right, out, 0};
   if (c <= in) {
-    AD_TRY(put_product(c, c, in, turned, plain, gram));
-    AD_TRY(put_product(c, out, in, turned, weight, u));
+    AD_TRY(put_product(c, c, in, transposed, plain, gram));
+    AD_TRY(put_product(c, out, in, transposed, weight, u));
     factorise(gram, c);
     solve(gram, c, u, out);
     return AD_OK;
   }
-  AD_TRY(put_product(in, in, c, plain, turned, gram));
+  AD_TRY(put_product(in, in, c, plain, transposed, gram));
   for (int64_t k = 0; k < in * out; k++) right[k] = w[k];
   factorise(gram, in);
   solve(gram, in, right, out);
-  return put_product(c, out, in, turned, solved, u);
+  return put_product(c, out, in, transposed, solved, u);
 }
 
 /* ---- drawing and releasing random components ---- */
 
-static void draw(const ad_site *site, uint64_t seed, double *v) {
+static void draw_component(const ad_site *site, uint64_t seed, double *v) {
   char name[AD_PARAM_NAME_SIZE + 16];
   snprintf(name, sizeof name, "random %s", site->name);
   uint64_t stream = ad_random_stream(name);
   for (int64_t k = 0; k < site->in * site->components; k++) v[k] = ad_random_normal(seed, stream, (uint64_t)k);
 }
 
-static ad_status put(const double *from, ad_shape shape, const ad_mesh *mesh, ad_dtype dtype, ad_array *out) {
+static ad_status put_array(const double *from, ad_shape shape, const ad_mesh *mesh, ad_dtype dtype, ad_array *out) {
   size_t numel = (size_t)ad_shape_numel(&shape);
   char *data;
   AD_TRY(ad_new(numel * ad_dtype_size(dtype), &data));
@@ -97,16 +97,17 @@ static ad_status make_site(ad_random_components *to, const ad_target *target, si
   double *memory;
   AD_TRY(ad_new((size_t)(in * c + c * out + least * least + least * out), &memory));
   double *v = memory, *u = v + in * c, *gram = u + c * out, *right = gram + least * least;
-  draw(site, to->seed, v);
+  draw_component(site, to->seed, v);
   ad_status status = fit(site, v, ad_target_weight(target, s), gram, right, u);
-  if (!status) status = put(v, (ad_shape){2, {in, c}}, mesh, dtype, &to->v[s]);
-  if (!status) status = put(u, (ad_shape){2, {c, out}}, mesh, dtype, &to->u[s]);
+  if (!status) status = put_array(v, (ad_shape){2, {in, c}}, mesh, dtype, &to->v[s]);
+  if (!status) status = put_array(u, (ad_shape){2, {c, out}}, mesh, dtype, &to->u[s]);
   if (!status) status = put_sizes(u, (size_t)c, (size_t)out, &to->sizes[s]);
   ad_release(memory);
   return status;
 }
 
-static ad_status make(ad_random_components *to, const ad_target *target, const ad_mesh *mesh, ad_dtype dtype) {
+static ad_status make_components(ad_random_components *to, const ad_target *target, const ad_mesh *mesh,
+                                 ad_dtype dtype) {
   size_t most = 0;
   AD_TRY(ad_new(to->site_count, &to->v));
   AD_TRY(ad_new(to->site_count, &to->u));
@@ -122,7 +123,7 @@ static ad_status make(ad_random_components *to, const ad_target *target, const a
 ad_status ad_random_components_create(ad_random_components *out, const ad_target *target, const ad_mesh *mesh,
                                       ad_dtype dtype, uint64_t seed) {
   *out = (ad_random_components){.site_count = target->site_count, .seed = seed};
-  ad_status status = make(out, target, mesh, dtype);
+  ad_status status = make_components(out, target, mesh, dtype);
   if (status) ad_random_components_release(out);
   return status;
 }
@@ -149,7 +150,8 @@ static int larger_first(const void *a, const void *b) {
 
 /* Sets row `row` of the mask to 1 for the `count` components with the largest `order` (the first among equals), else to
  * 0. `sorted` is scratch memory for as many numbers. */
-static void keep(const double *order, double *sorted, size_t components, size_t row, size_t count, ad_array *mask) {
+static void keep_largest(const double *order, double *sorted, size_t components, size_t row, size_t count,
+                         ad_array *mask) {
   memcpy(sorted, order, components * sizeof *order);
   qsort(sorted, components, sizeof *sorted, larger_first);
   double least = count ? sorted[count - 1] : INFINITY;
@@ -167,7 +169,7 @@ void ad_random_components_keep_largest(const ad_random_components *components, s
   size_t all = (size_t)components->u[site].shape.dim[0];
   double *order = components->order;
   for (size_t c = 0; c < all; c++) order[c] = fabs(ad_array_get(h, row * all + c)) * components->sizes[site][c];
-  keep(order, order + all, all, row, count, mask);
+  keep_largest(order, order + all, all, row, count, mask);
 }
 
 void ad_random_components_keep_any(const ad_random_components *components, size_t site, size_t place, size_t row,
@@ -178,5 +180,5 @@ void ad_random_components_keep_any(const ad_random_components *components, size_
   snprintf(name, sizeof name, "kept %zu", site);
   uint64_t stream = ad_random_stream(name);
   for (size_t c = 0; c < all; c++) order[c] = ad_random_uniform(components->seed, stream, place * all + c);
-  keep(order, order + all, all, row, count, mask);
+  keep_largest(order, order + all, all, row, count, mask);
 }

@@ -39,7 +39,7 @@ static double unigram_entropy(const ad_findings *found) {
   int64_t count[AD_VOCABULARY_BYTES], all = 0;
   double sum = 0;
   for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++) count[i] = 1;
-  ad_text_data_tally(text_of(found->decomposition), AD_TRAINING_PART, count);
+  ad_text_data_count_values(text_of(found->decomposition), AD_TRAINING_PART, count);
   for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++) all += count[i];
   for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++) sum -= found->bytes[i] * log((double)count[i] / (double)all);
   return ratio(sum, *found->counted);
@@ -117,7 +117,7 @@ static double relative_error(const ad_findings *found, size_t first, size_t coun
   return errors > 0 && !(sizes > 0) ? NAN : sqrt(ratio(errors, sizes));
 }
 
-static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+static json_t *json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 static double error_of_all(const ad_findings *found) {
   return relative_error(found, 0, found->decomposition->site_count);
@@ -128,7 +128,7 @@ static json_t *site_document(const ad_findings *found, size_t site) {
   activity own = activity_of(found, first_of(found, site), components_of(found, site));
   return json_pack("{s:s, s:I, s:I, s:I, s:o, s:o, s:o}", "name", of->name, "in", (json_int_t)of->in, "out",
                    (json_int_t)of->out, "components", (json_int_t)of->components, "relative_error",
-                   number(relative_error(found, site, 1)), "active", active(own), "used", used(found, site));
+                   json_number(relative_error(found, site, 1)), "active", active(own), "used", used(found, site));
 }
 
 static json_t *sites(const ad_findings *found) {
@@ -206,7 +206,7 @@ static char *document_of(const ad_findings *found) {
                 (json_int_t)*found->positions, "counted", (json_int_t)*found->counted, "components",
                 (json_int_t)found->decomposition->components, "threshold", AD_IMPORTANCE_THRESHOLD, "active",
                 active(activity_of_all(found)), "cross_entropy", entropies(found), "divergence", divergences(found),
-                "relative_error", number(error_of_all(found)), "sites", sites(found), "texts",
+                "relative_error", json_number(error_of_all(found)), "sites", sites(found), "texts",
                 sample_lists(found, found->shown_text, 1), "shown", shown(found));
   char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
   json_decref(document);
@@ -216,7 +216,7 @@ static char *document_of(const ad_findings *found) {
 ad_status ad_decompose_show(void *own, const ad_forward *forward, char **out) {
   ad_decomposition *d = own;
   ad_findings found;
-  if (!(d->options->target.decoder.data.held_out > 0) || !d->setting.evaluated) return AD_OK;
+  if (!(d->options->target.decoder.data.validation > 0) || !d->setting.evaluated) return AD_OK;
   ad_status status = ad_findings_collect(d, forward, &found);
   if (!status && ad_comm_rank(d->setting.comm) == 0) {
     *out = document_of(&found);

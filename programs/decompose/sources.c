@@ -39,9 +39,9 @@ static ad_layout layout_of(const ad_sources *sources, const ad_mesh *mesh) {
 }
 
 static ad_shape for_samples(const ad_shape *shape, int64_t samples) {
-  ad_shape whole = {shape->ndim + 1, {samples}};
-  memcpy(whole.dim + 1, shape->dim, (size_t)shape->ndim * sizeof *shape->dim);
-  return whole;
+  ad_shape full = {shape->ndim + 1, {samples}};
+  memcpy(full.dim + 1, shape->dim, (size_t)shape->ndim * sizeof *shape->dim);
+  return full;
 }
 
 ad_status ad_sources_create(ad_sources *sources, const ad_decompose_options *options, const ad_shape *shapes,
@@ -191,9 +191,9 @@ void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, 
     size_t n = ad_piece_size(k, numel);
     take_gradients(gradient, k, factor, piece, n);
     for (size_t j = 0; j < n; j++) {
-      double turned = fabs(piece[j]) <= error ? 2 : 0; /* the sign may be the other one */
+      double flipped = fabs(piece[j]) <= error ? 2 : 0; /* the sign may be the other one */
       slack[k + j] +=
-          options->ascent_lr * (at->first ? adam_slack(how, at->first[k + j], at->second[k + j], error) : turned);
+          options->ascent_lr * (at->first ? adam_slack(how, at->first[k + j], at->second[k + j], error) : flipped);
     }
   }
 }

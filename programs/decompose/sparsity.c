@@ -68,12 +68,12 @@ static double beta_of(const ad_tensor *out) { return *(const double *)ad_operati
  * be I. */
 static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *sums = &ad_operand(out, 0)->layout;
-  ad_axes pending = ad_layout_axes_of(sums, AD_P) & ad_mesh_named(sums->mesh);
-  if (!pending) return ad_operation_describe(tape, out);
+  ad_axes partial = ad_layout_axes_of(sums, AD_P) & ad_mesh_named(sums->mesh);
+  if (!partial) return ad_operation_describe(tape, out);
   return ad_fail(AD_TYPE,
                  "%s: sparsity: the sums are P on `%s`, and the logarithm of a sum is not the sum of its addends' "
                  "logarithms; this may repair it: all_reduce P->I",
-                 ad_tensor_site(out), ad_axis_name((ad_axis)__builtin_ctz(pending)));
+                 ad_tensor_site(out), ad_axis_name((ad_axis)__builtin_ctz(partial)));
 }
 
 static ad_status sparsity_forward(ad_tape *tape, ad_tensor *out) {

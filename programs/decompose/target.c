@@ -77,7 +77,7 @@ static void stand_in_everywhere(ad_target *target) {
   }
 }
 
-static ad_status describe(ad_target *target) {
+static ad_status describe_params(ad_target *target) {
   AD_TRY(ad_new(target->params.count, &target->arrays));
   for (size_t i = 0; i < target->params.count; i++) {
     const ad_param_spec *spec = &target->params.list[i];
@@ -92,7 +92,7 @@ ad_status ad_target_create(ad_target *target, const ad_gpt_options *options, con
   target->site_count = site_count;
   AD_TRY(declare(target, options, mesh));
   stand_in_everywhere(target);
-  return describe(target);
+  return describe_params(target);
 }
 
 void ad_target_release(ad_target *target) {
@@ -121,13 +121,13 @@ size_t ad_target_bytes(const ad_target *target) {
   return count_numel(target) * (sizeof *target->wide + sizeof *target->narrow + sizeof *target->half);
 }
 
-static ad_status draw(ad_target *target, uint64_t seed, int64_t rank) {
+static ad_status draw_params(ad_target *target, uint64_t seed, int64_t rank) {
   for (size_t i = 0; i < target->params.count; i++)
     AD_TRY(ad_param_initialise(&target->params.list[i], seed, rank, &target->arrays[i]));
   return AD_OK;
 }
 
-static void take(ad_target *target, const ad_weights *weights) {
+static void take_weights(ad_target *target, const ad_weights *weights) {
   for (size_t i = 0; i < target->params.count; i++) {
     const ad_safetensor *tensor = ad_weights_find(weights, target->params.list[i].name);
     ad_cast(target->arrays[i].data, AD_F64, tensor->data, tensor->dtype, numel_of(target, i));
@@ -145,7 +145,7 @@ static ad_status open_file(const ad_target *target, const char *path, ad_weights
 static ad_status read_file(ad_target *target, const char *path) {
   ad_weights *weights;
   AD_TRY(open_file(target, path, &weights));
-  take(target, weights);
+  take_weights(target, weights);
   ad_weights_close(weights);
   return AD_OK;
 }
@@ -183,7 +183,7 @@ ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int
   AD_TRY(ad_new(numel, &target->half));
   for (size_t i = 0, at = 0; i < target->params.count; at += numel_of(target, i++))
     target->arrays[i].data = target->wide + at;
-  AD_TRY(path ? read_file(target, path) : draw(target, seed, rank));
+  AD_TRY(path ? read_file(target, path) : draw_params(target, seed, rank));
   ad_cast(target->narrow, AD_F32, target->wide, AD_F64, numel);
   ad_cast(target->half, AD_BF16, target->wide, AD_F64, numel);
   return AD_OK;
@@ -224,9 +224,9 @@ static void *weights_in(const ad_target *target, ad_dtype dtype) {
 /* A parameter as a constant of the tape; `at`: the number of elements before it. */
 static ad_tensor *constant(const ad_target *target, ad_tape *t, size_t param, size_t at, ad_dtype dtype) {
   const ad_param_spec *spec = &target->params.list[param];
-  ad_array whole = {.dtype = dtype, .shape = spec->shape, .local = spec->shape, .layout = spec->layout};
-  if (target->wide) whole.data = (char *)weights_in(target, dtype) + at * ad_dtype_size(dtype);
-  return ad_constant(t, &whole);
+  ad_array full = {.dtype = dtype, .shape = spec->shape, .local = spec->shape, .layout = spec->layout};
+  if (target->wide) full.data = (char *)weights_in(target, dtype) + at * ad_dtype_size(dtype);
+  return ad_constant(t, &full);
 }
 
 /* Makes all parameters constants of the tape, in the dtypes in which a store would have them. */

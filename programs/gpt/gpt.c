@@ -10,7 +10,7 @@ typedef struct gpt {
   ad_mlp_branch mlp;
 } gpt;
 
-static ad_status create(const void *options, ad_program *to, void **own) {
+static ad_status create_gpt(const void *options, ad_program *to, void **own) {
   const ad_gpt_options *gpt_options = options;
   gpt *model;
   AD_TRY(ad_new(1, &model));
@@ -20,7 +20,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   return ad_text_decoder_create(&model->text, &gpt_options->decoder, &ad_mlp_branch_functions, &model->mlp, 1, to);
 }
 
-static void destroy(void *own) {
+static void destroy_gpt(void *own) {
   gpt *model = own;
   ad_text_decoder_release(&model->text);
   ad_release(model->mlp.layers);
@@ -37,8 +37,8 @@ const ad_program_kind *ad_gpt(void) {
                                        .keys = ad_gpt_keys,
                                        .key_count = AD_GPT_KEY_COUNT,
                                        .options_size = sizeof(ad_gpt_options),
-                                       .create = create,
-                                       .destroy = destroy,
+                                       .create = create_gpt,
+                                       .destroy = destroy_gpt,
                                        .read = ad_text_decoder_read,
                                        .rules.check = ad_gpt_check,
                                        .rules.usual = ad_gpt_usual,

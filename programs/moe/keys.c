@@ -112,8 +112,8 @@ static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t 
   ad_status status = ad_key_view(mesh, text, &view);
   if (status == AD_MEMORY) ad_complain_of(to, "views.sparse", status);
   if (status) return 0;
-  int has_copies = (ad_mesh_named(mesh) & (AD_AXES_DP | AD_AXES(AD_CP))) != 0;
-  int fits = etp == 1 || (has_copies && has_groups_of_tp(view, mesh));
+  int has_replicas = (ad_mesh_named(mesh) & (AD_AXES_DP | AD_AXES(AD_CP))) != 0;
+  int fits = etp == 1 || (has_replicas && has_groups_of_tp(view, mesh));
   ad_mesh_destroy(view);
   return fits;
 }

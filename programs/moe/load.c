@@ -10,7 +10,7 @@
 
 static size_t columns(const ad_moe_load *load) { return (size_t)load->experts + 1; }
 static size_t size_of(const ad_moe_load *load) { return (size_t)load->blocks * columns(load); }
-static double *row_of(const ad_moe_load *load, double *data, int64_t block) {
+static double *load_row(const ad_moe_load *load, double *data, int64_t block) {
   return data + (size_t)block * columns(load);
 }
 
@@ -64,7 +64,7 @@ void ad_moe_load_add(ad_moe_load *load, int64_t block, const ad_routing *routing
   const int32_t *expert = ad_routing_choices(routing, &count);
   load->margin = fmin(load->margin, ad_routing_margin(routing));
   if (!load->own.data) return;
-  double *row = row_of(load, load->own.data, block);
+  double *row = load_row(load, load->own.data, block);
   for (size_t i = 0; i < count; i++) row[expert[i]]++;
   row[load->experts] += (double)ad_routing_dropped(routing);
 }
@@ -86,7 +86,7 @@ static double imbalance_of(const ad_moe_load *load, const double *row) {
 static void summarise(ad_moe_load *load) {
   double dropped = 0, choices = 0, imbalance = 0;
   for (int64_t i = 0; i < load->blocks; i++) {
-    const double *row = row_of(load, load->step, i);
+    const double *row = load_row(load, load->step, i);
     dropped += row[load->experts];
     choices += choices_of(load, row);
     imbalance = fmax(imbalance, imbalance_of(load, row));
@@ -98,12 +98,12 @@ static void summarise(ad_moe_load *load) {
 /* Every rank corrects the bias by itself, so each needs the counts of all ranks: refuses counts that are still P. */
 static ad_status check_summed(const ad_array *all) {
   char axes[128];
-  ad_axes pending = ad_layout_axes_of(&all->layout, AD_P);
-  if (!pending) return AD_OK;
+  ad_axes partial = ad_layout_axes_of(&all->layout, AD_P);
+  if (!partial) return AD_OK;
   return ad_fail(AD_TYPE,
                  "the counts of the experts' tokens are P on `%s`: each rank has counted its own; this may repair it: "
                  "all_reduce P->R",
-                 ad_axes_print(pending, axes, sizeof axes));
+                 ad_axes_print(partial, axes, sizeof axes));
 }
 
 ad_status ad_moe_load_sum(ad_moe_load *load) {
@@ -119,7 +119,7 @@ ad_status ad_moe_load_sum(ad_moe_load *load) {
 }
 
 void ad_moe_load_correct(const ad_moe_load *load, int64_t block, double rate, ad_array *bias) {
-  const double *row = row_of(load, load->step, block);
+  const double *row = load_row(load, load->step, block);
   double even = choices_of(load, row) / (double)load->experts;
   for (size_t e = 0; bias->data && e < (size_t)load->experts; e++) {
     double sign = (row[e] < even) - (row[e] > even);
@@ -132,5 +132,5 @@ const double *ad_moe_load_measured(const ad_moe_load *load, size_t index, const 
   if (index > blocks + 1) return NULL;
   *count = index < blocks ? (size_t)load->experts : 1;
   *name = index < blocks ? load->names[index] : index == blocks ? "dropped" : "imbalance";
-  return index < blocks ? row_of(load, load->step, (int64_t)index) : load->step + size_of(load) + (index - blocks);
+  return index < blocks ? load_row(load, load->step, (int64_t)index) : load->step + size_of(load) + (index - blocks);
 }

@@ -141,7 +141,7 @@ static ad_status create_views(moe *model, const ad_program *program) {
   return AD_OK;
 }
 
-static ad_status create(const void *options, ad_program *to, void **own) {
+static ad_status create_moe(const void *options, ad_program *to, void **own) {
   const ad_moe_options *moe_options = options;
   moe *model;
   AD_TRY(ad_new(1, &model));
@@ -157,7 +157,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   return add_balance_loss(moe_options, to);
 }
 
-static void destroy(void *own) {
+static void destroy_moe(void *own) {
   moe *model = own;
   ad_text_decoder_release(&model->text);
   ad_moe_load_release(&model->load);
@@ -168,10 +168,10 @@ static void destroy(void *own) {
   ad_release(model);
 }
 
-static ad_status read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   ad_moe_load_begin(&((moe *)own)->load);
   forget_decisions(own);
-  return ad_text_decoder_read(own, step, held_out, counted);
+  return ad_text_decoder_read(own, step, validation, counted);
 }
 
 static ad_status after_step(void *own, ad_step_outcome outcome) {
@@ -205,8 +205,8 @@ const ad_program_kind *ad_moe(void) {
                                        .keys = ad_moe_keys,
                                        .key_count = AD_MOE_KEY_COUNT,
                                        .options_size = sizeof(ad_moe_options),
-                                       .create = create,
-                                       .destroy = destroy,
+                                       .create = create_moe,
+                                       .destroy = destroy_moe,
                                        .read = read,
                                        .rules.check = ad_moe_check,
                                        .rules.usual = ad_decoder_usual,

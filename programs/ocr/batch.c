@@ -26,14 +26,14 @@ static ad_layout targets_layout(const ad_mesh *model) {
 
 ad_layout ad_ocr_count_layout(const ad_mesh *model) {
   ad_layout layout = targets_layout(model);
-  ad_layout_set(&layout, ad_layout_cut_axes(&layout), AD_P);
+  ad_layout_set(&layout, ad_layout_sharded_axes(&layout), AD_P);
   return layout;
 }
 
 /* ---- describing the batch, without memory ---- */
 
-static ad_ocr_microbatch describe(const ad_ocr_batch *batch, const ad_layout *patches, const ad_layout *tokens,
-                                  const ad_layout *targets, int64_t m) {
+static ad_ocr_microbatch describe_microbatch(const ad_ocr_batch *batch, const ad_layout *patches,
+                                             const ad_layout *tokens, const ad_layout *targets, int64_t m) {
   const ad_program_setting *s = &batch->setting;
   int64_t rank = ad_comm_rank(s->comm), samples = ad_cut(s->global_batch, m, s->microbatches).count;
   ad_shape pictures = {3, {samples, ad_ocr_patches(batch->options), ad_ocr_patch_pixels(batch->options)}};
@@ -54,7 +54,8 @@ ad_status ad_ocr_batch_create(const ad_program_setting *setting, const ad_ocr_op
   out->setting.meshes = NULL;
   ad_layout patches = patches_layout(encoder), tokens = ad_ocr_placed_layout(model), targets = targets_layout(model);
   AD_TRY(ad_new(out->count, &out->microbatches));
-  for (size_t m = 0; m < out->count; m++) out->microbatches[m] = describe(out, &patches, &tokens, &targets, (int64_t)m);
+  for (size_t m = 0; m < out->count; m++)
+    out->microbatches[m] = describe_microbatch(out, &patches, &tokens, &targets, (int64_t)m);
   return AD_OK;
 }
 
@@ -100,7 +101,7 @@ static ad_status take_memory(ad_ocr_batch *batch) {
 static ad_status measure_text(ad_ocr_batch *batch) {
   const ad_line_options *lines = &batch->options->lines;
   ad_text_data *text;
-  AD_TRY(ad_text_data_open_unread((const char *const *)lines->text, lines->text_count, lines->chars, lines->held_out,
+  AD_TRY(ad_text_data_open_unread((const char *const *)lines->text, lines->text_count, lines->chars, lines->validation,
                                   &text));
   batch->text_bytes = (size_t)ad_text_data_bytes(text);
   ad_text_data_close(text);
@@ -163,29 +164,29 @@ static int64_t put_line(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
   return counted;
 }
 
-static int has(ad_span span, int64_t row) { return row >= span.first && row < span.first + span.count; }
+static int has_row(ad_span span, int64_t row) { return row >= span.first && row < span.first + span.count; }
 
 /* Draws line `index`. Lines of the held-out set do not depend on the run's seed: they are drawn with seed 0. */
-ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_held_out held_out, int64_t index, ad_line *out) {
-  uint64_t seed = held_out == AD_HELD_OUT_SET ? 0 : batch->setting.seed;
-  return ad_line_data_draw(batch->lines, seed, held_out != AD_TRAINED_ON ? AD_HELD_OUT_PART : AD_TRAINING_PART,
+ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_data_split validation, int64_t index, ad_line *out) {
+  uint64_t seed = validation == AD_VALIDATION_SET ? 0 : batch->setting.seed;
+  return ad_line_data_draw(batch->lines, seed, validation != AD_TRAINED_ON ? AD_VALIDATION_PART : AD_TRAINING_PART,
                            (uint64_t)index, out, batch->characters, batch->picture);
 }
 
 /* Draws each line once, for both modules. */
-static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t step, ad_held_out held_out,
+static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t step, ad_data_split validation,
                                  int64_t *counted) {
   ad_span lines = one->lines;
   int64_t global_batch = batch->setting.global_batch;
   *counted = 0;
   for (int64_t row = 0; row < global_batch; row++) {
     ad_line line;
-    if (!has(one->pictures, row) && !has(lines, row)) continue;
+    if (!has_row(one->pictures, row) && !has_row(lines, row)) continue;
     int64_t index = step * global_batch + row;
-    int counts = held_out != AD_HELD_OUT_SET || index < batch->setting.evaluated;
-    AD_TRY(ad_ocr_batch_draw(batch, held_out, index, &line));
-    if (has(one->pictures, row)) put_patches(batch, one, row - one->pictures.first);
-    if (has(lines, row)) *counted += put_line(batch, one, row - lines.first, line.count, counts);
+    int counts = validation != AD_VALIDATION_SET || index < batch->setting.evaluated;
+    AD_TRY(ad_ocr_batch_draw(batch, validation, index, &line));
+    if (has_row(one->pictures, row)) put_patches(batch, one, row - one->pictures.first);
+    if (has_row(lines, row)) *counted += put_line(batch, one, row - lines.first, line.count, counts);
   }
   return AD_OK;
 }
@@ -195,12 +196,12 @@ static int64_t most_counted(const ad_ocr_batch *batch, const ad_ocr_microbatch *
   return one->lines.count * (batch->options->lines.chars + 1);
 }
 
-ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, ad_held_out held_out, int64_t *counted) {
+ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, ad_data_split validation, int64_t *counted) {
   for (size_t m = 0; m < batch->count; m++) {
     if (ad_comm_is_dry(batch->setting.comm))
       counted[m] = most_counted(batch, &batch->microbatches[m]);
     else
-      AD_TRY(read_microbatch(batch, &batch->microbatches[m], step, held_out, &counted[m]));
+      AD_TRY(read_microbatch(batch, &batch->microbatches[m], step, validation, &counted[m]));
   }
   return AD_OK;
 }

@@ -41,11 +41,11 @@ static ad_status encode(void *own, ad_phase_run *at) {
  * where each rank's part of the images' gradient is an addend, and over tp, where all ranks have the whole gradient. */
 static ad_tensor *stream(ocr *model, ad_phase_run *at, const ad_ocr_microbatch *batch) {
   ad_tape *t = ad_phase_tape(at);
-  ad_tensor *x = ad_decoder_embed_whole(&model->decoder, t, ad_constant(t, &batch->tokens));
+  ad_tensor *x = ad_decoder_embed_full(&model->decoder, t, ad_constant(t, &batch->tokens));
   x = ad_place(t, x, ad_phase_need(at, images[0]));
   int has_cp = (ad_mesh_named(batch->tokens.layout.mesh) & AD_AXES(AD_CP)) != 0;
   if (has_cp) x = ad_convert(t, x, "cp", AD_S_ZIGZAG(1));
-  return ad_decoder_cut(&model->decoder, t, x);
+  return ad_decoder_shard(&model->decoder, t, x);
 }
 
 static ad_status read_line(void *own, ad_phase_run *at) {
@@ -61,7 +61,7 @@ static ad_status read_line(void *own, ad_phase_run *at) {
 
 /* ---- functions of the program's record ---- */
 
-static ad_status join(ocr *model, const ad_program *program) {
+static ad_status join_modules(ocr *model, const ad_program *program) {
   ad_layout from = ad_ocr_images_layout(ad_program_mesh(program, ENCODER));
   ad_layout to = ad_ocr_placed_layout(ad_program_mesh(program, MODEL));
   ad_bridge_options options = {.size = sizeof options, .ragged = model->options->ragged};
@@ -74,13 +74,13 @@ static ad_status add_phases(const ocr *model, ad_program *to) {
       {.size = sizeof(ad_phase), .name = "encoder", .module = ENCODER, .gives = images, .run = encode},
       {.size = sizeof(ad_phase), .name = "model", .module = MODEL, .needs = images, .run = read_line}};
   const ad_ocr_options *options = model->options;
-  ad_crossing_spec crossing = {.size = sizeof crossing,
+  ad_transfer_spec transfer = {.size = sizeof transfer,
                                .value = images[0],
                                .module = MODEL,
                                .bridge = model->bridge,
                                .shape = {3, {model->global_batch, ad_ocr_patches(options), options->decoder.d_model}}};
   AD_TRY(ad_program_add_phase(to, &phases[0]));
-  AD_TRY(ad_program_add_crossing(to, &crossing));
+  AD_TRY(ad_program_add_transfer(to, &transfer));
   return ad_program_add_phase(to, &phases[1]);
 }
 
@@ -99,7 +99,7 @@ static ad_status create_encoder(ocr *model, ad_program *to) {
   return ad_encoder_create(&model->encoder, &shape, ENCODER, to);
 }
 
-static ad_status create(const void *options, ad_program *to, void **own) {
+static ad_status create_ocr(const void *options, ad_program *to, void **own) {
   const ad_ocr_options *ocr_options = options;
   ocr *model;
   AD_TRY(ad_new(1, &model));
@@ -111,7 +111,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   AD_TRY(create_encoder(model, to));
   AD_TRY(ad_decoder_create(&model->decoder, &ocr_options->decoder, &ad_mlp_branch_functions, &model->mlp, 1, "model",
                            MODEL, to));
-  AD_TRY(join(model, to));
+  AD_TRY(join_modules(model, to));
   AD_TRY(ad_ocr_batch_create(ad_program_setting_of(to), ocr_options, ad_program_mesh(to, ENCODER),
                              ad_program_mesh(to, MODEL), &model->batch));
   ad_count_spec characters = {
@@ -122,7 +122,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   return add_phases(model, to);
 }
 
-static void destroy(void *own) {
+static void destroy_ocr(void *own) {
   ocr *model = own;
   ad_ocr_batch_destroy(&model->batch);
   ad_bridge_destroy(model->bridge);
@@ -134,15 +134,15 @@ static void destroy(void *own) {
 
 static ad_status open_data(void *own) { return ad_ocr_batch_open(&((ocr *)own)->batch); }
 
-static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
-  return ad_ocr_batch_read(&((ocr *)own)->batch, step, held_out, counted[0]);
+static ad_status read_batch(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
+  return ad_ocr_batch_read(&((ocr *)own)->batch, step, validation, counted[0]);
 }
 
 static const ad_array *logits_of(void *own) { return ((ocr *)own)->logits; }
 
 static ad_status show(void *own, const ad_forward *forward, char **out) {
   ocr *model = own;
-  if (!(model->options->lines.held_out > 0) || !model->options->read) return AD_OK;
+  if (!(model->options->lines.validation > 0) || !model->options->read) return AD_OK;
   ad_ocr_reader reader = {.batch = &model->batch,
                           .logits = logits_of,
                           .own = model,
@@ -152,7 +152,7 @@ static ad_status show(void *own, const ad_forward *forward, char **out) {
   return ad_ocr_read_lines(&reader, out);
 }
 
-static int has_held_out(const void *own) { return ((const ocr *)own)->options->lines.held_out > 0; }
+static int has_validation(const void *own) { return ((const ocr *)own)->options->lines.validation > 0; }
 static size_t data_bytes(const void *own) { return ad_ocr_batch_bytes(&((const ocr *)own)->batch); }
 
 static const ad_array *batch_array(const void *own, size_t index, char *name, size_t size) {
@@ -192,12 +192,12 @@ const ad_program_kind *ad_ocr(void) {
       .keys = ad_ocr_keys,
       .key_count = AD_OCR_KEY_COUNT,
       .options_size = sizeof(ad_ocr_options),
-      .create = create,
-      .destroy = destroy,
+      .create = create_ocr,
+      .destroy = destroy_ocr,
       .open = open_data,
       .read = read_batch,
       .rules = {.complete = ad_ocr_complete, .check = ad_ocr_check, .check_files = ad_ocr_check_files},
-      .data = {.has_held_out = has_held_out, .bytes = data_bytes, .batch_array = batch_array, .content = content},
+      .data = {.has_validation = has_validation, .bytes = data_bytes, .batch_array = batch_array, .content = content},
       .account = {.flops = flops, .show = show, .fact = fact}};
   return &kind;
 }

@@ -25,11 +25,11 @@ typedef struct reading {
 } reading;
 
 /* Edits and true characters of the lines read so far. */
-typedef struct tally {
+typedef struct counters {
   double edits, characters;
-} tally;
+} counters;
 
-static double rate_of(tally t) { return t.characters > 0 ? t.edits / t.characters : 0; }
+static double rate_of(counters t) { return t.characters > 0 ? t.edits / t.characters : 0; }
 
 /* ---- counting edits between two texts ---- */
 
@@ -56,7 +56,7 @@ static int64_t read_length(const reading *r, int64_t line) {
   return end ? end - (r->read + line * r->chars) : r->chars;
 }
 
-static void count_line(const reading *r, int64_t line, tally *to) {
+static void count_line(const reading *r, int64_t line, counters *to) {
   const uint8_t *truth = r->truth + line * r->chars, *read = r->read + line * r->chars;
   to->edits += (double)edits_between(truth, r->length[line], read, read_length(r, line));
   to->characters += (double)r->length[line];
@@ -100,7 +100,7 @@ static ad_status draw_lines(reading *r, int64_t step) {
   ad_ocr_batch *batch = r->reader->batch;
   for (int64_t i = 0; i < r->lines; i++) {
     ad_line line;
-    AD_TRY(ad_ocr_batch_draw(batch, AD_HELD_OUT_SET, step * r->lines + i, &line));
+    AD_TRY(ad_ocr_batch_draw(batch, AD_VALIDATION_SET, step * r->lines + i, &line));
     memcpy(r->truth + i * r->chars, batch->characters, (size_t)r->chars);
     memcpy(r->pictures + i * r->pixels, batch->picture, (size_t)r->pixels * sizeof *r->pictures);
     r->length[i] = line.count;
@@ -135,11 +135,11 @@ static ad_status read_character(reading *r, size_t m, int64_t at) {
   ad_ocr_microbatch *one = &by->batch->microbatches[m];
   int64_t position = ad_ocr_patches(by->batch->options) + at - 1, first = first_line_of(by->batch, m);
   AD_TRY(by->forward->run(by->forward->context, m));
-  AD_TRY(ad_array_whole_for(by->comm, &by->forward->everyone, by->mesh, by->logits(by->own), &r->logits));
+  AD_TRY(ad_array_full_for(by->comm, &by->forward->everyone, by->mesh, by->logits(by->own), &r->logits));
   for (int64_t i = 0; i < one->tokens.shape.dim[0]; i++) r->read[(first + i) * r->chars + at] = best_at(r, i, position);
   put_characters(r, one, 0, at);
-  if (by->forward->tell && !ad_comm_rank(by->comm))
-    by->forward->tell(by->forward->context, "read lines", ++r->passes, r->all);
+  if (by->forward->report_progress && !ad_comm_rank(by->comm))
+    by->forward->report_progress(by->forward->context, "read lines", ++r->passes, r->all);
   return AD_OK;
 }
 
@@ -203,7 +203,7 @@ static void add_sample(const reading *r, int64_t line, json_t *samples) {
 
 /* The result for all held-out lines that are read. */
 typedef struct result {
-  tally seen, blank, other_font;
+  counters seen, blank, other_font;
   int64_t lines;
   json_t *samples;
 } result;
@@ -211,7 +211,7 @@ typedef struct result {
 static void count_batch(const reading *r, int is_blank, result *to) {
   size_t fonts = r->reader->batch->options->lines.font_count;
   for (int64_t i = 0; i < r->wanted; i++) {
-    tally *of = is_blank ? &to->blank : r->font[i] >= fonts ? &to->other_font : &to->seen;
+    counters *of = is_blank ? &to->blank : r->font[i] >= fonts ? &to->other_font : &to->seen;
     count_line(r, i, of);
     if (is_blank) continue;
     to->lines++;
@@ -234,7 +234,7 @@ static int64_t passes_for(const reading *r, int64_t lines) {
 static ad_status read_step(reading *r, int64_t step, int64_t *counted, result *to) {
   AD_TRY(draw_lines(r, step));
   for (int blank = 0; blank < 2; blank++) {
-    AD_TRY(ad_ocr_batch_read(r->reader->batch, step, AD_HELD_OUT_SET, counted));
+    AD_TRY(ad_ocr_batch_read(r->reader->batch, step, AD_VALIDATION_SET, counted));
     if (blank) blank_pictures(r->reader->batch);
     AD_TRY(read_batch(r));
     count_batch(r, blank, to);

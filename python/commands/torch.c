@@ -22,7 +22,7 @@ enum {
   KEY_PLANT,
   KEY_REFERENCE,
   KEY_REPRODUCE,
-  KEY_SABOTAGE,
+  KEY_MUTATE,
   KEY_TIMEOUT,
   KEY_WRITE_KNOWN,
   KEY_WRITE_REFERENCE,
@@ -30,7 +30,7 @@ enum {
 };
 enum { WORDS_BEFORE = 3, WORDS_MAX = 1024 };
 
-/* What an argument names; input of `parse`. */
+/* What an argument names; input of `parse_option`. */
 typedef struct named {
   int count;
   int most;            /* arguments that the command takes */
@@ -40,7 +40,7 @@ typedef struct named {
 static const struct argp_option check_options[] = {
     {"json", KEY_JSON, 0, 0, "Print one JSON document on standard output", 0},
     {"reference", KEY_REFERENCE, "FILE", 0, "Compare with what --write-reference wrote, without one process", 0},
-    {"sabotage", KEY_SABOTAGE, 0, 0, "Try mutants: mistakes in the collectives of the backward", 0},
+    {"sabotage", KEY_MUTATE, 0, 0, "Try mutants: mistakes in the collectives of the backward", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Stop processes that have not ended by then, and show where they are", 0},
     {"write-reference", KEY_WRITE_REFERENCE, "FILE", 0, "Run one process alone, and write what it computes", 0},
     {0},
@@ -71,7 +71,7 @@ static const struct argp_option matrix_options[] = {
     {0},
 };
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   (void)argument;
   named *input = state->input;
   if (key == ARGP_KEY_ARG) return ++input->count, 0;
@@ -86,7 +86,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp torch_check_argp = {
     .options = check_options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "MODULE:FUNCTION",
     .doc =
         "Compares the ranks of a PyTorch job with one process, and says where they first differ. The function returns "
@@ -96,7 +96,7 @@ static const struct argp torch_check_argp = {
 
 static const struct argp torch_matrix_argp = {
     .options = matrix_options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "MODEL...",
     .doc =
         "Compares models under many layouts, with one, two and three microbatches, with one process each: one verdict "

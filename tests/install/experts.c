@@ -107,12 +107,12 @@ static ad_status read_row(void *own, ad_batch_row *to) {
 
 static size_t choices_of(const mixture *model) { return (size_t)model->setting->global_batch * SEQ * TOP_K; }
 
-static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   mixture *model = (mixture *)own;
   ad_row_reader reader = {read_row, own};
   model->margin = INFINITY;
   for (size_t i = 0; model->kept && !model->are_given && i < choices_of(model); i++) model->kept[i] = -1;
-  return ad_batch_read(model->batch, step, held_out, &reader, counted[0]);
+  return ad_batch_read(model->batch, step, validation, &reader, counted[0]);
 }
 
 static double margin_of(const void *own) { return ((const mixture *)own)->margin; }

@@ -238,7 +238,7 @@ int main(void) {
   if (size % 2 == 0) run_mesh(text);
   hash_of_all();
   uint64_t result = hash;
-  if (rank == 0) printf("%016" PRIx64 " %s\n", result, ad_comm_engine(comm));
+  if (rank == 0) printf("%016" PRIx64 " %s\n", result, ad_comm_backend(comm));
   ad_comm_close(comm);
   return 0;
 }

@@ -25,8 +25,8 @@
 #define CHECK_SAYS_IN(list, text, facts) \
   rank_check_says(says_wrong((text), (facts), __FILE__, (list)), __FILE__, __LINE__)
 #define CHECK_LISTED() CHECK_SAYS(NULL)
-#define CHECK_FACTS(...) rank_check_says(says_lacks(ad_last_error(), SAYS_FACTS(__VA_ARGS__)), __FILE__, __LINE__)
-#define CHECK_FACTS_ALL(facts) rank_check_says(says_lacks(ad_last_error(), (facts)), __FILE__, __LINE__)
+#define CHECK_FACTS(...) rank_check_says(says_missing(ad_last_error(), SAYS_FACTS(__VA_ARGS__)), __FILE__, __LINE__)
+#define CHECK_FACTS_ALL(facts) rank_check_says(says_missing(ad_last_error(), (facts)), __FILE__, __LINE__)
 #define CHECK_SAYS_ALL(facts) \
   rank_check_says(says_wrong(ad_last_error(), (facts), __FILE__, __func__), __FILE__, __LINE__)
 

@@ -19,7 +19,7 @@ static _Thread_local char wrong[2 * LONGEST];
 
 static const char *const AXES[] = {"pp", "dp", "cp", "tp", "ep", "etp", "sp", "efsdp", "bool"};
 
-static const char *say(const char *format, ...) {
+static const char *report(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(wrong, sizeof wrong, format, arguments);
@@ -90,18 +90,18 @@ static int is_number(const char *fact) {
   return fact[sign] && fact[strspn(fact + sign, "0123456789.") + sign] == 0;
 }
 
-const char *says_lacks(const char *text, const char *const *facts) {
+const char *says_missing(const char *text, const char *const *facts) {
   const char *after = text; /* the number before */
   for (; *facts; facts++) {
     const char *at = find(text, *facts);
-    if (!at) return say("\"%s\" does not say %s", text, *facts);
+    if (!at) return report("\"%s\" does not say %s", text, *facts);
     if (is_number(*facts)) {
       at = find(after, *facts);
-      if (!at) return say("\"%s\" says %s in another order among its numbers", text, *facts);
+      if (!at) return report("\"%s\" says %s in another order among its numbers", text, *facts);
       after = at + strlen(*facts);
     }
     if (!is_fact(text, *facts))
-      return say(
+      return report(
           "\"%s\" is prose: name a fact of the message (tests/support/says.h), and let its sentence stand in the "
           "golden file",
           *facts);
@@ -239,14 +239,14 @@ static const char *compare(const char *text, const char *file, const char *funct
   }
   snprintf(path, sizeof path, AD_TEST_SOURCE "/tests/golden/%s.txt", layer);
   if (is_listed(path, head, sentence)) return NULL;
-  return say(
+  return report(
       "tests/golden/%s.txt does not list, for %s:\n  %s\nIf it should say so: script/golden %s, and read the diff",
       layer, head, sentence, layer);
 }
 
 const char *says_wrong(const char *text, const char *const *facts, const char *file, const char *function) {
-  const char *lack = says_lacks(text, facts);
-  return lack ? lack : compare(text, file, function);
+  const char *missing = says_missing(text, facts);
+  return missing ? missing : compare(text, file, function);
 }
 
 const char *says_wrong_line(const char *text, const char *const *facts, const char *file, const char *function) {
@@ -261,7 +261,7 @@ const char *says_wrong_line(const char *text, const char *const *facts, const ch
   }
   char *end = line;
   for (; *facts; facts++) end += snprintf(end, sizeof line - (size_t)(end - line), " %s", *facts);
-  return say("no line has%s:\n%s", line, text);
+  return report("no line has%s:\n%s", line, text);
 }
 
 void says_or_fail(const char *reason, const char *file, int line) {

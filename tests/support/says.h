@@ -33,14 +33,14 @@
   says_or_fail(says_wrong_line((text), SAYS_FACTS(__VA_ARGS__), __FILE__, __func__), __FILE__, __LINE__)
 #define assert_says_in(list, text, facts) \
   says_or_fail(says_wrong((text), (facts), __FILE__, (list)), __FILE__, __LINE__)
-#define assert_facts(text, ...) says_or_fail(says_lacks((text), SAYS_FACTS(__VA_ARGS__)), __FILE__, __LINE__)
+#define assert_facts(text, ...) says_or_fail(says_missing((text), SAYS_FACTS(__VA_ARGS__)), __FILE__, __LINE__)
 
 /* What is wrong with a text, in memory that the next call of the thread uses again; NULL if it has the facts, and if
  * its sentence is listed for this function of this test. `facts` ends with NULL. */
 const char *says_wrong(const char *text, const char *const *facts, const char *file, const char *function);
 /* The same for a text of many lines, of which the first that has all facts is the sentence. */
 const char *says_wrong_line(const char *text, const char *const *facts, const char *file, const char *function);
-const char *says_lacks(const char *text, const char *const *facts);
+const char *says_missing(const char *text, const char *const *facts);
 /* Ends the test with `wrong`, if that is not NULL. */
 void says_or_fail(const char *wrong, const char *file, int line);
 

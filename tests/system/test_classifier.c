@@ -46,12 +46,12 @@ static void a_backward_that_leaves_an_element_out_is_seen(void **state) {
 
 /* If the classes were cut, each rank would compare with its own classes alone. All rows have class 0, and every rank
  * has two classes, so that the error stays inside its memory. */
-static void classes_may_not_be_cut(void **state) {
+static void classes_may_not_be_sharded(void **state) {
   ad_shape shapes[2] = {{2, {7, 6}}, {1, {7}}};
   int32_t below[2] = {0, 1};
   ad_operation_trial trial = trial_of(shapes, below);
   ad_operation wrong = margin;
-  wrong.whole = "";
+  wrong.full = "";
   assert_int_not_equal(ad_check_operation(&wrong, &trial), AD_OK);
 }
 
@@ -59,7 +59,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_call_holds_the_margin_to_its_record),
       cmocka_unit_test(a_backward_that_leaves_an_element_out_is_seen),
-      cmocka_unit_test(classes_may_not_be_cut),
+      cmocka_unit_test(classes_may_not_be_sharded),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void check_document(const char *text) {
   json_decref(document);
 }
 
-static int proves_itself(ad_comm *comm, void *context) {
+static int checks_itself(ad_comm *comm, void *context) {
   int holds = 0;
   char *text = (char *)folder, *table = NULL; /* not NULL: every rank must set it */
   CHECK_OK(ad_check_on(comm, context, NULL, &holds, &text));
@@ -79,23 +79,23 @@ static int proves_itself(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void ranks_that_are_there_prove_their_recipe(void **state) {
+static void ranks_that_are_there_check_their_recipe(void **state) {
   ad_recipe *recipe = recipe_of("dp_shard=2", 2);
-  run_ranks(2, proves_itself, recipe);
+  run_ranks(2, checks_itself, recipe);
   ad_recipe_destroy(recipe);
 }
 
 static int refuses_what_needs_other_ranks(ad_comm *comm, void *context) {
-  ad_check_options sabotage = {.size = sizeof sabotage, .sabotage = 1};
+  ad_check_options mutant = {.size = sizeof mutant, .mutate = 1};
   int holds = 0;
   char *text = NULL;
-  CHECK_STATUS(ad_check_on(comm, context, &sabotage, &holds, &text), AD_INVALID);
+  CHECK_STATUS(ad_check_on(comm, context, &mutant, &holds, &text), AD_INVALID);
   CHECK_LISTED();
   CHECK(!text);
   return 0;
 }
 
-static void a_proof_on_given_ranks_refuses_sabotage(void **state) {
+static void a_check_on_given_ranks_refuses_to_mutate(void **state) {
   ad_recipe *recipe = recipe_of("dp_shard=2", 2);
   run_ranks(2, refuses_what_needs_other_ranks, recipe);
   ad_recipe_destroy(recipe);
@@ -121,7 +121,7 @@ static void a_started_program_knows_that_it_is_a_rank(void **state) {
   assert_int_equal(result.exit_status, 0);
 }
 
-static void ranks_on_engine_dry_share_memory_by_node(void **state) {
+static void ranks_on_backend_dry_share_memory_by_node(void **state) {
   ad_comm *comm;
   ad_mesh *mesh;
   must(ad_mesh_create("dp_replicate=2 dp_shard=2", &mesh));
@@ -265,10 +265,10 @@ static void the_folder_of_a_run_is_made_or_refused(void **state) {
 int main(int argc, char **argv) {
   if (argc == 2 && !strcmp(argv[1], "started")) return be_started();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ranks_that_are_there_prove_their_recipe),
-      cmocka_unit_test(a_proof_on_given_ranks_refuses_sabotage),
+      cmocka_unit_test(ranks_that_are_there_check_their_recipe),
+      cmocka_unit_test(a_check_on_given_ranks_refuses_to_mutate),
       cmocka_unit_test(a_started_program_knows_that_it_is_a_rank),
-      cmocka_unit_test(ranks_on_engine_dry_share_memory_by_node),
+      cmocka_unit_test(ranks_on_backend_dry_share_memory_by_node),
       cmocka_unit_test(every_axis_is_parsed_from_its_name),
       cmocka_unit_test(loaded_steps_count_in_the_bias_correction),
       cmocka_unit_test(a_plan_is_a_document_and_a_table),

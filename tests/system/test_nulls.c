@@ -19,19 +19,20 @@
 #include "gpt/gpt.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
-#include "reduce/contract.h"
+#include "reduce/precision_policy.h"
 #include "reduce/count.h"
 #include "says.h"
 #include "step/run.h"
 
 /* A message about an argument names the function that was called, as the header has it, and none inside the library. */
 static void names_the_call(const char *call, int line) {
-  const char *said = ad_last_error(), *colon = strstr(said, ": `");
+  const char *reported = ad_last_error(), *colon = strstr(reported, ": `");
   if (!strncmp(call, "ad_tape_status(", 15)) return; /* it reports another function's error */
-  size_t length = strcspn(call, "("), named = colon ? (size_t)(colon - said) : 0;
-  if (strncmp(call, "ad_", 3) != 0 || !colon || strcspn(said, " ") < named) return; /* another kind of message */
-  if (named < length || strncmp(said, call, length) != 0 || (named > length && strncmp(said + length, "_at", 3) != 0))
-    fail_msg("line %d: %s: \"%s\" names another function", line, call, said);
+  size_t length = strcspn(call, "("), named = colon ? (size_t)(colon - reported) : 0;
+  if (strncmp(call, "ad_", 3) != 0 || !colon || strcspn(reported, " ") < named) return; /* another kind of message */
+  if (named < length || strncmp(reported, call, length) != 0 ||
+      (named > length && strncmp(reported + length, "_at", 3) != 0))
+    fail_msg("line %d: %s: \"%s\" names another function", line, call, reported);
 }
 
 static void refused_at(ad_status status, const char *wrong, const char *call, int line) {
@@ -40,10 +41,10 @@ static void refused_at(ad_status status, const char *wrong, const char *call, in
   names_the_call(call, line);
 }
 /* The call is refused with these facts: the argument and NULL, in the one sentence that all calls have for it. */
-#define refused(call, ...)                                                                      \
-  do {                                                                                          \
-    ad_status of_call = (call);                                                                 \
-    refused_at(of_call, says_lacks(ad_last_error(), SAYS_FACTS(__VA_ARGS__)), #call, __LINE__); \
+#define refused(call, ...)                                                                        \
+  do {                                                                                            \
+    ad_status of_call = (call);                                                                   \
+    refused_at(of_call, says_missing(ad_last_error(), SAYS_FACTS(__VA_ARGS__)), #call, __LINE__); \
   } while (0)
 /* The call is refused in its own words, which stand in the list of the call. */
 #define refused_call(call, ...)                                                                                  \
@@ -190,14 +191,14 @@ static void arrays(void **state) {
   refused(ad_array_add_at(NULL, &array, NULL), "to", "NULL");
   refused(ad_array_add_at(&array, NULL, NULL), "from", "NULL");
   refused(ad_array_add_at(&array, &lost, NULL), "from->layout.mesh", "NULL");
-  refused(ad_array_whole_at(NULL, &array, &out, NULL), "comm", "NULL");
-  refused(ad_array_whole_at(comm, NULL, &out, NULL), "in", "NULL");
-  refused(ad_array_whole_at(comm, &array, NULL, NULL), "out", "NULL");
-  refused(ad_array_whole_for_at(NULL, &group, mesh, &array, &out, NULL), "comm", "NULL");
-  refused(ad_array_whole_for_at(comm, NULL, mesh, &array, &out, NULL), "all", "NULL");
-  refused(ad_array_whole_for_at(comm, &group, NULL, &array, &out, NULL), "mesh", "NULL");
-  refused(ad_array_whole_for_at(comm, &group, mesh, NULL, &out, NULL), "in", "NULL");
-  refused(ad_array_whole_for_at(comm, &group, mesh, &array, NULL, NULL), "out", "NULL");
+  refused(ad_array_full_at(NULL, &array, &out, NULL), "comm", "NULL");
+  refused(ad_array_full_at(comm, NULL, &out, NULL), "in", "NULL");
+  refused(ad_array_full_at(comm, &array, NULL, NULL), "out", "NULL");
+  refused(ad_array_full_for_at(NULL, &group, mesh, &array, &out, NULL), "comm", "NULL");
+  refused(ad_array_full_for_at(comm, NULL, mesh, &array, &out, NULL), "all", "NULL");
+  refused(ad_array_full_for_at(comm, &group, NULL, &array, &out, NULL), "mesh", "NULL");
+  refused(ad_array_full_for_at(comm, &group, mesh, NULL, &out, NULL), "in", "NULL");
+  refused(ad_array_full_for_at(comm, &group, mesh, &array, NULL, NULL), "out", "NULL");
   refused(ad_array_uniform_at(NULL, 1, "u", 0, 0, &out, NULL), "comm", "NULL");
   refused(ad_array_uniform_at(comm, 1, NULL, 0, 0, &out, NULL), "name", "NULL");
   refused(ad_array_uniform_at(comm, 1, "u", 0, 0, NULL, NULL), "array", "NULL");
@@ -217,20 +218,20 @@ static void bridges(void **state) {
   ad_bridge *bridge = NULL;
   ad_bridge_options unsized = {.ragged = 1};
   int64_t rows = 7;
-  ad_layout cut = layout;
-  ad_layout_set(&cut, AD_AXES_DP, AD_S(0));
-  refused(ad_bridge_create(NULL, &cut, &cut, NULL, &bridge), "comm", "NULL");
-  refused(ad_bridge_check(NULL, &cut, NULL), "ad_bridge_check", "from", "NULL");
-  refused(ad_bridge_check(&cut, NULL, NULL), "to", "NULL");
-  refused(ad_bridge_check(&astray, &cut, NULL), "from->mesh", "NULL");
-  refused(ad_bridge_check(&cut, &astray, NULL), "to->mesh", "NULL");
-  refused_call(ad_bridge_check(&cut, &cut, &unsized), "ad_bridge_options", "size");
-  refused(ad_bridge_rows_multiple(NULL, &cut, NULL, &rows), "ad_bridge_rows_multiple", "from", "NULL");
-  refused(ad_bridge_rows_multiple(&cut, NULL, NULL, &rows), "to", "NULL");
-  refused(ad_bridge_rows_multiple(&cut, &cut, NULL, NULL), "out", "NULL");
-  refused(ad_bridge_rows_multiple(&astray, &cut, NULL, &rows), "from->mesh", "NULL");
-  refused(ad_bridge_rows_multiple(&cut, &astray, NULL, &rows), "to->mesh", "NULL");
-  refused_call(ad_bridge_rows_multiple(&cut, &cut, &unsized, &rows), "ad_bridge_options", "size");
+  ad_layout sharded = layout;
+  ad_layout_set(&sharded, AD_AXES_DP, AD_S(0));
+  refused(ad_bridge_create(NULL, &sharded, &sharded, NULL, &bridge), "comm", "NULL");
+  refused(ad_bridge_check(NULL, &sharded, NULL), "ad_bridge_check", "from", "NULL");
+  refused(ad_bridge_check(&sharded, NULL, NULL), "to", "NULL");
+  refused(ad_bridge_check(&astray, &sharded, NULL), "from->mesh", "NULL");
+  refused(ad_bridge_check(&sharded, &astray, NULL), "to->mesh", "NULL");
+  refused_call(ad_bridge_check(&sharded, &sharded, &unsized), "ad_bridge_options", "size");
+  refused(ad_bridge_rows_multiple(NULL, &sharded, NULL, &rows), "ad_bridge_rows_multiple", "from", "NULL");
+  refused(ad_bridge_rows_multiple(&sharded, NULL, NULL, &rows), "to", "NULL");
+  refused(ad_bridge_rows_multiple(&sharded, &sharded, NULL, NULL), "out", "NULL");
+  refused(ad_bridge_rows_multiple(&astray, &sharded, NULL, &rows), "from->mesh", "NULL");
+  refused(ad_bridge_rows_multiple(&sharded, &astray, NULL, &rows), "to->mesh", "NULL");
+  refused_call(ad_bridge_rows_multiple(&sharded, &sharded, &unsized, &rows), "ad_bridge_options", "size");
   assert_int_equal(rows, 7);
   assert_null(bridge);
   ad_request request = {0};
@@ -283,7 +284,7 @@ static void reducers_and_counts(void **state) {
   int adds;
   double norm;
   int64_t sum;
-  refused(ad_contract_complete(NULL), "contract", "NULL");
+  refused(ad_precision_policy_complete(NULL), "contract", "NULL");
   refused(ad_reducer_create(NULL, &spec, 1, NULL, &reducer), "comm", "NULL");
   refused(ad_reducer_create(comm, NULL, 1, NULL, &reducer), "params", "NULL");
   refused(ad_reducer_create(comm, &spec, 1, NULL, NULL), "out", "NULL");
@@ -532,7 +533,7 @@ static void recipes_and_plans(void **state) {
   ad_recipe *out = NULL;
   ad_program *program = NULL;
   int64_t ranks;
-  ad_contract contract;
+  ad_precision_policy policy;
   char *text = NULL;
   const char *const sets[] = {NULL};
   refused(ad_recipe_read(NULL, NULL, 0, &out), "path", "NULL");
@@ -550,9 +551,9 @@ static void recipes_and_plans(void **state) {
   refused(ad_recipe_program(NULL, comm, AD_F64, &program), "recipe", "NULL");
   refused(ad_recipe_program(recipe, NULL, AD_F64, &program), "comm", "NULL");
   refused(ad_recipe_program(recipe, comm, AD_F64, NULL), "out", "NULL");
-  refused(ad_recipe_contract(NULL, "w", &contract), "recipe", "NULL");
-  refused(ad_recipe_contract(recipe, NULL, &contract), "param", "NULL");
-  refused(ad_recipe_contract(recipe, "w", NULL), "out", "NULL");
+  refused(ad_recipe_precision_policy(NULL, "w", &policy), "recipe", "NULL");
+  refused(ad_recipe_precision_policy(recipe, NULL, &policy), "param", "NULL");
+  refused(ad_recipe_precision_policy(recipe, "w", NULL), "out", "NULL");
   refused(ad_plan_json(NULL, NULL, &text), "recipe", "NULL");
   refused(ad_plan_json(recipe, NULL, NULL), "out", "NULL");
   refused(ad_plan_table(NULL, NULL, &text), "recipe", "NULL");
@@ -723,7 +724,7 @@ static void constants(void **state) {
 
 /* Sizes whose product is 2^64, which a size_t counts as 0, must not make an array without memory. */
 static void shapes_that_mean_nothing(void **state) {
-  const ad_shape wrapping = {2, {INT64_C(1) << 32, INT64_C(1) << 32}}, wild = {77, {4}}, alike = {77, {4}};
+  const ad_shape wrapping = {2, {INT64_C(1) << 32, INT64_C(1) << 32}}, wild = {77, {4}}, identical = {77, {4}};
   ad_array out = array;
   ad_reducer *reducer = NULL;
   ad_safetensors_writer *writer = NULL;
@@ -738,7 +739,7 @@ static void shapes_that_mean_nothing(void **state) {
   refused_call(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, {1, {-1}}, NULL, 0}, 1, NULL, &writer),
                "/nowhere/x", "x", "dimension 0", "-1");
   assert_string_equal(ad_shape_print(&wild, text, sizeof text), "[77 dimensions]");
-  assert_true(ad_shape_equal(&wild, &alike));
+  assert_true(ad_shape_equal(&wild, &identical));
 }
 
 static void arrays_that_do_not_meet(void **state) {

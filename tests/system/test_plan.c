@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "bridge/bridge.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "module/module.h"
 #include "plan/plan.h"
 #include "step/run.h"
@@ -410,9 +410,9 @@ static int brings_what_was_planned(ad_comm *comm, void *context) {
   ad_step_report report;
   over_bridge plan = planned_over_bridge(context, ad_comm_rank(comm)), seen = {.rank = ad_comm_rank(comm)};
   CHECK_OK(ad_run_create(comm, context, NULL, &run));
-  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see_routes, &seen});
+  ad_injection_set(AD_INJECT_ROUTES, (ad_injection){see_routes, &seen});
   CHECK_OK(ad_run_step(run, 0, &report));
-  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){0});
+  ad_injection_set(AD_INJECT_ROUTES, (ad_injection){0});
   CHECK(plan.sends[0] + plan.receives[0] + plan.sends[1] + plan.receives[1] > 0);
   for (int way = 0; way < 2; way++) {
     CHECK(seen.sends[way] == plan.sends[way]);

@@ -37,7 +37,7 @@ typedef struct ad_architecture_fact {
 typedef struct ad_tensor_row {
   const char *param;  /* "blocks.#.attn.wq" */
   const char *tensor; /* "model.layers.#.self_attn.q_proj.weight" */
-  int is_turned;      /* 1: the tensor's matrix is [out, in], the parameter's [in, out] */
+  int is_transposed;  /* 1: the tensor's matrix is [out, in], the parameter's [in, out] */
 } ad_tensor_row;
 
 enum { AD_ARCHITECTURE_PARTS = 4 };

@@ -114,7 +114,7 @@ static ad_status give(const json_t *config, const ad_config_row *row, ad_config 
 }
 
 /* Refuses a value other than the only one. A key that is missing or null asks for nothing. */
-static ad_status judge(const json_t *config, const ad_config_row *row, ad_config *to) {
+static ad_status refuse_other_value(const json_t *config, const ad_config_row *row, ad_config *to) {
   const json_t *value;
   json_t *must = parse_own(row->must);
   find_key(config, row, &value);
@@ -128,7 +128,7 @@ static ad_status take_row(const json_t *config, const ad_config_row *row, ad_con
     case AD_CONFIG_GIVES:
       return give(config, row, to);
     case AD_CONFIG_MUST:
-      return judge(config, row, to);
+      return refuse_other_value(config, row, to);
     default:
       return AD_OK;
   }
@@ -262,7 +262,7 @@ ad_status ad_config_read(const char *path, ad_config *out) {
   return status;
 }
 
-void ad_config_tell_unread(const ad_config *config, const char *path) {
+void ad_config_report_unread(const ad_config *config, const char *path) {
   char names[WORDS];
   ad_text text = ad_text_on(names, sizeof names);
   for (size_t i = 0; i < config->unread_count; i++) ad_text_add(&text, "%s%s", i ? ", " : "", config->unread[i]);

@@ -35,7 +35,7 @@ ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_co
 /* Reads a config.json from a file; AD_IO where that cannot be read. */
 ad_status ad_config_read(const char *path, ad_config *out) AD_CHECKED;
 /* Logs in one line which keys were not read, though they ask for something, since they change no number. */
-void ad_config_tell_unread(const ad_config *config, const char *path);
+void ad_config_report_unread(const ad_config *config, const char *path);
 void ad_config_release(ad_config *config);
 
 #endif

@@ -11,7 +11,7 @@
 #include "files/file.h"
 #include "files/output.h"
 
-static int has(const char *folder, const char *name) {
+static int has_file(const char *folder, const char *name) {
   char *path;
   if (ad_path_in(folder, name, &path)) return 0;
   int found = !access(path, F_OK);
@@ -48,7 +48,7 @@ static void find_one(const char *path, int (*is_one)(const char *name), char *ou
 static ad_status refuse_config(const char *folder) {
   char name[256];
   find_one(folder, is_metas, name, sizeof name);
-  if (*name || has(folder, "params.json"))
+  if (*name || has_file(folder, "params.json"))
     return ad_fail(
         AD_INVALID,
         "%s: holds Meta's own files (%s), in which attention heads are stored in another order: take the model as "
@@ -80,7 +80,7 @@ ad_status ad_pretrained_weights(const char *folder, ad_weights **out) {
   static const char *const names[] = {"model.safetensors.index.json", "model.safetensors"};
   char *path;
   size_t i = 0;
-  while (i < 2 && !has(folder, names[i])) i++;
+  while (i < 2 && !has_file(folder, names[i])) i++;
   if (i == 2) return refuse_weights(folder);
   AD_TRY(ad_path_in(folder, names[i], &path));
   ad_status status = ad_weights_open(path, out);
@@ -123,7 +123,7 @@ static ad_status copy_bytes(const char *path, const char *to) {
 /* Copies one file into the folder `to`, if it exists. */
 static ad_status copy_file(const char *folder, const char *name, const char *to) {
   char *from_path, *to_path;
-  if (!has(folder, name)) return AD_OK;
+  if (!has_file(folder, name)) return AD_OK;
   AD_TRY(ad_path_in(folder, name, &from_path));
   ad_status status = ad_path_in(to, name, &to_path);
   if (!status) {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "architecture/turn.h"
+#include "architecture/transpose.h"
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -29,10 +29,10 @@ static const ad_tensor_row *find_row(const ad_architecture *architecture, const 
 }
 
 /* The shape of one tensor in the file: the parameter's without the dimension of experts, transposed if it is. */
-static ad_shape shape_of(const ad_tensor_source *source, const ad_shape *whole) {
-  ad_shape shape = {.ndim = whole->ndim - source->is_joined};
-  for (int dim = 0; dim < shape.ndim; dim++) shape.dim[dim] = whole->dim[dim + source->is_joined];
-  if (!source->is_turned || shape.ndim != 2) return shape;
+static ad_shape shape_of(const ad_tensor_source *source, const ad_shape *full) {
+  ad_shape shape = {.ndim = full->ndim - source->is_joined};
+  for (int dim = 0; dim < shape.ndim; dim++) shape.dim[dim] = full->dim[dim + source->is_joined];
+  if (!source->is_transposed || shape.ndim != 2) return shape;
   return (ad_shape){2, {shape.dim[1], shape.dim[0]}};
 }
 
@@ -52,7 +52,7 @@ int ad_tensor_source_find(const ad_architecture *architecture, const char *param
   const ad_tensor_row own = {param, param, 0};
   const ad_tensor_row *row = architecture ? find_row(architecture, param, &block) : &own;
   if (!row) return 0;
-  *out = (ad_tensor_source){.is_turned = row->is_turned, .is_joined = architecture && strchr(row->tensor, '@')};
+  *out = (ad_tensor_source){.is_transposed = row->is_transposed, .is_joined = architecture && strchr(row->tensor, '@')};
   if (architecture)
     set_pattern(out, row->tensor, block);
   else
@@ -95,7 +95,7 @@ static int64_t size_of(const ad_part *part, int dim) {
 
 /* Reads a part of a parameter [in, out] from a transposed tensor [out, in]. Each pair of the part's spans is one block.
  */
-static void read_turned(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
+static void read_transposed(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
   int64_t width = size_of(mine, 1), row = 0;
   for (int a = 0; a < mine->count[0]; a++) {
     ad_span in = mine->span[0][a];
@@ -103,20 +103,20 @@ static void read_turned(const ad_safetensor *tensor, const ad_part *mine, ad_dty
     for (int b = 0; b < mine->count[1]; b++) {
       ad_span outs = mine->span[1][b];
       size_t first = (size_t)(outs.first * tensor->shape.dim[1] + in.first) * ad_dtype_size(tensor->dtype);
-      ad_turned_block block = {.from = (const char *)tensor->data + first,
-                               .from_row = tensor->shape.dim[1],
-                               .to = out + (size_t)(row * width + column) * ad_dtype_size(dtype),
-                               .to_row = width,
-                               .rows = outs.count,
-                               .columns = in.count};
-      ad_turn(&block, tensor->dtype, dtype);
+      ad_transposed_block block = {.from = (const char *)tensor->data + first,
+                                   .from_row = tensor->shape.dim[1],
+                                   .to = out + (size_t)(row * width + column) * ad_dtype_size(dtype),
+                                   .to_row = width,
+                                   .rows = outs.count,
+                                   .columns = in.count};
+      ad_transpose_block(&block, tensor->dtype, dtype);
       column += outs.count;
     }
     row += in.count;
   }
 }
 
-static void take_whole(const ad_shape *shape, ad_part *out) {
+static void take_full(const ad_shape *shape, ad_part *out) {
   out->ndim = shape->ndim;
   for (int dim = 0; dim < shape->ndim; dim++) {
     out->count[dim] = 1;
@@ -126,11 +126,11 @@ static void take_whole(const ad_shape *shape, ad_part *out) {
 
 /* Reads a part of a tensor that is not transposed: first in the file's dtype, unless that is the wanted one. */
 static ad_status read_plain(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
-  ad_part whole;
+  ad_part full;
   char *part = out;
-  take_whole(&tensor->shape, &whole);
+  take_full(&tensor->shape, &full);
   if (dtype != tensor->dtype) AD_TRY(ad_new(ad_part_numel(mine) * ad_dtype_size(tensor->dtype), &part));
-  ad_part_copy(part, mine, tensor->data, &whole, mine, ad_dtype_size(tensor->dtype));
+  ad_part_copy(part, mine, tensor->data, &full, mine, ad_dtype_size(tensor->dtype));
   if (part == out) return AD_OK;
   ad_cast(out, dtype, part, tensor->dtype, ad_part_numel(mine));
   ad_release(part);
@@ -152,8 +152,8 @@ static ad_status read_one(const ad_tensor_source *source, const ad_weights *weig
   char name[AD_TENSOR_NAME_SIZE];
   const ad_safetensor *tensor = ad_weights_find(weights, ad_tensor_source_name(source, i, name));
   if (!tensor) return ad_fail(AD_INVALID, "%s: lacks the tensor %s", ad_weights_path(weights), name);
-  if (!source->is_turned) return read_plain(tensor, mine, dtype, out);
-  read_turned(tensor, mine, dtype, out);
+  if (!source->is_transposed) return read_plain(tensor, mine, dtype, out);
+  read_transposed(tensor, mine, dtype, out);
   return AD_OK;
 }
 
@@ -182,15 +182,15 @@ void ad_tensor_source_write(const ad_tensor_source *source, int64_t i, const voi
                             void *out) {
   size_t numel = (size_t)ad_shape_numel(&source->shape);
   const char *from = (const char *)param + (size_t)i * numel * ad_dtype_size(dtype);
-  if (!source->is_turned) {
+  if (!source->is_transposed) {
     ad_cast(out, to, from, dtype, numel);
     return;
   }
-  ad_turned_block block = {.from = from,
-                           .from_row = source->shape.dim[0],
-                           .to = out,
-                           .to_row = source->shape.dim[1],
-                           .rows = source->shape.dim[1],
-                           .columns = source->shape.dim[0]};
-  ad_turn(&block, dtype, to);
+  ad_transposed_block block = {.from = from,
+                               .from_row = source->shape.dim[0],
+                               .to = out,
+                               .to_row = source->shape.dim[1],
+                               .rows = source->shape.dim[1],
+                               .columns = source->shape.dim[0]};
+  ad_transpose_block(&block, dtype, to);
 }

@@ -11,8 +11,8 @@ enum { AD_TENSOR_NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
 
 typedef struct ad_tensor_source {
   char pattern[AD_TENSOR_NAME_SIZE]; /* name of the tensor; '@' in it stands for the number of the expert */
-  /* is_turned: tensors are transposed; is_joined: each expert has its own tensor */
-  int is_turned, is_joined;
+  /* is_transposed: tensors are transposed; is_joined: each expert has its own tensor */
+  int is_transposed, is_joined;
   int64_t count;  /* how many tensors: as many as experts if is_joined, else 1 */
   ad_shape shape; /* the shape of each tensor */
 } ad_tensor_source;

@@ -17,17 +17,17 @@
 #include "addend/safetensors.h"
 #include "base/memory.h"
 #include "check/computed.h"
-#include "check/sabotage.h"
+#include "check/mutants.h"
 #include "comm/agree.h"
 #include "files/file.h"
 #include "module/module.h"
 #include "program/program.h"
 #include "step/run.h"
 
-static size_t modules(const ad_prover *prover) { return ad_program_module_count(ad_run_program(prover->run)); }
+static size_t modules(const ad_checker *checker) { return ad_program_module_count(ad_run_program(checker->run)); }
 
-static void name_folder(const ad_prover *prover, size_t module, char *out, size_t size) {
-  snprintf(out, size, "%s-%zu", prover->account, module);
+static void name_folder(const ad_checker *checker, size_t module, char *out, size_t size) {
+  snprintf(out, size, "%s-%zu", checker->account, module);
 }
 
 /* ---- before the step: making the folders ---- */
@@ -64,27 +64,27 @@ void ad_account_remove_left(void) { remove_accounts((int)getpid()); }
 
 /* Whether the dump fits in half of the free memory: every rank's gradients of every microbatch, their sums, and the
  * reference's gradients, at most twice as wide as f32. */
-static int has_room(const ad_prover *prover) {
+static int has_room(const ad_checker *checker) {
   struct statvfs room;
   double bytes = 0;
-  for (size_t i = 0; i < prover->param_count; i++)
-    bytes += (double)ad_shape_numel(&ad_run_param_at(prover->run, i).spec->shape) * sizeof(double);
-  bytes *= (double)(prover->job->recipe->train.microbatches + 1) * (double)ad_comm_size(prover->comm) + 1;
+  for (size_t i = 0; i < checker->param_count; i++)
+    bytes += (double)ad_shape_numel(&ad_run_param_at(checker->run, i).spec->shape) * sizeof(double);
+  bytes *= (double)(checker->job->recipe->train.microbatches + 1) * (double)ad_comm_size(checker->comm) + 1;
   return !statvfs(memory, &room) && bytes < (double)room.f_bavail * (double)room.f_frsize / 2;
 }
 
 /* Makes the account's folders in memory (/dev/shm): the files are read once, soon after they are written, and removed.
  * Without room there is no account. */
-static ad_status make_folders(ad_prover *prover) {
+static ad_status make_folders(ad_checker *checker) {
   remove_accounts(-1);
-  snprintf(prover->account, sizeof prover->account, "%s/account-%d-XXXXXX", memory, (int)getppid());
-  if (!has_room(prover) || !mkdtemp(prover->account)) {
-    *prover->account = 0;
+  snprintf(checker->account, sizeof checker->account, "%s/account-%d-XXXXXX", memory, (int)getppid());
+  if (!has_room(checker) || !mkdtemp(checker->account)) {
+    *checker->account = 0;
     return AD_OK;
   }
-  for (size_t m = 0; m < modules(prover); m++) {
+  for (size_t m = 0; m < modules(checker); m++) {
     char folder[AD_ACCOUNT_PATH + 24];
-    name_folder(prover, m, folder, sizeof folder);
+    name_folder(checker, m, folder, sizeof folder);
     AD_TRY(ad_folder_make(folder));
   }
   return AD_OK;
@@ -92,52 +92,56 @@ static ad_status make_folders(ad_prover *prover) {
 
 /* Tells all ranks where the account is. A rank on another machine cannot open the folder: then no rank has an
  * account. */
-static ad_status share_folder(ad_prover *prover) {
+static ad_status share_folder(ad_checker *checker) {
   int64_t words[AD_ACCOUNT_PATH / sizeof(int64_t)];
-  memcpy(words, prover->account, sizeof words);
-  AD_TRY(ad_share_first(prover->comm, &prover->everyone, words, sizeof words / sizeof *words, AD_HERE));
-  memcpy(prover->account, words, sizeof words);
-  int32_t lacks = !*prover->account || access(prover->account, R_OK | W_OK | X_OK) != 0;
-  ad_collective call = {
-      .size = sizeof call, .op = AD_ALL_REDUCE, .group = prover->everyone, .in = &lacks, .out = &lacks, .count = 1};
+  memcpy(words, checker->account, sizeof words);
+  AD_TRY(ad_share_first(checker->comm, &checker->everyone, words, sizeof words / sizeof *words, AD_HERE));
+  memcpy(checker->account, words, sizeof words);
+  int32_t cannot_write = !*checker->account || access(checker->account, R_OK | W_OK | X_OK) != 0;
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
+                        .group = checker->everyone,
+                        .in = &cannot_write,
+                        .out = &cannot_write,
+                        .count = 1};
   call.dtype = AD_I32;
   call.reduction = AD_MAX;
   call.site = AD_HERE;
-  AD_TRY(ad_comm_run(prover->comm, &call));
-  prover->has_account = !lacks;
+  AD_TRY(ad_comm_run(checker->comm, &call));
+  checker->has_account = !cannot_write;
   return AD_OK;
 }
 
 /* Asks module m's reducer to dump the step. It refuses with AD_INVALID if no mesh has the axes of all its parameters;
  * such a module has no account. */
-static ad_status ask(ad_prover *prover, size_t m, int64_t step) {
-  ad_module *module = ad_run_module(prover->run, m);
+static ad_status ask(ad_checker *checker, size_t m, int64_t step) {
+  ad_module *module = ad_run_module(checker->run, m);
   char folder[AD_ACCOUNT_PATH + 24];
   if (!module) return AD_OK;
-  name_folder(prover, m, folder, sizeof folder);
+  name_folder(checker, m, folder, sizeof folder);
   ad_status status = ad_reducer_dump(ad_module_reducer(module), folder, 0, step);
   return status == AD_INVALID ? AD_OK : status;
 }
 
-ad_status ad_account_begin(ad_prover *prover, int64_t step) {
-  ad_status status = prover->reference ? make_folders(prover) : AD_OK;
-  AD_TRY(ad_agree(prover->comm, &prover->everyone, status, AD_HERE));
-  AD_TRY(share_folder(prover));
-  for (size_t m = 0; m < modules(prover) && prover->has_account; m++) AD_TRY(ask(prover, m, step));
+ad_status ad_account_begin(ad_checker *checker, int64_t step) {
+  ad_status status = checker->reference ? make_folders(checker) : AD_OK;
+  AD_TRY(ad_agree(checker->comm, &checker->everyone, status, AD_HERE));
+  AD_TRY(share_folder(checker));
+  for (size_t m = 0; m < modules(checker) && checker->has_account; m++) AD_TRY(ask(checker, m, step));
   return AD_OK;
 }
 
 /* ---- after the step: reading and removing the account ---- */
 
 /* Lists the gradients of module m's parameters for the reference's file. Returns how many there are. */
-static size_t list_whole(const ad_prover *prover, size_t m, ad_safetensor *list) {
+static size_t list_full(const ad_checker *checker, size_t m, ad_safetensor *list) {
   size_t count = 0;
-  for (size_t i = 0; i < prover->param_count; i++) {
-    ad_run_param at = ad_run_param_at(prover->run, i);
-    const ad_array *whole = ad_reference_gradient(prover->reference, i);
+  for (size_t i = 0; i < checker->param_count; i++) {
+    ad_run_param at = ad_run_param_at(checker->run, i);
+    const ad_array *full = ad_reference_gradient(checker->reference, i);
     if (at.module != m) continue;
     list[count++] =
-        (ad_safetensor){.name = at.spec->name, .dtype = whole->dtype, .shape = at.spec->shape, .data = whole->data};
+        (ad_safetensor){.name = at.spec->name, .dtype = full->dtype, .shape = at.spec->shape, .data = full->data};
   }
   return count;
 }
@@ -155,60 +159,60 @@ static ad_status write_list(const char *path, const ad_safetensor *list, size_t 
 
 /* Writes one process's gradients beside the ranks', so that the diff can say whether the addends would give them with
  * other weights. */
-static ad_status write_reference(const ad_prover *prover, size_t m) {
+static ad_status write_reference(const ad_checker *checker, size_t m) {
   char path[AD_ACCOUNT_PATH + 48];
   ad_safetensor *list;
-  name_folder(prover, m, path, sizeof path);
+  name_folder(checker, m, path, sizeof path);
   snprintf(path + strlen(path), 24, "/reference.safetensors");
-  AD_TRY(ad_new(prover->param_count, &list));
-  ad_status status = write_list(path, list, list_whole(prover, m, list));
+  AD_TRY(ad_new(checker->param_count, &list));
+  ad_status status = write_list(path, list, list_full(checker, m, list));
   ad_release(list);
   return status;
 }
 
 /* Runs `addend diff` on module m's dump and gives its wrong parameters of this step the causes that the diff finds. */
-static ad_status read_module(ad_prover *prover, size_t m, int64_t step) {
+static ad_status read_module(ad_checker *checker, size_t m, int64_t step) {
   char folder[AD_ACCOUNT_PATH + 24], *json = NULL;
   const char *const files[] = {folder};
   ad_diff_options options = {.size = sizeof options, .allow_identical = 1};
-  ad_proof *proof = prover->job->proof;
+  ad_check_result *result = checker->job->result;
   int holds;
-  name_folder(prover, m, folder, sizeof folder);
-  if (prover->job->recipe->train.microbatches > 1) AD_TRY(write_reference(prover, m));
+  name_folder(checker, m, folder, sizeof folder);
+  if (checker->job->recipe->train.microbatches > 1) AD_TRY(write_reference(checker, m));
   if (ad_diff(files, 1, &options, &holds, &json)) json = NULL; /* there is no dump of this module */
   json_t *document = json ? json_loads(json, 0, NULL) : NULL;
   free(json);
-  for (size_t i = 0; i < proof->param_count; i++) {
-    if (ad_run_param_at(prover->run, i).module == m && proof->params[i].step == step)
-      ad_account_judge(prover, document, i, &proof->params[i]);
+  for (size_t i = 0; i < result->param_count; i++) {
+    if (ad_run_param_at(checker->run, i).module == m && result->params[i].step == step)
+      ad_account_judge(checker, document, i, &result->params[i]);
   }
   json_decref(document);
   return AD_OK;
 }
 
-static ad_status read_modules(ad_prover *prover, int64_t step) {
-  if (!prover->places.count) AD_TRY(ad_derived_places(prover->job->recipe, &prover->places));
-  for (size_t m = 0; m < modules(prover); m++) AD_TRY(read_module(prover, m, step));
-  ad_computed_explain(&prover->places, prover->job->proof);
+static ad_status read_modules(ad_checker *checker, int64_t step) {
+  if (!checker->places.count) AD_TRY(ad_derived_places(checker->job->recipe, &checker->places));
+  for (size_t m = 0; m < modules(checker); m++) AD_TRY(read_module(checker, m, step));
+  ad_computed_explain(&checker->places, checker->job->result);
   return AD_OK;
 }
 
-static ad_status remove_folders(ad_prover *prover) {
-  for (size_t m = 0; m < modules(prover); m++) {
+static ad_status remove_folders(ad_checker *checker) {
+  for (size_t m = 0; m < modules(checker); m++) {
     char folder[AD_ACCOUNT_PATH + 24];
-    name_folder(prover, m, folder, sizeof folder);
+    name_folder(checker, m, folder, sizeof folder);
     AD_TRY(ad_folder_remove(folder));
   }
-  return ad_folder_remove(prover->account);
+  return ad_folder_remove(checker->account);
 }
 
-ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) {
-  ad_status status = prover->has_account ? ad_account_compare_counts(prover) : AD_OK;
-  if (prover->reference && *prover->account) {
-    if (reads && prover->has_account && !status) status = read_modules(prover, step);
-    ad_status removed = remove_folders(prover);
+ad_status ad_account_end(ad_checker *checker, int64_t step, int reads) {
+  ad_status status = checker->has_account ? ad_account_compare_counts(checker) : AD_OK;
+  if (checker->reference && *checker->account) {
+    if (reads && checker->has_account && !status) status = read_modules(checker, step);
+    ad_status removed = remove_folders(checker);
     if (!status) status = removed;
   }
-  prover->has_account = 0;
-  return ad_agree(prover->comm, &prover->everyone, status, AD_HERE);
+  checker->has_account = 0;
+  return ad_agree(checker->comm, &checker->everyone, status, AD_HERE);
 }

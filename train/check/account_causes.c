@@ -70,12 +70,12 @@ static void rename_axes(ad_cause *cause, ad_axes to) {
 
 /* A dump calls axes by their names in the first view that has them, and may mix two views. Renames a cause's axes to
  * those of the parameter's own mesh. */
-static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_cause *cause) {
+static void report_in_own_view(const ad_checker *checker, const ad_run_param *at, ad_cause *cause) {
   const ad_mesh *own = at->spec->layout.mesh;
   ad_axes kept = cause->axes & ad_mesh_large(own), others = cause->axes & ~kept;
   if (!others) return;
-  for (size_t i = 0; i < prover->param_count; i++) {
-    ad_run_param other = ad_run_param_at(prover->run, i);
+  for (size_t i = 0; i < checker->param_count; i++) {
+    ad_run_param other = ad_run_param_at(checker->run, i);
     if (other.module != at->module) continue;
     ad_axes same = same_in(own, other.spec->layout.mesh, others);
     if (!same) continue;
@@ -104,7 +104,7 @@ static void add_cause(const json_t *judged, const json_t *document, ad_causes *o
 
 /* Replaces the causes by one, if ranks divided their losses by different counts. The axes are those of the counts,
  * whatever the parameter's view. */
-static void say_own_count(const ad_told_counts *counts, ad_causes *causes) {
+static void report_own_count(const ad_reported_counts *counts, ad_causes *causes) {
   char names[80];
   if (!counts->within && !counts->beside) return;
   causes->count = 0;
@@ -146,7 +146,7 @@ static int has_no_counts(const json_t *judged) {
   return 0;
 }
 
-static const json_t *find(const json_t *document, const char *name) {
+static const json_t *find_param(const json_t *document, const char *name) {
   const json_t *params = json_object_get(document, "params"), *param;
   size_t i;
   json_array_foreach(params, i, param) {
@@ -159,14 +159,14 @@ static const json_t *find(const json_t *document, const char *name) {
 /* Whether the sum is that of its addends. Copies along axes that nothing is summed over differ only if what ranks
  * handed in differs. */
 static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_axes differs) {
-  ad_axes reduced = ad_proof_reduced_axes(&at->spec->layout);
+  ad_axes reduced = ad_check_reduced_axes(&at->spec->layout);
   if (is_kind(judged, "right") || is_kind(judged, "identical_addends")) return 1;
   return (is_kind(judged, "own_only") || is_kind(judged, "replicas_differ")) && differs && !(differs & reduced);
 }
 
 /* Takes the cause if each microbatch's addends are the reference's but for one factor: the addends are wrong then, and
  * not the sum. */
-static void take_weights(const json_t *judged, ad_proof_param *param) {
+static void take_weights(const json_t *judged, ad_check_param *param) {
   const json_t *cause = json_object_get(json_object_get(judged, "reference"), "cause");
   const char *place = json_string_value(json_object_get(cause, "place"));
   if (!place || strcmp(place, AD_MICROBATCHES)) return;
@@ -175,20 +175,21 @@ static void take_weights(const json_t *judged, ad_proof_param *param) {
   add_cause(judged, cause, &param->causes);
 }
 
-static int is_wrong(const ad_prover *prover, size_t index, const ad_proof_param *param) {
-  return !prover->replicas[AD_PART_GRADIENT][index].equal || !(ad_param_share(param) <= 1);
+static int is_wrong(const ad_checker *checker, size_t index, const ad_check_param *param) {
+  return !checker->replicas[AD_PART_GRADIENT][index].equal || !(ad_param_share(param) <= 1);
 }
 
-void ad_account_judge(const ad_prover *prover, const json_t *document, size_t index, ad_proof_param *param) {
-  const ad_replicas *copies = &prover->replicas[AD_PART_GRADIENT][index];
-  ad_run_param at = ad_run_param_at(prover->run, index);
-  const json_t *judged = document ? find(document, param->name) : NULL;
+void ad_account_judge(const ad_checker *checker, const json_t *document, size_t index, ad_check_param *param) {
+  const ad_replicas *of_gradient = &checker->replicas[AD_PART_GRADIENT][index];
+  ad_run_param at = ad_run_param_at(checker->run, index);
+  const json_t *judged = document ? find_param(document, param->name) : NULL;
   ad_causes causes;
-  if (!is_wrong(prover, index, param)) return;
+  if (!is_wrong(checker, index, param)) return;
   if (param->causes.count && param->causes.list[0].kind == AD_CAUSE_ROUNDING) return;
-  param->accounted = !judged                                                               ? AD_NO_ACCOUNT
-                     : is_sum_of_addends(judged, &at, copies->equal ? 0 : copies->differs) ? AD_ADDENDS_ARE_WRONG
-                                                                                           : AD_SUM_IS_WRONG;
+  param->accounted = !judged ? AD_NO_ACCOUNT
+                     : is_sum_of_addends(judged, &at, of_gradient->equal ? 0 : of_gradient->differs)
+                         ? AD_ADDENDS_ARE_WRONG
+                         : AD_SUM_IS_WRONG;
   if (param->accounted == AD_ADDENDS_ARE_WRONG) take_weights(judged, param);
   if (param->accounted != AD_SUM_IS_WRONG || has_no_counts(judged) || is_kind(judged, "rounding")) return;
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
@@ -197,12 +198,12 @@ void ad_account_judge(const ad_prover *prover, const json_t *document, size_t in
   if (param->causes.list[0].kind == AD_CAUSE_WRONG_GROUP && causes.count && causes.list[0].kind == AD_CAUSE_UNKNOWN)
     return;
   if (is_kind(judged, "divided_by_own_count"))
-    say_own_count(&prover->told_counts, &causes);
+    report_own_count(&checker->reported_counts, &causes);
   else
-    for (int i = 0; i < causes.count; i++) say_in_own_view(prover, &at, &causes.list[i]);
+    for (int i = 0; i < causes.count; i++) report_in_own_view(checker, &at, &causes.list[i]);
   /* The dump of a module does not know the other modules, by whose ranks the sum may be off as well. */
   if (param->proportional)
-    ad_diagnose_averages(ad_run_program(prover->run), at.module, at.spec->layout.mesh,
-                         ad_proof_reduced_axes(&at.spec->layout), &causes);
+    ad_diagnose_averages(ad_run_program(checker->run), at.module, at.spec->layout.mesh,
+                         ad_check_reduced_axes(&at.spec->layout), &causes);
   if (causes.count) ad_causes_copy(&param->causes, &causes);
 }

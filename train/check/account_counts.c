@@ -14,20 +14,20 @@ static int64_t total_of(const ad_run *run, size_t count) {
 }
 
 /* Gives every rank the totals of all ranks. */
-static ad_status share(const ad_prover *prover, int64_t own, int64_t *totals) {
-  size_t world = (size_t)ad_comm_size(prover->comm);
+static ad_status share(const ad_checker *checker, int64_t own, int64_t *totals) {
+  size_t world = (size_t)ad_comm_size(checker->comm);
   for (size_t rank = 0; rank < world; rank++) totals[rank] = 0;
-  totals[ad_comm_rank(prover->comm)] = own;
+  totals[ad_comm_rank(checker->comm)] = own;
   ad_collective sum = {.size = sizeof sum,
                        .op = AD_ALL_REDUCE,
-                       .group = prover->everyone,
+                       .group = checker->everyone,
                        .in = totals,
                        .out = totals,
                        .count = world,
                        .dtype = AD_I64,
                        .reduction = AD_SUM,
                        .site = AD_HERE};
-  return ad_comm_run(prover->comm, &sum);
+  return ad_comm_run(checker->comm, &sum);
 }
 
 /* Whether some rank's total differs from that of the first rank of its group over these axes. */
@@ -40,7 +40,7 @@ static int differ_over(const ad_mesh *mesh, ad_axes axes, const int64_t *totals)
   return 0;
 }
 
-static void compare(const ad_layout *layout, const int64_t *totals, ad_told_counts *out) {
+static void compare_counts(const ad_layout *layout, const int64_t *totals, ad_reported_counts *out) {
   ad_axes large = ad_mesh_large(layout->mesh), summed = ad_layout_axes_of(layout, AD_P) & large;
   if (differ_over(layout->mesh, summed, totals)) out->within |= summed;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
@@ -48,15 +48,15 @@ static void compare(const ad_layout *layout, const int64_t *totals, ad_told_coun
       out->beside |= AD_AXES(axis);
 }
 
-ad_status ad_account_compare_counts(ad_prover *prover) {
-  const ad_program *program = ad_run_program(prover->run);
+ad_status ad_account_compare_counts(ad_checker *checker) {
+  const ad_program *program = ad_run_program(checker->run);
   int64_t *totals;
-  prover->told_counts = (ad_told_counts){0};
-  AD_TRY(ad_new((size_t)ad_comm_size(prover->comm), &totals));
+  checker->reported_counts = (ad_reported_counts){0};
+  AD_TRY(ad_new((size_t)ad_comm_size(checker->comm), &totals));
   ad_status status = AD_OK;
   for (size_t c = 0; c < ad_program_count_count(program) && !status; c++) {
-    status = share(prover, total_of(prover->run, c), totals);
-    if (!status) compare(&ad_program_count(program, c)->layout, totals, &prover->told_counts);
+    status = share(checker, total_of(checker->run, c), totals);
+    if (!status) compare_counts(&ad_program_count(program, c)->layout, totals, &checker->reported_counts);
   }
   ad_release(totals);
   return status;

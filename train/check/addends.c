@@ -10,18 +10,18 @@
 
 static ad_status create_param(const ad_addends *addends, ad_addend_sums *sums, size_t i) {
   const ad_param_spec *spec = ad_run_param_at(addends->run, i).spec;
-  ad_layout gradient = ad_layout_dual(&spec->layout), whole = ad_layout_all(ad_run_everyone(addends->run).mesh, AD_R);
+  ad_layout gradient = ad_layout_dual(&spec->layout), full = ad_layout_all(ad_run_everyone(addends->run).mesh, AD_R);
   ad_comm *comm = ad_run_comm(addends->run);
   sums->local[i] = ad_array_describe(comm, AD_F64, &spec->shape, &gradient);
   if (ad_run_param_at(addends->run, i).held)
     AD_TRY(ad_array_create(comm, AD_F64, &spec->shape, &gradient, &sums->local[i]));
-  return ad_array_create(comm, AD_F64, &spec->shape, &whole, &sums->whole[i]);
+  return ad_array_create(comm, AD_F64, &spec->shape, &full, &sums->full[i]);
 }
 
 /* f64 arrays for the sums of one parameter. A rank that does not hold the parameter has an array without memory. */
 static ad_status create_sums(const ad_addends *addends, ad_addend_sums *sums) {
   AD_TRY(ad_new(addends->count, &sums->local));
-  AD_TRY(ad_new(addends->count, &sums->whole));
+  AD_TRY(ad_new(addends->count, &sums->full));
   for (size_t i = 0; i < addends->count; i++) AD_TRY(create_param(addends, sums, i));
   return AD_OK;
 }
@@ -38,12 +38,12 @@ ad_status ad_addends_create(ad_run *run, int with_sizes, ad_addends *out) {
 }
 
 static void destroy_sums(const ad_addends *addends, ad_addend_sums *sums) {
-  for (size_t i = 0; sums->local && sums->whole && i < addends->count; i++) {
+  for (size_t i = 0; sums->local && sums->full && i < addends->count; i++) {
     ad_array_destroy(ad_run_comm(addends->run), &sums->local[i]);
-    ad_array_destroy(ad_run_comm(addends->run), &sums->whole[i]);
+    ad_array_destroy(ad_run_comm(addends->run), &sums->full[i]);
   }
   ad_release(sums->local);
-  ad_release(sums->whole);
+  ad_release(sums->full);
 }
 
 void ad_addends_destroy(ad_addends *addends) {
@@ -75,7 +75,7 @@ static void clear(const ad_addends *addends, const ad_addend_sums *sums) {
 
 static ad_status bring_together(const ad_addends *addends, const ad_addend_sums *sums) {
   for (size_t i = 0; sums->local && i < addends->count; i++)
-    AD_TRY(ad_run_whole(addends->run, &sums->local[i], &sums->whole[i]));
+    AD_TRY(ad_run_full(addends->run, &sums->local[i], &sums->full[i]));
   return AD_OK;
 }
 

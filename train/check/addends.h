@@ -7,7 +7,7 @@
 /* One f64 array for each parameter. */
 typedef struct ad_addend_sums {
   ad_array *local; /* in the gradient's layout: the sum of this rank's addends */
-  ad_array *whole; /* typed R: the sum over all ranks */
+  ad_array *full;  /* typed R: the sum over all ranks */
 } ad_addend_sums;
 
 typedef struct ad_addends {
@@ -20,7 +20,7 @@ typedef struct ad_addends {
 ad_status ad_addends_create(ad_run *run, int with_sizes, ad_addends *out) AD_CHECKED;
 void ad_addends_destroy(ad_addends *addends);
 /* Computes the addends of step `step` from the values that the run's parameters have now, and sums them over all ranks
- * into `whole`. report: gets the step's losses; NULL allowed. `loss_scale`: the exponent that the backward pass
+ * into `full`. report: gets the step's losses; NULL allowed. `loss_scale`: the exponent that the backward pass
  * carries, if a gradient is f16 anywhere on its way. Collective. */
 ad_status ad_addends_measure(ad_addends *addends, int64_t step, int loss_scale, ad_step_report *report) AD_CHECKED;
 

@@ -8,25 +8,25 @@
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/memory.h"
-#include "base/seams.h"
-#include "check/plants.h"
-#include "check/prover.h"
+#include "base/injection.h"
+#include "check/lifted_injections.h"
+#include "check/checker.h"
 #include "comm/dry.h"
 #include "mesh/group.h"
 #include "module/module.h"
-#include "reduce/contract.h"
+#include "reduce/precision_policy.h"
 #include "reduce/plan.h"
 #include "step/run.h"
 
 /* ---- counting the calls that this rank posts ---- */
 
-static int is_alike(const ad_calls_kind *a, const ad_calls_kind *b) {
+static int is_same(const ad_calls_kind *a, const ad_calls_kind *b) {
   return a->op == b->op && a->dtype == b->dtype && a->axes == b->axes && ad_shape_same(&a->shape, &b->shape);
 }
 
-static ad_calls_kind *find(const ad_calls *calls, const ad_calls_kind *kind) {
+static ad_calls_kind *find_kind(const ad_calls *calls, const ad_calls_kind *kind) {
   for (size_t i = 0; i < calls->count; i++)
-    if (is_alike(&calls->kinds[i], kind)) return &calls->kinds[i];
+    if (is_same(&calls->kinds[i], kind)) return &calls->kinds[i];
   return NULL;
 }
 
@@ -41,8 +41,8 @@ static ad_calls_kind *make_room(ad_calls *calls, const ad_calls_kind *kind) {
   return &calls->kinds[calls->count++];
 }
 
-static void add(ad_calls *calls, const ad_calls_kind *one) {
-  ad_calls_kind *to = find(calls, one);
+static void count_call(ad_calls *calls, const ad_calls_kind *one) {
+  ad_calls_kind *to = find_kind(calls, one);
   if (!to) to = make_room(calls, one);
   if (!to) return;
   to->times++;
@@ -57,19 +57,19 @@ static void add_call(void *context, void *passing) {
   const ad_call *call = pass->call;
   ad_calls *calls = context;
   if (pass->comm != calls->comm || !counts(call)) return;
-  add(calls, &(ad_calls_kind){.op = call->op,
-                              .dtype = call->dtype,
-                              .axes = call->axes,
-                              .shape = call->shape,
-                              .bytes = call->in_bytes + call->out_bytes});
+  count_call(calls, &(ad_calls_kind){.op = call->op,
+                                     .dtype = call->dtype,
+                                     .axes = call->axes,
+                                     .shape = call->shape,
+                                     .bytes = call->in_bytes + call->out_bytes});
 }
 
 void ad_calls_watch(ad_calls *calls, const ad_comm *comm) {
   calls->comm = comm;
-  ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){add_call, calls});
+  ad_injection_set(AD_INJECT_CALL, (ad_injection){add_call, calls});
 }
-void ad_calls_stop(void) { ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){0}); }
-static void forget(ad_calls *calls) { calls->count = 0; }
+void ad_calls_stop(void) { ad_injection_set(AD_INJECT_CALL, (ad_injection){0}); }
+static void clear_calls(ad_calls *calls) { calls->count = 0; }
 void ad_calls_release(ad_calls *calls) { ad_release(calls->kinds); }
 
 /* ---- counting the plan's collectives ---- */
@@ -82,11 +82,11 @@ static void add_transit(void *context, void *passing) {
   if (pass->comm != calls->comm || !ad_move_moves_bytes(pass->transit->move)) return;
   ad_group group = ad_array_group(pass->comm, pass->in, axes);
   if (ad_group_size(&group) < 2 || !ad_dtype_is_float(pass->in->dtype)) return;
-  add(calls, &(ad_calls_kind){.op = pass->transit->send_rows ? AD_EXCHANGE : ad_move_op(pass->transit->move),
-                              .dtype = pass->in->dtype,
-                              .axes = axes,
-                              .shape = ad_group_canonical(&group),
-                              .bytes = ad_array_bytes(pass->in) + ad_array_bytes(pass->out)});
+  count_call(calls, &(ad_calls_kind){.op = pass->transit->send_rows ? AD_EXCHANGE : ad_move_op(pass->transit->move),
+                                     .dtype = pass->in->dtype,
+                                     .axes = axes,
+                                     .shape = ad_group_canonical(&group),
+                                     .bytes = ad_array_bytes(pass->in) + ad_array_bytes(pass->out)});
 }
 
 /* Takes the step on a second run, on engine dry, and counts its collectives. */
@@ -98,7 +98,7 @@ static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_cal
   ad_step_report report;
   AD_TRY(ad_run_create(dry, run->recipe, &options, &again));
   ad_calls_watch(out, dry);
-  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){add_transit, out}); /* engine dry posts no collectives for
+  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){add_transit, out}); /* engine dry posts no collectives for
                                                                      * transitions */
   ad_status status = ad_run_step(again, step, &report);
   ad_run_destroy(again);
@@ -108,9 +108,9 @@ static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_cal
 ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) {
   ad_comm *dry;
   AD_TRY(ad_comm_open_dry_like(run->comm, &dry));
-  ad_plants plants = ad_plants_lift();
+  ad_lifted_injections lifted = ad_injections_lift();
   ad_status status = take_step(dry, run, step, out);
-  ad_plants_put_back(&plants);
+  ad_injections_restore(&lifted);
   ad_comm_close(dry);
   return status;
 }
@@ -127,8 +127,8 @@ static int is_equal(const ad_calls_kind *a, const ad_calls_kind *b) {
   return a->times == b->times && (is_exchange(a) || a->bytes == b->bytes);
 }
 
-static void say(const ad_calls_kind *kind, const ad_calls_kind *made, const ad_calls_kind *planned, char *text,
-                size_t size) {
+static void report_difference(const ad_calls_kind *kind, const ad_calls_kind *made, const ad_calls_kind *planned,
+                              char *text, size_t size) {
   char axes[80];
   ad_axes_print(kind->axes, axes, sizeof axes);
   snprintf(text, size, "%s of %s over %s: %" PRId64 " with %" PRIu64 " bytes, planned %" PRId64 " with %" PRIu64,
@@ -138,15 +138,15 @@ static void say(const ad_calls_kind *kind, const ad_calls_kind *made, const ad_c
 
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size) {
   for (size_t i = 0; i < made->count; i++) {
-    const ad_calls_kind *kind = &made->kinds[i], *other = find(planned, kind);
+    const ad_calls_kind *kind = &made->kinds[i], *other = find_kind(planned, kind);
     if (other ? is_equal(kind, other) : is_exchange(kind)) continue;
-    say(kind, kind, other ? other : &none, text, size);
+    report_difference(kind, kind, other ? other : &none, text, size);
     return 0;
   }
   for (size_t i = 0; i < planned->count; i++) {
     const ad_calls_kind *kind = &planned->kinds[i];
-    if (find(made, kind)) continue;
-    say(kind, &none, kind, text, size);
+    if (find_kind(made, kind)) continue;
+    report_difference(kind, &none, kind, text, size);
     return 0;
   }
   return 1;
@@ -154,28 +154,28 @@ int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, si
 
 /* ---- checking that each gradient is reduced as its contract says ---- */
 
-static void say_contract(const ad_contract *contract, char *text, size_t size) {
-  snprintf(text, size, "param %s, grad %s, reduce %s, accumulate %s", ad_dtype_name(contract->param),
-           contract->grad ? ad_dtype_name(contract->grad) : "raw", ad_dtype_name(contract->reduce),
-           ad_dtype_name(contract->accumulate));
+static void report_policy(const ad_precision_policy *policy, char *text, size_t size) {
+  snprintf(text, size, "param %s, grad %s, reduce %s, accumulate %s", ad_dtype_name(policy->param),
+           policy->grad ? ad_dtype_name(policy->grad) : "raw", ad_dtype_name(policy->reduce),
+           ad_dtype_name(policy->accumulate));
 }
 
-static int same_contract(const ad_contract *a, const ad_contract *b) {
+static int same_policy(const ad_precision_policy *a, const ad_precision_policy *b) {
   return a->param == b->param && a->grad == b->grad && a->raw == b->raw && a->reduce == b->reduce &&
          a->accumulate == b->accumulate;
 }
 
-int ad_calls_keep_contracts(const ad_run *run, char *text, size_t size) {
+int ad_calls_keep_policies(const ad_run *run, char *text, size_t size) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     ad_module *module = ad_run_module(run, at.module);
-    ad_contract given = at.spec->contract, kept;
+    ad_precision_policy given = at.spec->policy, kept;
     char is[96], should[96];
-    if (!module || ad_contract_complete(&given)) continue;
-    kept = ad_reducer_contract(ad_module_reducer(module), at.param);
-    if (same_contract(&kept, &given)) continue;
-    say_contract(&kept, is, sizeof is);
-    say_contract(&given, should, sizeof should);
+    if (!module || ad_precision_policy_complete(&given)) continue;
+    kept = ad_reducer_precision_policy(ad_module_reducer(module), at.param);
+    if (same_policy(&kept, &given)) continue;
+    report_policy(&kept, is, sizeof is);
+    report_policy(&given, should, sizeof should);
     snprintf(text, size, "`%s` is reduced as %s; its contract is %s", at.spec->name, is, should);
     return 0;
   }
@@ -184,31 +184,31 @@ int ad_calls_keep_contracts(const ad_run *run, char *text, size_t size) {
 
 /* ---- counting in a proof's step ---- */
 
-ad_status ad_calls_begin(ad_prover *prover, int64_t step) {
-  forget(&prover->made);
-  forget(&prover->planned);
-  AD_TRY(ad_calls_plan(prover->run, step, &prover->planned));
-  ad_calls_watch(&prover->made, prover->comm);
+ad_status ad_calls_begin(ad_checker *checker, int64_t step) {
+  clear_calls(&checker->made);
+  clear_calls(&checker->planned);
+  AD_TRY(ad_calls_plan(checker->run, step, &checker->planned));
+  ad_calls_watch(&checker->made, checker->comm);
   return AD_OK;
 }
 
 /* The first rank whose collectives differ from its plan, told to all ranks; the number of ranks: none. */
-static ad_status first_that_differs(const ad_prover *prover, int equal, int64_t *out) {
-  *out = equal ? ad_comm_size(prover->comm) : ad_comm_rank(prover->comm);
+static ad_status first_that_differs(const ad_checker *checker, int equal, int64_t *out) {
+  *out = equal ? ad_comm_size(checker->comm) : ad_comm_rank(checker->comm);
   ad_collective call = {
-      .size = sizeof call, .op = AD_ALL_REDUCE, .group = prover->everyone, .in = out, .out = out, .count = 1};
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = checker->everyone, .in = out, .out = out, .count = 1};
   call.dtype = AD_I64;
   call.reduction = AD_MIN;
   call.site = AD_HERE;
-  return ad_comm_run(prover->comm, &call);
+  return ad_comm_run(checker->comm, &call);
 }
 
 /* Notes the first rank's collectives and bytes in the proof. */
-static void note_count(const ad_prover *prover) {
-  ad_proof *proof = prover->job->proof;
-  for (size_t i = 0; i < prover->made.count; i++) {
-    proof->call_count += prover->made.kinds[i].times;
-    proof->call_bytes += prover->made.kinds[i].bytes;
+static void note_count(const ad_checker *checker) {
+  ad_check_result *result = checker->job->result;
+  for (size_t i = 0; i < checker->made.count; i++) {
+    result->call_count += checker->made.kinds[i].times;
+    result->call_bytes += checker->made.kinds[i].bytes;
   }
 }
 
@@ -218,24 +218,24 @@ typedef union words {
   char text[AD_CALLS_TEXT];
 } words;
 
-ad_status ad_calls_end(ad_prover *prover) {
+ad_status ad_calls_end(ad_checker *checker) {
   words own = {.text = ""};
   char *text = own.text;
   int64_t first = 0;
-  prover->counts_calls = 0;
-  AD_TRY(prover->made.status);
-  int equal = ad_calls_keep_contracts(prover->run, text, AD_CALLS_TEXT) &&
-              ad_calls_equal(&prover->made, &prover->planned, text, AD_CALLS_TEXT);
-  if (prover->reference) note_count(prover);
-  AD_TRY(first_that_differs(prover, equal, &first));
-  if (first == ad_comm_size(prover->comm)) return AD_OK;
-  ad_collective tell = {
-      .size = sizeof tell, .op = AD_BROADCAST, .group = prover->everyone, .in = own.aligned, .out = own.aligned};
-  tell.count = sizeof own.aligned / sizeof *own.aligned;
-  tell.dtype = AD_I32;
-  tell.root = first;
-  tell.site = AD_HERE;
-  AD_TRY(ad_comm_run(prover->comm, &tell));
-  if (prover->reference) snprintf(prover->job->proof->calls, AD_CALLS_TEXT, "rank %" PRId64 ": %.200s", first, text);
+  checker->counts_calls = 0;
+  AD_TRY(checker->made.status);
+  int equal = ad_calls_keep_policies(checker->run, text, AD_CALLS_TEXT) &&
+              ad_calls_equal(&checker->made, &checker->planned, text, AD_CALLS_TEXT);
+  if (checker->reference) note_count(checker);
+  AD_TRY(first_that_differs(checker, equal, &first));
+  if (first == ad_comm_size(checker->comm)) return AD_OK;
+  ad_collective shared = {
+      .size = sizeof shared, .op = AD_BROADCAST, .group = checker->everyone, .in = own.aligned, .out = own.aligned};
+  shared.count = sizeof own.aligned / sizeof *own.aligned;
+  shared.dtype = AD_I32;
+  shared.root = first;
+  shared.site = AD_HERE;
+  AD_TRY(ad_comm_run(checker->comm, &shared));
+  if (checker->reference) snprintf(checker->job->result->calls, AD_CALLS_TEXT, "rank %" PRId64 ": %.200s", first, text);
   return AD_OK;
 }

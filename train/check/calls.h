@@ -39,12 +39,12 @@ int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, si
 
 /* 1 if every parameter's gradient is reduced under the contract that the program gave it. Otherwise `text` says the
  * first parameter for which it is not, with both contracts. */
-int ad_calls_keep_contracts(const ad_run *run, char *text, size_t size);
+int ad_calls_keep_policies(const ad_run *run, char *text, size_t size);
 
-struct ad_prover;
+struct ad_checker;
 /* Begin and end the count around one step of a proof, on all ranks. If a rank made other calls than planned, the first
  * rank's proof says so. A step that overflows and is skipped is not compared: it makes fewer calls. */
-ad_status ad_calls_begin(struct ad_prover *prover, int64_t step) AD_CHECKED;
-ad_status ad_calls_end(struct ad_prover *prover) AD_CHECKED;
+ad_status ad_calls_begin(struct ad_checker *checker, int64_t step) AD_CHECKED;
+ad_status ad_calls_end(struct ad_checker *checker) AD_CHECKED;
 
 #endif

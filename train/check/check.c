@@ -22,29 +22,30 @@ static int64_t steps_of(const ad_check_options *options) {
   return options->steps ? options->steps : USUAL_STEPS;
 }
 
-static ad_proof_job job_of(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof, int quiet) {
-  return (ad_proof_job){.recipe = recipe,
+static ad_check_job job_of(const ad_recipe *recipe, const ad_check_options *options, ad_check_result *result,
+                           int quiet) {
+  return (ad_check_job){.recipe = recipe,
                         .options = options,
                         .steps = steps_of(options),
-                        .proof = proof,
+                        .result = result,
                         .quiet = quiet,
                         .dumps = !quiet && options->dump};
 }
 
-static ad_status prove_job(const ad_proof_job *job) {
-  ad_launch_result result = {.size = sizeof result};
-  ad_status status = ad_proof_run(job, &result);
-  if (status && status != AD_INTERRUPTED && result.message[0])
-    return ad_fail(result.status ? result.status : status, "%s", result.message);
+static ad_status check_job(const ad_check_job *job) {
+  ad_launch_result launched = {.size = sizeof launched};
+  ad_status status = ad_check_run(job, &launched);
+  if (status && status != AD_INTERRUPTED && launched.message[0])
+    return ad_fail(launched.status ? launched.status : status, "%s", launched.message);
   return status;
 }
 
 /* A proof in f64 says nothing of rounding, so a recipe that rounds anywhere is also proven in its own dtypes. */
-static int proves_own_dtypes(const ad_recipe *recipe, const ad_check_options *options) {
+static int checks_own_dtypes(const ad_recipe *recipe, const ad_check_options *options) {
   ad_check_options own = *options;
   own.recipe_dtype = 1;
   int is_usual = !options->directional && !options->recipe_dtype && (!options->dtype || options->dtype == AD_F64);
-  return is_usual && !ad_proof_is_wide(recipe, &own);
+  return is_usual && !ad_check_is_wide(recipe, &own);
 }
 
 /* The options for the same check in the recipe's own dtypes. */
@@ -81,49 +82,49 @@ static ad_status print_document(const ad_findings *findings, char **json) {
   return AD_OK;
 }
 
-static ad_status prove_all(ad_findings *findings, ad_proof *proof, ad_proof *own, ad_proof *slope,
-                           ad_sabotages **sabotages) {
+static ad_status check_all(ad_findings *findings, ad_check_result *result, ad_check_result *own, ad_check_result *slope,
+                           ad_mutants **mutants) {
   const ad_recipe *recipe = findings->recipe;
   const ad_check_options *options = findings->options;
   ad_check_options under = in_own_dtypes(options);
-  ad_proof_job jobs[] = {job_of(recipe, options, proof, 0), job_of(recipe, &under, own, 1)};
+  ad_check_job jobs[] = {job_of(recipe, options, result, 0), job_of(recipe, &under, own, 1)};
   AD_TRY(ad_recipe_world(recipe, &findings->world));
-  AD_TRY(ad_proof_fits(jobs, own ? 2 : 1, ""));
-  AD_TRY(prove_job(&jobs[0]));
+  AD_TRY(ad_check_fits(jobs, own ? 2 : 1, ""));
+  AD_TRY(check_job(&jobs[0]));
   if (own) {
-    AD_TRY(prove_job(&jobs[1]));
+    AD_TRY(check_job(&jobs[1]));
     findings->own = own;
   }
   if (slope) {
     ad_check_options directional = slope_options(options);
-    ad_proof_job job = job_of(recipe, &directional, slope, 1);
+    ad_check_job job = job_of(recipe, &directional, slope, 1);
     job.is_slope = 1;
-    AD_TRY(prove_job(&job));
+    AD_TRY(check_job(&job));
     findings->slope = slope;
   }
-  if (!options->sabotage) return AD_OK;
-  AD_TRY(ad_sabotages_create(recipe, options->sabotage_count, options->sabotage_seed, sabotages));
-  findings->sabotages = *sabotages;
-  ad_proof *scratch;
-  AD_TRY(ad_proof_create(recipe, &scratch));
-  ad_status status = ad_sabotages_try(recipe, options, scratch, *sabotages);
-  ad_proof_destroy(scratch);
+  if (!options->mutate) return AD_OK;
+  AD_TRY(ad_mutants_create(recipe, options->mutant_count, options->mutant_seed, mutants));
+  findings->mutants = *mutants;
+  ad_check_result *scratch;
+  AD_TRY(ad_check_result_create(recipe, &scratch));
+  ad_status status = ad_mutants_try(recipe, options, scratch, *mutants);
+  ad_check_result_destroy(scratch);
   return status;
 }
 
-static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof, ad_proof *own,
-                            ad_proof *slope, int *holds, char **json) {
+static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_check_result *result,
+                            ad_check_result *own, ad_check_result *slope, int *holds, char **json) {
   double start = ad_seconds();
-  ad_sabotages *sabotages = NULL;
-  ad_findings findings = {.recipe = recipe, .options = options, .steps = steps_of(options), .proof = proof};
-  findings.engine = "shm";
+  ad_mutants *mutants = NULL;
+  ad_findings findings = {.recipe = recipe, .options = options, .steps = steps_of(options), .result = result};
+  findings.backend = "shm";
   if (takes_slope(recipe, options)) findings.not_smooth = not_smooth(recipe);
-  ad_status status = prove_all(&findings, proof, own, slope, &sabotages);
+  ad_status status = check_all(&findings, result, own, slope, &mutants);
   ad_account_remove_left();
   findings.seconds = ad_seconds() - start;
   if (!status) status = print_document(&findings, json);
   if (!status) *holds = ad_findings_hold(&findings);
-  ad_sabotages_destroy(sabotages);
+  ad_mutants_destroy(mutants);
   return status;
 }
 
@@ -134,15 +135,15 @@ static ad_status check_options(const ad_check_options *options) {
                    "check --dump writes the gradients of a check, addend train --dump-step dumps a step");
   if (options->steps < 0)
     return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
-  if (options->sabotage_count < 0)
+  if (options->mutant_count < 0)
     return ad_fail(AD_INVALID, "the number of mutants to draw (--sabotage=N) is %lld: it must be 0 (all) or more",
-                   (long long)options->sabotage_count);
+                   (long long)options->mutant_count);
   if (options->directional && options->dump)
     return ad_fail(
         AD_INVALID,
         "--directional does not compare gradients with a reference, so there is nothing to dump: leave out --dump");
   if (options->directional &&
-      (options->sabotage || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
+      (options->mutate || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
     return ad_fail(
         AD_INVALID,
         "--directional always takes one step in f64, without mutants: leave out --sabotage, --steps and --dtype");
@@ -168,25 +169,25 @@ static ad_status take_options(const ad_recipe *recipe, const ad_check_options *o
 
 /* The memory of what is checked beside the check itself: *own in the recipe's own dtypes, *slope of a custom program.
  * NULL: it is not taken. */
-static ad_status create_beside(const ad_recipe *recipe, const ad_check_options *options, ad_proof **own,
-                               ad_proof **slope) {
+static ad_status create_beside(const ad_recipe *recipe, const ad_check_options *options, ad_check_result **own,
+                               ad_check_result **slope) {
   *own = *slope = NULL;
-  if (proves_own_dtypes(recipe, options)) AD_TRY(ad_proof_create(recipe, own));
-  if (takes_slope(recipe, options) && !not_smooth(recipe)) return ad_proof_create(recipe, slope);
+  if (checks_own_dtypes(recipe, options)) AD_TRY(ad_check_result_create(recipe, own));
+  if (takes_slope(recipe, options) && !not_smooth(recipe)) return ad_check_result_create(recipe, slope);
   return AD_OK;
 }
 
 ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json) {
   AD_NEED(recipe, holds, json);
   ad_check_options taken;
-  ad_proof *proof, *own, *slope;
+  ad_check_result *result, *own, *slope;
   AD_TRY(take_options(recipe, options, &taken));
-  AD_TRY(ad_proof_create(recipe, &proof));
+  AD_TRY(ad_check_result_create(recipe, &result));
   ad_status status = create_beside(recipe, &taken, &own, &slope);
-  if (!status) status = check_with(recipe, &taken, proof, own, slope, holds, json);
-  ad_proof_destroy(slope);
-  ad_proof_destroy(own);
-  ad_proof_destroy(proof);
+  if (!status) status = check_with(recipe, &taken, result, own, slope, holds, json);
+  ad_check_result_destroy(slope);
+  ad_check_result_destroy(own);
+  ad_check_result_destroy(result);
   return status;
 }
 
@@ -205,27 +206,27 @@ static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
 }
 
 /* Proves on the ranks of `comm`. own NULL: the recipe's own dtypes are not proven. */
-static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *own, ad_proof *slope, int *holds,
-                            char **json) {
+static ad_status check_here(ad_comm *comm, const ad_check_job *job, ad_check_result *own, ad_check_result *slope,
+                            int *holds, char **json) {
   double start = ad_seconds();
   char *text = NULL;
   ad_findings findings = {.recipe = job->recipe,
                           .options = job->options,
                           .steps = job->steps,
-                          .proof = job->proof,
+                          .result = job->result,
                           .own = own,
                           .slope = slope,
                           .world = ad_comm_size(comm),
-                          .engine = ad_comm_engine(comm)};
+                          .backend = ad_comm_backend(comm)};
   ad_check_options under = in_own_dtypes(job->options);
-  ad_proof_job second = job_of(job->recipe, &under, own, 1);
+  ad_check_job second = job_of(job->recipe, &under, own, 1);
   ad_check_options directional = slope_options(job->options);
-  ad_proof_job third = job_of(job->recipe, &directional, slope, 1);
+  ad_check_job third = job_of(job->recipe, &directional, slope, 1);
   third.is_slope = 1;
   if (takes_slope(job->recipe, job->options)) findings.not_smooth = not_smooth(job->recipe);
-  AD_TRY(ad_prove(comm, job));
-  if (own) AD_TRY(ad_prove(comm, &second));
-  if (slope) AD_TRY(ad_prove(comm, &third));
+  AD_TRY(ad_check_rank(comm, job));
+  if (own) AD_TRY(ad_check_rank(comm, &second));
+  if (slope) AD_TRY(ad_check_rank(comm, &third));
   int64_t verdict = ad_findings_hold(&findings);
   AD_TRY(share_verdict(comm, &verdict));
   findings.seconds = ad_seconds() - start;
@@ -245,7 +246,7 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
                    "change the mesh",
                    ad_recipe_mesh_text(recipe, mesh, sizeof mesh), (long long)needed, ad_plural(needed),
                    (long long)ad_comm_size(comm), ad_comm_size(comm) == 1 ? "was" : "were");
-  if (options->sabotage)
+  if (options->mutate)
     return ad_fail(AD_INVALID,
                    "--sabotage starts ranks of its own for every mutant, so it does not run under mpirun or srun: "
                    "run addend check --sabotage without them, on one machine");
@@ -256,16 +257,16 @@ ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_opt
                       char **json) {
   AD_NEED(comm, recipe, holds, json);
   ad_check_options taken;
-  ad_proof *proof, *own, *slope;
+  ad_check_result *result, *own, *slope;
   AD_TRY(take_options(recipe, options, &taken));
   AD_TRY(check_world(comm, recipe, &taken));
-  AD_TRY(ad_proof_create(recipe, &proof));
+  AD_TRY(ad_check_result_create(recipe, &result));
   ad_status status = create_beside(recipe, &taken, &own, &slope);
-  ad_proof_job job = job_of(recipe, &taken, proof, 0);
+  ad_check_job job = job_of(recipe, &taken, result, 0);
   if (!status) status = check_here(comm, &job, own, slope, holds, json);
-  ad_proof_destroy(slope);
-  ad_proof_destroy(own);
-  ad_proof_destroy(proof);
+  ad_check_result_destroy(slope);
+  ad_check_result_destroy(own);
+  ad_check_result_destroy(result);
   if (status) ad_comm_fail(comm, status, ad_last_error());
   return status;
 }

@@ -1,7 +1,7 @@
 /* Compares a distributed gradient with its reference: their ratio and the worst error of an element. */
 #include <math.h>
 
-#include "check/proof.h"
+#include "check/result.h"
 
 static double value_at(const void *values, ad_dtype dtype, size_t i) {
   return dtype == AD_F64 ? ((const double *)values)[i] : ((const float *)values)[i];

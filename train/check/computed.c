@@ -17,7 +17,7 @@ typedef struct search {
   const char *by; /* the last wrong parameter in the order of the forward pass, and so the first on the way back */
 } search;
 
-static int is_wrong(const ad_proof_param *param) {
+static int is_wrong(const ad_check_param *param) {
   return param->accounted == AD_ADDENDS_ARE_WRONG || param->accounted == AD_ADDENDS_ARE_WEIGHED ||
          param->accounted == AD_NO_ACCOUNT;
 }
@@ -25,10 +25,10 @@ static int is_wrong(const ad_proof_param *param) {
 /* ---- narrowing down which computation may be wrong ---- */
 
 /* The factor by which all wrong gradients differ from the reference; NaN: there is no such factor. */
-static double common_factor(const ad_proof *proof) {
+static double common_factor(const ad_check_result *result) {
   double factor = NAN;
-  for (size_t i = 0; i < proof->param_count; i++) {
-    const ad_proof_param *param = &proof->params[i];
+  for (size_t i = 0; i < result->param_count; i++) {
+    const ad_check_param *param = &result->params[i];
     if (!is_wrong(param)) continue;
     if (!param->proportional || (!isnan(factor) && fabs(param->ratio - factor) > 1e-6 * factor)) return NAN;
     factor = param->ratio;
@@ -36,10 +36,10 @@ static double common_factor(const ad_proof *proof) {
   return factor;
 }
 
-static search search_for(const ad_places *places, const ad_proof *proof) {
-  search s = {places, !(proof->loss_err <= proof->loss_bound), common_factor(proof), 0, ""};
-  for (size_t i = 0; i < proof->param_count; i++)
-    if (is_wrong(&proof->params[i])) s.by = proof->params[i].name;
+static search search_for(const ad_places *places, const ad_check_result *result) {
+  search s = {places, !(result->loss_err <= result->loss_bound), common_factor(result), 0, ""};
+  for (size_t i = 0; i < result->param_count; i++)
+    if (is_wrong(&result->params[i])) s.by = result->params[i].name;
   return s;
 }
 
@@ -141,7 +141,7 @@ static size_t add_candidates(const search *s, double factor, ad_causes *causes) 
 
 /* Names as causes the transitions whose group of ranks has the size of the factor by which the gradients are wrong. If
  * there are none, it names all transitions: any of them, done over one more axis, can give that factor. */
-static void find(const search *s, ad_causes *causes) {
+static void find_causes(const search *s, ad_causes *causes) {
   if (isnan(s->factor) || !add_candidates(s, s->factor, causes)) add_candidates(s, NAN, causes);
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, s->factor,
                 s->forward ? "a formula or the data of the forward pass: the loss is wrong as well"
@@ -153,15 +153,15 @@ static void find(const search *s, ad_causes *causes) {
 /* If the account shows wrong addends, causes that were found from the sum alone are removed, but for two that may still
  * be true: a factor of the whole gradient, which wrong addends have too, and copies that are parts of one sum, which
  * may be a sum made before. Without an account all causes stay. */
-void ad_computed_explain(const ad_places *places, ad_proof *proof) {
-  search s = search_for(places, proof);
-  for (size_t i = 0; i < proof->param_count; i++) {
-    ad_proof_param *param = &proof->params[i];
+void ad_computed_explain(const ad_places *places, ad_check_result *result) {
+  search s = search_for(places, result);
+  for (size_t i = 0; i < result->param_count; i++) {
+    ad_check_param *param = &result->params[i];
     if (!is_wrong(param)) continue;
-    ad_cause_kind told = param->causes.list[0].kind;
-    int stays = (param->proportional && told != AD_CAUSE_UNKNOWN) || told == AD_CAUSE_PARTIAL;
+    ad_cause_kind reported = param->causes.list[0].kind;
+    int stays = (param->proportional && reported != AD_CAUSE_UNKNOWN) || reported == AD_CAUSE_PARTIAL;
     if (param->accounted == AD_ADDENDS_ARE_WRONG && !stays) param->causes.count = 0;
     s.weighed = param->accounted == AD_ADDENDS_ARE_WEIGHED;
-    find(&s, &param->causes);
+    find_causes(&s, &param->causes);
   }
 }

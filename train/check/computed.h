@@ -2,13 +2,13 @@
  * reference's gradient. */
 #ifndef CHECK_COMPUTED_H
 #define CHECK_COMPUTED_H
-#include "check/planting.h"
-#include "check/proof.h"
+#include "check/mutation.h"
+#include "check/result.h"
 
 /* Gives every parameter whose addends are, or may be, wrong the causes that remain: the transitions that its addends
  * passed, grouped by axes (those of the forward pass if the loss is wrong too, else those of the backward pass), and a
  * formula in between. */
 int ad_place_is_count(const ad_place *place); /* whether the transition sums the count that losses are divided by */
-void ad_computed_explain(const ad_places *places, ad_proof *proof);
+void ad_computed_explain(const ad_places *places, ad_check_result *result);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 #include "check/chance.h"
-#include "check/proof.h"
+#include "check/result.h"
 #include "base/roundoff.h"
 #include "step/run.h"
 
@@ -14,15 +14,17 @@
  * everything may be another draw. If ranks share the batch alone and sums are wider than the dtype that they are
  * rounded to, ranks round the same values at the same places; only the few values that another order of a sum rounds
  * the other way differ. core/docs/dtypes.md has measurements. */
-static ad_latitude latitude_of(const ad_run *run, int cuts_formulas) {
-  int rounds_alike = ad_run_compute_dtype(run) == AD_BF16 && !cuts_formulas;
-  return rounds_alike ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
+static ad_latitude latitude_of(const ad_run *run, int shards_formulas) {
+  int rounds_identically = ad_run_compute_dtype(run) == AD_BF16 && !shards_formulas;
+  return rounds_identically ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
 }
 
 /* A value that f32 rounds one way and f64 the other arrives a whole step of the wire's dtype away. Allows for such
- * values a part of `wires` (the norm of all roundings on wires, of one process), since other values may be hit than one
- * process's. One such step in `numel` elements is sqrt(12 / numel) of `wires`. core/docs/dtypes.md has measurements. */
-static double turned(double wires, double numel) { return wires * fmax(1.0 / 3, sqrt(12 / numel)); }
+ * values a part of `comm_rounding` (the norm of all roundings on wires, of one process), since other values may be hit than one
+ * process's. One such step in `numel` elements is sqrt(12 / numel) of `comm_rounding`. core/docs/dtypes.md has measurements. */
+static double flipped_roundings(double comm_rounding, double numel) {
+  return comm_rounding * fmax(1.0 / 3, sqrt(12 / numel));
+}
 
 /* The numbers that a proof judges in a step: gradients, losses and their sum, norms, choices. They share the chance of
  * a false alarm. */
@@ -32,7 +34,7 @@ static double numbers_in_a_step(const ad_run *run) {
 
 static ad_status create_arrays(ad_computing *computing) {
   AD_TRY(ad_new(computing->count, &computing->norm));
-  AD_TRY(ad_new(computing->count, &computing->wires));
+  AD_TRY(ad_new(computing->count, &computing->comm_rounding));
   AD_TRY(ad_new(computing->count, &computing->sizes));
   AD_TRY(ad_new(computing->count, &computing->spread));
   AD_TRY(ad_new(computing->count, &computing->distance));
@@ -40,8 +42,8 @@ static ad_status create_arrays(ad_computing *computing) {
   return ad_new(computing->count, &computing->allowed);
 }
 
-ad_status ad_computing_create(const ad_run *run, int cuts_formulas, int64_t steps, ad_computing *out) {
-  ad_computing computing = {.count = ad_run_param_count(run), .latitude = latitude_of(run, cuts_formulas)};
+ad_status ad_computing_create(const ad_run *run, int shards_formulas, int64_t steps, ad_computing *out) {
+  ad_computing computing = {.count = ad_run_param_count(run), .latitude = latitude_of(run, shards_formulas)};
   computing.chance = AD_FALSE_ALARMS / ((double)steps * numbers_in_a_step(run));
   ad_status status = create_arrays(&computing);
   if (status)
@@ -53,7 +55,7 @@ ad_status ad_computing_create(const ad_run *run, int cuts_formulas, int64_t step
 
 void ad_computing_destroy(ad_computing *computing) {
   ad_release(computing->norm);
-  ad_release(computing->wires);
+  ad_release(computing->comm_rounding);
   ad_release(computing->sizes);
   ad_release(computing->spread);
   ad_release(computing->distance);
@@ -69,11 +71,11 @@ enum { CONTRASTS = AD_DRAWS - 1 };
 /* Sums over the elements of a vector: of the draws' squares, of their mean's square, and of the products of their
  * contrasts. A contrast (Helmert's) is a combination of draws without what all draws share; each has one draw's
  * variance and is independent of the others. */
-typedef struct tally {
+typedef struct draw_sums {
   double squares, centre, products[CONTRASTS][CONTRASTS];
-} tally;
+} draw_sums;
 
-static void tally_element(tally *to, const double draw[AD_DRAWS]) {
+static void add_element(draw_sums *to, const double draw[AD_DRAWS]) {
   double contrast[CONTRASTS], sum = draw[0];
   to->squares += draw[0] * draw[0];
   for (int d = 1; d < AD_DRAWS; d++) {
@@ -86,7 +88,7 @@ static void tally_element(tally *to, const double draw[AD_DRAWS]) {
     for (int b = 0; b <= a; b++) to->products[a][b] += contrast[a] * contrast[b];
 }
 
-static void add_tally(tally *to, const tally *from, double factor) {
+static void add_draw_sums(draw_sums *to, const draw_sums *from, double factor) {
   to->squares += factor * from->squares;
   to->centre += factor * from->centre;
   for (int a = 0; a < CONTRASTS; a++)
@@ -95,7 +97,7 @@ static void add_tally(tally *to, const tally *from, double factor) {
 
 /* Estimates in how many independent directions the draws vary: contrasts of a vector that varies alike in n directions
  * have squared cosines of 1/n in the mean. */
-static double freedom_by_angles(const tally *of) {
+static double freedom_by_angles(const draw_sums *of) {
   double products = 0, squares = 0;
   for (int a = 0; a < CONTRASTS; a++) {
     for (int b = 0; b < a; b++) {
@@ -107,7 +109,7 @@ static double freedom_by_angles(const tally *of) {
 }
 
 /* Estimates the same from the contrasts' squared norms, whose variance is 2/n of their squared mean. */
-static double freedom_by_norms(const tally *of) {
+static double freedom_by_norms(const draw_sums *of) {
   double mean = 0, variance = 0;
   for (int a = 0; a < CONTRASTS; a++) mean += of->products[a][a] / CONTRASTS;
   for (int a = 0; a < CONTRASTS; a++)
@@ -116,11 +118,11 @@ static double freedom_by_norms(const tally *of) {
 }
 
 /* Both estimates come from few draws, so half of the smaller one is taken; at least one direction. */
-static double freedom_of(const tally *of) {
+static double freedom_of(const draw_sums *of) {
   return fmin(fmax(1, fmin(freedom_by_angles(of), freedom_by_norms(of)) / 2), 1e6);
 }
 
-static ad_spread spread_of(const tally *of) {
+static ad_spread spread_of(const draw_sums *of) {
   ad_spread spread = {.error = sqrt(of->squares / AD_DRAWS), .centre = sqrt(of->centre)};
   double variance = 0;
   for (int a = 0; a < CONTRASTS; a++) variance += of->products[a][a] / CONTRASTS;
@@ -130,12 +132,12 @@ static ad_spread spread_of(const tally *of) {
   return spread;
 }
 
-static tally tally_param(const ad_draws *draws, size_t param, size_t numel) {
-  tally all = {0};
+static draw_sums sum_param(const ad_draws *draws, size_t param, size_t numel) {
+  draw_sums all = {0};
   for (size_t k = 0; k < numel; k++) {
     double draw[AD_DRAWS];
     for (int d = 0; d < AD_DRAWS; d++) draw[d] = ad_draws_deviation(draws, param, d)[k];
-    tally_element(&all, draw);
+    add_element(&all, draw);
   }
   return all;
 }
@@ -191,25 +193,26 @@ static double least_apart(const ad_computing *c, const ad_run *run, size_t i) {
   return fmax(2 * unit * c->sizes[i], AD_WIDE_BOUND * c->norm[i]);
 }
 
-static tally measure_param(ad_computing *c, size_t i, const ad_run *run, const ad_reference *reference,
-                           const ad_addends *ranks) {
+static draw_sums measure_param(ad_computing *c, size_t i, const ad_run *run, const ad_reference *reference,
+                               const ad_addends *ranks) {
   const ad_array *ref = ad_reference_gradient(reference, i), *exact = ad_reference_exact_gradient(reference, i);
   const ad_draws *draws = ad_reference_draws(reference);
   size_t numel = ad_array_numel(ref);
-  tally all = tally_param(draws, i, numel);
+  draw_sums all = sum_param(draws, i, numel);
   c->norm[i] = ad_norm_of(ref->data, numel);
-  c->wires[i] = distance(ref->data, exact->data, numel);
-  c->sizes[i] = ad_norm_of(ranks->sizes.whole[i].data, numel);
+  c->comm_rounding[i] = distance(ref->data, exact->data, numel);
+  c->sizes[i] = ad_norm_of(ranks->sizes.full[i].data, numel);
   c->spread[i] = spread_of(&all);
-  c->distance[i] = distance_to_mean(draws, i, ref->data, ranks->themselves.whole[i].data, numel);
-  c->apart[i] = param_apart(c, &c->spread[i]) + least_apart(c, run, i) + turned(c->wires[i], (double)numel);
+  c->distance[i] = distance_to_mean(draws, i, ref->data, ranks->themselves.full[i].data, numel);
+  c->apart[i] =
+      param_apart(c, &c->spread[i]) + least_apart(c, run, i) + flipped_roundings(c->comm_rounding[i], (double)numel);
   c->allowed[i] = c->spread[i].centre + c->apart[i];
   return all;
 }
 
-static double over(double part, double whole) { return part == 0 ? 0 : part / whole; }
+static double over(double part, double full) { return part == 0 ? 0 : part / full; }
 
-static void measure_all(ad_computing *c, const tally *all, double distances, double least) {
+static void measure_all(ad_computing *c, const draw_sums *all, double distances, double least) {
   ad_spread spread = spread_of(all);
   c->all_distance = sqrt(distances);
   c->all_apart = all_apart(c, &spread) + sqrt(least);
@@ -218,16 +221,16 @@ static void measure_all(ad_computing *c, const tally *all, double distances, dou
 /* Measures every parameter, then all gradients together. There each gradient counts alike: it is divided by one
  * process's error in it, and so is what wires and the least roundings allow. */
 void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference *reference, const ad_addends *ranks) {
-  tally all = {0};
+  draw_sums all = {0};
   double distances = 0, least = 0, allowed = 0, norms = 0;
   for (size_t i = 0; i < c->count; i++) {
-    tally own = measure_param(c, i, run, reference, ranks);
+    draw_sums own = measure_param(c, i, run, reference, ranks);
     double error = c->spread[i].error;
     allowed += c->allowed[i] * c->allowed[i];
     norms += c->norm[i] * c->norm[i];
     if (error == 0) continue;
     double spared = c->apart[i] - param_apart(c, &c->spread[i]);
-    add_tally(&all, &own, 1 / (error * error));
+    add_draw_sums(&all, &own, 1 / (error * error));
     distances += pow(c->distance[i] / error, 2);
     least += pow(spared / error, 2);
   }
@@ -243,10 +246,10 @@ void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference
  * another order than one process and all its draws. A loss of exactly 0 has no addends. */
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference,
                             double largest) {
-  tally all = {0};
+  draw_sums all = {0};
   double draw[AD_DRAWS], size = reference != 0 ? fmax(largest, fabs(reference)) : 0;
   for (int d = 0; d < AD_DRAWS; d++) draw[d] = losses[d] - reference;
-  tally_element(&all, draw);
+  add_element(&all, draw);
   ad_spread spread = spread_of(&all);
   return fmax(spread.centre + apart_of(computing, &spread, 1, INFINITY), computing->relative * size);
 }

@@ -25,10 +25,10 @@ typedef struct ad_latitude {
 typedef struct ad_computing {
   size_t count;
   ad_latitude latitude;
-  double chance; /* the probability that one number of a correct proof exceeds its bound */
-  double *norm;  /* norm of the gradient in f64 */
-  double *wires; /* norm of what rounding on wires changes in the gradient */
-  double *sizes; /* norm of the sums of the addends' absolute values */
+  double chance;         /* the probability that one number of a correct proof exceeds its bound */
+  double *norm;          /* norm of the gradient in f64 */
+  double *comm_rounding; /* norm of what rounding on wires changes in the gradient */
+  double *sizes;         /* norm of the sums of the addends' absolute values */
   ad_spread *spread;
   double *distance; /* distance of the sum of the ranks' own addends from the mean of one process's draws */
   double *apart;    /* the bound of `distance` */
@@ -37,9 +37,9 @@ typedef struct ad_computing {
   double relative;                /* how far all gradients may be off from f64, divided by their norm */
 } ad_computing;
 
-/* `run`: the distributed run; `cuts_formulas`: as ad_formulas_cut found; `steps`: the steps of the check, all whose
+/* `run`: the distributed run; `shards_formulas`: as ad_formulas_sharded found; `steps`: the steps of the check, all whose
  * numbers share the chance of a false alarm. */
-ad_status ad_computing_create(const ad_run *run, int cuts_formulas, int64_t steps, ad_computing *out) AD_CHECKED;
+ad_status ad_computing_create(const ad_run *run, int shards_formulas, int64_t steps, ad_computing *out) AD_CHECKED;
 void ad_computing_destroy(ad_computing *computing);
 /* Fills the arrays for the step that the reference took last; `ranks`: the ranks' own addends of that step. */
 void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference,

@@ -6,8 +6,8 @@
 
 #include "addend/train.h"
 #include "check/computed.h"
-#include "check/plants.h"
-#include "check/sabotage.h"
+#include "check/lifted_injections.h"
+#include "check/mutants.h"
 #include "nn/experts.h"
 #include "recipe/paper.h"
 #include "recipe/recipe.h"
@@ -75,7 +75,7 @@ static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
       return own & (own - 1) ? own : 0;
     case AD_OPERATOR_OTHER_GROUP: {
       /* Along an axis on which the value is pending, the later sum would undo the shear. */
-      ad_axes along = place->ranks > 1 ? others & place->large & ~place->pending : 0;
+      ad_axes along = place->ranks > 1 ? others & place->large & ~place->partial : 0;
       return along & (~along + 1); /* the first of these axes: one mistake is enough */
     }
     case AD_OPERATOR_FIRST_MICROBATCH_ONLY:
@@ -157,34 +157,34 @@ static double expected_ratio(const ad_place *place, ad_operator op) {
   return op == AD_OPERATOR_DOUBLED ? (double)place->ranks : NAN;
 }
 
-static ad_sabotage mistake_of(const ad_place *place, ad_operator op, ad_axis axis, int in_record) {
-  ad_sabotage sabotage = {.planting = {.place = *place, .operator_ = op, .axis = axis, .in_record = in_record},
-                          .catalogue = catalogue_of(place, op, axis),
-                          .expected_ratio = in_record ? NAN : expected_ratio(place, op),
-                          .ratio = NAN,
-                          .loss_err = NAN,
-                          .moved = NAN};
+static ad_mutant mutant_of(const ad_place *place, ad_operator op, ad_axis axis, int in_record) {
+  ad_mutant mutant = {.mutation = {.place = *place, .operator_ = op, .axis = axis, .in_record = in_record},
+                      .catalogue = catalogue_of(place, op, axis),
+                      .expected_ratio = in_record ? NAN : expected_ratio(place, op),
+                      .ratio = NAN,
+                      .loss_err = NAN,
+                      .moved = NAN};
   char where[AD_PROGRAM_NAME_SIZE + 128];
-  snprintf(sabotage.name, sizeof sabotage.name, "%s%s%s%s: %s", ad_operator_name(op),
-           ad_operator_has_axis(op) ? ":" : "", ad_operator_has_axis(op) ? ad_axis_name(axis) : "",
-           in_record ? " in the record" : "", ad_place_print(place, where, sizeof where));
-  return sabotage;
+  snprintf(mutant.name, sizeof mutant.name, "%s%s%s%s: %s", ad_operator_name(op), ad_operator_has_axis(op) ? ":" : "",
+           ad_operator_has_axis(op) ? ad_axis_name(axis) : "", in_record ? " in the record" : "",
+           ad_place_print(place, where, sizeof where));
+  return mutant;
 }
 
 /* Lists the mistakes of one operator at one transition, one for each axis; list NULL: only counts them. */
-static size_t list_operator(const ad_place *place, ad_operator op, int in_record, ad_sabotage *list) {
+static size_t list_operator(const ad_place *place, ad_operator op, int in_record, ad_mutant *list) {
   size_t count = 0;
   if (!means_something(place, op, in_record)) return 0;
   ad_axes axes = axes_for(place, op, in_record);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!(axes & AD_AXES(axis))) continue;
-    if (list) list[count] = mistake_of(place, op, (ad_axis)axis, in_record);
+    if (list) list[count] = mutant_of(place, op, (ad_axis)axis, in_record);
     count++;
   }
   return count;
 }
 
-size_t ad_derived_list(const ad_places *places, ad_sabotage *list) {
+size_t ad_derived_list(const ad_places *places, ad_mutant *list) {
   size_t count = 0;
   for (size_t i = 0; i < places->count; i++) {
     for (int op = 0; op < AD_OPERATOR_COUNT; op++) {
@@ -197,9 +197,9 @@ size_t ad_derived_list(const ad_places *places, ad_sabotage *list) {
 
 /* ---- listing transitions by taking a step on engine dry, which moves no values ---- */
 
-/* Takes the first step as `rank` on engine dry; lists its transitions in `watching`, plants `planting` (each may be
+/* Takes the first step as `rank` on engine dry; lists its transitions in `watching`, plants `mutation` (each may be
  * NULL). */
-static ad_status take_dry_step(const ad_recipe *recipe, int64_t rank, ad_places *watching, ad_planting *planting) {
+static ad_status take_dry_step(const ad_recipe *recipe, int64_t rank, ad_places *watching, ad_mutation *mutation) {
   ad_comm *comm;
   ad_run *run = NULL;
   int64_t world = 0;
@@ -209,9 +209,9 @@ static ad_status take_dry_step(const ad_recipe *recipe, int64_t rank, ad_places 
   ad_status status = ad_run_create(comm, recipe, &options, &run);
   ad_step_report report;
   if (watching) ad_places_watch(watching);
-  if (planting) ad_planting_begin(planting);
+  if (mutation) ad_mutation_begin(mutation);
   if (!status) status = ad_run_step(run, 0, &report);
-  ad_seams_clear();
+  ad_injections_clear();
   ad_run_destroy(run);
   ad_comm_close(comm);
   return status;
@@ -264,13 +264,13 @@ ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) {
 static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I; }
 
 /* Why the mistaken program is the same program apart from its types; NULL if it is another. */
-static const char *why_same_program(const ad_planting *planting) {
-  const ad_place *place = &planting->place;
-  int is_axis = planting->operator_ == AD_OPERATOR_MORE_AXES || planting->operator_ == AD_OPERATOR_FEWER_AXES;
-  int of_one = is_axis ? !(AD_AXES(planting->axis) & place->large) : place->ranks == 1;
+static const char *why_same_program(const ad_mutation *mutation) {
+  const ad_place *place = &mutation->place;
+  int is_axis = mutation->operator_ == AD_OPERATOR_MORE_AXES || mutation->operator_ == AD_OPERATOR_FEWER_AXES;
+  int of_one = is_axis ? !(AD_AXES(mutation->axis) & place->large) : place->ranks == 1;
   if (of_one) return "the types allow it over one rank, where it is the same program";
   if (place->move == AD_MOVE_DECLARE) return "a declaration moves no bytes, and all other types hold without this one";
-  if (planting->of_constant && is_same_on_all(place->from) && is_same_on_all(place->to))
+  if (mutation->of_constant && is_same_on_all(place->from) && is_same_on_all(place->to))
     return "no gradient comes back through it, and without one R and I are the same";
   return NULL;
 }
@@ -278,12 +278,12 @@ static const char *why_same_program(const ad_planting *planting) {
 /* One step of the program with a mistake in the record: the context of take_recorded_step. */
 typedef struct recorded_step {
   const ad_recipe *recipe;
-  ad_planting *planting;
+  ad_mutation *mutation;
 } recorded_step;
 
 static ad_status take_recorded_step(void *context) {
   const recorded_step *recorded = context;
-  return take_dry_step(recorded->recipe, recorded->planting->place.rank, NULL, recorded->planting);
+  return take_dry_step(recorded->recipe, recorded->mutation->place.rank, NULL, recorded->mutation);
 }
 
 /* Takes the step for a search of repairs. A conversion that is inserted before the mistake renumbers transitions; then
@@ -291,13 +291,13 @@ static ad_status take_recorded_step(void *context) {
 static ad_status take_mended_step(void *context) {
   const recorded_step *recorded = context;
   AD_TRY(take_recorded_step(context));
-  return recorded->planting->fired
+  return recorded->mutation->fired
              ? AD_OK
              : ad_fail(AD_INVALID, "the mutant's step did not reach the transition that the mutation changes");
 }
 
-ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) {
-  recorded_step recorded = {recipe, &sabotage->planting};
+ad_status ad_derived_repair(const ad_recipe *recipe, ad_mutant *mutant, ad_repair *out, int *found) {
+  recorded_step recorded = {recipe, &mutant->mutation};
   ad_repair_search search;
   return ad_repair_find(take_mended_step, &recorded, out, found, &search);
 }
@@ -324,50 +324,50 @@ static ad_status is_of_idle_count(const ad_recipe *recipe, const ad_place *place
   return AD_OK;
 }
 
-ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {
-  recorded_step recorded = {recipe, &sabotage->planting};
+ad_status ad_derived_try_record(const ad_recipe *recipe, ad_mutant *mutant) {
+  recorded_step recorded = {recipe, &mutant->mutation};
   ad_status status = take_recorded_step(&recorded);
-  int fired = sabotage->planting.fired; /* the search for repairs resets it */
-  if (status) status = ad_repair_say(status, take_mended_step, &recorded);
-  sabotage->planting.fired = fired;
+  int fired = mutant->mutation.fired; /* the search for repairs resets it */
+  if (status) status = ad_repair_report(status, take_mended_step, &recorded);
+  mutant->mutation.fired = fired;
   /* refused by a type or by a shape */
-  int refused = status == AD_TYPE || (status == AD_INVALID && sabotage->planting.fired);
+  int refused = status == AD_TYPE || (status == AD_INVALID && mutant->mutation.fired);
   if (status && !refused) return status;
   if (status) {
-    sabotage->caught = AD_CAUGHT_TYPE;
-    snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_last_error());
-  } else if (!sabotage->planting.fired) {
-    snprintf(sabotage->message, sizeof sabotage->message,
+    mutant->killed_by = AD_KILLED_BY_TYPE;
+    snprintf(mutant->message, sizeof mutant->message, "%s", ad_last_error());
+  } else if (!mutant->mutation.fired) {
+    snprintf(mutant->message, sizeof mutant->message,
              "the mutant's step did not reach the transition that the mutation changes");
   } else {
-    const char *why = why_same_program(&sabotage->planting);
+    const char *why = why_same_program(&mutant->mutation);
     int is_idle = 0;
-    if (!why) AD_TRY(is_of_idle_count(recipe, &sabotage->planting.place, &is_idle));
+    if (!why) AD_TRY(is_of_idle_count(recipe, &mutant->mutation.place, &is_idle));
     if (is_idle) why = "no loss is divided by this count, so no type depends on it";
     if (!why) return AD_OK;
-    sabotage->caught = AD_CAUGHT_NO_EFFECT;
-    snprintf(sabotage->message, sizeof sabotage->message, "%s", why);
+    mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
+    snprintf(mutant->message, sizeof mutant->message, "%s", why);
   }
   return AD_OK;
 }
 
-void ad_derived_say_no_effect(ad_sabotage *sabotage) {
-  const ad_planting *planting = &sabotage->planting;
-  const char *axis = ad_axis_name(planting->axis);
-  sabotage->caught = AD_CAUGHT_NO_EFFECT;
-  if (planting->place.ranks == 1)
-    snprintf(sabotage->message, sizeof sabotage->message,
+void ad_derived_report_no_effect(ad_mutant *mutant) {
+  const ad_mutation *mutation = &mutant->mutation;
+  const char *axis = ad_axis_name(mutation->axis);
+  mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
+  if (mutation->place.ranks == 1)
+    snprintf(mutant->message, sizeof mutant->message,
              "the transition goes over one rank, so there is nothing to sum or to gather");
-  else if (planting->operator_ == AD_OPERATOR_FEWER_AXES && !(planting->place.large & AD_AXES(planting->axis)))
-    snprintf(sabotage->message, sizeof sabotage->message, "`%s` has one rank", axis);
-  else if (planting->operator_ == AD_OPERATOR_OTHER_GROUP && (planting->place.same & AD_AXES(planting->axis)))
-    snprintf(sabotage->message, sizeof sabotage->message, "all ranks along `%s` hand in the same values", axis);
-  else if (ad_place_is_count(&planting->place))
-    snprintf(sabotage->message, sizeof sabotage->message,
+  else if (mutation->operator_ == AD_OPERATOR_FEWER_AXES && !(mutation->place.large & AD_AXES(mutation->axis)))
+    snprintf(mutant->message, sizeof mutant->message, "`%s` has one rank", axis);
+  else if (mutation->operator_ == AD_OPERATOR_OTHER_GROUP && (mutation->place.same & AD_AXES(mutation->axis)))
+    snprintf(mutant->message, sizeof mutant->message, "all ranks along `%s` hand in the same values", axis);
+  else if (ad_place_is_count(&mutation->place))
+    snprintf(mutant->message, sizeof mutant->message,
              "every judged number has the clean run's bits in two steps: each loss of this count takes its "
              "microbatch's share of it (per_microbatch), in which the mistake cancels, or it is the count of no loss");
   else
-    snprintf(sabotage->message, sizeof sabotage->message,
+    snprintf(mutant->message, sizeof mutant->message,
              "every judged number has the clean run's bits in two steps: the values that the mistake adds or leaves "
              "out are zero, or the same on other ranks");
 }

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "check/proof.h"
+#include "check/result.h"
 #include "program/program.h"
 
 /* The largest error of a sum in bf16 or f16, with a generous margin. */
@@ -11,7 +11,7 @@ static const double coarse_rounding = 0x1p-5;
 
 /* An error below this is taken for the rounding of a narrower dtype. In f64 the limit is 1e-6, since a mistake in a sum
  * changes more than one part in a million; in the recipe's own dtypes it is what 16 bits round. */
-static double rounding_limit(const ad_proof_param *param) { return param->bound < 1e-9 ? 1e-6 : coarse_rounding; }
+static double rounding_limit(const ad_check_param *param) { return param->bound < 1e-9 ? 1e-6 : coarse_rounding; }
 
 static int is_factor(double ratio, double factor) { return fabs(ratio - factor) <= 1e-6 * factor; }
 
@@ -111,13 +111,13 @@ static int names_stages(const ad_causes *causes) {
   return 0;
 }
 
-void ad_diagnose_stages(ad_proof *proof, int64_t stages) {
-  for (size_t i = 0; i < proof->param_count; i++) {
-    const ad_proof_param *param = &proof->params[i];
+void ad_diagnose_stages(ad_check_result *result, int64_t stages) {
+  for (size_t i = 0; i < result->param_count; i++) {
+    const ad_check_param *param = &result->params[i];
     if (param->reached && !(param->proportional && is_factor(param->ratio, 1 / (double)stages))) return;
   }
-  for (size_t i = 0; i < proof->param_count; i++) {
-    ad_proof_param *param = &proof->params[i];
+  for (size_t i = 0; i < result->param_count; i++) {
+    ad_check_param *param = &result->params[i];
     if (!param->reached || names_stages(&param->causes)) continue;
     ad_causes_add(
         &param->causes, AD_CAUSE_AVERAGED, AD_AXES(AD_PP), param->ratio,
@@ -130,7 +130,7 @@ void ad_diagnose_stages(ad_proof *proof, int64_t stages) {
 void ad_diagnose_update(ad_causes *causes) {
   causes->count = 0;
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "the gradient is right, its update is not that of one process")
-      ->no_axis = AD_NO_AXIS_COPIES_AGREE;
+      ->no_axis = AD_NO_AXIS_REPLICAS_AGREE;
 }
 
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes) {
@@ -152,16 +152,16 @@ void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes) {
 
 /* Adds causes of a sum that is wrong on all ranks alike: wrong addends, or, if the error is small, rounding to 16
  * bits. */
-static void add_wrong_sum(const ad_proof_param *param, ad_causes *causes) {
+static void add_wrong_sum(const ad_check_param *param, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
                 "all copies agree and are wrong: addends are missing, counted with other weights, or of other data")
-      ->no_axis = AD_NO_AXIS_COPIES_AGREE;
+      ->no_axis = AD_NO_AXIS_REPLICAS_AGREE;
   if (param->max_rel_err < coarse_rounding)
     ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "rounded to 16 bits, or summed in them");
 }
 
 /* Adds causes for copies that agree and are no multiple of the reference. */
-static void add_error(const ad_proof_param *param, ad_causes *causes) {
+static void add_error(const ad_check_param *param, ad_causes *causes) {
   if (!isfinite(param->max_rel_err))
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "a value is not a finite number");
   else if (param->max_rel_err < rounding_limit(param))
@@ -173,7 +173,7 @@ static void add_error(const ad_proof_param *param, ad_causes *causes) {
     add_wrong_sum(param, causes);
 }
 
-void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional, ad_axes differs,
+void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_check_param *param, int proportional, ad_axes differs,
                  int64_t odd_rank, ad_causes *out) {
   out->count = 0;
   if (!param->replicas_equal) {

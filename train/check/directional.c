@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "addend/random.h"
 #include "module/module.h"
 #include "tensor/tape.h"
@@ -108,9 +108,9 @@ static ad_status loss_at(ad_run *run, const double *saved, double h, ad_constant
   AD_TRY(set_values(run, saved, h));
   seen->known = seen->known ? seen->known : seen->count;
   seen->count = 0;
-  ad_seam_slot before = ad_seam_plant(AD_SEAM_CONSTANT, (ad_seam_slot){see_constant, seen});
+  ad_injection before = ad_injection_set(AD_INJECT_CONSTANT, (ad_injection){see_constant, seen});
   ad_status status = ad_run_loss(run, 0, AD_TRAINED_ON, out);
-  ad_seam_plant(AD_SEAM_CONSTANT, before);
+  ad_injection_set(AD_INJECT_CONSTANT, before);
   return status;
 }
 
@@ -136,7 +136,7 @@ static double error_beside_kinks(const ad_slopes *wide, const ad_slopes *near, d
 /* Whether this rank's elements count: of several ranks with the same elements one counts. */
 static int counts_here(const ad_array *array, int64_t rank) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (!ad_type_is_cut(array->layout.type[axis]) && ad_mesh_position(array->layout.mesh, rank, (ad_axis)axis))
+    if (!ad_type_is_sharded(array->layout.type[axis]) && ad_mesh_position(array->layout.mesh, rank, (ad_axis)axis))
       return 0;
   return 1;
 }
@@ -170,7 +170,7 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
 #define WIDE 1e-6
 #define NEAR 1e-7
 
-static ad_status measure(ad_run *run, int is_slope, ad_constants *seen, ad_slopes *wide, ad_slopes *near) {
+static ad_status measure_slopes(ad_run *run, int is_slope, ad_constants *seen, ad_slopes *wide, ad_slopes *near) {
   double *saved, here = NAN;
   AD_TRY(save_values(run, &saved));
   ad_status status = is_slope ? loss_at(run, saved, 0, seen, &here) : AD_OK;
@@ -181,28 +181,28 @@ static ad_status measure(ad_run *run, int is_slope, ad_constants *seen, ad_slope
   return status;
 }
 
-ad_status ad_directional(ad_comm *comm, ad_run *run, const ad_proof_job *job) {
-  ad_proof *proof = job->proof;
+ad_status ad_directional(ad_comm *comm, ad_run *run, const ad_check_job *job) {
+  ad_check_result *result = job->result;
   ad_slopes wide = {0}, near = {0};
   double slope = 0;
   ad_constants *seen;
-  char stopped[sizeof proof->stopped] = "";
+  char stopped[sizeof result->stopped] = "";
   AD_TRY(ad_new(1, &seen));
   seen->changed = stopped;
   seen->size = sizeof stopped;
-  ad_status status = measure(run, job->is_slope, seen, &wide, &near);
+  ad_status status = measure_slopes(run, job->is_slope, seen, &wide, &near);
   ad_release(seen);
   ad_step_report report;
   if (!status) status = ad_run_step(run, 0, &report);
   if (!status) status = derivative(comm, run, &slope);
   if (status || ad_comm_rank(comm) != 0) return status;
-  proof->difference = wide.central;
-  proof->derivative = slope;
-  proof->directional_err =
+  result->difference = wide.central;
+  result->derivative = slope;
+  result->directional_err =
       job->is_slope ? error_beside_kinks(&wide, &near, slope) : ad_relative_difference(wide.central, slope);
-  snprintf(proof->stopped, sizeof proof->stopped, "%s", stopped);
-  proof->counted = report.count;
-  proof->loss_dist = report.loss;
-  proof->norm_dist = report.norm;
+  snprintf(result->stopped, sizeof result->stopped, "%s", stopped);
+  result->counted = report.count;
+  result->loss_dist = report.loss;
+  result->norm_dist = report.norm;
   return AD_OK;
 }

@@ -2,7 +2,7 @@
 #ifndef CHECK_DIRECTIONAL_H
 #define CHECK_DIRECTIONAL_H
 #include "addend/train.h"
-#include "check/proof.h"
+#include "check/result.h"
 
 /* Takes step 0 of the run. On the first rank fills the proof's difference, derivative, directional_err, loss, norm and
  * count.
@@ -11,6 +11,6 @@
  * loss has a kink so near that a difference quotient goes over it (relu), a closer quotient counts, or a gradient
  * between the slopes to both sides; and `stopped` names a constant that changes with the parameters, since no gradient
  * goes through it. */
-ad_status ad_directional(ad_comm *comm, ad_run *run, const ad_proof_job *job) AD_CHECKED;
+ad_status ad_directional(ad_comm *comm, ad_run *run, const ad_check_job *job) AD_CHECKED;
 
 #endif

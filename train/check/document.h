@@ -3,20 +3,20 @@
 #define CHECK_DOCUMENT_H
 #include <jansson.h>
 
-#include "check/sabotage.h"
+#include "check/mutants.h"
 
 /* Everything that a check found; borrows all of it. */
 typedef struct ad_findings {
   const ad_recipe *recipe;
   const ad_check_options *options;
   int64_t steps;
-  const ad_proof *proof;
-  const ad_proof *own;           /* the proof in the recipe's own dtypes; NULL: not asked for, or nothing rounds */
-  const ad_proof *slope;         /* the directional check of a custom program, beside `proof`; NULL: it was not taken */
-  const char *not_smooth;        /* why it was not taken although the program is custom; NULL: for no such reason */
-  const ad_sabotages *sabotages; /* NULL: no mistakes were planted */
+  const ad_check_result *result;
+  const ad_check_result *own;   /* the proof in the recipe's own dtypes; NULL: not asked for, or nothing rounds */
+  const ad_check_result *slope; /* the directional check of a custom program, beside `result`; NULL: it was not taken */
+  const char *not_smooth;       /* why it was not taken although the program is custom; NULL: for no such reason */
+  const ad_mutants *mutants;    /* NULL: no mistakes were planted */
   int64_t world;
-  const char *engine;
+  const char *backend;
   double seconds;
 } ad_findings;
 

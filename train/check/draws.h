@@ -12,12 +12,12 @@ typedef struct ad_draws {
   ad_addends addends;               /* of the run that takes the draws; run NULL: no draws are taken */
   float **deviations;               /* [parameters][AD_DRAWS][numel]: each draw's gradient minus the gradient in f64 */
   ad_step_report reports[AD_DRAWS]; /* the report of each draw, with its losses */
-  int cuts_formulas;                /* the ranks' mesh cuts formulas, so products are cut even where their result is
+  int shards_formulas;              /* the ranks' mesh cuts formulas, so products are cut even where their result is
                                      * rounded */
 } ad_draws;
 
 /* Makes memory for the draws that `run`, a run of one rank, will take. */
-ad_status ad_draws_create(ad_run *run, int cuts_formulas, ad_draws *out) AD_CHECKED;
+ad_status ad_draws_create(ad_run *run, int shards_formulas, ad_draws *out) AD_CHECKED;
 void ad_draws_destroy(ad_draws *draws);
 /* Computes the gradients of step `step` AD_DRAWS times, from the values that the run's parameters have now, each time
  * with another order of summation. `reference` has the same step's gradients in f64. */

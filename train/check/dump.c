@@ -15,7 +15,7 @@
 #include "step/run.h"
 
 enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, TEXT_SIZE = 40 };
-enum { TOLD_MAX = 5 + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX };
+enum { REPORTED_MAX = 5 + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX };
 
 /* A list of arrays to write, of which each rank has its part. */
 typedef struct dumped {
@@ -41,7 +41,7 @@ static ad_status append(dumped *list, const char *name, const ad_array *part) {
   return AD_OK;
 }
 
-static void release(dumped *list) {
+static void release_dumped(dumped *list) {
   ad_release(list->parts);
   ad_release(list->tensors);
   ad_release(list->names);
@@ -94,69 +94,69 @@ static ad_status list_arrays(const ad_run *run, array_of array_at, dumped *list)
 
 /* ---- writing one safetensors file ---- */
 
-static ad_status open_file(const ad_prover *prover, const char *name, dumped *list, const char *const *metadata,
+static ad_status open_file(const ad_checker *checker, const char *name, dumped *list, const char *const *metadata,
                            ad_safetensors_writer **out) {
   char *path;
-  if (!ad_run_is_first(prover->run)) return AD_OK;
+  if (!ad_run_is_first(checker->run)) return AD_OK;
   for (size_t i = 0; i < list->count; i++) list->tensors[i].name = list->names[i];
-  AD_TRY(ad_path_in(prover->job->options->dump, name, &path));
+  AD_TRY(ad_path_in(checker->job->options->dump, name, &path));
   ad_status status = ad_safetensors_create(path, list->tensors, list->count, metadata, out);
   ad_release(path);
   return status;
 }
 
 /* Gathers and writes the list's arrays. A rank whose writing fails goes on gathering, since the others wait for it. */
-static ad_status write_arrays(ad_prover *prover, const dumped *list, void *memory, ad_safetensors_writer *writer) {
+static ad_status write_arrays(ad_checker *checker, const dumped *list, void *memory, ad_safetensors_writer *writer) {
   ad_status written = AD_OK;
   for (size_t i = 0; i < list->count; i++) {
-    ad_array whole = {.data = memory};
-    AD_TRY(ad_run_whole(prover->run, list->parts[i], &whole));
+    ad_array full = {.data = memory};
+    AD_TRY(ad_run_full(checker->run, list->parts[i], &full));
     if (writer && !written) written = ad_safetensors_add(writer, memory);
   }
   if (writer && !written) written = ad_safetensors_finish(writer, NULL, NULL);
-  return ad_agree(prover->comm, &prover->everyone, written, AD_HERE);
+  return ad_agree(checker->comm, &checker->everyone, written, AD_HERE);
 }
 
-static ad_status write_list(ad_prover *prover, const char *name, dumped *list, const char *const *metadata) {
+static ad_status write_list(ad_checker *checker, const char *name, dumped *list, const char *const *metadata) {
   ad_safetensors_writer *writer = NULL;
   char *memory = NULL;
   ad_status opened = ad_new(list->largest, &memory);
-  if (!opened) opened = open_file(prover, name, list, metadata, &writer);
-  ad_status status = ad_agree(prover->comm, &prover->everyone, opened, AD_HERE);
-  if (!status) status = write_arrays(prover, list, memory, writer);
+  if (!opened) opened = open_file(checker, name, list, metadata, &writer);
+  ad_status status = ad_agree(checker->comm, &checker->everyone, opened, AD_HERE);
+  if (!status) status = write_arrays(checker, list, memory, writer);
   ad_safetensors_writer_destroy(writer);
   ad_release(memory);
   return status;
 }
 
 /* Writes the list to the file and releases it. `listed`: the status of making the list. */
-static ad_status dump(ad_prover *prover, const char *name, ad_status listed, dumped *list,
+static ad_status dump(ad_checker *checker, const char *name, ad_status listed, dumped *list,
                       const char *const *metadata) {
-  ad_status status = listed ? listed : write_list(prover, name, list, metadata);
-  release(list);
+  ad_status status = listed ? listed : write_list(checker, name, list, metadata);
+  release_dumped(list);
   return status;
 }
 
-static ad_status dump_of_step(ad_prover *prover, int64_t step, const char *what, ad_status listed, dumped *list,
+static ad_status dump_of_step(ad_checker *checker, int64_t step, const char *what, ad_status listed, dumped *list,
                               const char *const *metadata) {
   char name[64];
   snprintf(name, sizeof name, "step-%lld.%s.safetensors", (long long)step, what);
-  return dump(prover, name, listed, list, metadata);
+  return dump(checker, name, listed, list, metadata);
 }
 
 /* ---- a gradients file's metadata: losses, norms, counts ---- */
 
-typedef struct told {
-  char *names[TOLD_MAX], texts[TOLD_MAX][TEXT_SIZE];
-  const char *pairs[2 * TOLD_MAX + 1]; /* names and texts in turn, NULL at the end */
+typedef struct reported {
+  char *names[REPORTED_MAX], texts[REPORTED_MAX][TEXT_SIZE];
+  const char *pairs[2 * REPORTED_MAX + 1]; /* names and texts in turn, NULL at the end */
   size_t count;
-} told;
+} reported;
 
-static void forget(told *of) {
+static void release_names(reported *of) {
   for (size_t i = 0; i < of->count; i++) ad_release(of->names[i]);
 }
 
-static ad_status tell(told *to, const char *what, const char *of, double value) {
+static ad_status report_value(reported *to, const char *what, const char *of, double value) {
   size_t at = to->count, size = strlen(what) + 1 + strlen(of) + 1;
   AD_TRY(ad_new(size, &to->names[at]));
   to->count++;
@@ -168,64 +168,64 @@ static ad_status tell(told *to, const char *what, const char *of, double value) 
 }
 
 /* Losses and norms are also told one by one if there are several. */
-static ad_status tell_all(const ad_run *run, const ad_step_report *report, told *to) {
+static ad_status report_all(const ad_run *run, const ad_step_report *report, reported *to) {
   size_t losses = ad_program_loss_count(run->program);
-  AD_TRY(tell(to, "loss", "", report->loss));
-  AD_TRY(tell(to, "norm", "", report->norm));
-  AD_TRY(tell(to, "count", "", (double)report->count));
-  AD_TRY(tell(to, "lr", "", report->lr));
-  AD_TRY(tell(to, "loss_scale", "", report->loss_scale));
+  AD_TRY(report_value(to, "loss", "", report->loss));
+  AD_TRY(report_value(to, "norm", "", report->norm));
+  AD_TRY(report_value(to, "count", "", (double)report->count));
+  AD_TRY(report_value(to, "lr", "", report->lr));
+  AD_TRY(report_value(to, "loss_scale", "", report->loss_scale));
   for (size_t i = 0; i < losses && losses > 1; i++)
-    AD_TRY(tell(to, "loss", ad_program_loss(run->program, i)->name, report->losses[i]));
+    AD_TRY(report_value(to, "loss", ad_program_loss(run->program, i)->name, report->losses[i]));
   for (size_t i = 0; i < ad_run_norm_group_count(run) && ad_run_norm_group_count(run) > 1; i++)
-    AD_TRY(tell(to, "norm", ad_run_norm_group_name(run, i), report->norms[i]));
+    AD_TRY(report_value(to, "norm", ad_run_norm_group_name(run, i), report->norms[i]));
   return AD_OK;
 }
 
 /* ---- the files of a dump: weights, states, constants, inputs, gradients ---- */
 
-static ad_status dump_weights(ad_prover *prover, int64_t step) {
+static ad_status dump_weights(ad_checker *checker, int64_t step) {
   dumped list = {0};
-  ad_status status = list_params(prover->run, AD_PART_VALUE, &list);
-  return dump_of_step(prover, step, "weights", status, &list, NULL);
+  ad_status status = list_params(checker->run, AD_PART_VALUE, &list);
+  return dump_of_step(checker, step, "weights", status, &list, NULL);
 }
 
-static ad_status dump_states(ad_prover *prover, int64_t step) {
+static ad_status dump_states(ad_checker *checker, int64_t step) {
   dumped list = {0};
-  ad_status status = list_states(prover->run, &list);
-  return status || list.count ? dump_of_step(prover, step, "states", status, &list, NULL) : AD_OK;
+  ad_status status = list_states(checker->run, &list);
+  return status || list.count ? dump_of_step(checker, step, "states", status, &list, NULL) : AD_OK;
 }
 
 /* Constants are the same in every step. */
-static ad_status dump_constants(ad_prover *prover) {
+static ad_status dump_constants(ad_checker *checker) {
   dumped list = {0};
-  ad_status status = list_arrays(prover->run, ad_program_constant_array, &list);
-  return status || list.count ? dump(prover, "constants.safetensors", status, &list, NULL) : AD_OK;
+  ad_status status = list_arrays(checker->run, ad_program_constant_array, &list);
+  return status || list.count ? dump(checker, "constants.safetensors", status, &list, NULL) : AD_OK;
 }
 
-static ad_status dump_inputs(ad_prover *prover, int64_t step) {
+static ad_status dump_inputs(ad_checker *checker, int64_t step) {
   dumped list = {0};
-  ad_status status = list_arrays(prover->run, ad_program_batch_array, &list);
-  return dump_of_step(prover, step, "inputs", status, &list, NULL);
+  ad_status status = list_arrays(checker->run, ad_program_batch_array, &list);
+  return dump_of_step(checker, step, "inputs", status, &list, NULL);
 }
 
-static ad_status dump_gradients(ad_prover *prover, const ad_step_report *report) {
+static ad_status dump_gradients(ad_checker *checker, const ad_step_report *report) {
   dumped list = {0};
-  told words = {.count = 0};
-  ad_status status = tell_all(prover->run, report, &words);
-  if (!status) status = list_params(prover->run, AD_PART_GRADIENT, &list);
-  status = dump_of_step(prover, report->step, "gradients", status, &list, words.pairs);
-  forget(&words);
+  reported words = {.count = 0};
+  ad_status status = report_all(checker->run, report, &words);
+  if (!status) status = list_params(checker->run, AD_PART_GRADIENT, &list);
+  status = dump_of_step(checker, report->step, "gradients", status, &list, words.pairs);
+  release_names(&words);
   return status;
 }
 
-ad_status ad_dump_before(ad_prover *prover, int64_t step) {
-  if (step == 0) AD_TRY(dump_constants(prover));
-  AD_TRY(dump_weights(prover, step));
-  return dump_states(prover, step);
+ad_status ad_dump_before(ad_checker *checker, int64_t step) {
+  if (step == 0) AD_TRY(dump_constants(checker));
+  AD_TRY(dump_weights(checker, step));
+  return dump_states(checker, step);
 }
 
-ad_status ad_dump_after(ad_prover *prover, const ad_step_report *report) {
-  AD_TRY(dump_inputs(prover, report->step));
-  return dump_gradients(prover, report);
+ad_status ad_dump_after(ad_checker *checker, const ad_step_report *report) {
+  AD_TRY(dump_inputs(checker, report->step));
+  return dump_gradients(checker, report);
 }

@@ -1,16 +1,16 @@
 /* Finds whether ranks compute formulas in pieces: by the axes of the mesh, and by what tapes have parts of. */
 #include "check/formulas.h"
 
-#include "base/seams.h"
-#include "check/plants.h"
+#include "base/injection.h"
+#include "check/lifted_injections.h"
 #include "comm/dry.h"
 #include "tensor/tape.h"
 
-static int mesh_cuts(const ad_run *run) {
-  ad_axes cut = 0;
+static int mesh_shards(const ad_run *run) {
+  ad_axes sharded = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++)
-    cut |= ad_mesh_large(ad_run_param_at(run, i).spec->layout.mesh) & ~(AD_AXES_DP | AD_AXES(AD_EFSDP));
-  return cut != 0;
+    sharded |= ad_mesh_large(ad_run_param_at(run, i).spec->layout.mesh) & ~(AD_AXES_DP | AD_AXES(AD_EFSDP));
+  return sharded != 0;
 }
 
 static int is_narrow(ad_dtype dtype) { return ad_dtype_wide(dtype) != dtype; }
@@ -35,28 +35,28 @@ static void see_operands(void *context, void *passing) {
 }
 
 /* Takes the first step under the recipe's own dtypes, as this rank, on engine dry. */
-static ad_status tape_cuts(const ad_run *run, int *out) {
+static ad_status tape_shards(const ad_run *run, int *out) {
   ad_comm *dry;
   ad_run *again = NULL;
   ad_step_report report;
   const ad_run_options options = {.size = sizeof options, .quiet = 1};
   AD_TRY(ad_comm_open_dry_like(run->comm, &dry));
-  ad_plants plants = ad_plants_lift();
+  ad_lifted_injections lifted = ad_injections_lift();
   ad_status status = ad_run_create(dry, run->recipe, &options, &again);
-  ad_seam_plant(AD_SEAM_OPERANDS, (ad_seam_slot){see_operands, out});
+  ad_injection_set(AD_INJECT_OPERANDS, (ad_injection){see_operands, out});
   if (!status) status = ad_run_step(again, 0, &report);
   ad_run_destroy(again);
-  ad_plants_put_back(&plants);
+  ad_injections_restore(&lifted);
   ad_comm_close(dry);
   return status;
 }
 
-ad_status ad_formulas_cut(const ad_run *run, int *out) {
-  int cut = mesh_cuts(run);
-  *out = cut;
-  if (cut || ad_comm_size(run->comm) == 1 || !is_narrow(run->recipe->precision.compute)) return AD_OK;
-  AD_TRY(tape_cuts(run, &cut));
-  int32_t some = cut;
+ad_status ad_formulas_sharded(const ad_run *run, int *out) {
+  int sharded = mesh_shards(run);
+  *out = sharded;
+  if (sharded || ad_comm_size(run->comm) == 1 || !is_narrow(run->recipe->precision.compute)) return AD_OK;
+  AD_TRY(tape_shards(run, &sharded));
+  int32_t some = sharded;
   ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &some, .out = &some, .count = 1};
   call.group = ad_run_everyone(run);
   call.dtype = AD_I32;

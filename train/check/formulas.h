@@ -7,6 +7,6 @@
  * recipe's own dtypes a tape has parts of a sum over ranks that are rounded to 16 bits before they are added, as the
  * gradients are that ranks leave in each other's activations. Takes a step on engine dry unless the recipe's dtypes or its mesh decide.
  * Collective over the run's ranks. */
-ad_status ad_formulas_cut(const ad_run *run, int *out) AD_CHECKED;
+ad_status ad_formulas_sharded(const ad_run *run, int *out) AD_CHECKED;
 
 #endif

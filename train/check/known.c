@@ -2,43 +2,43 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "bridge/mistakes.h"
+#include "bridge/known_bugs.h"
 #include "base/roundoff.h"
-#include "check/sabotage.h"
+#include "check/mutants.h"
 #include "module/module.h"
-#include "program/mistakes.h"
+#include "program/known_bugs.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
-#include "reduce/mistakes.h"
+#include "reduce/known_bugs.h"
 #include "reduce/plan.h"
-#include "tensor/mistakes.h"
+#include "tensor/known_bugs.h"
 #include "tensor/ring.h"
-#include "step/mistakes.h"
+#include "step/known_bugs.h"
 #include "step/run.h"
 
-static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list) {
+static size_t append(const ad_known_bug *bugs, size_t count, ad_mutant *list) {
   for (size_t i = 0; i < count && list; i++) {
-    const ad_mistake *known = &mistakes[i];
-    list[i] = (ad_sabotage){.known = known,
-                            .catalogue = known->catalogue,
-                            .expected_ratio = NAN,
-                            .ratio = NAN,
-                            .loss_err = NAN,
-                            .moved = NAN};
+    const ad_known_bug *known = &bugs[i];
+    list[i] = (ad_mutant){.known = known,
+                          .catalogue = known->catalogue,
+                          .expected_ratio = NAN,
+                          .ratio = NAN,
+                          .loss_err = NAN,
+                          .moved = NAN};
     snprintf(list[i].name, sizeof list[i].name, "%s", known->name);
   }
   return count;
 }
 
-size_t ad_known_list(ad_sabotage *list) {
-  static const ad_mistake *(*const lists[])(size_t * count) = {
-      ad_reduce_mistakes, ad_bridge_mistakes, ad_tensor_mistakes,  ad_program_mistakes,
-      ad_train_mistakes,  ad_pool_mistakes,   ad_pipeline_mistakes};
+size_t ad_known_list(ad_mutant *list) {
+  static const ad_known_bug *(*const lists[])(size_t * count) = {
+      ad_reduce_known_bugs, ad_bridge_known_bugs, ad_tensor_known_bugs,  ad_program_known_bugs,
+      ad_train_known_bugs,  ad_pool_known_bugs,   ad_pipeline_known_bugs};
   size_t count = 0;
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     size_t own;
-    const ad_mistake *mistakes = lists[i](&own);
-    count += append(mistakes, own, list ? list + count : NULL);
+    const ad_known_bug *bugs = lists[i](&own);
+    count += append(bugs, own, list ? list + count : NULL);
   }
   return count;
 }
@@ -50,8 +50,9 @@ static ad_needs facts_of_path(const ad_param_spec *spec) {
   ad_layout gradient = ad_layout_dual(&spec->layout);
   ad_path_step steps[AD_AXIS_COUNT];
   int count;
-  ad_needs facts = ad_proof_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
-  if (ad_type_is_cut(spec->layout.type[AD_EP]) && ad_mesh_axis_size(mesh, AD_EP) > 1) facts |= AD_NEED_SPREAD_EXPERTS;
+  ad_needs facts = ad_check_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
+  if (ad_type_is_sharded(spec->layout.type[AD_EP]) && ad_mesh_axis_size(mesh, AD_EP) > 1)
+    facts |= AD_NEED_SPREAD_EXPERTS;
   if (ad_layout_path(&gradient, &spec->storage, steps, &count) || !count) return facts;
   facts |= AD_NEED_REDUCED;
   for (int i = 0; i < count; i++)
@@ -75,21 +76,21 @@ static ad_needs facts_of_reducer(const ad_reducer *reducer) {
   return taking_turns ? AD_NEED_TURNS : 0;
 }
 
-static ad_needs facts_of_computing(const ad_run *run, int cuts_formulas) {
+static ad_needs facts_of_computing(const ad_run *run, int shards_formulas) {
   ad_dtype compute = run->recipe->precision.compute, residual = run->recipe->precision.residual;
-  ad_needs facts = cuts_formulas ? 0 : AD_NEED_WHOLE_FORMULAS;
+  ad_needs facts = shards_formulas ? 0 : AD_NEED_FULL_FORMULAS;
   if (compute != AD_BF16) return facts;
   return facts | AD_NEED_NARROW_PRODUCTS | (residual == AD_BF16 ? 0 : AD_NEED_WIDE_STREAM);
 }
 
 /* The facts of a parameter's contract in the recipe's own dtypes, whatever the run computes in. */
-static ad_needs facts_of_contract(const ad_recipe *recipe, const char *name) {
-  ad_contract contract;
+static ad_needs facts_of_policy(const ad_recipe *recipe, const char *name) {
+  ad_precision_policy policy;
   ad_needs facts = 0;
-  if (ad_recipe_contract(recipe, name, &contract)) return 0;
-  if ((contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16) facts |= AD_NEED_F16;
-  if (!contract.raw && ad_unit_roundoff(contract.grad) > 0x1p-24) facts |= AD_NEED_NARROW_GRADIENTS;
-  if (ad_unit_roundoff(contract.grad) <= 0x1p-24 && ad_unit_roundoff(contract.reduce) <= 0x1p-24)
+  if (ad_recipe_precision_policy(recipe, name, &policy)) return 0;
+  if ((policy.grad == AD_F16 && !policy.raw) || policy.reduce == AD_F16) facts |= AD_NEED_F16;
+  if (!policy.raw && ad_unit_roundoff(policy.grad) > 0x1p-24) facts |= AD_NEED_NARROW_GRADIENTS;
+  if (ad_unit_roundoff(policy.grad) <= 0x1p-24 && ad_unit_roundoff(policy.reduce) <= 0x1p-24)
     facts |= AD_NEED_WIDE_SUMS;
   return facts;
 }
@@ -138,19 +139,18 @@ static ad_needs facts_of_batch(const ad_run *run) {
   return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
 }
 
-ad_needs ad_known_facts(const ad_run *run, int cuts_formulas) {
+ad_needs ad_known_facts(const ad_run *run, int shards_formulas) {
   ad_needs facts =
-      facts_of_batch(run) | facts_of_computing(run, cuts_formulas) | ad_pool_facts(run) | ad_pipeline_facts(run);
+      facts_of_batch(run) | facts_of_computing(run, shards_formulas) | ad_pool_facts(run) | ad_pipeline_facts(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
-  if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
+  if (ad_replicas_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_REPLICAS;
   for (size_t m = 0; m < ad_program_module_count(run->program); m++)
     if (ad_run_module(run, m)) facts |= facts_of_reducer(ad_module_reducer(ad_run_module(run, m)));
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     char name[AD_PROGRAM_NAME_SIZE];
     facts |= facts_of_path(at.spec);
-    facts |=
-        facts_of_contract(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
+    facts |= facts_of_policy(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
   }
   return facts;
 }
@@ -162,27 +162,27 @@ static void see_ring(void *context, void *passing) {
 
 static void see_positions(void *context, void *passing) {
   const positions *at = passing;
-  if (at->span_count && (at->span_count > 1 || at->span[0].first)) *(ad_needs *)context |= AD_NEED_CUT_SEQUENCE;
+  if (at->span_count && (at->span_count > 1 || at->span[0].first)) *(ad_needs *)context |= AD_NEED_SHARDED_SEQUENCE;
 }
 
-static void see_routes(void *context, void *passing) { *(ad_needs *)context |= ad_bridge_mistakes_show(passing); }
+static void see_routes(void *context, void *passing) { *(ad_needs *)context |= ad_bridge_known_bugs_show(passing); }
 
-static void see_returned(void *context, void *passing) { *(ad_needs *)context |= ad_pool_mistakes_show(passing); }
+static void see_returned(void *context, void *passing) { *(ad_needs *)context |= ad_pool_known_bugs_show(passing); }
 
-static void see_state(void *context, void *passing) { *(ad_needs *)context |= ad_program_mistakes_show(passing); }
+static void see_state(void *context, void *passing) { *(ad_needs *)context |= ad_program_known_bugs_show(passing); }
 
 void ad_known_watch(ad_needs *facts) {
-  ad_seam_plant(AD_SEAM_RETURNED, (ad_seam_slot){see_returned, facts});
-  ad_seam_plant(AD_SEAM_STATE, (ad_seam_slot){see_state, facts});
-  ad_seam_plant(AD_SEAM_RING_TURN, (ad_seam_slot){see_ring, facts});
-  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see_routes, facts});
-  ad_seam_plant(AD_SEAM_POSITIONS, (ad_seam_slot){see_positions, facts});
+  ad_injection_set(AD_INJECT_RETURNED, (ad_injection){see_returned, facts});
+  ad_injection_set(AD_INJECT_STATE, (ad_injection){see_state, facts});
+  ad_injection_set(AD_INJECT_RING_TURN, (ad_injection){see_ring, facts});
+  ad_injection_set(AD_INJECT_ROUTES, (ad_injection){see_routes, facts});
+  ad_injection_set(AD_INJECT_POSITIONS, (ad_injection){see_positions, facts});
 }
 
-int ad_known_shows(ad_sabotage *sabotage, ad_needs facts) {
-  ad_needs missing = sabotage->known->needs & ~facts;
+int ad_known_shows(ad_mutant *mutant, ad_needs facts) {
+  ad_needs missing = mutant->known->needs & ~facts;
   if (!missing) return 1;
-  sabotage->caught = AD_CAUGHT_UNPLANTED;
-  snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_need_sentence(missing));
+  mutant->killed_by = AD_KILLED_BY_NOT_APPLICABLE;
+  snprintf(mutant->message, sizeof mutant->message, "%s", ad_need_sentence(missing));
   return 0;
 }

@@ -44,9 +44,9 @@ ad_axes ad_causes_axes(const ad_causes *causes, ad_no_axis *why) {
   return differ ? 0 : first->axes;
 }
 
-ad_axes ad_sabotage_axes(const ad_sabotage *sabotage, ad_no_axis *why) {
-  *why = sabotage->caught == AD_CAUGHT_PROTOCOL ? AD_NO_AXIS_PROTOCOL : AD_NO_AXIS_NO_NUMBER;
-  return sabotage->caught == AD_CAUGHT_NUMBER ? ad_causes_axes(&sabotage->causes, why) : 0;
+ad_axes ad_mutant_axes(const ad_mutant *mutant, ad_no_axis *why) {
+  *why = mutant->killed_by == AD_KILLED_BY_PROTOCOL ? AD_NO_AXIS_PROTOCOL : AD_NO_AXIS_NO_NUMBER;
+  return mutant->killed_by == AD_KILLED_BY_NUMBER ? ad_causes_axes(&mutant->causes, why) : 0;
 }
 
 static int is_other(const json_t *count, double than) {

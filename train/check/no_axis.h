@@ -3,7 +3,7 @@
 #define CHECK_NO_AXIS_H
 #include <jansson.h>
 
-#include "check/sabotage.h"
+#include "check/mutants.h"
 
 /* The word in documents; "axis_is_named" for AD_AXIS_IS_NAMED. */
 const char *ad_no_axis_name(ad_no_axis why);
@@ -14,7 +14,7 @@ ad_no_axis ad_cause_no_axis(const ad_cause *cause);
 /* The axes that all of the causes name; 0, and in *why the reason, if they differ or name none. */
 ad_axes ad_causes_axes(const ad_causes *causes, ad_no_axis *why);
 /* The same of a mistake's verdict, where there may be no causes. */
-ad_axes ad_sabotage_axes(const ad_sabotage *sabotage, ad_no_axis *why);
+ad_axes ad_mutant_axes(const ad_mutant *mutant, ad_no_axis *why);
 /* Why the judgement of `addend diff` on a parameter has no axes, from its counts of addends: whether all are the same,
  * or those of each microbatch. */
 ad_no_axis ad_no_axis_of_counts(const json_t *judged);

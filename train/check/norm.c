@@ -18,7 +18,7 @@ typedef struct part {
 } part;
 
 typedef struct parts {
-  const ad_prover *prover;
+  const ad_checker *checker;
   part *list;   /* of all parameters of the program; those of mirrors count in no norm and have squares 0 */
   size_t worst; /* the one that changes the norm most */
 } parts;
@@ -27,23 +27,23 @@ static int is_times(double times, double expected) { return fabs(times - expecte
 
 /* ---- measuring ---- */
 
-static double squares_of(ad_prover *prover, const ad_array *gradient) {
+static double squares_of(ad_checker *checker, const ad_array *gradient) {
   size_t numel = ad_array_numel(gradient);
-  ad_cast(prover->scratch.data, AD_F64, gradient->data, gradient->dtype, numel);
-  double norm = ad_norm_of(prover->scratch.data, numel);
+  ad_cast(checker->scratch.data, AD_F64, gradient->data, gradient->dtype, numel);
+  double norm = ad_norm_of(checker->scratch.data, numel);
   return norm * norm;
 }
 
-static void measure(ad_prover *prover, parts *out) {
+static void count_in_norm(ad_checker *checker, parts *out) {
   size_t place[AD_NORM_GROUPS_MAX] = {0};
   double worst = 0;
-  for (size_t i = 0; i < prover->param_count; i++) {
+  for (size_t i = 0; i < checker->param_count; i++) {
     part *own = &out->list[i];
-    *own = (part){.times = 1, .at = ad_run_param_at(prover->run, i)};
-    if (ad_program_module(ad_run_program(prover->run), own->at.module)->is_mirror) continue;
-    size_t group = ad_run_norm_group_of(prover->run, own->at.module);
-    double sum = prover->run->norms.groups[group].sums[place[group]++];
-    own->squares = squares_of(prover, &prover->gradients[i]);
+    *own = (part){.times = 1, .at = ad_run_param_at(checker->run, i)};
+    if (ad_program_module(ad_run_program(checker->run), own->at.module)->is_mirror) continue;
+    size_t group = ad_run_norm_group_of(checker->run, own->at.module);
+    double sum = checker->run->norms.groups[group].sums[place[group]++];
+    own->squares = squares_of(checker, &checker->gradients[i]);
     if (own->squares > 0) own->times = sum / own->squares;
     double off = fabs(own->times - 1) * own->squares;
     if (is_times(own->times, 1) || !(off > worst)) continue;
@@ -54,9 +54,9 @@ static void measure(ad_prover *prover, parts *out) {
 
 /* How many parameters have gradients on the same ranks as this one and count as often, itself included; 0: not all of
  * them do. */
-static int count_alike(const parts *p, const part *of) {
+static int count_identical(const parts *p, const part *of) {
   int count = 0;
-  for (size_t i = 0; i < p->prover->param_count; i++) {
+  for (size_t i = 0; i < p->checker->param_count; i++) {
     const part *other = &p->list[i];
     if (!(other->squares > 0) || !ad_mesh_same_ranks(other->at.spec->storage.mesh, of->at.spec->storage.mesh)) continue;
     if (!is_times(other->times, of->times)) return 0;
@@ -66,12 +66,12 @@ static int count_alike(const parts *p, const part *of) {
 }
 
 static int has_first_rank(const parts *p, const part *of) {
-  return ad_mesh_has_rank(of->at.spec->storage.mesh, ad_comm_rank(p->prover->comm));
+  return ad_mesh_has_rank(of->at.spec->storage.mesh, ad_comm_rank(p->checker->comm));
 }
 
 /* ---- naming causes ---- */
 
-static const char *print(ad_axes axes) {
+static const char *axes_text(ad_axes axes) {
   static _Thread_local char names[80];
   return ad_axes_print(axes, names, sizeof names);
 }
@@ -83,20 +83,20 @@ static int add_sets(const ad_mesh *mesh, ad_axes from, double ranks, ad_cause ca
   int added = 0;
   for (ad_axes axes = 1; axes <= from; axes++) {
     if (axes & ~from || !is_times((double)ad_mesh_ranks_over(mesh, axes), ranks)) continue;
-    ad_causes_add(causes, cause.kind, axes, cause.factor, "in the norm: %s%s%s", before, print(axes), after);
+    ad_causes_add(causes, cause.kind, axes, cause.factor, "in the norm: %s%s%s", before, axes_text(axes), after);
     added++;
   }
   return added;
 }
 
-static ad_axes stages(const parts *p) { return ad_recipe_is_disjoint(p->prover->job->recipe) ? 0 : AD_AXES(AD_PP); }
+static ad_axes stages(const parts *p) { return ad_recipe_is_disjoint(p->checker->job->recipe) ? 0 : AD_AXES(AD_PP); }
 
 /* Where a part of the ranks has these parameters, their squares are summed over that part first, and then over all
  * ranks: the second sum may be wrong, or both. Returns whether that gives the factor. */
 static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cause cause, const char *did,
                            ad_causes *causes) {
   const ad_mesh *mesh = of->at.spec->storage.mesh;
-  double own = (double)ad_mesh_size(mesh), all = (double)ad_group_size(&p->prover->everyone);
+  double own = (double)ad_mesh_size(mesh), all = (double)ad_group_size(&p->checker->everyone);
   int is_second = is_times(factor, all), is_both = is_times(factor, own * all);
   if (own == all || !(is_second || is_both)) return 0;
   ad_causes_add(causes, cause.kind, ad_mesh_large(mesh) | stages(p), cause.factor,
@@ -107,7 +107,7 @@ static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cau
 }
 
 /* All parameters on some ranks count as often: their common sum is wrong. */
-static void say_common(const parts *p, const part *of, ad_causes *causes) {
+static void report_common(const parts *p, const part *of, ad_causes *causes) {
   const ad_mesh *mesh = of->at.spec->storage.mesh;
   int doubled = of->times > 1;
   double factor = doubled ? of->times : 1 / of->times;
@@ -122,49 +122,51 @@ static void say_common(const parts *p, const part *of, ad_causes *causes) {
 }
 
 /* A parameter that counts more than once. */
-static void say_more(const parts *p, const part *of, const char *name, ad_causes *causes) {
+static void report_more(const parts *p, const part *of, const char *name, ad_causes *causes) {
   const ad_layout *storage = &of->at.spec->storage;
-  ad_axes copies = ad_layout_same_axes(storage) & ad_mesh_large(storage->mesh);
+  ad_axes replicated = ad_layout_same_axes(storage) & ad_mesh_large(storage->mesh);
   char text[120];
   snprintf(text, sizeof text, "copies of `%.80s` along ", name);
-  int added = add_sets(storage->mesh, copies, of->times, (ad_cause){AD_CAUSE_DOUBLED, .factor = of->times}, text,
+  int added = add_sets(storage->mesh, replicated, of->times, (ad_cause){AD_CAUSE_DOUBLED, .factor = of->times}, text,
                        " were counted each", causes);
-  size_t given = ad_program_gives_param(ad_run_program(p->prover->run), of->at.spec->name);
+  size_t given = ad_program_gives_param(ad_run_program(p->checker->run), of->at.spec->name);
   if (given && is_times(of->times, 1 + (double)given))
     ad_causes_add(causes, AD_CAUSE_DOUBLED, stages(p), of->times,
                   "in the norm: `%.80s` was counted %.0f times, also where another stage or pool has a copy", name,
                   of->times)
         ->no_axis = AD_NO_AXIS_POOLS;
   else if (!added)
-    ad_causes_add(causes, AD_CAUSE_UNKNOWN, copies, of->times, "in the norm: `%.80s` was counted %.6g times%s%s", name,
-                  of->times, copies ? ": not once for each of its copies along " : "", copies ? print(copies) : "")
-        ->no_axis = AD_NO_AXIS_NO_COPIES;
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, replicated, of->times, "in the norm: `%.80s` was counted %.6g times%s%s",
+                  name, of->times, replicated ? ": not once for each of its copies along " : "",
+                  replicated ? axes_text(replicated) : "")
+        ->no_axis = AD_NO_AXIS_NO_REPLICAS;
 }
 
 /* A parameter that counts in part. */
-static void say_less(const part *of, const char *name, ad_causes *causes) {
+static void report_less(const part *of, const char *name, ad_causes *causes) {
   const ad_layout *storage = &of->at.spec->storage;
-  ad_axes large = ad_mesh_large(storage->mesh), copies = ad_layout_same_axes(storage) & large, shards = large & ~copies;
+  ad_axes large = ad_mesh_large(storage->mesh), replicated = ad_layout_same_axes(storage) & large,
+          shards = large & ~replicated;
   if (shards)
     ad_causes_add(causes, AD_CAUSE_PARTIAL, shards, of->times,
                   "in the norm: shards of `%.80s` along %s were left out; %.3g of its squares are counted", name,
-                  print(shards), of->times);
-  if (copies)
+                  axes_text(shards), of->times);
+  if (replicated)
     ad_causes_add(
-        causes, AD_CAUSE_UNKNOWN, copies, of->times,
+        causes, AD_CAUSE_UNKNOWN, replicated, of->times,
         "in the norm: of the copies of `%.80s` along %s another number than one was counted; %.3g of its squares "
         "are",
-        name, print(copies), of->times);
+        name, axes_text(replicated), of->times);
 }
 
 /* A parameter of the first rank's own that does not count at all: it, or the shards that other ranks have. */
-static void say_none(const part *of, const char *name, ad_causes *causes) {
-  say_less(of, name, causes);
+static void report_none(const part *of, const char *name, ad_causes *causes) {
+  report_less(of, name, causes);
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` is not counted", name);
 }
 
 /* A parameter that does not count at all, and that the first rank does not hold: no sum brings it there. */
-static void say_elsewhere(const parts *p, const char *name, ad_causes *causes) {
+static void report_elsewhere(const parts *p, const char *name, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, stages(p), 0,
                 "in the norm of the first rank: `%.80s` and what else other ranks hold is not counted: the sum over "
                 "%s was left out",
@@ -172,40 +174,41 @@ static void say_elsewhere(const parts *p, const char *name, ad_causes *causes) {
       ->no_axis = AD_NO_AXIS_POOLS;
 }
 
-static ad_status explain(ad_prover *prover, parts *p) {
-  ad_proof *proof = prover->job->proof;
-  measure(prover, p);
+static ad_status explain(ad_checker *checker, parts *p) {
+  ad_check_result *result = checker->job->result;
+  count_in_norm(checker, p);
   const part *of = &p->list[p->worst];
-  const char *name = proof->params[p->worst].name;
+  const char *name = result->params[p->worst].name;
   if (is_times(of->times, 1) || !isfinite(of->times)) return AD_OK;
-  for (size_t i = 0; i < prover->param_count; i++) proof->params[i].counted = p->list[i].times;
-  snprintf(proof->norm_param, sizeof proof->norm_param, "%s", name);
-  proof->norm_causes.count = 0;
-  int alike = count_alike(p, of);
+  for (size_t i = 0; i < checker->param_count; i++) result->params[i].counted = p->list[i].times;
+  snprintf(result->norm_param, sizeof result->norm_param, "%s", name);
+  result->norm_causes.count = 0;
+  int identical = count_identical(p, of);
   if (of->times == 0 && !has_first_rank(p, of))
-    say_elsewhere(p, name, &proof->norm_causes);
+    report_elsewhere(p, name, &result->norm_causes);
   else if (of->times == 0)
-    say_none(of, name, &proof->norm_causes);
-  else if (alike < 2 && of->times > 1)
-    say_more(p, of, name, &proof->norm_causes);
-  else if (alike < 2)
-    say_less(of, name, &proof->norm_causes);
-  if (of->times != 0 && alike) say_common(p, of, &proof->norm_causes); /* of one parameter alone both are possible */
+    report_none(of, name, &result->norm_causes);
+  else if (identical < 2 && of->times > 1)
+    report_more(p, of, name, &result->norm_causes);
+  else if (identical < 2)
+    report_less(of, name, &result->norm_causes);
+  if (of->times != 0 && identical)
+    report_common(p, of, &result->norm_causes); /* of one parameter alone both are possible */
   return AD_OK;
 }
 
 /* The norm has the squares of one copy of each gradient: where copies differ, nothing follows from them. */
-static int copies_are_equal(const ad_prover *prover) {
-  for (size_t i = 0; i < prover->param_count; i++)
-    if (!prover->replicas[AD_PART_GRADIENT][i].equal) return 0;
+static int replicas_are_equal(const ad_checker *checker) {
+  for (size_t i = 0; i < checker->param_count; i++)
+    if (!checker->replicas[AD_PART_GRADIENT][i].equal) return 0;
   return 1;
 }
 
-ad_status ad_norm_explain(ad_prover *prover) {
-  parts p = {.prover = prover};
-  if (!copies_are_equal(prover)) return AD_OK;
-  AD_TRY(ad_new(prover->param_count, &p.list));
-  ad_status status = explain(prover, &p);
+ad_status ad_norm_explain(ad_checker *checker) {
+  parts p = {.checker = checker};
+  if (!replicas_are_equal(checker)) return AD_OK;
+  AD_TRY(ad_new(checker->param_count, &p.list));
+  ad_status status = explain(checker, &p);
   ad_release(p.list);
   return status;
 }

@@ -11,36 +11,36 @@
 
 /* Names the value that overflowed on a wire, or the first parameter whose gradient is not finite; empty: there is
  * none. */
-static void name_param(const ad_prover *prover, char *out, size_t size) {
-  const ad_wire_overflow *wire = ad_run_wire_overflow(prover->run);
-  snprintf(out, size, "%s", wire->spec ? wire->spec->value : "");
-  for (size_t i = 0; i < prover->param_count && !out[0]; i++) {
-    const ad_array *gradient = &prover->gradients[i];
+static void name_param(const ad_checker *checker, char *out, size_t size) {
+  const ad_transfer_overflow *comm_dtype = ad_run_transfer_overflow(checker->run);
+  snprintf(out, size, "%s", comm_dtype->spec ? comm_dtype->spec->value : "");
+  for (size_t i = 0; i < checker->param_count && !out[0]; i++) {
+    const ad_array *gradient = &checker->gradients[i];
     size_t numel = ad_array_numel(gradient);
     if (ad_first_not_finite(gradient->data, gradient->dtype, numel) == numel) continue;
-    ad_run_param at = ad_run_param_at(prover->run, i);
-    ad_program_param_name(ad_run_program(prover->run), at.module, at.param, out, size);
+    ad_run_param at = ad_run_param_at(checker->run, i);
+    ad_program_param_name(ad_run_program(checker->run), at.module, at.param, out, size);
   }
 }
 
-void ad_overflow_note(ad_prover *prover, const ad_step_report *report) {
-  ad_overflow *overflow = &prover->overflow;
+void ad_overflow_note(ad_checker *checker, const ad_step_report *report) {
+  ad_overflow *overflow = &checker->overflow;
   if (!report->skipped) {
     overflow->taken++;
     overflow->taken_at = report->loss_scale;
   } else if (!overflow->skipped++) {
     overflow->scale = report->loss_scale;
-    name_param(prover, overflow->param, sizeof overflow->param);
+    name_param(checker, overflow->param, sizeof overflow->param);
   }
 }
 
 /* Searches the loss scale at which all steps are taken; *found 0: there is none. A skipped step changes nothing but the
  * scale, so the steps that are then taken are those of a proof that begins at that scale. */
-static ad_status find_scale(ad_prover *prover, int *scale, int *found) {
-  ad_run *run = prover->run;
+static ad_status find_scale(ad_checker *checker, int *scale, int *found) {
+  ad_run *run = checker->run;
   run->options.quiet = 1;
   *found = 1;
-  for (int64_t step = 0; step < prover->job->steps && *found;) {
+  for (int64_t step = 0; step < checker->job->steps && *found;) {
     ad_step_report report;
     AD_TRY(ad_run_step(run, step, &report));
     *scale = report.loss_scale;
@@ -67,10 +67,10 @@ static ad_status fail_all(const ad_overflow *overflow, int scale, int found) {
       what, overflow->scale, where, scale, scale);
 }
 
-ad_status ad_overflow_judge(ad_prover *prover) {
-  const ad_overflow *overflow = &prover->overflow;
+ad_status ad_overflow_judge(ad_checker *checker) {
+  const ad_overflow *overflow = &checker->overflow;
   int scale = 0, found = 0;
   if (overflow->taken || !overflow->skipped) return AD_OK;
-  AD_TRY(find_scale(prover, &scale, &found));
+  AD_TRY(find_scale(checker, &scale, &found));
   return fail_all(overflow, scale, found);
 }

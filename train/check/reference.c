@@ -9,7 +9,7 @@
 
 #include "check/addends.h"
 #include "recipe/alone.h"
-#include "check/plants.h"
+#include "check/lifted_injections.h"
 #include "check/slack.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
@@ -30,18 +30,18 @@ struct ad_reference {
   char *kept;       /* the fed run's arrays, one after another; NULL: ad_reference_keep was not called */
 };
 
-static int has_wires(const ad_program *program) {
-  for (size_t i = 0; i < ad_program_crossing_count(program); i++) {
-    const ad_crossing_spec *crossing = ad_program_crossing(program, i);
-    if (crossing->wire || crossing->gradient_wire) return 1;
+static int has_comm_dtypes(const ad_program *program) {
+  for (size_t i = 0; i < ad_program_transfer_count(program); i++) {
+    const ad_transfer_spec *transfer = ad_program_transfer(program, i);
+    if (transfer->comm_dtype || transfer->gradient_comm_dtype) return 1;
   }
   return 0;
 }
 
 /* The f64 run rounds to the wires' dtypes of the recipe too, so that the two runs differ by computing alone. */
-static ad_status round_wires(ad_reference *reference) {
-  if (!ad_run_rounds_wires(reference->fed) || !has_wires(reference->run->program)) return AD_OK;
-  ad_run_round_wires(reference->run, 1);
+static ad_status round_transfers(ad_reference *reference) {
+  if (!ad_run_rounds_transfers(reference->fed) || !has_comm_dtypes(reference->run->program)) return AD_OK;
+  ad_run_round_transfers(reference->run, 1);
   return ad_addends_create(reference->run, 0, &reference->exact);
 }
 
@@ -53,8 +53,8 @@ static ad_status create_runs(ad_reference *reference, const ad_reference_options
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &wide, &reference->run));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->fed));
   if (of->several_steps) AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->free));
-  if (of->rounds) AD_TRY(ad_draws_create(reference->fed, of->cuts_formulas, &reference->draws));
-  AD_TRY(round_wires(reference));
+  if (of->rounds) AD_TRY(ad_draws_create(reference->fed, of->shards_formulas, &reference->draws));
+  AD_TRY(round_transfers(reference));
   size_t count = ad_run_param_count(reference->run);
   AD_TRY(ad_new(count, &reference->fed_gradients));
   AD_TRY(ad_new(count, &reference->fed_list));
@@ -141,9 +141,9 @@ ad_status ad_reference_start_again(ad_reference *reference) {
 }
 
 /* Gradients are computed from the values that the distributed ranks compute with, not from their master weights. */
-void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole) {
-  memcpy(ad_run_part(reference->fed, index, part)->data, whole->data, ad_array_bytes(whole));
-  if (part == AD_PART_VALUE) widen(ad_run_part(reference->run, index, part), whole);
+void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *full) {
+  memcpy(ad_run_part(reference->fed, index, part)->data, full->data, ad_array_bytes(full));
+  if (part == AD_PART_VALUE) widen(ad_run_part(reference->run, index, part), full);
 }
 
 /* The run's state number `index`, counted over all modules. */
@@ -154,9 +154,9 @@ static ad_array *state_at(const ad_run *run, size_t index) {
   return ad_run_state(run, module, index);
 }
 
-void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_array *whole) {
-  widen(state_at(reference->run, index), whole);
-  widen(state_at(reference->fed, index), whole);
+void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_array *full) {
+  widen(state_at(reference->run, index), full);
+  widen(state_at(reference->fed, index), full);
 }
 
 /* Takes the draws of the fed run: computes its gradients several times, in its own dtypes, from the values that its
@@ -170,31 +170,31 @@ static ad_status compute_own(ad_reference *reference, int64_t step) {
 /* Computes the f64 gradients without the wires' roundings. */
 static ad_status compute_exact(ad_reference *reference, int64_t step) {
   if (!reference->exact.run) return AD_OK;
-  ad_run_round_wires(reference->run, 0);
+  ad_run_round_transfers(reference->run, 0);
   ad_status status = ad_addends_measure(&reference->exact, step, 0, NULL);
-  ad_run_round_wires(reference->run, 1);
+  ad_run_round_transfers(reference->run, 1);
   return status;
 }
 
 ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) {
-  ad_run_scale_wires(reference->run, loss_scale);
-  ad_run_scale_wires(reference->fed, loss_scale);
-  ad_plants planted = ad_plants_lift();
+  ad_run_scale_transfers(reference->run, loss_scale);
+  ad_run_scale_transfers(reference->fed, loss_scale);
+  ad_lifted_injections lifted = ad_injections_lift();
   ad_status status = ad_run_refresh(reference->run, AD_VALUES_WRITTEN);
   if (!status) status = compute_exact(reference, step);
   ad_slack_watch(&reference->slack);
   if (!status) status = ad_run_step(reference->run, step, out);
-  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
+  ad_injection_set(AD_INJECT_STATES, (ad_injection){0});
   if (!status) status = reference->slack.status;
   if (!status) status = compute_own(reference, step);
   ad_step_report ignored;
   if (!status && reference->free) status = ad_run_step(reference->free, step, &ignored);
-  ad_plants_put_back(&planted);
+  ad_injections_restore(&lifted);
   return status;
 }
 
-double ad_reference_state_error(const ad_reference *reference, size_t index, const ad_array *whole) {
-  return ad_slack_error(&reference->slack, state_at(reference->run, index), whole->data);
+double ad_reference_state_error(const ad_reference *reference, size_t index, const ad_array *full) {
+  return ad_slack_error(&reference->slack, state_at(reference->run, index), full->data);
 }
 
 ad_run *ad_reference_run(const ad_reference *reference) { return reference->run; }
@@ -230,7 +230,7 @@ const ad_array *ad_reference_gradient(const ad_reference *reference, size_t inde
 }
 
 const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index) {
-  return reference->exact.run ? &reference->exact.themselves.whole[index] : ad_reference_gradient(reference, index);
+  return reference->exact.run ? &reference->exact.themselves.full[index] : ad_reference_gradient(reference, index);
 }
 
 const ad_draws *ad_reference_draws(const ad_reference *reference) { return &reference->draws; }
@@ -249,18 +249,18 @@ ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *grad
     reference->fed_gradients[i].layout = ad_run_part(reference->fed, i, AD_PART_VALUE)->layout;
   }
   const ad_program *program = ad_run_program(reference->fed);
-  ad_plants planted = ad_plants_lift();
+  ad_lifted_injections lifted = ad_injections_lift();
   ad_status status = AD_OK;
   for (size_t m = 0, first = 0; m < ad_program_module_count(program) && !status; m++) {
     status = feed_module(reference, m, first, report);
     first += ad_program_module(program, m)->param_count;
   }
-  ad_plants_put_back(&planted);
+  ad_injections_restore(&lifted);
   return status;
 }
 
-int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole) {
-  return memcmp(ad_run_part(reference->fed, index, part)->data, whole->data, ad_array_bytes(whole)) == 0;
+int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *full) {
+  return memcmp(ad_run_part(reference->fed, index, part)->data, full->data, ad_array_bytes(full)) == 0;
 }
 
 const ad_array *ad_reference_free_value(const ad_reference *reference, size_t index) {

@@ -6,10 +6,10 @@
 
 typedef struct ad_reference ad_reference;
 typedef struct ad_reference_options {
-  ad_dtype dtype;    /* dtype in which parameters are updated; 0: the recipe's, and then the f64 run too rounds values
+  ad_dtype dtype;      /* dtype in which parameters are updated; 0: the recipe's, and then the f64 run too rounds values
                       * that travel between modules to the wires' dtypes */
-  int rounds;        /* 1: `dtype` is not f64, and gradients are computed in it too */
-  int cuts_formulas; /* 1: the ranks' meshes cut formulas, and not only the batch */
+  int rounds;          /* 1: `dtype` is not f64, and gradients are computed in it too */
+  int shards_formulas; /* 1: the ranks' meshes cut formulas, and not only the batch */
   int several_steps; /* the proof has several steps, so that a run is kept that is never restarted (for the free-running
                       * difference) */
 } ad_reference_options;
@@ -20,9 +20,9 @@ void ad_reference_destroy(ad_reference *reference);
 
 /* Takes over a parameter's array of the distributed run, whole, from before its step; the next step starts from it.
  * Parameters are numbered as in ad_run_param_at; parts are those before AD_PART_KEPT. */
-void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole);
+void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *full);
 /* Takes over state number `index` of the distributed run, counted over all modules in the order of the program. */
-void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_array *whole);
+void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_array *full);
 /* ad_reference_keep keeps what the fed run has now; ad_reference_start_again brings it back, with no step taken. For
  * proofs that are repeated from the first step. */
 ad_status ad_reference_keep(ad_reference *reference) AD_CHECKED;
@@ -31,7 +31,7 @@ ad_status ad_reference_start_again(ad_reference *reference) AD_CHECKED;
  * exponent that the distributed gradients carry, also where they cross wires. */
 ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) AD_CHECKED;
 /* After the step: the relative error of a state (as ad_compare) beyond what the state may be off by (check/slack.h). */
-double ad_reference_state_error(const ad_reference *reference, size_t index, const ad_array *whole);
+double ad_reference_state_error(const ad_reference *reference, size_t index, const ad_array *full);
 ad_run *ad_reference_run(const ad_reference *reference); /* the f64 run */
 /* Makes the f64 run and the fed run take `decisions` as their programs' next choices; does nothing if the program
  * makes none. */
@@ -48,7 +48,7 @@ ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *grad
                             const ad_step_report *report) AD_CHECKED;
 /* Whether this array of the distributed run has the fed run's bits: before the first step, that all meshes draw the
  * same initial values; after a step, that both made the same update. */
-int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole);
+int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *full);
 const ad_array *ad_reference_free_value(const ad_reference *reference,
                                         size_t index); /* the free run's master weights; NULL without several_steps */
 

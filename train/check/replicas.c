@@ -50,7 +50,7 @@ static int64_t odd_member(const ad_hashes *hashes, const ad_group *group) {
 
 static ad_replicas compare_one(const ad_hashes *hashes, const ad_layout *layout) {
   ad_replicas result = {.equal = 1, .odd_rank = -1};
-  ad_axes same = AD_AXES_ALL & ~ad_layout_cut_axes(layout);
+  ad_axes same = AD_AXES_ALL & ~ad_layout_sharded_axes(layout);
   int64_t first = ad_mesh_first_rank(layout->mesh), size = ad_mesh_size(layout->mesh);
   for (int64_t rank = first; rank < first + size; rank++) {
     ad_group group = ad_mesh_group(layout->mesh, same, rank);

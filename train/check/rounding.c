@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "base/roundoff.h"
-#include "check/proof.h"
+#include "check/result.h"
 
 /* Largest error of rounding a value below the dtype's normal range: half of its smallest number; for f64, where half of
  * that is no number, the smallest number. */
@@ -19,7 +19,7 @@ static int fits(ad_dtype narrow, ad_dtype wide) {
 
 /* What an addend passes on its way into the gradient. */
 typedef struct ad_passage {
-  ad_contract contract;
+  ad_precision_policy policy;
   ad_dtype produced; /* the dtype in which the backward pass makes it */
   double members[AD_AXIS_COUNT];
   int steps;
@@ -36,8 +36,8 @@ static void find_steps(const ad_param_spec *spec, ad_passage *out) {
 
 static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec) {
   ad_dtype produced = ad_dtype_wide(recipe->precision.compute);
-  ad_passage passage = {.contract = spec->contract, .produced = produced};
-  if (passage.contract.raw) passage.contract.grad = produced;
+  ad_passage passage = {.policy = spec->policy, .produced = produced};
+  if (passage.policy.raw) passage.policy.grad = produced;
   passage.microbatches = (double)recipe->train.microbatches;
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++)
     passage.sums_first |=
@@ -49,7 +49,7 @@ static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec)
 /* How often a value is rounded when it is written to the wire: once for each reduction, except the first if that one
  * writes single addends to a dtype that holds them exactly. */
 static double rounded_writes(const ad_passage *p) {
-  int first_is_exact = p->steps && !p->sums_first && fits(p->contract.grad, p->contract.reduce);
+  int first_is_exact = p->steps && !p->sums_first && fits(p->policy.grad, p->policy.reduce);
   return (double)(p->steps - first_is_exact);
 }
 
@@ -63,12 +63,12 @@ static double additions(const ad_passage *p) {
 
 /* Bound of the relative error: the product of all roundings that an addend passes. */
 static double relative_of(const ad_passage *p, ad_dtype result) {
-  const ad_contract *c = &p->contract;
+  const ad_precision_policy *c = &p->policy;
   double grad = fits(p->produced, c->grad) ? 0 : log1p(ad_unit_roundoff(c->grad));
-  double wire = rounded_writes(p) * log1p(ad_unit_roundoff(c->reduce));
+  double comm_dtype = rounded_writes(p) * log1p(ad_unit_roundoff(c->reduce));
   double sums = additions(p) * log1p(ad_unit_roundoff(c->accumulate));
   double out = fits(c->accumulate, result) ? 0 : (double)(p->steps + 1) * log1p(ad_unit_roundoff(result));
-  return expm1(grad + wire + sums + out);
+  return expm1(grad + comm_dtype + sums + out);
 }
 
 /* Bound of the absolute error of values below a dtype's normal range. A value on the wire is scaled by 2^-k, where 2^k
@@ -76,10 +76,10 @@ static double relative_of(const ad_passage *p, ad_dtype result) {
 static double absolute_of(const ad_passage *p) {
   double behind = p->microbatches, ahead = 1, sum = 0;
   for (int i = 0; i < p->steps; i++) ahead *= p->members[i];
-  sum += p->microbatches * ahead * half_of_smallest(p->contract.grad);
+  sum += p->microbatches * ahead * half_of_smallest(p->policy.grad);
   for (int i = 0; i < p->steps; i++) {
     behind *= p->members[i];
-    sum += p->microbatches * ahead * half_of_smallest(p->contract.reduce) * exp2(ceil(log2(behind)));
+    sum += p->microbatches * ahead * half_of_smallest(p->policy.reduce) * exp2(ceil(log2(behind)));
     ahead /= p->members[i];
   }
   return sum;
@@ -120,17 +120,19 @@ static double norm_of_allowed(const ad_judged *g) {
   return sqrt(squares);
 }
 
-static int holds(const ad_judged *g, double share, double computing) { return excess(g, share) <= share * computing; }
+static int is_within(const ad_judged *g, double share, double computing) {
+  return excess(g, share) <= share * computing;
+}
 
 /* The smallest share of both allowances under which the gradient holds, by bisection; NaN: it holds under none. */
 static double share_of(const ad_judged *g, double computing) {
   enum { DOUBLINGS = 64, HALVINGS = 24 };
   double least = 0, share = 1;
-  for (int i = 0; i < DOUBLINGS && !holds(g, share, computing); i++) least = share, share *= 2;
-  if (!holds(g, share, computing)) return NAN;
+  for (int i = 0; i < DOUBLINGS && !is_within(g, share, computing); i++) least = share, share *= 2;
+  if (!is_within(g, share, computing)) return NAN;
   for (int i = 0; i < HALVINGS; i++) {
     double middle = (least + share) / 2;
-    if (holds(g, middle, computing))
+    if (is_within(g, middle, computing))
       share = middle;
     else
       least = middle;

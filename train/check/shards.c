@@ -11,30 +11,30 @@ typedef struct search {
   const ad_shape *shape;
   const double *dist, *ref;
   double tolerance;
-  ad_part whole;
+  ad_part full;
   double *sum, *shard; /* room for the whole array in each */
 } search;
 
-static ad_part whole_of(const ad_shape *shape) {
-  ad_part whole = {.ndim = shape->ndim};
+static ad_part full_of(const ad_shape *shape) {
+  ad_part full = {.ndim = shape->ndim};
   for (int dim = 0; dim < shape->ndim; dim++) {
-    whole.count[dim] = 1;
-    whole.span[dim][0] = (ad_span){0, shape->dim[dim]};
+    full.count[dim] = 1;
+    full.span[dim][0] = (ad_span){0, shape->dim[dim]};
   }
-  return whole;
+  return full;
 }
 
 /* Copies the shard that a rank stores of these values to s->shard; returns its number of elements. */
 static size_t take_shard(const search *s, int64_t rank, const double *values) {
   ad_part part;
   ad_part_of(s->layout, s->shape, rank, &part);
-  ad_part_copy(s->shard, &part, values, &s->whole, &part, sizeof *values);
+  ad_part_copy(s->shard, &part, values, &s->full, &part, sizeof *values);
   return ad_part_numel(&part);
 }
 
 /* Whether the shards of this group's members hold the sum of the reference's. */
 static int is_sum_in(const search *s, const ad_group *group) {
-  for (size_t k = 0; k < ad_part_numel(&s->whole); k++) s->sum[k] = 0;
+  for (size_t k = 0; k < ad_part_numel(&s->full); k++) s->sum[k] = 0;
   for (int64_t m = 0; m < ad_group_size(group); m++) {
     size_t numel = take_shard(s, ad_group_rank(group, m), s->ref);
     for (size_t k = 0; k < numel; k++) s->sum[k] += s->shard[k];
@@ -59,9 +59,9 @@ static int is_sum_along(const search *s, ad_axis axis) {
 
 ad_axes ad_shards_summed(const ad_layout *layout, const ad_shape *shape, const double *dist, const double *ref,
                          double largest) {
-  search s = {layout, shape, dist, ref, 1e-9 * largest, whole_of(shape), NULL, NULL};
-  ad_axes found = 0, shards = ad_layout_cut_axes(layout) & ad_mesh_large(layout->mesh);
-  size_t numel = ad_part_numel(&s.whole);
+  search s = {layout, shape, dist, ref, 1e-9 * largest, full_of(shape), NULL, NULL};
+  ad_axes found = 0, shards = ad_layout_sharded_axes(layout) & ad_mesh_large(layout->mesh);
+  size_t numel = ad_part_numel(&s.full);
   if (!shards || ad_new(2 * numel, &s.sum)) return 0;
   s.shard = s.sum + numel;
   for (int axis = 0; axis < AD_AXIS_COUNT && !found; axis++)

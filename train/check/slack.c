@@ -3,10 +3,10 @@
 
 #include <math.h>
 #include "base/memory.h"
-#include "check/proof.h"
+#include "check/result.h"
 #include "program/states.h"
 
-static ad_slack_of *find(const ad_slack *slack, const double *value) {
+static ad_slack_of *find_slack(const ad_slack *slack, const double *value) {
   for (size_t i = 0; i < slack->count; i++)
     if (slack->list[i].value == value) return &slack->list[i];
   return NULL;
@@ -28,14 +28,14 @@ static double largest_of(const ad_state_change *change) {
 static ad_status take_state(ad_slack *slack, const ad_states_passing *changed, size_t i, double error) {
   const ad_state_change *change = &changed->changes[i];
   const double *value = ad_phase_state(changed->at, change->state)->data;
-  if (!find(slack, value)) AD_TRY(add_state(slack, value, ad_array_numel(change->gradient)));
-  changed->rule->off(changed->rule->own, changed->at, change, i, error, find(slack, value)->at);
+  if (!find_slack(slack, value)) AD_TRY(add_state(slack, value, ad_array_numel(change->gradient)));
+  changed->rule->off(changed->rule->own, changed->at, change, i, error, find_slack(slack, value)->at);
   return AD_OK;
 }
 
 /* Takes the error that gradients of states may have, as for parameters: AD_WIDE_BOUND of the state's largest element,
  * but at least of a millionth of the largest of all. */
-static void take(void *context, void *passing) {
+static void note_changes(void *context, void *passing) {
   ad_slack *slack = context;
   const ad_states_passing *changed = passing;
   double largest = 0;
@@ -49,7 +49,7 @@ static void take(void *context, void *passing) {
 void ad_slack_watch(ad_slack *slack) {
   for (size_t i = 0; i < slack->count; i++)
     for (size_t k = 0; k < slack->list[i].numel; k++) slack->list[i].at[k] = 0;
-  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){take, slack});
+  ad_injection_set(AD_INJECT_STATES, (ad_injection){note_changes, slack});
 }
 
 void ad_slack_release(ad_slack *slack) {
@@ -72,7 +72,7 @@ static double error_beyond(const ad_slack_of *of, const double *ref, const doubl
 }
 
 double ad_slack_error(const ad_slack *slack, const ad_array *ref, const void *dist) {
-  const ad_slack_of *of = find(slack, ref->data);
+  const ad_slack_of *of = find_slack(slack, ref->data);
   double ratio, error;
   if (of) return error_beyond(of, ref->data, dist);
   ad_compare(dist, ref->data, ref->dtype, ad_array_numel(ref), 0, &ratio, &error);

@@ -7,7 +7,7 @@
 #define CHECK_SLACK_H
 #include <stddef.h>
 #include "addend/array.h"
-#include "base/seams.h"
+#include "base/injection.h"
 
 typedef struct ad_slack_of {
   const double *value; /* the state */

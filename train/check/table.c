@@ -47,7 +47,7 @@ static void print_margin(FILE *file, const json_t *document) {
 
 static int param_holds(const json_t *param) {
   return is_true(param, "replicas_equal") && ad_number_of(param, "max_rel_err") <= ad_number_of(param, "bound") &&
-         !ad_cause_is_told(param);
+         !ad_cause_is_reported(param);
 }
 
 /* Whether no token counted, or no gradient reached a parameter: then every gradient is zero, and numbers that agree
@@ -85,7 +85,7 @@ static void print_param(FILE *file, const json_t *param, fit word, const ad_pain
           is_true(param, "replicas_equal") ? "equal" : "DIFFER");
   if (is_rounded(param)) fprintf(file, " %-11.2g", ad_number_of(param, "one_process_err"));
   char causes[AD_TABLE_CAUSES];
-  if (ad_cause_is_told(param))
+  if (ad_cause_is_reported(param))
     fprintf(file, " %s%s%s", paint->bad, ad_cause_print(param, causes, sizeof causes), paint->off);
   else if (!is_reached(param))
     fprintf(file, " no gradient reached it");
@@ -224,7 +224,7 @@ static void print_number(FILE *file, const json_t *document, const char *name, c
   char causes[AD_TABLE_CAUSES];
   fprintf(file, "  %sBAD%s  the %s is off by %.2g, bound %.2g", paint->bad, paint->off, name,
           ad_number_of(number, "rel_err"), ad_number_of(number, "bound"));
-  if (ad_cause_is_told(number)) fprintf(file, ": %s", ad_cause_print(number, causes, sizeof causes));
+  if (ad_cause_is_reported(number)) fprintf(file, ": %s", ad_cause_print(number, causes, sizeof causes));
   ad_table_no_axis(file, number);
   fprintf(file, "\n");
 }
@@ -315,8 +315,8 @@ static int slope_fails(const json_t *document) {
 static ad_verdict_word verdict_of(const json_t *document) {
   if (is_true(document, "holds")) return AD_MATCHES;
   if (*ad_text_of(document, "reason")) /* nothing was measured, or what was measured kills no mutant */
-    return is_true(json_object_get(document, "summary"), "pass") ? AD_CANNOT_TELL : AD_NOT_CHECKED;
-  return numbers_hold(document) && !slope_fails(document) ? AD_CANNOT_TELL : AD_DOES_NOT_MATCH;
+    return is_true(json_object_get(document, "summary"), "pass") ? AD_CANNOT_REPORT : AD_NOT_CHECKED;
+  return numbers_hold(document) && !slope_fails(document) ? AD_CANNOT_REPORT : AD_DOES_NOT_MATCH;
 }
 
 /* "20 parameters match": what holds although the verdict is not that it matches. */
@@ -393,7 +393,7 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
   const json_t *summary = json_object_get(document, "summary");
   long long params = ad_integer_of(summary, json_object_get(summary, "reached") ? "reached" : "params");
   ad_verdict_word verdict = verdict_of(document);
-  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_TELL ? paint->open : paint->bad;
+  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_REPORT ? paint->open : paint->bad;
   fprintf(file, "%s%s%s", colour, ad_verdict_words(verdict), paint->off);
   if (verdict == AD_MATCHES)
     print_match(file, document, params);

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "check/no_axis.h"
-#include "check/planting.h"
+#include "check/mutation.h"
 #include "check/table.h"
 #include "say/cause.h"
 
@@ -25,40 +25,40 @@ const char *ad_table_first_survivor(const json_t *mutants) {
 }
 
 static void print_mutant(FILE *file, const json_t *mutant, const ad_paint *paint) {
-  const char *caught = ad_text_of(mutant, "caught_by"), *message = ad_text_of(mutant, "message");
-  int survived = strcmp(caught, "none") == 0;
-  fprintf(file, "  %s%-9s%s %-42s", survived ? paint->bad : paint->good, survived ? "SURVIVED" : caught, paint->off,
+  const char *killed_by = ad_text_of(mutant, "caught_by"), *message = ad_text_of(mutant, "message");
+  int survived = strcmp(killed_by, "none") == 0;
+  fprintf(file, "  %s%-9s%s %-42s", survived ? paint->bad : paint->good, survived ? "SURVIVED" : killed_by, paint->off,
           ad_text_of(mutant, "name"));
   char causes[AD_TABLE_CAUSES];
-  int is_told = ad_cause_is_told(mutant);
+  int is_reported = ad_cause_is_reported(mutant);
   if (json_is_number(json_object_get(mutant, "ratio"))) fprintf(file, " ratio %-10.6g", ad_number_of(mutant, "ratio"));
-  if (is_told) fprintf(file, " %s: %s", ad_text_of(mutant, "param"), ad_cause_print(mutant, causes, sizeof causes));
+  if (is_reported) fprintf(file, " %s: %s", ad_text_of(mutant, "param"), ad_cause_print(mutant, causes, sizeof causes));
   if (*message) fprintf(file, " %.*s", (int)strcspn(message, "\n"), message);
-  if (strcmp(caught, "number") == 0 && !is_told)
+  if (strcmp(killed_by, "number") == 0 && !is_reported)
     fprintf(file, " the loss, the norm or an update is off, or ranks differ in the loss or the norm");
   ad_table_no_axis(file, mutant);
   fprintf(file, "\n");
 }
 
-/* How many mutants of one operator were killed in one way; `caught` NULL: in any way. */
-static long long count_of(const json_t *mutants, const char *operator_, const char *caught) {
+/* How many mutants of one operator were killed in one way; `killed_by` NULL: in any way. */
+static long long count_of(const json_t *mutants, const char *operator_, const char *killed_by) {
   const json_t *mutant;
   long long count = 0;
   size_t i;
   json_array_foreach(mutants, i, mutant) {
     const json_t *derived = json_object_get(mutant, "derived");
     int is_of = json_is_object(derived) && !strcmp(ad_text_of(derived, "operator"), operator_);
-    count += is_of && (!caught || !strcmp(ad_text_of(mutant, "caught_by"), caught));
+    count += is_of && (!killed_by || !strcmp(ad_text_of(mutant, "caught_by"), killed_by));
   }
   return count;
 }
 
 static void print_operator(FILE *file, const json_t *mutants, const char *operator_) {
-  static const char *const caught[] = {"type", "number", "protocol", "no_effect", "none"};
+  static const char *const killed_by[] = {"type", "number", "protocol", "no_effect", "none"};
   if (!count_of(mutants, operator_, NULL)) return;
   fprintf(file, "  %-24s", operator_);
-  for (size_t i = 0; i < sizeof caught / sizeof *caught; i++)
-    fprintf(file, "%12lld", count_of(mutants, operator_, caught[i]));
+  for (size_t i = 0; i < sizeof killed_by / sizeof *killed_by; i++)
+    fprintf(file, "%12lld", count_of(mutants, operator_, killed_by[i]));
   fprintf(file, "\n");
 }
 
@@ -90,7 +90,7 @@ static void print_reasons(FILE *file, const json_t *mutants, const ad_paint *pai
 /* Prints how many of the derived mutants, or of the known bugs, came to which end. */
 static void print_ends(FILE *file, const json_t *mutants, int derived) {
   static const struct {
-    const char *caught, *words;
+    const char *killed_by, *words;
     int always;
   } ends[] = {{"type", "killed by type", 0}, {"number", "killed by number", 0},  {"protocol", "killed by protocol", 0},
               {"plan", "killed by plan", 0}, {"no_effect", "without effect", 0}, {"none", "survived", 1}};
@@ -100,7 +100,7 @@ static void print_ends(FILE *file, const json_t *mutants, int derived) {
     long long count = 0;
     size_t i;
     json_array_foreach(mutants, i, mutant) count +=
-        is_derived(mutant) == derived && !strcmp(ad_text_of(mutant, "caught_by"), ends[k].caught);
+        is_derived(mutant) == derived && !strcmp(ad_text_of(mutant, "caught_by"), ends[k].killed_by);
     if (!count && !ends[k].always) continue;
     fprintf(file, "%s%lld %s", begun ? ", " : "", count, ends[k].words);
     begun = 1;

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "check/plants.h"
-#include "check/prover.h"
-#include "check/sabotage.h"
+#include "check/lifted_injections.h"
+#include "check/checker.h"
+#include "check/mutants.h"
 #include "kernels/kernels.h"
 #include "comm/agree.h"
 #include "module/module.h"
@@ -25,13 +25,13 @@ typedef struct snapshot {
 
 typedef struct trials {
   const ad_trial_job *job;
-  ad_prover prover;
+  ad_checker checker;
   size_t state_bytes, all_bytes; /* sizes of a snapshot, without and with gradients */
   snapshot start;                /* the state before the first step, without gradients */
   snapshot after[STEPS];         /* the state after each step of the clean run */
   ad_step_report reports[STEPS]; /* reports of the clean run's steps */
   ad_loss_scale loss_scale;      /* the loss scale before the first step */
-  ad_mistake_scene scene;
+  ad_known_bug_scene scene;
   double *moved; /* [parameters]: norm of what a mistake that only rounds changed in the gradient */
 } trials;
 
@@ -76,71 +76,71 @@ typedef struct comparison {
   int differs;
 } comparison;
 
-static void compare(void *context, const ad_array *array) {
+static void compare_array(void *context, const ad_array *array) {
   comparison *with = context;
   if (array->data && memcmp(array->data, with->at, ad_array_bytes(array))) with->differs = 1;
   with->at += ad_array_bytes(array);
 }
 
-static void keep(const trials *t, int gradients, snapshot *to) {
+static void take_snapshot(const trials *t, int gradients, snapshot *to) {
   char *at = to->bytes;
-  visit_arrays(t->prover.run, gradients, copy_out, &at);
+  visit_arrays(t->checker.run, gradients, copy_out, &at);
 }
 
 /* ---- restoring the run's state, and planting a mistake ---- */
 
 /* Restores what the ranks, their optimizers and the reference had before the first step. */
 static ad_status start_again(trials *t) {
-  const ad_run *run = t->prover.run;
+  const ad_run *run = t->checker.run;
   const char *at = t->start.bytes;
   visit_arrays(run, 0, copy_back, &at);
   for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
     if (ad_run_module(run, m) && ad_module_optimizer(ad_run_module(run, m)))
       AD_TRY(ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, m)), 0));
   }
-  t->prover.run->loss_scale = t->loss_scale;
-  if (t->prover.reference) AD_TRY(ad_reference_start_again(t->prover.reference));
-  return ad_run_refresh(t->prover.run, AD_MASTERS_WRITTEN);
+  t->checker.run->loss_scale = t->loss_scale;
+  if (t->checker.reference) AD_TRY(ad_reference_start_again(t->checker.reference));
+  return ad_run_refresh(t->checker.run, AD_MASTERS_WRITTEN);
 }
 
-static void plant(trials *t, ad_sabotage *sabotage) {
-  if (sabotage->known)
-    ad_mistake_plant(sabotage->known, &t->scene);
+static void mutate(trials *t, ad_mutant *mutant) {
+  if (mutant->known)
+    ad_known_bug_inject(mutant->known, &t->scene);
   else
-    ad_planting_begin(&sabotage->planting);
+    ad_mutation_begin(&mutant->mutation);
 }
 
-static int has_fired(const trials *t, const ad_sabotage *sabotage) {
-  return sabotage->known ? t->scene.fired : sabotage->planting.fired;
+static int has_fired(const trials *t, const ad_mutant *mutant) {
+  return mutant->known ? t->scene.fired : mutant->mutation.fired;
 }
 
 /* ---- the clean run, to which each trial is compared ---- */
 
 static ad_status take_memory(trials *t) {
-  visit_arrays(t->prover.run, 0, add_bytes, &t->state_bytes);
-  visit_arrays(t->prover.run, 1, add_bytes, &t->all_bytes);
+  visit_arrays(t->checker.run, 0, add_bytes, &t->state_bytes);
+  visit_arrays(t->checker.run, 1, add_bytes, &t->all_bytes);
   AD_TRY(ad_new(t->state_bytes, &t->start.bytes));
   for (int step = 0; step < STEPS; step++) AD_TRY(ad_new(t->all_bytes, &t->after[step].bytes));
-  return ad_new(t->prover.param_count, &t->moved);
+  return ad_new(t->checker.param_count, &t->moved);
 }
 
 static ad_status take_clean_steps(trials *t, ad_needs *seen) {
-  ad_prover_begin(&t->prover);
+  ad_checker_begin(&t->checker);
   ad_known_watch(seen);
   for (int step = 0; step < STEPS; step++) {
-    AD_TRY(ad_prover_step(&t->prover, step, &t->reports[step]));
-    keep(t, 1, &t->after[step]);
+    AD_TRY(ad_checker_step(&t->checker, step, &t->reports[step]));
+    take_snapshot(t, 1, &t->after[step]);
   }
-  ad_seams_clear();
+  ad_injections_clear();
   return AD_OK;
 }
 
 /* Takes the clean steps; if one is skipped (a mistake would not show in it), again at the lower loss scale to which
  * training would fall. */
 static ad_status take_steps_that_count(trials *t, ad_needs *seen) {
-  ad_loss_scale *scale = &t->prover.run->loss_scale;
+  ad_loss_scale *scale = &t->checker.run->loss_scale;
   AD_TRY(take_clean_steps(t, seen));
-  while (t->prover.overflow.skipped && scale->exponent < t->loss_scale.exponent) {
+  while (t->checker.overflow.skipped && scale->exponent < t->loss_scale.exponent) {
     t->loss_scale.exponent = scale->exponent;
     AD_TRY(start_again(t));
     AD_TRY(take_clean_steps(t, seen));
@@ -149,20 +149,20 @@ static ad_status take_steps_that_count(trials *t, ad_needs *seen) {
 }
 
 static ad_status run_clean(trials *t) {
-  ad_run *run = t->prover.run;
-  ad_sabotages *shared = t->job->sabotages;
+  ad_run *run = t->checker.run;
+  ad_mutants *shared = t->job->mutants;
   AD_TRY(take_memory(t));
-  keep(t, 0, &t->start);
-  if (t->prover.reference) AD_TRY(ad_reference_keep(t->prover.reference));
+  take_snapshot(t, 0, &t->start);
+  if (t->checker.reference) AD_TRY(ad_reference_keep(t->checker.reference));
   t->loss_scale = run->loss_scale;
   ad_needs seen = 0;
   AD_TRY(take_steps_that_count(t, &seen));
-  atomic_fetch_or(&shared->facts, ad_known_facts(run, t->prover.cuts_formulas) | seen);
-  t->scene = (ad_mistake_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
-  if (!t->prover.reference) return AD_OK;
-  t->prover.knows_cancelling = 1;
-  t->job->proof.proof->complete = 1;
-  shared->clean = ad_proof_passes(t->job->proof.proof, 0);
+  atomic_fetch_or(&shared->facts, ad_known_facts(run, t->checker.shards_formulas) | seen);
+  t->scene = (ad_known_bug_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
+  if (!t->checker.reference) return AD_OK;
+  t->checker.knows_cancelling = 1;
+  t->job->result.result->complete = 1;
+  shared->clean = ad_check_result_passes(t->job->result.result, 0);
   return AD_OK;
 }
 
@@ -180,7 +180,7 @@ static int same_bits(double a, double b) {
 /* Whether this rank's arrays, losses or norms after the step differ from the clean run's in any bit. */
 static int differs_here(const trials *t, int step, const ad_step_report *report) {
   comparison with = {t->after[step].bytes, 0};
-  visit_arrays(t->prover.run, 1, compare, &with);
+  visit_arrays(t->checker.run, 1, compare_array, &with);
   const ad_step_report *clean = &t->reports[step];
   int differs = with.differs || !same_bits(report->loss, clean->loss) || !same_bits(report->norm, clean->norm);
   for (int i = 0; i < AD_LOSSES_MAX; i++) differs |= !same_bits(report->losses[i], clean->losses[i]);
@@ -190,12 +190,16 @@ static int differs_here(const trials *t, int step, const ad_step_report *report)
 
 /* The maximum over all ranks. */
 static ad_status over_all(trials *t, int32_t words[WORDS]) {
-  ad_collective call = {
-      .size = sizeof call, .op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = words, .out = words, .count = WORDS};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
+                        .group = t->checker.everyone,
+                        .in = words,
+                        .out = words,
+                        .count = WORDS};
   call.dtype = AD_I32;
   call.reduction = AD_MAX;
   call.site = AD_HERE;
-  return ad_comm_run(t->prover.comm, &call);
+  return ad_comm_run(t->checker.comm, &call);
 }
 
 /* The sum of (now - clean)^2 over this rank's elements. */
@@ -215,23 +219,24 @@ static double squares_between(const ad_array *now, const char *clean) {
  * element of a gradient is on equally many ranks. */
 static ad_status measure_moved(trials *t, int step) {
   const char *clean = t->after[step].bytes + t->state_bytes;
-  size_t count = t->prover.param_count;
+  size_t count = t->checker.param_count;
   double(*sums)[2]; /* squares, elements */
   AD_TRY(ad_new(count, &sums));
   for (size_t i = 0; i < count; i++) {
-    const ad_array *gradient = ad_run_part(t->prover.run, i, AD_PART_GRADIENT);
+    const ad_array *gradient = ad_run_part(t->checker.run, i, AD_PART_GRADIENT);
     if (!gradient) continue;
     sums[i][0] = squares_between(gradient, clean);
     sums[i][1] = gradient->data ? (double)ad_array_numel(gradient) : 0;
     clean += ad_array_bytes(gradient);
   }
-  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = sums, .out = sums};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = t->checker.everyone, .in = sums, .out = sums};
   call.count = 2 * count;
   call.dtype = AD_F64;
   call.site = AD_HERE;
-  ad_status status = ad_comm_run(t->prover.comm, &call);
+  ad_status status = ad_comm_run(t->checker.comm, &call);
   for (size_t i = 0; i < count; i++) {
-    double copies = sums[i][1] / (double)ad_array_numel(&t->prover.gradients[i]);
+    double copies = sums[i][1] / (double)ad_array_numel(&t->checker.gradients[i]);
     t->moved[i] = ldexp(sqrt(sums[i][0] / copies), -t->reports[step].loss_scale);
   }
   ad_release(sums);
@@ -239,158 +244,158 @@ static ad_status measure_moved(trials *t, int step) {
 }
 
 /* Takes the two steps with the mistake and compares; `found` is the same on all ranks. */
-static ad_status look(trials *t, ad_sabotage *sabotage, int32_t found[WORDS]) {
+static ad_status try_mutant(trials *t, ad_mutant *mutant, int32_t found[WORDS]) {
   AD_TRY(start_again(t));
-  plant(t, sabotage);
+  mutate(t, mutant);
   found[DIFFERS] = found[FIRED] = 0;
   for (int step = 0; step < STEPS && !found[DIFFERS]; step++) {
     ad_step_report report;
-    sabotage->planting.executions = 0;
-    AD_TRY(ad_run_step(t->prover.run, step, &report));
-    ad_plants plants = ad_plants_lift();
+    mutant->mutation.executions = 0;
+    AD_TRY(ad_run_step(t->checker.run, step, &report));
+    ad_lifted_injections lifted = ad_injections_lift();
     found[DIFFERS] = differs_here(t, step, &report);
-    found[FIRED] = has_fired(t, sabotage);
+    found[FIRED] = has_fired(t, mutant);
     AD_TRY(over_all(t, found));
-    if (found[DIFFERS] && sabotage->known && sabotage->known->rounds) AD_TRY(measure_moved(t, step));
-    ad_plants_put_back(&plants);
+    if (found[DIFFERS] && mutant->known && mutant->known->rounds) AD_TRY(measure_moved(t, step));
+    ad_injections_restore(&lifted);
   }
-  ad_seams_clear();
+  ad_injections_clear();
   return AD_OK;
 }
 
 /* Tells the first rank's verdict to all ranks. */
 static ad_status share_verdict(trials *t, int64_t *passes) {
-  return ad_share_first(t->prover.comm, &t->prover.everyone, passes, 1, AD_HERE);
+  return ad_share_first(t->checker.comm, &t->checker.everyone, passes, 1, AD_HERE);
 }
 
 /* A mistake in the sum of one parameter's addends, of which nothing but rounding is left, changes nothing but rounding. */
-static void say_cancelled(const trials *t, ad_sabotage *sabotage) {
-  const ad_place *place = &sabotage->planting.place;
-  for (size_t i = 0; i < t->prover.param_count && !sabotage->known && place->is_segment; i++) {
-    if (!t->prover.cancels[i] || strcmp(place->what, t->job->proof.proof->params[i].name) != 0) continue;
-    sabotage->caught = AD_CAUGHT_NO_EFFECT;
-    snprintf(sabotage->message, sizeof sabotage->message,
+static void report_cancelled(const trials *t, ad_mutant *mutant) {
+  const ad_place *place = &mutant->mutation.place;
+  for (size_t i = 0; i < t->checker.param_count && !mutant->known && place->is_segment; i++) {
+    if (!t->checker.cancels[i] || strcmp(place->what, t->job->result.result->params[i].name) != 0) continue;
+    mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
+    snprintf(mutant->message, sizeof mutant->message,
              "the gradient is zero but for rounding, with the mistake and without");
   }
 }
 
-static int is_judged_by_roundings(const trials *t, const ad_sabotage *sabotage) {
-  return sabotage->known && sabotage->known->rounds &&
-         ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program));
+static int is_judged_by_roundings(const trials *t, const ad_mutant *mutant) {
+  return mutant->known && mutant->known->rounds &&
+         ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program));
 }
 
 /* Proves again, with the mistake planted, up to the first step that does not hold. */
-static ad_status judge(trials *t, ad_sabotage *sabotage) {
-  ad_proof *proof = t->job->proof.proof;
+static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
+  ad_check_result *result = t->job->result.result;
   int64_t passes = 1;
   AD_TRY(start_again(t));
-  ad_prover_begin(&t->prover);
-  t->prover.accounts = 1;
-  plant(t, sabotage);
+  ad_checker_begin(&t->checker);
+  t->checker.accounts = 1;
+  mutate(t, mutant);
   for (int step = 0; step < STEPS && passes; step++) {
     ad_step_report report;
-    sabotage->planting.executions = 0;
-    AD_TRY(ad_prover_step(&t->prover, step, &report));
-    ad_plants plants = ad_plants_lift();
-    if (t->prover.reference) proof->complete = 1;
-    passes = ad_proof_passes(proof, 0);
+    mutant->mutation.executions = 0;
+    AD_TRY(ad_checker_step(&t->checker, step, &report));
+    ad_lifted_injections lifted = ad_injections_lift();
+    if (t->checker.reference) result->complete = 1;
+    passes = ad_check_result_passes(result, 0);
     AD_TRY(share_verdict(t, &passes));
-    ad_plants_put_back(&plants);
+    ad_injections_restore(&lifted);
   }
-  ad_seams_clear();
-  if (sabotage->known && t->scene.ratio != 0) sabotage->expected_ratio = t->scene.ratio;
-  if (!passes && t->prover.reference) ad_caught_by_number(proof, sabotage);
-  if (passes && t->prover.reference) {
-    say_cancelled(t, sabotage);
-    if (is_judged_by_roundings(t, sabotage))
-      ad_caught_by_rounding(proof, &t->prover.computing, t->moved, t->prover.cuts_formulas, sabotage);
+  ad_injections_clear();
+  if (mutant->known && t->scene.ratio != 0) mutant->expected_ratio = t->scene.ratio;
+  if (!passes && t->checker.reference) ad_mutant_killed_by_number(result, mutant);
+  if (passes && t->checker.reference) {
+    report_cancelled(t, mutant);
+    if (is_judged_by_roundings(t, mutant))
+      ad_mutant_moved_by_rounding(result, &t->checker.computing, t->moved, t->checker.shards_formulas, mutant);
   }
   return AD_OK;
 }
 
 /* The facts of a run (AD_NEED_...) say of addend's own programs which known mistakes a step reaches. A custom program may
  * lack what they change for any reason: it has no norm, or no stream. */
-static void say_not_fired(const trials *t, ad_sabotage *sabotage) {
-  if (sabotage->known && ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program))) {
-    sabotage->caught = AD_CAUGHT_UNPLANTED;
-    snprintf(sabotage->message, sizeof sabotage->message, "no step of this program reaches what it changes");
+static void report_not_fired(const trials *t, ad_mutant *mutant) {
+  if (mutant->known && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program))) {
+    mutant->killed_by = AD_KILLED_BY_NOT_APPLICABLE;
+    snprintf(mutant->message, sizeof mutant->message, "no step of this program reaches what it changes");
     return;
   }
-  snprintf(sabotage->message, sizeof sabotage->message,
+  snprintf(mutant->message, sizeof mutant->message,
            "addend's list of mistakes is wrong: it expects this mistake to be caught, but the step never reached what "
            "the mistake changes");
 }
 
-static void say_no_effect(const trials *t, ad_sabotage *sabotage) {
-  const char *why = sabotage->known ? sabotage->known->no_effect : NULL;
-  if (!sabotage->known) {
-    ad_derived_say_no_effect(sabotage);
+static void report_no_effect(const trials *t, ad_mutant *mutant) {
+  const char *why = mutant->known ? mutant->known->no_effect : NULL;
+  if (!mutant->known) {
+    ad_derived_report_no_effect(mutant);
     return;
   }
-  if (!why && ad_program_kind_is_custom(ad_program_kind_of(t->prover.run->program)))
+  if (!why && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program)))
     why =
         "every judged number has the clean run's bits in two steps: what the mistake changes is zero, or counts for "
         "nothing, in this program";
   if (!why) return;
-  sabotage->caught = AD_CAUGHT_NO_EFFECT;
-  snprintf(sabotage->message, sizeof sabotage->message, "%s", why);
+  mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
+  snprintf(mutant->message, sizeof mutant->message, "%s", why);
 }
 
 /* Takes a step of a run that was created with the mistake, and compares its contracts and collectives with the plan's.
  * All ranks find the same, since contracts and groups are the same on all. */
-static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad_sabotage *sabotage) {
-  char contract[AD_CALLS_TEXT] = "", calls[AD_CALLS_TEXT] = "";
+static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad_mutant *mutant) {
+  char policy[AD_CALLS_TEXT] = "", calls[AD_CALLS_TEXT] = "";
   ad_calls made = {0};
   ad_step_report report;
-  ad_calls_watch(&made, t->prover.comm);
+  ad_calls_watch(&made, t->checker.comm);
   ad_status status = ad_run_step(run, 0, &report);
-  ad_seams_clear();
+  ad_injections_clear();
   if (!status) status = made.status;
-  int kept = ad_calls_keep_contracts(run, contract, sizeof contract);
+  int kept = ad_calls_keep_policies(run, policy, sizeof policy);
   int equal = (!status && report.skipped) || ad_calls_equal(&made, planned, calls, sizeof calls);
   ad_calls_release(&made);
   if (status || (kept && equal)) return status;
-  sabotage->caught = AD_CAUGHT_PLAN;
-  snprintf(sabotage->message, sizeof sabotage->message, "%s%s%s", contract, kept || equal ? "" : "; ", calls);
+  mutant->killed_by = AD_KILLED_BY_PLAN;
+  snprintf(mutant->message, sizeof mutant->message, "%s%s%s", policy, kept || equal ? "" : "; ", calls);
   return AD_OK;
 }
 
 /* Tries a mistake that is made when a run is created: plants it and creates another run. */
-static ad_status try_created(trials *t, ad_sabotage *sabotage) {
+static ad_status try_created(trials *t, ad_mutant *mutant) {
   ad_calls planned = {0};
   ad_run *run = NULL;
-  ad_status status = ad_calls_plan(t->prover.run, 0, &planned);
-  plant(t, sabotage);
-  if (!status) status = ad_run_create(t->prover.comm, t->prover.run->recipe, &t->prover.run->options, &run);
+  ad_status status = ad_calls_plan(t->checker.run, 0, &planned);
+  mutate(t, mutant);
+  if (!status) status = ad_run_create(t->checker.comm, t->checker.run->recipe, &t->checker.run->options, &run);
   if (run) run->loss_scale = t->loss_scale;
-  if (!has_fired(t, sabotage)) say_not_fired(t, sabotage);
-  if (!status) status = look_at_run(t, run, &planned, sabotage);
-  ad_seams_clear();
+  if (!has_fired(t, mutant)) report_not_fired(t, mutant);
+  if (!status) status = look_at_run(t, run, &planned, mutant);
+  ad_injections_clear();
   ad_run_destroy(run);
   ad_calls_release(&planned);
   return status;
 }
 
-/* Tries one mistake. `sabotage` is this rank's copy; the first rank's becomes the result. */
-static ad_status try_one(trials *t, ad_sabotage *sabotage) {
+/* Tries one mistake. `mutant` is this rank's copy; the first rank's becomes the result. */
+static ad_status try_one(trials *t, ad_mutant *mutant) {
   int32_t found[WORDS] = {0};
-  if (sabotage->known && sabotage->known->at_creation) return try_created(t, sabotage);
-  AD_TRY(look(t, sabotage, found));
+  if (mutant->known && mutant->known->at_creation) return try_created(t, mutant);
+  AD_TRY(try_mutant(t, mutant, found));
   if (!found[FIRED])
-    say_not_fired(t, sabotage);
+    report_not_fired(t, mutant);
   else if (found[DIFFERS])
-    return judge(t, sabotage);
+    return judge_mutant(t, mutant);
   else
-    say_no_effect(t, sabotage);
+    report_no_effect(t, mutant);
   return AD_OK;
 }
 
 /* Tries nothing, which must pass: if it fails, mistakes would be called caught that were not. */
 static ad_status try_nothing(trials *t) {
-  static const ad_mistake nothing = {.name = "nothing"};
-  ad_sabotage sabotage = {.known = &nothing};
-  AD_TRY(judge(t, &sabotage));
-  if (sabotage.caught == AD_CAUGHT_NONE) return AD_OK;
+  static const ad_known_bug nothing = {.name = "nothing"};
+  ad_mutant mutant = {.known = &nothing};
+  AD_TRY(judge_mutant(t, &mutant));
+  if (mutant.killed_by == AD_KILLED_BY_NONE) return AD_OK;
   return ad_fail(
       AD_INVALID,
       "the check fails when it is repeated without a mutation, so its failure with a mutant would mean nothing");
@@ -398,49 +403,49 @@ static ad_status try_nothing(trials *t) {
 
 /* ---- trying all mistakes ---- */
 
-static int is_tried_here(const ad_trial_job *job, const ad_sabotage *sabotage) {
-  if (!sabotage->known) return !job->of_dtype && !sabotage->planting.in_record;
-  return ad_sabotage_is_of_dtype(sabotage) == job->of_dtype;
+static int is_tried_here(const ad_trial_job *job, const ad_mutant *mutant) {
+  if (!mutant->known) return !job->of_dtype && !mutant->mutation.in_record;
+  return ad_mutant_is_of_dtype(mutant) == job->of_dtype;
 }
 
-static int is_to_be_tried(const ad_sabotages *shared, ad_sabotage *sabotage) {
-  if (sabotage->known && !ad_known_shows(sabotage, shared->facts)) return 0;
-  if (!shared->clean) sabotage->caught = AD_CAUGHT_UNTRIED;
+static int is_to_be_tried(const ad_mutants *shared, ad_mutant *mutant) {
+  if (mutant->known && !ad_known_shows(mutant, shared->facts)) return 0;
+  if (!shared->clean) mutant->killed_by = AD_KILLED_BY_UNTRIED;
   return shared->clean;
 }
 
 static void report_progress(const trials *t, size_t done) {
-  const ad_check_options *options = t->job->proof.options;
-  const ad_sabotages *shared = t->job->sabotages;
+  const ad_check_options *options = t->job->result.options;
+  const ad_mutants *shared = t->job->mutants;
   if (options->progress)
     options->progress(options->context, shared->list[done].name, (int64_t)done, (int64_t)shared->count);
 }
 
 static ad_status try_all(trials *t) {
-  ad_sabotages *shared = t->job->sabotages;
+  ad_mutants *shared = t->job->mutants;
   size_t first = shared->next;
-  AD_TRY(ad_comm_barrier(t->prover.comm, &t->prover.everyone)); /* until all ranks have read `next` */
+  AD_TRY(ad_comm_barrier(t->checker.comm, &t->checker.everyone)); /* until all ranks have read `next` */
   for (size_t i = first; i < shared->count; i++) {
-    ad_sabotage own = shared->list[i];
+    ad_mutant own = shared->list[i];
     if (!is_tried_here(t->job, &own)) continue;
     if (!is_to_be_tried(shared, &own)) {
-      if (t->prover.reference) shared->list[i] = own;
+      if (t->checker.reference) shared->list[i] = own;
       continue;
     }
-    if (t->prover.reference) {
+    if (t->checker.reference) {
       shared->next = i;
       report_progress(t, i);
     }
     AD_TRY(try_one(t, &own));
-    if (t->prover.reference) shared->list[i] = own;
+    if (t->checker.reference) shared->list[i] = own;
   }
-  if (t->prover.reference) shared->next = shared->count;
+  if (t->checker.reference) shared->next = shared->count;
   return AD_OK;
 }
 
-static void release(trials *t) {
-  ad_seams_clear();
-  ad_prover_destroy(&t->prover);
+static void release_trials(trials *t) {
+  ad_injections_clear();
+  ad_checker_destroy(&t->checker);
   ad_release(t->start.bytes);
   for (int step = 0; step < STEPS; step++) ad_release(t->after[step].bytes);
   ad_release(t->moved);
@@ -448,13 +453,13 @@ static void release(trials *t) {
 
 ad_status ad_trials(ad_comm *comm, const ad_trial_job *job) {
   trials t = {.job = job};
-  ad_status status = ad_prover_create(&t.prover, comm, &job->proof);
+  ad_status status = ad_checker_create(&t.checker, comm, &job->result);
   if (!status) status = run_clean(&t);
-  int64_t clean = job->sabotages->clean;
+  int64_t clean = job->mutants->clean;
   if (!status) status = share_verdict(&t, &clean);
   if (!status && clean) status = try_nothing(&t);
   if (!status) status = try_all(&t);
-  if (!status) status = ad_comm_barrier(comm, &t.prover.everyone);
-  release(&t);
+  if (!status) status = ad_comm_barrier(comm, &t.checker.everyone);
+  release_trials(&t);
   return status;
 }

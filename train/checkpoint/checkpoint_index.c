@@ -11,8 +11,8 @@
 int ad_piece_is_written(const ad_array *array, int64_t rank) {
   const ad_layout *layout = &array->layout;
   if (!ad_mesh_has_rank(layout->mesh, rank)) return 0;
-  ad_group copies = ad_mesh_group(layout->mesh, ad_layout_same_axes(layout), rank);
-  if (ad_group_index(&copies, rank) != 0) return 0;
+  ad_group replicas = ad_mesh_group(layout->mesh, ad_layout_same_axes(layout), rank);
+  if (ad_group_index(&replicas, rank) != 0) return 0;
   ad_shape part = ad_layout_local_shape(layout, &array->shape, rank);
   return ad_shape_numel(&part) > 0;
 }

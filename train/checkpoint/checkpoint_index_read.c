@@ -74,7 +74,7 @@ ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_fil
 
 /* ---- comparing the checkpoint's values with those of the state ---- */
 
-static const json_t *value_of(const json_t *index, const char *name) {
+static const json_t *index_value(const json_t *index, const char *name) {
   return json_object_get(json_object_get(index, "values"), name);
 }
 
@@ -89,7 +89,8 @@ static int has_shape(const json_t *value, const ad_shape *shape) {
 static void name_missing(const json_t *index, const ad_checkpoint_state *state, ad_text *text) {
   size_t count = 0;
   for (size_t i = 0; i < state->value_count; i++)
-    if (!value_of(index, state->values[i].name)) ad_text_list(text, &count, "; it lacks ", "%s", state->values[i].name);
+    if (!index_value(index, state->values[i].name))
+      ad_text_list(text, &count, "; it lacks ", "%s", state->values[i].name);
 }
 
 static int is_wanted(const ad_checkpoint_state *state, const char *name) {
@@ -110,7 +111,7 @@ static void name_extra(const json_t *index, const ad_checkpoint_state *state, ad
 static void name_other_shapes(const json_t *index, const ad_checkpoint_state *state, ad_text *text) {
   size_t count = 0;
   for (size_t i = 0; i < state->value_count; i++) {
-    const json_t *value = value_of(index, state->values[i].name);
+    const json_t *value = index_value(index, state->values[i].name);
     char shape[96];
     if (!value || has_shape(value, &state->values[i].array->shape)) continue;
     ad_text_list(text, &count, "; it has in another shape ", "%s (here %s)", state->values[i].name,
@@ -161,9 +162,9 @@ ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state) {
 }
 
 ad_status ad_index_check_step(const json_t *index, int64_t step) {
-  const json_t *said = json_object_get(index, "step");
-  if (json_is_integer(said) && json_integer_value(said) == step) return AD_OK;
-  char *words = said ? json_dumps(said, JSON_ENCODE_ANY) : NULL;
+  const json_t *stated = json_object_get(index, "step");
+  if (json_is_integer(stated) && json_integer_value(stated) == step) return AD_OK;
+  char *words = stated ? json_dumps(stated, JSON_ENCODE_ANY) : NULL;
   ad_status status = ad_fail(AD_IO, "index.json: says step %.40s, but its folder says step %lld",
                              words ? words : "nothing", (long long)step);
   free(words);
@@ -172,31 +173,31 @@ ad_status ad_index_check_step(const json_t *index, int64_t step) {
 
 ad_status ad_index_check_ranks(const json_t *index) {
   const char *text = json_string_value(json_object_get(index, "mesh"));
-  const json_t *said = json_object_get(index, "ranks");
+  const json_t *stated = json_object_get(index, "ranks");
   ad_mesh *mesh;
-  if (!text || !json_is_integer(said)) return ad_fail(AD_IO, "index.json: lacks the mesh or the number of ranks");
+  if (!text || !json_is_integer(stated)) return ad_fail(AD_IO, "index.json: lacks the mesh or the number of ranks");
   ad_status status = ad_mesh_create(text, &mesh);
   if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json"); /* no memory is no damage */
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
-  if (json_integer_value(said) == ranks) return AD_OK;
+  if (json_integer_value(stated) == ranks) return AD_OK;
   return ad_fail(AD_IO,
                  "index.json: says that %lld rank%s wrote the checkpoint, but its mesh \"%.80s\" has %lld rank%s",
-                 (long long)json_integer_value(said), ad_plural(json_integer_value(said)), text, (long long)ranks,
+                 (long long)json_integer_value(stated), ad_plural(json_integer_value(stated)), text, (long long)ranks,
                  ad_plural(ranks));
 }
 
 ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype) {
-  const char *said = json_string_value(json_object_get(value_of(index, name), "dtype"));
-  if (said && !strcmp(said, ad_dtype_name(dtype))) return AD_OK;
+  const char *stated = json_string_value(json_object_get(index_value(index, name), "dtype"));
+  if (stated && !strcmp(stated, ad_dtype_name(dtype))) return AD_OK;
   return ad_fail(AD_IO, "index.json: says that %s is %.40s, but its file has it as %s", name,
-                 said ? said : "of no dtype", ad_dtype_name(dtype));
+                 stated ? stated : "of no dtype", ad_dtype_name(dtype));
 }
 
 /* ---- pieces: which region of a value a file holds ---- */
 
 const json_t *ad_index_pieces(const json_t *index, const char *name) {
-  return json_object_get(value_of(index, name), "pieces");
+  return json_object_get(index_value(index, name), "pieces");
 }
 
 // Reads the spans of one dimension. They must ascend, must not overlap, and must fit the dimension. Returns 0 if they

@@ -220,8 +220,8 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
     if (status != AD_IO) return status;
     pass_over(l, i + 1 == count, &text);
   }
-  return ad_fail_alike(AD_IO, "%s has no usable checkpoint%s", folder,
-                       count ? reasons : ": it has no checkpoint at all");
+  return ad_fail_on_all_ranks(AD_IO, "%s has no usable checkpoint%s", folder,
+                              count ? reasons : ": it has no checkpoint at all");
 }
 
 // The first rank lists the checkpoints of the folder, and gives the list to the others.

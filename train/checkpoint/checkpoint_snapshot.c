@@ -28,18 +28,18 @@ ad_status ad_checkpoint_check_state(const char *call, const ad_checkpoint_state 
 // AD_TYPE for a value with a scale, or with a layout of which no rank has the value (P, V).
 static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *value) {
   const ad_layout *layout = &value->array->layout;
-  ad_axes pending = ad_layout_axes_of(layout, AD_P), varying = ad_layout_axes_of(layout, AD_V);
+  ad_axes partial = ad_layout_axes_of(layout, AD_P), varying = ad_layout_axes_of(layout, AD_V);
   char axes[96];
   if (ad_mesh_has_rank(layout->mesh, ad_comm_rank(comm)))
     AD_TRY(ad_array_check(comm, value->array, "checkpoint", value->name));
   if (value->array->scale)
     return ad_fail(AD_TYPE, "checkpoint: %s is stored multiplied by 2^-%d; undo that scale before writing a checkpoint",
                    value->name, value->array->scale);
-  if (!(pending | varying)) return AD_OK;
+  if (!(partial | varying)) return AD_OK;
   return ad_fail(
       AD_TYPE,
       "checkpoint: %s is %s on %s, so it has no single value that could be written; reduce or declare it first",
-      value->name, pending ? "P" : "V", ad_axes_print(pending ? pending : varying, axes, sizeof axes));
+      value->name, partial ? "P" : "V", ad_axes_print(partial ? partial : varying, axes, sizeof axes));
 }
 
 static void drop_pieces(ad_snapshot *snapshot) {

@@ -11,7 +11,7 @@ enum {
   KEY_STEPS = 'n',
   KEY_DTYPE = 'd',
   KEY_DIRECTIONAL = 'D',
-  KEY_SABOTAGE = 'S',
+  KEY_MUTATE = 'S',
   KEY_OUT = 'o',
   KEY_SEED = 'r',
   KEY_ALL = 'a',
@@ -26,7 +26,7 @@ static const struct argp_option options[] = {
      "Compare the loss's difference quotient with <gradient, direction>, without a reference; a custom program's check "
      "takes it along",
      0},
-    {"sabotage", KEY_SABOTAGE, "N", OPTION_ARG_OPTIONAL,
+    {"sabotage", KEY_MUTATE, "N", OPTION_ARG_OPTIONAL,
      "Then try mutants, copies of the program with a mistake made on purpose, and report how many the check kills: "
      "those derived from the program (N of them, drawn; all without N) and known bugs",
      0},
@@ -61,7 +61,7 @@ static void parse_dtype(const char *argument, ad_check_options *check, struct ar
     ad_cli_wrong(state, "--dtype takes f64, f32 or recipe, not '%s'", argument);
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   check_input *input = state->input;
   switch (key) {
     case ARGP_KEY_INIT:
@@ -72,12 +72,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return parse_dtype(argument, &input->check, state), 0;
     case KEY_DIRECTIONAL:
       return input->check.directional = 1, 0;
-    case KEY_SABOTAGE:
-      input->check.sabotage = 1;
-      if (argument) input->check.sabotage_count = ad_cli_parse_number(argument, "--sabotage", 1, state);
+    case KEY_MUTATE:
+      input->check.mutate = 1;
+      if (argument) input->check.mutant_count = ad_cli_parse_number(argument, "--sabotage", 1, state);
       return 0;
     case KEY_SEED:
-      input->check.sabotage_seed = (uint64_t)ad_cli_parse_number(argument, "--seed", 1, state);
+      input->check.mutant_seed = (uint64_t)ad_cli_parse_number(argument, "--seed", 1, state);
       return 0;
     case KEY_ALL:
       return input->all = 1, 0;
@@ -92,7 +92,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp check_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "RECIPE",
     .doc =
         "Compares the distributed gradient of a recipe, parameter by parameter, with that of one process on the same "
@@ -108,7 +108,7 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
   ad_cli_progress("check", done, of, what);
 }
 
-static int print(const char *json, const check_input *input) {
+static int print_check(const char *json, const check_input *input) {
   char *table;
   if (input->recipe.json) return ad_cli_print(json);
   ad_text_style style = ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
@@ -121,10 +121,10 @@ static int print(const char *json, const check_input *input) {
 
 static int deliver(const char *json, const check_input *input) {
   int unwritten = input->out ? ad_cli_write("the check's document", json, input->out) : CLI_HOLDS;
-  return unwritten ? unwritten : print(json, input);
+  return unwritten ? unwritten : print_check(json, input);
 }
 
-static int check(const ad_recipe *recipe, const check_input *input) {
+static int check_recipe(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json;
   ad_cli_on_request(SIG_DFL); /* a check that is stopped has nothing to write */
@@ -157,12 +157,12 @@ static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
 }
 
 static int run_check(int argc, char **argv) {
-  check_input input = {.check = {.size = sizeof input.check, .sabotage_seed = 1, .progress = progress}};
+  check_input input = {.check = {.size = sizeof input.check, .mutant_seed = 1, .progress = progress}};
   ad_recipe *recipe;
   int failed = ad_cli_parse_recipe(&check_argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
-  ad_cli_say_what_is_drawn(recipe);
-  int result = ad_comm_launched() ? check_as_rank(recipe, &input) : check(recipe, &input);
+  ad_cli_report_what_is_drawn(recipe);
+  int result = ad_comm_launched() ? check_as_rank(recipe, &input) : check_recipe(recipe, &input);
   ad_recipe_destroy(recipe);
   return result;
 }

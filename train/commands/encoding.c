@@ -20,7 +20,7 @@ void ad_cli_encoding_end(void) {
   is_tried = 0;
 }
 
-static ad_status take(const json_t *list, int32_t **tokens, int64_t *count) {
+static ad_status take_tokens(const json_t *list, int32_t **tokens, int64_t *count) {
   size_t i;
   const json_t *token;
   *count = (int64_t)json_array_size(list);
@@ -38,7 +38,7 @@ ad_status ad_cli_encode(void *context, const char *tokenizer, const char *text, 
   json_t *list = ad_cli_tokenizer_ask(&own, json_string(text));
   ad_status status =
       json_is_array(list)
-          ? take(list, tokens, count)
+          ? take_tokens(list, tokens, count)
           : ad_fail(AD_INVALID, "the tokenizer %s cannot encode the text, which must be UTF-8", tokenizer);
   json_decref(list);
   return status;

@@ -48,7 +48,7 @@ static void take_word(export_input *input, const char *word, struct argp_state *
     ad_cli_wrong(state, "one run is exported to one folder; '%s' is one too many", word);
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   export_input *input = state->input;
   switch (key) {
     case KEY_DTYPE:
@@ -71,7 +71,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp export_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "RUN FOLDER",
     .doc =
         "Writes the weights of a run as Hugging Face Transformers reads them: a folder with config.json, safetensors "

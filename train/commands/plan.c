@@ -29,7 +29,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   plan_input *input = state->input;
   switch (key) {
     case ARGP_KEY_INIT:
@@ -55,7 +55,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp plan_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "RECIPE",
     .doc =
         "Says what a recipe reduces, over which axes, in which order, dtype, bucket and bytes, and each rank's memory. "
@@ -87,7 +87,7 @@ static char *command_of(int argc, char **argv) {
   return NULL;
 }
 
-static int draw(const ad_recipe *recipe, const plan_input *input, const char *command) {
+static int draw_plan(const ad_recipe *recipe, const plan_input *input, const char *command) {
   char *picture;
   ad_status status = ad_plan_picture(recipe, &input->options, command, &picture);
   if (status) return ad_cli_failed(status);
@@ -96,7 +96,7 @@ static int draw(const ad_recipe *recipe, const plan_input *input, const char *co
   return unwritten;
 }
 
-static int print(const ad_recipe *recipe, const plan_input *input) {
+static int print_plan(const ad_recipe *recipe, const plan_input *input) {
   char *text;
   ad_status status =
       input->recipe.json ? ad_plan_json(recipe, &input->options, &text) : ad_plan_table(recipe, &input->options, &text);
@@ -219,7 +219,7 @@ static int print_all(const plan_input *input, const plans *of) {
   return printed;
 }
 
-static int compare(plan_input *input) {
+static int compare_plans(plan_input *input) {
   plans all = {.count = 0};
   int failed = read_all(input, &all);
   if (!failed) failed = print_all(input, &all);
@@ -236,9 +236,9 @@ static int plan_one(plan_input *input, const char *command) {
   ad_recipe *recipe;
   int failed = ad_cli_read_recipe(&input->recipe, &recipe);
   if (failed) return failed;
-  ad_cli_say_what_is_drawn(recipe);
-  if (input->picture) failed = draw(recipe, input, command);
-  if (!failed) failed = print(recipe, input);
+  ad_cli_report_what_is_drawn(recipe);
+  if (input->picture) failed = draw_plan(recipe, input, command);
+  if (!failed) failed = print_plan(recipe, input);
   ad_recipe_destroy(recipe);
   return failed;
 }
@@ -247,7 +247,7 @@ static int run_plan(int argc, char **argv) {
   plan_input input = {.recipe = {.on_paper = 1}, .options = {.size = sizeof input.options}};
   char *command = command_of(argc, argv); /* before parsing reorders the words */
   ad_cli_parse(&plan_argp, argc, argv, 0, &input);
-  int failed = input.compared ? compare(&input) : plan_one(&input, command);
+  int failed = input.compared ? compare_plans(&input) : plan_one(&input, command);
   free(command);
   return failed;
 }

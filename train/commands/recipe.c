@@ -28,7 +28,7 @@ static int add_set(ad_cli_recipe_options *input, const char *set, struct argp_st
   return 0;
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   ad_cli_recipe_options *input = state->input;
   switch (key) {
     case KEY_SET:
@@ -49,7 +49,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-const struct argp ad_cli_recipe_argp = {.options = options, .parser = parse};
+const struct argp ad_cli_recipe_argp = {.options = options, .parser = parse_option};
 const struct argp_child ad_cli_recipe_children[] = {{&ad_cli_recipe_argp, 0, NULL, 0}, {0}};
 
 int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input, const ad_cli_recipe_options *given,
@@ -70,12 +70,12 @@ ad_status ad_cli_try_recipe(const ad_cli_recipe_options *input, ad_recipe **out)
 int ad_cli_read_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
   ad_status status = ad_cli_try_recipe(input, out);
   if (!status) return CLI_HOLDS;
-  if (!ad_cli_hand_over(status, ad_last_error())) fprintf(stderr, "%s\n", ad_last_error());
-  ad_cli_tell_ranks(status, ad_last_error());
+  if (!ad_cli_return_text(status, ad_last_error())) fprintf(stderr, "%s\n", ad_last_error());
+  ad_cli_report_ranks(status, ad_last_error());
   return CLI_WRONG_CALL;
 }
 
-void ad_cli_say_what_is_drawn(const ad_recipe *recipe) {
+void ad_cli_report_what_is_drawn(const ad_recipe *recipe) {
   ad_recipe *first;
   if (ad_recipe_pretraining(recipe, &first) || !first) return;
   fprintf(stderr, "addend: this command draws the weights of the %s from the seed; `addend train` trains them first\n",

@@ -28,7 +28,7 @@ static error_t add_run(report_input *input, char *folder, struct argp_state *sta
   return 0;
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   report_input *input = state->input;
   switch (key) {
     case 'o':
@@ -45,7 +45,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp report_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "RUN...",
     .doc =
         "Makes the page of a run again from the files in its folder, also of one that is under way or was killed; "
@@ -54,7 +54,7 @@ static const struct argp report_argp = {
         "\vExample: addend report runs/gpt-text runs/gpt-text-warm --out compared.html",
 };
 
-static int report(const report_input *input) {
+static int write_report(const report_input *input) {
   char path[PATH_SIZE];
   if (snprintf(path, sizeof path, "%s/report.html", input->runs[0]) >= (int)sizeof path && !input->out)
     return fprintf(stderr, "addend: the folder's name is too long: it has more than %d bytes\n", PATH_SIZE),
@@ -67,7 +67,7 @@ static int report(const report_input *input) {
 static int run_report(int argc, char **argv) {
   report_input input = {0};
   ad_cli_parse(&report_argp, argc, argv, 0, &input);
-  int result = report(&input);
+  int result = write_report(&input);
   free(input.runs);
   return result;
 }

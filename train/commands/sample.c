@@ -70,7 +70,7 @@ static void take_word(sample_input *input, const char *word, struct argp_state *
                  word);
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   sample_input *input = state->input;
   switch (key) {
     case KEY_TOKENS:
@@ -98,7 +98,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp sample_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "RUN|FOLDER PROMPT",
     .doc =
         "Goes on with a text: the folder is that of a run, or of a model as Hugging Face Transformers saves it. A "
@@ -116,13 +116,13 @@ typedef struct sequence {
   int64_t prompt, count, room;
   ad_cli_tokenizer tokenizer;
   int is_text;    /* a token is a byte */
-  char *told;     /* the text printed so far, if there is a tokenizer */
+  char *reported; /* the text printed so far, if there is a tokenizer */
   double seconds; /* time that the sampled tokens took */
   int ended;      /* the model ended its text */
   int is_mute;    /* the tokenizer gives no text any more */
 } sequence;
 
-static int add(sequence *s, int64_t token) {
+static int add_token(sequence *s, int64_t token) {
   if (s->count == s->room) {
     int64_t room = s->room ? 2 * s->room : 256;
     int32_t *more = realloc(s->tokens, (size_t)room * sizeof *more);
@@ -145,7 +145,7 @@ static int add_numbers(sequence *s, const char *text) {
               text);
       return 0;
     }
-    if (!add(s, token)) return 0;
+    if (!add_token(s, token)) return 0;
     text = end + strspn(end, " ,\n\t");
   }
   return s->count > 0;
@@ -153,7 +153,7 @@ static int add_numbers(sequence *s, const char *text) {
 
 static int add_bytes(sequence *s, const char *text) {
   int whole = 1;
-  for (; *text && whole; text++) whole = add(s, (unsigned char)*text);
+  for (; *text && whole; text++) whole = add_token(s, (unsigned char)*text);
   return whole;
 }
 
@@ -167,7 +167,7 @@ static int add_encoded(sequence *s, const char *text) {
   tokens = ad_cli_tokenizer_ask(&s->tokenizer, question);
   int whole = json_is_array(tokens) && json_array_size(tokens) > 0;
   if (!whole) fprintf(stderr, "addend sample: the tokenizer returned no tokens for PROMPT\n");
-  json_array_foreach(tokens, i, token) whole = whole && add(s, json_integer_value(token));
+  json_array_foreach(tokens, i, token) whole = whole && add_token(s, json_integer_value(token));
   json_decref(tokens);
   return whole;
 }
@@ -208,21 +208,21 @@ static int is_open(const char *text) {
   return length >= 3 && !strcmp(text + length - 3, "\xEF\xBF\xBD");
 }
 
-static void tell_more(sequence *s) {
+static void report_more(sequence *s) {
   char *text = decoded(s);
   if (!text || is_open(text)) {
     free(text);
     return;
   }
-  size_t before = s->told ? strlen(s->told) : 0;
+  size_t before = s->reported ? strlen(s->reported) : 0;
   if (strlen(text) > before) fputs(text + before, stdout);
-  free(s->told);
-  s->told = text;
+  free(s->reported);
+  s->reported = text;
 }
 
 /* Prints what is new in the sequence, from token `first` on. */
-static void tell(sequence *s, int64_t first) {
-  if (s->tokenizer.process) tell_more(s);
+static void print_new(sequence *s, int64_t first) {
+  if (s->tokenizer.process) report_more(s);
   for (int64_t i = first; i < s->count && !s->tokenizer.process; i++) {
     if (s->is_text)
       putchar(s->tokens[i]);
@@ -245,7 +245,7 @@ static ad_status next(ad_sampler *sampler, sequence *s) {
   ad_status status = ad_sampler_choose(sampler, &token);
   if (status) return status;
   s->ended = ad_sampler_ends(sampler, token);
-  return add(s, token) ? AD_OK : ad_fail(AD_MEMORY, "no memory for %" PRId64 " tokens", s->count);
+  return add_token(s, token) ? AD_OK : ad_fail(AD_MEMORY, "no memory for %" PRId64 " tokens", s->count);
 }
 
 /* Whether nobody can read what would follow: the tokenizer or the reader of standard output is gone. */
@@ -257,11 +257,11 @@ static int goes_on(const sample_input *input, const sequence *s) {
 
 static ad_status go_on(const sample_input *input, ad_sampler *sampler, sequence *s) {
   ad_status status = ad_sampler_read(sampler, s->tokens, s->prompt);
-  if (!status && !input->json) tell(s, 0);
+  if (!status && !input->json) print_new(s, 0);
   double begin = now();
   while (!status && goes_on(input, s)) {
     status = next(sampler, s);
-    if (!status && !input->json && !s->ended) tell(s, s->count - 1);
+    if (!status && !input->json && !s->ended) print_new(s, s->count - 1);
     if (!status && goes_on(input, s)) status = ad_sampler_read(sampler, &s->tokens[s->count - 1], 1);
   }
   s->seconds = now() - begin;
@@ -328,7 +328,7 @@ static int run_sample(int argc, char **argv) {
   int failed = sample(&input, sampler, &s);
   ad_cli_tokenizer_end(&s.tokenizer);
   free(s.tokens);
-  free(s.told);
+  free(s.reported);
   ad_sampler_close(sampler);
   return failed;
 }

@@ -41,7 +41,7 @@ typedef struct train_input {
   int64_t dump_step;
 } train_input;
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
   train_input *input = state->input;
   switch (key) {
     case ARGP_KEY_INIT:
@@ -69,7 +69,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static const struct argp train_argp = {
     .options = options,
-    .parser = parse,
+    .parser = parse_option,
     .args_doc = "RECIPE",
     .doc =
         "Trains a recipe: starts its ranks on this machine, shows progress, and leaves metrics.jsonl, trace.json (open "
@@ -95,8 +95,8 @@ typedef struct train_story {
   double recent[RECENT];             /* losses of the newest steps, step i in place i % RECENT; NaN: nothing counted */
   int64_t first_step, steps;         /* steps before this training; steps taken in all */
   int stopped;                       /* 1: the training stopped on request, with everything written */
-  ad_evaluation before, held_out;    /* before the first step, and the last evaluation; samples 0: there was none */
-  int64_t held_out_step;
+  ad_evaluation before, validation;  /* before the first step, and the last evaluation; samples 0: there was none */
+  int64_t validation_step;
   int is_compared; /* 1: the last evaluation is compared with earlier ones */
   ad_validation_change since_first, since_best;
 } train_story;
@@ -119,7 +119,7 @@ static void counts(void *context, const char *what) {
   snprintf(story->counted, sizeof story->counted, "%s", what);
 }
 
-static void begin(train_story *story, const ad_step_report *report) {
+static void begin_story(train_story *story, const ad_step_report *report) {
   story->first_step = report->step;
   story->first_loss = report->loss;
   if (report->step)
@@ -151,7 +151,7 @@ static mean_loss recent_loss(const train_story *story) {
   return mean;
 }
 
-static double value_of(mean_loss mean, double otherwise) {
+static double mean_of(mean_loss mean, double otherwise) {
   return mean.steps ? mean.sum / (double)mean.steps : otherwise;
 }
 
@@ -159,16 +159,16 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
                      double seconds_left) {
   train_story *story = context;
   char text[160];
-  if (!story->steps) begin(story, report);
+  if (!story->steps) begin_story(story, report);
   story->counted_per_second = counted_per_second;
   story->steps = report->step + 1;
   note_loss(story, report);
   mean_loss mean = recent_loss(story);
-  int used = snprintf(text, sizeof text, "loss %.4f", value_of(mean, report->loss));
+  int used = snprintf(text, sizeof text, "loss %.4f", mean_of(mean, report->loss));
   if (mean.steps > 1)
     used += snprintf(text + used, sizeof text - (size_t)used, " (mean of %lld)", (long long)mean.steps);
-  if (story->held_out.samples)
-    used += snprintf(text + used, sizeof text - (size_t)used, "  held out %.4f", story->held_out.loss);
+  if (story->validation.samples)
+    used += snprintf(text + used, sizeof text - (size_t)used, "  held out %.4f", story->validation.loss);
   snprintf(text + used, sizeof text - (size_t)used, "  %.0f %s/s  %d:%02d left", counted_per_second, story->counted,
            (int)seconds_left / 60, (int)seconds_left % 60);
   ad_cli_progress(story->what, report->step + 1, steps, text);
@@ -177,8 +177,8 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
 static void evaluated(void *context, int64_t step, const ad_evaluation *evaluation) {
   train_story *story = context;
   if (step < 0) story->before = *evaluation;
-  story->held_out = *evaluation;
-  story->held_out_step = step;
+  story->validation = *evaluation;
+  story->validation_step = step;
   story->is_compared = 0;
 }
 
@@ -243,19 +243,19 @@ static int print_summary(const train_job *job) {
 }
 
 /* Prints "1.6120 +- 0.0131 (standard error)". Returns buffer. */
-static const char *held_out_words(const ad_evaluation *held_out, char *buffer, size_t size) {
-  int used = snprintf(buffer, size, "%.4f", held_out->loss);
-  if (held_out->standard_error >= 0)
-    snprintf(buffer + used, size - (size_t)used, " +- %.4f (standard error)", held_out->standard_error);
+static const char *validation_words(const ad_evaluation *validation, char *buffer, size_t size) {
+  int used = snprintf(buffer, size, "%.4f", validation->loss);
+  if (validation->standard_error >= 0)
+    snprintf(buffer + used, size - (size_t)used, " +- %.4f (standard error)", validation->standard_error);
   return buffer;
 }
 
-static json_t *held_out_of(const train_story *story) {
-  const ad_evaluation *held_out = &story->held_out;
-  if (!held_out->samples) return json_null();
-  json_t *error = held_out->standard_error >= 0 ? json_real(held_out->standard_error) : json_null();
-  return json_pack("{s:I, s:f, s:o, s:I}", "step", (json_int_t)story->held_out_step, "loss", held_out->loss,
-                   "standard_error", error, "samples", (json_int_t)held_out->samples);
+static json_t *validation_loss_of(const train_story *story) {
+  const ad_evaluation *validation = &story->validation;
+  if (!validation->samples) return json_null();
+  json_t *error = validation->standard_error >= 0 ? json_real(validation->standard_error) : json_null();
+  return json_pack("{s:I, s:f, s:o, s:I}", "step", (json_int_t)story->validation_step, "loss", validation->loss,
+                   "standard_error", error, "samples", (json_int_t)validation->samples);
 }
 
 static json_t *change_of(const train_story *story, const ad_validation_change *change) {
@@ -275,19 +275,20 @@ static json_t *validation_of(const train_story *story) {
 static json_t *loss_document(const train_story *story) {
   return json_pack("{s:o, s:o, s:o, s:o, s:I}", "first", loss_or_null(story, story->first_loss), "last",
                    loss_or_null(story, story->last_loss), "first_tenth",
-                   loss_or_null(story, value_of(story->first_tenth, story->first_loss)), "last_tenth",
-                   loss_or_null(story, value_of(story->last_tenth, story->last_loss)), "tenth_steps",
+                   loss_or_null(story, mean_of(story->first_tenth, story->first_loss)), "last_tenth",
+                   loss_or_null(story, mean_of(story->last_tenth, story->last_loss)), "tenth_steps",
                    (json_int_t)(steps_taken(story) ? tenth_of(story) : 0));
 }
 
 static int print_document(const train_job *job) {
   const train_story *story = job->story;
   int64_t all = story->steps ? story->steps : job->recipe->train.steps;
-  json_t *document = json_pack(
-      "{s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:f, s:s, s:s, s:o*}", "recipe", job->recipe->name, "steps", (json_int_t)all,
-      "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken", (json_int_t)steps_taken(story), "loss",
-      loss_document(story), "held_out", held_out_of(story), "validation", validation_of(story), "tokens_per_second",
-      story->counted_per_second, "counted", story->counted, "folder", job->options.folder, "summary", summary_of(job));
+  json_t *document =
+      json_pack("{s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:f, s:s, s:s, s:o*}", "recipe", job->recipe->name, "steps",
+                (json_int_t)all, "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken",
+                (json_int_t)steps_taken(story), "loss", loss_document(story), "held_out", validation_loss_of(story),
+                "validation", validation_of(story), "tokens_per_second", story->counted_per_second, "counted",
+                story->counted, "folder", job->options.folder, "summary", summary_of(job));
   char *text = ad_cli_json(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
   if (!text)
     return fprintf(stderr, "addend: the folder's name is not UTF-8, so it cannot be printed as JSON\n"), CLI_UNFINISHED;
@@ -333,12 +334,12 @@ static int print_before(const train_story *story) {
   return story->before.samples ? ad_cli_print(text) : CLI_HOLDS;
 }
 
-static int print_held_out(const train_story *story) {
+static int print_validation(const train_story *story) {
   char text[160], words[64];
   snprintf(text, sizeof text, "held-out loss %s over %lld sample%s, after %lld step%s\n",
-           held_out_words(&story->held_out, words, sizeof words), (long long)story->held_out.samples,
-           story->held_out.samples == 1 ? "" : "s", (long long)story->held_out_step + 1,
-           story->held_out_step ? "s" : "");
+           validation_words(&story->validation, words, sizeof words), (long long)story->validation.samples,
+           story->validation.samples == 1 ? "" : "s", (long long)story->validation_step + 1,
+           story->validation_step ? "s" : "");
   int printed = ad_cli_print(text);
   if (printed || !story->is_compared) return printed ? printed : print_before(story);
   return print_changes(story);
@@ -362,11 +363,11 @@ static int print_story(const train_job *job, int json) {
   if (!steps_taken(story)) return print_nothing_left(job);
   if (story->first_step) snprintf(before, sizeof before, " (after %lld before)", (long long)story->first_step);
   snprintf(text, sizeof text, "loss %.4f -> %.4f%s in %lld step%s%s, %.0f %s/s; see %s/report.html\n",
-           value_of(story->first_tenth, story->first_loss), value_of(story->last_tenth, story->last_loss),
+           mean_of(story->first_tenth, story->first_loss), mean_of(story->last_tenth, story->last_loss),
            tenth_words(story, tenth, sizeof tenth), (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
            before, story->counted_per_second, story->counted, folder_shown(job, folder));
   int printed = ad_cli_print(text);
-  if (!printed && story->held_out.samples) printed = print_held_out(story);
+  if (!printed && story->validation.samples) printed = print_validation(story);
   return printed ? printed : print_summary(job);
 }
 
@@ -378,7 +379,7 @@ static int print_stop(const train_job *job) {
            "interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n"
            "addend: its checkpoint is in %s/checkpoints; --resume goes on from it",
            (long long)story->steps, (long long)story->all_steps, folder, folder);
-  if (!ad_cli_hand_over(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
+  if (!ad_cli_return_text(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
   return CLI_UNFINISHED;
 }
 

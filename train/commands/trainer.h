@@ -38,7 +38,7 @@ ad_status ad_cli_register_programs(const ad_program_kind *const *kinds);
 ad_status ad_cli_load_program(const char *path);
 
 /* For commands that train nothing: says that weights which training would make first are drawn from the seed. */
-void ad_cli_say_what_is_drawn(const ad_recipe *recipe);
+void ad_cli_report_what_is_drawn(const ad_recipe *recipe);
 
 /* Joins the ranks that the launcher started. If there are not as many as the recipe's mesh has, prints that and returns
  * an exit status. */

@@ -32,7 +32,7 @@ static void skip_spaces(header *h) {
 }
 
 /* Skips spaces, and `text` if it comes next. Returns 1 if it did. */
-static int take(header *h, const char *text) {
+static int skip_text(header *h, const char *text) {
   size_t length = strlen(text);
   skip_spaces(h);
   if ((size_t)(h->end - h->at) < length || memcmp(h->at, text, length) != 0) return 0;
@@ -63,11 +63,11 @@ static int take_number(header *h, int64_t *out) {
 
 /* Takes a tuple of numbers, "(3,)" or "(2, 3)". */
 static int take_shape(header *h) {
-  if (!take(h, "(")) return 0;
-  while (!take(h, ")")) {
+  if (!skip_text(h, "(")) return 0;
+  while (!skip_text(h, ")")) {
     if (h->dim_count == DIMS || !take_number(h, &h->dims[h->dim_count])) return 0;
     h->dim_count++;
-    if (!take(h, ",") && !(h->dim_count > 1 && h->at < h->end && *h->at == ')'))
+    if (!skip_text(h, ",") && !(h->dim_count > 1 && h->at < h->end && *h->at == ')'))
       return 0;  // (3) is a number, not a
                  // tuple
   }
@@ -75,8 +75,8 @@ static int take_shape(header *h) {
 }
 
 static int take_order(header *h) {
-  h->is_fortran = take(h, "True");
-  return h->is_fortran || take(h, "False");
+  h->is_fortran = skip_text(h, "True");
+  return h->is_fortran || skip_text(h, "False");
 }
 
 /* Takes one entry of the dictionary; *seen has a bit for each key that was there before. */
@@ -84,7 +84,7 @@ static int take_entry(header *h, unsigned *seen) {
   static const char *const keys[] = {"descr", "fortran_order", "shape"};
   char key[WORD];
   unsigned k = 0;
-  if (!take_text(h, key) || !take(h, ":")) return 0;
+  if (!take_text(h, key) || !skip_text(h, ":")) return 0;
   while (k < 3 && strcmp(keys[k], key) != 0) k++;
   if (k == 3 || *seen >> k & 1) return 0;
   *seen |= 1U << k;
@@ -94,11 +94,11 @@ static int take_entry(header *h, unsigned *seen) {
 /* Takes the whole dictionary; 1: it has each of the three keys once, and nothing follows it. */
 static int take_all(header *h) {
   unsigned seen = 0;
-  if (!take(h, "{")) return 0;
-  while (!take(h, "}")) {
+  if (!skip_text(h, "{")) return 0;
+  while (!skip_text(h, "}")) {
     if (!take_entry(h, &seen)) return 0;
     skip_spaces(h);
-    if (!take(h, ",") && (h->at == h->end || *h->at != '}')) return 0;
+    if (!skip_text(h, ",") && (h->at == h->end || *h->at != '}')) return 0;
   }
   skip_spaces(h);
   return seen == 7 && h->at == h->end;

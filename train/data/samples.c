@@ -8,12 +8,12 @@
 
 static const double golden_ratio = 0.61803398874989485;
 
-int64_t ad_held_out_of(int64_t size, double held_out) { return (int64_t)floor((double)size * held_out); }
+int64_t ad_validation_size(int64_t size, double validation) { return (int64_t)floor((double)size * validation); }
 
-ad_status ad_text_check_numbers(int64_t seq, double held_out) {
+ad_status ad_text_check_numbers(int64_t seq, double validation) {
   if (seq < 1) return ad_fail(AD_INVALID, "seq must be at least 1, is %lld", (long long)seq);
-  if (!(held_out >= 0 && held_out < 1))
-    return ad_fail(AD_INVALID, "held_out must be at least 0 and below 1, is %g", held_out);
+  if (!(validation >= 0 && validation < 1))
+    return ad_fail(AD_INVALID, "held_out must be at least 0 and below 1, is %g", validation);
   return AD_OK;
 }
 
@@ -22,11 +22,11 @@ int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of) { return
 int64_t ad_text_data_bytes(const ad_text_data *text) { return text->byte_count; }
 
 int64_t ad_text_data_tokens(const ad_text_data *text) {
-  return text->parts[AD_TRAINING_PART].size + text->parts[AD_HELD_OUT_PART].size;
+  return text->parts[AD_TRAINING_PART].size + text->parts[AD_VALIDATION_PART].size;
 }
 
-void ad_text_data_tally(const ad_text_data *text, ad_data_part of, int64_t *counts) {
-  text->source->tally(text, &text->parts[of], counts);
+void ad_text_data_count_values(const ad_text_data *text, ad_data_part of, int64_t *counts) {
+  text->source->count_values(text, &text->parts[of], counts);
 }
 
 uint64_t ad_text_data_checksum(const ad_text_data *text) {
@@ -110,7 +110,7 @@ static void fill_nothing(int64_t n, int32_t *tokens, int32_t *targets) {
 /* Fills `rows` of the step's batch with their samples, at the wanted positions. */
 static ad_status fill_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, ad_span rows,
                            const ad_wanted *positions, int32_t *tokens, int32_t *targets, int64_t *counted) {
-  const ad_text_part *part = &text->parts[options->held_out != 0];
+  const ad_text_part *part = &text->parts[options->validation != 0];
   int64_t stride = options->set ? stride_of(part->windows) : 0;
   for (int64_t row = 0; row < rows.count; row++) {
     uint64_t index = (uint64_t)step * (uint64_t)options->global_batch + (uint64_t)(rows.first + row);
@@ -131,7 +131,7 @@ ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *gi
   *counted = 0;
   ad_span all = {0, text->seq};
   ad_wanted positions = wanted_of(&options, &all);
-  if (text->parts[options.held_out != 0].windows)
+  if (text->parts[options.validation != 0].windows)
     return fill_rows(text, &options, step, (ad_span){first, count}, &positions, tokens, targets, counted);
   if (text->bytes || text->files) fill_nothing(count * positions.width, tokens, targets);  // nothing is held out
   return AD_OK;

@@ -48,7 +48,7 @@ typedef struct ad_text_source {
   ad_status (*fill)(const ad_text_data *text, const ad_text_part *part, int64_t place, int64_t valid,
                     const ad_wanted *positions, int32_t *tokens, int32_t *targets, int64_t *counted);
   /* Adds to `counts` how often each token occurs. */
-  void (*tally)(const ad_text_data *text, const ad_text_part *part, int64_t *counts);
+  void (*count_values)(const ad_text_data *text, const ad_text_part *part, int64_t *counts);
   void (*checksums)(ad_text_data *text); /* makes the checksums, unless they are there */
 } ad_text_source;
 
@@ -66,9 +66,9 @@ struct ad_text_data {
 };
 
 /* How many of the last tokens or bytes of a file of `size` are held out. */
-int64_t ad_held_out_of(int64_t size, double held_out);
+int64_t ad_validation_size(int64_t size, double validation);
 /* AD_INVALID if a sample's length or the held-out fraction is out of its range. */
-ad_status ad_text_check_numbers(int64_t seq, double held_out) AD_CHECKED;
+ad_status ad_text_check_numbers(int64_t seq, double validation) AD_CHECKED;
 void ad_token_files_close(ad_text_data *text);
 
 #endif

@@ -19,15 +19,15 @@ enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
 typedef struct look {
   int64_t vocabulary; /* tokens must be below it; 0: the files are masks */
   const char *path;   /* path of the file that is being read */
-  double told;        /* time when progress was logged last */
+  double reported;    /* time when progress was logged last */
 } look;
 
 /* Logs how much of the file is read, at most every few seconds. */
-static void tell(look *l, const ad_npy *npy, int64_t done) {
+static void log_progress(look *l, const ad_npy *npy, int64_t done) {
   enum { SECONDS = 5 };
   double now = ad_seconds();
-  if (now - l->told < SECONDS) return;
-  l->told = now;
+  if (now - l->reported < SECONDS) return;
+  l->reported = now;
   ad_log(AD_LOG_INFO, "checking every element of %s: %lld of %lld MiB", l->path, (long long)(done * npy->width >> 20),
          (long long)(ad_npy_bytes(npy) >> 20));
 }
@@ -40,7 +40,7 @@ static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
     int64_t count = npy->count - at < chunk ? npy->count - at : chunk;
     int64_t found = ad_npy_first_from(npy, at, count, bound);
     if (found < at + count) return found;
-    tell(l, npy, found);
+    log_progress(l, npy, found);
   }
   return npy->count;
 }
@@ -106,7 +106,7 @@ static ad_status check_file(look *l) {
 }
 
 static ad_status check_files(const char *const *paths, size_t count, int64_t vocabulary, size_t *at) {
-  look l = {.vocabulary = vocabulary, .told = ad_seconds()};
+  look l = {.vocabulary = vocabulary, .reported = ad_seconds()};
   for (; *at < count; ++*at) {
     l.path = paths[*at];
     AD_TRY(check_file(&l));
@@ -134,7 +134,7 @@ ad_status ad_token_masks_check(const char *const *paths, size_t count, size_t *a
 
 /* ---- drawing samples ---- */
 
-static int64_t draw(const ad_text_data *text, const ad_text_part *part, uint64_t seed, uint64_t index) {
+static int64_t draw_window(const ad_text_data *text, const ad_text_part *part, uint64_t seed, uint64_t index) {
   uint64_t windows = (uint64_t)part->windows;
   uint64_t key = ad_random_bits(seed, part->stream, index / windows);
   return ad_permuted(key, part->windows, (int64_t)(index % windows));
@@ -198,8 +198,8 @@ static ad_status fill_targets(const ad_text_data *text, const ad_token_file *fil
   return AD_OK;
 }
 
-static ad_status fill(const ad_text_data *text, const ad_text_part *part, int64_t place, int64_t valid,
-                      const ad_wanted *positions, int32_t *tokens, int32_t *targets, int64_t *counted) {
+static ad_status read_window(const ad_text_data *text, const ad_text_part *part, int64_t place, int64_t valid,
+                             const ad_wanted *positions, int32_t *tokens, int32_t *targets, int64_t *counted) {
   const ad_token_run *run = run_of(part, place);
   int64_t first = run->first + (place - run->first_window) * text->seq;
   *counted = count_targets(run->file, first, valid, positions);
@@ -208,14 +208,14 @@ static ad_status fill(const ad_text_data *text, const ad_text_part *part, int64_
 }
 
 /* Counts the tokens of all windows of the part, and of each file's last target. */
-static void tally(const ad_text_data *text, const ad_text_part *part, int64_t *tallied) {
+static void count_values(const ad_text_data *text, const ad_text_part *part, int64_t *of_value) {
   for (size_t r = 0; r < part->run_count; r++) {
     const ad_token_run *run = &part->runs[r];
     int64_t end = r + 1 < part->run_count ? run[1].first_window : part->windows;
     int64_t last = run->first + (end - run->first_window) * text->seq;
     for (int64_t at = run->first; at <= last; at++) {
       uint32_t token = ad_npy_at(&run->file->tokens, at);
-      if (token < text->vocabulary) tallied[token]++;
+      if (token < text->vocabulary) of_value[token]++;
     }
   }
 }
@@ -235,7 +235,7 @@ static void checksums(ad_text_data *text) {
   text->is_summed = 1;
 }
 
-static const ad_text_source source = {draw, window_at, fill, tally, checksums};
+static const ad_text_source source = {draw_window, window_at, read_window, count_values, checksums};
 
 /* ---- opening token data ---- */
 
@@ -248,7 +248,7 @@ static void add_run(ad_text_part *part, const ad_token_file *file, ad_span token
 }
 
 /* Divides the files into the training part and the held-out part, which has the end of each file. */
-static ad_status make_parts(ad_text_data *text, double held_out) {
+static ad_status make_parts(ad_text_data *text, double validation) {
   static const char *const streams[] = {"tokens", "tokens held out"};
   for (int of = 0; of < 2; of++) {
     text->parts[of].stream = ad_random_stream(streams[of]);
@@ -256,9 +256,9 @@ static ad_status make_parts(ad_text_data *text, double held_out) {
   }
   for (size_t i = 0; i < text->file_count; i++) {
     const ad_token_file *file = &text->files[i];
-    int64_t kept = ad_held_out_of(file->tokens.count, held_out), trained_on = file->tokens.count - kept;
+    int64_t kept = ad_validation_size(file->tokens.count, validation), trained_on = file->tokens.count - kept;
     add_run(&text->parts[AD_TRAINING_PART], file, (ad_span){0, trained_on}, text->seq);
-    add_run(&text->parts[AD_HELD_OUT_PART], file, (ad_span){trained_on, kept}, text->seq);
+    add_run(&text->parts[AD_VALIDATION_PART], file, (ad_span){trained_on, kept}, text->seq);
   }
   return AD_OK;
 }
@@ -271,9 +271,9 @@ static ad_status check_part(const ad_text_data *text, ad_data_part of, const cha
                  what, (long long)text->seq, (long long)text->seq + 1);
 }
 
-static ad_status check_parts(const ad_text_data *text, double held_out) {
-  AD_TRY(check_part(text, AD_TRAINING_PART, held_out > 0 ? "the tokens for training" : "the tokens"));
-  return held_out > 0 ? check_part(text, AD_HELD_OUT_PART, "the tokens held out for validation") : AD_OK;
+static ad_status check_parts(const ad_text_data *text, double validation) {
+  AD_TRY(check_part(text, AD_TRAINING_PART, validation > 0 ? "the tokens for training" : "the tokens"));
+  return validation > 0 ? check_part(text, AD_VALIDATION_PART, "the tokens held out for validation") : AD_OK;
 }
 
 static ad_status open_mask(const char *path, ad_token_file *file) {
@@ -298,8 +298,8 @@ static ad_status open_files(const ad_token_options *options, ad_text_data *text)
     if (options->masks) AD_TRY(open_mask(options->masks[i], file));
     text->byte_count += ad_npy_bytes(&file->tokens);
   }
-  AD_TRY(make_parts(text, options->held_out));
-  return check_parts(text, options->held_out);
+  AD_TRY(make_parts(text, options->validation));
+  return check_parts(text, options->validation);
 }
 
 static ad_status take_options(const ad_token_options *given, ad_token_options *out) {
@@ -307,7 +307,7 @@ static ad_status take_options(const ad_token_options *given, ad_token_options *o
   if (!out->count) return ad_fail(AD_INVALID, "no file of tokens is given");
   AD_NEED_IN("ad_text_data_open_tokens", "options->tokens", out->tokens);
   AD_TRY(check_vocabulary(out->vocabulary));
-  return ad_text_check_numbers(out->seq, out->held_out);
+  return ad_text_check_numbers(out->seq, out->validation);
 }
 
 ad_status ad_text_data_open_tokens(const ad_token_options *given, ad_text_data **out) {

@@ -79,7 +79,7 @@ static ad_status open_files(opening *o) {
 /* ---- comparing the index with its files ---- */
 
 /* Adds the tensors that the index lists and that their files lack. */
-static void list_lacking(const opening *o, ad_text *text) {
+static void list_missing(const opening *o, ad_text *text) {
   const char *tensor;
   json_t *file;
   size_t count = 0;
@@ -107,7 +107,7 @@ static void list_unlisted(const opening *o, ad_text *text) {
 static ad_status check_listed(const opening *o) {
   char words[WORDS] = "";
   ad_text text = ad_text_on(words, sizeof words);
-  list_lacking(o, &text);
+  list_missing(o, &text);
   list_unlisted(o, &text);
   return text.used ? ad_fail(AD_INVALID, "%s: the index does not match its files%s", o->path, words) : AD_OK;
 }

@@ -42,7 +42,7 @@ static const ad_operation margin = {.size = sizeof margin,
                                     .name = "margin",
                                     .dims = "nc,n->n",
                                     .linearity = AD_NONLINEAR,
-                                    .whole = "c",
+                                    .full = "c",
                                     .forward = margin_forward,
                                     .backward = margin_backward,
                                     .fills = 1 << 0,
@@ -75,7 +75,7 @@ static void count_hits(const ad_array *logits, const ad_array *labels, const ad_
   }
 }
 
-static ad_status run(void *own, ad_phase_run *at) {
+static ad_status run_phase(void *own, ad_phase_run *at) {
   classifier *model = (classifier *)own;
   const ad_array *of[FIELDS];
   for (size_t i = 0; i < FIELDS; i++) of[i] = ad_batch_array(model->batch, i, ad_phase_microbatch(at));
@@ -94,15 +94,15 @@ static ad_status run(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-static ad_status create(const void *given, ad_program *to, void **own) {
+static ad_status create_classifier(const void *given, ad_program *to, void **own) {
   const settings *o = (const settings *)given;
   classifier *model = (classifier *)calloc(1, sizeof *model);
   if (!model) return ad_fail(AD_MEMORY, "no memory for the classifier");
   *own = model;
   model->options = o;
   ad_declarations list = ad_declarations_on(ad_program_mesh(to, 0));
-  ad_linear_shape in = {o->features, o->hidden, AD_CUT_COLUMNS, 1, ad_deviation_keeping_size(o->features)};
-  ad_linear_shape out = {o->hidden, o->classes, AD_CUT_ROWS, 1, ad_deviation_keeping_size(o->hidden)};
+  ad_linear_shape in = {o->features, o->hidden, AD_SHARD_COLUMNS, 1, ad_deviation_keeping_size(o->features)};
+  ad_linear_shape out = {o->hidden, o->classes, AD_SHARD_ROWS, 1, ad_deviation_keeping_size(o->hidden)};
   model->in = ad_linear_declare(&list, "dense", "in", &in);
   model->out = ad_linear_declare(&list, "dense", "out", &out);
   ad_layout rows = list.replicated, counted = rows;
@@ -116,14 +116,14 @@ static ad_status create(const void *given, ad_program *to, void **own) {
   ad_count_spec count = {.size = sizeof count, .name = "rows", .layout = counted};
   ad_loss_spec loss = {.size = sizeof loss, .name = "loss"};
   ad_loss_spec accuracy = {.size = sizeof accuracy, .name = "accuracy", .is_metric = 1};
-  ad_phase phase = {.size = sizeof phase, .name = "model", .run = run};
+  ad_phase phase = {.size = sizeof phase, .name = "model", .run = run_phase};
   AD_TRY(ad_program_add_count(to, &count));
   AD_TRY(ad_program_add_loss(to, &loss));
   AD_TRY(ad_program_add_loss(to, &accuracy));
   return ad_program_add_phase(to, &phase);
 }
 
-static void destroy(void *own) {
+static void destroy_classifier(void *own) {
   free(((classifier *)own)->table);
   free(own);
 }
@@ -153,25 +153,25 @@ static ad_status open_rows(void *own) {
                  model->options->rows, (long long)rows_of(model), (long long)model->options->features);
 }
 
-static int has_held_out(const void *own) { return 1; }
-static int64_t held_out_samples(const void *own) { return (rows_of((const classifier *)own) + 4) / 5; }
+static int has_validation(const void *own) { return 1; }
+static int64_t validation_samples(const void *own) { return (rows_of((const classifier *)own) + 4) / 5; }
 
 /* Every fifth row is held out. Multiplying by the golden ratio shuffles the training rows: a batch has all classes. */
 static ad_status read_row(void *own, ad_batch_row *to) {
   const classifier *model = (const classifier *)own;
-  int64_t width = width_of(model), held = held_out_samples(own);
+  int64_t width = width_of(model), held = validation_samples(own);
   int64_t spread = (int64_t)(((uint64_t)to->sample * 0x9E3779B97F4A7C15u) >> 33);
-  int64_t i = to->held_out ? to->sample % held : spread % (rows_of(model) - held);
-  const double *row = model->table + (to->held_out ? 5 * i : i + i / 4 + 1) * width;
+  int64_t i = to->validation ? to->sample % held : spread % (rows_of(model) - held);
+  const double *row = model->table + (to->validation ? 5 * i : i + i / 4 + 1) * width;
   for (int64_t k = 0; k < width - 1; k++)
     ad_array_set(&to->fields[X], to->row * (size_t)(width - 1) + (size_t)k, row[k]);
   ad_array_set(&to->fields[LABELS], to->row, to->counts ? row[width - 1] : -1);
   return AD_OK;
 }
 
-static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   ad_row_reader reader = {read_row, own};
-  return ad_batch_read(((classifier *)own)->batch, step, held_out, &reader, counted[0]);
+  return ad_batch_read(((classifier *)own)->batch, step, validation, &reader, counted[0]);
 }
 
 /* ---- the record that describes this program to addend ---- */
@@ -182,17 +182,18 @@ static const ad_key keys[] = {
     AD_INTEGER_KEY("model.classes", settings, classes, 2, 8192, NULL, "number of classes; a class is 0 to this less 1"),
     AD_WORDS_KEY("data.rows", settings, rows, NULL, "a CSV whose last column is the class")};
 
-static const ad_program_kind kind = {.size = sizeof kind,
-                                     .name = "classifier",
-                                     .help = "two dense layers that classify the rows of a CSV file",
-                                     .keys = keys,
-                                     .key_count = 4,
-                                     .options_size = sizeof(settings),
-                                     .create = create,
-                                     .destroy = destroy,
-                                     .open = open_rows,
-                                     .read = read_batch,
-                                     .data = {.has_held_out = has_held_out, .held_out_samples = held_out_samples}};
+static const ad_program_kind kind = {
+    .size = sizeof kind,
+    .name = "classifier",
+    .help = "two dense layers that classify the rows of a CSV file",
+    .keys = keys,
+    .key_count = 4,
+    .options_size = sizeof(settings),
+    .create = create_classifier,
+    .destroy = destroy_classifier,
+    .open = open_rows,
+    .read = read_batch,
+    .data = {.has_validation = has_validation, .validation_samples = validation_samples}};
 
 static const ad_program_kind *const kinds[] = {&kind, NULL};
 AD_PROGRAM_OBJECT(kinds);

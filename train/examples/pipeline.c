@@ -42,7 +42,7 @@ static ad_tensor *layer(rank *r, ad_tape *t, ad_tensor *x, int stage) {
 }
 
 /* Creates a matrix whose element i is sin(first + i). */
-static ad_status fill(rank *r, int64_t rows, int64_t columns, int64_t first, ad_array *out) {
+static ad_status create_matrix(rank *r, int64_t rows, int64_t columns, int64_t first, ad_array *out) {
   ad_layout own = ad_layout_all(ad_comm_mesh(r->alone), AD_I);
   AD_TRY(ad_array_create(r->alone, AD_F64, &(ad_shape){2, {rows, columns}}, &own, out));
   for (size_t i = 0; i < ad_array_numel(out); i++) ((double *)out->data)[i] = sin((double)first + (double)i);
@@ -50,15 +50,16 @@ static ad_status fill(rank *r, int64_t rows, int64_t columns, int64_t first, ad_
 }
 
 /* Makes the matrices and, for each microbatch, its tape and the buffers that its transfers receive into. */
-static ad_status create(rank *r) {
+static ad_status create_rank(rank *r) {
   ad_tape_options f64 = {.size = sizeof f64, .dtype = AD_F64};
   AD_TRY(ad_comm_open_alone(&r->alone));
-  for (int s = 0; s < STAGES; s++) AD_TRY(fill(r, width[s], width[s + 1], s, &r->matrix[s]));
+  for (int s = 0; s < STAGES; s++) AD_TRY(create_matrix(r, width[s], width[s + 1], s, &r->matrix[s]));
   for (int m = 0; m < MICROBATCHES; m++) {
     cell *c = &r->cells[m];
     ad_span rows = ad_cut(ROWS, m, MICROBATCHES);
-    AD_TRY(fill(r, rows.count, width[r->stage], rows.first * width[0], &c->value));  // on the first stage this is x
-    AD_TRY(fill(r, rows.count, width[r->stage + 1], 0, &c->value_gradient));
+    AD_TRY(create_matrix(r, rows.count, width[r->stage], rows.first * width[0],
+                         &c->value));  // on the first stage this is x
+    AD_TRY(create_matrix(r, rows.count, width[r->stage + 1], 0, &c->value_gradient));
     AD_TRY(ad_tape_create(r->alone, ad_comm_mesh(r->alone), &f64, &c->tape));
   }
   return AD_OK;
@@ -113,9 +114,9 @@ static ad_status execute_all(rank *r, const ad_table *table) {
 /* Backward of -loss on the whole batch, then the pipeline's backward: both add to r->gradient, which ends at zero. */
 static ad_status subtract(rank *r, const ad_table *table) {
   ad_array x;
-  AD_TRY(create(r));
+  AD_TRY(create_rank(r));
   ad_tape *t = r->cells[0].tape;
-  AD_TRY(fill(r, ROWS, width[0], 0, &x));
+  AD_TRY(create_matrix(r, ROWS, width[0], 0, &x));
   AD_TRY(ad_backward(t, ad_scale(t, layer(r, t, layer(r, t, ad_constant(t, &x), 0), 1), -1)));
   ad_tape_reset(t);
   return execute_all(r, table);

@@ -14,7 +14,7 @@ typedef enum gate { TAKEN_FOR_FINAL, SUMMED, A_PART } gate;
 
 static const struct layer {
   const char *words;
-  int is_cut, scores_first;
+  int is_sharded, scores_first;
 } layers[LAYERS] = {{"tokens split over tp, scores before experts", 0, 1},
                     {"tokens split over tp, scores after experts", 0, 0},
                     {"experts cut over tp, scores after experts", 1, 0}};
@@ -29,7 +29,8 @@ typedef struct run {
 } run;
 
 /* Creates an array of this layout, with numbers that depend on `seed` alone (on engine dry without data). */
-static ad_status make(const run *r, const ad_mesh *mesh, const char *text, ad_shape shape, int seed, ad_array *out) {
+static ad_status make_array(const run *r, const ad_mesh *mesh, const char *text, ad_shape shape, int seed,
+                            ad_array *out) {
   ad_layout layout;
   AD_TRY(ad_layout_parse(mesh, text, &layout));
   AD_TRY(ad_array_create(r->comm, AD_F64, &shape, &layout, out));
@@ -40,15 +41,15 @@ static ad_status make(const run *r, const ad_mesh *mesh, const char *text, ad_sh
 /* Creates meshes, tape, input and weights. Every rank has full copies; the formula below takes each rank's shards. */
 static ad_status prepare(run *r, gate how) {
   int alone = ad_comm_size(r->comm) == 1;
-  const char *view = alone ? "efsdp=1 ep=1 etp=1" : r->layer->is_cut ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1";
+  const char *view = alone ? "efsdp=1 ep=1 etp=1" : r->layer->is_sharded ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1";
   ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
   AD_TRY(ad_mesh_create(alone ? "dp_shard=1 tp=1" : "dp_shard=2 tp=2", &r->mesh));
   AD_TRY(ad_mesh_create_view(r->mesh, view, &r->view));
-  AD_TRY(make(r, r->mesh, "dp_shard=I tp=I", (ad_shape){2, {TOKENS, WIDTH}}, 1, &r->x));
-  AD_TRY(make(r, r->view, "efsdp=R ep=R etp=R", (ad_shape){3, {EXPERTS, WIDTH, HIDDEN}}, 2, &r->up));
-  AD_TRY(make(r, r->view, "efsdp=R ep=R etp=R", (ad_shape){3, {EXPERTS, HIDDEN, WIDTH}}, 3, &r->down));
+  AD_TRY(make_array(r, r->mesh, "dp_shard=I tp=I", (ad_shape){2, {TOKENS, WIDTH}}, 1, &r->x));
+  AD_TRY(make_array(r, r->view, "efsdp=R ep=R etp=R", (ad_shape){3, {EXPERTS, WIDTH, HIDDEN}}, 2, &r->up));
+  AD_TRY(make_array(r, r->view, "efsdp=R ep=R etp=R", (ad_shape){3, {EXPERTS, HIDDEN, WIDTH}}, 3, &r->down));
   const char *gate_layout = how == A_PART ? "dp_shard=I tp=R" : "dp_shard=I tp=I";
-  AD_TRY(make(r, r->mesh, gate_layout, (ad_shape){2, {WIDTH, EXPERTS}}, 4, &r->gate));
+  AD_TRY(make_array(r, r->mesh, gate_layout, (ad_shape){2, {WIDTH, EXPERTS}}, 4, &r->gate));
   return ad_tape_create(r->comm, r->mesh, &options, &r->tape);
 }
 
@@ -56,14 +57,15 @@ static ad_status prepare(run *r, gate how) {
  * gradients of x from all ranks of tp. */
 static ad_tensor *enter(const run *r, ad_tensor *x) {
   ad_tape *t = r->tape;
-  return r->layer->is_cut ? ad_convert(t, x, "tp", AD_R) : ad_to_rows(t, ad_convert(t, x, "tp", AD_S(0)));
+  return r->layer->is_sharded ? ad_convert(t, x, "tp", AD_R) : ad_to_rows(t, ad_convert(t, x, "tp", AD_S(0)));
 }
 
-/* Rows times this rank's experts of the matrices `all`; `cut` is the dimension to shard over etp if experts are cut. */
-static ad_tensor *product(const run *r, ad_tensor *rows, const ad_array *all, ad_type cut, const ad_routing *routing) {
+/* Rows times this rank's experts of the matrices `all`; `sharded` is the dimension to shard over etp if experts are cut. */
+static ad_tensor *product(const run *r, ad_tensor *rows, const ad_array *all, ad_type sharded,
+                          const ad_routing *routing) {
   ad_tape *t = r->tape;
   ad_tensor *w = ad_declare(t, ad_convert(t, ad_constant(t, all), "ep", AD_S(0)), "ep", AD_V);  // this rank's experts
-  return ad_grouped_linear(t, rows, r->layer->is_cut ? ad_convert(t, w, "etp", cut) : w, routing);
+  return ad_grouped_linear(t, rows, r->layer->is_sharded ? ad_convert(t, w, "etp", sharded) : w, routing);
 }
 
 /* The layer's formula; its loss is the sum of all outputs. */
@@ -79,7 +81,7 @@ static ad_tensor *loss_of(const run *r, ad_tensor *gate_matrix, gate how) {
   slots = ad_gelu(t, product(r, ad_dispatch(t, slots, routing, "ep"), &r->up, AD_S(2), routing));
   slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing, "ep");  // P on etp if experts are cut
   if (!r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
-  return ad_sum(t, ad_declare(t, slots, r->layer->is_cut ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
+  return ad_sum(t, ad_declare(t, slots, r->layer->is_sharded ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
 }
 
 /* Runs the layer forward and backward and copies this rank's gradient of the gate to `grad`, if that is not NULL. */
@@ -96,16 +98,16 @@ static ad_status gradient_of(ad_comm *comm, const struct layer *layer, gate how,
 }
 
 /* On each rank: compares the repaired gradient with that of one process, and prints rank 0's part of it. */
-static int compare(ad_comm *comm, void *context) {
-  double whole[GATE], sum[GATE], part[GATE], worst = 0;
+static int compare_gradients(ad_comm *comm, void *context) {
+  double full[GATE], sum[GATE], part[GATE], worst = 0;
   ad_comm *alone;
   if (ad_comm_open_alone(&alone)) return 1;
   for (const struct layer *l = layers; l < layers + LAYERS; l++) {
-    if (gradient_of(alone, l, SUMMED, whole) || gradient_of(comm, l, SUMMED, sum) || gradient_of(comm, l, A_PART, part))
+    if (gradient_of(alone, l, SUMMED, full) || gradient_of(comm, l, SUMMED, sum) || gradient_of(comm, l, A_PART, part))
       return fprintf(stderr, "%s\n", ad_last_error()), 1;
-    for (int i = 0; i < GATE; i++) worst = fmax(worst, fabs(sum[i] - whole[i]));
+    for (int i = 0; i < GATE; i++) worst = fmax(worst, fabs(sum[i] - full[i]));
     if (ad_comm_rank(comm) != 0) continue;
-    printf("%s\n  repaired: %.6f, on one rank %.6f: %s; this rank's part is %.6f\n", l->words, sum[0], whole[0],
+    printf("%s\n  repaired: %.6f, on one rank %.6f: %s; this rank's part is %.6f\n", l->words, sum[0], full[0],
            worst < 1e-12 ? "right" : "WRONG", part[0]);
   }
   ad_comm_close(alone);
@@ -113,7 +115,7 @@ static int compare(ad_comm *comm, void *context) {
 }
 
 int main(void) {
-  ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = compare};
+  ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = compare_gradients};
   ad_launch_result result = {.size = sizeof result};
   ad_comm *dry;  // engine dry moves no data: checking types needs no other rank
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;

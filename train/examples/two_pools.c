@@ -65,7 +65,7 @@ static ad_status add_module(ad_program *to, const char *name, size_t module, con
       &(ad_module_spec){.size = sizeof(ad_module_spec), .name = name, .mesh = mesh, .params = &w, .param_count = 1});
 }
 
-static ad_status create(const void *options, ad_program *to, void **own) {
+static ad_status create_pools(const void *options, ad_program *to, void **own) {
   two_pools *p = calloc(1, sizeof *p);
   if (!p) return AD_MEMORY;
   *own = p;
@@ -82,7 +82,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   AD_TRY(ad_program_add_phase(
       to,
       &(ad_phase){.size = sizeof(ad_phase), .name = "produce", .module = PRODUCER, .gives = hidden, .run = produce}));
-  AD_TRY(ad_program_add_crossing(to, &(ad_crossing_spec){.size = sizeof(ad_crossing_spec),
+  AD_TRY(ad_program_add_transfer(to, &(ad_transfer_spec){.size = sizeof(ad_transfer_spec),
                                                          .value = "h",
                                                          .module = CONSUMER,
                                                          .bridge = p->bridge,
@@ -92,7 +92,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
       &(ad_phase){.size = sizeof(ad_phase), .name = "consume", .module = CONSUMER, .needs = hidden, .run = consume});
 }
 
-static void destroy(void *own) {
+static void destroy_pools(void *own) {
   two_pools *p = own;
   for (int m = 0; m < MICROBATCHES_MAX; m++) free(p->x[m].data);
   ad_bridge_destroy(p->bridge);
@@ -101,7 +101,7 @@ static void destroy(void *own) {
 
 /* Makes this rank's rows of every microbatch and counts the consumer's. A row's numbers depend on its place in the
  * global batch alone, so that every mesh trains on the same data. */
-static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   two_pools *p = own;
   int64_t rank = ad_comm_rank(p->setting.comm), batch = p->setting.global_batch, parts = p->setting.microbatches;
   for (int64_t m = 0; m < parts; m++) {
@@ -125,11 +125,11 @@ static ad_status prove(void) {
                                        .name = "two_pools",
                                        .help = "two matrices, on pools of their own",
                                        .modules = modules,
-                                       .create = create,
-                                       .destroy = destroy,
+                                       .create = create_pools,
+                                       .destroy = destroy_pools,
                                        .read = read_batch};
   static const char *const wide[] = {"precision.compute=f64", "precision.param=f64"};
-  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_check_options options = {.size = sizeof options, .mutate = 1};
   ad_recipe *recipe;
   char *json = NULL, *table = NULL;
   int holds = 0;

@@ -97,7 +97,7 @@ static ad_dtype dtype_of(const exporting *e, const char *tensor, const ad_param_
   ad_dtype dtype;
   if (e->options.dtype) return e->options.dtype;
   if (!name) name = json_string_value(json_object_get(from, "dtype"));
-  return name && !ad_dtype_parse(name, &dtype) ? dtype : param->contract.param;
+  return name && !ad_dtype_parse(name, &dtype) ? dtype : param->policy.param;
 }
 
 static void add_tensors(exporting *e, size_t param, const ad_tensor_source *source) {
@@ -142,7 +142,7 @@ static ad_status list_tensors(exporting *e) {
   return AD_OK;
 }
 
-static ad_status fill(void *context, const ad_export_tensor *tensor, void *memory) {
+static ad_status write_tensor(void *context, const ad_export_tensor *tensor, void *memory) {
   const exporting *e = context;
   ad_tensor_source source;
   ad_dtype dtype;
@@ -185,7 +185,7 @@ static ad_status change_dtype(const exporting *e, const char *folder) {
 
 static ad_status make_config(const exporting *e, const char *folder) {
   json_t *config;
-  ad_dtype dtype = e->options.dtype ? e->options.dtype : e->recipe->precision.contract.param;
+  ad_dtype dtype = e->options.dtype ? e->options.dtype : e->recipe->precision.policy.param;
   AD_TRY(ad_express_config(e->recipe, e->architecture, dtype, &config));
   ad_status status = write_config(folder, config);
   json_decref(config);
@@ -203,7 +203,7 @@ static ad_status write_rest(const exporting *e, const char *folder) {
 static ad_status write_folder(exporting *e, const char *folder) {
   int64_t shard = e->options.shard_bytes ? e->options.shard_bytes : usual_shard;
   AD_TRY(write_rest(e, folder));
-  return ad_export_shards(folder, e->tensors, e->count, shard, fill, e, &e->done.files, &e->done.bytes);
+  return ad_export_shards(folder, e->tensors, e->count, shard, write_tensor, e, &e->done.files, &e->done.bytes);
 }
 
 static ad_status write_all(exporting *e, const char *folder) {
@@ -227,7 +227,7 @@ static ad_status export_run(exporting *e, const char *folder) {
   return AD_OK;
 }
 
-static void release(exporting *e) {
+static void release_export(exporting *e) {
   ad_export_values_close(&e->values);
   ad_program_params_release(&e->params);
   ad_release(e->tensors);
@@ -244,7 +244,7 @@ ad_status ad_export(const char *run, const char *folder, const ad_export_options
     return ad_fail(AD_INVALID, "weights cannot be written as %s; use f64, f32, bf16 or f16",
                    ad_dtype_name(e.options.dtype));
   ad_status status = export_run(&e, folder);
-  release(&e);
+  release_export(&e);
   if (!status && out) *out = e.done;
   return status;
 }

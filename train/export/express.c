@@ -20,7 +20,7 @@ typedef struct asking {
 } asking;
 
 /* Prints a key's value as YAML; "" if it has none. */
-static ad_status value_of(const asking *a, const char *key, char value[VALUE]) {
+static ad_status key_as_yaml(const asking *a, const char *key, char value[VALUE]) {
   const ad_schema_entry *entry = ad_schema_find(&a->schema, key);
   char *text;
   *value = 0;
@@ -35,7 +35,7 @@ static ad_status value_of(const asking *a, const char *key, char value[VALUE]) {
 
 static int64_t number_of(const asking *a, const char *key) {
   char value[VALUE];
-  return value_of(a, key, value) ? 0 : strtoll(value, NULL, 10);
+  return key_as_yaml(a, key, value) ? 0 : strtoll(value, NULL, 10);
 }
 
 static int bias_is_expressed(const ad_architecture *architecture, const char *bias) {
@@ -59,18 +59,18 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
   char value[VALUE];
   *other = 0;
   for (const ad_architecture_fact *fact = architecture->facts; fact->key && !*other; fact++) {
-    AD_TRY(value_of(a, fact->key, value));
+    AD_TRY(key_as_yaml(a, fact->key, value));
     if (*value && strcmp(value, fact->value) != 0) snprintf(other, 2 * VALUE, "%s %s", fact->key, value);
   }
   if (!*other && architecture == &ad_llama && !heads_divide(a))
     snprintf(other, 2 * VALUE, "support for a model.d_model that is not a multiple of model.heads");
-  AD_TRY(value_of(a, "model.bias", value));
+  AD_TRY(key_as_yaml(a, "model.bias", value));
   if (!*other && !bias_is_expressed(architecture, value)) snprintf(other, 2 * VALUE, "model.bias %s", value);
   return AD_OK;
 }
 
 /* Finds the first architecture that computes all that the recipe says. AD_INVALID: what each one lacks. */
-static ad_status find(const asking *a, const ad_architecture **out) {
+static ad_status find_architecture(const asking *a, const ad_architecture **out) {
   char words[WORDS] = "", other[2 * VALUE];
   ad_text text = ad_text_on(words, sizeof words);
   for (const ad_architecture *const *at = ad_architectures(); *at; at++) {
@@ -86,7 +86,7 @@ static ad_status find(const asking *a, const ad_architecture **out) {
 ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) {
   asking a = {.recipe = recipe};
   AD_TRY(ad_schema_create(recipe->program, &a.schema));
-  ad_status status = find(&a, out);
+  ad_status status = find_architecture(&a, out);
   ad_schema_release(&a.schema);
   return status;
 }
@@ -107,7 +107,7 @@ static int64_t usual_size(const asking *a, const char *key) {
 static ad_status add_given(const asking *a, const ad_config_row *row, json_t *config) {
   char value[VALUE], name[VALUE];
   snprintf(name, sizeof name, "%.*s", (int)strcspn(row->key, "|"), row->key);
-  AD_TRY(value_of(a, row->gives, value));
+  AD_TRY(key_as_yaml(a, row->gives, value));
   json_t *number =
       strcmp(value, "0") ? json_loads(value, JSON_DECODE_ANY, NULL) : json_integer(usual_size(a, row->gives));
   if (number && !json_object_set_new(config, name, number)) return AD_OK;
@@ -119,8 +119,8 @@ static double element(const json_t *list, size_t i) { return json_number_value(j
 /* Writes the rotary keys as older versions of Transformers do; newer versions read both. */
 static ad_status add_rotary(const asking *a, json_t *config) {
   char base[VALUE], scaling[VALUE];
-  AD_TRY(value_of(a, "model.rotary_base", base));
-  AD_TRY(value_of(a, "model.rotary_scaling", scaling));
+  AD_TRY(key_as_yaml(a, "model.rotary_base", base));
+  AD_TRY(key_as_yaml(a, "model.rotary_scaling", scaling));
   json_object_set_new(config, "rope_theta", json_real(strtod(base, NULL)));
   json_t *list = *scaling ? json_loads(scaling, 0, NULL) : NULL;
   if (json_array_size(list) == 4)
@@ -136,7 +136,7 @@ static ad_status add_rotary(const asking *a, json_t *config) {
 
 static ad_status add_bias(const asking *a, const ad_architecture *architecture, json_t *config) {
   char bias[VALUE];
-  AD_TRY(value_of(a, "model.bias", bias));
+  AD_TRY(key_as_yaml(a, "model.bias", bias));
   int all = !strcmp(bias, "all");
   if (architecture->has_attention_bias)
     json_object_set_new(config, "attention_bias", json_boolean(all || !strcmp(bias, "attention")));
@@ -160,7 +160,7 @@ static void add_head(const asking *a, const ad_architecture *architecture, ad_dt
   json_object_set_new(config, "eos_token_id", json_null());
 }
 
-static ad_status fill(const asking *a, const ad_architecture *architecture, ad_dtype dtype, json_t *config) {
+static ad_status write_config(const asking *a, const ad_architecture *architecture, ad_dtype dtype, json_t *config) {
   add_head(a, architecture, dtype, config);
   for (int part = 0; part < AD_ARCHITECTURE_PARTS && architecture->config[part]; part++)
     for (const ad_config_row *row = architecture->config[part]; row->key; row++) AD_TRY(add_row(a, row, config));
@@ -175,7 +175,7 @@ ad_status ad_express_config(const ad_recipe *recipe, const ad_architecture *arch
   if (!config) return ad_fail(AD_MEMORY, "no memory for config.json");
   ad_status status = ad_schema_create(recipe->program, &a.schema);
   if (!status) {
-    status = fill(&a, architecture, dtype, config);
+    status = write_config(&a, architecture, dtype, config);
     ad_schema_release(&a.schema);
   }
   if (status)

@@ -70,7 +70,7 @@ static ad_status make_names(const char *folder, ad_export_place *place) {
   return add_ending(place->folder, token, ".old.tmp", &place->earlier);
 }
 
-static void release(ad_export_place *place) {
+static void release_place(ad_export_place *place) {
   ad_release(place->folder);
   ad_release(place->written);
   ad_release(place->earlier);
@@ -84,7 +84,7 @@ ad_status ad_export_begin(const char *folder, int overwrite, ad_export_place *ou
   if (!status) status = ad_folder_make(place.written);
   place.overwrite = overwrite;
   if (status)
-    release(&place);
+    release_place(&place);
   else
     *out = place;
   return status;
@@ -129,6 +129,6 @@ static void remove_written(const ad_export_place *place) {
 ad_status ad_export_end(ad_export_place *place, ad_status written) {
   ad_status status = written ? written : take_name(place);
   if (status) remove_written(place);
-  release(place);
+  release_place(place);
   return status;
 }

@@ -47,7 +47,7 @@ static ad_status parse_config(const ad_config *config, const char *path, ad_reci
   free(text);
   if (!status) {
     (*out)->window = config->window;
-    ad_config_tell_unread(config, path);
+    ad_config_report_unread(config, path);
   }
   return status;
 }
@@ -96,12 +96,12 @@ static ad_status read_tensor(const ad_sample_model *model, const ad_architecture
                              const ad_weights *weights, size_t i) {
   ad_tensor_source source;
   ad_array *array = &model->arrays[i];
-  ad_part whole;
+  ad_part full;
   if (!ad_tensor_source_find(architecture, model->params.list[i].name, &array->shape, &source))
     return ad_fail(AD_INVALID, "%s has no tensor for the parameter `%s`", architecture->name,
                    model->params.list[i].name);
-  ad_part_of(&array->layout, &array->shape, 0, &whole);
-  return ad_tensor_source_read(&source, weights, &whole, array->dtype, array->data);
+  ad_part_of(&array->layout, &array->shape, 0, &full);
+  return ad_tensor_source_read(&source, weights, &full, array->dtype, array->data);
 }
 
 static ad_status read_tensors(const ad_sample_model *model, const ad_architecture *architecture, const char *folder) {
@@ -207,7 +207,7 @@ static ad_status open_run(const char *run, const ad_sampler_options *options, ad
 
 /* ---- opening a folder of either kind ---- */
 
-static int has(const char *folder, const char *name) {
+static int has_file(const char *folder, const char *name) {
   char *path;
   if (ad_path_in(folder, name, &path)) return 0;
   int is_there = !access(path, F_OK);
@@ -217,7 +217,7 @@ static int has(const char *folder, const char *name) {
 
 /* No file of an exported model says that its tokens are bytes: 256 tokens without a tokenizer are taken for bytes. */
 static void look_for_bytes(const char *from, ad_sampler *sampler) {
-  if (ad_sampler_vocabulary(sampler) == AD_BYTE_TOKENS && !has(from, "tokenizer.json")) sampler->are_bytes = 1;
+  if (ad_sampler_vocabulary(sampler) == AD_BYTE_TOKENS && !has_file(from, "tokenizer.json")) sampler->are_bytes = 1;
 }
 
 ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out) {
@@ -226,7 +226,8 @@ ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, a
   if (access(from, F_OK))
     return ad_fail(AD_IO, "%s: cannot be read: %s; name the folder of a run, or of a model as Transformers saves it",
                    from, strerror(errno));
-  ad_status status = has(from, "run.json") ? open_run(from, options, &sampler) : open_folder(from, options, &sampler);
+  ad_status status =
+      has_file(from, "run.json") ? open_run(from, options, &sampler) : open_folder(from, options, &sampler);
   if (!status) look_for_bytes(from, sampler);
   if (!status) status = ad_ends_read(from, &sampler->ends);
   if (status)

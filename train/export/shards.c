@@ -22,27 +22,29 @@ typedef struct sharding {
   json_t *map;  /* the index's map from tensors to files */
 } sharding;
 
-static int64_t bytes_of(const ad_export_tensor *tensor) {
+static int64_t tensor_bytes(const ad_export_tensor *tensor) {
   return ad_shape_numel(&tensor->shape) * (int64_t)ad_dtype_size(tensor->dtype);
 }
 
 /* The end of the shard that begins with tensor `first`. */
 static size_t end_of(const sharding *s, size_t first) {
-  int64_t bytes = bytes_of(&s->tensors[first]);
+  int64_t bytes = tensor_bytes(&s->tensors[first]);
   size_t end = first + 1;
-  while (end < s->count && bytes + bytes_of(&s->tensors[end]) <= s->shard_bytes) bytes += bytes_of(&s->tensors[end++]);
+  while (end < s->count && bytes + tensor_bytes(&s->tensors[end]) <= s->shard_bytes)
+    bytes += tensor_bytes(&s->tensors[end++]);
   return end;
 }
 
 static void count_files(sharding *s) {
   for (size_t at = 0; at < s->count; at = end_of(s, at)) s->files++;
-  for (size_t i = 0; i < s->count; i++) s->bytes += bytes_of(&s->tensors[i]);
+  for (size_t i = 0; i < s->count; i++) s->bytes += tensor_bytes(&s->tensors[i]);
 }
 
 static ad_status make_memory(sharding *s) {
   int64_t most = 1;
   char *memory;
-  for (size_t i = 0; i < s->count; i++) most = bytes_of(&s->tensors[i]) > most ? bytes_of(&s->tensors[i]) : most;
+  for (size_t i = 0; i < s->count; i++)
+    most = tensor_bytes(&s->tensors[i]) > most ? tensor_bytes(&s->tensors[i]) : most;
   AD_TRY(ad_new((size_t)most, &memory));
   s->memory = memory;
   return AD_OK;

@@ -15,10 +15,8 @@ enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE + sizeof "value." };
 /* ---- loading a checkpoint's values ---- */
 
 static ad_status make_array(const ad_mesh *mesh, const ad_param_spec *param, ad_array *out) {
-  *out = (ad_array){.dtype = param->contract.param,
-                    .shape = param->shape,
-                    .local = param->shape,
-                    .layout = ad_layout_all(mesh, AD_R)};
+  *out = (ad_array){
+      .dtype = param->policy.param, .shape = param->shape, .local = param->shape, .layout = ad_layout_all(mesh, AD_R)};
   return ad_new_bytes((size_t)ad_shape_numel(&param->shape), ad_dtype_size(out->dtype), &out->data);
 }
 

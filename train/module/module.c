@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "reduce/contract.h"
+#include "reduce/precision_policy.h"
 
 static const char *const part_names[] = {
 #define PART_NAME(code, name) name,
@@ -44,7 +44,7 @@ static ad_status copy_params(ad_module *module, const ad_module_spec *spec) {
     char *name;
     *own = spec->params[module->param_count];
     AD_TRY(check_param(own, module->param_count, spec->mesh));
-    ad_status status = ad_contract_complete(&own->contract);
+    ad_status status = ad_precision_policy_complete(&own->policy);
     if (status) return ad_fail_in(status, "parameter `%s`", own->name);
     AD_TRY(ad_copy_string(own->name, &name));
     own->name = name;
@@ -54,7 +54,7 @@ static ad_status copy_params(ad_module *module, const ad_module_spec *spec) {
 
 /* ---- a module's states ---- */
 
-static void fill(const ad_array *array, double value) {
+static void fill_array(const ad_array *array, double value) {
   size_t size = ad_dtype_size(array->dtype);
   for (size_t i = 0; array->data && i < ad_array_numel(array); i++)
     ad_cast((char *)array->data + i * size, array->dtype, &value, AD_F64, 1);
@@ -97,7 +97,7 @@ static ad_status create_states(ad_module *module, const ad_module_spec *spec) {
       ad_release(name);
       return ad_fail_in(status, "state `%s`", given->name);
     }
-    fill(&state->array, given->value);
+    fill_array(&state->array, given->value);
   }
   return AD_OK;
 }
@@ -122,7 +122,7 @@ static ad_status initialise(ad_module *module) {
 }
 
 static ad_status acquire(void *context, size_t param) { return ad_store_acquire(context, param); }
-static void release(void *context, size_t param) { ad_store_release(context, param); }
+static void release_param(void *context, size_t param) { ad_store_release(context, param); }
 
 static ad_status list_arrays(ad_module *module) {
   AD_TRY(ad_new(module->param_count, &module->masters));
@@ -138,7 +138,7 @@ static ad_status list_arrays(ad_module *module) {
                                        .count = module->param_count,
                                        .reducer = module->reducer,
                                        .acquire = acquire,
-                                       .release = release,
+                                       .release = release_param,
                                        .context = module->store};
   return AD_OK;
 }
@@ -262,9 +262,9 @@ ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
 ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out) {
   *out = 0;
   for (size_t i = 0; i < spec->param_count; i++) {
-    ad_contract contract = spec->params[i].contract;
-    AD_TRY(ad_contract_complete(&contract));
-    *out |= (contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16;
+    ad_precision_policy policy = spec->params[i].policy;
+    AD_TRY(ad_precision_policy_complete(&policy));
+    *out |= (policy.grad == AD_F16 && !policy.raw) || policy.reduce == AD_F16;
   }
   return AD_OK;
 }

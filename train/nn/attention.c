@@ -3,8 +3,8 @@
 #include "nn/kept.h"
 
 /* Every rank has all heads of k and v if tp does not divide their number. */
-static ad_cutting cutting_of_kv(const ad_declarations *to, int64_t kv_heads) {
-  return kv_heads % ad_mesh_axis_size(to->replicated.mesh, AD_TP) ? AD_CUT_NOTHING : AD_CUT_COLUMNS;
+static ad_linear_sharding sharding_of_kv(const ad_declarations *to, int64_t kv_heads) {
+  return kv_heads % ad_mesh_axis_size(to->replicated.mesh, AD_TP) ? AD_SHARD_NOTHING : AD_SHARD_COLUMNS;
 }
 
 /* Declares a norm's weight, which all heads share; each rank's heads leave an addend of its gradient. */
@@ -33,15 +33,15 @@ ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, c
                               .rotary_scaling = shape->rotary_scaling};
   ad_linear_shape q = {.in = shape->d_model,
                        .out = shape->heads * layer.head_dim,
-                       .cutting = AD_CUT_COLUMNS,
+                       .sharding = AD_SHARD_COLUMNS,
                        .has_bias = shape->has_bias,
                        .deviation = ad_deviation_keeping_size(shape->d_model)};
   ad_linear_shape kv = q;
   kv.out = shape->kv_heads * layer.head_dim;
-  kv.cutting = cutting_of_kv(to, shape->kv_heads);
+  kv.sharding = sharding_of_kv(to, shape->kv_heads);
   ad_linear_shape o = {.in = q.out,
                        .out = shape->d_model,
-                       .cutting = AD_CUT_ROWS,
+                       .sharding = AD_SHARD_ROWS,
                        .has_bias = shape->has_bias && !shape->has_no_output_bias,
                        .deviation = ad_deviation_keeping_size(q.out) * shape->output_factor};
   layer.wq = ad_linear_declare(to, path, "wq", &q);

@@ -27,9 +27,9 @@ static size_t declare_router(ad_declarations *to, const char *path, const ad_exp
   return ad_declare_param(to, path, "router", router);
 }
 
-/* Declares the matrices [experts, in, out] of all experts; `cut`: the type by which etp cuts them. */
+/* Declares the matrices [experts, in, out] of all experts; `etp_type`: the type by which etp cuts them. */
 static size_t declare_matrices(ad_declarations *to, const char *path, const char *name, const ad_experts_shape *shape,
-                               ad_shape size, ad_type cut, double factor) {
+                               ad_shape size, ad_type etp_type, double factor) {
   ad_param_spec matrices = {.size = sizeof matrices,
                             .shape = size,
                             .layout = ad_layout_all(shape->view, AD_R),
@@ -37,7 +37,7 @@ static size_t declare_matrices(ad_declarations *to, const char *path, const char
                             .decays = 1,
                             .deviation = ad_deviation_keeping_size(size.dim[1]) * factor};
   ad_layout_set(&matrices.layout, AD_AXES(AD_EP), AD_S(0));
-  if (!splits_tokens(shape)) ad_layout_set(&matrices.layout, AD_AXES(AD_ETP), cut);
+  if (!splits_tokens(shape)) ad_layout_set(&matrices.layout, AD_AXES(AD_ETP), etp_type);
   return ad_declare_param(to, path, name, matrices);
 }
 
@@ -251,27 +251,27 @@ static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   ad_tape *t = at->t;
   if (!at->layer->shape.shared_hidden) return ad_from_rows(t, ad_all_gather(t, split, "tp", AD_I), at->x);
   ad_tensor *routed = ad_from_rows(t, ad_convert(t, split, "tp", AD_P), at->x);
-  const ad_parallel whole = {0};
-  ad_tensor *shared = ad_mlp_products(t, at->params, &at->layer->shared, ad_tp_enter(t, at->x, whole));
-  return ad_tp_leave(t, ad_add(t, routed, shared), whole);
+  const ad_parallel full = {0};
+  ad_tensor *shared = ad_mlp_products(t, at->params, &at->layer->shared, ad_tp_enter(t, at->x, full));
+  return ad_tp_leave(t, ad_add(t, routed, shared), full);
 }
 
 /* The layer if tokens are split: each rank of tp routes its share of the rows. */
 static ad_tensor *split_forward(pass *at) {
   ad_tape *t = at->t;
-  ad_tensor *whole = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V if the sequence is cut
+  ad_tensor *full = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V if the sequence is cut
   int splits = ad_tp_is_named(at->x) && !at->layer->shape.parallel.sequence;
-  ad_tensor *split = splits ? split_rows(t, whole, AD_HERE) : NULL;
-  ad_tensor *rows = splits ? ad_to_rows(t, split) : whole;
+  ad_tensor *split = splits ? split_rows(t, full, AD_HERE) : NULL;
+  ad_tensor *rows = splits ? ad_to_rows(t, split) : full;
   ad_tensor *scores = scores_are_shared(at)
-                          ? ad_to_rows(t, split_rows(t, scores_of(at, whole, at->params[at->layer->router]), OF_ROUTER))
+                          ? ad_to_rows(t, split_rows(t, scores_of(at, full, at->params[at->layer->router]), OF_ROUTER))
                           : own_scores(at, rows);
-  ad_tensor *y = routed_on_mesh(at, rows, scores, splits ? first_row(t, whole) : 0);
+  ad_tensor *y = routed_on_mesh(at, rows, scores, splits ? first_row(t, full) : 0);
   return splits ? gather_rows(at, ad_from_rows(t, y, split)) : with_shared(at, ad_from_rows(t, y, at->x));
 }
 
 /* The layer if experts are cut: each rank of tp routes all rows, to its part of every expert. */
-static ad_tensor *cut_forward(pass *at) {
+static ad_tensor *sharded_forward(pass *at) {
   ad_tape *t = at->t;
   ad_parallel parallel = at->layer->shape.parallel;
   ad_tensor *entered = ad_tp_enter(t, at->x, parallel);  // R
@@ -300,7 +300,7 @@ static ad_status check_call(ad_tensor *const *params, const ad_experts_layer *la
 }
 
 static ad_tensor *forward(pass *at, ad_experts_notes *notes) {
-  ad_tensor *y = splits_tokens(&at->layer->shape) ? split_forward(at) : cut_forward(at);
+  ad_tensor *y = splits_tokens(&at->layer->shape) ? split_forward(at) : sharded_forward(at);
   notes->routing = at->routing;
   if (at->layer->shape.has_balance_loss) notes->balance = balance_of(at);
   return y;

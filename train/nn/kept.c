@@ -17,7 +17,7 @@ static ad_status make_room(ad_kept_rows *rows, size_t bytes) {
   return AD_OK;
 }
 
-static ad_status add(ad_kept_rows *rows, const ad_array *array) {
+static ad_status append_rows(ad_kept_rows *rows, const ad_array *array) {
   size_t bytes = (size_t)ad_shape_numel(&array->shape) * ad_dtype_size(array->dtype);
   AD_TRY(make_room(rows, rows->bytes + bytes));
   memcpy(rows->data + rows->bytes, array->data, bytes);
@@ -27,7 +27,7 @@ static ad_status add(ad_kept_rows *rows, const ad_array *array) {
 }
 
 /* Checks that x is one sequence, whole on this rank, and that it continues the tokens whose keys are kept. */
-static ad_status check(const ad_tape *t, const ad_kept_rows *rows, const ad_array *array) {
+static ad_status check_continues(const ad_tape *t, const ad_kept_rows *rows, const ad_array *array) {
   if (array->shape.dim[0] != 1 || !ad_shape_equal(&array->shape, &array->local))
     return ad_fail(AD_INVALID,
                    "ad_attention_continue: keys are kept for one sequence, which must be whole on this rank; the input "
@@ -44,8 +44,8 @@ static ad_status check(const ad_tape *t, const ad_kept_rows *rows, const ad_arra
 ad_tensor *ad_kept_rows_add(ad_tape *t, ad_kept_rows *rows, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   if (!array || ad_tape_status(t)) return x;
-  ad_status status = check(t, rows, array);
-  if (!status) status = add(rows, array);
+  ad_status status = check_continues(t, rows, array);
+  if (!status) status = append_rows(rows, array);
   if (status) return ad_tape_fail(t, status);
   ad_array all = *array;
   all.shape.dim[1] = all.local.dim[1] = rows->count;
@@ -55,15 +55,15 @@ ad_tensor *ad_kept_rows_add(ad_tape *t, ad_kept_rows *rows, ad_tensor *x) {
 
 ad_status ad_kept_keys_create(ad_kept_keys **out) { return ad_new(1, out); }
 
-static void forget(ad_kept_rows *rows) {
+static void clear_rows(ad_kept_rows *rows) {
   rows->bytes = 0;
   rows->count = 0;
 }
 
 void ad_kept_keys_forget(ad_kept_keys *kept) {
   if (!kept) return;
-  forget(&kept->k);
-  forget(&kept->v);
+  clear_rows(&kept->k);
+  clear_rows(&kept->v);
 }
 
 void ad_kept_keys_destroy(ad_kept_keys *kept) {

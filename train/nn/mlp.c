@@ -4,12 +4,12 @@
 ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape) {
   ad_linear_shape in = {.in = shape->d_model,
                         .out = shape->d_hidden,
-                        .cutting = AD_CUT_COLUMNS,
+                        .sharding = AD_SHARD_COLUMNS,
                         .has_bias = shape->has_bias,
                         .deviation = ad_deviation_keeping_size(shape->d_model)};
   ad_linear_shape out = {.in = shape->d_hidden,
                          .out = shape->d_model,
-                         .cutting = AD_CUT_ROWS,
+                         .sharding = AD_SHARD_ROWS,
                          .has_bias = shape->has_bias,
                          .deviation = ad_deviation_keeping_size(shape->d_hidden) * shape->output_factor};
   ad_mlp_layer layer = {.parallel = shape->parallel};

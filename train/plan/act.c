@@ -29,7 +29,7 @@ static const size_t staging_bytes = 2 << 20;
 /* Whether this rank's tapes send values to other ranks: over a bridge, or along an axis that is
  * not a data-parallel one. */
 static int passes_values(const ad_run *run) {
-  if (ad_crossings_bytes(run)) return 1;
+  if (ad_transfers_bytes(run)) return 1;
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
     if (!ad_run_module(run, i)) continue;
     const ad_mesh *mesh = ad_module_mesh(ad_run_module(run, i));
@@ -150,7 +150,7 @@ static ad_status act(const acting *as, ad_comm **comm, ad_run **run) {
   return status;
 }
 
-/* Takes the step again, for ad_repair_say, and keeps nothing of it. */
+/* Takes the step again, for ad_repair_report, and keeps nothing of it. */
 static ad_status act_again(void *context) {
   ad_comm *comm;
   ad_run *run;
@@ -164,7 +164,7 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
                       ad_run **run) {
   acting as = {recipe, rank, world, crowd};
   ad_status status = act(&as, comm, run);
-  return status ? ad_repair_say(status, act_again, &as) : AD_OK;
+  return status ? ad_repair_report(status, act_again, &as) : AD_OK;
 }
 
 /* Adds the bytes of one module. */
@@ -183,7 +183,7 @@ ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
   ad_plan_memory memory = {0};
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++)
     if (ad_run_module(run, i)) add_module(ad_run_module(run, i), &memory);
-  memory.activations = ad_run_tape_bytes(run) + ad_crossings_bytes(run);
+  memory.activations = ad_run_tape_bytes(run) + ad_transfers_bytes(run);
   memory.most_routed = ad_run_most_routed(run);
   memory.runtime = runtime_bytes(run);
   memory.prompts = ad_prompts_bytes(run);

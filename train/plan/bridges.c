@@ -18,17 +18,17 @@ typedef struct way {
   size_t row_bytes;
   ad_dtype dtype; /* dtype in which the value is sent */
   ad_shape shape; /* shape of the whole value */
-  int alike;      /* 1: both sides have like meshes, and each part goes to the rank at the same position */
+  int identical;  /* 1: both sides have like meshes, and each part goes to the rank at the same position */
 } way;
 
 /* A value that crosses a bridge, in all microbatches in which it has the same number of rows. */
-typedef struct crossing {
-  const ad_crossing_spec *spec;
+typedef struct transfer {
+  const ad_transfer_spec *spec;
   ad_layout from, to, back; /* layouts of the value on both sides; `back`: layout of the gradient where it arrives */
   /* rows in a microbatch; number of such microbatches in a step */
   int64_t rows, times;
   ad_dtype dtypes[2]; /* dtypes of the value and of its gradient */
-} crossing;
+} transfer;
 
 static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
   size_t bytes = ad_dtype_size(dtype);
@@ -37,14 +37,14 @@ static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
 }
 
 /* The direction of the value, or of its gradient if `backward`. */
-static way way_of(const crossing *c, int backward) {
+static way way_of(const transfer *c, int backward) {
   way w = {.from = backward ? &c->to : &c->from,
            .to = backward ? &c->back : &c->to,
            .rows = c->rows,
            .row_bytes = row_bytes_of(&c->spec->shape, c->dtypes[backward]),
            .dtype = c->dtypes[backward],
            .shape = c->spec->shape,
-           .alike = ad_bridge_is_alike(c->spec->bridge)};
+           .identical = ad_bridge_is_identical(c->spec->bridge)};
   w.shape.dim[0] = c->rows;
   return w;
 }
@@ -65,7 +65,7 @@ static json_int_t part_bytes(const way *w, const ad_layout *side, int64_t rank) 
 }
 
 /* Adds the one route of a rank on an alike bridge. Returns the number of routes left out: none. */
-static json_int_t add_alike_route(const way *w, int64_t rank, json_t *to) {
+static json_int_t add_identical_route(const way *w, int64_t rank, json_t *to) {
   int64_t peer = ad_mesh_first_rank(w->to->mesh) + (rank - ad_mesh_first_rank(w->from->mesh));
   ad_span own = {0, w->rows};
   ad_layout_spans(w->from, 0, w->rows, rank, &own, 1);
@@ -86,7 +86,7 @@ static json_t *route_document(const way *w, int64_t rank, const ad_route *route)
 /* Adds the routes of a sender, at most ROUTES_MAX. Returns the number of routes left out. */
 static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
   ad_route routes[ROUTES_MAX];
-  if (w->alike) return add_alike_route(w, rank, to);
+  if (w->identical) return add_identical_route(w, rank, to);
   size_t count = ad_bridge_sends(w->from, w->to, w->rows, rank, routes, ROUTES_MAX);
   size_t listed = count < ROUTES_MAX ? count : ROUTES_MAX;
   for (size_t i = 0; i < listed; i++) json_array_append_new(to, route_document(w, rank, &routes[i]));
@@ -96,8 +96,8 @@ static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
 /* The bytes of all routes. Every replica on the receiving side gets all rows. Along axes where the received value is P
  * (a pending sum), one rank gets the rows and the others hold zeros, unless the bridge is alike: then every rank gets
  * its own. */
-static json_int_t bytes_of(const way *w) {
-  ad_axes once = ad_layout_cut_axes(w->to) | (w->alike ? 0 : ad_layout_axes_of(w->to, AD_P));
+static json_int_t way_bytes(const way *w) {
+  ad_axes once = ad_layout_sharded_axes(w->to) | (w->identical ? 0 : ad_layout_axes_of(w->to, AD_P));
   return w->rows * (json_int_t)w->row_bytes * ad_mesh_size(w->to->mesh) / ad_mesh_ranks_over(w->to->mesh, once);
 }
 
@@ -107,7 +107,7 @@ static json_t *way_document(way w) {
   json_t *routes = json_array();
   for (int64_t i = 0; i < listed; i++) left_out += add_routes(&w, first + i, routes);
   return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "dtype", ad_dtype_name(w.dtype), "row_bytes",
-                   (json_int_t)w.row_bytes, "bytes", bytes_of(&w), "senders", (json_int_t)ad_mesh_size(w.from->mesh),
+                   (json_int_t)w.row_bytes, "bytes", way_bytes(&w), "senders", (json_int_t)ad_mesh_size(w.from->mesh),
                    "senders_listed", (json_int_t)listed, "routes_left_out", left_out, "routes", routes);
 }
 
@@ -127,14 +127,15 @@ static ad_status moved_by(size_t (*find)(const ad_layout *, const ad_layout *, i
 }
 
 static ad_status add_way(way w, const char *name, int64_t rank, json_t *to) {
-  json_int_t sends = w.alike ? part_bytes(&w, w.from, rank) : 0, receives = w.alike ? part_bytes(&w, w.to, rank) : 0;
-  if (!w.alike) AD_TRY(moved_by(ad_bridge_sends, w, rank, &sends));
-  if (!w.alike) AD_TRY(moved_by(ad_bridge_receives, w, rank, &receives));
+  json_int_t sends = w.identical ? part_bytes(&w, w.from, rank) : 0,
+             receives = w.identical ? part_bytes(&w, w.to, rank) : 0;
+  if (!w.identical) AD_TRY(moved_by(ad_bridge_sends, w, rank, &sends));
+  if (!w.identical) AD_TRY(moved_by(ad_bridge_receives, w, rank, &receives));
   json_object_set_new(to, name, json_pack("{s:I, s:I}", "sends", sends, "receives", receives));
   return AD_OK;
 }
 
-static ad_status add_ranks(const crossing *c, const ad_layout *side, const ad_plan_pools *pools, json_t *to) {
+static ad_status add_ranks(const transfer *c, const ad_layout *side, const ad_plan_pools *pools, json_t *to) {
   int64_t first = ad_mesh_first_rank(side->mesh), end = first + ranks_listed(side);
   for (int64_t rank = first; rank < end; rank++) {
     json_t *document =
@@ -166,7 +167,7 @@ static json_t *side_document(const ad_layout *layout, const ad_plan_pools *pools
   return document;
 }
 
-static ad_status add_crossing(const crossing *c, const ad_plan_pools *pools, json_t *to) {
+static ad_status add_transfer(const transfer *c, const ad_plan_pools *pools, json_t *to) {
   json_t *ranks = json_array();
   json_array_append_new(
       to, json_pack("{s:o, s:o, s:I, s:I, s:s, s:o, s:o, s:o}", "from", side_document(&c->from, pools), "to",
@@ -179,13 +180,13 @@ static ad_status add_crossing(const crossing *c, const ad_plan_pools *pools, jso
 
 /* The dtype in which the value (or gradient) crosses. A bridge between the same ranks sends nothing, so
  * it ignores the wire dtype. */
-static ad_dtype dtype_of(const ad_crossing_spec *spec, const ad_program *program, int backward) {
-  ad_dtype wire = backward ? spec->gradient_wire : spec->wire;
-  return wire && ad_bridge_is_disjoint(spec->bridge) ? wire : ad_crossing_dtype(program, spec, backward);
+static ad_dtype dtype_of(const ad_transfer_spec *spec, const ad_program *program, int backward) {
+  ad_dtype comm_dtype = backward ? spec->gradient_comm_dtype : spec->comm_dtype;
+  return comm_dtype && ad_bridge_is_disjoint(spec->bridge) ? comm_dtype : ad_transfer_dtype(program, spec, backward);
 }
 
-static crossing crossing_of(const ad_crossing_spec *spec, const ad_program *program) {
-  crossing c = {.spec = spec, .from = ad_bridge_from(spec->bridge), .to = ad_bridge_to(spec->bridge)};
+static transfer transfer_of(const ad_transfer_spec *spec, const ad_program *program) {
+  transfer c = {.spec = spec, .from = ad_bridge_from(spec->bridge), .to = ad_bridge_to(spec->bridge)};
   c.back = ad_layout_dual(&c.from);
   for (int backward = 0; backward < 2; backward++) c.dtypes[backward] = dtype_of(spec, program, backward);
   return c;
@@ -193,15 +194,15 @@ static crossing crossing_of(const ad_crossing_spec *spec, const ad_program *prog
 
 /* A value that is cut by batch crosses in microbatches of one or two sizes, each with an entry; any other value crosses
  * whole in each microbatch. */
-static ad_status add_crossings(const ad_crossing_spec *spec, const ad_plan_pools *pools, json_t *to) {
+static ad_status add_transfers(const ad_transfer_spec *spec, const ad_plan_pools *pools, json_t *to) {
   const ad_run *run = pools->list[0].run;
-  crossing c = crossing_of(spec, ad_run_program(run));
+  transfer c = transfer_of(spec, ad_run_program(run));
   int64_t count = ad_run_recipe(run)->train.microbatches;
-  int64_t parts = ad_crossing_is_cut(spec) ? count : 1, least = spec->shape.dim[0] / parts;
+  int64_t parts = ad_transfer_is_split(spec) ? count : 1, least = spec->shape.dim[0] / parts;
   for (c.rows = least + 1; c.rows >= least && c.rows; c.rows--) {
     int64_t larger = spec->shape.dim[0] % parts;
     c.times = (c.rows > least ? larger : parts - larger) * (count / parts);
-    if (c.times) AD_TRY(add_crossing(&c, pools, to));
+    if (c.times) AD_TRY(add_transfer(&c, pools, to));
   }
   return AD_OK;
 }
@@ -210,7 +211,7 @@ ad_status ad_plan_add_bridges(const ad_plan_pools *pools, json_t *document) {
   const ad_program *program = ad_plan_program(pools);
   json_t *list = json_array();
   json_object_set_new(document, "bridges", list);
-  for (size_t i = 0; i < ad_program_crossing_count(program); i++)
-    AD_TRY(add_crossings(ad_program_crossing(program, i), pools, list));
+  for (size_t i = 0; i < ad_program_transfer_count(program); i++)
+    AD_TRY(add_transfers(ad_program_transfer(program, i), pools, list));
   return AD_OK;
 }

@@ -31,14 +31,14 @@ typedef struct ad_collectives {
   size_t param_count, param_capacity;
   size_t *of, *starts; /* parameter i is in the collectives of[starts[i]] up to of[starts[i + 1]] */
   /* the contract that was described last; its document is shared by parameters with the same contract */
-  ad_contract contract;
-  json_t *contract_document;
+  ad_precision_policy policy;
+  json_t *policy_document;
   size_t pool; /* index of the pool */
 } ad_collectives;
 
-static void release(ad_collectives *collectives) {
+static void release_collectives(ad_collectives *collectives) {
   for (size_t i = 0; i < collectives->count; i++) json_decref(collectives->list[i].step);
-  json_decref(collectives->contract_document);
+  json_decref(collectives->policy_document);
   ad_release(collectives->list);
   ad_release(collectives->params);
   ad_release(collectives->of);
@@ -57,7 +57,7 @@ static ad_status make_room(size_t **array, size_t count, size_t *capacity) {
 
 /* Appends a collective. `params`: its parameters, numbered within a module whose first
  * parameter has the number `first`. */
-static ad_status add(ad_collectives *to, ad_planned planned, const size_t *params, size_t count, size_t first) {
+static ad_status add_planned(ad_collectives *to, ad_planned planned, const size_t *params, size_t count, size_t first) {
   if (to->count == to->capacity) {
     size_t capacity = 2 * to->capacity + 64;
     AD_TRY(ad_grow(&to->list, to->capacity, capacity));
@@ -89,7 +89,7 @@ static ad_status list_reductions(ad_run *run, ad_collectives *to) {
     const ad_reducer *reducer = ad_run_module(run, m) ? ad_module_reducer(ad_run_module(run, m)) : NULL;
     for (size_t i = 0; reducer && i < ad_reducer_plan_count(reducer); i++) {
       ad_reduction_plan plan = ad_reducer_plan(reducer, i);
-      AD_TRY(add(to, planned_reduction(ad_run_recipe(run), plan), plan.params, plan.param_count, first));
+      AD_TRY(add_planned(to, planned_reduction(ad_run_recipe(run), plan), plan.params, plan.param_count, first));
     }
     first += ad_program_module(program, m)->param_count;
   }
@@ -98,8 +98,8 @@ static ad_status list_reductions(ad_run *run, ad_collectives *to) {
 
 /* The axes over which a parameter is gathered: those that cut its storage but not what a rank computes with. */
 static ad_axes gathered_axes(const ad_param_spec *spec) {
-  ad_axes cut = ad_layout_cut_axes(&spec->storage) & ~ad_layout_cut_axes(&spec->layout);
-  return cut & ad_mesh_large(spec->layout.mesh);
+  ad_axes sharded = ad_layout_sharded_axes(&spec->storage) & ~ad_layout_sharded_axes(&spec->layout);
+  return sharded & ad_mesh_large(spec->layout.mesh);
 }
 
 /* Adds the gather of one parameter. Its bytes are those of the gathered part, which this rank computes with. */
@@ -113,11 +113,11 @@ static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t
                                  .move = AD_MOVE_ALL_GATHER,
                                  .axes = axes,
                                  .group_size = ad_mesh_ranks_over(spec->layout.mesh, axes),
-                                 .dtype = spec->contract.param,
-                                 .bytes = (size_t)ad_shape_numel(&local) * ad_dtype_size(spec->contract.param)},
+                                 .dtype = spec->policy.param,
+                                 .bytes = (size_t)ad_shape_numel(&local) * ad_dtype_size(spec->policy.param)},
                         .when = when,
                         .times = times};
-  return add(to, planned, &param, 1, 0);
+  return add_planned(to, planned, &param, 1, 0);
 }
 
 /* Lists the gathers: with ZeRO 3 before each use (`after_update` 0), else once after the update (`after_update` 1). */
@@ -180,21 +180,21 @@ static json_t *path_document(const ad_param_spec *spec, size_t index, ad_collect
   return path;
 }
 
-static json_t *contract_document(const ad_contract *contract) {
-  return json_pack("{s:s, s:s, s:s, s:s}", "param", ad_dtype_name(contract->param), "grad",
-                   contract->raw ? "raw" : ad_dtype_name(contract->grad), "reduce", ad_dtype_name(contract->reduce),
-                   "accumulate", ad_dtype_name(contract->accumulate));
+static json_t *policy_document(const ad_precision_policy *policy) {
+  return json_pack("{s:s, s:s, s:s, s:s}", "param", ad_dtype_name(policy->param), "grad",
+                   policy->raw ? "raw" : ad_dtype_name(policy->grad), "reduce", ad_dtype_name(policy->reduce),
+                   "accumulate", ad_dtype_name(policy->accumulate));
 }
 
 /* Returns the same document for consecutive parameters with the same contract. */
-static json_t *shared_contract(const ad_contract *contract, ad_collectives *collectives) {
-  const ad_contract *last = &collectives->contract;
-  int same = collectives->contract_document && last->param == contract->param && last->grad == contract->grad &&
-             last->raw == contract->raw && last->reduce == contract->reduce && last->accumulate == contract->accumulate;
-  if (same) return collectives->contract_document;
-  json_decref(collectives->contract_document);
-  collectives->contract = *contract;
-  return collectives->contract_document = contract_document(contract);
+static json_t *shared_policy(const ad_precision_policy *policy, ad_collectives *collectives) {
+  const ad_precision_policy *last = &collectives->policy;
+  int same = collectives->policy_document && last->param == policy->param && last->grad == policy->grad &&
+             last->raw == policy->raw && last->reduce == policy->reduce && last->accumulate == policy->accumulate;
+  if (same) return collectives->policy_document;
+  json_decref(collectives->policy_document);
+  collectives->policy = *policy;
+  return collectives->policy_document = policy_document(policy);
 }
 
 static const char *name_of(ad_run *run, size_t index, char *buffer, size_t size) {
@@ -210,8 +210,8 @@ static json_t *param_document(ad_run *run, size_t index, ad_collectives *collect
                    "numel", (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "pool",
                    (json_int_t)collectives->pool, "layout", ad_layout_shown(&spec->layout, layout, sizeof layout),
                    "storage", ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
-                   ad_layout_shown(&gradient, dual, sizeof dual), "contract",
-                   shared_contract(&spec->contract, collectives), "path", path_document(spec, index, collectives));
+                   ad_layout_shown(&gradient, dual, sizeof dual), "contract", shared_policy(&spec->policy, collectives),
+                   "path", path_document(spec, index, collectives));
 }
 
 static json_t *collective_document(ad_run *run, const ad_collectives *of, const ad_planned *planned) {
@@ -236,7 +236,7 @@ static ad_status add_collectives(ad_run *run, size_t pool, json_t *params, json_
     if (ad_run_param_at(run, i).held) json_array_append_new(params, param_document(run, i, &collectives));
   for (size_t i = 0; !status && i < collectives.count; i++)
     json_array_append_new(list, collective_document(run, &collectives, &collectives.list[i]));
-  release(&collectives);
+  release_collectives(&collectives);
   return status;
 }
 
@@ -266,8 +266,8 @@ static json_t *modules_document(const ad_plan_pools *pools) {
   return list;
 }
 
-static ad_status fill(const ad_recipe *recipe, const ad_plan_pools *pools, const ad_plan_world *world,
-                      const char *trace, json_t *document) {
+static ad_status write_plan(const ad_recipe *recipe, const ad_plan_pools *pools, const ad_plan_world *world,
+                            const char *trace, json_t *document) {
   json_object_set_new(document, "recipe", json_string(recipe->name));
   json_object_set_new(document, "world", json_integer((json_int_t)world->ranks));
   json_object_set_new(document, "modules", modules_document(pools));
@@ -287,7 +287,7 @@ ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *given
   AD_TRY(ad_plan_world_of(recipe, given, &world));
   AD_TRY(ad_plan_pools_act(recipe, &world, &pools));
   json_t *document = json_object();
-  ad_status status = fill(recipe, &pools, &world, options.trace, document);
+  ad_status status = write_plan(recipe, &pools, &world, options.trace, document);
   ad_plan_pools_release(&pools);
   if (status)
     json_decref(document);

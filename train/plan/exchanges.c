@@ -67,7 +67,7 @@ static const char *layout_of(const json_t *bridge, const char *side) {
 }
 
 /* Whether two exchanges have the same parties, layouts and dtypes. */
-static int is_alike(const ad_exchange *a, const ad_exchange *b) {
+static int is_same(const ad_exchange *a, const ad_exchange *b) {
   return a->from == b->from && a->to == b->to && !strcmp(layout_of(a->first, "from"), layout_of(b->first, "from")) &&
          !strcmp(layout_of(a->first, "to"), layout_of(b->first, "to")) &&
          !strcmp(ad_exchange_dtype(a, 0), ad_exchange_dtype(b, 0)) &&
@@ -106,7 +106,7 @@ static void find_exchanges(ad_exchanges *x, const json_t *plan, int is_merged) {
     ad_exchange added = {
         .from = side_of(x, bridge, "from", is_merged), .to = side_of(x, bridge, "to", is_merged), .first = bridge};
     size_t at = 0;
-    while (at < x->count && !is_alike(&x->list[at], &added)) at++;
+    while (at < x->count && !is_same(&x->list[at], &added)) at++;
     if (at == x->count) x->list[x->count++] = added;
     add_bridge(&x->list[at], bridge);
   }

@@ -11,7 +11,7 @@
 
 static uint64_t mebibytes(uint64_t bytes) { return bytes >> 20; }
 
-static ad_status refuse(const char *what, size_t bytes, const ad_memory_room *room) {
+static ad_status refuse_memory(const char *what, size_t bytes, const ad_memory_room *room) {
   return ad_fail(
       AD_MEMORY,
       "%s %" PRIu64 " MiB, but the memory limit of this process's cgroup, or of a cgroup above it, allows %" PRIu64
@@ -22,7 +22,7 @@ static ad_status refuse(const char *what, size_t bytes, const ad_memory_room *ro
 ad_status ad_memory_fits(const char *root, const char *what, size_t bytes) {
   ad_memory_room room;
   ad_process_memory_room(root, &room);
-  if (bytes > room.limit && bytes - room.limit > room.swap) return refuse(what, bytes, &room);
+  if (bytes > room.limit && bytes - room.limit > room.swap) return refuse_memory(what, bytes, &room);
   if (bytes > room.left && bytes - room.left > room.swap)
     ad_log(AD_LOG_WARNING,
            "%s %" PRIu64 " MiB, but the machine, or the cgroup of this process, has only %" PRIu64

@@ -51,7 +51,7 @@ static int leaves_unsent(const ad_recipe *recipe) {
 }
 
 /* Why the buckets of a row do not share memory. */
-static const char *why_whole(const ad_recipe *recipe, const ad_bucket_plan *bucket) {
+static const char *why_full(const ad_recipe *recipe, const ad_bucket_plan *bucket) {
   if (bucket->move != AD_MOVE_REDUCE_SCATTER || !bucket->axes) return "not reduce-scattered";
   if (bucket->lasting) return "added to through the whole backward pass, by uses that lie far apart";
   if (recipe->shard.zero < 2) return "shard.zero is below 2";
@@ -80,14 +80,14 @@ static json_t *row_document(const ad_run *run, size_t module, const gradient_row
                 "op", row->first.axes ? ad_move_name(row->first.move) : "none", "axes",
                 ad_axes_print(row->first.axes, axes, sizeof axes), "dtype", ad_dtype_name(row->first.dtype), "buckets",
                 (json_int_t)count, "slots", (json_int_t)count, "bytes", (json_int_t)bytes);
-  const char *why = row->first.window < 0 ? why_whole(ad_run_recipe(run), &row->first) : NULL;
+  const char *why = row->first.window < 0 ? why_full(ad_run_recipe(run), &row->first) : NULL;
   if (why) json_object_set_new(document, "whole_because", json_string(why));
   if (row->first.window >= 0) describe_window(run, module, row, document);
   return document;
 }
 
 /* Whether an earlier bucket has a row that this one belongs to. */
-static int was_said(const ad_reducer *reducer, size_t index) {
+static int was_stated(const ad_reducer *reducer, size_t index) {
   gradient_row row = {reducer, ad_reducer_bucket(reducer, index)};
   for (size_t i = 0; i < index; i++) {
     ad_bucket_plan earlier = ad_reducer_bucket(reducer, i);
@@ -99,7 +99,7 @@ static int was_said(const ad_reducer *reducer, size_t index) {
 static void add_module(const ad_run *run, size_t pool, size_t module, json_t *list) {
   const ad_reducer *reducer = ad_module_reducer(ad_run_module(run, module));
   for (size_t i = 0; i < ad_reducer_bucket_count(reducer); i++) {
-    if (was_said(reducer, i)) continue;
+    if (was_stated(reducer, i)) continue;
     gradient_row row = {reducer, ad_reducer_bucket(reducer, i)};
     json_t *document = row_document(run, module, &row);
     json_object_set_new(document, "pool", json_integer((json_int_t)pool));

@@ -20,9 +20,9 @@ typedef struct measured {
   double *seconds; /* [pass][stage][microbatch]: sum over all steps and ranks */
   /* [pass][stage][microbatch]: number of passes in the sum */
   int64_t *times;
-  size_t under_way;    /* index of the last pass that was read; SIZE_MAX: none */
-  json_int_t rank;     /* rank of that pass */
-  double under_way_to; /* end of that pass, in microseconds */
+  size_t in_flight; /* index of the last pass that was read; SIZE_MAX: none */
+  json_int_t rank;  /* rank of that pass */
+  double pass_end;  /* end of that pass, in microseconds */
 } measured;
 
 static int pass_of(const json_t *event) {
@@ -39,7 +39,7 @@ static int is_wait(const json_t *event) {
 static double time_of(const json_t *event, const char *key) { return json_number_value(json_object_get(event, key)); }
 
 /* Index of a pass, stage and microbatch. */
-static size_t place_of(const measured *of, int pass, int64_t stage, int64_t microbatch) {
+static size_t pass_index(const measured *of, int pass, int64_t stage, int64_t microbatch) {
   return (size_t)(((int64_t)pass * of->stages + stage) * of->microbatches + microbatch);
 }
 
@@ -53,19 +53,19 @@ static ad_status add_pass(measured *to, int pass, const json_t *event) {
                    "%s is the trace of another pipeline: it has stage %lld and microbatch %lld (counted from 0), but "
                    "the recipe has only %d stages and %d microbatches",
                    to->path, (long long)stage, (long long)microbatch, to->stages, to->microbatches);
-  size_t at = place_of(to, pass, stage, microbatch);
+  size_t at = pass_index(to, pass, stage, microbatch);
   to->seconds[at] += 1e-6 * time_of(event, "dur");
   to->times[at]++;
-  to->under_way = at;
-  to->under_way_to = time_of(event, "ts") + time_of(event, "dur");
+  to->in_flight = at;
+  to->pass_end = time_of(event, "ts") + time_of(event, "dur");
   to->rank = ad_integer_of(event, "pid");
   return AD_OK;
 }
 
 /* Subtracts a wait for a value from the pass that it lies in. Events are sorted by rank, then by their beginning. */
 static void take_wait(measured *from, const json_t *event) {
-  int is_inside = ad_integer_of(event, "pid") == from->rank && time_of(event, "ts") < from->under_way_to;
-  if (from->under_way != SIZE_MAX && is_inside) from->seconds[from->under_way] -= 1e-6 * time_of(event, "dur");
+  int is_inside = ad_integer_of(event, "pid") == from->rank && time_of(event, "ts") < from->pass_end;
+  if (from->in_flight != SIZE_MAX && is_inside) from->seconds[from->in_flight] -= 1e-6 * time_of(event, "dur");
 }
 
 static void find_steps(const json_t *events, measured *of) {
@@ -89,7 +89,7 @@ static ad_status read_events(const json_t *events, measured *to) {
   const json_t *event;
   size_t i;
   find_steps(events, to);
-  to->under_way = SIZE_MAX;
+  to->in_flight = SIZE_MAX;
   json_array_foreach(events, i, event) {
     int pass = pass_of(event);
     if (!counts(to, event)) continue;
@@ -103,13 +103,13 @@ static ad_status read_events(const json_t *events, measured *to) {
 
 /* The mean seconds of a pass; at least 1 ns, because an action must take some time. */
 static double mean_of(const measured *of, int pass, const ad_action *action) {
-  size_t at = place_of(of, pass, action->stage, action->microbatch);
+  size_t at = pass_index(of, pass, action->stage, action->microbatch);
   double mean = of->times[at] ? of->seconds[at] / (double)of->times[at] : 0;
   return mean > 1e-9 ? mean : 1e-9;
 }
 
 static int is_there(const measured *of, int pass, const ad_action *action) {
-  return of->times[place_of(of, pass, action->stage, action->microbatch)] > 0;
+  return of->times[pass_index(of, pass, action->stage, action->microbatch)] > 0;
 }
 
 /* Seconds of an action F, B, I or W. */
@@ -136,7 +136,7 @@ static ad_status take_action(const measured *of, const ad_action *action, double
     return ad_fail(AD_INVALID,
                    "%s has no time for %s: the traced run had other stages, other microbatches or another schedule",
                    of->path, ad_action_print(action, text, sizeof text));
-  of_action[place_of(of, (int)action->kind, action->stage, action->microbatch)] = seconds_of(of, action);
+  of_action[pass_index(of, (int)action->kind, action->stage, action->microbatch)] = seconds_of(of, action);
   return AD_OK;
 }
 
@@ -149,7 +149,7 @@ static ad_status take_all(const measured *of, const ad_table *table, double *of_
 
 /* ---- measuring a table of actions ---- */
 
-static ad_status measure(const char *path, const ad_table *table, measured *of, double *of_action) {
+static ad_status measure_trace(const char *path, const ad_table *table, measured *of, double *of_action) {
   json_t *trace;
   AD_TRY(ad_json_read(path, &trace));
   ad_status status = read_events(json_object_get(trace, "traceEvents"), of);
@@ -165,7 +165,7 @@ ad_status ad_plan_measure(const char *folder, const ad_table *table, double *of_
   of.path = path;
   ad_status status = ad_new(count, &of.seconds);
   if (!status) status = ad_new(count, &of.times);
-  if (!status) status = measure(path, table, &of, of_action);
+  if (!status) status = measure_trace(path, table, &of, of_action);
   ad_release(of.seconds);
   ad_release(of.times);
   ad_release(path);

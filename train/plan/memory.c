@@ -36,7 +36,7 @@ static ad_status add_held(ad_held_list *to, ad_held held) {
 /* Whether ranks hold gathered or cast copies of a parameter beside what they store. */
 static int has_copies(const ad_run_param *at) {
   if (!ad_layout_equal(&at->spec->layout, &at->spec->storage)) return 1;
-  return ad_module_parameters(at->held)->values[at->param]->dtype != at->spec->contract.param;
+  return ad_module_parameters(at->held)->values[at->param]->dtype != at->spec->policy.param;
 }
 
 static ad_status add_params(ad_run *run, int is_written, ad_held_list *to) {

@@ -58,7 +58,7 @@ static int is_on(const kind *k, const json_t *entry) {
   return k->pool == ad_integer_of(entry, "pool") && !strcmp(k->mesh, ad_text_of(entry, "mesh"));
 }
 
-static int is_alike(const kind *a, const kind *b) {
+static int is_same(const kind *a, const kind *b) {
   return is_on(a, b->first) && !strcmp(a->op, b->op) && !strcmp(a->axes, b->axes) && !strcmp(a->dtype, b->dtype) &&
          !strcmp(a->when, b->when) && !strcmp(a->carries, b->carries);
 }
@@ -78,7 +78,7 @@ static void add_kind(picture *to, const json_t *step, const char *carries) {
                 times};
   if (!*added.axes || ad_integer_of(step, "group_size") == 1) return;
   for (size_t i = 0; i < to->kind_count; i++) {
-    if (!is_alike(&to->kinds[i], &added)) continue;
+    if (!is_same(&to->kinds[i], &added)) continue;
     to->kinds[i].bytes += added.bytes;
     to->kinds[i].calls += added.calls;
     return;
@@ -122,14 +122,14 @@ int ad_picture_axes(const ad_mesh *mesh, ad_axis axes[AD_AXIS_COUNT]) {
 }
 
 /* How the ranks of a mesh are laid out on a card. The fast axes make the columns and the slow ones the
- * rows; `is_turned`: the other way round, if that is wider than high; `is_wrapped`: one long axis
+ * rows; `is_transposed`: the other way round, if that is wider than high; `is_wrapped`: one long axis
  * continues in the next row. */
 typedef struct grid {
   const ad_mesh *mesh;
   ad_axis axes[AD_AXIS_COUNT];
   int axis_count, slow; /* the slow axes are axes[0] .. axes[slow - 1] */
   int fast_size;        /* number of ranks along the fast axes */
-  int columns, rows, is_turned, is_wrapped;
+  int columns, rows, is_transposed, is_wrapped;
   int room; /* width inside the card */
 } grid;
 
@@ -166,16 +166,16 @@ static grid grid_of(const ad_mesh *mesh, int cards_in_row) {
   if (ad_mesh_size(mesh) > RANKS_DRAWN) return g;
   choose_fast_axes(&g);
   int ranks = (int)ad_mesh_size(mesh), slow_size = ranks / g.fast_size;
-  g.is_turned = slow_size > g.fast_size && slow_size <= COLUMNS_WANTED;
-  g.columns = g.is_turned ? slow_size : g.fast_size;
+  g.is_transposed = slow_size > g.fast_size && slow_size <= COLUMNS_WANTED;
+  g.columns = g.is_transposed ? slow_size : g.fast_size;
   g.is_wrapped = g.columns > columns_most(&g);
   if (g.is_wrapped) g.columns = columns_most(&g);
   g.rows = (ranks + g.columns - 1) / g.columns;
   return g;
 }
 
-static int column_of(const grid *g, int rank) { return g->is_turned ? rank / g->fast_size : rank % g->columns; }
-static int row_of(const grid *g, int rank) { return g->is_turned ? rank % g->fast_size : rank / g->columns; }
+static int column_of(const grid *g, int rank) { return g->is_transposed ? rank / g->fast_size : rank % g->columns; }
+static int grid_row(const grid *g, int rank) { return g->is_transposed ? rank % g->fast_size : rank / g->columns; }
 
 static int64_t first_of(const grid *g) { return ad_mesh_first_rank(g->mesh); }
 static int is_drawn(const grid *g) { return g->rows > 0; }
@@ -214,12 +214,12 @@ static void draw_positions(FILE *file, const grid *g, int x, int y) {
   char text[64];
   int width = cell_width(g), ranks = (int)ad_mesh_size(g->mesh);
   for (int rank = 0; rank < ranks && !g->is_wrapped; rank++) {
-    int column = column_of(g, rank), row = row_of(g, rank);
-    const char *across = (g->is_turned ? slow_positions : fast_positions)(g, first_of(g) + rank, text, sizeof text);
+    int column = column_of(g, rank), row = grid_row(g, rank);
+    const char *across = (g->is_transposed ? slow_positions : fast_positions)(g, first_of(g) + rank, text, sizeof text);
     if (!row)
       ad_svg_text(file, x + axis_room(g) + column * width + width / 2, y + HEAD_ROOM - 6, "small quiet middle", "%s",
                   across);
-    const char *down = (g->is_turned ? fast_positions : slow_positions)(g, first_of(g) + rank, text, sizeof text);
+    const char *down = (g->is_transposed ? fast_positions : slow_positions)(g, first_of(g) + rank, text, sizeof text);
     if (!column && g->slow)
       ad_svg_text(file, x + axis_room(g) - 8, y + HEAD_ROOM + row * ROW_HEIGHT + 16, "small quiet end", "%s", down);
   }
@@ -239,7 +239,7 @@ static void draw_ranks(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   int width = cell_width(g);
   draw_positions(file, g, x, y);
   for (int rank = 0; rank < (int)ad_mesh_size(g->mesh); rank++) {
-    int left = x + axis_room(g) + column_of(g, rank) * width, top = y + HEAD_ROOM + row_of(g, rank) * ROW_HEIGHT;
+    int left = x + axis_room(g) + column_of(g, rank) * width, top = y + HEAD_ROOM + grid_row(g, rank) * ROW_HEIGHT;
     int group = axes ? group_number(g->mesh, axes, first_of(g) + rank) : -1;
     char class[16] = "cell none";
     if (axes) snprintf(class, sizeof class, "cell g%d", group % 8);
@@ -288,7 +288,7 @@ static void draw_mesh_card(FILE *file, const grid *g, int x, int y) {
     draw_one_group(file, g, ad_mesh_large(g->mesh), x, y + CARD_HEAD);
     return;
   }
-  const char *fast = g->is_turned ? "rows" : "columns", *slow = g->is_turned ? "columns" : "rows";
+  const char *fast = g->is_transposed ? "rows" : "columns", *slow = g->is_transposed ? "columns" : "rows";
   int end = x + g->room;
   if (g->axis_count > g->slow)
     ad_svg_text(file, x, y + 34, "small quiet", "%s: %s%s", fast, names(g, g->slow, g->axis_count, text, sizeof text),
@@ -566,7 +566,7 @@ static ad_status draw_all(picture *to, const ad_recipe *recipe, const char *comm
 static const char in_messages[] = "the picture of the plan";
 
 /* Draws into memory first: an SVG begins with its height, which is known only at the end. */
-static ad_status draw(const ad_recipe *recipe, const char *command, const json_t *plan, FILE *file) {
+static ad_status draw_plan(const ad_recipe *recipe, const char *command, const json_t *plan, FILE *file) {
   char *body;
   ad_text_stream to;
   AD_TRY(ad_text_stream_open(in_messages, &to));
@@ -585,7 +585,7 @@ static ad_status draw(const ad_recipe *recipe, const char *command, const json_t
 static ad_status picture_of(const ad_recipe *recipe, const char *command, const json_t *plan, char **out) {
   ad_text_stream to;
   AD_TRY(ad_text_stream_open(in_messages, &to));
-  return ad_text_stream_close(&to, draw(recipe, command, plan, to.file), out);
+  return ad_text_stream_close(&to, draw_plan(recipe, command, plan, to.file), out);
 }
 
 ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options, const char *command, char **out) {

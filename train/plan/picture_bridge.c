@@ -48,7 +48,7 @@ static ad_status make_side(const json_t *plan, const json_t *document, size_t mo
   return ad_picture_mesh(plan, document, &out->mesh);
 }
 
-static void release(side *s) {
+static void release_side(side *s) {
   ad_mesh_destroy(s->mesh);
   ad_release(s->ranks);
   ad_release(s->clusters);
@@ -220,8 +220,8 @@ static ad_status draw_way(FILE *file, const json_t *plan, const json_t *bridge, 
   ad_status status = make_side(plan, json_object_get(bridge, is_back ? "to" : "from"), m.count, &m.from);
   if (!status) status = make_side(plan, json_object_get(bridge, is_back ? "from" : "to"), m.count, &m.to);
   if (!status) status = draw_map(file, &m, way, is_back, y);
-  release(&m.from);
-  release(&m.to);
+  release_side(&m.from);
+  release_side(&m.to);
   return status;
 }
 

@@ -28,7 +28,7 @@ static int is_on_one_node(const ad_held *value, int64_t rank, int64_t ranks_per_
 }
 
 /* Whether the rank is the first of those that hold the same part. */
-static int is_first_copy(const ad_held *value, int64_t rank) {
+static int is_first_replica(const ad_held *value, int64_t rank) {
   return ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), rank).base == rank;
 }
 
@@ -37,7 +37,7 @@ static uint64_t mix_value(uint64_t key, const ad_held *value, int64_t rank, int6
   if (!ad_mesh_has_rank(value->layout.mesh, rank)) return ad_random_bits(key, 0, 0);
   ad_shape local = ad_layout_local_shape(&value->layout, &value->shape, rank);
   uint64_t facts = 1;
-  facts |= (uint64_t)(value->is_written && is_first_copy(value, rank)) << 1;
+  facts |= (uint64_t)(value->is_written && is_first_replica(value, rank)) << 1;
   facts |= (uint64_t)(value->is_shared && is_on_one_node(value, rank, ranks_per_node)) << 2;
   key = ad_random_bits(key, facts, 0);
   for (int dim = 0; dim < local.ndim; dim++) key = ad_random_bits(key, (uint64_t)local.dim[dim], 1);
@@ -177,8 +177,8 @@ static sizes after_cut(sizes before, int zigzag, int64_t g) {
 static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *to) {
   const ad_layout *layout = &value->layout;
   sizes arriving = {value->shape.dim[dim], value->shape.dim[dim]};
-  for (int depth = 0; depth < __builtin_popcount(ad_layout_cutting(layout, dim)); depth++) {
-    ad_axis at = ad_layout_cut_at(layout, dim, depth);
+  for (int depth = 0; depth < __builtin_popcount(ad_layout_axes_sharding(layout, dim)); depth++) {
+    ad_axis at = ad_layout_sharded_at(layout, dim, depth);
     int zigzag = ad_type_is_zigzag(layout->type[at]);
     for (int64_t n = arriving.least; at == axis && n <= arriving.most; n++)
       AD_TRY(add_cut(to, (ad_cut_asked){n, zigzag}));
@@ -392,7 +392,7 @@ static int fits_nodes(const ad_mesh *mesh, ad_axis axis, int64_t ranks_per_node)
 }
 
 /* Whether either all ranks share copies of the value on their nodes, or none do. */
-static int shares_alike(const ad_held *value, int64_t ranks_per_node) {
+static int shares_equally(const ad_held *value, int64_t ranks_per_node) {
   const ad_mesh *mesh = value->layout.mesh;
   ad_axes axes = ad_layout_same_axes(&value->layout) & ad_mesh_large(mesh);
   int64_t span = span_of(value);
@@ -407,20 +407,20 @@ static ad_status check_shared(const ad_kinds *kinds) {
   for (size_t i = 0; i < kinds->value_count && kinds->ranks_per_node < kinds->ranks; i++) {
     const ad_held *value = &kinds->values[i];
     char axes[96];
-    if (!value->is_shared || shares_alike(value, kinds->ranks_per_node)) continue;
-    ad_axes copies = ad_layout_same_axes(&value->layout) & ad_mesh_large(value->layout.mesh);
+    if (!value->is_shared || shares_equally(value, kinds->ranks_per_node)) continue;
+    ad_axes replicas = ad_layout_same_axes(&value->layout) & ad_mesh_large(value->layout.mesh);
     return ad_fail(
         AD_INVALID,
         "with %lld ranks per node, some groups over %s of \"%s\" lie on one node and others on two; in a world of this "
         "size, the number of ranks per node must divide the number of ranks of a group, or be a multiple of it",
-        (long long)kinds->ranks_per_node, ad_axes_print(copies, axes, sizeof axes), ad_mesh_text(value->layout.mesh));
+        (long long)kinds->ranks_per_node, ad_axes_print(replicas, axes, sizeof axes), ad_mesh_text(value->layout.mesh));
   }
   return AD_OK;
 }
 
 /* ---- finding the kinds of ranks ---- */
 
-static ad_status find(ad_kinds *kinds) {
+static ad_status find_all_kinds(ad_kinds *kinds) {
   AD_TRY(check_shared(kinds));
   AD_TRY(find_regions(kinds));
   for (size_t i = 0; i < kinds->region_count; i++) AD_TRY(find_blocks(kinds, &kinds->regions[i]));
@@ -433,7 +433,7 @@ ad_status ad_kinds_find(const ad_held *values, size_t count, int64_t ranks, int6
   ad_kinds *kinds;
   AD_TRY(ad_new(1, &kinds));
   *kinds = (ad_kinds){.values = values, .value_count = count, .ranks = ranks, .ranks_per_node = ranks_per_node};
-  ad_status status = find(kinds);
+  ad_status status = find_all_kinds(kinds);
   if (status)
     ad_kinds_destroy(kinds);
   else

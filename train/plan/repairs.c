@@ -13,7 +13,7 @@
 enum { TRIED_LEAST = 64, CALLS_MAX = 100000 };
 
 /* Bytes that the tapes of a step moved between ranks. */
-static size_t bytes_of(const ad_traffic *traffic) {
+static size_t traffic_bytes(const ad_traffic *traffic) {
   size_t bytes = 0;
   for (size_t i = 0; i < traffic->moved_count; i++) bytes += traffic->moved[i].bytes * (size_t)traffic->moved[i].times;
   return bytes;
@@ -35,7 +35,7 @@ static ad_status try_one(ad_dry_step step, void *context, const ad_repair *repai
   ad_status status = step(context);
   ad_repair_end();
   ad_traffic_end(&traffic);
-  *out = (attempt){!status && mending.fired, bytes_of(&traffic), mending.calls};
+  *out = (attempt){!status && mending.fired, traffic_bytes(&traffic), mending.calls};
   ad_status listed = traffic.status;
   ad_traffic_release(&traffic);
   return status == AD_MEMORY ? status : listed;
@@ -103,7 +103,7 @@ static const char *print_others(const ad_repair *found, const ad_repair_search *
   return buffer;
 }
 
-ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context) {
+ad_status ad_repair_report(ad_status refused, ad_dry_step step, void *context) {
   char message[AD_MESSAGE_MAX], text[AD_MESSAGE_MAX], others[128];
   ad_repair repair;
   ad_repair_search search;

@@ -25,6 +25,6 @@ AD_CHECKED ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *
                                     ad_repair_search *search);
 /* Fails with the message of the failure `refused`, in which a repair that was found replaces the guess. Only AD_TYPE
  * (types do not fit) and AD_INVALID (shapes) are searched. Returns `refused`, or why the search failed. */
-AD_CHECKED ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context);
+AD_CHECKED ad_status ad_repair_report(ad_status refused, ad_dry_step step, void *context);
 
 #endif

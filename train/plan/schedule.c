@@ -156,7 +156,7 @@ ad_status ad_plan_add_schedule(const ad_plan_pools *pools, const char *trace, js
 
 /* ---- drawing the schedule ---- */
 
-static ad_status draw(const ad_run *run, const char *trace, const ad_table_drawing *drawing, char **out) {
+static ad_status draw_schedule(const ad_run *run, const char *trace, const ad_table_drawing *drawing, char **out) {
   ad_plan_costs costs;
   AD_TRY(ad_plan_costs_find(run, trace, &costs));
   ad_table_options options = {.size = sizeof options, .costs = &costs.costs};
@@ -175,7 +175,7 @@ static ad_status draw_run(const ad_run *run, const char *trace, const json_t *ty
                               .title = title,
                               .subtitle = json_string_value(typed),
                               .ranks_per_row = ad_mesh_size(ad_program_mesh(ad_run_program(run), 0))};
-  return draw(run, trace, &drawing, out);
+  return draw_schedule(run, trace, &drawing, out);
 }
 
 ad_status ad_plan_draw_schedule(const ad_recipe *recipe, const ad_plan_options *given, const char *command,

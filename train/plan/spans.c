@@ -169,7 +169,7 @@ static ad_status nest(const ad_positions *slow, const ad_positions *fast, ad_pos
 }
 
 /* The positions split at the ends of both a's and b's runs. */
-static ad_status join(const ad_positions *a, const ad_positions *b, ad_positions *out) {
+static ad_status join_positions(const ad_positions *a, const ad_positions *b, ad_positions *out) {
   AD_TRY(ad_new(a->count + b->count, &out->runs));
   int64_t at = 0;
   for (size_t i = 0, k = 0; at < a->size;) {
@@ -202,5 +202,5 @@ ad_status ad_positions_nest(ad_positions *slow, ad_positions *fast, ad_positions
 }
 
 ad_status ad_positions_join(ad_positions *a, ad_positions *b, ad_positions *out) {
-  return combine(join, a->size, a, b, out);
+  return combine(join_positions, a->size, a, b, out);
 }

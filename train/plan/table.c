@@ -71,21 +71,21 @@ static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
 
 /* Prints a contract: "f32" if its four dtypes are alike; else "bf16/bf16/f32/f32" for parameter, gradient,
  * reduction and accumulation. */
-static const char *short_contract(const json_t *contract, char *out, size_t size) {
+static const char *short_policy(const json_t *policy, char *out, size_t size) {
   static const char *const parts[] = {"param", "grad", "reduce", "accumulate"};
   size_t length = 0;
-  int alike = 1;
+  int identical = 1;
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-    alike &= !strcmp(ad_text_of(contract, parts[i]), ad_text_of(contract, "param"));
-    length += (size_t)snprintf(out + length, size - length, "%s%s", i ? "/" : "", ad_text_of(contract, parts[i]));
+    identical &= !strcmp(ad_text_of(policy, parts[i]), ad_text_of(policy, "param"));
+    length += (size_t)snprintf(out + length, size - length, "%s%s", i ? "/" : "", ad_text_of(policy, parts[i]));
   }
-  return alike ? ad_text_of(contract, "param") : out;
+  return identical ? ad_text_of(policy, "param") : out;
 }
 
 static ad_status print_params(FILE *file, const json_t *plan) {
   const json_t *param;
   size_t i;
-  char layout[160], gradient[160], contract[64];
+  char layout[160], gradient[160], policy[64];
   ad_mesh *mesh = NULL;
   fprintf(file, "  %-24s %12s  %-28s %-28s %-18s %s\n", "parameter", "elements", "layout", "gradient", "contract",
           "reduced by");
@@ -94,7 +94,7 @@ static ad_status print_params(FILE *file, const json_t *plan) {
     fprintf(file, "  %-24s %12lld  %-28s %-28s %-18s ", ad_text_of(param, "name"), ad_integer_of(param, "numel"),
             short_layout(mesh, ad_text_of(param, "layout"), layout, sizeof layout),
             short_layout(mesh, ad_text_of(param, "gradient_layout"), gradient, sizeof gradient),
-            short_contract(json_object_get(param, "contract"), contract, sizeof contract));
+            short_policy(json_object_get(param, "contract"), policy, sizeof policy));
     print_path(file, json_object_get(param, "path"));
   }
   ad_mesh_destroy(mesh);

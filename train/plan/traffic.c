@@ -18,9 +18,9 @@ static int is_on_tape(const ad_transit *transit) { return !transit->what && !tra
  * over all groups, since the part of rank 0's group may be empty. */
 static size_t group_bytes(const ad_array *in, ad_axes axes) {
   const ad_mesh *mesh = in->layout.mesh;
-  ad_axes cut = ad_layout_cut_axes(&in->layout), own = ad_layout_axes_of(&in->layout, AD_V);
-  size_t whole = (size_t)ad_shape_numel(&in->shape) * ad_dtype_size(in->dtype);
-  return whole / (size_t)ad_mesh_ranks_over(mesh, cut & ~axes) * (size_t)ad_mesh_ranks_over(mesh, own & axes);
+  ad_axes sharded = ad_layout_sharded_axes(&in->layout), own = ad_layout_axes_of(&in->layout, AD_V);
+  size_t full = (size_t)ad_shape_numel(&in->shape) * ad_dtype_size(in->dtype);
+  return full / (size_t)ad_mesh_ranks_over(mesh, sharded & ~axes) * (size_t)ad_mesh_ranks_over(mesh, own & axes);
 }
 
 static ad_moved moved_by(const ad_transit_passing *pass) {
@@ -36,7 +36,7 @@ static ad_moved moved_by(const ad_transit_passing *pass) {
   return moved;
 }
 
-static int is_alike(const ad_moved *a, const ad_moved *b) {
+static int is_same(const ad_moved *a, const ad_moved *b) {
   return !strcmp(a->op, b->op) && a->axes == b->axes && a->mesh == b->mesh && a->dtype == b->dtype &&
          a->bytes == b->bytes && a->backward == b->backward && !strcmp(a->site, b->site);
 }
@@ -45,7 +45,7 @@ static int is_alike(const ad_moved *a, const ad_moved *b) {
 static void list_moved(ad_traffic *to, ad_moved moved) {
   if (to->status || !moved.axes) return;
   for (size_t i = 0; i < to->moved_count; i++) {
-    if (!is_alike(&to->moved[i], &moved)) continue;
+    if (!is_same(&to->moved[i], &moved)) continue;
     to->moved[i].times++;
     return;
   }
@@ -83,13 +83,13 @@ static void list_ring(void *context, void *passing) {
 }
 
 void ad_traffic_begin(ad_traffic *traffic) {
-  traffic->transit = ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){list_transit, traffic});
-  traffic->ring = ad_seam_plant(AD_SEAM_RING, (ad_seam_slot){list_ring, traffic});
+  traffic->transit = ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){list_transit, traffic});
+  traffic->ring = ad_injection_set(AD_INJECT_RING, (ad_injection){list_ring, traffic});
 }
 
 void ad_traffic_end(ad_traffic *traffic) {
-  ad_seam_plant(AD_SEAM_TRANSIT, traffic->transit);
-  ad_seam_plant(AD_SEAM_RING, traffic->ring);
+  ad_injection_set(AD_INJECT_TRANSIT, traffic->transit);
+  ad_injection_set(AD_INJECT_RING, traffic->ring);
 }
 
 void ad_traffic_release(ad_traffic *traffic) { ad_release(traffic->moved); }

@@ -1,10 +1,10 @@
-/* What a step's tapes move from rank to rank, collected at the seams (base/seams.h) while
+/* What a step's tapes move from rank to rank, collected at the seams (base/injection.h) while
  * one process acts as a rank. */
 #ifndef PLAN_TRAFFIC_H
 #define PLAN_TRAFFIC_H
 #include <jansson.h>
 #include "array/transit.h"
-#include "base/seams.h"
+#include "base/injection.h"
 
 /* Transitions of a tape that are alike, or rings of attention, and how often they occur. */
 typedef struct ad_moved {
@@ -24,7 +24,7 @@ typedef struct ad_traffic {
   ad_moved *moved;
   size_t moved_count, moved_capacity;
   ad_status status;           /* AD_MEMORY: the list is incomplete */
-  ad_seam_slot transit, ring; /* the functions that were at the seams before */
+  ad_injection transit, ring; /* the functions that were at the seams before */
 } ad_traffic;
 
 /* Lists every collective and transfer of tapes that is made on engine dry, until ad_traffic_end. Borrows the meshes. */

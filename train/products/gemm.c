@@ -7,7 +7,7 @@
 #include "products/blas.h"
 #include "base/environment.h"
 #include "base/error.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "products/gemm_ways.h"
 
 /* ---- calling OpenBLAS ---- */
@@ -53,7 +53,7 @@ static void keep_failure(gemm_kept *kept, ad_status status) {
 }
 
 /* Makes the product in this way. A failure is kept for ad_gemm_status. */
-static void make(const gemm_product *product, gemm_way way) {
+static void multiply_by(const gemm_product *product, gemm_way way) {
   if (way == GEMM_BLAS) {
     ad_gemm_blas(product);
     return;
@@ -69,10 +69,10 @@ void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, 
              gemm_operand b, int adds, void *c, int64_t c_stride) {
   gemm_product product = {values, result, m, n, k, factor, a, b, adds, c, c_stride};
   gemm_passing passing = {&product, 0};
-  ad_seam_pass(AD_SEAM_PRODUCT, &passing);
+  ad_inject(AD_INJECT_PRODUCT, &passing);
   if (passing.handled) return;
   ad_products with = ad_products_in_use();
-  make(&product, ad_gemm_choose(&with, &product));
+  multiply_by(&product, ad_gemm_choose(&with, &product));
 }
 
 ad_status ad_gemm_status(void) {

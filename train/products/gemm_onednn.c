@@ -30,14 +30,14 @@ uint32_t ad_onednn_version(void) {
 typedef dnnl_memory_desc_t description;
 typedef const dnnl_memory_desc_t *description_view;
 
-static dnnl_status_t describe(description *out, const dnnl_dims_t sizes, dnnl_data_type_t type,
-                              const dnnl_dims_t strides) {
+static dnnl_status_t describe_matrix(description *out, const dnnl_dims_t sizes, dnnl_data_type_t type,
+                                     const dnnl_dims_t strides) {
   return dnnl_memory_desc_init_by_strides(out, 2, sizes, type, strides);
 }
 
 static description_view view(const description *of) { return of; }
 
-static void forget(description *of) {}
+static void destroy_description(description *of) {}
 
 static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const description of[3],
                                       const_dnnl_primitive_attr_t attributes) {
@@ -57,14 +57,14 @@ static dnnl_status_t append_sum(dnnl_post_ops_t after) { return dnnl_post_ops_ap
 typedef dnnl_memory_desc_t description;
 typedef const_dnnl_memory_desc_t description_view;
 
-static dnnl_status_t describe(description *out, const dnnl_dims_t sizes, dnnl_data_type_t type,
-                              const dnnl_dims_t strides) {
+static dnnl_status_t describe_matrix(description *out, const dnnl_dims_t sizes, dnnl_data_type_t type,
+                                     const dnnl_dims_t strides) {
   return dnnl_memory_desc_create_with_strides(out, 2, sizes, type, strides);
 }
 
 static description_view view(const description *of) { return *of; }
 
-static void forget(description *of) {
+static void destroy_description(description *of) {
   if (*of) dnnl_memory_desc_destroy(*of);
 }
 
@@ -272,7 +272,7 @@ static void clear(entry *of) {
 }
 
 /* The entry with this key, or the free place where it belongs. */
-static entry *find(const onednn *kept, const shape_key *key) {
+static entry *find_entry(const onednn *kept, const shape_key *key) {
   size_t at = XXH3_64bits(key, sizeof *key) & (kept->places - 1);
   while (kept->entries[at].primitive && memcmp(&kept->entries[at].key, key, sizeof *key) != 0)
     at = (at + 1) & (kept->places - 1);
@@ -294,7 +294,7 @@ static ad_status make_room(onednn *kept) {
   larger.places = kept->places ? 2 * kept->places : FIRST_PLACES;
   AD_TRY(ad_new(larger.places, &larger.entries));
   for (size_t i = 0; i < kept->places; i++)
-    if (kept->entries[i].primitive) *find(&larger, &kept->entries[i].key) = kept->entries[i];
+    if (kept->entries[i].primitive) *find_entry(&larger, &kept->entries[i].key) = kept->entries[i];
   ad_release(kept->entries);
   *kept = larger;
   return AD_OK;
@@ -314,7 +314,7 @@ static dnnl_status_t describe_operand(description *out, int64_t rows, int64_t co
   int64_t across = transposed ? columns : rows;
   int64_t far = across > 1 ? stride : transposed ? rows : columns;
   const dnnl_dims_t sizes = {rows, columns}, strides = {transposed ? 1 : far, transposed ? far : 1};
-  return describe(out, sizes, dtype == AD_BF16 ? dnnl_bf16 : dnnl_f32, strides);
+  return describe_matrix(out, sizes, dtype == AD_BF16 ? dnnl_bf16 : dnnl_f32, strides);
 }
 
 static dnnl_status_t describe_operands(making *with, const gemm_product *of) {
@@ -354,15 +354,15 @@ static void unmake(making *with) {
   if (with->product) dnnl_primitive_desc_destroy(with->product);
   if (with->attributes) dnnl_primitive_attr_destroy(with->attributes);
   if (with->after) dnnl_post_ops_destroy(with->after);
-  for (int i = A; i <= C; i++) forget(&with->of[i]);
+  for (int i = A; i <= C; i++) destroy_description(&with->of[i]);
 }
 
-static ad_status make(onednn *kept, const gemm_product *of, const shape_key *key, entry **out) {
+static ad_status make_entry(onednn *kept, const gemm_product *of, const shape_key *key, entry **out) {
   making with;
   memset(&with, 0, sizeof with);
   AD_TRY(make_room(kept));
   AD_TRY(try_kernel());
-  entry *place = find(kept, key), made = {.key = *key};
+  entry *place = find_entry(kept, key), made = {.key = *key};
   dnnl_status_t status = make_steps(kept, of, &with, &made);
   unmake(&with);
   if (status) {
@@ -393,8 +393,8 @@ static dnnl_status_t execute(onednn *kept, const entry *with, const gemm_product
 static ad_status multiply(onednn *kept, const gemm_product *of, int times) {
   shape_key key = key_of(of);
   if (!kept->places) AD_TRY(make_room(kept));
-  entry *with = find(kept, &key);
-  if (!with->primitive) AD_TRY(make(kept, of, &key, &with));
+  entry *with = find_entry(kept, &key);
+  if (!with->primitive) AD_TRY(make_entry(kept, of, &key, &with));
   AD_TRY(ad_grow(&kept->scratch, kept->scratch_bytes, with->scratch_bytes));
   if (with->scratch_bytes > kept->scratch_bytes) kept->scratch_bytes = with->scratch_bytes;
   dnnl_status_t status = dnnl_success;
@@ -402,7 +402,7 @@ static ad_status multiply(onednn *kept, const gemm_product *of, int times) {
   return status ? fail(of, status, "make") : AD_OK;
 }
 
-static ad_status create(onednn **out) {
+static ad_status create_onednn(onednn **out) {
   onednn *made;
   AD_TRY(ad_new(1, &made));
   dnnl_status_t status = dnnl_engine_create(&made->engine, dnnl_cpu, 0);
@@ -417,7 +417,7 @@ static ad_status create(onednn **out) {
 
 ad_status ad_gemm_onednn_repeat(gemm_kept *kept, const gemm_product *product, int times) {
   AD_TRY(prepare_once());
-  if (!kept->onednn) AD_TRY(create(&kept->onednn));
+  if (!kept->onednn) AD_TRY(create_onednn(&kept->onednn));
   int threads = take_threads();
   ad_status status = multiply(kept->onednn, product, times);
   give_threads(threads);

@@ -16,7 +16,7 @@ typedef struct gemm_product {
   int64_t c_stride;
 } gemm_product;
 
-/* Argument of functions at the seam AD_SEAM_PRODUCT: a matrix product that is about to be made. */
+/* Argument of functions at the seam AD_INJECT_PRODUCT: a matrix product that is about to be made. */
 typedef struct gemm_passing {
   const gemm_product *product;
   int handled; /* set to 1 by a function at the seam that made the product itself */

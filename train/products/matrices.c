@@ -17,7 +17,7 @@ static ad_status check_matrix(const char *name, const ad_matrix *matrix, int64_t
   return AD_OK;
 }
 
-static ad_status check(const ad_matrix_product *p) {
+static ad_status check_product(const ad_matrix_product *p) {
   ad_matrix out = {p->out, p->out_stride, 0};
   if (p->dtype != AD_F64 && p->dtype != AD_F32)
     return ad_fail(AD_INVALID, "%s: cannot compute a product in %s; use f64 or f32", call, ad_dtype_name(p->dtype));
@@ -37,7 +37,7 @@ ad_status ad_multiply_matrices(const ad_matrix_product *product) {
   ad_matrix_product p;
   AD_NEED(product);
   AD_TRY(ad_options_take(&p, sizeof p, product, "ad_matrix_product"));
-  AD_TRY(check(&p));
+  AD_TRY(check_product(&p));
   if (!p.m || !p.n) return AD_OK;
   AD_TRY(ad_gemm_prepare());
   ad_gemm(p.dtype, p.dtype, p.m, p.n, p.k, p.factor != 0 ? p.factor : 1, operand(&p.a), operand(&p.b), p.adds, p.out,

@@ -33,14 +33,14 @@ enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 /* ---- packing the table into bits ---- */
 
-static int place_of(const struct way_names *names, gemm_shape shape) {
+static int way_bit(const struct way_names *names, gemm_shape shape) {
   return names->first_bit + names->bits * (int)shape;
 }
 
 static uint32_t mask_of(const struct way_names *names) { return (1u << names->bits) - 1; }
 
 static uint32_t index_at(uint32_t ways, const struct way_names *names, gemm_shape shape) {
-  uint32_t index = ways >> place_of(names, shape) & mask_of(names);
+  uint32_t index = ways >> way_bit(names, shape) & mask_of(names);
   return index < names->count ? index : 0;
 }
 
@@ -52,7 +52,7 @@ gemm_way ad_ways_at(uint32_t ways, ad_dtype values, gemm_shape shape) {
 }
 
 static uint32_t with_index(uint32_t ways, const struct way_names *names, gemm_shape shape, size_t index) {
-  int place = place_of(names, shape);
+  int place = way_bit(names, shape);
   return (ways & ~(mask_of(names) << place)) | (uint32_t)index << place;
 }
 
@@ -108,7 +108,7 @@ static ad_status read_units(const char *path, const json_t *document, ad_units u
                  path, word, ad_units_name(units));
 }
 
-static ad_status take(const char *path, const json_t *document, ad_units units, uint32_t *out) {
+static ad_status read_ways(const char *path, const json_t *document, ad_units units, uint32_t *out) {
   const char *format = json_string_value(json_object_get(document, "format"));
   uint32_t ways = 0;
   if (!format || strcmp(format, FORMAT) != 0)
@@ -123,7 +123,7 @@ static ad_status take(const char *path, const json_t *document, ad_units units, 
 ad_status ad_ways_read(const char *path, ad_units units, uint32_t *out) {
   json_t *document;
   AD_TRY(ad_json_read(path, &document));
-  ad_status status = take(path, document, units, out);
+  ad_status status = read_ways(path, document, units, out);
   json_decref(document);
   if (!status && !ad_onednn_version())
     return ad_fail(

@@ -15,7 +15,7 @@ struct ad_batch {
   size_t field_count;
   ad_array *arrays; /* [microbatches][fields] */
   int64_t step;     /* the step that was read last, and from which set */
-  ad_held_out held_out;
+  ad_data_split validation;
 };
 
 static ad_comm *comm_of(const ad_batch *batch) { return (ad_comm *)(uintptr_t)batch->setting.comm; }
@@ -97,39 +97,39 @@ size_t ad_batch_bytes(const ad_batch *batch) {
 }
 
 /* Whether a sample counts. The last batch of the held-out set may have samples beyond the set's end, which do not. */
-static int is_counted(const ad_batch *batch, int64_t sample, ad_held_out held_out) {
-  return held_out != AD_HELD_OUT_SET || sample < batch->setting.evaluated;
+static int is_counted(const ad_batch *batch, int64_t sample, ad_data_split validation) {
+  return validation != AD_VALIDATION_SET || sample < batch->setting.evaluated;
 }
 
-static ad_status read_microbatch(ad_batch *batch, int64_t step, int64_t m, ad_held_out held_out,
+static ad_status read_microbatch(ad_batch *batch, int64_t step, int64_t m, ad_data_split validation,
                                  const ad_row_reader *reader, int64_t *counted) {
   const ad_program_setting *s = &batch->setting;
   ad_span mine = ad_batch_rows(&batch->rows, ad_comm_rank(s->comm), s->global_batch, s->microbatches, m);
-  ad_batch_row row = {.size = sizeof row, .fields = array_of(batch, 0, (size_t)m), .held_out = held_out};
+  ad_batch_row row = {.size = sizeof row, .fields = array_of(batch, 0, (size_t)m), .validation = validation};
   *counted = 0;
   for (int64_t i = 0; i < mine.count; i++) {
     row.row = (size_t)i;
     row.sample = step * s->global_batch + mine.first + i;
-    row.counts = is_counted(batch, row.sample, held_out);
+    row.counts = is_counted(batch, row.sample, validation);
     if (row.fields->data) AD_TRY(reader->read(reader->own, &row));  // on engine dry arrays have no memory
     *counted += row.counts;
   }
   return AD_OK;
 }
 
-ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_held_out held_out, const ad_row_reader *reader,
+ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation, const ad_row_reader *reader,
                         int64_t *counted) {
   AD_NEED(batch, reader, counted);
   batch->step = step;
-  batch->held_out = held_out;
+  batch->validation = validation;
   for (int64_t m = 0; m < batch->setting.microbatches; m++)
-    AD_TRY(read_microbatch(batch, step, m, held_out, reader, &counted[m]));
+    AD_TRY(read_microbatch(batch, step, m, validation, reader, &counted[m]));
   return AD_OK;
 }
 
 int64_t ad_batch_step(const ad_batch *batch) { return batch->step; }
 
-ad_held_out ad_batch_held_out(const ad_batch *batch) { return batch->held_out; }
+ad_data_split ad_batch_split(const ad_batch *batch) { return batch->validation; }
 
 int64_t ad_batch_first(const ad_batch *batch, size_t m) {
   const ad_program_setting *s = &batch->setting;

@@ -114,10 +114,10 @@ static ad_status add_efsdp(const ad_mesh *mesh, const char *text, char *whole, s
   ad_status status = ad_mesh_create_pool(text, ad_mesh_first_rank(mesh), &own);
   if (status) return status == AD_MEMORY ? status : AD_OK;
   int64_t ranks = ad_mesh_size(mesh), named = ad_mesh_size(own);
-  int lacks = !(ad_mesh_named(own) & AD_AXES(AD_EFSDP)) && ranks % named == 0;
+  int misses_efsdp = !(ad_mesh_named(own) & AD_AXES(AD_EFSDP)) && ranks % named == 0;
   ad_mesh_destroy(own);
   const char *first = strstr(text, "dp_replicate") ? strchr(strstr(text, "dp_replicate"), ' ') : text;
-  if (!lacks || !first) return AD_OK;
+  if (!misses_efsdp || !first) return AD_OK;
   int length = snprintf(whole, size, "%.*s%sefsdp=%lld %s", (int)(first - text), text, first > text ? " " : "",
                         (long long)(ranks / named), first);
   if ((size_t)length < size) *out = whole;

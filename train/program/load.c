@@ -34,7 +34,7 @@ static ad_status check_library(const char *path, const ad_program_object *object
                  path);
 }
 
-static ad_status take(const char *path, void *library) {
+static ad_status take_programs(const char *path, void *library) {
   const ad_program_object *object = dlsym(library, SYMBOL);
   if (!object)
     return ad_fail(AD_INVALID, "%s has no programs: none of its source files contains AD_PROGRAM_OBJECT(kinds)", path);
@@ -88,7 +88,7 @@ ad_status ad_program_load(const char *path) {
   void *library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
   ad_guest_end();
   if (!library) return ad_fail(AD_INVALID, "%s cannot be loaded as a program: %s", path, dlerror());
-  ad_status status = take(path, library);
+  ad_status status = take_programs(path, library);
   if (status) dlclose(library);
   return status;
 }

@@ -25,33 +25,35 @@ static const char no_name[] = "NULL";
 /* Enters a value that came from other ranks on the phase's tape; every copy is the same. If a gradient is wanted, users
  * of the value leave addends along the axes that the bridge names; a constant counts as R or I. The transition's site
  * is the value's name. */
-static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
+static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_transfer_spec *transfer) {
   const ad_array *array = passed->arrived;
-  if (crossing->one_way) return passed->inputs[at->place] = ad_constant(at->tape, array);
+  if (transfer->one_way) return passed->inputs[at->place] = ad_constant(at->tape, array);
   ad_tensor *leaf = passed->inputs[at->place] =
-      ad_input_with(at->tape, array, ad_crossing_dtype(at->program, crossing, 1), AD_HERE);
-  ad_axes added = ad_bridge_added(crossing->bridge);
+      ad_input_with(at->tape, array, ad_transfer_dtype(at->program, transfer, 1), AD_HERE);
+  ad_axes added = ad_bridge_added(transfer->bridge);
   char axes[128];
   if (!added) return leaf;
-  return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, crossing->value);
+  return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, transfer->value);
 }
 
 /* Takes a value of another phase of this rank across its bridge, with the roundings of the wire that it would pass to
  * other ranks: so a program has the same numbers, up to f32's rounding, wherever its modules lie. */
-static ad_tensor *cross(ad_phase_run *at, ad_tensor *leaf, const ad_crossing_spec *crossing) {
-  double *overflow = at->overflows ? at->overflows + 2 * (crossing - at->program->crossings) : NULL;
-  wire_rounding wire = {crossing->wire, crossing->gradient_wire, ldexp(1, at->wire_scale), overflow};
-  if (at->rounds && (wire.value || wire.gradient)) leaf = ad_wire_at(at->tape, leaf, &wire, crossing->value);
-  return ad_cross_at(at->tape, leaf, crossing->bridge, crossing->value);
+static ad_tensor *transfer_leaf(ad_phase_run *at, ad_tensor *leaf, const ad_transfer_spec *transfer) {
+  double *overflow = at->overflows ? at->overflows + 2 * (transfer - at->program->transfers) : NULL;
+  transfer_rounding comm_dtype = {transfer->comm_dtype, transfer->gradient_comm_dtype, ldexp(1, at->comm_scale),
+                                  overflow};
+  if (at->rounds && (comm_dtype.value || comm_dtype.gradient))
+    leaf = ad_comm_round_at(at->tape, leaf, &comm_dtype, transfer->value);
+  return ad_transfer_tensor_at(at->tape, leaf, transfer->bridge, transfer->value);
 }
 
 /* Enters a value that another phase of this rank gave on the phase's tape. */
-static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
+static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad_transfer_spec *transfer) {
   const ad_array *array = ad_tensor_array(passed->output);
   ad_tensor *leaf = passed->output->carries ? ad_input_with(at->tape, array, passed->output->grad_dtype, AD_HERE)
                                             : ad_constant(at->tape, array);
   passed->inputs[at->place] = leaf;
-  return crossing ? cross(at, leaf, crossing) : leaf;
+  return transfer ? transfer_leaf(at, leaf, transfer) : leaf;
 }
 
 ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
@@ -70,8 +72,8 @@ ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
   if (!passed->inputs[at->place]) {
     ad_status status = passed->arrived && at->wait ? at->wait(at->run, value, at->microbatch) : AD_OK;
     if (status) return ad_tape_fail(at->tape, status);
-    const ad_crossing_spec *crossing = ad_program_crossing_of(at->program, value, phase_of(at)->module);
-    passed->needed[at->place] = passed->arrived ? take_arrived(at, passed, crossing) : take_given(at, passed, crossing);
+    const ad_transfer_spec *transfer = ad_program_transfer_of(at->program, value, phase_of(at)->module);
+    passed->needed[at->place] = passed->arrived ? take_arrived(at, passed, transfer) : take_given(at, passed, transfer);
   }
   return passed->needed[at->place];
 }
@@ -92,21 +94,21 @@ ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_a
 
 /* Checks that a value has the dtypes with which it crosses to other ranks, since those know dtypes from the crossing
  * alone. */
-static ad_status check_crossing(const ad_phase_run *at, const ad_crossing_spec *crossing, const ad_tensor *value) {
-  ad_dtype crosses = ad_crossing_dtype(at->program, crossing, 0),
-           gradient = ad_crossing_dtype(at->program, crossing, 1);
-  if (value->array.dtype == crosses && (value->grad_dtype == gradient || !value->carries)) return AD_OK;
+static ad_status check_transfer(const ad_phase_run *at, const ad_transfer_spec *transfer, const ad_tensor *value) {
+  ad_dtype travelling_dtype = ad_transfer_dtype(at->program, transfer, 0),
+           gradient = ad_transfer_dtype(at->program, transfer, 1);
+  if (value->array.dtype == travelling_dtype && (value->grad_dtype == gradient || !value->carries)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "phase `%s` gives `%s`, which is %s with a gradient in %s, but its crossing is declared as %s with a "
                  "gradient in %s",
-                 phase_of(at)->name, crossing->value, ad_dtype_name(value->array.dtype),
-                 ad_dtype_name(value->grad_dtype), ad_dtype_name(crosses), ad_dtype_name(gradient));
+                 phase_of(at)->name, transfer->value, ad_dtype_name(value->array.dtype),
+                 ad_dtype_name(value->grad_dtype), ad_dtype_name(travelling_dtype), ad_dtype_name(gradient));
 }
 
-static ad_status check_crossings(const ad_phase_run *at, const char *name, const ad_tensor *value) {
+static ad_status check_transfers(const ad_phase_run *at, const char *name, const ad_tensor *value) {
   const ad_program *program = at->program;
-  for (size_t i = 0; i < program->crossing_count; i++)
-    if (!strcmp(program->crossings[i].value, name)) AD_TRY(check_crossing(at, &program->crossings[i], value));
+  for (size_t i = 0; i < program->transfer_count; i++)
+    if (!strcmp(program->transfers[i].value, name)) AD_TRY(check_transfer(at, &program->transfers[i], value));
   return AD_OK;
 }
 
@@ -119,7 +121,7 @@ static ad_status check_gift(const ad_phase_run *at, size_t found, const char *na
     return ad_fail(AD_INVALID, "phase `%s` gives as `%s` a value that is %s", phase, name, ad_tape_foreigner(value));
   if (at->values[found].output)
     return ad_fail(AD_INVALID, "phase `%s` gives `%s` a second time in this microbatch", phase, name);
-  if (!ad_is_parameter(value)) return check_crossings(at, name, value);
+  if (!ad_is_parameter(value)) return check_transfers(at, name, value);
   return ad_fail(AD_INVALID,
                  "phase `%s` gives a parameter itself as `%s`; a parameter's memory may be released after each use, so "
                  "give a value computed from it (ad_scale by 1 copies it)",
@@ -139,7 +141,7 @@ void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value) {
 }
 
 /* Checks that `numerator` can be this loss of the microbatch. */
-static ad_status check_handed(const ad_phase_run *at, size_t loss, const ad_tensor *numerator) {
+static ad_status check_submitted(const ad_phase_run *at, size_t loss, const ad_tensor *numerator) {
   const ad_program *program = at->program;
   const char *phase = phase_of(at)->name;
   if (loss >= program->loss_count || at->losses[loss].numerator)
@@ -153,9 +155,9 @@ static ad_status check_handed(const ad_phase_run *at, size_t loss, const ad_tens
 }
 
 void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator) {
-  ad_status status = check_handed(at, loss, numerator);
+  ad_status status = check_submitted(at, loss, numerator);
   if (status)
     ad_tape_fail(at->tape, status);
   else
-    at->losses[loss] = (ad_handed_loss){.numerator = numerator};
+    at->losses[loss] = (ad_submitted_loss){.numerator = numerator};
 }

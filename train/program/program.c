@@ -17,9 +17,9 @@
 const ad_program_kind *ad_program_kind_of(const ad_program *program) { return program->kind; }
 const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
 void *ad_program_own(const ad_program *program) { return program->own; }
-int ad_program_has_held_out(const ad_program *program) {
+int ad_program_has_validation(const ad_program *program) {
   const ad_program_kind *kind = program->kind;
-  return kind->data.has_held_out && AD_GUEST(kind, "has_held_out", kind->data.has_held_out(program->own));
+  return kind->data.has_validation && AD_GUEST(kind, "has_held_out", kind->data.has_validation(program->own));
 }
 const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
   return ad_has(module, program->mesh_count, __func__, "module") ? program->meshes[module] : NULL;
@@ -45,14 +45,14 @@ size_t ad_program_loss_count(const ad_program *program) { return program->loss_c
 const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss) {
   return ad_has(loss, program->loss_count, __func__, "loss") ? &program->losses[loss] : NULL;
 }
-size_t ad_program_crossing_count(const ad_program *program) { return program->crossing_count; }
-const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing) {
-  return ad_has(crossing, program->crossing_count, __func__, "crossing") ? &program->crossings[crossing] : NULL;
+size_t ad_program_transfer_count(const ad_program *program) { return program->transfer_count; }
+const ad_transfer_spec *ad_program_transfer(const ad_program *program, size_t transfer) {
+  return ad_has(transfer, program->transfer_count, __func__, "crossing") ? &program->transfers[transfer] : NULL;
 }
 size_t ad_program_gives_param(const ad_program *program, const char *name) {
   size_t count = 0;
-  for (size_t i = 0; i < program->crossing_count; i++) {
-    const ad_crossing_spec *spec = &program->crossings[i];
+  for (size_t i = 0; i < program->transfer_count; i++) {
+    const ad_transfer_spec *spec = &program->transfers[i];
     size_t length = strlen(spec->value);
     count += spec->is_parameter && !strncmp(name, spec->value, length) && name[length] == '.';
   }
@@ -206,9 +206,9 @@ size_t ad_program_find_value(const ad_program *program, const char *name) {
 
 /* ---- adding phases, and the values that pass between them ---- */
 
-const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t value, size_t module) {
-  for (size_t i = 0; i < program->crossing_count; i++) {
-    const ad_crossing_spec *spec = &program->crossings[i];
+const ad_transfer_spec *ad_program_transfer_of(const ad_program *program, size_t value, size_t module) {
+  for (size_t i = 0; i < program->transfer_count; i++) {
+    const ad_transfer_spec *spec = &program->transfers[i];
     if (spec->module == module && !strcmp(spec->value, program->values[value])) return spec;
   }
   return NULL;
@@ -218,15 +218,15 @@ static ad_dtype residual_of(const ad_program_setting *setting) {
   return setting->residual ? setting->residual : ad_dtype_wide(setting->compute);
 }
 
-ad_dtype ad_crossing_dtype(const ad_program *program, const ad_crossing_spec *crossing, int backward) {
+ad_dtype ad_transfer_dtype(const ad_program *program, const ad_transfer_spec *transfer, int backward) {
   ad_dtype compute = program->setting.compute;
-  if (crossing->is_residual) return residual_of(&program->setting);
-  return backward && crossing->is_parameter ? ad_dtype_wide(compute) : compute;
+  if (transfer->is_residual) return residual_of(&program->setting);
+  return backward && transfer->is_parameter ? ad_dtype_wide(compute) : compute;
 }
 
-int ad_crossing_is_cut(const ad_crossing_spec *crossing) {
-  ad_layout from = ad_bridge_from(crossing->bridge);
-  return !crossing->is_parameter && ad_layout_cut_axes(&from);
+int ad_transfer_is_split(const ad_transfer_spec *transfer) {
+  ad_layout from = ad_bridge_from(transfer->bridge);
+  return !transfer->is_parameter && ad_layout_sharded_axes(&from);
 }
 
 static const ad_phase *giver_of(const ad_program *program, const char *value) {
@@ -236,7 +236,7 @@ static const ad_phase *giver_of(const ad_program *program, const char *value) {
 }
 
 /* The bridge must lead from the mesh of the module that gives the value to the mesh of the module that needs it. */
-static ad_status check_crossing(const ad_program *to, const ad_crossing_spec *spec) {
+static ad_status check_transfer(const ad_program *to, const ad_transfer_spec *spec) {
   if (ad_program_find_value(to, spec->value) == to->value_count)
     return ad_fail(AD_INVALID, "`%s` crosses a bridge, but no phase gives it; add the phase first", spec->value);
   const ad_mesh *from = ad_bridge_from(spec->bridge).mesh, *at = ad_bridge_to(spec->bridge).mesh;
@@ -248,14 +248,14 @@ static ad_status check_crossing(const ad_program *to, const ad_crossing_spec *sp
                  spec->value, ad_mesh_text(from), ad_mesh_text(at));
 }
 
-ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *given) {
-  ad_crossing_spec own, *spec = &own;
+ad_status ad_program_add_transfer(ad_program *to, const ad_transfer_spec *given) {
+  ad_transfer_spec own, *spec = &own;
   AD_NEED_AS("to, spec", to, given);
-  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_crossing_spec"));
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_transfer_spec"));
   AD_NEED(spec->value, spec->bridge);
-  AD_TRY(check_crossing(to, spec));
-  AD_TRY(ad_grow(&to->crossings, to->crossing_count, to->crossing_count + 1));
-  to->crossings[to->crossing_count++] = *spec;
+  AD_TRY(check_transfer(to, spec));
+  AD_TRY(ad_grow(&to->transfers, to->transfer_count, to->transfer_count + 1));
+  to->transfers[to->transfer_count++] = *spec;
   return AD_OK;
 }
 
@@ -263,7 +263,7 @@ ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *given)
 static ad_status check_brought(const ad_program *to, const ad_phase *phase, const char *need) {
   const ad_phase *giver = giver_of(to, need);
   const ad_mesh *from = to->meshes[giver->module], *at = to->meshes[phase->module];
-  if (ad_mesh_same_ranks(from, at) || ad_program_crossing_of(to, ad_program_find_value(to, need), phase->module))
+  if (ad_mesh_same_ranks(from, at) || ad_program_transfer_of(to, ad_program_find_value(to, need), phase->module))
     return AD_OK;
   return ad_fail(AD_INVALID, "phase `%s` needs `%s`, which phase `%s` gives on other ranks; add its crossing first",
                  phase->name, need, giver->name);
@@ -383,7 +383,7 @@ static void collect(void *context, const char *key, ad_status status, const char
   ad_text_add(&of->text, "%s%s: %s", of->text.used ? "\n" : "", key, message);
 }
 
-static ad_status check(const ad_program *program) {
+static ad_status check_program(const ad_program *program) {
   char buffer[AD_MESSAGE_MAX];
   mistakes found = {.text = ad_text_on(buffer, sizeof buffer)};
   ad_complaints to = {collect, &found};
@@ -420,7 +420,7 @@ static ad_status check_whole(const ad_program *program) {
 
 static ad_status build(ad_program *program, const ad_program_setting *setting) {
   AD_TRY(create_meshes(program, setting));
-  AD_TRY(check(program));
+  AD_TRY(check_program(program));
   AD_TRY(AD_GUEST(program->kind, "create", program->kind->create(program->options, program, &program->own)));
   return check_whole(program);
 }
@@ -479,7 +479,7 @@ void ad_program_destroy(ad_program *program) {
   ad_release(program->counts);
   ad_release(program->losses);
   ad_release(program->phases);
-  ad_release(program->crossings);
+  ad_release(program->transfers);
   ad_release(program->values);
   ad_release(program);
 }

@@ -31,8 +31,8 @@ struct ad_program {
   size_t loss_count;
   ad_phase *phases;
   size_t phase_count;
-  ad_crossing_spec *crossings;
-  size_t crossing_count;
+  ad_transfer_spec *transfers;
+  size_t transfer_count;
   const char **values; /* names of the values that phases give each other */
   size_t value_count;
 };
@@ -53,10 +53,10 @@ typedef struct ad_passed_value {
 } ad_passed_value;
 
 /* A loss in one microbatch, or one phase's part of it. */
-typedef struct ad_handed_loss {
+typedef struct ad_submitted_loss {
   ad_tensor *numerator; /* NULL: not handed in yet; divided once the phase has run */
   ad_tensor *start;     /* the tensor from which backward starts */
-} ad_handed_loss;
+} ad_submitted_loss;
 
 struct ad_phase_run {
   const ad_program *program;
@@ -64,14 +64,14 @@ struct ad_phase_run {
   int trains;
   int loss_scale;    /* exponent that a step's gradients carry */
   int rounds;        /* 1: values that cross are rounded to their wires' dtypes, even within a rank */
-  int wire_scale;    /* exponent that gradients carry while they are rounded to a wire's dtype */
+  int comm_scale;    /* exponent that gradients carry while they are rounded to a wire's dtype */
   double *overflows; /* two for each crossing: the largest value, and gradient, that its wire made infinite; NULL: not
                       * noted */
   ad_tape *tape;
   ad_module *module;
   const ad_parameters *parameters; /* the module's, as tapes see them now */
   ad_passed_value *values;         /* all values of the program */
-  ad_handed_loss *losses;          /* all losses of the program, as this phase hands them in */
+  ad_submitted_loss *losses;       /* all losses of the program, as this phase hands them in */
   /* Waits until a value from other ranks has arrived. NULL: no value comes from other ranks. */
   ad_status (*wait)(void *run, size_t value, size_t microbatch);
   void *run;
@@ -103,8 +103,8 @@ ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrive
 /* Sums the gradients that this rank's phases left where they needed the value, in the order of backward. */
 ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_array *sum, int *arrived) AD_CHECKED;
 /* The dtype in which a value crosses, or (backward) its gradient. */
-ad_dtype ad_crossing_dtype(const ad_program *program, const ad_crossing_spec *crossing, int backward);
-int ad_crossing_is_cut(const ad_crossing_spec *crossing); /* whether each microbatch has its own part of the value: it
+ad_dtype ad_transfer_dtype(const ad_program *program, const ad_transfer_spec *transfer, int backward);
+int ad_transfer_is_split(const ad_transfer_spec *transfer); /* whether each microbatch has its own part of the value: it
                                                            * is cut by samples, and no parameter */
 void ad_batch_destroy(ad_batch *batch);
 /* Array number `index` of the program's batch, and its name; NULL after the last. */
@@ -123,7 +123,7 @@ ad_status ad_program_kind_check(const ad_program_kind *kind) AD_CHECKED;
 /* The number of the value with this name; value_count: no phase gives it. */
 size_t ad_program_find_value(const ad_program *program, const char *name);
 /* The crossing that brings the value to the module's phases; NULL: they need none. */
-const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t value, size_t module);
+const ad_transfer_spec *ad_program_transfer_of(const ad_program *program, size_t value, size_t module);
 int ad_phase_lists(const char *const *names, const char *name); /* whether the list has the name; names may be NULL */
 
 /* The library's own programs, NULL at the end. Defined in programs/programs.c: all that train/ has of that folder. */
@@ -147,8 +147,8 @@ AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *
                                        const ad_program_setting *setting, ad_program **out);
 void ad_program_destroy(ad_program *program);
 const ad_program_kind *ad_program_kind_of(const ad_program *program);
-void *ad_program_own(const ad_program *program);        /* what the kind's `create` made */
-int ad_program_has_held_out(const ad_program *program); /* whether some of its data is held out for validation */
+void *ad_program_own(const ad_program *program);          /* what the kind's `create` made */
+int ad_program_has_validation(const ad_program *program); /* whether some of its data is held out for validation */
 /* The number of a pipeline's stages on this mesh. AD_INVALID: fewer than pp, which would leave ranks without a
  * stage. */
 ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mesh *mesh, int64_t *out) AD_CHECKED;
@@ -167,8 +167,8 @@ size_t ad_program_count_count(const ad_program *program);
 const ad_count_spec *ad_program_count(const ad_program *program, size_t count);
 size_t ad_program_loss_count(const ad_program *program);
 const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss);
-size_t ad_program_crossing_count(const ad_program *program);
-const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing);
+size_t ad_program_transfer_count(const ad_program *program);
+const ad_transfer_spec *ad_program_transfer(const ad_program *program, size_t transfer);
 /* The number of other modules or stages that use the parameter of this name: a crossing brings them its value. */
 size_t ad_program_gives_param(const ad_program *program, const char *name);
 size_t ad_program_phase_count(const ad_program *program);

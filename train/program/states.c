@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "base/options.h"
-#include "base/seams.h"
+#include "base/injection.h"
 
-static ad_status check(ad_phase_run *at, const ad_state_change *change) {
+static ad_status check_change(ad_phase_run *at, const ad_state_change *change) {
   const ad_array *state = ad_phase_state(at, change->state);
   if (!state)
     return ad_fail(AD_INVALID, "ad_phase_change_states: there is no state number %zu in the phase's module",
@@ -25,10 +25,10 @@ ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *given, c
   AD_TRY(ad_options_take(&rule, sizeof rule, given, "ad_state_rule"));
   if (!rule.change) return ad_fail(AD_INVALID, "ad_phase_change_states: `change` of the ad_state_rule is NULL");
   for (size_t i = 0; i < count; i++) {
-    AD_TRY(check(at, &changes[i]));
-    ad_seam_pass(AD_SEAM_STATE, &(ad_state_passing){ad_tape_comm(ad_phase_tape(at)), changes[i].gradient});
+    AD_TRY(check_change(at, &changes[i]));
+    ad_inject(AD_INJECT_STATE, &(ad_state_passing){ad_tape_comm(ad_phase_tape(at)), changes[i].gradient});
     rule.change(rule.own, at, &changes[i], i);
   }
-  ad_seam_pass(AD_SEAM_STATES, &(ad_states_passing){at, &rule, changes, count});
+  ad_inject(AD_INJECT_STATES, &(ad_states_passing){at, &rule, changes, count});
   return AD_OK;
 }

@@ -38,7 +38,7 @@ static void end_as(int wait_status) {
   _exit(128 + WTERMSIG(wait_status));
 }
 
-static int say_ended(const char *inside, int wait_status, int (*failed)(ad_status status)) {
+static int report_ended(const char *inside, int wait_status, int (*failed)(ad_status status)) {
   int number = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
   if (number)
     return failed(ad_fail(AD_RANK_DIED, "the process ended in %s: signal %d, SIG%s (%s)", inside, number,
@@ -76,7 +76,7 @@ void ad_program_supervise(int (*failed)(ad_status status)) {
     int wait_status = wait_for(command, &watched);
     const char *inside = ad_guest_running(guest);
     if (inside && (!WIFSIGNALED(wait_status) || is_fault(WTERMSIG(wait_status))))
-      _exit(say_ended(inside, wait_status, failed));
+      _exit(report_ended(inside, wait_status, failed));
     end_as(wait_status);
   }
   sigprocmask(SIG_SETMASK, &before, NULL);

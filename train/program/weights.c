@@ -119,8 +119,8 @@ static ad_status judge_all(judging *j, const ad_param_spec *params, size_t count
   return AD_OK;
 }
 
-static ad_status check(const ad_param_spec *params, size_t count, const ad_architecture *architecture,
-                       const ad_weights *weights) {
+static ad_status check_weights(const ad_param_spec *params, size_t count, const ad_architecture *architecture,
+                               const ad_weights *weights) {
   char words[WORDS] = "";
   judging j = {.architecture = architecture, .weights = weights, .text = ad_text_on(words, sizeof words)};
   ad_status status = judge_all(&j, params, count);
@@ -132,7 +132,7 @@ static ad_status check(const ad_param_spec *params, size_t count, const ad_archi
 
 static ad_status check_named(const ad_param_spec *params, size_t count, const ad_weights *weights) {
   for (size_t i = 0; i < count; i++) AD_NEED_IN("ad_params_check_weights", "params[i].name", params[i].name);
-  return check(params, count, NULL, weights);
+  return check_weights(params, count, NULL, weights);
 }
 
 ad_status ad_params_check_weights(const ad_param_spec *params, size_t count, const ad_weights *weights) {
@@ -184,7 +184,7 @@ ad_status ad_program_check_weights(const ad_program *program, const ad_architect
                                    const ad_weights *weights) {
   ad_program_params params;
   AD_TRY(ad_program_params_list(program, &params));
-  ad_status status = check(params.list, params.count, architecture, weights);
+  ad_status status = check_weights(params.list, params.count, architecture, weights);
   ad_program_params_release(&params);
   return status;
 }

@@ -6,7 +6,8 @@
 #include "recipe/schema.h"
 
 /* Adds a key, unless its value is the default. */
-static ad_status add(const ad_recipe *recipe, const ad_schema *schema, const char *path, ad_recipe_changes *out) {
+static ad_status add_change(const ad_recipe *recipe, const ad_schema *schema, const char *path,
+                            ad_recipe_changes *out) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   ad_recipe_change *change = &out->list[out->count];
   AD_TRY(ad_recipe_print_key(recipe, schema, entry, &change->value));
@@ -22,7 +23,7 @@ static ad_status add(const ad_recipe *recipe, const ad_schema *schema, const cha
 
 static ad_status list(const ad_recipe *recipe, const ad_schema *schema, ad_recipe_changes *out) {
   AD_TRY(ad_new(recipe->given_count, &out->list));
-  for (size_t i = 0; i < recipe->given_count; i++) AD_TRY(add(recipe, schema, recipe->given[i], out));
+  for (size_t i = 0; i < recipe->given_count; i++) AD_TRY(add_change(recipe, schema, recipe->given[i], out));
   return AD_OK;
 }
 

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "program/keys.h"
 #include "program/program.h"
-#include "recipe/contract.h"
+#include "recipe/precision_policy.h"
 #include "recipe/name.h"
 #include "recipe/prompts.h"
 #include "recipe/reading.h"
@@ -99,7 +99,7 @@ static void check_warmup(ad_reading *r) {
 }
 
 /* The path of the key that most likely made a contract wrong. */
-static const char *contract_path(const ad_reading *r) {
+static const char *policy_path(const ad_reading *r) {
   static const char *const paths[] = {"precision.accumulate", "precision.reduce", "precision.grad"};
   for (int i = 0; i < 3; i++)
     if (r->nodes[ad_schema_find(&r->schema, paths[i]) - r->schema.entries]) return paths[i];
@@ -107,19 +107,19 @@ static const char *contract_path(const ad_reading *r) {
 }
 
 /* Checks the contract of precision, and the contracts with each override. */
-static void check_contracts(ad_reading *r) {
+static void check_policies(ad_reading *r) {
   if (!ARE_READ(r, "precision.param", "precision.grad", "precision.reduce", "precision.accumulate", "precision.compute",
                 "precision.overrides"))
     return;
-  ad_contract whole = r->recipe->precision.contract;
+  ad_precision_policy whole = r->recipe->precision.policy;
   if (ad_recipe_complete(r->recipe, &whole)) {
-    WRONG(r, contract_path(r), "%s", ad_last_error());
+    WRONG(r, policy_path(r), "%s", ad_last_error());
     return;
   }
   for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
     const ad_recipe_override *override = &r->recipe->precision.overrides[i];
-    ad_contract contract = ad_contract_merge(r->recipe->precision.contract, override->contract);
-    if (ad_recipe_complete(r->recipe, &contract))
+    ad_precision_policy policy = ad_precision_policy_merge(r->recipe->precision.policy, override->policy);
+    if (ad_recipe_complete(r->recipe, &policy))
       WRONG(r, "precision.overrides", "%s: %s", override->pattern, ad_last_error());
   }
 }
@@ -137,7 +137,7 @@ static void check_compute(ad_reading *r) {
 /* ---- the program's own checks and complaints ---- */
 
 /* The place of an element of a list, which may stand on a line of its own. */
-static ad_recipe_place place_of(const ad_reading *r, const char *path, size_t index) {
+static ad_recipe_place element_place(const ad_reading *r, const char *path, size_t index) {
   const ad_schema_entry *entry = ad_schema_find(&r->schema, path);
   const ad_node *node = entry ? r->nodes[entry - r->schema.entries] : NULL;
   if (!node || node->kind != AD_NODE_LIST) return ad_reading_place(r, path);
@@ -150,7 +150,7 @@ static ad_recipe_place place_of(const ad_reading *r, const char *path, size_t in
 static ad_recipe_place take_place(const ad_reading *r, const char *key, char path[PATH_SIZE]) {
   ad_text text = ad_text_on(path, PATH_SIZE);
   ad_text_add(&text, "%.*s", (int)strcspn(key, "["), key);
-  return key[text.used] ? place_of(r, path, strtoul(key + text.used + 1, NULL, 10)) : ad_reading_place(r, path);
+  return key[text.used] ? element_place(r, path, strtoul(key + text.used + 1, NULL, 10)) : ad_reading_place(r, path);
 }
 
 /* Takes a complaint of the program or of another check as an error of the recipe. */
@@ -220,7 +220,7 @@ static int asks(const ad_reading *r, const ad_schema_entry *entry) {
 static void check_evaluated(ad_reading *r, const ad_program *program) {
   static const char *const paths[] = {"evaluate.samples", "evaluate.every", "evaluate.lines"};
   int has_key = ad_schema_find(&r->schema, "data.held_out") != NULL;
-  if (ad_program_has_held_out(program)) return;
+  if (ad_program_has_validation(program)) return;
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     const ad_schema_entry *entry = ad_schema_find(&r->schema, paths[i]);
     if (!entry || !asks(r, entry)) continue;
@@ -346,7 +346,7 @@ ad_status ad_reading_check(ad_reading *r) {
   check_sync(r);
   check_warmup(r);
   check_compute(r);
-  check_contracts(r);
+  check_policies(r);
   return check_meshes(r);
 }
 

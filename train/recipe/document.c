@@ -79,7 +79,7 @@ static void complain(builder *b, int64_t line, const char *message) {
   ad_recipe_errors_add(b->errors, place, "", "%s", message);
 }
 
-static ad_recipe_place place_of(const builder *b, const yaml_node_t *node) {
+static ad_recipe_place node_place(const builder *b, const yaml_node_t *node) {
   ad_recipe_place place = b->place;
   if (!place.order) place.line = (int64_t)node->start_mark.line + 1;
   return place;
@@ -114,7 +114,7 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
   const char *name = (const char *)key->data.scalar.value;
   const ad_node *first = ad_node_find(map, name);
   if (first) {
-    ad_recipe_place place = place_of(b, key);
+    ad_recipe_place place = node_place(b, key);
     char words[64] = "is given twice; keep one";
     if (place.line)
       snprintf(words, sizeof words, "is given twice, first on line %lld; keep one", (long long)first->place.line);
@@ -122,7 +122,7 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
     return AD_OK;
   }
   AD_TRY(build(b, pair->value, depth + 1, out));
-  (*out)->place = place_of(b, key);  // the place is that of the key; a value may start on a later line
+  (*out)->place = node_place(b, key);  // the place is that of the key; a value may start on a later line
   return ad_copy_string(name, &(*out)->key);
 }
 
@@ -140,7 +140,7 @@ static ad_status build_map(builder *b, const yaml_node_t *from, int depth, ad_no
   return AD_OK;
 }
 
-static ad_status fill(builder *b, const yaml_node_t *from, int depth, ad_node *node) {
+static ad_status build_node(builder *b, const yaml_node_t *from, int depth, ad_node *node) {
   if (from->type == YAML_SCALAR_NODE) return build_scalar(b, from, node);
   return from->type == YAML_SEQUENCE_NODE ? build_list(b, from, depth, node) : build_map(b, from, depth, node);
 }
@@ -153,14 +153,14 @@ static ad_status build(builder *b, int index, int depth, ad_node **out) {
   ad_node *node;
   AD_TRY(ad_new(1, &node));
   *out = node;
-  node->place = place_of(b, from);
+  node->place = node_place(b, from);
   if (depth > DEPTH_MAX || ++b->nodes > NODES_MAX) {
     if (!b->wrong) complain(b, node->place.line, too_deep);
     b->wrong = 1;
     return ad_copy_string("", &node->text);
   }
   node->kind = kinds[from->type];
-  return fill(b, from, depth, node);
+  return build_node(b, from, depth, node);
 }
 
 /* ---- limiting the depth before the tree is made ---- */
@@ -266,7 +266,7 @@ static ad_status refuse_second(yaml_parser_t *parser, const char *text, size_t s
   return AD_OK;
 }
 
-static ad_status parse(yaml_parser_t *parser, const char *text, size_t size, builder *b, ad_node **out) {
+static ad_status parse_yaml(yaml_parser_t *parser, const char *text, size_t size, builder *b, ad_node **out) {
   if (!yaml_parser_load(parser, b->yaml)) return not_yaml(parser, text, size, b);
   ad_status status = build_root(b, out);
   // After a stream without any document, libyaml must not be asked for another one.
@@ -290,7 +290,7 @@ ad_status ad_document_parse(const char *text, size_t size, ad_recipe_place place
     return AD_OK;
   }
   AD_TRY(open_parser(&parser, text, size, place.origin));
-  ad_status status = parse(&parser, text, size, &b, &root);
+  ad_status status = parse_yaml(&parser, text, size, &b, &root);
   yaml_parser_delete(&parser);
   if (status || b.wrong) {
     ad_node_destroy(root);

@@ -38,8 +38,8 @@ static int names_path(ad_recipe_place place, const char *path) {
 }
 
 /* Adds an error of kind AD_INVALID or AD_IO. An AD_INVALID decides the report's status over an AD_IO. */
-static void add(ad_recipe_errors *errors, ad_status kind, ad_recipe_place place, const char *path, const char *format,
-                va_list arguments) {
+static void add_error(ad_recipe_errors *errors, ad_status kind, ad_recipe_place place, const char *path,
+                      const char *format, va_list arguments) {
   if (errors->status == AD_OK || (errors->status == AD_IO && kind == AD_INVALID)) errors->status = kind;
   if (errors->count == LISTED_MAX) {
     errors->unlisted++;
@@ -59,7 +59,7 @@ static void add(ad_recipe_errors *errors, ad_status kind, ad_recipe_place place,
 void ad_recipe_errors_add(ad_recipe_errors *errors, ad_recipe_place place, const char *path, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  add(errors, AD_INVALID, place, path, format, arguments);
+  add_error(errors, AD_INVALID, place, path, format, arguments);
   va_end(arguments);
 }
 
@@ -67,7 +67,7 @@ void ad_recipe_errors_add_io(ad_recipe_errors *errors, ad_recipe_place place, co
                              ...) {
   va_list arguments;
   va_start(arguments, format);
-  add(errors, AD_IO, place, path, format, arguments);
+  add_error(errors, AD_IO, place, path, format, arguments);
   va_end(arguments);
 }
 

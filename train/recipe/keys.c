@@ -7,7 +7,7 @@
 #include "recipe/schema.h"
 
 /* 1: the list has this line. Each line ends with a line end, so a path stands between two of them, or first. */
-static int has(const ad_text_stream *list, const char *line) {
+static int has_line(const ad_text_stream *list, const char *line) {
   const char *found = list->text ? strstr(list->text, line) : NULL;
   while (found && found != list->text && found[-1] != '\n') found = strstr(found + 1, line);
   return found != NULL;
@@ -20,7 +20,7 @@ static void add_path(ad_text_stream *list, const char *path) {
   size_t length = ad_schema_list_length(path);
   ad_text text = ad_text_on(line, sizeof line);
   ad_text_add(&text, "%.*s\n", (int)(length ? length : strlen(path)), path);
-  if (!has(list, line)) fputs(line, list->file);
+  if (!has_line(list, line)) fputs(line, list->file);
   fflush(list->file);
 }
 

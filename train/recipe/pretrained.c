@@ -14,12 +14,12 @@ static ad_recipe_place place_of_config(const ad_reading *r) { return (ad_recipe_
 
 /* ---- errors about config.json ---- */
 
-static void tell_refused(ad_reading *r) {
+static void report_refused(ad_reading *r) {
   for (size_t i = 0; i < r->config.refused_count; i++)
     ad_recipe_errors_add(&r->errors, place_of_config(r), "", "%s", r->config.refused[i]);
 }
 
-static ad_status tell_unusable(ad_reading *r, ad_status status) {
+static ad_status report_unusable(ad_reading *r, ad_status status) {
   if (status == AD_MEMORY) return status;
   ad_recipe_place place = ad_reading_place(r, from);
   if (status == AD_IO)
@@ -32,16 +32,16 @@ static ad_status tell_unusable(ad_reading *r, ad_status status) {
 /* ---- putting values into the tree ---- */
 
 /* Makes a node of a value of config.json. It gets no line, since the lines of config.json are not known. */
-static ad_status parse(ad_reading *r, const char *text, ad_node **out) {
+static ad_status parse_config_value(ad_reading *r, const char *text, ad_node **out) {
   AD_TRY(ad_document_parse(text, strlen(text), place_of_config(r), &r->errors, out));
   if (*out) (*out)->place.line = 0;
   for (ad_node *child = *out ? (*out)->children : NULL; child; child = child->next) child->place.line = 0;
   return AD_OK;
 }
 
-static ad_status put(ad_reading *r, ad_node *model, const char *name, const char *text) {
+static ad_status put_text(ad_reading *r, ad_node *model, const char *name, const char *text) {
   ad_node *node;
-  AD_TRY(parse(r, text, &node));
+  AD_TRY(parse_config_value(r, text, &node));
   ad_status status = node ? ad_node_put(model, name, node) : AD_OK;
   if (status) ad_node_destroy(node);
   return status;
@@ -62,9 +62,9 @@ static int are_equal(const ad_node *a, const ad_node *b) {
 }
 
 /* Adds an error if the recipe gives a key another value than config.json does. */
-static ad_status compare(ad_reading *r, const ad_node *given, const ad_config_value *value) {
+static ad_status compare_value(ad_reading *r, const ad_node *given, const ad_config_value *value) {
   ad_node *node;
-  AD_TRY(parse(r, value->text, &node));
+  AD_TRY(parse_config_value(r, value->text, &node));
   if (node && !ad_node_is_empty(given) && !are_equal(given, node))
     ad_recipe_errors_add(&r->errors, given->place, value->key,
                          "is %.60s, but %s in %s makes it %s: leave the key out, or choose another model",
@@ -77,10 +77,10 @@ static ad_status compare(ad_reading *r, const ad_node *given, const ad_config_va
 static const char *name_in_model(const ad_config_value *value) { return strchr(value->key, '.') + 1; }
 
 /* Puts a value of config.json into the tree, or compares it with the recipe's. */
-static ad_status take(ad_reading *r, ad_node *model, const ad_config_value *value) {
+static ad_status take_value(ad_reading *r, ad_node *model, const ad_config_value *value) {
   const ad_node *given = ad_node_find(model, name_in_model(value));
-  if (given) return compare(r, given, value);
-  return put(r, model, name_in_model(value), value->text);
+  if (given) return compare_value(r, given, value);
+  return put_text(r, model, name_in_model(value), value->text);
 }
 
 /* Longer sequences than the model was trained on are allowed, as they are a way to extend it. */
@@ -132,11 +132,11 @@ ad_status ad_reading_open_pretrained(ad_reading *r) {
   ad_node *model = ad_node_find(r->root, "model"), *node = ad_node_find(model, "from");
   if (!node || node->kind != AD_NODE_SCALAR || !*node->text) return AD_OK;
   ad_status status = ad_pretrained_config(node->text, &r->config_path, &r->config);
-  if (status) return tell_unusable(r, status);
-  tell_refused(r);
+  if (status) return report_unusable(r, status);
+  report_refused(r);
   const char *name = kind_of(model, r->config.architecture)->name;
   ad_config_value kind = {.key = "model.kind", .from = "architectures", .text = (char *)name};
-  return take(r, model, &kind);
+  return take_value(r, model, &kind);
 }
 
 ad_status ad_reading_fill_pretrained(ad_reading *r) {
@@ -144,11 +144,11 @@ ad_status ad_reading_fill_pretrained(ad_reading *r) {
   const ad_architecture *architecture = r->config.architecture;
   const ad_program_kind *program = r->schema.program;
   if (!architecture || !program || !ad_program_kind_computes(program, architecture->name)) return AD_OK;
-  if (!ad_node_find(model, "kind")) AD_TRY(put(r, model, "kind", program->name));  // a --set replaced `model`
-  for (size_t i = 0; i < r->config.count; i++) AD_TRY(take(r, model, &r->config.values[i]));
+  if (!ad_node_find(model, "kind")) AD_TRY(put_text(r, model, "kind", program->name));  // a --set replaced `model`
+  for (size_t i = 0; i < r->config.count; i++) AD_TRY(take_value(r, model, &r->config.values[i]));
   warn_of_length(r);
   judge_window(r);
-  ad_config_tell_unread(&r->config, r->config_path);
+  ad_config_report_unread(&r->config, r->config_path);
   r->recipe->window = r->config.window;
   return AD_OK;
 }

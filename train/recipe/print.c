@@ -28,7 +28,7 @@ static int add_scalar(printer *p, const char *text, int quoted) {
 
 static int add_map(printer *p, yaml_mapping_style_t style) { return yaml_document_add_mapping(&p->yaml, NULL, style); }
 
-static int put(printer *p, int map, int key, int value) {
+static int append_pair(printer *p, int map, int key, int value) {
   return map && key && value ? yaml_document_append_mapping_pair(&p->yaml, map, key, value) : 0;
 }
 
@@ -90,14 +90,15 @@ static int add_list(printer *p, const ad_key *key, const char *base) {
 
 /* Adds a map of the keys that the override gives. */
 static int add_override(printer *p, const ad_recipe_override *override) {
-  const char *base = (const char *)&override->contract - offsetof(ad_recipe, precision.contract);
+  const char *base = (const char *)&override->policy - offsetof(ad_recipe, precision.policy);
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
   for (size_t i = 0; map && i < p->schema.count; i++) {
     const ad_key *key = &p->schema.entries[i].key;
-    if (!ad_key_is_contract(&p->schema.entries[i])) continue;
+    if (!ad_key_is_precision_policy(&p->schema.entries[i])) continue;
     ad_dtype dtype = *(const ad_dtype *)(base + key->offset);
     int raw = raw_of(key, base);
-    if ((dtype || raw) && !put(p, map, add_scalar(p, ad_key_name(key), 0), add_dtype(p, key, dtype, raw))) return 0;
+    if ((dtype || raw) && !append_pair(p, map, add_scalar(p, ad_key_name(key), 0), add_dtype(p, key, dtype, raw)))
+      return 0;
   }
   return map;
 }
@@ -106,7 +107,7 @@ static int add_overrides(printer *p) {
   int map = add_map(p, p->in_one_line ? YAML_FLOW_MAPPING_STYLE : YAML_BLOCK_MAPPING_STYLE);
   for (size_t i = 0; map && i < p->recipe->precision.override_count; i++) {
     const ad_recipe_override *override = &p->recipe->precision.overrides[i];
-    if (!put(p, map, add_scalar(p, override->pattern, 1), add_override(p, override))) return 0;
+    if (!append_pair(p, map, add_scalar(p, override->pattern, 1), add_override(p, override))) return 0;
   }
   return map;
 }
@@ -135,7 +136,7 @@ static int open_section(printer *p, const char *name, int root, sections *open) 
   int map = add_map(p, YAML_BLOCK_MAPPING_STYLE), above = map_above(open, root);
   snprintf(open->name[open->depth], sizeof open->name[0], "%s", name);
   open->map[open->depth++] = map;
-  return put(p, above, add_scalar(p, name, 0), map);
+  return append_pair(p, above, add_scalar(p, name, 0), map);
 }
 
 /* The map in which a key stands; sections above it are opened as needed. */
@@ -169,8 +170,8 @@ static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element
   for (size_t i = first; map && i < first + keys; i++) {
     const ad_key *key = &p->schema.entries[i].key;
     const char *base = ad_schema_base(&p->schema.entries[i], p->recipe), *values = *(char *const *)(base + key->offset);
-    if (!put(p, map, add_scalar(p, ad_key_name(key), 0),
-             add_value(p, key, base, values + element * ad_key_value_size(key))))
+    if (!append_pair(p, map, add_scalar(p, ad_key_name(key), 0),
+                     add_value(p, key, base, values + element * ad_key_value_size(key))))
       return 0;
   }
   return map;
@@ -192,7 +193,7 @@ static int build_list(printer *p, size_t first, size_t keys, int root) {
   char name[64];
   const char *path = p->schema.entries[first].key.path;
   snprintf(name, sizeof name, "%.*s", (int)ad_schema_list_length(path), path);
-  return put(p, root, add_scalar(p, name, 0), add_maps(p, first, keys));
+  return append_pair(p, root, add_scalar(p, name, 0), add_maps(p, first, keys));
 }
 
 /* Adds the whole recipe: every key in its section. */
@@ -210,7 +211,7 @@ static int build(printer *p) {
     }
     if (is_left_out(key, base)) continue;
     int map = section_of(p, key, root, &open);
-    if (!put(p, map, add_scalar(p, ad_key_name(key), 0), add_key(p, key, base))) return 0;
+    if (!append_pair(p, map, add_scalar(p, ad_key_name(key), 0), add_key(p, key, base))) return 0;
   }
   return root;
 }
@@ -299,7 +300,7 @@ int ad_key_is_default(const ad_key *key, const char *value) {
 
 /* ---- printing all keys ---- */
 
-static int print(printer *p, output *out) {
+static int print_yaml(printer *p, output *out) {
   if (!yaml_document_initialize(&p->yaml, NULL, NULL, NULL, 1, 1)) return 0;
   if (build(p)) return write_document(&p->yaml, out);
   yaml_document_delete(&p->yaml);
@@ -312,7 +313,7 @@ ad_status ad_recipe_print(const ad_recipe *recipe, char **out) {
   output text = {0};
   AD_TRY(ad_schema_create(recipe->program, &p.schema));
   ad_locale before = ad_locale_enter();
-  int good = print(&p, &text);
+  int good = print_yaml(&p, &text);
   ad_locale_leave(before);
   ad_schema_release(&p.schema);
   if (!good) {

@@ -117,14 +117,14 @@ static int read_boolean(ad_reading *r, const ad_key *key, const ad_node *node, c
 }
 
 /* Adds an error for a text that is given in quotes and is empty. */
-static void tell_empty(ad_reading *r, const ad_key *key, const ad_node *node, const char *path) {
+static void report_empty(ad_reading *r, const ad_key *key, const ad_node *node, const char *path) {
   char help[256];
   ad_recipe_errors_add(&r->errors, node->place, path, "is an empty text: %s", ad_key_help(key, help, sizeof help));
 }
 
 static int read_text(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
   if (node->kind == AD_NODE_SCALAR && !node->plain && !*node->text) {
-    tell_empty(r, key, node, path);
+    report_empty(r, key, node, path);
     return 0;
   }
   if (node->kind != AD_NODE_SCALAR || !*node->text) {
@@ -257,7 +257,7 @@ int ad_reading_may_be_known(const ad_reading *r, const char *section, const char
   return some_kind_has(path) || (!has_near_name && (!*section || !strcmp(section, "model")));
 }
 
-static void tell_unknown(ad_reading *r, const ad_node *node, const char *section, const char *path) {
+static void report_unknown(ad_reading *r, const ad_node *node, const char *section, const char *path) {
   char hint[512];
   ad_text text = ad_text_on(hint, sizeof hint);
   int near = ad_schema_suggest(&r->schema, section, node->key, &text);
@@ -265,10 +265,10 @@ static void tell_unknown(ad_reading *r, const ad_node *node, const char *section
     ad_recipe_errors_add(&r->errors, node->place, path, "unknown key; %s", hint);
 }
 
-static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *section);
+static void report_unknown_in(ad_reading *r, const ad_node *map, const char *section);
 
 /* Adds errors for unknown keys in each map of a list. */
-static void tell_unknown_in_list(ad_reading *r, const ad_node *list, const char *path) {
+static void report_unknown_in_list(ad_reading *r, const ad_node *list, const char *path) {
   char section[PATH_SIZE];
   ad_text text = ad_text_on(section, sizeof section);
   ad_text_add(&text, "%s[]", path);
@@ -278,7 +278,7 @@ static void tell_unknown_in_list(ad_reading *r, const ad_node *list, const char 
   }
   for (const ad_node *node = list->children; node; node = node->next) {
     if (node->kind == AD_NODE_MAP)
-      tell_unknown_in(r, node, section);
+      report_unknown_in(r, node, section);
     else
       must_be(r, node, path, "a list of mappings");
   }
@@ -293,16 +293,16 @@ static void judge_key(ad_reading *r, const ad_node *node, const char *section) {
   ad_path_add(&text, node->key);
   if (ad_schema_find(&r->schema, path)) return;
   if (ad_schema_is_list(&r->schema, path))
-    tell_unknown_in_list(r, node, path);
+    report_unknown_in_list(r, node, path);
   else if (!ad_schema_is_section(&r->schema, path))
-    tell_unknown(r, node, section, path);
+    report_unknown(r, node, section, path);
   else if (node->kind == AD_NODE_MAP)
-    tell_unknown_in(r, node, path);
+    report_unknown_in(r, node, path);
   else if (!ad_node_is_empty(node))
     must_be(r, node, path, "a mapping of keys to values");
 }
 
-static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *section) {
+static void report_unknown_in(ad_reading *r, const ad_node *map, const char *section) {
   for (const ad_node *node = map->children; node; node = node->next) judge_key(r, node, section);
 }
 
@@ -316,27 +316,27 @@ static void override_path(const char *pattern, const char *name, char *buffer) {
 }
 
 /* The key of `precision` that `name` stands for inside an override; NULL: there is none. */
-static const ad_key *contract_key(const ad_reading *r, const char *name) {
+static const ad_key *policy_key(const ad_reading *r, const char *name) {
   char path[PATH_SIZE];
   ad_text text = ad_text_on(path, sizeof path);
   ad_text_add(&text, "precision");
   ad_path_add(&text, name);
   const ad_schema_entry *entry = ad_schema_find(&r->schema, path);
-  return entry && ad_key_is_contract(entry) ? &entry->key : NULL;
+  return entry && ad_key_is_precision_policy(entry) ? &entry->key : NULL;
 }
 
 /* Reads one key of an override into its contract. */
-static int read_override_value(ad_reading *r, const ad_node *node, const char *pattern, ad_contract *contract) {
+static int read_override_value(ad_reading *r, const ad_node *node, const char *pattern, ad_precision_policy *policy) {
   char path[PATH_SIZE];
   override_path(pattern, node->key, path);
-  const ad_key *key = contract_key(r, node->key);
+  const ad_key *key = policy_key(r, node->key);
   if (!key) {
     ad_recipe_errors_add(&r->errors, node->place, path,
                          "unknown key; the keys of an override are param, grad, reduce and accumulate");
     return 0;
   }
-  char *out = (char *)contract + (key->offset - offsetof(ad_recipe, precision.contract));
-  if (key->kind == AD_KEY_GRADIENT) return read_gradient(r, key, node, path, NULL, out, &contract->raw);
+  char *out = (char *)policy + (key->offset - offsetof(ad_recipe, precision.policy));
+  if (key->kind == AD_KEY_GRADIENT) return read_gradient(r, key, node, path, NULL, out, &policy->raw);
   return read_dtype(r, key, node, path, NULL, out);
 }
 
@@ -354,7 +354,7 @@ static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override 
   }
   int good = 1;
   for (const ad_node *value = node->children; value; value = value->next)
-    good &= read_override_value(r, value, node->key, &out->contract);
+    good &= read_override_value(r, value, node->key, &out->policy);
   return good;
 }
 
@@ -445,7 +445,7 @@ static int section_is_wrong(const ad_reading *r, const ad_key *key) {
   return node && strchr(key->path, '.') && node->kind != AD_NODE_MAP && !ad_node_is_empty(node);
 }
 
-static void tell_missing(ad_reading *r, const ad_key *key) {
+static void report_missing(ad_reading *r, const ad_key *key) {
   char help[256];
   if (!section_is_wrong(r, key))
     ad_recipe_errors_add(&r->errors, ad_reading_place(r, key->path), key->path, "is missing: %s",
@@ -465,7 +465,7 @@ static ad_status fill_key(ad_reading *r, const ad_schema_entry *entry, const ad_
   if (node) return read_key(r, entry, node, good);
   if (!key->fallback) {
     *good = 0;
-    tell_missing(r, key);
+    report_missing(r, key);
     return AD_OK;
   }
   if (!*key->fallback) return AD_OK;
@@ -503,7 +503,7 @@ static const ad_node *node_of(const ad_reading *r, const char *path) {
 
 ad_status ad_reading_fill(ad_reading *r) {
   AD_TRY(make_room(r));
-  tell_unknown_in(r, r->root, "");
+  report_unknown_in(r, r->root, "");
   for (size_t i = 0; i < r->schema.count; i++) {
     int good;
     r->nodes[i] = node_of(r, r->schema.entries[i].key.path);

@@ -9,7 +9,7 @@ int ad_recipe_is_disjoint(const ad_recipe *recipe);
  * proofs, which replaces every dtype of every contract. The program borrows recipe and comm. */
 AD_CHECKED ad_status ad_recipe_program(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out);
 /* Gives the contract of one parameter: precision, then every matching override in order, completed. */
-AD_CHECKED ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_contract *out);
+AD_CHECKED ad_status ad_recipe_precision_policy(const ad_recipe *recipe, const char *param, ad_precision_policy *out);
 /* The storage layout of a parameter: from ZeRO-1 on it is cut along its first dimension over the axes that its layer
  * names (`sharded`), whatever its size. */
 ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec);

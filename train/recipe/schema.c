@@ -41,14 +41,14 @@ static const ad_key common[] = {
                        "where modules run: colocated (on the same ranks) or disjoint (each on ranks of its own, in the "
                        "order of mesh)"},
 
-    {"precision.param", AD_KEY_DTYPE, .offset = AT(precision.contract.param), .fallback = "f32",
+    {"precision.param", AD_KEY_DTYPE, .offset = AT(precision.policy.param), .fallback = "f32",
      .help = "dtype in which parameters are stored"},
-    {"precision.grad", AD_KEY_GRADIENT, .offset = AT(precision.contract.grad), .second = AT(precision.contract.raw),
+    {"precision.grad", AD_KEY_GRADIENT, .offset = AT(precision.policy.grad), .second = AT(precision.policy.raw),
      .word = "param", .fallback = "param",
      .help = "dtype of a gradient before it is reduced: param (as the parameter), raw (as computed) or a dtype"},
-    {"precision.reduce", AD_KEY_DTYPE, .offset = AT(precision.contract.reduce), .word = "grad", .fallback = "grad",
+    {"precision.reduce", AD_KEY_DTYPE, .offset = AT(precision.policy.reduce), .word = "grad", .fallback = "grad",
      .help = "dtype of a gradient on its way between ranks: grad (as the gradient) or a dtype"},
-    {"precision.accumulate", AD_KEY_DTYPE, .offset = AT(precision.contract.accumulate), .word = "auto",
+    {"precision.accumulate", AD_KEY_DTYPE, .offset = AT(precision.policy.accumulate), .word = "auto",
      .fallback = "auto", .dtypes = SUMS,
      .help = "dtype in which sums form: auto (f64 for f64, f32 for others), f64 or f32"},
     {"precision.compute", AD_KEY_DTYPE, .offset = AT(precision.compute), .fallback = "f32", .dtypes = ACTIVATIONS,
@@ -153,7 +153,7 @@ static size_t predecessor_of(const ad_key *key) {
   return found;
 }
 
-static void add(ad_schema *schema, const ad_key *key, ad_key_home home) {
+static void add_entry(ad_schema *schema, const ad_key *key, ad_key_home home) {
   schema->entries[schema->count++] = (ad_schema_entry){.key = *key, .home = home};
 }
 
@@ -161,7 +161,7 @@ static void add(ad_schema *schema, const ad_key *key, ad_key_home home) {
 static ad_status add_meshes(ad_schema *schema) {
   size_t count = ad_schema_mesh_count(schema->program);
   for (size_t i = 0; i < count; i++) {
-    add(schema, &common[MESH], AD_HOME_MESHES);
+    add_entry(schema, &common[MESH], AD_HOME_MESHES);
     if (count == 1) break;
     ad_schema_entry *entry = &schema->entries[schema->count - 1];
     const char *module = ad_program_kind_modules(schema->program)[i];
@@ -184,7 +184,7 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
       return ad_fail(AD_INVALID, "program `%s` defines the key %s, which exists already; give the key another name",
                      program->name, key->path);
     }
-    add(schema, key, AD_HOME_OPTIONS);
+    add_entry(schema, key, AD_HOME_OPTIONS);
   }
   return AD_OK;
 }
@@ -203,7 +203,7 @@ static ad_status merge(ad_schema *schema) {
     if (i == MESH)
       AD_TRY(add_meshes(schema));
     else if (is_wanted(schema, i))
-      add(schema, &common[i], AD_HOME_RECIPE);
+      add_entry(schema, &common[i], AD_HOME_RECIPE);
     AD_TRY(add_own(schema, i));
   }
   return AD_OK;
@@ -322,9 +322,9 @@ const char *ad_key_help(const ad_key *key, char *buffer, size_t size) {
   return key->help ? key->help : ad_kinds_known(buffer, size);
 }
 
-int ad_key_is_contract(const ad_schema_entry *entry) {
-  size_t first = AT(precision.contract), offset = entry->key.offset;
-  return entry->home == AD_HOME_RECIPE && offset >= first && offset < first + sizeof(ad_contract);
+int ad_key_is_precision_policy(const ad_schema_entry *entry) {
+  size_t first = AT(precision.policy), offset = entry->key.offset;
+  return entry->home == AD_HOME_RECIPE && offset >= first && offset < first + sizeof(ad_precision_policy);
 }
 
 const char *ad_key_name(const ad_key *key) {

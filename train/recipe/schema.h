@@ -28,7 +28,7 @@ void ad_schema_release(ad_schema *schema);
 const ad_schema_entry *ad_schema_find(const ad_schema *schema, const char *path); /* NULL: there is none */
 int ad_schema_is_section(const ad_schema *schema, const char *path);              /* 1: some key starts with "path." */
 char *ad_schema_base(const ad_schema_entry *entry, const ad_recipe *recipe);      /* start of its struct */
-int ad_key_is_contract(const ad_schema_entry *entry);                  /* 1: an override may have this key too */
+int ad_key_is_precision_policy(const ad_schema_entry *entry);          /* 1: an override may have this key too */
 const char *ad_key_name(const ad_key *key);                            /* "lr" */
 const char *ad_key_help(const ad_key *key, char *buffer, size_t size); /* a help that is made uses buffer */
 /* Adds "did you mean train.lr?" and returns 1; or, if no key is near, lists the keys of `section` ("": the outermost)

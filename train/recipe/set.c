@@ -50,7 +50,7 @@ static int is_known(const ad_reading *r, const set_path *path, int count) {
 }
 
 /* Adds an error for a path that the schema does not have, with a hint: what is known where the path is still known. */
-static void tell_unknown(ad_reading *r, ad_recipe_place place, const set_path *path) {
+static void report_unknown(ad_reading *r, ad_recipe_place place, const set_path *path) {
   char hint[512], whole[PATH_SIZE], section[PATH_SIZE] = "";
   ad_text text = ad_text_on(hint, sizeof hint), joined = ad_text_on(whole, sizeof whole),
           above = ad_text_on(section, sizeof section);
@@ -85,7 +85,7 @@ static ad_status map_under(ad_node *map, const char *key, ad_recipe_place place,
 }
 
 /* Puts a value into the tree; *taken: 1 if the tree owns it now. */
-static ad_status put(ad_reading *r, const set_path *path, ad_recipe_place place, ad_node *value, int *taken) {
+static ad_status put_in_tree(ad_reading *r, const set_path *path, ad_recipe_place place, ad_node *value, int *taken) {
   ad_node *map = r->root;
   for (int i = 0; map && i + 1 < path->count; i++) AD_TRY(map_under(map, path->part[i], place, &map));
   if (!map) {
@@ -108,7 +108,7 @@ static ad_status put_value(ad_reading *r, const set_path *path, ad_recipe_place 
   ad_node *value;
   int taken = 0;
   AD_TRY(ad_document_parse(text, strlen(text), place, &r->errors, &value));
-  ad_status status = value ? put(r, path, place, value, &taken) : AD_OK;
+  ad_status status = value ? put_in_tree(r, path, place, value, &taken) : AD_OK;
   if (!taken) ad_node_destroy(value);
   return status;
 }
@@ -136,6 +136,6 @@ ad_status ad_reading_set(ad_reading *r, const char *set, const char *origin, int
     return AD_OK;
   }
   if (is_known(r, &path, path.count)) return put_value(r, &path, place, equals + 1);
-  tell_unknown(r, place, &path);
+  report_unknown(r, place, &path);
   return AD_OK;
 }

@@ -16,7 +16,7 @@ static ad_status check_fit(const ad_recipe *recipe, const ad_architecture *archi
 
 static const char *key_of(const ad_recipe *recipe) { return recipe->from ? "model.from" : "model.weights"; }
 
-static void tell(const ad_recipe *recipe, ad_status status, const ad_complaints *to) {
+static void complain_of_weights(const ad_recipe *recipe, ad_status status, const ad_complaints *to) {
   if (status) ad_complain_of(to, key_of(recipe), status);
 }
 
@@ -29,9 +29,9 @@ void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *arc
   ad_weights *weights = NULL;
   const ad_safetensors *file;
   if (!recipe->from == !recipe->weights) return; /* neither, or both, which has an error already */
-  tell(recipe, open_files(recipe, &weights), to);
-  if (weights && asked.fit) tell(recipe, check_fit(recipe, architecture, weights), to);
+  complain_of_weights(recipe, open_files(recipe, &weights), to);
+  if (weights && asked.fit) complain_of_weights(recipe, check_fit(recipe, architecture, weights), to);
   for (size_t i = 0; asked.values && (file = ad_weights_file(weights, i)); i++)
-    tell(recipe, ad_safetensors_check_values(file), to);
+    complain_of_weights(recipe, ad_safetensors_check_values(file), to);
   ad_weights_close(weights);
 }

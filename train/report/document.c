@@ -52,7 +52,7 @@ static ad_status put_metrics(const char *text, const char *folder, json_t *run) 
   return AD_OK;
 }
 
-static ad_status refuse(const char *folder, const char *path) {
+static ad_status refuse_folder(const char *folder, const char *path) {
   return ad_fail(AD_INVALID,
                  "%s is not the folder of a run: there is no %s; `addend train RECIPE` makes such a folder, runs/NAME "
                  "or what --out names, and writes a line of that file for every step",
@@ -63,7 +63,8 @@ static ad_status read_metrics(const char *folder, json_t *run) {
   char *path, *text = NULL;
   int64_t size;
   AD_TRY(ad_path_in(folder, "metrics.jsonl", &path));
-  ad_status status = access(path, F_OK) ? refuse(folder, path) : ad_file_read(path, metrics_bytes_max, &text, &size);
+  ad_status status =
+      access(path, F_OK) ? refuse_folder(folder, path) : ad_file_read(path, metrics_bytes_max, &text, &size);
   if (!status) status = put_metrics(text, folder, run);
   ad_release(text);
   ad_release(path);
@@ -162,7 +163,7 @@ static ad_status read_parts(const char *folder, json_t *run) {
 
 /* ---- joining all files in one document ---- */
 
-static ad_status fill(const char *folder, json_t *run) {
+static ad_status read_run(const char *folder, json_t *run) {
   if (json_object_set_new(run, "folder", ad_json_text(folder))) return no_memory(folder);
   AD_TRY(read_parts(folder, run));
   AD_TRY(read_samples(folder, run));
@@ -171,7 +172,7 @@ static ad_status fill(const char *folder, json_t *run) {
 
 ad_status ad_report_document(const char *folder, json_t **out) {
   json_t *run = json_object();
-  ad_status status = run ? fill(folder, run) : no_memory(folder);
+  ad_status status = run ? read_run(folder, run) : no_memory(folder);
   if (status)
     json_decref(run);
   else

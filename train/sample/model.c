@@ -17,7 +17,7 @@ static ad_status check_kind(const ad_program_kind *kind) {
 
 /* Replaces all meshes by dp_shard=1. A mesh that names cp cuts sequences even if cp has size 1, and kept keys and
  * values must not be cut. */
-static ad_status cut_nothing(ad_recipe *alone) {
+static ad_status shard_nothing(ad_recipe *alone) {
   for (size_t i = 0; i < alone->mesh_count; i++) {
     ad_release(alone->meshes[i].text);
     alone->meshes[i].text = NULL;
@@ -28,7 +28,7 @@ static ad_status cut_nothing(ad_recipe *alone) {
 
 static ad_status create_program(const ad_recipe *recipe, ad_sample_model *model) {
   AD_TRY(ad_alone_create(recipe, &model->alone));
-  AD_TRY(cut_nothing(&model->alone));
+  AD_TRY(shard_nothing(&model->alone));
   if (recipe->program->sampling.prepare)
     AD_GUEST_VOID(recipe->program, "sampling.prepare", recipe->program->sampling.prepare(model->alone.options));
   model->alone.train.global_batch = model->alone.train.microbatches = 1;
@@ -40,7 +40,7 @@ static ad_status create_program(const ad_recipe *recipe, ad_sample_model *model)
 
 /* ---- allocating the program's arrays ---- */
 
-static ad_status describe(const ad_shape *shape, const ad_layout *layout, ad_dtype dtype, ad_array *out) {
+static ad_status new_array(const ad_shape *shape, const ad_layout *layout, ad_dtype dtype, ad_array *out) {
   *out = (ad_array){.dtype = dtype, .shape = *shape, .local = *shape, .layout = *layout};
   return ad_new_bytes((size_t)ad_shape_numel(shape), ad_dtype_size(dtype), &out->data);
 }
@@ -53,13 +53,13 @@ static ad_status make_arrays(ad_sample_model *model, ad_dtype dtype) {
   AD_TRY(ad_new(model->params.count, &model->arrays));
   for (size_t i = 0; i < model->params.count; i++) {
     const ad_param_spec *spec = &model->params.list[i];
-    AD_TRY(describe(&spec->shape, &spec->layout, dtype_of(spec, dtype), &model->arrays[i]));
+    AD_TRY(new_array(&spec->shape, &spec->layout, dtype_of(spec, dtype), &model->arrays[i]));
   }
   const ad_module_spec *module = ad_program_module(model->program, 0);
   AD_TRY(ad_new(module->state_count, &model->states));
   for (; model->state_count < module->state_count; model->state_count++) {
     const ad_state_spec *spec = &module->states[model->state_count];
-    AD_TRY(describe(&spec->shape, &spec->layout, spec->dtype, &model->states[model->state_count]));
+    AD_TRY(new_array(&spec->shape, &spec->layout, spec->dtype, &model->states[model->state_count]));
   }
   return AD_OK;
 }

@@ -139,7 +139,7 @@ static void keep_logits(const ad_sampler *sampler, const ad_array *logits) {
   for (size_t i = 0; i < ad_array_numel(logits); i++) sampler->logits[i] = ad_array_get(logits, i);
 }
 
-static ad_status run(ad_sampler *sampler, const int32_t *tokens, int64_t count) {
+static ad_status run_model(ad_sampler *sampler, const int32_t *tokens, int64_t count) {
   ad_tape_reset(sampler->tape);
   ad_tape_continue(sampler->tape, sampler->read);
   ad_tensor *logits = next(sampler, tokens, count);
@@ -158,7 +158,7 @@ ad_status ad_sampler_read(ad_sampler *sampler, const int32_t *tokens, int64_t co
         "the model has a sliding window of %lld tokens (sliding_window in its config.json), which addend does "
         "not compute: prompt and continuation may have at most %lld tokens together",
         (long long)sampler->window, (long long)sampler->window);
-  return run(sampler, tokens, count);
+  return run_model(sampler, tokens, count);
 }
 
 /* ---- choosing the next token ---- */

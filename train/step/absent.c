@@ -24,7 +24,7 @@ static void describe_param(const ad_comm *comm, ad_module *twin, size_t param, a
   }
 }
 
-static ad_status describe(const ad_comm *comm, ad_module *twin, ad_absent_module *out) {
+static ad_status describe_module(const ad_comm *comm, ad_module *twin, ad_absent_module *out) {
   size_t params = ad_module_param_count(twin), states = ad_module_state_count(twin);
   AD_TRY(ad_new(params * AD_PART_COUNT, &out->parts));
   AD_TRY(ad_new(params * AD_PART_COUNT, &out->part));
@@ -43,7 +43,7 @@ ad_status ad_absent_create(const ad_comm *comm, const ad_module_spec *spec, cons
   AD_TRY(ad_comm_open_dry(ad_mesh_first_rank(spec->mesh), ad_comm_size(comm), &there));
   ad_status status = ad_module_create(there, spec, &silent, &twin);
   if (!status) {
-    status = describe(comm, twin, out);
+    status = describe_module(comm, twin, out);
     ad_module_destroy(twin);
   }
   ad_comm_close(there);

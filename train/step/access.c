@@ -1,6 +1,6 @@
 /* Reading what a run was made of. */
 #include "program/program.h"
-#include "recipe/contract.h"
+#include "recipe/precision_policy.h"
 #include "step/run.h"
 
 ad_comm *ad_run_comm(const ad_run *run) { return run->comm; }
@@ -16,4 +16,4 @@ int ad_run_loss_scale_exponent(const ad_run *run) { return run->loss_scale.enabl
 
 size_t ad_run_data_bytes(const ad_run *run) { return ad_program_data_bytes(run->program); }
 
-double ad_run_crossing_seconds(const ad_run *run) { return 1e-9 * (double)run->trace.crossing; }
+double ad_run_transfer_seconds(const ad_run *run) { return 1e-9 * (double)run->trace.transfer; }

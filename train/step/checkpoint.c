@@ -65,7 +65,7 @@ static int64_t optimizer_steps(const ad_run *run) {
   return steps;
 }
 
-static ad_status judge(void *context, const ad_checkpoint_fact *facts, size_t count) {
+static ad_status judge_facts(void *context, const ad_checkpoint_fact *facts, size_t count) {
   const run_state *s = context;
   return ad_fingerprint_judge(s->run, &s->fingerprint, facts, count);
 }
@@ -88,7 +88,7 @@ static ad_status describe_state(ad_run *run, run_state *s) {
                                    .text = s->recipe,
                                    .facts = s->fingerprint.facts,
                                    .fact_count = s->fingerprint.count,
-                                   .judge = judge,
+                                   .judge = judge_facts,
                                    .context = s};
   for (size_t i = 0; i < ad_run_param_count(run); i++) list_param(run, i, s);
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) list_states(run, i, s);
@@ -105,7 +105,7 @@ static void release_state(run_state *s) {
 ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps) {
   AD_NEED(run, checkpointer);
   run_state s = {0};
-  ad_status status = ad_run_tell(run, describe_state(run, &s));
+  ad_status status = ad_run_report_error(run, describe_state(run, &s));
   s.state.step = steps;
   if (!status) status = ad_checkpointer_save(checkpointer, &s.state);
   release_state(&s);
@@ -153,7 +153,7 @@ static ad_status take_numbers(ad_run *run, const run_state *s) {
 ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
   AD_NEED(run, folder, steps);
   run_state s = {0};
-  ad_status status = ad_run_tell(run, describe_state(run, &s));
+  ad_status status = ad_run_report_error(run, describe_state(run, &s));
   if (!status) status = ad_checkpoint_load(run->comm, run->everyone.mesh, folder, &s.state);
   if (!status) status = check_numbers(&s);
   if (!status) status = take_numbers(run, &s);

@@ -49,22 +49,22 @@ static const char *name_of(const char *path) {
 /* What the folder has under a companion's name: nothing, the companion itself, a copy of it, another file. */
 typedef enum standing { NOTHING, ITSELF, A_COPY, ANOTHER } standing;
 
-static int are_alike(const char *path, const char *other) {
+static int are_identical(const char *path, const char *other) {
   char *a = NULL, *b = NULL;
   int64_t size = -1, other_size = -2;
   int failed = ad_file_read(path, COMPANION_BYTES_MAX, &a, &size) != AD_OK ||
                ad_file_read(other, COMPANION_BYTES_MAX, &b, &other_size) != AD_OK;
-  int alike = !failed && size == other_size && !memcmp(a, b, (size_t)size);
+  int identical = !failed && size == other_size && !memcmp(a, b, (size_t)size);
   ad_release(a);
   ad_release(b);
-  return alike;
+  return identical;
 }
 
 static standing look_at(const char *companion, const char *path) {
   struct stat own, there;
   if (stat(path, &there)) return NOTHING;
   if (!stat(companion, &own) && own.st_dev == there.st_dev && own.st_ino == there.st_ino) return ITSELF;
-  return are_alike(companion, path) ? A_COPY : ANOTHER;
+  return are_identical(companion, path) ? A_COPY : ANOTHER;
 }
 
 typedef struct contents {

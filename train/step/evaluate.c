@@ -8,9 +8,9 @@
 int64_t ad_run_evaluated(const ad_run *run) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   int64_t wanted = run->recipe->evaluate.samples, all = wanted;
-  if (!wanted || !ad_program_has_held_out(run->program)) return 0;
-  if (kind->data.held_out_samples)
-    all = AD_GUEST(kind, "held_out_samples", kind->data.held_out_samples(ad_program_own(run->program)));
+  if (!wanted || !ad_program_has_validation(run->program)) return 0;
+  if (kind->data.validation_samples)
+    all = AD_GUEST(kind, "held_out_samples", kind->data.validation_samples(ad_program_own(run->program)));
   return wanted < all ? wanted : all;
 }
 
@@ -25,21 +25,22 @@ static int64_t batches_of(const ad_run *run, int64_t samples) {
 static ad_status add_batch(ad_run *run, int64_t batch, double *sum, double *count) {
   ad_step_report report;
   run->samples->batch = (size_t)(batch * run->recipe->train.global_batch);
-  AD_TRY(ad_run_batch_losses(run, batch, AD_HELD_OUT_SET, &report));
+  AD_TRY(ad_run_batch_losses(run, batch, AD_VALIDATION_SET, &report));
   *sum += ad_run_task_loss(run, &report) * (double)report.count;
   *count += (double)report.count;
   return AD_OK;
 }
 
-static void tell(const ad_run *run, int64_t done, int64_t of) {
-  if (run->listener.tell && ad_run_is_first(run)) run->listener.tell(run->listener.context, "evaluate", done, of);
+static void report_progress(const ad_run *run, int64_t done, int64_t of) {
+  if (run->listener.report_progress && ad_run_is_first(run))
+    run->listener.report_progress(run->listener.context, "evaluate", done, of);
 }
 
 static ad_status find_loss(ad_run *run, int64_t batches, double *out) {
   double sum = 0, count = 0;
   for (int64_t i = 0; i < batches; i++) {
     AD_TRY(add_batch(run, i, &sum, &count));
-    tell(run, i + 1, batches);
+    report_progress(run, i + 1, batches);
   }
   *out = count > 0 ? sum / count : NAN;
   return AD_OK;
@@ -96,7 +97,7 @@ ad_status ad_run_evaluate_samples(ad_run *run, ad_sample_losses *samples, ad_eva
   ad_sample_losses noted = {.size = (size_t)evaluation.samples};
   ad_status status = AD_OK;
   if (noted.size) {
-    AD_TRY(ad_run_tell(run, ad_new(2 * noted.size, &noted.sums)));
+    AD_TRY(ad_run_report_error(run, ad_new(2 * noted.size, &noted.sums)));
     noted.counts = noted.sums + noted.size;
     status = evaluate(run, &noted, &evaluation);
   }

@@ -12,7 +12,7 @@ static ad_status forward(ad_run *run, ad_step_state *state, const ad_action *act
 }
 
 static ad_status inputs(ad_run *run, ad_step_state *state, const ad_action *action) {
-  ad_progress_owe(run, (size_t)action->stage, action->microbatch);
+  ad_progress_defer(run, (size_t)action->stage, action->microbatch);
   if (!state->goes_back) return AD_OK;
   return ad_phase_backward(run, (size_t)action->stage, (size_t)action->microbatch, AD_INPUTS_START);
 }
@@ -24,7 +24,7 @@ static ad_status back(ad_run *run, ad_step_state *state, const ad_action *action
 }
 
 static ad_status weights(ad_run *run, ad_step_state *state, const ad_action *action) {
-  AD_TRY(ad_progress_pay(run, (size_t)action->stage, action->microbatch));
+  AD_TRY(ad_progress_flush(run, (size_t)action->stage, action->microbatch));
   AD_TRY(ad_progress_begin_addend(run, (size_t)action->stage, (size_t)action->microbatch, state->updates));
   return state->goes_back ? ad_phase_weights(run, (size_t)action->stage, (size_t)action->microbatch) : AD_OK;
 }
@@ -40,25 +40,25 @@ static ad_status reduce(ad_run *run, ad_step_state *state, const ad_action *acti
 
 static ad_status send_value(ad_run *run, ad_step_state *state, const ad_action *action) {
   (void)state;
-  return ad_crossings_post_values(run, (size_t)action->stage, (size_t)ad_action_peer(action),
+  return ad_transfers_post_values(run, (size_t)action->stage, (size_t)ad_action_peer(action),
                                   (size_t)action->microbatch);
 }
 
 static ad_status receive_value(ad_run *run, ad_step_state *state, const ad_action *action) {
   (void)state;
-  return ad_crossings_post_values(run, (size_t)ad_action_peer(action), (size_t)action->stage,
+  return ad_transfers_post_values(run, (size_t)ad_action_peer(action), (size_t)action->stage,
                                   (size_t)action->microbatch);
 }
 
 static ad_status send_gradient(ad_run *run, ad_step_state *state, const ad_action *action) {
   if (!state->goes_back) return AD_OK;
-  return ad_crossings_post_gradients(run, (size_t)ad_action_peer(action), (size_t)action->stage,
+  return ad_transfers_post_gradients(run, (size_t)ad_action_peer(action), (size_t)action->stage,
                                      (size_t)action->microbatch);
 }
 
 static ad_status receive_gradient(ad_run *run, ad_step_state *state, const ad_action *action) {
   if (!state->goes_back) return AD_OK;
-  return ad_crossings_post_gradients(run, (size_t)action->stage, (size_t)ad_action_peer(action),
+  return ad_transfers_post_gradients(run, (size_t)action->stage, (size_t)ad_action_peer(action),
                                      (size_t)action->microbatch);
 }
 
@@ -78,7 +78,7 @@ static ad_status (*const acts[AD_ACTION_COUNT])(ad_run *run, ad_step_state *stat
 /* Forgets what is left of the last pass, also the memory that tapes have of the pool. */
 static void begin_pass(ad_run *run) {
   ad_microbatches_begin_pass(run);
-  ad_crossings_begin_pass(run);
+  ad_transfers_begin_pass(run);
   ad_progress_begin_pass(run);
 }
 
@@ -103,7 +103,7 @@ ad_status ad_run_execute(ad_run *run, ad_step_state *state) {
   }
   if (state->updates) AD_TRY(reduce_nothing(run));
   AD_TRY(ad_step_wait_for_counts(run, state));
-  return ad_crossings_settle(run);
+  return ad_transfers_settle(run);
 }
 
 static ad_status go_forward(ad_run *run, const ad_action *action) {
@@ -121,5 +121,5 @@ ad_status ad_run_execute_forward(ad_run *run, size_t m) {
     ad_microbatch_begin(run, action->microbatch);
     AD_TRY(go_forward(run, action));
   }
-  return ad_crossings_settle(run);
+  return ad_transfers_settle(run);
 }

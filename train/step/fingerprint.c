@@ -129,7 +129,7 @@ ad_status ad_fingerprint_same_recipe(const ad_recipe *a, const ad_recipe *b, int
   return status;
 }
 
-static const char *value_of(const ad_checkpoint_fact *facts, size_t count, const char *key) {
+static const char *fact_value(const ad_checkpoint_fact *facts, size_t count, const char *key) {
   for (size_t i = 0; i < count; i++)
     if (!strcmp(facts[i].key, key)) return facts[i].value;
   return NULL;
@@ -144,10 +144,10 @@ static int agrees(const ad_schema *schema, const char *path, const char *own, co
 }
 
 /* Lists the keys that differ: in `bound` those that change what the numbers mean, in `unbound` the others. */
-static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
-                    ad_text *unbound) {
+static void compare_facts(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
+                          ad_text *unbound) {
   for (size_t i = 0; i < here->count; i++) {
-    const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
+    const char *key = here->facts[i].key, *own = here->facts[i].value, *other = fact_value(there, count, key);
     ad_text *to = is_free(key) ? unbound : bound;
     if (!strcmp(key, PRODUCTS) || agrees(&here->schema, key, own, other)) continue;
     ad_text_add(to, "%s%s (checkpoint: %.*s, recipe: %.*s)", to->used ? ", " : "", key, VALUE_SHOWN,
@@ -164,7 +164,7 @@ static const char *why_fixed(const ad_run *run, const char *key) {
 static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                              size_t count) {
   for (size_t i = 0; i < here->count; i++) {
-    const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
+    const char *key = here->facts[i].key, *own = here->facts[i].value, *other = fact_value(there, count, key);
     const char *why = why_fixed(run, key);
     if (!why || !other || !strcmp(own, other)) continue;
     return ad_fail(AD_INVALID,
@@ -175,8 +175,8 @@ static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, cons
   return AD_OK;
 }
 
-static void say_other_products(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count) {
-  const char *own = value_of(here->facts, here->count, PRODUCTS), *other = value_of(there, count, PRODUCTS);
+static void report_other_products(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count) {
+  const char *own = fact_value(here->facts, here->count, PRODUCTS), *other = fact_value(there, count, PRODUCTS);
   if (!other || !strcmp(own, other)) return;
   ad_log(AD_LOG_WARNING,
          "matrix products are computed in another way than before the checkpoint (then: %s; now: %s), so from now "
@@ -189,7 +189,7 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
   AD_TRY(check_fixed(run, here, there, count));
   char bound_words[WORDS] = "", unbound_words[WORDS] = "";
   ad_text bound = ad_text_on(bound_words, WORDS), unbound = ad_text_on(unbound_words, WORDS);
-  compare(here, there, count, &bound, &unbound);
+  compare_facts(here, there, count, &bound, &unbound);
   if (bound.used && !run->options.any_recipe)
     return ad_fail(
         AD_INVALID,
@@ -197,7 +197,7 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
         "anyway with --force",
         bound_words);
   if (!ad_run_is_first(run)) return AD_OK;
-  say_other_products(here, there, count);
+  report_other_products(here, there, count);
   if (bound.used)
     ad_log(AD_LOG_WARNING, "continuing from the checkpoint of another run, which differs in %s", bound_words);
   if (unbound.used)

@@ -84,7 +84,7 @@ static int would_shrink(const earlier *found, int64_t steps) {
 }
 
 /* "a finished run of 300 steps", "a run that took 120 of 300 steps" */
-static void describe(const earlier *found, char *words, size_t size) {
+static void describe_earlier(const earlier *found, char *words, size_t size) {
   int64_t taken = found->steps > found->checkpoint ? found->steps : found->checkpoint;
   if (found->has_weights && taken >= found->total)
     snprintf(words, size, "a finished run of %lld step%s", (long long)taken, ad_plural(taken));
@@ -104,9 +104,9 @@ static void describe_resume(const earlier *found, int64_t steps, char *words, si
              found->has_weights ? "" : ": --resume begins with the first step");
 }
 
-static ad_status refuse(const earlier *found, int64_t steps, const char *folder) {
+static ad_status refuse_earlier(const earlier *found, int64_t steps, const char *folder) {
   char words[96], resume[160], weights[512] = "";
-  describe(found, words, sizeof words);
+  describe_earlier(found, words, sizeof words);
   describe_resume(found, steps, resume, sizeof resume);
   if (found->has_weights && found->checkpoint < 0 && found->takes_weights)
     snprintf(weights, sizeof weights,
@@ -252,7 +252,7 @@ ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *o
   if (options->resume && would_shrink(&found, steps)) return refuse_fewer(&found, steps, options->folder);
   int is_kept = options->resume ? found.has_weights && found.checkpoint < 0 && !is_over(&found, steps)
                                 : found.steps || found.has_weights || found.checkpoint >= 0;
-  if (is_kept) return refuse(&found, steps, options->folder);
+  if (is_kept) return refuse_earlier(&found, steps, options->folder);
   return is_over(&found, steps) || found.checkpoint >= steps ? AD_OK : check_results(options);
 }
 

@@ -23,7 +23,7 @@ void ad_run_group_destroy(ad_run *run) {
   ad_mesh_destroy(run->world);
 }
 
-ad_status ad_run_tell(ad_run *run, ad_status status) {
+ad_status ad_run_report_error(ad_run *run, ad_status status) {
   if (ad_status_is_own(status)) ad_comm_fail(run->comm, status, ad_last_error());
   return status;
 }

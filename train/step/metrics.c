@@ -45,10 +45,11 @@ static void write_measured(FILE *file, const ad_program *program) {
   if (index) fputs("}", file);
 }
 
-static void write_held_out(FILE *file, const ad_evaluation *held_out) {
-  if (!held_out->samples || isnan(held_out->loss)) return;
-  fprintf(file, ",\"held_out_loss\":%.9g,\"held_out_samples\":%lld", held_out->loss, (long long)held_out->samples);
-  if (!isnan(held_out->standard_error)) fprintf(file, ",\"held_out_standard_error\":%.6g", held_out->standard_error);
+static void write_validation(FILE *file, const ad_evaluation *validation) {
+  if (!validation->samples || isnan(validation->loss)) return;
+  fprintf(file, ",\"held_out_loss\":%.9g,\"held_out_samples\":%lld", validation->loss, (long long)validation->samples);
+  if (!isnan(validation->standard_error))
+    fprintf(file, ",\"held_out_standard_error\":%.6g", validation->standard_error);
 }
 
 static void write_change(FILE *file, const char *name, const ad_validation_change *change) {
@@ -80,7 +81,7 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   write_losses(file, metric);
   write_measured(file, metric->program);
   write_before(file, &metric->before);
-  write_held_out(file, &metric->held_out);
+  write_validation(file, &metric->validation);
   write_change(file, "validation_since_first", &metric->changes.since_first);
   write_change(file, "validation_since_best", &metric->changes.since_best);
   if (metric->memory.rank_bytes)

@@ -8,8 +8,8 @@
 
 typedef struct ad_metric {
   ad_step_report report;
-  ad_evaluation before;   /* the held-out set before the first step, in the metric of that step; else samples 0 */
-  ad_evaluation held_out; /* samples 0: not measured at this step */
+  ad_evaluation before;     /* the held-out set before the first step, in the metric of that step; else samples 0 */
+  ad_evaluation validation; /* samples 0: not measured at this step */
   ad_validation_changes changes; /* how that loss changed; all NaN: not known */
   ad_run_memory memory;          /* all 0: not measured at this step */
   const ad_program *program; /* the program, whose measured numbers are written too, and its losses if it has several */

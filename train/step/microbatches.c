@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "module/module.h"
 #include "program/program.h"
-#include "recipe/contract.h"
+#include "recipe/precision_policy.h"
 #include "step/run.h"
 
 /* ---- counting the microbatches that are under way at once ---- */
@@ -42,32 +42,32 @@ static ad_module *module_of(const ad_run *run, size_t p) {
 }
 
 static ad_status count_tapes(ad_run *run, size_t p) {
-  ad_phase_share *share = &run->under_way.phases[p];
+  ad_phase_share *share = &run->in_flight.phases[p];
   numbered_phase phase = {run->program, p};
   int is_own = module_of(run, p) != NULL;
-  share->place = is_own ? run->under_way.own_phases++ : SIZE_MAX;
+  share->place = is_own ? run->in_flight.own_phases++ : SIZE_MAX;
   share->tape_count = 1;
   if (!is_own) return AD_OK;
   return ad_order_most_at_once(&run->order, (ad_order_use){uses_tape, &phase}, &share->tape_count);
 }
 
-static ad_status count_under_way(ad_run *run) {
+static ad_status count_in_flight(ad_run *run) {
   size_t count = ad_program_phase_count(run->program);
-  run->under_way.own_phases = 0;
-  AD_TRY(ad_new(count, &run->under_way.phases));
+  run->in_flight.own_phases = 0;
+  AD_TRY(ad_new(count, &run->in_flight.phases));
   for (size_t p = 0; p < count; p++) AD_TRY(count_tapes(run, p));
-  return ad_order_most_at_once(&run->order, (ad_order_use){uses_microbatch, NULL}, &run->under_way.count);
+  return ad_order_most_at_once(&run->order, (ad_order_use){uses_microbatch, NULL}, &run->in_flight.count);
 }
 
 /* ---- creating microbatches and their tapes ---- */
 
 static ad_status create_phase_tapes(ad_run *run, size_t p, const ad_tape_options *options) {
-  ad_phase_share *phase = &run->under_way.phases[p];
+  ad_phase_share *phase = &run->in_flight.phases[p];
   size_t module = ad_program_phase(run->program, p)->module;
   AD_TRY(ad_new(phase->tape_count, &phase->tapes));
   for (size_t i = 0; module_of(run, p) && i < phase->tape_count; i++) {
     AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), options, &phase->tapes[i]));
-    if (run->under_way.pool) ad_tape_share(phase->tapes[i], run->under_way.pool);
+    if (run->in_flight.pool) ad_tape_share(phase->tapes[i], run->in_flight.pool);
   }
   return AD_OK;
 }
@@ -85,7 +85,7 @@ static ad_status create_tapes(ad_run *run) {
 }
 
 static ad_status create_microbatch(const ad_run *run, ad_microbatch_run *out) {
-  size_t values = run->program->value_count, phases = run->under_way.own_phases;
+  size_t values = run->program->value_count, phases = run->in_flight.own_phases;
   AD_TRY(ad_new(phases * ad_program_loss_count(run->program), &out->losses));
   AD_TRY(ad_new(values, &out->values));
   AD_TRY(ad_new(2 * values * phases, &out->taken));
@@ -97,16 +97,16 @@ static ad_status create_microbatch(const ad_run *run, ad_microbatch_run *out) {
 }
 
 static ad_status create_values(ad_run *run) {
-  AD_TRY(ad_new(run->under_way.count, &run->under_way.list));
-  for (size_t i = 0; i < run->under_way.count; i++) AD_TRY(create_microbatch(run, &run->under_way.list[i]));
+  AD_TRY(ad_new(run->in_flight.count, &run->in_flight.list));
+  for (size_t i = 0; i < run->in_flight.count; i++) AD_TRY(create_microbatch(run, &run->in_flight.list[i]));
   return AD_OK;
 }
 
 ad_status ad_microbatches_create(ad_run *run, int shares_memory) {
   if (ad_program_loss_count(run->program) > AD_LOSSES_MAX)
     return ad_fail(AD_INVALID, "the program has too many losses: at most %d are allowed", AD_LOSSES_MAX);
-  if (shares_memory) AD_TRY(ad_tape_pool_create(ad_comm_is_dry(run->comm), &run->under_way.pool));
-  AD_TRY(count_under_way(run));
+  if (shares_memory) AD_TRY(ad_tape_pool_create(ad_comm_is_dry(run->comm), &run->in_flight.pool));
+  AD_TRY(count_in_flight(run));
   AD_TRY(create_tapes(run));
   return create_values(run);
 }
@@ -123,13 +123,13 @@ static void destroy_phase(ad_phase_share *phase) {
 }
 
 void ad_microbatches_destroy(ad_run *run) {
-  for (size_t p = 0; run->under_way.phases && p < ad_program_phase_count(run->program); p++)
-    destroy_phase(&run->under_way.phases[p]);
-  for (size_t i = 0; run->under_way.list && i < run->under_way.count; i++) destroy_microbatch(&run->under_way.list[i]);
-  ad_tape_pool_destroy(run->under_way.pool);
-  ad_release(run->under_way.list);
-  ad_release(run->under_way.phases);
-  run->under_way = (ad_under_way){0};
+  for (size_t p = 0; run->in_flight.phases && p < ad_program_phase_count(run->program); p++)
+    destroy_phase(&run->in_flight.phases[p]);
+  for (size_t i = 0; run->in_flight.list && i < run->in_flight.count; i++) destroy_microbatch(&run->in_flight.list[i]);
+  ad_tape_pool_destroy(run->in_flight.pool);
+  ad_release(run->in_flight.list);
+  ad_release(run->in_flight.phases);
+  run->in_flight = (ad_in_flight){0};
 }
 
 /* ---- beginning a microbatch, and a pass over all microbatches ---- */
@@ -138,39 +138,39 @@ void ad_microbatch_begin(const ad_run *run, int32_t m) {
   ad_microbatch_run *at = ad_run_microbatch(run, (size_t)m);
   if (at->number == m) return;
   at->number = m;
-  for (size_t i = 0; i < ad_program_loss_count(run->program) * run->under_way.own_phases; i++)
-    at->losses[i] = (ad_handed_loss){0};
+  for (size_t i = 0; i < ad_program_loss_count(run->program) * run->in_flight.own_phases; i++)
+    at->losses[i] = (ad_submitted_loss){0};
   for (size_t v = 0; v < run->program->value_count; v++) {
     at->values[v].output = NULL;
     at->values[v].arrived = NULL;
-    for (size_t p = 0; p < run->under_way.own_phases; p++) at->values[v].inputs[p] = at->values[v].needed[p] = NULL;
+    for (size_t p = 0; p < run->in_flight.own_phases; p++) at->values[v].inputs[p] = at->values[v].needed[p] = NULL;
   }
 }
 
 void ad_microbatches_begin_pass(ad_run *run) {
-  for (size_t i = 0; i < run->under_way.count; i++) run->under_way.list[i].number = -1;
-  for (size_t p = 0; run->under_way.pool && p < ad_program_phase_count(run->program); p++)
-    for (size_t i = 0; i < run->under_way.phases[p].tape_count; i++)
-      if (run->under_way.phases[p].tapes[i]) ad_tape_reset(run->under_way.phases[p].tapes[i]);
+  for (size_t i = 0; i < run->in_flight.count; i++) run->in_flight.list[i].number = -1;
+  for (size_t p = 0; run->in_flight.pool && p < ad_program_phase_count(run->program); p++)
+    for (size_t i = 0; i < run->in_flight.phases[p].tape_count; i++)
+      if (run->in_flight.phases[p].tapes[i]) ad_tape_reset(run->in_flight.phases[p].tapes[i]);
 }
 
 /* ---- finding a microbatch and its tape ---- */
 
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m) {
-  return run->under_way.phases[p].tapes[m % run->under_way.phases[p].tape_count];
+  return run->in_flight.phases[p].tapes[m % run->in_flight.phases[p].tape_count];
 }
 
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m) {
-  return &run->under_way.list[m % run->under_way.count];
+  return &run->in_flight.list[m % run->in_flight.count];
 }
 
-size_t ad_run_own_phases(const ad_run *run) { return run->under_way.own_phases; }
-const ad_phase_share *ad_run_phase(const ad_run *run, size_t p) { return &run->under_way.phases[p]; }
+size_t ad_run_own_phases(const ad_run *run) { return run->in_flight.own_phases; }
+const ad_phase_share *ad_run_phase(const ad_run *run, size_t p) { return &run->in_flight.phases[p]; }
 
 /* Tape number `index` of all that this rank has; NULL after the last. */
 static const ad_tape *tape_at(const ad_run *run, size_t index) {
   for (size_t p = 0; p < ad_program_phase_count(run->program); p++) {
-    const ad_phase_share *phase = &run->under_way.phases[p];
+    const ad_phase_share *phase = &run->in_flight.phases[p];
     if (!phase->tapes[0]) continue;
     if (index < phase->tape_count) return phase->tapes[index];
     index -= phase->tape_count;
@@ -179,7 +179,7 @@ static const ad_tape *tape_at(const ad_run *run, size_t index) {
 }
 
 size_t ad_run_tape_bytes(const ad_run *run) {
-  size_t bytes = ad_tape_pool_peak_bytes(run->under_way.pool);
+  size_t bytes = ad_tape_pool_peak_bytes(run->in_flight.pool);
   const ad_tape *tape;
   for (size_t i = 0; (tape = tape_at(run, i)); i++) bytes += ad_tape_peak_bytes(tape);
   return bytes;

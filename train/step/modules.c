@@ -123,9 +123,9 @@ ad_array *ad_run_state(const ad_run *run, size_t module, size_t state) {
   return run->options.plans ? NULL : &run->modules.absent[module].states[state];
 }
 
-ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site) {
+ad_status ad_run_full_at(ad_run *run, const ad_array *in, ad_array *out, const char *site) {
   AD_NEED(run, in, out);
-  return ad_array_whole_for_at(run->comm, &run->everyone, in->layout.mesh, in, out, site);
+  return ad_array_full_for_at(run->comm, &run->everyone, in->layout.mesh, in, out, site);
 }
 
 ad_status ad_run_refresh(ad_run *run, ad_written written) {

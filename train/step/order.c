@@ -51,8 +51,8 @@ static ad_status add_edge(edges *to, size_t from, size_t phase, ad_stage_way way
 static ad_status add_need(edges *to, size_t giver, size_t value, size_t p) {
   const ad_program *program = to->program;
   size_t module = program->phases[p].module, first = ad_order_first_to_need(program, value, module);
-  const ad_crossing_spec *crossing = ad_program_crossing_of(program, value, module);
-  ad_stage_way way = crossing && crossing->one_way ? AD_STAGE_ONE_WAY : AD_STAGE_BOTH_WAYS;
+  const ad_transfer_spec *transfer = ad_program_transfer_of(program, value, module);
+  ad_stage_way way = transfer && transfer->one_way ? AD_STAGE_ONE_WAY : AD_STAGE_BOTH_WAYS;
   if (first == p || have_same_ranks(program, giver, p)) return add_edge(to, giver, p, way);
   return add_edge(to, first, p, way);
 }

@@ -2,7 +2,7 @@
 #include <math.h>
 #include "array/array.h"
 #include "base/error.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "module/module.h"
 #include "program/program.h"
 #include "step/execute.h"
@@ -13,7 +13,7 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 /* ---- one phase forward ---- */
 
 /* The losses that phase `p` of this rank hands in for microbatch m; one entry for each loss of the program. */
-static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
+static ad_submitted_loss *losses_of(const ad_run *run, size_t p, size_t m) {
   return ad_run_microbatch(run, m)->losses + ad_run_phase(run, p)->place * losses(run);
 }
 
@@ -28,7 +28,7 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   return AD_OK;
 }
 
-static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_crossings_wait_value(run, value, m); }
+static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_transfers_wait_value(run, value, m); }
 
 static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
   size_t module = ad_program_phase(run->program, p)->module;
@@ -38,8 +38,8 @@ static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
                         .microbatch = m,
                         .trains = run->trains,
                         .loss_scale = ad_run_loss_scale_exponent(run),
-                        .rounds = ad_run_rounds_wires(run),
-                        .wire_scale = run->crossings.scale,
+                        .rounds = ad_run_rounds_transfers(run),
+                        .comm_scale = run->transfers.scale,
                         .overflows = run->overflows.noted,
                         .tape = ad_run_tape(run, p, m),
                         .module = ad_run_module(run, module),
@@ -58,7 +58,7 @@ static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
 
 /* Refuses to forget a tape whose gradients of weights are still to be added. */
 static ad_status check_over(const ad_run *run, size_t p, size_t m) {
-  if (!ad_run_tape(run, p, m)->owes_weights) return AD_OK;
+  if (!ad_run_tape(run, p, m)->defers_weights) return AD_OK;
   return ad_fail(
       AD_INVALID,
       "phase `%s` of microbatch %zu would reuse the tape of an earlier microbatch whose weight gradients (W) "
@@ -81,12 +81,12 @@ ad_status ad_phase_values(ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
   ad_store *store = ad_module_store(ad_run_module(run, phase->module));
   ad_phase_run at = phase_run(run, p, m);
-  AD_TRY(ad_crossings_wait_room(run, p, m));
+  AD_TRY(ad_transfers_wait_space(run, p, m));
   AD_TRY(check_over(run, p, m));
   AD_TRY(check_first_run(run, p, m));
   ad_tape_reset(at.tape);
   note_samples(run, at.tape, m);
-  ad_seam_pass(AD_SEAM_PHASE, &m);
+  ad_inject(AD_INJECT_PHASE, &m);
   ad_trace_begin_pass(&run->trace, AD_TRACE_FORWARD, p, m);
   AD_TRY(ad_store_begin_pass(store, AD_FORWARD));
   const ad_program_kind *kind = ad_program_kind_of(run->program);
@@ -97,7 +97,7 @@ ad_status ad_phase_values(ad_run *run, size_t p, size_t m) {
   return status;
 }
 
-static int is_handed_in(const ad_run *run, size_t loss, size_t m) {
+static int is_submitted(const ad_run *run, size_t loss, size_t m) {
   for (size_t p = 0; p < phases(run); p++)
     if (losses_of(run, p, m)[loss].numerator) return 1;
   return 0;
@@ -107,7 +107,7 @@ static int is_handed_in(const ad_run *run, size_t loss, size_t m) {
 static ad_status check_losses(const ad_run *run, size_t m) {
   if (ad_run_own_phases(run) < phases(run)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
-    if (is_handed_in(run, i, m)) continue;
+    if (is_submitted(run, i, m)) continue;
     return ad_fail(AD_INVALID, "no phase of the program computed the loss `%s`",
                    ad_program_loss(run->program, i)->name);
   }
@@ -123,14 +123,14 @@ double ad_loss_coefficient(const ad_run *run, size_t loss) {
  * times the loss's coefficient and the loss scale. */
 static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_t i, size_t m) {
   const ad_loss_spec *spec = ad_program_loss(run->program, i);
-  ad_handed_loss *handed = &losses_of(run, p, m)[i];
+  ad_submitted_loss *submitted = &losses_of(run, p, m)[i];
   ad_tape *t = ad_run_tape(run, p, m);
   const ad_count *count = ad_run_count(run, spec->count);
-  ad_tensor *loss = handed->numerator;
+  ad_tensor *loss = submitted->numerator;
   loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
   double factor = state->scale * ad_loss_coefficient(run, i);
-  handed->numerator = loss;
-  handed->start = factor == 1 ? loss : ad_scale(t, loss, factor);
+  submitted->numerator = loss;
+  submitted->start = factor == 1 ? loss : ad_scale(t, loss, factor);
 }
 
 /* If several ranks of an axis have the same loss, the first one's counts. The others give 0 * loss, so that a NaN
@@ -138,19 +138,19 @@ static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_
 static double own_addend(const ad_run *run, const ad_tensor *loss) {
   const ad_layout *layout = &ad_tensor_array(loss)->layout;
   int64_t rank = ad_comm_rank(run->comm);
-  ad_group copies = ad_mesh_group(layout->mesh, AD_AXES_ALL & ~ad_layout_axes_of(layout, AD_P), rank);
-  return (ad_group_index(&copies, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
+  ad_group replicas = ad_mesh_group(layout->mesh, AD_AXES_ALL & ~ad_layout_axes_of(layout, AD_P), rank);
+  return (ad_group_index(&replicas, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
 }
 
 /* Divides the losses that the phase handed in and adds them to the state's. */
 static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t m) {
-  const ad_handed_loss *handed = losses_of(run, p, m);
+  const ad_submitted_loss *submitted = losses_of(run, p, m);
   for (size_t i = 0; i < losses(run); i++) {
-    if (!handed[i].numerator) continue;
+    if (!submitted[i].numerator) continue;
     AD_TRY(ad_step_wait_for_counts(run, state));
     divide_loss(run, state, p, i, m);
-    const ad_array *loss = ad_tensor_array(handed[i].numerator);
-    if (loss && loss->data) state->losses[i] += own_addend(run, handed[i].numerator);  // engine dry has no values
+    const ad_array *loss = ad_tensor_array(submitted[i].numerator);
+    if (loss && loss->data) state->losses[i] += own_addend(run, submitted[i].numerator);  // engine dry has no values
   }
   return ad_tape_status(ad_run_tape(run, p, m));
 }
@@ -173,7 +173,7 @@ typedef struct starts {
 
 static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *from) {
   for (size_t i = 0; i < losses(run); i++) {
-    const ad_handed_loss *loss = &losses_of(run, p, m)[i];
+    const ad_submitted_loss *loss = &losses_of(run, p, m)[i];
     if (!loss->numerator || ad_program_loss(run->program, i)->is_metric) continue;
     from->gradients[from->count] = NULL;
     from->outputs[from->count++] = loss->start;
@@ -187,7 +187,7 @@ static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts 
   ad_array *sum = &from->sums[v];
   int arrived = 0;
   AD_TRY(ad_passed_gradients(value, ad_run_own_phases(run), sum, &arrived));
-  AD_TRY(ad_crossings_add_returned(run, v, m, sum, &arrived));
+  AD_TRY(ad_transfers_add_returned(run, v, m, sum, &arrived));
   if (!arrived) return AD_OK;
   from->gradients[from->count] = sum;
   from->outputs[from->count++] = value->output;
@@ -222,13 +222,13 @@ static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, a
 ad_status ad_phase_backward(ad_run *run, size_t p, size_t m, ad_start start) {
   starts from;
   AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
-  AD_TRY(ad_crossings_wait_gradients(run, p, m));
+  AD_TRY(ad_transfers_wait_gradients(run, p, m));
   AD_TRY(find_starts(run, p, m, &from));
   return from.count ? run_pass(run, p, m, &from, start) : AD_OK;
 }
 
 ad_status ad_phase_weights(ad_run *run, size_t p, size_t m) {
-  return ad_run_tape(run, p, m)->owes_weights ? run_pass(run, p, m, NULL, AD_LAST_START) : AD_OK;
+  return ad_run_tape(run, p, m)->defers_weights ? run_pass(run, p, m, NULL, AD_LAST_START) : AD_OK;
 }
 
 ad_status ad_phase_after(ad_run *run, size_t p, size_t m) {

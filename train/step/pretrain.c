@@ -20,7 +20,7 @@ static ad_status know_weights(const ad_recipe *recipe, ad_pretrain *to) {
   return AD_OK;
 }
 
-static ad_status create(const ad_recipe *recipe, const char *folder, ad_pretrain *to) {
+static ad_status create_pretrain(const ad_recipe *recipe, const char *folder, ad_pretrain *to) {
   AD_TRY(ad_recipe_pretraining(recipe, &to->first));
   if (!to->first) return AD_OK;
   AD_TRY(ad_path_in(folder, recipe->program->course.pretraining->name, &to->folder));
@@ -30,7 +30,7 @@ static ad_status create(const ad_recipe *recipe, const char *folder, ad_pretrain
 
 ad_status ad_pretrain_create(const ad_recipe *recipe, const char *folder, ad_pretrain *out) {
   ad_pretrain made = {0};
-  ad_status status = create(recipe, folder, &made);
+  ad_status status = create_pretrain(recipe, folder, &made);
   if (status)
     ad_pretrain_release(&made);
   else

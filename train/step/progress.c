@@ -11,20 +11,20 @@ static size_t modules(const ad_run *run) { return ad_program_module_count(run->p
 
 /* ---- creating a step's progress ---- */
 
-static ad_status create_owed(ad_run *run, size_t p) {
-  return ad_new(ad_run_phase(run, p)->tape_count, &run->progress.phases[p].owed);
+static ad_status create_deferred(ad_run *run, size_t p) {
+  return ad_new(ad_run_phase(run, p)->tape_count, &run->progress.phases[p].deferred);
 }
 
 ad_status ad_progress_create(ad_run *run) {
   AD_TRY(ad_new(modules(run), &run->progress.modules));
   AD_TRY(ad_new(phases(run), &run->progress.phases));
-  for (size_t p = 0; p < phases(run); p++) AD_TRY(create_owed(run, p));
+  for (size_t p = 0; p < phases(run); p++) AD_TRY(create_deferred(run, p));
   for (size_t p = 0; p < phases(run); p++) run->progress.modules[ad_program_phase(run->program, p)->module].phases++;
   return AD_OK;
 }
 
 void ad_progress_destroy(ad_run *run) {
-  for (size_t p = 0; run->progress.phases && p < phases(run); p++) ad_release(run->progress.phases[p].owed);
+  for (size_t p = 0; run->progress.phases && p < phases(run); p++) ad_release(run->progress.phases[p].deferred);
   ad_release(run->progress.phases);
   ad_release(run->progress.modules);
   run->progress = (ad_progress){0};
@@ -37,7 +37,7 @@ void ad_progress_begin_pass(ad_run *run) {
   }
   for (size_t p = 0; p < phases(run); p++) {
     run->progress.phases[p].back = -1;
-    for (size_t i = 0; i < ad_run_phase(run, p)->tape_count; i++) run->progress.phases[p].owed[i] = -1;
+    for (size_t i = 0; i < ad_run_phase(run, p)->tape_count; i++) run->progress.phases[p].deferred[i] = -1;
   }
 }
 
@@ -119,20 +119,20 @@ ad_status ad_progress_end_addend(ad_run *run, size_t p, int updates) {
 
 /* ---- counting gradients of weights that are computed later ---- */
 
-static int64_t *owed_at(const ad_run *run, size_t p, size_t m) {
-  return &run->progress.phases[p].owed[m % ad_run_phase(run, p)->tape_count];
+static int64_t *deferred_at(const ad_run *run, size_t p, size_t m) {
+  return &run->progress.phases[p].deferred[m % ad_run_phase(run, p)->tape_count];
 }
 
-void ad_progress_owe(ad_run *run, size_t p, int32_t m) { *owed_at(run, p, (size_t)m) = m; }
+void ad_progress_defer(ad_run *run, size_t p, int32_t m) { *deferred_at(run, p, (size_t)m) = m; }
 
-ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) {
-  int64_t *owed = owed_at(run, p, (size_t)m);
-  if (*owed != m)
+ad_status ad_progress_flush(ad_run *run, size_t p, int32_t m) {
+  int64_t *deferred = deferred_at(run, p, (size_t)m);
+  if (*deferred != m)
     return ad_fail(
         AD_INVALID,
         "the schedule computes weight gradients (W) of phase `%s` in microbatch %d a second time, or before the "
         "input gradients (I)",
         ad_program_phase(run->program, p)->name, m);
-  *owed = -1;
+  *deferred = -1;
   return AD_OK;
 }

@@ -122,8 +122,8 @@ void ad_prompts_destroy(ad_prompts *prompts) {
 
 /* ---- gathering parameters and states ---- */
 
-static void put(ad_array *to, const ad_array *whole) {
-  ad_cast(to->data, to->dtype, whole->data, whole->dtype, ad_array_numel(to));
+static void cast_value(ad_array *to, const ad_array *full) {
+  ad_cast(to->data, to->dtype, full->data, full->dtype, ad_array_numel(to));
 }
 
 typedef struct taking {
@@ -131,30 +131,30 @@ typedef struct taking {
   const ad_sample_model *model;
 } taking;
 
-static void take_param(void *context, size_t index, const ad_array *whole) {
+static void take_param(void *context, size_t index, const ad_array *full) {
   const taking *t = context;
   ad_run_param at = ad_run_param_at(t->run, index);
   char name[AD_PROGRAM_NAME_SIZE];
   ad_program_param_name(t->run->program, at.module, at.param, name, sizeof name);
   for (size_t i = 0; i < t->model->params.count; i++)
-    if (!strcmp(t->model->params.list[i].name, name)) put(&t->model->arrays[i], whole);
+    if (!strcmp(t->model->params.list[i].name, name)) cast_value(&t->model->arrays[i], full);
 }
 
-static void take_state(const ad_sample_model *model, const char *name, const ad_array *whole) {
+static void take_state(const ad_sample_model *model, const char *name, const ad_array *full) {
   const ad_module_spec *module = ad_program_module(model->program, 0);
   for (size_t i = 0; i < model->state_count; i++)
-    if (!strcmp(module->states[i].name, name)) put(&model->states[i], whole);
+    if (!strcmp(module->states[i].name, name)) cast_value(&model->states[i], full);
 }
 
 static ad_status gather_state(ad_run *run, size_t module, size_t i, const ad_sampler *sampler) {
   const ad_state_spec *spec = &ad_program_module(run->program, module)->states[i];
-  ad_array whole = {0};
+  ad_array full = {0};
   char *memory = NULL;
   ad_status status = ad_new((size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(spec->dtype), &memory);
   status = ad_agree(run->comm, &run->everyone, status, AD_HERE);
-  whole.data = memory;
-  if (!status) status = ad_run_whole(run, ad_run_state(run, module, i), &whole);
-  if (!status && sampler) take_state(&sampler->model, spec->name, &whole);
+  full.data = memory;
+  if (!status) status = ad_run_full(run, ad_run_state(run, module, i), &full);
+  if (!status && sampler) take_state(&sampler->model, spec->name, &full);
   ad_release(memory);
   return status;
 }
@@ -163,7 +163,7 @@ static ad_status gather_state(ad_run *run, size_t module, size_t i, const ad_sam
  * that they have in an unsplit model. */
 static ad_status gather(ad_run *run, const ad_sampler *sampler) {
   taking t = {run, sampler ? &sampler->model : NULL};
-  AD_TRY(ad_run_visit_whole(run, sampler ? take_param : NULL, &t));
+  AD_TRY(ad_run_visit_full(run, sampler ? take_param : NULL, &t));
   for (size_t m = 0; m < ad_program_module_count(run->program); m++)
     for (size_t i = 0; i < ad_program_module(run->program, m)->state_count; i++)
       AD_TRY(gather_state(run, m, i, sampler));
@@ -259,8 +259,8 @@ static ad_status sample(const ad_prompts *prompts, const ad_run *run, int64_t st
   for (size_t i = 0; i < prompts->count; i++) {
     AD_TRY(go_on(prompts->sampler, &prompts->list[i], recipe->evaluate.prompt_tokens, tokens, &count));
     AD_TRY(write_line(prompts, step, recipe->evaluate.prompts[i], tokens, count));
-    if (run->listener.tell)
-      run->listener.tell(run->listener.context, "prompts", (int64_t)i + 1, (int64_t)prompts->count);
+    if (run->listener.report_progress)
+      run->listener.report_progress(run->listener.context, "prompts", (int64_t)i + 1, (int64_t)prompts->count);
   }
   ad_sampler_begin(prompts->sampler);
   return AD_OK;

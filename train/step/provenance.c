@@ -29,9 +29,15 @@ static ad_status no_memory(void) { return ad_fail(AD_MEMORY, "no memory to write
 
 /* Every function of this file that sets a member returns 0, or nonzero if memory is out; jansson accepts a NULL value
  * and fails. */
-static int put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value); }
-static int put_text(json_t *object, const char *key, const char *text) { return put(object, key, ad_json_text(text)); }
-static int put_integer(json_t *object, const char *key, int64_t value) { return put(object, key, json_integer(value)); }
+static int put_member(json_t *object, const char *key, json_t *value) {
+  return json_object_set_new(object, key, value);
+}
+static int put_text(json_t *object, const char *key, const char *text) {
+  return put_member(object, key, ad_json_text(text));
+}
+static int put_integer(json_t *object, const char *key, int64_t value) {
+  return put_member(object, key, json_integer(value));
+}
 
 /* ---- writing the process and machine ---- */
 
@@ -93,7 +99,7 @@ static json_t *pools_of(const ad_run *run) {
 static int put_placement(json_t *document, const ad_run *run) {
   if (!run->recipe->placement) return 0;
   int failed = put_text(document, "placement", run->recipe->placement);
-  return ad_recipe_is_disjoint(run->recipe) ? failed | put(document, "pools", pools_of(run)) : failed;
+  return ad_recipe_is_disjoint(run->recipe) ? failed | put_member(document, "pools", pools_of(run)) : failed;
 }
 
 /* What the program says of its data. */
@@ -114,7 +120,7 @@ static json_t *facts_of(const ad_run *run) {
 static int put_uniform_loss(json_t *document, const ad_run *run) {
   for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {
     double uniform = ad_program_loss(run->program, i)->uniform;
-    if (uniform > 0) return put(document, "uniform_loss", json_real(uniform));
+    if (uniform > 0) return put_member(document, "uniform_loss", json_real(uniform));
   }
   return 0;
 }
@@ -122,19 +128,19 @@ static int put_uniform_loss(json_t *document, const ad_run *run) {
 static int put_flops(json_t *document, const ad_run *run) {
   double (*flops)(const void *own, int64_t samples) = ad_program_kind_of(run->program)->account.flops;
   if (!flops) return 0;
-  return put(document, "flops_per_step",
-             json_real(flops(ad_program_own(run->program), run->recipe->train.global_batch)));
+  return put_member(document, "flops_per_step",
+                    json_real(flops(ad_program_own(run->program), run->recipe->train.global_batch)));
 }
 
 static int put_run(json_t *document, const ad_run *run) {
   const ad_recipe *recipe = run->recipe;
-  return put_text(document, "engine", ad_comm_engine(run->comm)) |
-         put_integer(document, "ranks", ad_comm_size(run->comm)) | put(document, "mesh", mesh_of(recipe)) |
+  return put_text(document, "engine", ad_comm_backend(run->comm)) |
+         put_integer(document, "ranks", ad_comm_size(run->comm)) | put_member(document, "mesh", mesh_of(recipe)) |
          put_placement(document, run) | put_integer(document, "steps", recipe->train.steps) |
          put_integer(document, "parameters", (int64_t)ad_run_param_count(run)) |
          put_integer(document, "elements", element_count(run)) | put_flops(document, run) |
          put_uniform_loss(document, run) | put_text(document, "counted", ad_program_count(run->program, 0)->name) |
-         put(document, "facts", facts_of(run));
+         put_member(document, "facts", facts_of(run));
 }
 
 /* ---- writing the model that the run starts from ---- */
@@ -155,7 +161,7 @@ static int put_dtypes(json_t *document, const ad_weights *weights) {
       if (tensor->dtype != most) put_text(others, tensor->name, ad_dtype_name(tensor->dtype));
     }
   }
-  return put_text(document, "dtype", ad_dtype_name(most)) | put(document, "other_dtypes", others);
+  return put_text(document, "dtype", ad_dtype_name(most)) | put_member(document, "other_dtypes", others);
 }
 
 static ad_status put_from(json_t *document, const ad_recipe *recipe) {
@@ -164,7 +170,7 @@ static ad_status put_from(json_t *document, const ad_recipe *recipe) {
   if (!recipe->from) return AD_OK;
   AD_TRY(ad_pretrained_weights(recipe->from, &weights));
   from = json_object();
-  int failed = put_text(from, "folder", recipe->from) | put_dtypes(from, weights) | put(document, "from", from);
+  int failed = put_text(from, "folder", recipe->from) | put_dtypes(from, weights) | put_member(document, "from", from);
   ad_weights_close(weights);
   return failed ? no_memory() : AD_OK;
 }
@@ -175,14 +181,14 @@ static json_t *change_document(const ad_recipe_change *change) {
   json_t *document = json_object();
   put_text(document, "key", change->key);
   put_text(document, "value", change->value);
-  put(document, "default", change->fallback ? json_string(change->fallback) : json_null());
+  put_member(document, "default", change->fallback ? json_string(change->fallback) : json_null());
   return document;
 }
 
 static ad_status put_changes(json_t *document, const ad_recipe *recipe) {
   ad_recipe_changes changes;
   json_t *list = json_array();
-  if (put(document, "changed", list)) return no_memory();
+  if (put_member(document, "changed", list)) return no_memory();
   AD_TRY(ad_recipe_changes_list(recipe, &changes));
   for (size_t i = 0; i < changes.count; i++) json_array_append_new(list, change_document(&changes.list[i]));
   ad_recipe_changes_release(&changes);
@@ -219,12 +225,13 @@ static json_t *earlier_starts(const char *folder) {
   return json_array();
 }
 
-static ad_status fill(const ad_run *run, const char *folder, int earlier, json_t *document) {
+static ad_status write_provenance(const ad_run *run, const char *folder, int earlier, json_t *document) {
   int failed = put_text(document, "name", run->recipe->name) | put_text(document, "kind", run->recipe->kind) |
                put_text(document, "version", AD_VERSION) | put_text(document, "compiler", COMPILER) |
-               put(document, "command", command_of()) | put(document, "date", date_now()) | put_machine(document) |
-               put_run(document, run) | put(document, "copied", ad_companions_list(run, folder)) |
-               put(document, "starts", earlier ? earlier_starts(folder) : json_array());
+               put_member(document, "command", command_of()) | put_member(document, "date", date_now()) |
+               put_machine(document) | put_run(document, run) |
+               put_member(document, "copied", ad_companions_list(run, folder)) |
+               put_member(document, "starts", earlier ? earlier_starts(folder) : json_array());
   if (failed) return no_memory();
   AD_TRY(put_from(document, run->recipe));
   return put_recipe(document, run->recipe);
@@ -237,7 +244,7 @@ const char *ad_provenance_foreign_kind(const json_t *document) {
 
 ad_status ad_provenance_create(const ad_run *run, const char *folder, int earlier, json_t **out) {
   json_t *document = json_object();
-  ad_status status = document ? fill(run, folder, earlier, document) : no_memory();
+  ad_status status = document ? write_provenance(run, folder, earlier, document) : no_memory();
   if (status)
     json_decref(document);
   else
@@ -247,8 +254,8 @@ ad_status ad_provenance_create(const ad_run *run, const char *folder, int earlie
 
 ad_status ad_provenance_start(json_t *document, int64_t first_step) {
   json_t *start = json_object();
-  int failed = put(start, "command", json_incref(json_object_get(document, "command"))) |
-               put(start, "date", json_incref(json_object_get(document, "date"))) |
+  int failed = put_member(start, "command", json_incref(json_object_get(document, "command"))) |
+               put_member(start, "date", json_incref(json_object_get(document, "date"))) |
                put_integer(start, "first_step", first_step);
   return json_array_append_new(json_object_get(document, "starts"), start) || failed ? no_memory() : AD_OK;
 }

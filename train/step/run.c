@@ -42,11 +42,11 @@ static ad_status create_order(ad_run *run) {
 static ad_status create_by_order(ad_run *run, int shares_memory) {
   AD_TRY(ad_microbatches_create(run, shares_memory));
   AD_TRY(ad_progress_create(run));
-  return ad_crossings_create(run);
+  return ad_transfers_create(run);
 }
 
 static void destroy_by_order(ad_run *run) {
-  ad_crossings_destroy(run);
+  ad_transfers_destroy(run);
   ad_progress_destroy(run);
   ad_microbatches_destroy(run);
 }
@@ -63,7 +63,7 @@ static ad_status create_program(ad_run *run) {
 static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(ad_options_take(&run->options, sizeof run->options, options, "ad_run_options"));
   AD_TRY(create_program(run));
-  ad_run_round_wires(run, !run->options.dtype);
+  ad_run_round_transfers(run, !run->options.dtype);
   AD_TRY(ad_trace_create(&run->trace));
   AD_TRY(ad_run_modules_create(run));
   AD_TRY(read_initial(run));
@@ -79,7 +79,7 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   AD_TRY(ad_new(1, &run));
   run->comm = comm;
   run->recipe = recipe;
-  ad_status status = ad_run_tell(run, create_parts(run, options));
+  ad_status status = ad_run_report_error(run, create_parts(run, options));
   if (status) {
     run->options.trace = NULL;
     ad_run_destroy(run);
@@ -98,12 +98,12 @@ static ad_status renew_by_order(ad_run *run) {
 ad_status ad_run_take_table(ad_run *run, ad_table *table) {
   ad_status status = ad_order_take(&run->order, run->program, table);
   if (status) ad_table_destroy(table);
-  return ad_run_tell(run, status ? status : renew_by_order(run));
+  return ad_run_report_error(run, status ? status : renew_by_order(run));
 }
 
 ad_status ad_run_take_unchecked(ad_run *run, ad_table *table) {
   ad_order_replace(&run->order, table);
-  return ad_run_tell(run, renew_by_order(run));
+  return ad_run_report_error(run, renew_by_order(run));
 }
 
 static void write_trace(ad_run *run) {

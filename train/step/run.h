@@ -7,9 +7,9 @@
 #include "program/program.h"
 #include "tensor/tape.h"
 #include "step/absent.h"
-#include "step/crossing.h"
+#include "step/transfers.h"
 #include "step/order.h"
-#include "step/wire_overflow.h"
+#include "step/transfer_overflow.h"
 #include "step/trace.h"
 
 /* Modules that share one gradient norm, by which all of them are clipped. */
@@ -25,10 +25,10 @@ typedef struct ad_norm_group {
 
 /* What phases handed in for one microbatch under way. */
 typedef struct ad_microbatch_run {
-  int32_t number;          /* number of the microbatch; -1: none since the pass began */
-  ad_handed_loss *losses;  /* [phases of this rank][losses of the program] */
-  ad_passed_value *values; /* each value of the program */
-  ad_tensor **taken;       /* memory of the values' `inputs` and `needed` */
+  int32_t number;            /* number of the microbatch; -1: none since the pass began */
+  ad_submitted_loss *losses; /* [phases of this rank][losses of the program] */
+  ad_passed_value *values;   /* each value of the program */
+  ad_tensor **taken;         /* memory of the values' `inputs` and `needed` */
 } ad_microbatch_run;
 
 /* The tapes of a phase on this rank. */
@@ -40,13 +40,13 @@ typedef struct ad_phase_share {
 
 /* The microbatches that are under way on this rank: begun by their first action, and not ended by their last one.
  * Written by microbatches.c. */
-typedef struct ad_under_way {
+typedef struct ad_in_flight {
   size_t count; /* length of `list`; microbatch m has list[m % count] */
   ad_microbatch_run *list;
   ad_phase_share *phases; /* one for each phase of the program */
   size_t own_phases;      /* phases of the program that run on this rank */
   ad_tape_pool *pool;     /* the memory of all tapes; NULL: each has its own */
-} ad_under_way;
+} ad_in_flight;
 
 /* Which microbatch the reducer of a module takes gradients of. */
 typedef struct ad_module_run {
@@ -60,7 +60,7 @@ typedef struct ad_module_run {
 typedef struct ad_phase_progress {
   int64_t back; /* the microbatch whose addend came last and is not reduced; -1: none */
   /* For each tape: the microbatch whose gradients of inputs (I) came but not those of weights (W); -1: none. */
-  int64_t *owed;
+  int64_t *deferred;
 } ad_phase_progress;
 
 /* How far this rank is in the present pass; written by progress.c. */
@@ -90,23 +90,23 @@ typedef struct ad_run_counts {
   int64_t **own;   /* this rank's number in each microbatch */
 } ad_run_counts;
 
-/* Values and gradients that travel between modules on different ranks; written by crossing.c. */
-typedef struct ad_crossings {
-  ad_crossing *list; /* the crossings that this rank sends or receives */
+/* Values and gradients that travel between modules on different ranks; written by transfers.c. */
+typedef struct ad_value_transfers {
+  ad_value_transfer *list; /* the crossings that this rank sends or receives */
   size_t count;
   int rounds; /* 1: values that cross are rounded to the dtype of their wire; 0 if a dtype is forced on all */
   int scale;  /* exponent that gradients carry on wires in addition: the reference has no loss scale itself */
-} ad_crossings;
+} ad_value_transfers;
 
-/* Overflows of wires in the present step; written by wire_overflow.c. */
-typedef struct ad_wire_overflows {
-  double *noted;          /* two for each crossing: this rank's largest overflow of its value, and of its gradient */
-  ad_wire_overflow found; /* the overflow that all ranks agreed on; set if a step's numbers are not finite */
-} ad_wire_overflows;
+/* Overflows of wires in the present step; written by transfer_overflow.c. */
+typedef struct ad_transfer_overflows {
+  double *noted; /* two for each crossing: this rank's largest overflow of its value, and of its gradient */
+  ad_transfer_overflow found; /* the overflow that all ranks agreed on; set if a step's numbers are not finite */
+} ad_transfer_overflows;
 
-/* The function that is told how far long work is, as ad_train_options.works; `tell` NULL: nobody is told. */
+/* The function that is told how far long work is, as ad_train_options.works; `report_progress` NULL: nobody is told. */
 typedef struct ad_listener {
-  void (*tell)(void *context, const char *what, int64_t done, int64_t of);
+  void (*report_progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
 } ad_listener;
 
@@ -121,10 +121,10 @@ struct ad_run {
   ad_norms norms;
   ad_run_counts counts;
   ad_order order; /* the actions of a step on this rank */
-  ad_under_way under_way;
+  ad_in_flight in_flight;
   ad_progress progress;
-  ad_crossings crossings;
-  ad_wire_overflows overflows;
+  ad_value_transfers transfers;
+  ad_transfer_overflows overflows;
   int trains; /* 1: the present pass belongs to a training step */
   ad_loss_scale loss_scale;
   int64_t uncounted;         /* steps in which no token counted */
@@ -206,33 +206,33 @@ ad_status ad_progress_end_addend(ad_run *run, size_t p, int updates) AD_CHECKED;
 /* *out: the microbatch whose addend a REDUCE of phase `p` reduces; m: the microbatch that the REDUCE names, or -1.
  * AD_INVALID: that addend has not come. */
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) AD_CHECKED;
-/* ad_progress_owe notes that phase `p` has computed the gradients of inputs of microbatch m and is still to compute
- * those of weights; ad_progress_pay notes that it computes them now. AD_INVALID: none were still to be computed. */
-void ad_progress_owe(ad_run *run, size_t p, int32_t m);
-ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) AD_CHECKED;
+/* ad_progress_defer notes that phase `p` has computed the gradients of inputs of microbatch m and is still to compute
+ * those of weights; ad_progress_flush notes that it computes them now. AD_INVALID: none were still to be computed. */
+void ad_progress_defer(ad_run *run, size_t p, int32_t m);
+ad_status ad_progress_flush(ad_run *run, size_t p, int32_t m) AD_CHECKED;
 
 int ad_run_loss_scale_exponent(const ad_run *run);
 /* The tape of phase `p` for microbatch m; NULL: the phase's module is on other ranks. */
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);
-/* crossing.c: whether values are rounded to their wires' dtypes; the exponent that gradients carry there beyond the
+/* transfers.c: whether values are rounded to their wires' dtypes; the exponent that gradients carry there beyond the
  * loss scale. */
-void ad_run_round_wires(ad_run *run, int rounds);
-int ad_run_rounds_wires(const ad_run *run);
-void ad_run_scale_wires(ad_run *run, int exponent);
+void ad_run_round_transfers(ad_run *run, int rounds);
+int ad_run_rounds_transfers(const ad_run *run);
+void ad_run_scale_transfers(ad_run *run, int exponent);
 /* Where a step's numbers are not finite: the wire that overflowed; `spec` NULL: none. */
-const ad_wire_overflow *ad_run_wire_overflow(const ad_run *run);
+const ad_transfer_overflow *ad_run_transfer_overflow(const ad_run *run);
 
 /* Reads the parameters from the folder of a model that Transformers saved. Collective. */
 ad_status ad_run_read_pretrained(ad_run *run, const char *folder) AD_CHECKED;
 /* Tells all ranks that this one failed, if they do not know; returns `status`. */
-ad_status ad_run_tell(ad_run *run, ad_status status) AD_CHECKED;
+ad_status ad_run_report_error(ad_run *run, ad_status status) AD_CHECKED;
 int ad_run_is_first(const ad_run *run); /* this rank is the first of the run, the one that writes files */
 int ad_run_warns(const ad_run *run);    /* this rank is the one that logs warnings; none of a quiet run is */
 /* Reduces the first `count` of run->sums over all ranks, in place. Collective. */
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) AD_CHECKED;
-/* The losses of a step's batch, without backward; held_out: as for the `read` of ad_program_kind. Collective. */
-ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_held_out held_out, ad_step_report *out) AD_CHECKED;
+/* The losses of a step's batch, without backward; validation: as for the `read` of ad_program_kind. Collective. */
+ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_data_split validation, ad_step_report *out) AD_CHECKED;
 /* The reported loss without auxiliary losses: the one that says how good the model is. */
 double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
 /* ad_run_evaluate that also gives what each sample lost, on all ranks: one block of memory, which the caller releases
@@ -244,8 +244,8 @@ ad_status ad_run_show(ad_run *run, char **out) AD_CHECKED;
 void ad_interrupt_clear(void);
 
 /* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional).
- * AD_HELD_OUT_DRAWN and AD_HELD_OUT_SET are without auxiliary losses. */
-AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *out);
+ * AD_VALIDATION_DRAWN and AD_VALIDATION_SET are without auxiliary losses. */
+AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, ad_data_split validation, double *out);
 ad_module *ad_run_module(const ad_run *run, size_t module); /* NULL: the module does not lie on this rank */
 ad_group ad_run_everyone(const ad_run *run);                /* all ranks */
 /* All parameters of all modules, in the order of the program, whether this rank holds them or not. */
@@ -262,12 +262,12 @@ ad_run_param ad_run_param_at(const ad_run *run, size_t index);
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
 ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* this rank's part of a module's state */
 /* Gathers such an array on all ranks of the run: out->data has room for the whole of it. Collective. */
-#define ad_run_whole(run, in, out) ad_run_whole_at((run), (in), (out), AD_HERE)
-AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
+#define ad_run_full(run, in, out) ad_run_full_at((run), (in), (out), AD_HERE)
+AD_CHECKED ad_status ad_run_full_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
 /* Gathers all parameters, one after the other, in the order of the program. On ranks whose `visit` is not NULL it
  * sees each of them whole, in memory that the next one overwrites. Collective. */
-typedef void (*ad_whole_visitor)(void *context, size_t index, const ad_array *whole);
-AD_CHECKED ad_status ad_run_visit_whole(ad_run *run, ad_whole_visitor visit, void *context);
+typedef void (*ad_full_visitor)(void *context, size_t index, const ad_array *full);
+AD_CHECKED ad_status ad_run_visit_full(ad_run *run, ad_full_visitor visit, void *context);
 /* Called after somebody wrote parameters' values, or their masters, between steps: updates the other of the two, and
  * the whole copies with which ranks compute. Collective. */
 AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
@@ -283,7 +283,7 @@ size_t ad_run_data_bytes(const ad_run *run); /* memory of data and batch on this
 size_t ad_run_tape_bytes(const ad_run *run); /* the most memory that this rank's tapes held at once */
 /* The seconds of the last step in which this rank posted transfers between modules or waited for them: a pipeline's
  * time beside computing, its bubble included. */
-double ad_run_crossing_seconds(const ad_run *run);
+double ad_run_transfer_seconds(const ad_run *run);
 size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at once on this rank */
 /* The proportional set size now, of the rank that holds most and of all ranks together; 0: the kernel does not tell
  * it. A step's memory is kept, so after the first step this is the peak. Collective. */

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "module/module.h"
 #include "program/program.h"
 #include "step/execute.h"
@@ -23,13 +23,13 @@ static size_t modules(const ad_run *run) { return ad_program_module_count(run->p
 
 /* ---- reading the batch, and its counts (law 5) ---- */
 
-static ad_status read_batch(ad_run *run, ad_step_state *state, ad_held_out held_out) {
+static ad_status read_batch(ad_run *run, ad_step_state *state, ad_data_split validation) {
   int64_t of = state->step;
-  ad_wire_overflow_clear(run);
-  ad_seam_pass(AD_SEAM_READ, &of);
+  ad_transfer_overflow_clear(run);
+  ad_inject(AD_INJECT_READ, &of);
   ad_trace_begin(&run->trace, AD_TRACE_READ, state->step, 0);
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  AD_TRY(AD_GUEST(kind, "read", kind->read(ad_program_own(run->program), of, held_out, ad_run_counted(run))));
+  AD_TRY(AD_GUEST(kind, "read", kind->read(ad_program_own(run->program), of, validation, ad_run_counted(run))));
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
   return ad_run_counts_post(run);
 }
@@ -45,8 +45,8 @@ static int is_finite_here(const ad_run *run, const ad_step_state *state) {
 // The sum of losses is not finite: finds the first rank whose own addend is not, and names it.
 static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum) {
   double world = (double)ad_comm_size(run->comm);
-  AD_TRY(ad_wire_overflow_agree(run));
-  if (ad_run_wire_overflow(run)->spec) return ad_wire_overflow_fail(run, state->step);
+  AD_TRY(ad_transfer_overflow_agree(run));
+  if (ad_run_transfer_overflow(run)->spec) return ad_transfer_overflow_fail(run, state->step);
   run->sums[0] = is_finite_here(run, state) ? world : (double)ad_comm_rank(run->comm);
   AD_TRY(ad_run_reduce_sums(run, 1, AD_MIN, AD_HERE));
   if (run->sums[0] == world) {
@@ -82,8 +82,8 @@ static void take_times(const ad_run *run, const double *sums, ad_step_report *re
 static int64_t own_count(const ad_run *run) {
   int64_t total = 0, rank = ad_comm_rank(run->comm);
   if (!ad_run_count(run, 0)) return 0;
-  int tells = rank == ad_mesh_first_rank(ad_program_count(run->program, 0)->layout.mesh) || ad_comm_is_dry(run->comm);
-  for (size_t m = 0; tells && m < microbatches(run); m++) total += ad_count_of(ad_run_count(run, 0), m);
+  int reports = rank == ad_mesh_first_rank(ad_program_count(run->program, 0)->layout.mesh) || ad_comm_is_dry(run->comm);
+  for (size_t m = 0; reports && m < microbatches(run); m++) total += ad_count_of(ad_run_count(run, 0), m);
   return total;
 }
 
@@ -120,7 +120,7 @@ static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
 static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_report *report) {
   for (size_t i = 0; i < modules(run); i++)
     if (ad_run_module(run, i)) AD_TRY(ad_reducer_finish(ad_module_reducer(ad_run_module(run, i))));
-  ad_seam_pass(AD_SEAM_GRADIENTS, run);
+  ad_inject(AD_INJECT_GRADIENTS, run);
   ad_trace_begin(&run->trace, AD_TRACE_NORM, state->step, 0);
   AD_TRY(sum_losses(run, state, report));
   AD_TRY(ad_norms_find(run, state->scale, report));
@@ -135,10 +135,10 @@ static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_rep
  * makes it smaller. */
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   double norm = report->norm;
-  if (!isfinite(norm)) AD_TRY(ad_wire_overflow_agree(run));
-  if (ad_run_wire_overflow(run)->spec && !(ad_run_wire_overflow(run)->backward && run->loss_scale.enabled))
-    return ad_wire_overflow_fail(run, report->step);
-  ad_seam_pass(AD_SEAM_NORM, &norm);
+  if (!isfinite(norm)) AD_TRY(ad_transfer_overflow_agree(run));
+  if (ad_run_transfer_overflow(run)->spec && !(ad_run_transfer_overflow(run)->backward && run->loss_scale.enabled))
+    return ad_transfer_overflow_fail(run, report->step);
+  ad_inject(AD_INJECT_NORM, &norm);
   report->skipped = !ad_loss_scale_update(&run->loss_scale, norm);
   if (!report->skipped) return AD_OK;
   if (!run->loss_scale.enabled) {
@@ -199,9 +199,9 @@ ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out) {
   AD_NEED(run, out);
   int64_t begin = ad_now();
   ad_step_report report = {.step = step};
-  AD_TRY(ad_run_tell(run, learning_rate(run, step, &report.lr)));
+  AD_TRY(ad_run_report_error(run, learning_rate(run, step, &report.lr)));
   ad_trace_begin_step(&run->trace, step);
-  ad_status status = ad_run_tell(run, take_step(run, &report));
+  ad_status status = ad_run_report_error(run, take_step(run, &report));
   ad_trace_end_step(&run->trace);
   if (status) return status;
   report.seconds = (double)(ad_now() - begin) * 1e-9;
@@ -218,23 +218,23 @@ double ad_run_task_loss(const ad_run *run, const ad_step_report *report) {
   return sum;
 }
 
-static ad_status take_losses_alone(ad_run *run, ad_step_state *state, ad_held_out held_out, ad_step_report *out) {
+static ad_status take_losses_alone(ad_run *run, ad_step_state *state, ad_data_split validation, ad_step_report *out) {
   *out = (ad_step_report){.step = state->step};
-  AD_TRY(read_batch(run, state, held_out));
+  AD_TRY(read_batch(run, state, validation));
   AD_TRY(ad_run_execute(run, state));
   return sum_losses(run, state, out);
 }
 
-ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_held_out held_out, ad_step_report *out) {
+ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_data_split validation, ad_step_report *out) {
   ad_step_state state = {.step = step, .scale = 1};
-  return ad_run_tell(run, take_losses_alone(run, &state, held_out, out));
+  return ad_run_report_error(run, take_losses_alone(run, &state, validation, out));
 }
 
-ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *out) {
+ad_status ad_run_loss(ad_run *run, int64_t step, ad_data_split validation, double *out) {
   AD_NEED(run, out);
   ad_step_report report;
-  AD_TRY(ad_run_batch_losses(run, step, held_out, &report));
-  *out = held_out ? ad_run_task_loss(run, &report) : report.loss;
+  AD_TRY(ad_run_batch_losses(run, step, validation, &report));
+  *out = validation ? ad_run_task_loss(run, &report) : report.loss;
   return AD_OK;
 }
 
@@ -242,17 +242,18 @@ ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *o
 
 static ad_status forward_alone(void *context, size_t m) { return ad_run_execute_forward(context, m); }
 
-static void tell(void *context, const char *what, int64_t done, int64_t of) {
+static void report_progress(void *context, const char *what, int64_t done, int64_t of) {
   const ad_run *run = context;
-  if (run->listener.tell) run->listener.tell(run->listener.context, what, done, of);
+  if (run->listener.report_progress) run->listener.report_progress(run->listener.context, what, done, of);
 }
 
 ad_status ad_run_show(ad_run *run, char **out) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  ad_forward forward = {forward_alone, run, run->everyone, tell};
+  ad_forward forward = {forward_alone, run, run->everyone, report_progress};
   *out = NULL;
   if (!kind->account.show) return AD_OK;
-  return ad_run_tell(run, AD_GUEST(kind, "show", kind->account.show(ad_program_own(run->program), &forward, out)));
+  return ad_run_report_error(run,
+                             AD_GUEST(kind, "show", kind->account.show(ad_program_own(run->program), &forward, out)));
 }
 
 /* ---- visiting gradients before any reduction ---- */
@@ -284,7 +285,7 @@ ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_vi
   AD_NEED(run);
   visited_module *visited;
   size_t first = 0;
-  AD_TRY(ad_run_tell(run, ad_new(modules(run), &visited)));
+  AD_TRY(ad_run_report_error(run, ad_new(modules(run), &visited)));
   for (size_t i = 0; i < modules(run); i++) {
     visited[i] = (visited_module){.visit = visit, .context = context, .first = first};
     first += ad_program_module(run->program, i)->param_count;
@@ -298,5 +299,5 @@ ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_vi
   ad_status status = visit_microbatches(run, step, loss_scale, report);
   for (size_t i = 0; i < modules(run); i++) ad_run_show_parameters(run, i, NULL);
   ad_release(visited);
-  return ad_run_tell(run, status);
+  return ad_run_report_error(run, status);
 }

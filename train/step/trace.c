@@ -52,8 +52,8 @@ void ad_trace_begin_step(ad_trace *trace, int64_t step) {
   trace->recording = 1;
   trace->steps++;
   trace->step = step;
-  trace->under_way = 0;
-  trace->waited = trace->reducing = trace->crossing = 0;
+  trace->in_flight = 0;
+  trace->waited = trace->reducing = trace->transfer = 0;
   ad_trace_begin(trace, AD_TRACE_STEP, step, 0);
 }
 
@@ -74,7 +74,7 @@ static ad_trace_event *next_event(ad_trace *trace) {
   return trace->count < AD_TRACE_EVENTS_MAX ? &trace->events[trace->count++] : NULL;
 }
 
-static void begin(ad_trace *trace, ad_trace_event event) {
+static void begin_event(ad_trace *trace, ad_trace_event event) {
   ad_trace_event *to = trace->recording ? next_event(trace) : NULL;
   if (!to) return;
   *to = event;
@@ -100,12 +100,12 @@ static void end_at(ad_trace *trace, ad_trace_kind kind, int64_t index, int64_t t
 }
 
 void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes) {
-  begin(trace, (ad_trace_event){.kind = kind, .index = index, .begin = time_of(trace), .bytes = (int64_t)bytes});
+  begin_event(trace, (ad_trace_event){.kind = kind, .index = index, .begin = time_of(trace), .bytes = (int64_t)bytes});
 }
 
 void ad_trace_begin_pass(ad_trace *trace, ad_trace_kind kind, size_t stage, size_t microbatch) {
-  begin(trace,
-        (ad_trace_event){.kind = kind, .index = (int64_t)microbatch, .begin = time_of(trace), .stage = (int64_t)stage});
+  begin_event(trace, (ad_trace_event){
+                         .kind = kind, .index = (int64_t)microbatch, .begin = time_of(trace), .stage = (int64_t)stage});
 }
 
 void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index) { end_at(trace, kind, index, time_of(trace)); }
@@ -120,18 +120,18 @@ static ad_trace_event event_of(ad_trace_kind kind, const ad_bucket_step *step, i
 }
 
 static void post_bucket(ad_trace *trace, const ad_bucket_step *step, int64_t time) {
-  if (!trace->under_way++) trace->reduction_begin = time;
-  begin(trace, event_of(AD_TRACE_REDUCTION, step, time));
+  if (!trace->in_flight++) trace->reduction_begin = time;
+  begin_event(trace, event_of(AD_TRACE_REDUCTION, step, time));
 }
 
 static void wait_for_bucket(ad_trace *trace, const ad_bucket_step *step, int64_t time) {
   trace->wait_begin = time;
-  begin(trace, event_of(AD_TRACE_WAIT, step, time));
+  begin_event(trace, event_of(AD_TRACE_WAIT, step, time));
 }
 
 static void end_bucket(ad_trace *trace, int bucket, int64_t time) {
   trace->waited += time - trace->wait_begin;
-  if (!--trace->under_way) trace->reducing += time - trace->reduction_begin;
+  if (!--trace->in_flight) trace->reducing += time - trace->reduction_begin;
   end_at(trace, AD_TRACE_WAIT, bucket, time);
   end_at(trace, AD_TRACE_REDUCTION, bucket, time);
 }

@@ -49,11 +49,11 @@ typedef struct ad_trace {
   int64_t origin;       /* the time of ad_now() that counts as 0 */
   int64_t steps, step;  /* steps begun so far; the present step */
   int recording;        /* 1 between the begin and the end of a step */
-  int under_way;        /* reductions that were posted and not yet waited for */
+  int in_flight;        /* reductions that were posted and not yet waited for */
   int64_t wait_begin, reduction_begin;
   int64_t waited, reducing; /* nanoseconds of the present step in which this rank waited for a reduction; in which some
                              * reduction was under way */
-  int64_t crossing; /* nanoseconds of the present step spent on values and gradients between modules: posting them and
+  int64_t transfer; /* nanoseconds of the present step spent on values and gradients between modules: posting them and
                      * waiting for them */
 } ad_trace;
 

@@ -75,11 +75,11 @@ static ad_status evaluate(training *t, int64_t step, ad_evaluation *out, ad_vali
   int can_compare = ad_run_is_first(t->run) && !isnan(out->standard_error);
   ad_status status = can_compare ? ad_validation_add(&t->validation, step, &samples, changes) : AD_OK;
   ad_release(samples.sums);
-  return ad_run_tell(t->run, status);
+  return ad_run_report_error(t->run, status);
 }
 
-static void tell_evaluated(const training *t, int64_t step, const ad_evaluation *evaluation,
-                           const ad_validation_changes *changes) {
+static void report_evaluated(const training *t, int64_t step, const ad_evaluation *evaluation,
+                             const ad_validation_changes *changes) {
   if (!ad_run_is_first(t->run) || !evaluation->samples || isnan(evaluation->loss)) return;
   if (t->options.evaluated) t->options.evaluated(t->options.context, step, evaluation);
   if (t->options.compared && !isnan(changes->since_first.change))
@@ -93,19 +93,19 @@ static ad_status evaluate_before(training *t) {
   ad_validation_changes changes = no_changes;
   if (t->first_step || !t->run->recipe->train.steps || !ad_run_evaluated(t->run)) return AD_OK;
   AD_TRY(evaluate(t, AD_BEFORE_FIRST_STEP, &t->before, &changes));
-  tell_evaluated(t, AD_BEFORE_FIRST_STEP, &t->before, &changes);
+  report_evaluated(t, AD_BEFORE_FIRST_STEP, &t->before, &changes);
   return AD_OK;
 }
 
-static ad_status measure(training *t, int64_t step, ad_metric *metric) {
+static ad_status measure_step(training *t, int64_t step, ad_metric *metric) {
   ad_run *run = t->run;
   int is_due = evaluates(run->recipe, step);
-  if (is_due) AD_TRY(evaluate(t, step, &metric->held_out, &metric->changes));
+  if (is_due) AD_TRY(evaluate(t, step, &metric->validation, &metric->changes));
   if (is_due && run->recipe->evaluate.prompt_count) AD_TRY(ad_prompts_sample(&t->prompts, run, step));
   return measures(run->recipe, step) ? ad_run_measure_memory(run, &metric->memory) : AD_OK;
 }
 
-static void report_progress(const training *t, const ad_step_report *report) {
+static void report_step(const training *t, const ad_step_report *report) {
   int64_t steps = t->run->recipe->train.steps;
   const ad_metrics *metrics = &t->metrics;
   if (!t->options.progress) return;
@@ -114,11 +114,11 @@ static void report_progress(const training *t, const ad_step_report *report) {
                       (double)(steps - report->step - 1) * metrics->step_seconds);
 }
 
-static ad_status keep(training *t, const ad_metric *metric) {
+static ad_status keep_metric(training *t, const ad_metric *metric) {
   if (!ad_run_is_first(t->run)) return AD_OK;
-  AD_TRY(ad_run_tell(t->run, ad_metrics_add(&t->metrics, metric)));
-  report_progress(t, &metric->report);
-  tell_evaluated(t, metric->report.step, &metric->held_out, &metric->changes);
+  AD_TRY(ad_run_report_error(t->run, ad_metrics_add(&t->metrics, metric)));
+  report_step(t, &metric->report);
+  report_evaluated(t, metric->report.step, &metric->validation, &metric->changes);
   return AD_OK;
 }
 
@@ -147,8 +147,8 @@ static ad_status train_steps(training *t) {
     ad_metric metric = {.program = t->run->program, .changes = no_changes};
     if (!step) metric.before = t->before;
     AD_TRY(ad_run_step(t->run, step, &metric.report));
-    AD_TRY(measure(t, step, &metric));
-    AD_TRY(keep(t, &metric));
+    AD_TRY(measure_step(t, step, &metric));
+    AD_TRY(keep_metric(t, &metric));
     AD_TRY(save_when_due(t, step + 1));
     if (t->run->interrupted) {
       ad_interrupt_clear();
@@ -214,7 +214,7 @@ static ad_status write_weights(const training *t) {
 static int is_complete(const training *t) { return t->first_step == t->run->recipe->train.steps; }
 
 /* Whether this result is to be written: steps were taken now, or after it was written, or it does not exist. */
-static int lacks(const training *t, const char *name) {
+static int is_missing(const training *t, const char *name) {
   char *result = NULL, *metrics = NULL;
   if (!is_complete(t)) return 1;
   int is_old = ad_path_in(t->options.folder, name, &result) ||
@@ -234,12 +234,12 @@ static ad_status write_results(training *t, ad_timeline *timeline, int finished)
   AD_TRY(ad_metrics_close(&t->metrics));
   AD_TRY(ad_prompts_close(&t->prompts));
   AD_TRY(ad_validation_close(&t->validation));
-  if (lacks(t, "trace.json")) AD_TRY(write_trace(t, timeline));
-  if (lacks(t, "run.json")) AD_TRY(write_provenance(t, finished));
-  return lacks(t, "report.html") ? write_report(t) : AD_OK;
+  if (is_missing(t, "trace.json")) AD_TRY(write_trace(t, timeline));
+  if (is_missing(t, "run.json")) AD_TRY(write_provenance(t, finished));
+  return is_missing(t, "report.html") ? write_report(t) : AD_OK;
 }
 
-static void tell_uncounted(const ad_run *run) {
+static void report_uncounted(const ad_run *run) {
   if (run->uncounted > 1 && ad_run_warns(run))
     ad_log(AD_LOG_WARNING,
            "in %lld steps no token of the batch counted in the loss; the gradients of these steps were 0",
@@ -248,11 +248,11 @@ static void tell_uncounted(const ad_run *run) {
 
 static ad_status finish(training *t, int finished) {
   ad_timeline timeline = {0};
-  tell_uncounted(t->run);
+  report_uncounted(t->run);
   if (t->checkpointer) AD_TRY(ad_checkpointer_finish(t->checkpointer));
   if (!t->keeps_weights) AD_TRY(write_weights(t));
   if (!t->keeps_weights && finished) AD_TRY(write_result(t));
-  AD_TRY(ad_run_tell(t->run, ad_trace_settle(&t->run->trace)));
+  AD_TRY(ad_run_report_error(t->run, ad_trace_settle(&t->run->trace)));
   AD_TRY(ad_timeline_gather(t->run->comm, &t->run->everyone, &t->run->trace, &timeline));
   ad_status status = agree(t->run, write_results(t, &timeline, finished), AD_HERE);
   ad_timeline_destroy(&timeline);
@@ -270,14 +270,14 @@ static ad_status find_resumption(training *t, ad_resumption *out) {
   return ad_share_first(t->run->comm, &t->run->everyone, &out->newest, sizeof *out / sizeof out->newest, AD_HERE);
 }
 
-static void say_it_begins(const training *t) {
+static void report_it_begins(const training *t) {
   if (ad_run_is_first(t->run))
     ad_log(AD_LOG_INFO, "%s: there is no checkpoint to continue from: the run begins with its first step",
            t->checkpoints);
 }
 
 /* Logs that steps are repeated if the newest checkpoint is older than the end of the finished run. */
-static void say_what_is_repeated(const training *t, const ad_resumption *found) {
+static void report_what_is_repeated(const training *t, const ad_resumption *found) {
   if (found->finished > t->first_step && ad_run_is_first(t->run))
     ad_log(
         AD_LOG_INFO,
@@ -291,9 +291,9 @@ static ad_status resume(training *t) {
   ad_resumption found;
   AD_TRY(find_resumption(t, &found));
   if (found.is_over) return t->keeps_weights = 1, t->first_step = steps, AD_OK;
-  if (found.newest < 0) return say_it_begins(t), AD_OK;
+  if (found.newest < 0) return report_it_begins(t), AD_OK;
   AD_TRY(ad_run_load(t->run, t->checkpoints, &t->first_step));
-  say_what_is_repeated(t, &found);
+  report_what_is_repeated(t, &found);
   if (t->first_step <= steps) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: the checkpoint was written after %lld step%s, and the recipe asks for %lld: set train.steps to "
@@ -359,7 +359,7 @@ static ad_status begin_dump(const training *t) {
   return status;
 }
 
-static ad_status begin(training *t) {
+static ad_status begin_training(training *t) {
   const ad_recipe *recipe = t->run->recipe;
   AD_TRY(ad_trace_start(&t->run->trace, t->run->comm, &t->run->everyone));
   AD_TRY(take_folder_for_all(t, t->run->comm, &t->run->everyone, recipe));
@@ -373,7 +373,7 @@ static ad_status begin(training *t) {
 
 // An interrupted training writes its files too, since all ranks stopped after the same step.
 static ad_status run_training(training *t) {
-  AD_TRY(begin(t));
+  AD_TRY(begin_training(t));
   ad_status trained = train_steps(t);
   if (trained && trained != AD_INTERRUPTED) return trained;
   char message[AD_MESSAGE_MAX];
@@ -419,7 +419,7 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
 }
 
 /* Adds to an error that keys train.* are meant, of the recipe that was derived from this one. */
-static ad_status tell_of_before(const ad_recipe *recipe, ad_status status) {
+static ad_status report_earlier(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
   return status == AD_INVALID
              ? ad_fail_in(status, "training of the %s, whose keys train.* are written %s.* in this recipe", name, name)
@@ -431,7 +431,7 @@ static ad_status make_folder_before(const ad_recipe *recipe, const ad_train_opti
   AD_TRY(ad_pretrain_create(recipe, own->folder, &pretrain));
   ad_train_options options = options_before(own, &pretrain);
   ad_status status = AD_OK;
-  if (pretrain.first) status = tell_of_before(recipe, ad_train_make_folder(pretrain.first, &options));
+  if (pretrain.first) status = report_earlier(recipe, ad_train_make_folder(pretrain.first, &options));
   ad_pretrain_release(&pretrain);
   return status;
 }
@@ -454,11 +454,11 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
 }
 
 /* Logs once in a process (there may be two trainings in it) that bf16 saves memory here, but no time. */
-static void say_what_bf16_is_worth(const training *t) {
-  static atomic_flag is_said = ATOMIC_FLAG_INIT;
+static void report_what_bf16_is_worth(const training *t) {
+  static atomic_flag is_reported = ATOMIC_FLAG_INIT;
   ad_products products = ad_products_in_use();
   if (ad_run_compute_dtype(t->run) != AD_BF16 || !ad_products_widen(products) || !ad_run_is_first(t->run)) return;
-  if (atomic_flag_test_and_set(&is_said)) return;
+  if (atomic_flag_test_and_set(&is_reported)) return;
   ad_log(
       AD_LOG_INFO,
       "computing in bf16 takes less memory than in f32 on this machine, but more time, since matrix products of bf16 "
@@ -468,7 +468,7 @@ static void say_what_bf16_is_worth(const training *t) {
                                             : "ADDEND_PRODUCTS chose so, or oneDNN is missing");
 }
 
-static void say_what_is_evaluated(const training *t) {
+static void report_what_is_evaluated(const training *t) {
   int64_t wanted = t->run->recipe->evaluate.samples, there = ad_run_evaluated(t->run);
   if (!there || there >= wanted || !ad_run_is_first(t->run) || !ad_recipe_gives(t->run->recipe, "evaluate.samples"))
     return;
@@ -477,7 +477,7 @@ static void say_what_is_evaluated(const training *t) {
 }
 
 /* Says what the `count` of a step report counts. */
-static void tell_what_counts(const training *t) {
+static void report_what_counts(const training *t) {
   if (t->options.counts && ad_run_is_first(t->run))
     t->options.counts(t->options.context, ad_program_count(t->run->program, 0)->name);
 }
@@ -501,7 +501,7 @@ static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recip
   ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
   ad_status status = take_folder_for_all(t, comm, &everyone, recipe);
   turn_to(t, comm, recipe->program->course.pretraining->name, t->pretrain.folder, first);
-  if (!status) status = tell_of_before(recipe, ad_train(comm, first, &options));
+  if (!status) status = report_earlier(recipe, ad_train(comm, first, &options));
   ad_mesh_destroy(world);
   return status;
 }
@@ -512,11 +512,11 @@ static ad_status train_all(training *t, ad_comm *comm, const ad_recipe *recipe) 
   if (t->pretrain.first) AD_TRY(train_before(t, comm, recipe));
   turn_to(t, comm, "train", t->options.folder, recipe);
   AD_TRY(ad_run_create(comm, t->pretrain.first ? &t->pretrain.own : recipe, &of_run, &t->run));
-  t->run->listener.tell = t->options.works;
+  t->run->listener.report_progress = t->options.works;
   t->run->listener.context = t->options.context;
-  tell_what_counts(t);
-  say_what_bf16_is_worth(t);
-  say_what_is_evaluated(t);
+  report_what_counts(t);
+  report_what_bf16_is_worth(t);
+  report_what_is_evaluated(t);
   return run_training(t);
 }
 

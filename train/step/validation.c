@@ -77,7 +77,7 @@ static ad_status keep_point(const ad_validation_point *from, ad_validation_point
 }
 
 /* Keeps the evaluation if it is the first or the best. Of another number of samples, it begins anew. */
-static ad_status keep(ad_validation *validation, const ad_validation_point *point) {
+static ad_status keep_evaluation(ad_validation *validation, const ad_validation_point *point) {
   int is_first = validation->first.noted.size != point->noted.size;
   if (is_first) AD_TRY(keep_point(point, &validation->first));
   return is_first || point->loss < validation->best.loss ? keep_point(point, &validation->best) : AD_OK;
@@ -113,7 +113,7 @@ static ad_status take_line(ad_validation *validation, const json_t *line) {
   ad_status status = AD_OK;
   if (read_numbers(sums, memory) && read_numbers(counts, memory + size)) {
     point.loss = mean_of(&point.noted);
-    status = keep(validation, &point);
+    status = keep_evaluation(validation, &point);
   }
   ad_release(memory);
   return status;
@@ -171,7 +171,7 @@ ad_status ad_validation_add(ad_validation *validation, int64_t step, const ad_sa
   ad_validation_point point = {step, mean_of(noted), *noted};
   *out = (ad_validation_changes){ad_validation_compare(&validation->first, noted),
                                  ad_validation_compare(&validation->best, noted)};
-  AD_TRY(keep(validation, &point));
+  AD_TRY(keep_evaluation(validation, &point));
   return write_line(validation, &point);
 }
 

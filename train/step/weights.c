@@ -33,7 +33,7 @@ static ad_status describe_params(const ad_run *run, described *all) {
     ad_run_param at = ad_run_param_at(run, i);
     all->tensors[i] =
         (ad_safetensor){.name = ad_program_param_name(run->program, at.module, at.param, all->names[i], NAME_SIZE),
-                        .dtype = at.spec->contract.param,
+                        .dtype = at.spec->policy.param,
                         .shape = at.spec->shape};
   }
   return AD_OK;
@@ -50,12 +50,12 @@ static ad_status open_writer(const ad_run *run, const char *path, ad_safetensors
   return status;
 }
 
-static ad_status new_whole(const ad_run *run, void **out) {
+static ad_status new_full(const ad_run *run, void **out) {
   size_t most = 0;
   char *memory;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_param_spec *spec = ad_run_param_at(run, i).spec;
-    size_t bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(spec->contract.param);
+    size_t bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(spec->policy.param);
     if (bytes > most) most = bytes;
   }
   AD_TRY(ad_new(most, &memory));
@@ -63,19 +63,19 @@ static ad_status new_whole(const ad_run *run, void **out) {
   return AD_OK;
 }
 
-static ad_status visit_whole(ad_run *run, void *memory, ad_whole_visitor visit, void *context) {
+static ad_status visit_full(ad_run *run, void *memory, ad_full_visitor visit, void *context) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    ad_array whole = {.data = memory};
-    AD_TRY(ad_run_whole(run, ad_run_part(run, i, AD_PART_VALUE), &whole));
-    if (visit) visit(context, i, &whole);
+    ad_array full = {.data = memory};
+    AD_TRY(ad_run_full(run, ad_run_part(run, i, AD_PART_VALUE), &full));
+    if (visit) visit(context, i, &full);
   }
   return AD_OK;
 }
 
-ad_status ad_run_visit_whole(ad_run *run, ad_whole_visitor visit, void *context) {
+ad_status ad_run_visit_full(ad_run *run, ad_full_visitor visit, void *context) {
   void *memory = NULL;
-  ad_status status = ad_agree(run->comm, &run->everyone, new_whole(run, &memory), AD_HERE);
-  if (!status) status = visit_whole(run, memory, visit, context);
+  ad_status status = ad_agree(run->comm, &run->everyone, new_full(run, &memory), AD_HERE);
+  if (!status) status = visit_full(run, memory, visit, context);
   ad_release(memory);
   return status;
 }
@@ -86,15 +86,15 @@ typedef struct writing {
 } writing;
 
 // After a failed write the rank goes on gathering: the other ranks wait for it there.
-static void write_param(void *context, size_t index, const ad_array *whole) {
+static void write_param(void *context, size_t index, const ad_array *full) {
   writing *w = context;
-  if (!w->status) w->status = ad_safetensors_add(w->writer, whole->data);
+  if (!w->status) w->status = ad_safetensors_add(w->writer, full->data);
 }
 
 static ad_status write_weights(ad_run *run, const char *path) {
   writing w = {0};
   AD_TRY(ad_agree(run->comm, &run->everyone, open_writer(run, path, &w.writer), AD_HERE));
-  ad_status status = ad_run_visit_whole(run, w.writer ? write_param : NULL, &w);
+  ad_status status = ad_run_visit_full(run, w.writer ? write_param : NULL, &w);
   if (!status && w.writer && !w.status) w.status = ad_safetensors_finish(w.writer, NULL, NULL);
   ad_safetensors_writer_destroy(w.writer);
   return status ? status : w.status;

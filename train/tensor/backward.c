@@ -76,8 +76,8 @@ static int is_to_wait(const ad_tape *tape, const ad_tensor *out) {
 // Whether operand 0's gradient takes over the memory of the result's gradient, which nobody needs any more.
 static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled) {
   const ad_tensor *operand = out->operand[0];
-  return out->op->hands_over && filled & 1 && !operand->has_grad && !ad_is_parameter(operand) && !out->is_kept &&
-         operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0) && !is_to_wait(tape, out);
+  return out->op->passes_gradient_on && filled & 1 && !operand->has_grad && !ad_is_parameter(operand) &&
+         !out->is_kept && operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0) && !is_to_wait(tape, out);
 }
 
 /* Gives each operand whose gradient is filled its slot. */
@@ -104,7 +104,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
 /* ---- walking the tape ---- */
 
 // Hands a complete gradient of a parameter to its reducer, or to the caller's function.
-static ad_status hand_over(ad_tape *tape, ad_tensor *parameter) {
+static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (!from->reducer) {
     if (from->gradient) from->gradient(from->gradient_context, parameter->param, &parameter->grad);
@@ -122,7 +122,7 @@ static ad_status hand_over(ad_tape *tape, ad_tensor *parameter) {
 static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
   if (!tensor->carries || --tensor->uses) return AD_OK;
   int is_due = tape->began_last && tape->walk != WALK_INPUTS;
-  return is_due && ad_is_parameter(tensor) ? hand_over(tape, tensor) : AD_OK;
+  return is_due && ad_is_parameter(tensor) ? pass_to_reducer(tape, tensor) : AD_OK;
 }
 
 static void swap_with_earlier(ad_tensor *out) {
@@ -148,23 +148,23 @@ static void wait_for_weights(ad_tensor *out) {
 }
 
 // In the pass of weights: the gradient, which waited, was passed to the remaining operands; its memory is given back.
-static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int handed_over) {
+static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->waits = 0;
   if (out->has_earlier) {
     swap_with_earlier(out);
     out->has_earlier = 0;
     return ad_block_give(tape, ad_array_bytes(&out->grad), out->earlier);
   }
-  return out->is_kept || handed_over ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
+  return out->is_kept || passed_on ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
 }
 
 // The gradient was passed to all operands, so that its memory is given back. A gradient that the caller wants to keep
 // stays, added to that of earlier starts.
-static ad_status leave(ad_tape *tape, ad_tensor *out, int handed_over) {
+static ad_status leave(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->takes_shares = 0;
   if (!out->is_kept) {
     out->has_grad = 0;
-    return handed_over ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
+    return passed_on ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
   }
   if (!out->has_earlier) return AD_OK;
   add_to_earlier(out);
@@ -190,14 +190,14 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
   uint64_t filled = ad_walk_fills(tape->walk, out);
   uint64_t unread = tape->walk == WALK_WHOLE ? out->op->unread : ad_operation_unread(out->op, filled);
-  int waited = out->waits, handed_over = takes_over(tape, out, filled);
+  int waited = out->waits, passed_on = takes_over(tape, out, filled);
   if (waited && out->has_earlier) swap_with_earlier(out);
   AD_TRY(claim_slots(tape, out, filled, slot));
   AD_TRY(call_backward(tape, out, slot, unread));
   if (is_to_wait(tape, out))
     wait_for_weights(out);
   else
-    AD_TRY(waited ? end_waiting(tape, out, handed_over) : leave(tape, out, handed_over));
+    AD_TRY(waited ? end_waiting(tape, out, passed_on) : leave(tape, out, passed_on));
   for (int i = 0; i < out->operand_count; i++)
     if (filled >> i & 1) AD_TRY(one_use_less(tape, out->operand[i]));
   return AD_OK;
@@ -224,9 +224,9 @@ static void count_uses(const ad_tape *tape, const start *from) {
 }
 
 // Hands over what earlier starts left for parameters that this last start does not reach.
-static ad_status hand_over_unreached(ad_tape *tape) {
+static ad_status pass_unreached(ad_tape *tape) {
   for (ad_tensor *each = tape->last; each; each = each->previous) {
-    if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(hand_over(tape, each));
+    if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(pass_to_reducer(tape, each));
   }
   return AD_OK;
 }
@@ -257,7 +257,7 @@ static ad_status seed(ad_tape *tape, const start *from, size_t i) {
 static ad_status walk(ad_tape *tape, const start *from) {
   int is_whole = tape->walk == WALK_WHOLE;
   count_uses(tape, from);
-  if (tape->began_last && is_whole) AD_TRY(hand_over_unreached(tape));
+  if (tape->began_last && is_whole) AD_TRY(pass_unreached(tape));
   for (size_t i = 0; i < from->count; i++) AD_TRY(seed(tape, from, i));
   for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (each->op && each->takes_shares && (is_whole || each->reached)) AD_TRY(run_backward(tape, each));
@@ -268,18 +268,18 @@ static ad_status walk(ad_tape *tape, const start *from) {
 /* The first of two walks: gradients that inputs depend on. */
 static ad_status walk_inputs(ad_tape *tape, const start *from) {
   AD_TRY(walk(tape, from));
-  tape->owes_weights = 1;
+  tape->defers_weights = 1;
   expect_weights(tape);
   return ad_tape_drop(tape);
 }
 
 /* Walks the tape for the second time (WALK_WEIGHTS): computes the gradients that the first walk left out. */
 static ad_status walk_weights(ad_tape *tape) {
-  AD_TRY(hand_over_unreached(tape));
+  AD_TRY(pass_unreached(tape));
   for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (each->op && (each->takes_shares || each->waits)) AD_TRY(run_backward(tape, each));
   }
-  tape->owes_weights = 0;
+  tape->defers_weights = 0;
   return ad_tape_drop(tape);
 }
 
@@ -359,7 +359,7 @@ static ad_status check_output(const ad_tape *tape, const start *from, size_t i) 
 }
 
 static ad_status check_first(const ad_tape *tape, const char *site) {
-  if (tape->owes_weights)
+  if (tape->defers_weights)
     return ad_fail(AD_INVALID,
                    "%s: backward of the inputs has already run since the last ad_tape_reset; call ad_backward_weights "
                    "for the gradients of the weights",
@@ -386,10 +386,10 @@ static ad_status check_start(const ad_tape *tape, const start *from) {
 }
 
 /* Records a failure on the tape and tells the other ranks of it. */
-static ad_status end(ad_tape *tape, ad_status status) {
+static ad_status end_backward(ad_tape *tape, ad_status status) {
   if (!status) return AD_OK;
   ad_tape_fail(tape, status);
-  ad_tape_tell(tape);
+  ad_tape_report_error(tape);
   return ad_tape_status(tape);
 }
 
@@ -409,14 +409,14 @@ ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad
     status = which == AD_INPUTS_START ? walk_inputs(tape, &from) : walk(tape, &from);
     ad_tape_trace(tape, AD_BACKWARD, AD_ENDS);
   }
-  return end(tape, status);
+  return end_backward(tape, status);
 }
 
 /* ---- the later pass that computes the gradients of weights ---- */
 
 static ad_status check_weights(const ad_tape *tape, const char *site) {
   AD_TRY(ad_tape_status(tape));
-  if (tape->owes_weights) return AD_OK;
+  if (tape->defers_weights) return AD_OK;
   return ad_fail(AD_INVALID, "%s: backward of weights: %s", site,
                  tape->began_last
                      ? "it has already run since the last ad_tape_reset"
@@ -433,7 +433,7 @@ ad_status ad_backward_weights_at(ad_tape *tape, const char *site) {
     status = walk_weights(tape);
     ad_tape_trace(tape, AD_BACKWARD, AD_ENDS);
   }
-  return end(tape, status);
+  return end_backward(tape, status);
 }
 
 ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site) {

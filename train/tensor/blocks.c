@@ -35,7 +35,7 @@ static size_t block_size(const tape_memory *memory, size_t bytes) {
 }
 
 // Notes that the tape now has some of the shared memory, which goes back when the tape is reset.
-static void join(ad_tape *tape) {
+static void share_values(ad_tape *tape) {
   if (!tape->values->is_shared || tape->has_shared) return;
   tape->has_shared = 1;
   tape->values->tapes++;
@@ -44,7 +44,7 @@ static void join(ad_tape *tape) {
 ad_status ad_block_take(ad_tape *tape, size_t bytes, void **out) {
   tape_memory *memory = tape->values;
   size_t size = block_size(memory, bytes);
-  join(tape);
+  share_values(tape);
   for (spare **at = &memory->spares; *at; at = &(*at)->next) {
     spare *found = *at;
     if (found->bytes != size) continue;
@@ -96,7 +96,7 @@ void ad_tape_lend(ad_tensor *value) { owner_of(value)->is_lent = 1; }
 
 // Whether the pass of weights will still call backward of `out`.
 static int is_to_come(const ad_tape *tape, const ad_tensor *out) {
-  return tape->owes_weights && out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
+  return tape->defers_weights && out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
 }
 
 /* Marks the values that this call of backward will read. */

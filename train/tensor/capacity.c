@@ -5,7 +5,7 @@
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 
-static ad_status take(ad_tape *tape, size_t count, int64_t **out) {
+static ad_status take_indices(ad_tape *tape, size_t count, int64_t **out) {
   *out = ad_arena_take_zeroed(tape->own.arena, count * sizeof **out + 1);
   return *out ? AD_OK : AD_MEMORY;
 }
@@ -22,7 +22,7 @@ static int spans_of(const ad_tape *tape, const ad_array *array, int dim, ad_span
  * tokens are this rank's rows of a batch [samples, seq, ...], in memory order, from row `first` on. */
 ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing, const char *site) {
   ad_span samples[SPANS], positions[SPANS];
-  AD_TRY(take(tape, routing->tokens, &routing->number));
+  AD_TRY(take_indices(tape, routing->tokens, &routing->number));
   int sample_spans = spans_of(tape, batch, 0, samples), position_spans = spans_of(tape, batch, 1, positions);
   size_t row = 0;
   if (sample_spans > SPANS || position_spans > SPANS)
@@ -130,9 +130,9 @@ static ad_status find_limits(ad_tape *tape, ad_routing *routing, search *s, int6
 /* ---- applying the limit ---- */
 
 static ad_status take_memory(ad_tape *tape, const ad_routing *routing, search *s) {
-  AD_TRY(take(tape, routing->experts, &s->low));
-  AD_TRY(take(tape, routing->experts, &s->high));
-  return take(tape, routing->experts * PIVOTS, &s->below);
+  AD_TRY(take_indices(tape, routing->experts, &s->low));
+  AD_TRY(take_indices(tape, routing->experts, &s->high));
+  return take_indices(tape, routing->experts * PIVOTS, &s->below);
 }
 
 /* The choices of all ranks; if a plan asks for the worst case, as if each other rank had `crowd` tokens. */
@@ -181,5 +181,5 @@ void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_t
                          : ad_fail(AD_INVALID, "%s: limit: the batch is %s", site, ad_tape_foreigner(batch));
   if (!status) return;
   ad_tape_fail(tape, status);
-  ad_tape_tell(tape);  // other ranks may wait in its all-reduces
+  ad_tape_report_error(tape);  // other ranks may wait in its all-reduces
 }

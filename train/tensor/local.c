@@ -12,14 +12,14 @@
 static ad_move entry_between(ad_type from, ad_type to) {
   static const ad_move moves[] = {AD_MOVE_CONVERT, AD_MOVE_DECLARE};
   for (size_t i = 0; i < sizeof moves / sizeof *moves; i++) {
-    int keeps_part = moves[i] == AD_MOVE_DECLARE || (!ad_type_is_cut(from) && !ad_type_is_cut(to));
+    int keeps_part = moves[i] == AD_MOVE_DECLARE || (!ad_type_is_sharded(from) && !ad_type_is_sharded(to));
     if (keeps_part && ad_transition_find(moves[i], from, to)) return moves[i];
   }
   return AD_MOVE_COUNT;
 }
 
-static ad_status refuse(const char *name, const char *site, ad_axis axis, ad_type value, ad_type gradient,
-                        ad_type wanted) {
+static ad_status refuse_gradient_type(const char *name, const char *site, ad_axis axis, ad_type value, ad_type gradient,
+                                      ad_type wanted) {
   char is[16], stated[16], dual[16], text[AD_WAY_TEXT_MAX];
   ad_way way = {0};
   if (value != wanted) way = ad_way_find(value, wanted); /* if they are equal, nothing has to be converted */
@@ -44,7 +44,8 @@ static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const 
     if (is == wanted) continue;
     ad_move move = entry_between(is, wanted);
     if (move == AD_MOVE_COUNT)
-      return ad_tape_fail(tape, refuse(name, site, axis, value->type[axis], gradient->type[axis], wanted));
+      return ad_tape_fail(tape,
+                          refuse_gradient_type(name, site, axis, value->type[axis], gradient->type[axis], wanted));
     x = ad_move_at(tape, x, move, ad_axis_name(axis), wanted, site);
   }
   return x;
@@ -67,14 +68,14 @@ static ad_status stated_gradient(const ad_layout *value, const char *text, const
 
 /* Refuses a pending sum whose gradient's layout is not stated. */
 static ad_status unstated(const ad_tensor *x, const char *site) {
-  ad_axes pending = ad_layout_axes_of(&x->array.layout, AD_P);
+  ad_axes partial = ad_layout_axes_of(&x->array.layout, AD_P);
   char axes[96];
-  if (!pending) return AD_OK;
+  if (!partial) return AD_OK;
   return ad_fail(
       AD_TYPE,
       "%s: to_local: the value is P (a pending sum) on %s, and the layout of its gradient is not stated" AD_MAY_REPAIR
       "sum the value first, or state its gradient's layout (R on that axis: each rank has the gradient of the sum)",
-      site, ad_axes_print(pending, axes, sizeof axes));
+      site, ad_axes_print(partial, axes, sizeof axes));
 }
 
 static ad_status gradient_of_leaving(const ad_tensor *x, const char *text, const char *site, ad_layout *gradient) {
@@ -115,7 +116,7 @@ static ad_status check_whole(const ad_tensor *x, const ad_array *value, const ch
 static ad_status describe_arrival(const ad_tape *tape, const ad_array *value, const ad_layout *stated, const char *site,
                                   ad_array *out) {
   ad_layout made = ad_layout_dual(stated);
-  ad_axes parts = ad_layout_axes_of(&made, AD_V) & ad_layout_cut_axes(&value->layout);
+  ad_axes parts = ad_layout_axes_of(&made, AD_V) & ad_layout_sharded_axes(&value->layout);
   *out = *value;
   if (parts) AD_TRY(ad_array_after_at(tape->comm, value, AD_MOVE_DECLARE, parts, AD_V, out, site));
   out->layout = made;

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "array/array.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/nest.h"
 #include "tensor/attention.h"
 #include "tensor/heads.h"
@@ -21,11 +21,11 @@ static const attention_numbers *numbers_of(const ad_tensor *out) { return out->o
 static int64_t head_dim_of(const ad_tensor *out) { return numbers_of(out)->head_dim; }
 static const ad_array *array_of(const ad_tensor *out, int i) { return &out->operand[i]->array; }
 
-static ad_axes cut_axes(const ad_array *array, int dim) { return ad_layout_cutting(&array->layout, dim); }
+static ad_axes sharded_axes(const ad_array *array, int dim) { return ad_layout_axes_sharding(&array->layout, dim); }
 
 /* The number of ranks on the ring; 1: keys and values are whole. */
 static int64_t ring_members(const ad_tensor *out) {
-  return ad_mesh_ranks_over(out->array.layout.mesh, cut_axes(array_of(out, K), 1));
+  return ad_mesh_ranks_over(out->array.layout.mesh, sharded_axes(array_of(out, K), 1));
 }
 
 static ad_dtype wide_of(const ad_tensor *out) { return ad_dtype_wide(out->array.dtype); }
@@ -72,11 +72,11 @@ static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(check_dtypes(tape, out));
   AD_TRY(check_shapes(tape, out));
   char dims[] = "bsd,b..,b..->bsd";
-  dims[5] = dims[9] = !tape->position && cut_axes(array_of(out, K), 1) ? 's' : 't';
-  dims[6] = dims[10] = cut_axes(array_of(out, K), 2) ? 'd' : 'e';
+  dims[5] = dims[9] = !tape->position && sharded_axes(array_of(out, K), 1) ? 's' : 't';
+  dims[6] = dims[10] = sharded_axes(array_of(out, K), 2) ? 'd' : 'e';
   const ad_layout *layouts[] = {&array_of(out, Q)->layout, &array_of(out, K)->layout, &array_of(out, V)->layout};
   int constant[] = {!out->operand[Q]->carries, !out->operand[K]->carries, !out->operand[V]->carries};
-  ad_rule rule = {.size = sizeof rule, .name = "attention", .dims = dims, .linearity = AD_NONLINEAR, .whole = "te"};
+  ad_rule rule = {.size = sizeof rule, .name = "attention", .dims = dims, .linearity = AD_NONLINEAR, .full = "te"};
   ad_layout layout;
   AD_TRY(ad_layout_propagate_at(&rule, layouts, constant, 3, &layout, out->site));
   out->array = ad_array_describe(tape->comm, tape->options.dtype, &array_of(out, Q)->shape, &layout);
@@ -131,7 +131,7 @@ static ad_status take_sizes(const ad_tape *tape, const ad_tensor *out, attention
 /* Checks that the ring runs along a single axis. */
 static ad_status check_ring(const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
-  ad_axes axes = cut_axes(k, 1) & ad_mesh_large(k->layout.mesh);
+  ad_axes axes = sharded_axes(k, 1) & ad_mesh_large(k->layout.mesh);
   if (!(axes & (axes - 1))) return AD_OK;
   char names[96];
   return ad_fail(AD_INVALID,
@@ -227,7 +227,7 @@ static void round_sums(const ad_tensor *out, const ad_array *array, void *to, co
 static key_ring ring_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
   key_ring ring = {.comm = tape->comm,
-                   .group = ad_array_group(tape->comm, k, cut_axes(k, 1)),
+                   .group = ad_array_group(tape->comm, k, sharded_axes(k, 1)),
                    .dtype = k->dtype,
                    .most = (size_t)k->local.dim[0] * most_columns(out) * (size_t)k->local.dim[2],
                    .site = out->site,
@@ -262,23 +262,23 @@ static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_
   AD_TRY(member_positions(out, ring, ring->index, &own));
   AD_TRY(member_positions(out, ring, ad_ring_source(ring, turn), &part->columns));
   ring_turn_passing passing = {ring, turn, !numbers_of(out)->sees_all, &own, &part->columns};
-  ad_seam_pass(AD_SEAM_RING_TURN, &passing);
+  ad_inject(AD_INJECT_RING_TURN, &passing);
   return AD_OK;
 }
 
 /* The part if keys and values are not cut: all of them. */
-static ad_status whole_part(const ad_tape *tape, const ad_tensor *out, size_t sample, attention_part *part) {
+static ad_status full_part(const ad_tape *tape, const ad_tensor *out, size_t sample, attention_part *part) {
   const ad_array *k = array_of(out, K), *v = array_of(out, V);
   *part = (attention_part){.k = at_sample(k, k->data, sample), .v = at_sample(v, v->data, sample)};
   return ad_find_positions(out, k, ad_comm_rank(tape->comm), &part->columns);
 }
 
 /* Reports the ring at a seam; also on engine dry, where nothing else of the ring happens. */
-static void tell_of_ring(const ad_tape *tape, const ad_tensor *out, int backward) {
+static void record_ring(const ad_tape *tape, const ad_tensor *out, int backward) {
   if (ring_members(out) == 1) return;
   const key_ring ring = ring_of(tape, out);
   ring_passing passing = {&ring, array_of(out, K), backward};
-  ad_seam_pass(AD_SEAM_RING, &passing);
+  ad_inject(AD_INJECT_RING, &passing);
 }
 
 /* ---- attention's forward ---- */
@@ -297,9 +297,9 @@ static ad_status forward_on_ring(ad_tape *tape, ad_tensor *out, const attention_
   return AD_OK;
 }
 
-static ad_status forward_on_whole(ad_tape *tape, const ad_tensor *out, size_t sample, const attention_forward *work) {
+static ad_status forward_on_full(ad_tape *tape, const ad_tensor *out, size_t sample, const attention_forward *work) {
   attention_part part;
-  AD_TRY(whole_part(tape, out, sample, &part));
+  AD_TRY(full_part(tape, out, sample, &part));
   ad_attention_add(work, &part);
   return AD_OK;
 }
@@ -320,7 +320,7 @@ static ad_status forward_samples(ad_tape *tape, ad_tensor *out, size_t sample) {
                             .scratch = arithmetic_of(out)};
   AD_TRY(take_sizes(tape, out, &work.size));
   ad_attention_begin(&work);
-  AD_TRY(ring_members(out) > 1 ? forward_on_ring(tape, out, &work) : forward_on_whole(tape, out, sample, &work));
+  AD_TRY(ring_members(out) > 1 ? forward_on_ring(tape, out, &work) : forward_on_full(tape, out, sample, &work));
   ad_attention_end(&work);
   if (is_narrow(out)) round_sums(out, &out->array, to, work.out, 0);
   return AD_OK;
@@ -330,7 +330,7 @@ static ad_status forward_samples(ad_tape *tape, ad_tensor *out, size_t sample) {
  * since the other ranks wait. */
 static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
   size_t sample = 0, batch = (size_t)out->array.local.dim[0];
-  tell_of_ring(tape, out, 0);
+  record_ring(tape, out, 0);
   if (tape->dry) return AD_OK;
   do {
     AD_TRY(forward_samples(tape, out, sample));
@@ -386,10 +386,10 @@ static ad_status backward_on_ring(ad_tape *tape, ad_tensor *out, const attention
   return AD_OK;
 }
 
-static ad_status backward_on_whole(ad_tape *tape, const ad_tensor *out, size_t sample, const attention_backward *work,
-                                   const ad_gradient_slot *slot) {
+static ad_status backward_on_full(ad_tape *tape, const ad_tensor *out, size_t sample, const attention_backward *work,
+                                  const ad_gradient_slot *slot) {
   attention_part part;
-  AD_TRY(whole_part(tape, out, sample, &part));
+  AD_TRY(full_part(tape, out, sample, &part));
   void *d_k = begin_gradient(out, K, &slot[K], sample), *d_v = begin_gradient(out, V, &slot[V], sample);
   ad_attention_back(work, &part, d_k, d_v);
   end_gradient(out, K, &slot[K], sample, d_k);
@@ -408,14 +408,14 @@ static ad_status backward_samples(ad_tape *tape, ad_tensor *out, size_t sample, 
                              .scratch = arithmetic_of(out)};
   AD_TRY(take_sizes(tape, out, &work.size));
   AD_TRY(ring_members(out) > 1 ? backward_on_ring(tape, out, &work, slot)
-                               : backward_on_whole(tape, out, sample, &work, slot));
+                               : backward_on_full(tape, out, sample, &work, slot));
   end_gradient(out, Q, &slot[Q], sample, work.d_q);
   return AD_OK;
 }
 
 static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   size_t sample = 0, batch = (size_t)out->array.local.dim[0];
-  tell_of_ring(tape, out, 1);
+  record_ring(tape, out, 1);
   if (tape->dry) return AD_OK;
   do {
     AD_TRY(backward_samples(tape, out, sample, slot));
@@ -439,7 +439,7 @@ static ad_tensor *attend(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v
                          const char *site) {
   ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &numbers, site);
   // Other ranks may wait for keys. A call that fails early leaves no operand from which to tell whether they do.
-  if (tape && ad_tape_failed(tape) && ad_comm_size(tape->comm) > 1) ad_tape_tell(tape);
+  if (tape && ad_tape_failed(tape) && ad_comm_size(tape->comm) > 1) ad_tape_report_error(tape);
   return out;
 }
 

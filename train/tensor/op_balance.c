@@ -52,7 +52,7 @@ static ad_status balance_backward(ad_tape *tape, ad_tensor *out, const ad_gradie
 static const ad_operation balance = {.name = "balance",
                                      .dims = "ne,e->",
                                      .linearity = AD_MULTILINEAR,
-                                     .whole = "e",
+                                     .full = "e",
                                      .unread = 1,
                                      .dtypes = AD_IN_F32_F64,
                                      .own_size = sizeof(balance_numbers),

@@ -41,15 +41,15 @@ static ad_status bridge_backward(ad_tape *tape, ad_tensor *out, const ad_gradien
   return slot[0].adds ? ad_array_add_at(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
-static const ad_operation cross = {.name = "bridge",
-                                   .dtypes = AD_IN_ANY_FLOAT,
-                                   .passes_on = 1,
-                                   .own_size = sizeof(bridge_numbers),
-                                   .runs_dry = 1,
-                                   .scratch = bridge_scratch,
-                                   .describe = bridge_describe,
-                                   .forward = bridge_forward,
-                                   .backward = bridge_backward};
+static const ad_operation bridge_operation = {.name = "bridge",
+                                              .dtypes = AD_IN_ANY_FLOAT,
+                                              .passes_on = 1,
+                                              .own_size = sizeof(bridge_numbers),
+                                              .runs_dry = 1,
+                                              .scratch = bridge_scratch,
+                                              .describe = bridge_describe,
+                                              .forward = bridge_forward,
+                                              .backward = bridge_backward};
 
 /* For a bridge on which every rank has what it needs already: value and gradient keep their memory. */
 static int is_local(const ad_tensor *out) { return 1; }
@@ -59,19 +59,20 @@ static const ad_operation stay = {.name = "bridge",
                                   .passes_on = 1,
                                   .own_size = sizeof(bridge_numbers),
                                   .runs_dry = 1,
-                                  .hands_over = 1,
+                                  .passes_gradient_on = 1,
                                   .shares = is_local,
                                   .scratch = bridge_scratch,
                                   .describe = bridge_describe,
                                   .forward = bridge_forward,
                                   .backward = bridge_backward};
 
-ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site) {
+ad_tensor *ad_transfer_tensor_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site) {
   if (!site) site = AD_NO_SITE;
-  if (!tape) return ad_tape_missing(site, cross.name);
+  if (!tape) return ad_tape_missing(site, bridge_operation.name);
   if (!bridge) return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: bridge: the bridge is NULL", site));
   int stays = x && x->array.shape.ndim && ad_bridge_is_local(bridge, x->array.shape.dim[0]);
-  x = ad_tape_apply(tape, stays ? &stay : &cross, &x, 1, &(bridge_numbers){bridge, tape->transitions++}, site);
-  if (ad_tape_failed(tape)) ad_tape_tell(tape);  // other ranks may wait in the bridge
+  x = ad_tape_apply(tape, stays ? &stay : &bridge_operation, &x, 1, &(bridge_numbers){bridge, tape->transitions++},
+                    site);
+  if (ad_tape_failed(tape)) ad_tape_report_error(tape);  // other ranks may wait in the bridge
   return x;
 }

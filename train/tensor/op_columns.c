@@ -29,14 +29,14 @@ static size_t width_of(const ad_array *array, int dim) {
   return of.size * of.after;
 }
 
-static void *row_of(ad_dtype dtype, stretch of, size_t i) {
+static void *stretch_row(ad_dtype dtype, stretch of, size_t i) {
   return (char *)(uintptr_t)of.data + (i * of.width + of.first) * ad_dtype_size(dtype);
 }
 
 /* Copies, or adds, `count` elements of a stretch in each row. */
 static void put_stretch(ad_dtype dtype, stretch to, stretch from, size_t count, size_t rows, int adds) {
   for (size_t i = 0; count && i < rows; i++)
-    ad_rows(dtype)->put(row_of(dtype, to, i), row_of(dtype, from, i), 1, count, adds);
+    ad_rows(dtype)->put(stretch_row(dtype, to, i), stretch_row(dtype, from, i), 1, count, adds);
 }
 
 /* ---- concat: values one after the other along a dimension ---- */
@@ -91,8 +91,8 @@ static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
     end += sprintf(end, "%s", i + 1 < out->operand_count ? "," : "->");
   }
   ad_put_letters(end, ndim, -1);
-  const char whole[] = {ad_letter_of(dim_of_parts(out)), 0};
-  ad_rule rule = {.size = sizeof rule, .name = "concat", .dims = dims, .linearity = AD_ADDITIVE, .whole = whole};
+  const char full[] = {ad_letter_of(dim_of_parts(out)), 0};
+  ad_rule rule = {.size = sizeof rule, .name = "concat", .dims = dims, .linearity = AD_ADDITIVE, .full = full};
   return ad_layout_propagate_at(&rule, layouts, constant, (size_t)out->operand_count, layout, out->site);
 }
 

@@ -1,7 +1,7 @@
 /* Division by a step's count (law 5), and a microbatch's share of that count. Both accept only counts that
  * were summed over the ranks. */
 #include <inttypes.h>
-#include "base/seams.h"
+#include "base/injection.h"
 #include "reduce/count.h"
 #include "tensor/tape.h"
 
@@ -10,7 +10,7 @@ typedef struct count_numbers {
   int divides;   /* 1: `number` is a divisor */
 } count_numbers;
 
-static void put(const ad_tensor *out, ad_dtype dtype, void *dst, const void *src, int adds) {
+static void put_counted(const ad_tensor *out, ad_dtype dtype, void *dst, const void *src, int adds) {
   const count_numbers *own = out->own;
   const row_kernels *rows = ad_rows(dtype);
   if (own->number == 0)
@@ -22,12 +22,12 @@ static void put(const ad_tensor *out, ad_dtype dtype, void *dst, const void *src
 }
 
 static ad_status count_forward(ad_tape *tape, ad_tensor *out) {
-  put(out, out->array.dtype, out->array.data, out->operand[0]->array.data, 0);
+  put_counted(out, out->array.dtype, out->array.data, out->operand[0]->array.data, 0);
   return AD_OK;
 }
 
 static ad_status count_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
-  put(out, out->grad.dtype, slot[0].data, out->grad.data, slot[0].adds);
+  put_counted(out, out->grad.dtype, slot[0].data, out->grad.data, slot[0].adds);
   return AD_OK;
 }
 
@@ -66,13 +66,13 @@ static ad_status check_ranks(const ad_tape *tape, const ad_mesh *counted, const 
 
 static ad_status check_summed(const ad_layout *layout, const char *what, const char *site) {
   ad_axes counts = ad_mesh_named(layout->mesh) | ad_mesh_large(layout->mesh);
-  ad_axes pending = ad_layout_axes_of(layout, AD_P) & counts;
-  if (!pending) return AD_OK;
+  ad_axes partial = ad_layout_axes_of(layout, AD_P) & counts;
+  if (!partial) return AD_OK;
   char axes[128];
   return ad_fail(AD_TYPE,
                  "%s: %s: the count is P on `%s`: each rank has counted its own part, and the parts were not summed; "
                  "call ad_count_post when the batch is read, and ad_count_wait before the count is used",
-                 site, what, ad_axes_print(pending, axes, sizeof axes));
+                 site, what, ad_axes_print(partial, axes, sizeof axes));
 }
 
 /* Waits for the count, if it is under way, and checks that it was summed. */
@@ -81,7 +81,7 @@ static ad_status take_total(const ad_tape *tape, const ad_count *count, const ch
   if (!count) return ad_fail(AD_INVALID, "%s: %s: the count is NULL", site, what);
   const ad_layout *layout = &ad_count_array(count)->layout;
   AD_TRY(check_ranks(tape, layout->mesh, what, site));
-  if (ad_count_is_under_way(count)) AD_TRY(ad_count_wait(count, NULL));
+  if (ad_count_is_in_flight(count)) AD_TRY(ad_count_wait(count, NULL));
   AD_TRY(check_summed(layout, what, site));
   return ad_count_wait(count, total);
 }
@@ -93,7 +93,7 @@ ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *count, cons
   ad_status status = tape->status ? AD_OK : take_total(tape, count, divide.name, site, &total);
   if (status) return ad_tape_fail(tape, status);
   ad_divisor_passing passing = {count, (double)total};
-  ad_seam_pass(AD_SEAM_DIVISOR, &passing);
+  ad_inject(AD_INJECT_DIVISOR, &passing);
   return ad_tape_apply(tape, &divide, &a, 1, &(count_numbers){passing.total, 1}, site);
 }
 

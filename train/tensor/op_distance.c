@@ -152,7 +152,7 @@ static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const ad_gra
 static const ad_operation kl_divergence = {.name = "kl_divergence",
                                            .dims = "...v,...v->",
                                            .linearity = AD_NONLINEAR,
-                                           .whole = "v",
+                                           .full = "v",
                                            .dtypes = AD_IN_ANY_FLOAT,
                                            .fills = 1u << LOGITS,
                                            .raw = 1u << LOGITS,

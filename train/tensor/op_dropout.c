@@ -33,7 +33,7 @@ static ad_status dropout_check(const ad_tape *tape, const ad_tensor *out) {
 static size_t dropout_scratch(const ad_tensor *out) { return ad_numel(out) * sizeof(float); }
 
 /* Draws a number in [0, 1) for each element. All addends of a pending sum get the same numbers. */
-static ad_status draw(const ad_tape *tape, const ad_tensor *out, float **numbers) {
+static ad_status draw_numbers(const ad_tape *tape, const ad_tensor *out, float **numbers) {
   const dropout_numbers *own = numbers_of(out);
   ad_layout layout = out->array.layout;
   ad_layout_set(&layout, ad_layout_axes_of(&layout, AD_P), AD_R);
@@ -50,7 +50,7 @@ static double factor_of(const ad_tensor *out, double drawn) {
 static ad_status dropout_forward(ad_tape *tape, ad_tensor *out) {
   float *drawn;
   const ad_array *x = &out->operand[0]->array;
-  AD_TRY(draw(tape, out, &drawn));
+  AD_TRY(draw_numbers(tape, out, &drawn));
   for (size_t i = 0; i < ad_numel(out); i++)
     ad_set_element(out->array.dtype, out->array.data, i,
                    factor_of(out, (double)drawn[i]) * ad_element(x->dtype, x->data, i));
@@ -59,7 +59,7 @@ static ad_status dropout_forward(ad_tape *tape, ad_tensor *out) {
 
 static ad_status dropout_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   float *drawn;
-  AD_TRY(draw(tape, out, &drawn));
+  AD_TRY(draw_numbers(tape, out, &drawn));
   for (size_t i = 0; i < ad_numel(out); i++)
     ad_slot_put(slot, i, factor_of(out, (double)drawn[i]) * ad_element(out->grad.dtype, out->grad.data, i));
   return AD_OK;

@@ -78,7 +78,7 @@ static const ad_operation add = {.name = "add",
                                  .either = 1u << 0 | 1u << 1,
                                  .raw = 1u << 0 | 1u << 1,
                                  .result = AD_LIKE_WIDEST,
-                                 .hands_over = 1,
+                                 .passes_gradient_on = 1,
                                  .forward = add_forward,
                                  .backward = add_backward};
 
@@ -113,7 +113,7 @@ static const ad_operation add_row = {.name = "add_row",
                                      .dtypes = AD_IN_ANY_FLOAT,
                                      .wide = 1u << 1,
                                      .unread = 1u << 1,
-                                     .hands_over = 1,
+                                     .passes_gradient_on = 1,
                                      .forward = add_row_forward,
                                      .backward = add_row_backward};
 

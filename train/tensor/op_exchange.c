@@ -69,7 +69,7 @@ static int shares(const ad_tensor *out) { return ad_shape_equal(&out->operand[0]
 static const ad_operation exchange_alone = {.name = "all_to_all",
                                             .dtypes = AD_IN_ANY_FLOAT,
                                             .own_size = sizeof(exchange_numbers),
-                                            .hands_over = 1,
+                                            .passes_gradient_on = 1,
                                             .runs_dry = 1,
                                             .scratch = exchange_scratch,
                                             .describe = exchange_describe,
@@ -77,18 +77,18 @@ static const ad_operation exchange_alone = {.name = "all_to_all",
                                             .forward = exchange_forward,
                                             .backward = exchange_backward};
 
-static ad_tensor *record(ad_tape *tape, ad_tensor *x, exchange_numbers numbers, const char *site) {
+static ad_tensor *record_exchange(ad_tape *tape, ad_tensor *x, exchange_numbers numbers, const char *site) {
   const ad_mesh *mesh = x->array.layout.mesh;
   int is_alone = mesh && ad_mesh_ranks_over(mesh, numbers.axes) == 1;
   numbers.ordinal = tape->transitions++;
   x = ad_tape_apply(tape, is_alone ? &exchange_alone : &exchange, &x, 1, &numbers, site);
-  if (ad_tape_failed(tape)) ad_tape_tell(tape);  // other ranks may wait in the exchange
+  if (ad_tape_failed(tape)) ad_tape_report_error(tape);  // other ranks may wait in the exchange
   return x;
 }
 
 /* ---- how many rows each rank sends to each other rank ---- */
 
-static ad_status take(ad_tape *tape, size_t count, size_t **out) {
+static ad_status take_offsets(ad_tape *tape, size_t count, size_t **out) {
   *out = ad_arena_take_zeroed(tape->own.arena, count * sizeof **out + 1);
   return *out ? AD_OK : AD_MEMORY;
 }
@@ -118,8 +118,8 @@ static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad
   size_t members = (size_t)ad_group_size(group), *send, *receive;
   int64_t index = ad_group_index(group, ad_comm_rank(tape->comm));
   ad_span own = ad_cut((int64_t)routing->experts, index, (int64_t)members);
-  AD_TRY(take(tape, members, &send));
-  AD_TRY(take(tape, members, &receive));
+  AD_TRY(take_offsets(tape, members, &send));
+  AD_TRY(take_offsets(tape, members, &receive));
   for (size_t i = 0; i < members; i++) {
     send[i] = (size_t)ad_cut((int64_t)routing->experts, (int64_t)i, (int64_t)members).count;
     receive[i] = (size_t)own.count;
@@ -183,10 +183,10 @@ static ad_status prepare(ad_tape *tape, ad_routing *routing, const ad_group *gro
   routing->own_first = (size_t)own.first;
   routing->own_experts = (size_t)own.count;
   routing->received = 0;
-  AD_TRY(take(tape, members * routing->own_experts, &theirs));
-  AD_TRY(take(tape, members, &routing->send_rows));
-  AD_TRY(take(tape, members, &routing->receive_rows));
-  AD_TRY(take(tape, routing->own_experts, &routing->rows_of_expert));
+  AD_TRY(take_offsets(tape, members * routing->own_experts, &theirs));
+  AD_TRY(take_offsets(tape, members, &routing->send_rows));
+  AD_TRY(take_offsets(tape, members, &routing->receive_rows));
+  AD_TRY(take_offsets(tape, routing->own_experts, &routing->rows_of_expert));
   AD_TRY(share_counts(tape, routing, group, theirs, site));
   count_rows(routing, members, theirs);
   return order_rows(tape, routing, members, theirs);
@@ -201,7 +201,7 @@ static exchange_numbers numbers_between(ad_axes over, const ad_routing *routing)
 }
 
 /* The numbers of the way back. */
-static exchange_numbers turned(exchange_numbers there) {
+static exchange_numbers reversed(exchange_numbers there) {
   exchange_numbers back = {.axes = there.axes, .send_rows = there.receive_rows, .receive_rows = there.send_rows};
   back.sent = there.received;
   back.received = there.sent;
@@ -220,7 +220,7 @@ ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, cons
   ad_group group = ad_array_group(tape->comm, &x->array, over);
   status = prepare(tape, routing, &group, site);
   if (status) return ad_tape_fail(tape, status);
-  return record(tape, x, numbers_between(over, routing), site);
+  return record_exchange(tape, x, numbers_between(over, routing), site);
 }
 
 ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes, const char *site) {
@@ -234,5 +234,5 @@ ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, 
   if (!status && !routing->send_rows)
     status = ad_fail(AD_INVALID, "%s: return: rows of this routing were never dispatched", site);
   if (status) return ad_tape_fail(tape, status);
-  return record(tape, x, turned(numbers_between(over, routing)), site);
+  return record_exchange(tape, x, reversed(numbers_between(over, routing)), site);
 }

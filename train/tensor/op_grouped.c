@@ -17,7 +17,7 @@ static const ad_routing *routing_of(const ad_tensor *out) { return ((const group
 static ad_status grouped_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *matrices = &out->operand[1]->array.layout;
   ad_layout own = *matrices;
-  ad_layout_set(&own, ad_layout_cutting(matrices, 0), AD_V);
+  ad_layout_set(&own, ad_layout_axes_sharding(matrices, 0), AD_V);
   return ad_operation_describe_by(tape, out, (const ad_layout *[]){&out->operand[0]->array.layout, &own});
 }
 
@@ -97,7 +97,7 @@ static ad_status grouped_backward(ad_tape *tape, ad_tensor *out, const ad_gradie
 static const ad_operation grouped_linear = {.name = "grouped_linear",
                                             .dims = "nk,ekm->nm",
                                             .linearity = AD_MULTILINEAR,
-                                            .whole = "ne",
+                                            .full = "ne",
                                             .dtypes = AD_IN_ANY_FLOAT,
                                             .raw = 1u << 0 | 1u << 1,
                                             .own_size = sizeof(grouped_numbers),

@@ -22,7 +22,7 @@ static size_t norm_saved(const ad_tensor *out) { return count_of(out) * sizeof(s
  * and the weight's gradient. */
 enum { NORMED, ARRIVING, WEIGHTS, BIASES, OF_WEIGHT, ROWS };
 static size_t norm_scratch(const ad_tensor *out) { return ROWS * width_of(out) * sizeof(double); }
-static double *row_of(const ad_tensor *out, int which) {
+static double *scratch_row(const ad_tensor *out, int which) {
   return (double *)out->scratch + (size_t)which * width_of(out);
 }
 
@@ -46,7 +46,7 @@ static void normalise(double *x, statistics by, size_t width) {
 
 static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = width_of(out), count = count_of(out);
-  double *x = row_of(out, NORMED), *weight = row_of(out, WEIGHTS), *bias = row_of(out, BIASES);
+  double *x = scratch_row(out, NORMED), *weight = scratch_row(out, WEIGHTS), *bias = scratch_row(out, BIASES);
   read_row(&out->operand[WEIGHT]->array, 0, width, weight);
   read_row(&out->operand[BIAS]->array, 0, width, bias);
   for (size_t row = 0; row < count; row++) {
@@ -71,15 +71,15 @@ static void gradient_of_row(double *normed, const double *d_out, const double *w
 
 /* Adds a row's share to the gradients of weight and bias. */
 static void add_to_sums(const ad_tensor *out, const double *normed, const double *d_out, size_t width) {
-  double *of_weight = row_of(out, OF_WEIGHT), *of_bias = row_of(out, BIASES);
+  double *of_weight = scratch_row(out, OF_WEIGHT), *of_bias = scratch_row(out, BIASES);
   for (size_t i = 0; i < width; i++) of_weight[i] += normed[i] * d_out[i];
   for (size_t i = 0; i < width; i++) of_bias[i] += d_out[i];
 }
 
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   size_t width = width_of(out), count = count_of(out);
-  double *normed = row_of(out, NORMED), *d_out = row_of(out, ARRIVING), *weight = row_of(out, WEIGHTS);
-  memset(row_of(out, BIASES), 0, 2 * width * sizeof(double));  // also clears OF_WEIGHT, which follows it
+  double *normed = scratch_row(out, NORMED), *d_out = scratch_row(out, ARRIVING), *weight = scratch_row(out, WEIGHTS);
+  memset(scratch_row(out, BIASES), 0, 2 * width * sizeof(double));  // also clears OF_WEIGHT, which follows it
   read_row(&out->operand[WEIGHT]->array, 0, width, weight);
   for (size_t row = 0; row < count; row++) {
     const statistics *of = (const statistics *)out->saved + row;
@@ -91,15 +91,15 @@ static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
     gradient_of_row(normed, d_out, weight, of->inverse, width);
     ad_slot_put_all(&slot[X], row * width, normed, AD_F64, width);
   }
-  ad_slot_put_all(&slot[WEIGHT], 0, row_of(out, OF_WEIGHT), AD_F64, width);
-  ad_slot_put_all(&slot[BIAS], 0, row_of(out, BIASES), AD_F64, width);
+  ad_slot_put_all(&slot[WEIGHT], 0, scratch_row(out, OF_WEIGHT), AD_F64, width);
+  ad_slot_put_all(&slot[BIAS], 0, scratch_row(out, BIASES), AD_F64, width);
   return AD_OK;
 }
 
 static const ad_operation layer_norm = {.name = "layer_norm",
                                         .dims = "...d,d,d->...d",
                                         .linearity = AD_NONLINEAR,
-                                        .whole = "d",
+                                        .full = "d",
                                         .unread = 1u << BIAS,
                                         .dtypes = AD_IN_ANY_FLOAT,
                                         .either = 1u << X,

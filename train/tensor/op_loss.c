@@ -7,7 +7,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "array/transit.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/nest.h"
 #include "tensor/tape.h"
 
@@ -34,8 +34,8 @@ static int last_dim(const ad_array *logits) { return logits->shape.ndim - 1; }
 static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   ad_layout layout = logits->layout;
-  ad_axes vocabulary = ad_layout_cutting(&layout, last_dim(logits));
-  ad_layout_set(&layout, ad_layout_cut_axes(&layout) & ~vocabulary, AD_V);
+  ad_axes vocabulary = ad_layout_axes_sharding(&layout, last_dim(logits));
+  ad_layout_set(&layout, ad_layout_sharded_axes(&layout) & ~vocabulary, AD_V);
   ad_layout_set(&layout, vocabulary, AD_S(0));
   ad_shape shape = {3, {ad_mesh_ranks_over(layout.mesh, vocabulary), STATISTICS, (int64_t)ad_rows_of(out->operand[0])}};
   return ad_array_describe(tape->comm, ad_dtype_wide(logits->dtype), &shape, &layout);
@@ -53,11 +53,11 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
   *gathered = statistics_of(tape, out);
   for (int i = 0; numbers->over && i < numbers->times; i++)
     AD_TRY(ad_array_after_at(tape->comm, gathered, AD_MOVE_ALL_GATHER, numbers->over, AD_I, gathered, out->site));
-  if (!ad_layout_cut_axes(&gathered->layout)) return AD_OK;
+  if (!ad_layout_sharded_axes(&gathered->layout)) return AD_OK;
   char axes[96];
   return ad_fail(AD_TYPE,
                  "%s: cross_entropy: the vocabulary is cut over %s, but the rows' statistics were not gathered over it",
-                 out->site, ad_axes_print(ad_layout_cut_axes(&gathered->layout), axes, sizeof axes));
+                 out->site, ad_axes_print(ad_layout_sharded_axes(&gathered->layout), axes, sizeof axes));
 }
 
 /* Where an axis cuts the vocabulary, its ranks gather their statistics and then compute the same loss: type I. */
@@ -65,7 +65,7 @@ static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   if (!logits->shape.ndim) return ad_operation_describe(tape, out);
   ad_layout as_gathered = logits->layout;
-  ad_layout_set(&as_gathered, ad_layout_cutting(&logits->layout, last_dim(logits)), AD_I);
+  ad_layout_set(&as_gathered, ad_layout_axes_sharding(&logits->layout, last_dim(logits)), AD_I);
   const ad_layout *layouts[] = {&as_gathered, &out->operand[1]->array.layout};
   ad_array gathered;
   AD_TRY(ad_operation_describe_by(tape, out, layouts));
@@ -275,7 +275,7 @@ static const ad_operation cross_entropy = {.name = "cross_entropy",
                                            .linearity = AD_NONLINEAR,
                                            .dtypes = AD_IN_ANY_FLOAT,
                                            .result = AD_LIKE_WIDE,
-                                           .whole = "v",
+                                           .full = "v",
                                            .indices = 1u << 1,
                                            .own_size = sizeof(loss_numbers),
                                            .runs_dry = 1,
@@ -291,11 +291,11 @@ static const ad_operation cross_entropy = {.name = "cross_entropy",
 static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const char *site) {
   loss_numbers numbers = {.times = 1};
   if (ad_tape_failed(tape) || !ad_tape_owns(tape, logits) || !logits->array.shape.ndim) return numbers;
-  ad_axes over = ad_layout_cutting(&logits->array.layout, last_dim(&logits->array));
+  ad_axes over = ad_layout_axes_sharding(&logits->array.layout, last_dim(&logits->array));
   if (!over) return numbers;
   numbers.ordinal = tape->transitions++;
   ad_record_passing passing = {site, AD_MOVE_ALL_GATHER, numbers.ordinal, over, 1, logits->carries};
-  ad_seam_pass(AD_SEAM_RECORD, &passing);
+  ad_inject(AD_INJECT_RECORD, &passing);
   numbers.over = passing.times ? passing.axes : 0;
   numbers.times = passing.times;
   return numbers;
@@ -306,6 +306,6 @@ ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targ
   if (!tape) return ad_tape_missing(site, cross_entropy.name);
   loss_numbers numbers = numbers_for(tape, logits, site);
   ad_tensor *loss = ad_tape_apply(tape, &cross_entropy, (ad_tensor *[]){logits, targets}, 2, &numbers, site);
-  if (numbers.over && ad_tape_failed(tape)) ad_tape_tell(tape);  // other ranks may wait for its statistics
+  if (numbers.over && ad_tape_failed(tape)) ad_tape_report_error(tape);  // other ranks may wait for its statistics
   return loss;
 }

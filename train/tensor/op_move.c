@@ -1,7 +1,7 @@
 /* The transitions of law 2 as operations: forward executes the transition, backward the one that the
  * transition table names for it. */
 #include "array/transit.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/sentences.h"
 #include "tensor/tape.h"
 
@@ -134,9 +134,9 @@ static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad
 }
 
 /* Records the transition on the tape: once, or as often as a mistake says that is planted at the seam. */
-static ad_tensor *record(ad_tape *tape, ad_tensor *x, move_numbers at, const char *site) {
+static ad_tensor *record_move(ad_tape *tape, ad_tensor *x, move_numbers at, const char *site) {
   ad_record_passing passing = {site, at.move, at.ordinal, at.axes, 1, x && x->carries};
-  ad_seam_pass(AD_SEAM_RECORD, &passing);
+  ad_inject(AD_INJECT_RECORD, &passing);
   at.axes = passing.axes;
   for (int i = 0; i < passing.times; i++) x = ad_tape_apply(tape, &transition, &x, 1, &at, site);
   return x;
@@ -158,9 +158,9 @@ ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axe
     }
     at.ordinal = tape->transitions++;
     left &= ~at.axes;
-    x = record(tape, x, at, site);
+    x = record_move(tape, x, at, site);
   }
   if (!ad_tape_failed(tape)) return x;
-  if (ad_move_moves_bytes(move)) ad_tape_tell(tape);  // other ranks may wait in it
+  if (ad_move_moves_bytes(move)) ad_tape_report_error(tape);  // other ranks may wait in it
   return ad_tape_fail(tape, AD_OK);
 }

@@ -2,7 +2,7 @@
  * is as wide as the weight. */
 #include <math.h>
 #include <string.h>
-#include "base/seams.h"
+#include "base/injection.h"
 #include "tensor/heads.h"
 
 typedef struct norm_numbers {
@@ -16,7 +16,7 @@ static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(o
 static size_t norm_saved(const ad_tensor *out) { return count_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
 /* Row i of the operand, whose dtype may be wider than the result's. */
-static const void *row_of(const ad_tensor *out, size_t i) {
+static const void *operand_row(const ad_tensor *out, size_t i) {
   const ad_tensor *x = out->operand[0];
   return ad_at(x, x->array.data, i * width_of(out));
 }
@@ -25,10 +25,10 @@ static int is_wide(const ad_tensor *out) { return out->operand[0]->array.dtype !
 
 // Row i's inverse RMS; also saved for backward.
 static double take_inverse(const ad_tensor *out, size_t i) {
-  const void *x = row_of(out, i);
+  const void *x = operand_row(out, i);
   double squares = ad_rows(out->operand[0]->array.dtype)->dot(x, x, width_of(out));
   double inverse = 1 / sqrt(squares / (double)width_of(out) + ((const norm_numbers *)out->own)->epsilon);
-  ad_seam_pass(AD_SEAM_STATISTIC, &inverse);
+  ad_inject(AD_INJECT_STATISTIC, &inverse);
   ad_set_element(ad_wide_of(out), out->saved, i, inverse);
   return inverse;
 }
@@ -39,7 +39,7 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   const void *weight = out->operand[1]->array.data;
   for (size_t i = 0; i < count; i++) {
     double inverse = take_inverse(out, i);
-    (is_wide(out) ? rows->norm_wide : rows->norm)(ad_at(out, out->array.data, i * width), row_of(out, i), weight,
+    (is_wide(out) ? rows->norm_wide : rows->norm)(ad_at(out, out->array.data, i * width), operand_row(out, i), weight,
                                                   inverse, width);
   }
   return AD_OK;
@@ -57,8 +57,8 @@ static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
   for (size_t i = 0; i < count; i++) {
     void *dx = slot[0].data ? ad_at(out->operand[0], slot[0].data, i * width) : unused;
     (is_wide(out) ? rows->norm_backward_wide : rows->norm_backward)(
-        dx, slot[0].adds, d_weight, row_of(out, i), out->operand[1]->array.data, ad_at(out, out->grad.data, i * width),
-        ad_element(ad_wide_of(out), out->saved, i), width);
+        dx, slot[0].adds, d_weight, operand_row(out, i), out->operand[1]->array.data,
+        ad_at(out, out->grad.data, i * width), ad_element(ad_wide_of(out), out->saved, i), width);
   }
   if (slot[1].data) ad_slot_put_all(&slot[1], 0, d_weight, ad_wide_of(out), width);
   return AD_OK;
@@ -67,7 +67,7 @@ static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
 static const ad_operation rms_norm = {.name = "rms_norm",
                                       .dims = "...d,d->...d",
                                       .linearity = AD_NONLINEAR,
-                                      .whole = "d",
+                                      .full = "d",
                                       .dtypes = AD_IN_ANY_FLOAT,
                                       .either = 1u << 0,
                                       .wide = 1u << 1,
@@ -88,7 +88,7 @@ static ad_status unweighted_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = width_of(out), count = count_of(out);
   for (size_t i = 0; i < count; i++) {
     double inverse = take_inverse(out, i);
-    ad_cast_scaled(ad_at(out, out->array.data, i * width), out->array.dtype, row_of(out, i),
+    ad_cast_scaled(ad_at(out, out->array.data, i * width), out->array.dtype, operand_row(out, i),
                    out->operand[0]->array.dtype, inverse, width);
   }
   return AD_OK;
@@ -120,7 +120,7 @@ static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const ad_gra
 static const ad_operation rms_norm_unweighted = {.name = "rms_norm_unweighted",
                                                  .dims = "...d->...d",
                                                  .linearity = AD_NONLINEAR,
-                                                 .whole = "d",
+                                                 .full = "d",
                                                  .dtypes = AD_IN_ANY_FLOAT,
                                                  .own_size = sizeof(norm_numbers),
                                                  .saved = norm_saved,
@@ -141,7 +141,7 @@ static ad_status head_norm_check(const ad_tape *tape, const ad_tensor *out) {
 static const ad_operation head_norm = {.name = "head_norm",
                                        .dims = "bsd,e->bsd",
                                        .linearity = AD_NONLINEAR,
-                                       .whole = "e",
+                                       .full = "e",
                                        .dtypes = AD_IN_ANY_FLOAT,
                                        .wide = 1u << 1,
                                        .result = AD_LIKE_TAPE,

@@ -25,7 +25,7 @@ static ad_status check_shapes(const ad_tensor *out) {
 static int takes(ad_text *text, int operand, ad_type from, ad_type to, int states) {
   ad_way way = ad_way_direct(from, to);
   char a[AD_TYPE_TEXT_MAX], b[AD_TYPE_TEXT_MAX];
-  int has_other_shape = ad_type_is_cut(from) != ad_type_is_cut(to) && way.move[0] == AD_MOVE_DECLARE;
+  int has_other_shape = ad_type_is_sharded(from) != ad_type_is_sharded(to) && way.move[0] == AD_MOVE_DECLARE;
   if (!way.count || has_other_shape || ad_move_states(way.move[0], from) != states) return 0;
   ad_text_add(text, AD_MAY_REPAIR "%s operand %d %s->%s", ad_move_name(way.move[0]), operand,
               ad_type_print(from, a, sizeof a), ad_type_print(to, b, sizeof b));
@@ -71,11 +71,11 @@ static size_t sample_of(const ad_array *array) { return (size_t)(array->local.di
 
 static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array, *y = &out->operand[1]->array;
-  size_t whole = sample_of(x), front = sample_of(y), kept = (whole - front) * ad_dtype_size(x->dtype);
+  size_t full = sample_of(x), front = sample_of(y), kept = (full - front) * ad_dtype_size(x->dtype);
   for (size_t i = 0; i < (size_t)x->local.dim[0]; i++) {
-    ad_cast(ad_at(out, out->array.data, i * whole), x->dtype, ad_at(out->operand[1], y->data, i * front), y->dtype,
+    ad_cast(ad_at(out, out->array.data, i * full), x->dtype, ad_at(out->operand[1], y->data, i * front), y->dtype,
             front);
-    memcpy(ad_at(out, out->array.data, i * whole + front), ad_at(out, x->data, i * whole + front), kept);
+    memcpy(ad_at(out, out->array.data, i * full + front), ad_at(out, x->data, i * full + front), kept);
   }
   return AD_OK;
 }
@@ -83,14 +83,14 @@ static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
 /* The rows that were replaced have a gradient of exactly zero. */
 static ad_status place_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
-  size_t whole = sample_of(&out->array), front = sample_of(&out->operand[1]->array);
+  size_t full = sample_of(&out->array), front = sample_of(&out->operand[1]->array);
   for (size_t i = 0; i < (size_t)out->array.local.dim[0]; i++) {
-    const void *from = ad_at(out, out->grad.data, i * whole);
+    const void *from = ad_at(out, out->grad.data, i * full);
     if (slot[1].data) ad_slot_put_all(&slot[1], i * front, from, out->grad.dtype, front);
     if (!slot[0].data) continue;
-    void *to = ad_at(out, slot[0].data, i * whole);
+    void *to = ad_at(out, slot[0].data, i * full);
     if (!slot[0].adds) rows->fill(to, 0, front, 0);
-    rows->put(ad_at(out, to, front), ad_at(out, from, front), 1, whole - front, slot[0].adds);
+    rows->put(ad_at(out, to, front), ad_at(out, from, front), 1, full - front, slot[0].adds);
   }
   return AD_OK;
 }

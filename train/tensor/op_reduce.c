@@ -12,21 +12,21 @@ static const reduce_numbers *numbers_of(const ad_tensor *out) { return out->own;
 static const ad_array *operand_of(const ad_tensor *out) { return &out->operand[0]->array; }
 static along along_of(const ad_tensor *out) { return ad_along(operand_of(out), numbers_of(out)->dim); }
 
-/* Describes the result by the rule "abc->ac". `must_be_whole`: the reduced dimension may not be cut. */
-static ad_status describe(ad_tape *tape, ad_tensor *out, int must_be_whole) {
+/* Describes the result by the rule "abc->ac". `must_be_full`: the reduced dimension may not be cut. */
+static ad_status describe_reduced(ad_tape *tape, ad_tensor *out, int must_be_full) {
   int dim = numbers_of(out)->dim, ndim = operand_of(out)->shape.ndim;
-  char dims[2 * AD_DIMS_MAX + 3], whole[2] = {0};
+  char dims[2 * AD_DIMS_MAX + 3], full[2] = {0};
   AD_TRY(ad_check_dim(out, 0, dim));
   char *end = ad_put_letters(dims, ndim, -1);
   ad_put_letters(end + 2, ndim, dim);
   memcpy(end, "->", 2);
-  if (must_be_whole) whole[0] = ad_letter_of(dim);
-  return ad_operation_describe_as(tape, out, dims, whole);
+  if (must_be_full) full[0] = ad_letter_of(dim);
+  return ad_operation_describe_as(tape, out, dims, full);
 }
 
 /* ---- sum and mean over a dimension ---- */
 
-static ad_status sum_describe(ad_tape *tape, ad_tensor *out) { return describe(tape, out, 0); }
+static ad_status sum_describe(ad_tape *tape, ad_tensor *out) { return describe_reduced(tape, out, 0); }
 
 /* Scratch: a row of the result, or of its gradient, in f64. */
 static size_t sum_scratch(const ad_tensor *out) { return along_of(out).after * sizeof(double); }
@@ -36,7 +36,7 @@ static double divisor_of(const ad_tensor *out) {
   return numbers_of(out)->divides ? (double)operand_of(out)->shape.dim[numbers_of(out)->dim] : 1;
 }
 
-static const void *row_of(const ad_tensor *out, along of, size_t before, size_t i) {
+static const void *reduced_row(const ad_tensor *out, along of, size_t before, size_t i) {
   return ad_at(out->operand[0], operand_of(out)->data, (before * of.size + i) * of.after);
 }
 
@@ -44,11 +44,11 @@ static const void *row_of(const ad_tensor *out, along of, size_t before, size_t 
 static void add_up(const ad_tensor *out, along of, size_t before, double *sums) {
   ad_dtype dtype = operand_of(out)->dtype;
   if (of.after == 1) {
-    sums[0] = ad_rows(dtype)->sum(row_of(out, of, before, 0), of.size);
+    sums[0] = ad_rows(dtype)->sum(reduced_row(out, of, before, 0), of.size);
     return;
   }
   for (size_t k = 0; k < of.after; k++) sums[k] = 0;
-  for (size_t i = 0; i < of.size; i++) ad_accumulate(sums, AD_F64, row_of(out, of, before, i), dtype, 1, of.after);
+  for (size_t i = 0; i < of.size; i++) ad_accumulate(sums, AD_F64, reduced_row(out, of, before, i), dtype, 1, of.after);
 }
 
 static ad_status sum_forward(ad_tape *tape, ad_tensor *out) {
@@ -63,7 +63,7 @@ static ad_status sum_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 /* Gives each element the gradient of its sum. */
-static void hand_on(const ad_gradient_slot *slot, along of, size_t before, const double *shares) {
+static void pass_on(const ad_gradient_slot *slot, along of, size_t before, const double *shares) {
   size_t first = before * of.size * of.after;
   if (of.after == 1)
     ad_rows(slot->dtype)->fill((char *)slot->data + first * ad_dtype_size(slot->dtype), shares[0], of.size, slot->adds);
@@ -77,7 +77,7 @@ static ad_status sum_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_s
   for (size_t i = 0; i < of.before; i++) {
     ad_cast(shares, AD_F64, ad_at(out, out->grad.data, i * of.after), out->grad.dtype, of.after);
     for (size_t k = 0; k < of.after; k++) shares[k] /= divisor;
-    hand_on(slot, of, i, shares);
+    pass_on(slot, of, i, shares);
   }
   return AD_OK;
 }
@@ -117,7 +117,7 @@ ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *sit
 /* ---- the largest element along a dimension ---- */
 
 static ad_status max_describe(ad_tape *tape, ad_tensor *out) {
-  AD_TRY(describe(tape, out, 1));
+  AD_TRY(describe_reduced(tape, out, 1));
   if (operand_of(out)->shape.dim[numbers_of(out)->dim]) return AD_OK;
   return ad_fail(AD_INVALID, "%s: max_over: dimension %d has no elements, so it has no maximum", out->site,
                  numbers_of(out)->dim);

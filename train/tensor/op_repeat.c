@@ -24,7 +24,7 @@ static ad_status repeat_backward(ad_tape *tape, ad_tensor *out, const ad_gradien
 static const ad_operation repeat = {.name = "repeat",
                                     .dims = "...,ns->n...",
                                     .linearity = AD_MULTILINEAR,
-                                    .whole = "s",
+                                    .full = "s",
                                     .indices = 1u << 1,
                                     .unread = 1u << 0 | 1u << 1,
                                     .dtypes = AD_IN_F32_F64,

@@ -1,7 +1,7 @@
 /* Rotary position embedding, whose frequencies may be scaled. */
 #include <inttypes.h>
 #include <math.h>
-#include "base/seams.h"
+#include "base/injection.h"
 #include "tensor/heads.h"
 
 typedef struct rotary_numbers {
@@ -68,7 +68,7 @@ static void fill_pair(const ad_tensor *out, size_t i, const positions *at_positi
 static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
   positions at;
   AD_TRY(ad_find_positions_on(tape, out, &out->array, &at));
-  ad_seam_pass(AD_SEAM_POSITIONS, &at);
+  ad_inject(AD_INJECT_POSITIONS, &at);
   size_t pairs = sizes_of(out).head_dim / 2;
   for (size_t i = 0; i < pairs; i++) fill_pair(out, i, &at);
   return AD_OK;

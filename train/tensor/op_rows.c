@@ -2,7 +2,7 @@
  * routing, the sum of a token's slots; and a factor for each row of a value. */
 #include <inttypes.h>
 #include <string.h>
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/nest.h"
 #include "layout/sentences.h"
 #include "layout/type.h"
@@ -16,9 +16,9 @@
 static ad_layout layout_of_rows(const ad_array *x) {
   ad_layout layout = x->layout;
   int last = x->shape.ndim - 1;
-  for (int dim = 0; dim < last; dim++) ad_layout_set(&layout, ad_layout_cutting(&layout, dim), AD_V);
+  for (int dim = 0; dim < last; dim++) ad_layout_set(&layout, ad_layout_axes_sharding(&layout, dim), AD_V);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_type_dim(layout.type[axis]) == last) layout.type[axis] = ad_type_cut_like(layout.type[axis], 1);
+    if (ad_type_dim(layout.type[axis]) == last) layout.type[axis] = ad_type_sharded_like(layout.type[axis], 1);
   return layout;
 }
 
@@ -51,7 +51,7 @@ static ad_status copy_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
 static const ad_operation to_rows = {.name = "to_rows",
                                      .dtypes = AD_IN_ANY_FLOAT,
                                      .passes_on = 1,
-                                     .hands_over = 1,
+                                     .passes_gradient_on = 1,
                                      .describe = to_rows_describe,
                                      .shares = shares,
                                      .forward = copy_forward,
@@ -68,13 +68,13 @@ typedef struct rows_numbers {
 
 /* Checks that rows come back with the type they left with: V if each rank took its own rows, not
  * cut if all took the same. */
-static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, ad_axis axis, int was_cut) {
+static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, ad_axis axis, int was_sharded) {
   ad_type is = out->operand[0]->array.layout.type[axis];
   char has[16], should[16];
-  if (was_cut ? is == AD_V : ad_type_dim(is) != 0) return AD_OK;
+  if (was_sharded ? is == AD_V : ad_type_dim(is) != 0) return AD_OK;
   return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, %s, so they must be %s", out->site,
                  ad_type_print(is, has, sizeof has), ad_axis_name(axis),
-                 was_cut ? "but each rank took its own rows" : "but all ranks took the same rows",
+                 was_sharded ? "but each rank took its own rows" : "but all ranks took the same rows",
                  ad_type_print(wanted->type[axis], should, sizeof should));
 }
 
@@ -90,11 +90,11 @@ static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
     return ad_fail(AD_INVALID, "%s: from_rows: the operand has %" PRId64 " rows, but `like` has %zu", out->site,
                    x->shape.ndim ? x->local.dim[0] : 0, ad_rows_of(origin));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    int dim = ad_type_dim(like->layout.type[axis]), was_cut = dim >= 0 && dim < last;
-    AD_TRY(check_row_type(out, &wanted, (ad_axis)axis, was_cut));
-    if (was_cut) continue;
+    int dim = ad_type_dim(like->layout.type[axis]), was_sharded = dim >= 0 && dim < last;
+    AD_TRY(check_row_type(out, &wanted, (ad_axis)axis, was_sharded));
+    if (was_sharded) continue;
     ad_type is = x->layout.type[axis];
-    layout.type[axis] = ad_type_dim(is) == 1 ? ad_type_cut_like(is, last) : is;
+    layout.type[axis] = ad_type_dim(is) == 1 ? ad_type_sharded_like(is, last) : is;
     layout.depth[axis] = x->layout.depth[axis];
   }
   ad_shape shape = like->shape;
@@ -107,7 +107,7 @@ static const ad_operation from_rows = {.name = "from_rows",
                                        .dtypes = AD_IN_ANY_FLOAT,
                                        .passes_on = 1,
                                        .own_size = sizeof(rows_numbers),
-                                       .hands_over = 1,
+                                       .passes_gradient_on = 1,
                                        .describe = from_rows_describe,
                                        .shares = shares,
                                        .forward = copy_forward,
@@ -256,7 +256,7 @@ static ad_status weights_describe(ad_tape *tape, ad_tensor *out) {
 
 static ad_status weights_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   slot_scores_passing passing = {slots_of(out)->routing, &out->grad};
-  ad_seam_pass(AD_SEAM_SLOT_SCORES, &passing);
+  ad_inject(AD_INJECT_SLOT_SCORES, &passing);
   return to_slots_backward(tape, out, slot);
 }
 

@@ -39,7 +39,7 @@ static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const ad_gradie
 static const ad_operation softmax = {.name = "softmax",
                                      .dims = "...e->...e",
                                      .linearity = AD_NONLINEAR,
-                                     .whole = "e",
+                                     .full = "e",
                                      .dtypes = AD_IN_F32_F64,
                                      .forward = softmax_forward,
                                      .backward = softmax_backward};
@@ -83,7 +83,7 @@ static ad_status shares_backward(ad_tape *tape, ad_tensor *out, const ad_gradien
 static const ad_operation shares = {.name = "shares",
                                     .dims = "...e->...e",
                                     .linearity = AD_NONLINEAR,
-                                    .whole = "e",
+                                    .full = "e",
                                     .dtypes = AD_IN_F32_F64,
                                     .forward = shares_forward,
                                     .backward = shares_backward};
@@ -106,7 +106,7 @@ typedef struct choice_numbers {
 static const choice_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
 /* Takes memory until the tape's reset; `out` points to a pointer. */
-static ad_status take(ad_tape *tape, size_t count, size_t size, void *out) {
+static ad_status take_scratch(ad_tape *tape, size_t count, size_t size, void *out) {
   void *taken = ad_arena_take_zeroed(tape->own.arena, count * size + 1);
   if (!taken) return AD_MEMORY;
   memcpy(out, &taken, sizeof taken);
@@ -123,11 +123,11 @@ static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
                           .margin = INFINITY};
   if (routing->tokens > tape->most_routed) tape->most_routed = routing->tokens;
   size_t choices = routing->tokens * routing->top_k;
-  AD_TRY(take(tape, choices, sizeof *routing->expert, &routing->expert));
-  AD_TRY(take(tape, choices, sizeof(size_t), &routing->choice_of_slot));
-  AD_TRY(take(tape, choices, sizeof(size_t), &routing->token_of_slot));
-  AD_TRY(take(tape, routing->experts, sizeof(size_t), &routing->per_expert));
-  AD_TRY(take(tape, routing->experts, sizeof(size_t), &routing->next_slot));
+  AD_TRY(take_scratch(tape, choices, sizeof *routing->expert, &routing->expert));
+  AD_TRY(take_scratch(tape, choices, sizeof(size_t), &routing->choice_of_slot));
+  AD_TRY(take_scratch(tape, choices, sizeof(size_t), &routing->token_of_slot));
+  AD_TRY(take_scratch(tape, routing->experts, sizeof(size_t), &routing->per_expert));
+  AD_TRY(take_scratch(tape, routing->experts, sizeof(size_t), &routing->next_slot));
   ad_shape shape = {1, {(int64_t)routing->experts}};
   routing->choices = ad_array_describe(tape->comm, out->array.dtype, &shape, &scores->array.layout);
   return ad_tape_take(tape, ad_array_bytes(&routing->choices), &routing->choices.data);
@@ -156,7 +156,7 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
                    ", and the scores have shape %s; the scores must be [tokens, experts], and k from 1 to experts",
                    out->site, numbers->k, ad_shape_print(&scores->shape, shape, sizeof shape));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_type_is_cut(scores->layout.type[axis]) || scores->layout.type[axis] == AD_P)
+    if (ad_type_is_sharded(scores->layout.type[axis]) || scores->layout.type[axis] == AD_P)
       return ad_fail(
           AD_TYPE,
           "%s: top_k: the scores are %s on `%s`; experts are chosen from whole rows, so the scores must be R, I or V",

@@ -122,7 +122,7 @@ static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
 }
 
 /* Whether both dimensions, cut into `parts` parts (chunks, in a zigzag cut), are cut at the same elements. */
-static int cut_alike(const ad_shape *from, int dim, const ad_shape *to, int to_dim, int64_t parts) {
+static int sharded_identically(const ad_shape *from, int dim, const ad_shape *to, int to_dim, int64_t parts) {
   int64_t n = from->dim[dim], m = to->dim[to_dim];
   int64_t of_n = product(from, dim + 1, from->ndim), of_m = product(to, to_dim + 1, to->ndim);
   if (n == m) return 1;  // then what lies behind them is equal too
@@ -130,7 +130,7 @@ static int cut_alike(const ad_shape *from, int dim, const ad_shape *to, int to_d
   return 0;
 }
 
-static ad_status no_such_cut(const ad_tensor *out, ad_axis axis, const char *why) {
+static ad_status no_such_sharding(const ad_tensor *out, ad_axis axis, const char *why) {
   const ad_array *x = &out->operand[0]->array;
   char type[16], from[96], to[96];
   ad_type is = x->layout.type[axis];
@@ -144,36 +144,36 @@ static ad_status no_such_cut(const ad_tensor *out, ad_axis axis, const char *why
 
 /* The number of parts (chunks, in a zigzag cut) into which all axes together cut a dimension. */
 static int64_t parts_of(const ad_layout *layout, int dim) {
-  int64_t parts = ad_mesh_ranks_over(layout->mesh, ad_layout_cutting(layout, dim));
+  int64_t parts = ad_mesh_ranks_over(layout->mesh, ad_layout_axes_sharding(layout, dim));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_dim(layout->type[axis]) == dim && ad_type_is_zigzag(layout->type[axis])) parts *= 2;
   return parts;
 }
 
 /* Moves the cut along one axis to the dimension of the result. */
-static ad_status move_cut(const ad_tensor *out, ad_axis axis, ad_layout *layout) {
+static ad_status move_sharding(const ad_tensor *out, ad_axis axis, ad_layout *layout) {
   const ad_array *x = &out->operand[0]->array;
   int dim = ad_type_dim(x->layout.type[axis]);
   if (dim < 0) return AD_OK;
   int to = dim_that_takes(&x->shape, dim, wanted_of(out));
-  if (to < 0) return no_such_cut(out, axis, "no dimension begins where that one does");
-  if (!cut_alike(&x->shape, dim, wanted_of(out), to, parts_of(&x->layout, dim)))
-    return no_such_cut(out, axis, "its parts would be other elements");
-  layout->type[axis] = ad_type_cut_like(x->layout.type[axis], to);
+  if (to < 0) return no_such_sharding(out, axis, "no dimension begins where that one does");
+  if (!sharded_identically(&x->shape, dim, wanted_of(out), to, parts_of(&x->layout, dim)))
+    return no_such_sharding(out, axis, "its parts would be other elements");
+  layout->type[axis] = ad_type_sharded_like(x->layout.type[axis], to);
   return AD_OK;
 }
 
-static ad_status move_cuts_of(const ad_tensor *out, ad_axes axes, ad_layout *layout) {
+static ad_status move_shardings_of(const ad_tensor *out, ad_axes axes, ad_layout *layout) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (axes & AD_AXES(axis)) AD_TRY(move_cut(out, (ad_axis)axis, layout));
+    if (axes & AD_AXES(axis)) AD_TRY(move_sharding(out, (ad_axis)axis, layout));
   return AD_OK;
 }
 
 /* Checks axes of more than one rank first, so that an error message names one of them. */
-static ad_status move_cuts(const ad_tensor *out, ad_layout *layout) {
+static ad_status move_shardings(const ad_tensor *out, ad_layout *layout) {
   ad_axes large = ad_mesh_large(layout->mesh);
-  AD_TRY(move_cuts_of(out, large, layout));
-  return move_cuts_of(out, ~large, layout);
+  AD_TRY(move_shardings_of(out, large, layout));
+  return move_shardings_of(out, ~large, layout);
 }
 
 static ad_status check_numel(const ad_tensor *out) {
@@ -196,7 +196,7 @@ static ad_status reshape_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   AD_TRY(check_numel(out));
   ad_layout layout = x->layout;
-  AD_TRY(move_cuts(out, &layout));
+  AD_TRY(move_shardings(out, &layout));
   out->array = ad_array_describe(tape->comm, x->dtype, wanted_of(out), &layout);
   return AD_OK;
 }
@@ -219,7 +219,7 @@ static const ad_operation reshape = {.name = "reshape",
                                      .dtypes = AD_IN_ANY_FLOAT,
                                      .passes_on = 1,
                                      .own_size = sizeof(reshape_numbers),
-                                     .hands_over = 1,
+                                     .passes_gradient_on = 1,
                                      .describe = reshape_describe,
                                      .shares = shares,
                                      .forward = reshape_forward,

@@ -36,7 +36,7 @@ static ad_status view_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
 
 static const ad_operation view_operation = {.name = "view",
                                             .describe = view_describe,
-                                            .hands_over = 1,
+                                            .passes_gradient_on = 1,
                                             .dtypes = AD_IN_ANY_FLOAT,
                                             .passes_on = 1,
                                             .own_size = sizeof(view_numbers),

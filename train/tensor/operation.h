@@ -54,7 +54,7 @@ int ad_tape_failed(const ad_tape *tape);
 /* Checks law 5: AD_TYPE unless the loss is P or I on every axis, AD_INVALID unless it is a scalar. */
 ad_status ad_check_loss(const ad_tensor *loss, const char *site);
 /* Tells the other ranks of this tape's error, once, because they may wait for this rank in a collective. */
-void ad_tape_tell(ad_tape *tape);
+void ad_tape_report_error(ad_tape *tape);
 int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* 1: the tensor is a live one of this tape */
 const char *ad_tape_foreigner(const ad_tensor *tensor); /* describes, in words, a tensor that the tape does not own */
 /* ad_operation_describe with layouts that a fused operation states in place of its operands' own. */

@@ -15,7 +15,7 @@ typedef struct attempt {
   const char *site;
 } attempt;
 
-static ad_status lacks(const attempt *of, const char *what) {
+static ad_status fail_missing(const attempt *of, const char *what) {
   return ad_fail(AD_INVALID, "%s: %s: the ad_operation lacks %s", of->site, of->op->name, what);
 }
 
@@ -55,10 +55,10 @@ static ad_status check_dims(const attempt *of) {
 static ad_status check_record(const attempt *of, const void *own) {
   const ad_operation *op = of->op;
   if (!op->name) return ad_fail(AD_INVALID, "%s: the ad_operation lacks a name", of->site);
-  if (!op->forward) return lacks(of, "`forward`");
-  if (!op->backward) return lacks(of, "`backward`");
-  if (!op->dims && !op->describe) return lacks(of, "`dims` and `describe`; one of them is needed");
-  if (op->own_size && !own) return lacks(of, "`own`: own_size is not 0, but NULL was given as the struct");
+  if (!op->forward) return fail_missing(of, "`forward`");
+  if (!op->backward) return fail_missing(of, "`backward`");
+  if (!op->dims && !op->describe) return fail_missing(of, "`dims` and `describe`; one of them is needed");
+  if (op->own_size && !own) return fail_missing(of, "`own`: own_size is not 0, but NULL was given as the struct");
   if (!of->count || of->count > AD_OPERANDS_MAX)
     return ad_fail(AD_INVALID, "%s: %s: %zu operands were given; 1 to %d are allowed", of->site, op->name, of->count,
                    AD_OPERANDS_MAX);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "base/text.h"
 #include "layout/type.h"
 #include "tensor/tape.h"
@@ -145,14 +145,15 @@ static void try_all_axes(trying *t, const ad_array *x) {
   ad_axes named = ad_mesh_named(x->layout.mesh), tried = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type from = x->layout.type[axis];
-    ad_axes all = ad_layout_axes_of(&x->layout, from), alike = all & named, dp = alike & AD_AXES_DP;
+    ad_axes all = ad_layout_axes_of(&x->layout, from), identical = all & named, dp = identical & AD_AXES_DP;
     if (!(named & AD_AXES(axis))) continue;
     try_axes(t, AD_AXES(axis), from, x->shape.ndim);
     if (tried & AD_AXES(axis)) continue;
-    if (dp == AD_AXES_DP && alike != dp && (dp & AD_AXES(axis)) && !(tried & dp)) try_axes(t, dp, from, x->shape.ndim);
-    if (alike != AD_AXES(axis)) try_axes(t, alike, from, x->shape.ndim);
-    if (all != alike) try_axes(t, all, from, x->shape.ndim);
-    tried |= alike;
+    if (dp == AD_AXES_DP && identical != dp && (dp & AD_AXES(axis)) && !(tried & dp))
+      try_axes(t, dp, from, x->shape.ndim);
+    if (identical != AD_AXES(axis)) try_axes(t, identical, from, x->shape.ndim);
+    if (all != identical) try_axes(t, all, from, x->shape.ndim);
+    tried |= identical;
   }
 }
 
@@ -211,19 +212,21 @@ static void note_refused(void *context, void *passing) {
   ad_tape failed = *tape;
   if (to->refused || !tape->dry || !owns_all(call) || is_move(call->op)) return;
   to->refused = 1;
-  ad_seam_slot watched = ad_seam_plant(AD_SEAM_REFUSED, (ad_seam_slot){0});
+  ad_injection watched = ad_injection_set(AD_INJECT_REFUSED, (ad_injection){0});
   trying t = {.to = to, .call = call};
-  tape->told = 1; /* other ranks must not hear of what is tried here */
+  tape->reported = 1; /* other ranks must not hear of what is tried here */
   for (int i = 0; i < call->count; i++) try_operand(&t, i);
-  ad_seam_plant(AD_SEAM_REFUSED, watched);
+  ad_injection_set(AD_INJECT_REFUSED, watched);
   tape->status = failed.status;
-  tape->told = failed.told;
+  tape->reported = failed.reported;
   memcpy(tape->message, failed.message, sizeof tape->message);
   if (to->count) qsort(to->list, to->count, sizeof *to->list, before);
 }
 
-void ad_repairs_watch(ad_repairs *repairs) { ad_seam_plant(AD_SEAM_REFUSED, (ad_seam_slot){note_refused, repairs}); }
-void ad_repairs_end(void) { ad_seam_plant(AD_SEAM_REFUSED, (ad_seam_slot){0}); }
+void ad_repairs_watch(ad_repairs *repairs) {
+  ad_injection_set(AD_INJECT_REFUSED, (ad_injection){note_refused, repairs});
+}
+void ad_repairs_end(void) { ad_injection_set(AD_INJECT_REFUSED, (ad_injection){0}); }
 void ad_repairs_release(ad_repairs *repairs) { ad_release(repairs->list); }
 
 /* ---- taking a step with a repair ---- */
@@ -234,8 +237,8 @@ static int is_refused_call(const ad_repair *repair, const ad_operation_passing *
   keep_site(call->site, site);
   if (strcmp(repair->op, call->op->name) != 0 || strcmp(repair->site, site) != 0) return 0;
   if (repair->operand >= call->count || !ad_tape_owns(call->tape, call->operands[repair->operand])) return 0;
-  ad_axes alike = ad_layout_axes_of(&call->operands[repair->operand]->array.layout, repair->way.from[0]);
-  return !(repair->axes & ~alike);
+  ad_axes identical = ad_layout_axes_of(&call->operands[repair->operand]->array.layout, repair->way.from[0]);
+  return !(repair->axes & ~identical);
 }
 
 /* Replaces operands by what the repair made of them, for a repair that holds for later uses, too. */
@@ -267,5 +270,7 @@ static void pass_operands(void *context, void *passing) {
   if (is_refused_call(m->repair, call)) convert_operand(m, call);
 }
 
-void ad_repair_begin(ad_mending *mending) { ad_seam_plant(AD_SEAM_OPERANDS, (ad_seam_slot){pass_operands, mending}); }
-void ad_repair_end(void) { ad_seam_plant(AD_SEAM_OPERANDS, (ad_seam_slot){0}); }
+void ad_repair_begin(ad_mending *mending) {
+  ad_injection_set(AD_INJECT_OPERANDS, (ad_injection){pass_operands, mending});
+}
+void ad_repair_end(void) { ad_injection_set(AD_INJECT_OPERANDS, (ad_injection){0}); }

@@ -3,7 +3,7 @@
  * alternate between two buffers; for gradients there are three: one is computed, one is sent and one arrives. */
 #include "tensor/ring.h"
 
-#include "base/seams.h"
+#include "base/injection.h"
 
 enum { ARRIVING_PAIRS = 2, GRADIENT_PAIRS = 3, MESSAGES_MAX = 8 };
 
@@ -112,7 +112,7 @@ ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_requ
   AD_TRY(ad_comm_wait(ring->comm, request));
   if (!backward || !turn) return AD_OK;
   int adds = 1;
-  ad_seam_pass(AD_SEAM_RING_GATHERED, &adds);
+  ad_inject(AD_INJECT_RING_GATHERED, &adds);
   for (int half = 0; adds && half < 2; half++)
     ad_rows(ad_ring_wide(ring))->put(gradient(ring, turn, half), gathered(ring, half), 1, count_of(ring, turn), 1);
   return AD_OK;

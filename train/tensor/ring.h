@@ -47,14 +47,14 @@ ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_requ
  * until the memory is freed. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
 
-/* Argument of functions at the seam AD_SEAM_RING: a pass of ring attention that is about to run. */
+/* Argument of functions at the seam AD_INJECT_RING: a pass of ring attention that is about to run. */
 typedef struct ring_passing {
   const key_ring *ring;
   const ad_array *k; /* keys; values have the same shape and layout */
   int backward;
 } ring_passing;
 
-/* Argument of functions at the seam AD_SEAM_RING_TURN: one turn of the ring, whose positions they may change. */
+/* Argument of functions at the seam AD_INJECT_RING_TURN: one turn of the ring, whose positions they may change. */
 typedef struct ring_turn_passing {
   const key_ring *ring;
   int64_t turn;

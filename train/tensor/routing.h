@@ -44,7 +44,7 @@ ad_tensor *ad_top_k_kept(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_a
 ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing,
                             const char *site) AD_CHECKED;
 
-/* Argument of functions at the seam AD_SEAM_SLOT_SCORES: the gradient of the slots' scores. */
+/* Argument of functions at the seam AD_INJECT_SLOT_SCORES: the gradient of the slots' scores. */
 typedef struct slot_scores_passing {
   const ad_routing *routing;
   const ad_array *grad; /* [slots]: the gradient of each slot's score */

@@ -153,8 +153,8 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
 }
 
 /* Describes the result by the rule of these letters, for operands with these layouts. */
-static ad_status describe(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts, const char *dims,
-                          const char *whole) {
+static ad_status describe_by_rule(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts,
+                                  const char *dims, const char *full) {
   AD_TRY(check_dtypes(tape, out));
   char leading[AD_DIMS_MAX + 1], letters[DIMS_TEXT] = {0};
   free_letters(dims, leading_dims(dims, out), leading);
@@ -164,7 +164,7 @@ static ad_status describe(const ad_tape *tape, ad_tensor *out, const ad_layout *
   int constant[AD_OPERANDS_MAX];
   for (int i = 0; i < out->operand_count; i++) constant[i] = !out->operand[i]->carries;
   ad_rule rule = {
-      .size = sizeof rule, .name = out->op->name, .dims = letters, .linearity = out->op->linearity, .whole = whole};
+      .size = sizeof rule, .name = out->op->name, .dims = letters, .linearity = out->op->linearity, .full = full};
   ad_layout layout;
   AD_TRY(ad_layout_propagate_at(&rule, layouts, constant, (size_t)out->operand_count, &layout, out->site));
   out->array = ad_array_describe(tape->comm, result_of(tape, out), &shape, &layout);
@@ -172,17 +172,17 @@ static ad_status describe(const ad_tape *tape, ad_tensor *out, const ad_layout *
 }
 
 ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts) {
-  return describe(tape, out, layouts, out->op->dims, out->op->whole);
+  return describe_by_rule(tape, out, layouts, out->op->dims, out->op->full);
 }
 
-ad_status ad_operation_describe_as(const ad_tape *tape, ad_tensor *out, const char *dims, const char *whole) {
+ad_status ad_operation_describe_as(const ad_tape *tape, ad_tensor *out, const char *dims, const char *full) {
   const ad_layout *layouts[AD_OPERANDS_MAX];
   for (int i = 0; i < out->operand_count; i++) layouts[i] = &out->operand[i]->array.layout;
-  return describe(tape, out, layouts, dims, whole);
+  return describe_by_rule(tape, out, layouts, dims, full);
 }
 
 ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out) {
-  return ad_operation_describe_as(tape, out, out->op->dims, out->op->whole);
+  return ad_operation_describe_as(tape, out, out->op->dims, out->op->full);
 }
 
 size_t ad_columns(const ad_tensor *tensor) {

@@ -8,7 +8,7 @@
 #include "array/array.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/sentences.h"
 #include "products/gemm.h"
 
@@ -95,7 +95,7 @@ void ad_tape_reset(ad_tape *tape) {
   tape->position = 0;
   tape->last = NULL;
   tape->own.spares = tape->own.records = NULL;
-  tape->runs_forward = tape->began_last = tape->owes_weights = tape->transitions = tape->told = 0;
+  tape->runs_forward = tape->began_last = tape->defers_weights = tape->transitions = tape->reported = 0;
   tape->status = AD_OK;
   tape->message[0] = 0;
 }
@@ -116,7 +116,7 @@ ad_dtype ad_tape_dtype(const ad_tape *tape) { return tape->options.dtype; }
 
 ad_dtype ad_tape_residual(const ad_tape *tape) {
   ad_dtype residual = tape->options.residual;
-  ad_seam_pass(AD_SEAM_RESIDUAL, &residual);
+  ad_inject(AD_INJECT_RESIDUAL, &residual);
   return residual;
 }
 
@@ -149,9 +149,9 @@ ad_tensor *ad_tape_missing(const char *site, const char *what) {
   return NULL;
 }
 
-void ad_tape_tell(ad_tape *tape) {
-  if (!tape->told && ad_status_is_own(tape->status)) ad_comm_fail(tape->comm, tape->status, tape->message);
-  tape->told = 1;
+void ad_tape_report_error(ad_tape *tape) {
+  if (!tape->reported && ad_status_is_own(tape->status)) ad_comm_fail(tape->comm, tape->status, tape->message);
+  tape->reported = 1;
 }
 
 /* ---- recording leaves ---- */
@@ -230,7 +230,7 @@ static ad_tensor *record_value(ad_tape *tape, const ad_array *value, int carries
 ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site) {
   ad_tensor *constant = record_value(tape, value, 0, site);
   ad_constant_passing passing = {site, ad_tensor_array(constant)};
-  if (passing.value) ad_seam_pass(AD_SEAM_CONSTANT, &passing);
+  if (passing.value) ad_inject(AD_INJECT_CONSTANT, &passing);
   return constant;
 }
 
@@ -273,7 +273,7 @@ static int is_held(const ad_tensor *out, int i, uint64_t unread) {
 }
 
 // Releases a parameter: its memory may be used for another one from here on.
-static void release(ad_tensor *parameter) {
+static void release_parameter(ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (!from->release) return;
   from->release(from->context, parameter->param);
@@ -283,7 +283,7 @@ static void release(ad_tensor *parameter) {
 /* Releases the parameters among the first `count` operands, last one first. */
 static void release_first(ad_tensor *out, int count, uint64_t unread) {
   for (int i = count; i-- > 0;) {
-    if (is_held(out, i, unread)) release(out->operand[i]);
+    if (is_held(out, i, unread)) release_parameter(out->operand[i]);
   }
 }
 
@@ -293,7 +293,7 @@ static ad_status hold(const ad_tape *tape, ad_tensor *parameter) {
   if (from->acquire) AD_TRY(from->acquire(from->context, parameter->param));
   parameter->array.data = from->values[parameter->param]->data;
   if (parameter->array.data || tape->dry || !ad_numel(parameter)) return AD_OK;
-  release(parameter);
+  release_parameter(parameter);
   return no_memory(parameter->site);
 }
 
@@ -374,7 +374,7 @@ static ad_status check_fills(const ad_tensor *out) {
 }
 
 /* Computes the result's shape, dtype and layout, and makes all checks. */
-static ad_status describe(ad_tape *tape, ad_tensor *out) {
+static ad_status describe_output(ad_tape *tape, ad_tensor *out) {
   const ad_operation *op = out->op;
   AD_TRY(check_dtype(out));
   AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
@@ -419,7 +419,7 @@ static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
 
 static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
   AD_TRY(set_operands(tape, out, operands, count));
-  AD_TRY(describe(tape, out));
+  AD_TRY(describe_output(tape, out));
   AD_TRY(ad_tape_acquire(tape, out, 0));
   ad_status status = take_memory(tape, out);
   if (!status) status = run_forward(tape, out);
@@ -427,7 +427,7 @@ static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands
   return status;
 }
 
-static ad_status record(const ad_operation_passing *call, ad_tensor **out) {
+static ad_status record_tensor(const ad_operation_passing *call, ad_tensor **out) {
   ad_tensor *made;
   AD_TRY(new_tensor(call->tape, call->count, call->op->own_size, call->site, &made));
   made->op = call->op;
@@ -445,13 +445,13 @@ ad_tensor *ad_tape_apply(ad_tape *tape, const ad_operation *op, ad_tensor *const
   if (!tape->runs_forward) ad_tape_trace(tape, AD_FORWARD, AD_BEGINS);
   tape->runs_forward = 1;
   ad_operation_passing call = {tape, op, operands, count, own, site};
-  ad_seam_pass(AD_SEAM_OPERANDS, &call);
+  ad_inject(AD_INJECT_OPERANDS, &call);
   if (tape->status) return &tape->dead;
   ad_tensor *out;
-  ad_status status = record(&call, &out);
+  ad_status status = record_tensor(&call, &out);
   if (!status) return out;
   ad_tape_fail(tape, status);
-  ad_seam_pass(AD_SEAM_REFUSED, &call);
+  ad_inject(AD_INJECT_REFUSED, &call);
   return &tape->dead;
 }
 

@@ -48,15 +48,15 @@ struct ad_tape {
   int runs_forward;                /* an operation was recorded since the last start of backward */
   int began_last;                  /* the last start of backward has begun */
   tape_walk walk;                  /* the present or the last walk */
-  int owes_weights;                /* the last start was one of inputs, so that ad_backward_weights must follow */
+  int defers_weights;              /* the last start was one of inputs, so that ad_backward_weights must follow */
   int transitions;                 /* number of transitions recorded so far */
-  int told;                        /* other ranks know of the error */
+  int reported;                    /* other ranks know of the error */
   const ad_sample_losses *samples; /* NULL: losses of samples are not wanted */
   ad_status status;
   char message[AD_MESSAGE_MAX];
 };
 
-/* Argument of functions at the seam AD_SEAM_RECORD: a transition that is about to be recorded. A planted mistake may
+/* Argument of functions at the seam AD_INJECT_RECORD: a transition that is about to be recorded. A planted mistake may
  * change it. */
 typedef struct ad_record_passing {
   const char *site;
@@ -67,14 +67,14 @@ typedef struct ad_record_passing {
   int carries;  /* 1: what is moved carries a gradient */
 } ad_record_passing;
 
-/* Argument of functions at the seam AD_SEAM_CONSTANT. */
+/* Argument of functions at the seam AD_INJECT_CONSTANT. */
 typedef struct ad_constant_passing {
   const char *site;
   const ad_array *value;
 } ad_constant_passing;
 
-/* Argument of functions at two seams: at AD_SEAM_OPERANDS an operation that is about to be recorded, whose operands
- * they may replace; at AD_SEAM_REFUSED an operation that was refused. */
+/* Argument of functions at two seams: at AD_INJECT_OPERANDS an operation that is about to be recorded, whose operands
+ * they may replace; at AD_INJECT_REFUSED an operation that was refused. */
 typedef struct ad_operation_passing {
   ad_tape *tape;
   const ad_operation *op;
@@ -133,13 +133,14 @@ void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge);
 ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site);
 
 /* What a value, and its gradient on the way back, is rounded to on a wire; 0: not rounded. */
-typedef struct wire_rounding {
+typedef struct transfer_rounding {
   ad_dtype value, gradient;
   double gradient_scale; /* power of two that the gradient is multiplied by on the wire */
   double
       *overflow; /* [0]: the largest value that f16 made infinite; [1]: the same for the gradient; NULL: not wanted */
-} wire_rounding;
-ad_tensor *ad_wire_at(ad_tape *tape, ad_tensor *x, const wire_rounding *wire, const char *site); /* op_wire.c */
+} transfer_rounding;
+ad_tensor *ad_comm_round_at(ad_tape *tape, ad_tensor *x, const transfer_rounding *comm_dtype,
+                            const char *site); /* op_comm_round.c */
 
 size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at once (ad_top_k) */
 

@@ -39,13 +39,13 @@ static size_t addend_of(const ad_layout *layout, int64_t rank, size_t *count) {
 }
 
 /* An element of one addend: all addends but the last are random, and the last makes the sum right. */
-static double addend(const ad_trial *trial, double whole, uint64_t stream, size_t element, size_t which, size_t count) {
+static double addend(const ad_trial *trial, double full, uint64_t stream, size_t element, size_t which, size_t count) {
   if (which + 1 < count) return ad_random_normal(trial->given.seed, stream * ADDENDS + which, element);
-  for (size_t i = 0; i + 1 < count; i++) whole -= ad_random_normal(trial->given.seed, stream * ADDENDS + i, element);
-  return whole;
+  for (size_t i = 0; i + 1 < count; i++) full -= ad_random_normal(trial->given.seed, stream * ADDENDS + i, element);
+  return full;
 }
 
-ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *whole, uint64_t stream, ad_array *out) {
+ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *full, uint64_t stream, ad_array *out) {
   size_t count, n = (size_t)ad_shape_numel(&out->shape), own = ad_array_numel(out);
   int64_t rank = ad_comm_rank(ad_tape_comm(tape));
   size_t which = addend_of(&out->layout, rank, &count);
@@ -53,7 +53,7 @@ ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *whol
   AD_TRY(ad_tape_take(tape, n * sizeof *addends, (void **)&addends));
   AD_TRY(ad_tape_take(tape, own * sizeof *part, (void **)&part));
   AD_TRY(ad_tape_take(tape, ad_array_bytes(out), &out->data));
-  for (size_t i = 0; i < n; i++) addends[i] = addend(trial, whole[i], stream, i, which, count);
+  for (size_t i = 0; i < n; i++) addends[i] = addend(trial, full[i], stream, i, which, count);
   ad_layout everywhere = ad_layout_all(out->layout.mesh, AD_R);
   ad_part all, mine;
   ad_part_of(&everywhere, &out->shape, rank, &all);
@@ -114,15 +114,15 @@ static double drawn(const ad_trial *trial, size_t operand, size_t i) {
   return ad_random_normal(given->seed, stream, i);
 }
 
-static ad_status take(const ad_trial *trial, size_t n, double **out) {
+static ad_status take_doubles(const ad_trial *trial, size_t n, double **out) {
   return (*out = ad_arena_take_zeroed(trial->arena, n * sizeof **out)) ? AD_OK : AD_MEMORY;
 }
 
 static ad_status draw_values(ad_trial *trial) {
   for (size_t k = 0; k < trial->given.count; k++) {
     size_t n = ad_trial_numel(trial, k);
-    AD_TRY(take(trial, n, &trial->value[k]));
-    AD_TRY(take(trial, n, &trial->gradient[k]));
+    AD_TRY(take_doubles(trial, n, &trial->value[k]));
+    AD_TRY(take_doubles(trial, n, &trial->gradient[k]));
     for (size_t i = 0; i < n; i++) trial->value[k][i] = drawn(trial, k, i);
   }
   return AD_OK;
@@ -146,8 +146,8 @@ static ad_status meet(ad_trial *trial, ad_tape *tape) {
   trial->constants |= ~ad_operation_fills(trial->op);
   trial->shape = ad_tensor_array(first.out)->shape;
   size_t n = (size_t)ad_shape_numel(&trial->shape);
-  AD_TRY(take(trial, n, &trial->result));
-  AD_TRY(take(trial, n, &trial->arriving));
+  AD_TRY(take_doubles(trial, n, &trial->result));
+  AD_TRY(take_doubles(trial, n, &trial->arriving));
   for (size_t i = 0; i < n; i++)
     trial->arriving[i] = representable(trial, ad_random_normal(trial->given.seed, OF_ARRIVING, i));
   make_representable(trial);
@@ -175,7 +175,7 @@ static ad_status compute(ad_trial *trial, ad_tape *tape) {
 }
 
 /* The five parts of the check. */
-static ad_status run(ad_trial *trial) {
+static ad_status run_parts(ad_trial *trial) {
   ad_tape *tape;
   AD_TRY(draw_values(trial));
   AD_TRY(ad_trial_tape(trial, AD_F64, &tape));
@@ -222,19 +222,19 @@ static void close_trial(ad_trial *trial) {
 }
 
 /* Runs the trial. `fills`: the record's, if it is known before it is recorded. */
-static ad_status check(ad_trial_apply apply, const void *context, uint64_t fills, const ad_operation_trial *given) {
+static ad_status run_trial(ad_trial_apply apply, const void *context, uint64_t fills, const ad_operation_trial *given) {
   ad_trial trial = {.apply = apply, .context = context};
   AD_TRY(ad_options_take(&trial.given, sizeof trial.given, given, "ad_operation_trial"));
   AD_TRY(check_shapes(&trial.given));
   trial.constants = trial.given.constants | indices_of(&trial.given) | ~fills;
   ad_status status = open_trial(&trial);
-  if (!status) status = run(&trial);
+  if (!status) status = run_parts(&trial);
   close_trial(&trial);
   return status;
 }
 
 ad_status ad_check_applied(ad_trial_apply apply, const void *context, const ad_operation_trial *given) {
-  return check(apply, context, UINT64_MAX, given);
+  return run_trial(apply, context, UINT64_MAX, given);
 }
 
 typedef struct record_on_trial {
@@ -253,5 +253,5 @@ ad_status ad_check_operation(const ad_operation *operation, const ad_operation_t
   ad_operation_trial given;
   AD_TRY(ad_options_take(&complete, sizeof complete, operation, "ad_operation"));
   AD_TRY(ad_options_take(&given, sizeof given, trial, "ad_operation_trial"));
-  return check(apply_record, &(record_on_trial){&complete, &given}, ad_operation_fills(&complete), &given);
+  return run_trial(apply_record, &(record_on_trial){&complete, &given}, ad_operation_fills(&complete), &given);
 }

@@ -50,7 +50,7 @@ ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) AD
  * the operation's; the returned one is AD_MEMORY at most. */
 ad_status ad_trial_record(const ad_trial *trial, ad_tape *tape, const ad_layout *layouts, ad_tried *out) AD_CHECKED;
 /* This rank's part of a whole value. If it is P, the ranks' addends are random (from `stream`) and sum to the value. */
-ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *whole, uint64_t stream,
+ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *full, uint64_t stream,
                         ad_array *out) AD_CHECKED;
 static inline int ad_trial_carries(const ad_trial *trial, size_t i) { return !(trial->constants >> i & 1); }
 static inline size_t ad_trial_numel(const ad_trial *trial, size_t i) {

@@ -34,8 +34,8 @@ typedef struct scene {
   void *all[AD_OPERANDS_MAX]; /* their gradients, from one call that filled all of them */
   kept kept[KEPT_MAX];
   size_t kept_count;
-  int hides;  /* 1: before calls for some operands, values that such a call does not read are overwritten */
-  char *said; /* error message of a child process that failed */
+  int hides;        /* 1: before calls for some operands, values that such a call does not read are overwritten */
+  char *error_text; /* error message of a child process that failed */
 } scene;
 
 static size_t gradient_bytes(const scene *s, size_t i) { return ad_trial_numel(s->trial, i) * sizeof(double); }
@@ -51,7 +51,7 @@ static ad_status copy_again(const scene *s, kept *of) {
 }
 
 /* Adds memory that must not change. `what`: its name in messages. */
-static ad_status keep(scene *s, const char *what, const void *data, size_t bytes) {
+static ad_status keep_memory(scene *s, const char *what, const void *data, size_t bytes) {
   kept *of = &s->kept[s->kept_count++];
   *of = (kept){.data = data, .bytes = bytes};
   snprintf(of->what, sizeof of->what, "%s", what);
@@ -60,13 +60,13 @@ static ad_status keep(scene *s, const char *what, const void *data, size_t bytes
 
 static ad_status keep_all(scene *s) {
   const ad_tensor *out = s->out;
-  AD_TRY(keep(s, "the gradient that arrived", out->grad.data, ad_array_bytes(&out->grad)));
-  AD_TRY(keep(s, "what was saved", out->saved, out->op->saved ? out->op->saved(out) : 0));
-  AD_TRY(keep(s, "the result", out->array.data, ad_array_bytes(&out->array)));
+  AD_TRY(keep_memory(s, "the gradient that arrived", out->grad.data, ad_array_bytes(&out->grad)));
+  AD_TRY(keep_memory(s, "what was saved", out->saved, out->op->saved ? out->op->saved(out) : 0));
+  AD_TRY(keep_memory(s, "the result", out->array.data, ad_array_bytes(&out->array)));
   for (size_t i = 0; i < s->count; i++) {
     char name[32];
     snprintf(name, sizeof name, "operand %zu", i + 1);
-    AD_TRY(keep(s, name, out->operand[i]->array.data, ad_array_bytes(&out->operand[i]->array)));
+    AD_TRY(keep_memory(s, name, out->operand[i]->array.data, ad_array_bytes(&out->operand[i]->array)));
   }
   return AD_OK;
 }
@@ -226,7 +226,7 @@ static ad_status adds(scene *s) {
   return AD_OK;
 }
 
-/* ---- promises: the record's fields `unread` and `hands_over` ---- */
+/* ---- promises: the record's fields `unread` and `passes_gradient_on` ---- */
 
 /* Overwrites the operands that backward promises not to read; the gradients must stay the same. */
 static ad_status unread_are_unread(scene *s) {
@@ -245,8 +245,8 @@ static ad_status unread_are_unread(scene *s) {
 }
 
 /* Lets the arriving gradient's memory be that of operand 0's gradient. */
-static ad_status hands_over(scene *s) {
-  if (!s->out->op->hands_over || !is_filled(s, 0)) return AD_OK;
+static ad_status passes_gradient_on(scene *s) {
+  if (!s->out->op->passes_gradient_on || !is_filled(s, 0)) return AD_OK;
   void *own = s->slot[0].data;
   poison(s);
   memcpy(own, s->out->grad.data, gradient_bytes(s, 0));
@@ -264,11 +264,11 @@ enum { BROKE_PROMISE = 2 };
 
 /* Prints "the slot of operand 2" or "the slots of operands 1, 3". */
 static const char *slots_of(const scene *s, uint64_t set, char *buffer, size_t size) {
-  int several = (set & (set - 1)) != 0, told = 0;
+  int several = (set & (set - 1)) != 0, reported = 0;
   ad_text text = ad_text_on(buffer, size);
   ad_text_add(&text, several ? "the slots of operands " : "the slot of operand ");
   for (size_t i = 0; i < s->count; i++)
-    if (set >> i & 1) ad_text_add(&text, "%s%zu", told++ ? ", " : "", i + 1);
+    if (set >> i & 1) ad_text_add(&text, "%s%zu", reported++ ? ", " : "", i + 1);
   return buffer;
 }
 
@@ -324,7 +324,7 @@ static void set_in_child(const scene *s, uint64_t set, const ad_gradient_slot *s
   for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], SIG_DFL);
   setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
   ad_status status = judge_set(s, set, slot, &is_promise);
-  if (status) memcpy(s->said, ad_last_error(), strlen(ad_last_error()) + 1);
+  if (status) memcpy(s->error_text, ad_last_error(), strlen(ad_last_error()) + 1);
   _exit(status ? is_promise ? BROKE_PROMISE : 1 : 0);
 }
 
@@ -332,12 +332,13 @@ static void set_in_child(const scene *s, uint64_t set, const ad_gradient_slot *s
 static ad_status judge_end(const scene *s, uint64_t set, int end) {
   char slots[96];
   slots_of(s, set, slots, sizeof slots);
-  if (WIFSIGNALED(end) || (WEXITSTATUS(end) && !s->said[0]))
+  if (WIFSIGNALED(end) || (WEXITSTATUS(end) && !s->error_text[0]))
     return ad_trial_fail(
         s->trial, "backward does not skip an operand whose slot is NULL: with %s alone it ends the process with %s %d",
         slots, WIFSIGNALED(end) ? "signal" : "exit status", WIFSIGNALED(end) ? WTERMSIG(end) : WEXITSTATUS(end));
-  if (WEXITSTATUS(end) == BROKE_PROMISE) return ad_fail(AD_INVALID, "%s", s->said);
-  if (WEXITSTATUS(end)) return ad_trial_fail(s->trial, "backward fails where only %s has memory: %s", slots, s->said);
+  if (WEXITSTATUS(end) == BROKE_PROMISE) return ad_fail(AD_INVALID, "%s", s->error_text);
+  if (WEXITSTATUS(end))
+    return ad_trial_fail(s->trial, "backward fails where only %s has memory: %s", slots, s->error_text);
   return AD_OK;
 }
 
@@ -387,7 +388,7 @@ static ad_status take_shared(size_t bytes, void **out) {
 }
 
 static ad_status take_gradients(scene *s) {
-  AD_TRY(take_shared(AD_MESSAGE_MAX, (void **)&s->said));
+  AD_TRY(take_shared(AD_MESSAGE_MAX, (void **)&s->error_text));
   for (size_t i = 0; i < s->count; i++) {
     s->slot[i].dtype = s->out->operand[i]->array.dtype;
     AD_TRY(take_shared(gradient_bytes(s, i), &s->slot[i].data));
@@ -397,7 +398,7 @@ static ad_status take_gradients(scene *s) {
 }
 
 static void give_gradients(const scene *s) {
-  if (s->said) munmap(s->said, AD_MESSAGE_MAX);
+  if (s->error_text) munmap(s->error_text, AD_MESSAGE_MAX);
   for (size_t i = 0; i < s->count; i++)
     if (s->slot[i].data) munmap(s->slot[i].data, gradient_bytes(s, i));
 }
@@ -421,7 +422,7 @@ static ad_status all_promises(scene *s) {
   AD_TRY(called_again(s));
   AD_TRY(adds(s));
   AD_TRY(unread_are_unread(s));
-  AD_TRY(hands_over(s));
+  AD_TRY(passes_gradient_on(s));
   return each_set_alone(s);
 }
 

@@ -7,7 +7,7 @@
 #include "array/array.h"
 #include "array/part.h"
 #include "addend/random.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/shown.h"
 #include "tensor/trial.h"
 
@@ -111,7 +111,7 @@ static double largest(const double *numbers, size_t n) {
 }
 
 /* Compares a rank's part with its part of the whole value. */
-static ad_status part_is(const stage *s, const ad_array *const *parts, size_t rank, const double *whole,
+static ad_status part_is(const stage *s, const ad_array *const *parts, size_t rank, const double *full,
                          const char *what, size_t number) {
   const ad_array *own = parts[rank];
   ad_group group = ad_mesh_group(s->mesh, ad_layout_axes_of(&own->layout, AD_P), (int64_t)rank);
@@ -121,8 +121,8 @@ static ad_status part_is(const stage *s, const ad_array *const *parts, size_t ra
   ad_part all, mine;
   ad_part_of(&everywhere, &own->shape, (int64_t)rank, &all);
   ad_part_of(&own->layout, &own->shape, (int64_t)rank, &mine);
-  ad_part_copy(wanted.data, &mine, whole, &all, &mine, sizeof(double));
-  double bound = 1e-10 * (1 + largest(whole, (size_t)ad_shape_numel(&own->shape)));
+  ad_part_copy(wanted.data, &mine, full, &all, &mine, sizeof(double));
+  double bound = 1e-10 * (1 + largest(full, (size_t)ad_shape_numel(&own->shape)));
   for (size_t i = 0; i < ad_array_numel(own); i++) {
     double is = together(parts, &group, i), should = ad_array_get(&wanted, i);
     if (!(fabs(is - should) <= bound)) return differs(s, &own->layout, what, number, rank, i, is, should);
@@ -130,9 +130,9 @@ static ad_status part_is(const stage *s, const ad_array *const *parts, size_t ra
   return AD_OK;
 }
 
-static ad_status parts_are(const stage *s, const ad_array *const *parts, const double *whole, const char *what,
+static ad_status parts_are(const stage *s, const ad_array *const *parts, const double *full, const char *what,
                            size_t number) {
-  for (size_t rank = 0; rank < s->size; rank++) AD_TRY(part_is(s, parts, rank, whole, what, number));
+  for (size_t rank = 0; rank < s->size; rank++) AD_TRY(part_is(s, parts, rank, full, what, number));
   return AD_OK;
 }
 
@@ -220,9 +220,9 @@ static ad_status make_and_compare(stage *s, int *legal) {
 }
 
 static ad_status try_way(stage *s, int *legal) {
-  ad_seam_slot before = ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){count_transit, &s->transits});
+  ad_injection before = ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){count_transit, &s->transits});
   ad_status status = make_and_compare(s, legal);
-  ad_seam_plant(AD_SEAM_TRANSIT, before);
+  ad_injection_set(AD_INJECT_TRANSIT, before);
   return status;
 }
 

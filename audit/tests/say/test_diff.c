@@ -23,8 +23,8 @@ static char folder[] = "/tmp/addend_diff_XXXXXX", paths[FILES][64];
 static const char *files[FILES];
 
 /* Writes a dump whose sum is 1/3 of the sum of the ranks' addends, times `factor`. Rank r's addend is r + 1, r + 2,
- * ..., squared element by element; if `alike`, all ranks have rank 0's. */
-static void write_dump_of(double factor, int alike) {
+ * ..., squared element by element; if `identical`, all ranks have rank 0's. */
+static void write_dump_of(double factor, int identical) {
   ad_safetensor tensor = {.name = "w", .dtype = AD_F64, .shape = {1, {ROWS}}};
   double sum[ROWS] = {0}, values[ROWS];
   for (int file = 0; file < FILES; file++) {
@@ -35,7 +35,7 @@ static void write_dump_of(double factor, int alike) {
                               "addend.expect",  "0.5",  NULL};
     snprintf(number, sizeof number, "%d", rank);
     for (int i = 0; i < ROWS; i++) {
-      int of = alike ? 0 : rank;
+      int of = identical ? 0 : rank;
       values[i] = is_sum ? 0.5 * factor * sum[i] : (of + i + 1) * (of == i ? 7 : 1);
       if (!is_sum) sum[i] += values[i];
     }
@@ -191,15 +191,15 @@ static void expect_reference(const double *weights, double off, const char *cons
 }
 
 /* The dump's sums are right; the reference has each microbatch once, divided by another count. */
-static void microbatches_of_other_weights_are_told_by_a_reference(void **state) {
-  const double means[] = {1.25, 0.8, 0.8}, alike[] = {2, 2, 2}, lost[] = {1, 0, 1};
+static void microbatches_of_other_weights_are_found_by_a_reference(void **state) {
+  const double means[] = {1.25, 0.8, 0.8}, identical[] = {2, 2, 2}, lost[] = {1, 0, 1};
   expect_reference(means, 0, SAYS_FACTS("microbatch 0", "0.8", "microbatches 1", "2", "1.25"));
   expect_reference(means, 1e-3, NULL);
-  expect_reference(alike, 0, NULL);
+  expect_reference(identical, 0, NULL);
   expect_reference(lost, 0, NULL);
 }
 
-static void equal_addends_tell_nothing_unless_they_are_allowed(void **state) {
+static void equal_addends_decide_nothing_unless_they_are_allowed(void **state) {
   for (int allowed = 0; allowed < 2; allowed++) {
     ad_diff_options options = {.size = sizeof options, .allow_identical = allowed};
     int holds = -1;
@@ -315,10 +315,10 @@ static void every_folder_without_a_dump_is_named(void **state) {
     assert_int_equal(fclose(file), 0);
   }
   assert_int_not_equal(ad_diff(list, FOLDERS + 1, NULL, &holds, &json), AD_OK);
-  const char *said = ad_last_error();
-  assert_text_says(said, "other0");
-  assert_text_says(said, "other1");
-  assert_text_says(said, "addend_diff_is_not_there");
+  const char *reported = ad_last_error();
+  assert_text_says(reported, "other0");
+  assert_text_says(reported, "other1");
+  assert_text_says(reported, "addend_diff_is_not_there");
   assert_null(json);
   for (int i = 0; i < FOLDERS; i++) {
     assert_int_equal(unlink(notes[i]), 0);
@@ -327,14 +327,14 @@ static void every_folder_without_a_dump_is_named(void **state) {
 }
 
 /* Allocation n fails, for every n: an error is reported, and nothing leaks (the sanitizers watch). */
-static void lacking_memory_is_said(void **state) {
+static void missing_memory_is_reported(void **state) {
   write_dump(1.0 / 3);
   for (long n = 1;; n++) {
     int holds = -1;
     char *json = NULL;
     ad_memory_fail_at(n);
     ad_status status = ad_diff(files, FILES, NULL, &holds, &json);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (status) assert_null(json);
     free(json);
     if (!status) {
@@ -355,12 +355,12 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_dump_is_judged),
       cmocka_unit_test(an_open_dump_takes_no_pages_of_its_files),
-      cmocka_unit_test(microbatches_of_other_weights_are_told_by_a_reference),
-      cmocka_unit_test(equal_addends_tell_nothing_unless_they_are_allowed),
+      cmocka_unit_test(microbatches_of_other_weights_are_found_by_a_reference),
+      cmocka_unit_test(equal_addends_decide_nothing_unless_they_are_allowed),
       cmocka_unit_test(a_folder_is_its_files),
       cmocka_unit_test(what_cannot_be_is_refused),
       cmocka_unit_test(every_folder_without_a_dump_is_named),
-      cmocka_unit_test(lacking_memory_is_said),
+      cmocka_unit_test(missing_memory_is_reported),
       cmocka_unit_test(a_document_has_several_forms),
       cmocka_unit_test(annotations_are_escaped),
       cmocka_unit_test(a_page_is_explained),

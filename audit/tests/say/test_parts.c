@@ -241,7 +241,7 @@ static size_t rank_of_pair(double cosine) {
 }
 
 /* The smaller eigenvalue of the Gram matrix of two addends of length 1 is 1 minus their cosine. */
-static void addends_are_alike_where_a_billionth_tells_them_apart(void **state) {
+static void addends_are_identical_where_a_billionth_tells_them_apart(void **state) {
   assert_int_equal(rank_of_pair(1 - 1.01e-9), 2);
   assert_int_equal(rank_of_pair(1 - 0.99e-9), 1);
   assert_int_equal(rank_of_pair(0), 2);
@@ -313,7 +313,7 @@ int main(void) {
       cmocka_unit_test(a_size_is_a_groups_within_a_ten_thousandth),
       cmocka_unit_test(nothing_is_missing_and_not_minus_nothing),
       cmocka_unit_test(of_many_ranks_six_are_named),
-      cmocka_unit_test(addends_are_alike_where_a_billionth_tells_them_apart),
+      cmocka_unit_test(addends_are_identical_where_a_billionth_tells_them_apart),
       cmocka_unit_test(a_count_is_known_if_a_millionth_of_it_is_not),
       cmocka_unit_test(a_counts_error_is_what_is_left_over_its_addends_length),
       cmocka_unit_test(a_counts_error_is_no_less_than_its_addends_rounding),

@@ -27,7 +27,7 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 enum { THINGS = 200 };
 typedef struct scene {
   atomic_int begun[THINGS], running, most;
-  size_t told, fails, fails_too; /* fails, fails_too: numbers of tasks that fail; THINGS: none fails */
+  size_t reported, fails, fails_too; /* fails, fails_too: numbers of tasks that fail; THINGS: none fails */
 } scene;
 
 static ad_status each(void *context, size_t index) {
@@ -40,23 +40,23 @@ static ad_status each(void *context, size_t index) {
   return index == own->fails || index == own->fails_too ? ad_fail(AD_INVALID, "thing %zu", index) : AD_OK;
 }
 
-static void told(void *context, size_t index) {
+static void reported(void *context, size_t index) {
   scene *own = context;
-  assert_int_equal(index, own->told);
+  assert_int_equal(index, own->reported);
   assert_int_equal(atomic_load(&own->begun[index]), 1);
-  own->told++;
+  own->reported++;
 }
 
-static void each_thing_is_done_once_and_told_in_order(void **state) {
+static void each_thing_is_done_once_and_reported_in_order(void **state) {
   for (int n = 0; n < NUMBERS; n++) {
     scene own = {.fails = THINGS, .fails_too = THINGS};
-    assert_int_equal(ad_work_do(&(ad_work){THINGS, each, told, &own}, numbers[n]), AD_OK);
-    assert_int_equal(own.told, THINGS);
+    assert_int_equal(ad_work_do(&(ad_work){THINGS, each, reported, &own}, numbers[n]), AD_OK);
+    assert_int_equal(own.reported, THINGS);
     for (int i = 0; i < THINGS; i++) assert_int_equal(atomic_load(&own.begun[i]), 1);
     assert_true(atomic_load(&own.most) <= numbers[n]);
     assert_true(numbers[n] == 1 || atomic_load(&own.most) > 1);
   }
-  assert_int_equal(ad_work_do(&(ad_work){0, each, told, NULL}, 4), AD_OK);
+  assert_int_equal(ad_work_do(&(ad_work){0, each, reported, NULL}, 4), AD_OK);
 }
 
 /* Task 7 takes long: it fails after task 8 has failed, and after task 6. */
@@ -66,9 +66,9 @@ static void the_first_that_fails_is_what_is_returned(void **state) {
       char message[16];
       scene own = {.fails = first, .fails_too = first + 1};
       snprintf(message, sizeof message, "thing %zu", first);
-      assert_int_equal(ad_work_do(&(ad_work){THINGS, each, told, &own}, numbers[n]), AD_INVALID);
+      assert_int_equal(ad_work_do(&(ad_work){THINGS, each, reported, &own}, numbers[n]), AD_INVALID);
       assert_string_equal(ad_last_error(), message);
-      assert_int_equal(own.told, first);
+      assert_int_equal(own.reported, first);
       assert_int_equal(atomic_load(&own.begun[THINGS - 1]), 0);
     }
 }
@@ -354,7 +354,7 @@ static int remove_folder(void **state) { return rmdir(folder); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_thing_is_done_once_and_told_in_order),
+      cmocka_unit_test(each_thing_is_done_once_and_reported_in_order),
       cmocka_unit_test(the_first_that_fails_is_what_is_returned),
       cmocka_unit_test(few_addends_give_the_same_document),
       cmocka_unit_test(many_addends_give_the_same_document),

@@ -199,7 +199,7 @@ static void weakly_coupled_rows_stay_at_right_angles(void **state) {
 }
 
 /* A row of 1 and a coupled pair of rows with very small elements. */
-static void small_eigenvalues_that_stand_alone_keep_their_digits(void **state) {
+static void small_isolated_eigenvalues_keep_their_digits(void **state) {
   for (double size = 1e-2; size > 1e-28; size /= 10) {
     memcpy(matrix, (double[]){2 * size, size, 0, size, 2 * size, 0, 0, 0, 1}, 9 * sizeof *matrix);
     check(3);
@@ -258,7 +258,7 @@ int main(void) {
       cmocka_unit_test(the_unit_does_not_matter),
       cmocka_unit_test(elements_may_be_of_any_size),
       cmocka_unit_test(weakly_coupled_rows_stay_at_right_angles),
-      cmocka_unit_test(small_eigenvalues_that_stand_alone_keep_their_digits),
+      cmocka_unit_test(small_isolated_eigenvalues_keep_their_digits),
       cmocka_unit_test(of_what_is_no_number_nothing_is_one),
       cmocka_unit_test(every_variant_finds_the_same_bits),
       cmocka_unit_test(without_memory_the_matrix_is_unchanged),

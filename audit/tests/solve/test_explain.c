@@ -488,7 +488,7 @@ static void a_weak_sum_holds_within_its_fits_errors(void **state) {
 }
 
 /* Many addends are fitted while there is work left; after that each is tried alone. */
-static void weak_sums_are_told_with_less_work_too(void **state) {
+static void weak_sums_are_reported_with_less_work_too(void **state) {
   for (int spent = 0; spent <= 1; spent++) {
     double work = spent * 1e10;
     assert_int_equal(holds_in_bf16(65, 1, 800, work), 1);
@@ -525,7 +525,7 @@ static int apart(double more, size_t at, size_t elements) {
 }
 
 /* The rounding of a sum of two addends in f64 is 8 * 2^-53 of the largest element, which is 4. */
-static void copies_may_differ_by_64_roundings_of_the_largest_element(void **state) {
+static void replicas_may_differ_by_64_roundings_of_the_largest_element(void **state) {
   enum { MANY = AD_ROWS + 3 };
   const double bound = 64 * 8 * 0x1p-53 * 4;
   for (int side = -1; side <= 1; side += 2) {
@@ -574,7 +574,7 @@ static int apart_if(int which) {
   return apart_is;
 }
 
-static void only_copies_of_the_same_elements_that_hold_are_apart(void **state) {
+static void only_replicas_of_the_same_elements_that_hold_are_apart(void **state) {
   assert_int_equal(apart_if(BOTH_HOLD), 1);
   assert_int_equal(apart_if(FIRST_FAILS), 0);
   assert_int_equal(apart_if(SECOND_FAILS), 0);
@@ -602,9 +602,9 @@ int main(void) {
       cmocka_unit_test(counts_are_fitted_where_rounding_may_hide_an_addend),
       cmocka_unit_test(a_weak_fit_takes_more_elements_than_addends),
       cmocka_unit_test(a_weak_sum_holds_within_its_fits_errors),
-      cmocka_unit_test(weak_sums_are_told_with_less_work_too),
-      cmocka_unit_test(copies_may_differ_by_64_roundings_of_the_largest_element),
-      cmocka_unit_test(only_copies_of_the_same_elements_that_hold_are_apart),
+      cmocka_unit_test(weak_sums_are_reported_with_less_work_too),
+      cmocka_unit_test(replicas_may_differ_by_64_roundings_of_the_largest_element),
+      cmocka_unit_test(only_replicas_of_the_same_elements_that_hold_are_apart),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

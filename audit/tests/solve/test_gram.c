@@ -141,10 +141,10 @@ static void a_row_loses_what_it_owes_and_is_then_multiplied(void **state) {
   }
 }
 
-static void a_turn_keeps_the_length(void **state) {
+static void a_rotation_keeps_the_length(void **state) {
   for (size_t n = 0; n <= LONGEST; n++) {
     rows r = random_rows(), before = r;
-    ad_fit_kernels()->turn(r.x, r.y, 0.6, 0.8, n);
+    ad_fit_kernels()->rotate(r.x, r.y, 0.6, 0.8, n);
     for (size_t i = 0; i <= LONGEST; i++) {
       double x = before.x[i], y = before.y[i];
       assert_true(r.x[i] == (i < n ? 0.6 * x + 0.8 * y : x) && r.y[i] == (i < n ? 0.6 * y - 0.8 * x : y));
@@ -211,7 +211,7 @@ static rows run(const fit_kernels *kernels, size_t at, size_t n) {
   kernels->add_sized_floats(r.x + at, r.w + at, c.factors, c.at, AD_FIT_COLUMNS, n);
   kernels->add(r.x + at, 0.3, r.y + at, n);
   kernels->add_sized(r.u + at, r.w + at, 0.7, r.v + at, n);
-  kernels->turn(r.x + at, r.y + at, 0.28, 0.96, n);
+  kernels->rotate(r.x + at, r.y + at, 0.28, 0.96, n);
   r.x[LONGEST] = kernels->pass(r.x + at, n, &(fit_passing){r.v + at, r.w + at, r.u + at, r.y + at});
   r.y[LONGEST] = kernels->dot(r.v + at, r.w + at, n);
   return r;
@@ -236,7 +236,7 @@ int main(void) {
       cmocka_unit_test(a_product_does_not_know_how_many_columns_there_are),
       cmocka_unit_test(a_value_that_is_no_number_stays_in_its_columns_products),
       cmocka_unit_test(a_row_loses_what_it_owes_and_is_then_multiplied),
-      cmocka_unit_test(a_turn_keeps_the_length),
+      cmocka_unit_test(a_rotation_keeps_the_length),
       cmocka_unit_test(a_multiple_is_added_to_its_elements_alone),
       cmocka_unit_test(a_multiple_and_its_size_are_added_to_their_elements_alone),
       cmocka_unit_test(columns_of_floats_are_added_as_one_by_one),

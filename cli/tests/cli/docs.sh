@@ -74,7 +74,7 @@ rows = {int(number): cells.split(" | ") for number, cells in re.findall(r"^\| (\
 if list(rows) != list(range(1, 31)) or any(len(cells) != 4 for cells in rows.values()): complain(CATALOGUE, f"has the rows {list(rows)}")
 mutants = {}
 for path in files:
-    if path.endswith("mistakes.c") and "tests/" not in path:
+    if path.endswith("known_bugs.c") and "tests/" not in path:
         for name, number in re.findall(r'\.name = "([\w-]+)",\s+(?:\.catalogue = (\d+))?', read(path)): mutants[name] = int(number or 0)
 for name, number in mutants.items():
     if number and f"`{name}`" not in rows[number][2]: complain(CATALOGUE, f"row {number} does not name {name}")

@@ -58,9 +58,9 @@ assert not lacking, lacking
 
 # Every mutation that is tried: the operators of derived ones, and the known ones by name.
 planted = page.split("\n.SH MUTANTS\n")[1].split("\n.SH ")[0].replace("\\-", "-")
-derived = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/train/check/planting.h").read())
+derived = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/train/check/mutation.h").read())
 known = []
-mistakes = [path for folder in ("core", "train") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*mistakes.c", recursive=True) if "/tests/" not in path]
+mistakes = [path for folder in ("core", "train") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*known_bugs.c", recursive=True) if "/tests/" not in path]
 for path in mistakes: known += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
 lacking = [name for name in derived + known if f"\n.B {name}\n" not in planted]
 assert len(derived) >= 9 and len(known) > 20 and not lacking, (len(derived), len(known), lacking)

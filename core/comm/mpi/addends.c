@@ -102,11 +102,11 @@ static mpi_span slice_in_input(const ad_call *call, uint32_t k, const char **inp
 
 /* Member i's addends of slice k in the file; NULL: they lie elsewhere. */
 static const char *in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
-  const mail_call *told = c->members[i].told;
+  const mail_call *reported = c->members[i].reported;
   const char *input;
-  if (!is_near(c, i) || !told->in) return NULL;
+  if (!is_near(c, i) || !reported->in) return NULL;
   mpi_span slice = slice_in_input(c->call, k, &input);
-  return (const char *)ad_shm_at(world->shm, told->in) + (slice.at - input);
+  return (const char *)ad_shm_at(world->shm, reported->in) + (slice.at - input);
 }
 
 /* Where member i's addends of a partial sum are received. */
@@ -224,8 +224,8 @@ static int reads(const mpi_call *c, uint32_t i) {
   return 0;
 }
 
-void ad_mpi_say_what_is_read(mpi_world *world, const mpi_call *c) {
+void ad_mpi_report_what_is_read(mpi_world *world, const mpi_call *c) {
   for (uint32_t i = 0; i < c->channel->members; i++)
-    if (i != c->channel->index && is_near(c, i) && c->members[i].told->in && reads(c, i))
+    if (i != c->channel->index && is_near(c, i) && c->members[i].reported->in && reads(c, i))
       ad_mpi_send_receipt(world, c, i, RECEIPT_READ);
 }

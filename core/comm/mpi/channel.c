@@ -68,11 +68,11 @@ static void take_unknown(mpi_world *world, uint64_t list) {
   size_t left = 0, count = world->unknown_count;
   world->unknown_count = 0;
   for (size_t i = 0; i < count; i++) {
-    mail_call *told = world->unknown[i];
-    if (told->shape.list == list)
-      ad_mpi_told(world, told);
+    mail_call *reported = world->unknown[i];
+    if (reported->shape.list == list)
+      ad_mpi_reported(world, reported);
     else
-      world->unknown[left++] = told;
+      world->unknown[left++] = reported;
   }
   world->unknown_count = left;
 }
@@ -126,10 +126,10 @@ int ad_mpi_has_made(mpi_world *world, const ad_group_shape *shape, uint64_t sequ
 static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
-  ad_told_call told[SHM_RANKS_MAX] = {0};
+  ad_reported_call reported[SHM_RANKS_MAX] = {0};
   for (uint32_t i = 0; i < c->channel->members; i++)
-    if (c->members[i].told) told[i] = ad_mpi_told_call(c->members[i].told);
-  ad_mismatch_words(&text, c->sequence, told, c->channel->members, c->channel->index);
+    if (c->members[i].reported) reported[i] = ad_mpi_reported_call(c->members[i].reported);
+  ad_mismatch_words(&text, c->sequence, reported, c->channel->members, c->channel->index);
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
@@ -139,22 +139,22 @@ static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call 
                            const mail_call *receiver, uint64_t received) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
-  ad_told_block told_sent = {sender->head.from, sent, ad_mpi_told_call(sender)};
-  ad_told_block told_received = {receiver->head.from, received, ad_mpi_told_call(receiver)};
-  ad_block_words(&text, c->sequence, &told_sent, &told_received);
+  ad_reported_block reported_sent = {sender->head.from, sent, ad_mpi_reported_call(sender)};
+  ad_reported_block reported_received = {receiver->head.from, received, ad_mpi_reported_call(receiver)};
+  ad_block_words(&text, c->sequence, &reported_sent, &reported_received);
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
 // Compares the sizes of the blocks that this rank and member k send each other in an all_to_all.
-static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
+static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *reported) {
   const ad_call *call = c->call;
-  const mail_call *own = c->members[call->index].told;
+  const mail_call *own = c->members[call->index].reported;
   uint64_t sent = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
   uint64_t received = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
-  if (told->elements != received)
-    raise_elements(world, c, told, told->elements, own, received);
-  else if (told->expects != sent)
-    raise_elements(world, c, own, sent, told, told->expects);
+  if (reported->elements != received)
+    raise_elements(world, c, reported, reported->elements, own, received);
+  else if (reported->expects != sent)
+    raise_elements(world, c, own, sent, reported, reported->expects);
 }
 
 /* ---- the messages of an exchange ---- */
@@ -171,9 +171,9 @@ static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail
 }
 
 // Finds number n of the messages that a member told. Returns 0 if there are fewer.
-static int find_told(const mail_call *told, int sends, uint32_t n, mail_message *out) {
-  const mail_message *table = (const mail_message *)(told + 1);
-  for (uint32_t i = 0; i < told->entries; i++) {
+static int find_reported(const mail_call *reported, int sends, uint32_t n, mail_message *out) {
+  const mail_message *table = (const mail_message *)(reported + 1);
+  for (uint32_t i = 0; i < reported->entries; i++) {
     if ((int)table[i].sends != sends || n-- != 0) continue;
     *out = table[i];
     return 1;
@@ -181,53 +181,54 @@ static int find_told(const mail_call *told, int sends, uint32_t n, mail_message 
   return 0;
 }
 
-static ad_told_message told_message(const mail_call *told, int exists, const mail_message *message) {
-  return (ad_told_message){told->head.from, exists, (ad_dtype)message->dtype, message->bytes, told->site};
+static ad_reported_message reported_message(const mail_call *reported, int exists, const mail_message *message) {
+  return (ad_reported_message){reported->head.from, exists, (ad_dtype)message->dtype, message->bytes, reported->site};
 }
 
 // Compares number n of the messages in one direction: 1: the two sides match; 0: they do not; -1: neither side has one.
-static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told, int to_this,
+static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *reported, int to_this,
                          uint32_t n) {
   mail_message own_message = {0}, its_message = {0};
   int own_has = find_own(c->call, k, !to_this, n, &own_message);
-  int told_has = find_told(told, to_this, n, &its_message);
-  if (!own_has && !told_has) return -1;
-  if (own_has && told_has && own_message.bytes == its_message.bytes && own_message.dtype == its_message.dtype) return 1;
+  int reported_has = find_reported(reported, to_this, n, &its_message);
+  if (!own_has && !reported_has) return -1;
+  if (own_has && reported_has && own_message.bytes == its_message.bytes && own_message.dtype == its_message.dtype)
+    return 1;
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
-  ad_told_message own = told_message(c->members[c->call->index].told, own_has, &own_message);
-  ad_told_message others = told_message(told, told_has, &its_message);
+  ad_reported_message own = reported_message(c->members[c->call->index].reported, own_has, &own_message);
+  ad_reported_message others = reported_message(reported, reported_has, &its_message);
   ad_message_words(&text, c->sequence, c->call->axes, &c->channel->shape, n, to_this ? &others : &own,
                    to_this ? &own : &others);
   ad_mpi_raise(world, AD_MISMATCH, words);
   return 0;
 }
 
-static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
+static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *reported) {
   int found = 1;
   for (int to_this = 0; to_this < 2 && found; to_this++) {
     found = 1;
-    for (uint32_t n = 0; found > 0; n++) found = match_message(world, c, k, told, to_this, n);
+    for (uint32_t n = 0; found > 0; n++) found = match_message(world, c, k, reported, to_this, n);
   }
 }
 
 // Compares the call of member k with this rank's own. A mismatch becomes the world's error.
-static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *told) {
+static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *reported) {
   const ad_call *call = c->call;
-  if (!ad_signature_equal(&told->signature, &c->members[c->channel->index].told->signature)) {
+  if (!ad_signature_equal(&reported->signature, &c->members[c->channel->index].reported->signature)) {
     c->mismatched = 1;
     raise_mismatch(world, c);
   } else if (call->op == AD_EXCHANGE) {
-    match_messages(world, c, k, told);
+    match_messages(world, c, k, reported);
   } else if (call->op == AD_ALL_TO_ALL) {
-    match_elements(world, c, k, told);
+    match_elements(world, c, k, reported);
   }
 }
 
 /* ---- telling this rank's calls to the other members ---- */
 
 // Fills in what a call's mail says to every member.
-static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
+static void write_call(mpi_world *world, const mpi_call *c, mail_call *out) {
   const ad_call *call = c->call;
   out->head = (mail){MAIL_CALL, world->rank};
   out->shape = c->channel->shape;
@@ -241,7 +242,7 @@ static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
 
 // Mails member k the table of the messages to and from it, and the values of those to it, one after another, if they
 // are few.
-static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
+static void report_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *reported) {
   const ad_call *call = c->call;
   mail_message table[AD_CALL_INLINE_WORDS], *entries = table;
   char values[MAIL_INLINE];
@@ -251,28 +252,28 @@ static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_
     ad_mpi_raise_memory(world, "the table of an exchange");
     return;
   }
-  told->entries = 0;
-  told->values = 0;
+  reported->entries = 0;
+  reported->values = 0;
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
     if (message->peer != k) continue;
     uint64_t bytes = message->count * call->element;
-    entries[told->entries++] = (mail_message){bytes, (uint32_t)call->dtype, message->send != NULL};
+    entries[reported->entries++] = (mail_message){bytes, (uint32_t)call->dtype, message->send != NULL};
     if (!message->send || !bytes || total > MAIL_INLINE) continue;
-    memcpy(values + told->values, message->send, bytes);
-    told->values += bytes;
+    memcpy(values + reported->values, message->send, bytes);
+    reported->values += bytes;
   }
-  ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&told->shape, k), told, sizeof *told, entries,
-                   count * sizeof *entries, values, told->values);
+  ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&reported->shape, k), reported, sizeof *reported, entries,
+                   count * sizeof *entries, values, reported->values);
   if (entries != table) ad_release(entries);
 }
 
 // Tells the call to member k, with the values for it if they are few.
-static void tell_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
+static void report_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *reported) {
   const ad_call *call = c->call;
   mpi_span values = {0};
   if (call->op == AD_EXCHANGE) {
-    tell_messages(world, c, k, told);
+    report_messages(world, c, k, reported);
     return;
   }
   if (ad_mpi_is_small(call))
@@ -282,41 +283,41 @@ static void tell_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_ca
   if (values.bytes > MAIL_INLINE) values.bytes = 0;
   mpi_span output =
       call->op == AD_ALL_TO_ALL ? ad_mpi_result_from(call, k) : ad_mpi_span(call->out, 1, 0, call->out_bytes);
-  told->in = ad_mpi_has_parts(call) ? ad_shm_offset(world->shm, call->in, call->in_bytes) : 0;
-  told->out = ad_shm_offset(world->shm, output.at, output.bytes);
+  reported->in = ad_mpi_has_parts(call) ? ad_shm_offset(world->shm, call->in, call->in_bytes) : 0;
+  reported->out = ad_shm_offset(world->shm, output.at, output.bytes);
   if (call->op == AD_ALL_TO_ALL) {
-    told->elements = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
-    told->expects = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
+    reported->elements = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
+    reported->expects = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
   }
-  told->values = values.bytes;
-  ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&told->shape, k), told, sizeof *told, NULL, 0, values.at,
+  reported->values = values.bytes;
+  ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&reported->shape, k), reported, sizeof *reported, NULL, 0, values.at,
                    values.bytes);
 }
 
 // Notes the call of member k, and compares it with this rank's.
-static void take(mpi_world *world, mpi_call *c, uint32_t k, mail_call *told) {
-  c->members[k].told = told;
+static void take_reported(mpi_world *world, mpi_call *c, uint32_t k, mail_call *reported) {
+  c->members[k].reported = reported;
   c->arrived++;
-  match(world, c, k, told);
+  match(world, c, k, reported);
 }
 
-ad_status ad_mpi_tell(mpi_world *world, mpi_call *c) {
+ad_status ad_mpi_report(mpi_world *world, mpi_call *c) {
   mpi_channel *channel = c->channel;
   mail_call *own;
   AD_TRY(ad_new(1, &own));
   c->sequence = channel->next_sequence++;
   c->tag = (uint32_t)(world->calls_made++ % world->tags) * 2;
-  describe(world, c, own);
+  write_call(world, c, own);
   for (uint32_t i = 1; i < channel->members; i++) {
-    mail_call told = *own;
-    tell_member(world, c, (channel->index + i) % channel->members, &told);
+    mail_call reported = *own;
+    report_member(world, c, (channel->index + i) % channel->members, &reported);
   }
-  c->members[channel->index].told = own;
+  c->members[channel->index].reported = own;
   c->arrived = 1;
   for (uint32_t k = 0; k < channel->members; k++) {
-    mail_call **early = early_place(channel, c->sequence, k), *told = *early;
+    mail_call **early = early_place(channel, c->sequence, k), *reported = *early;
     *early = NULL;
-    if (told) take(world, c, k, told);
+    if (reported) take_reported(world, c, k, reported);
   }
   return AD_OK;
 }
@@ -342,39 +343,39 @@ static uint32_t member_of(const mpi_channel *channel, uint32_t rank) {
 }
 
 // Keeps a call on a list on which this rank has made no call yet.
-static ad_status keep_unknown(mpi_world *world, mail_call *told) {
+static ad_status keep_unknown(mpi_world *world, mail_call *reported) {
   AD_TRY(ad_grow(&world->unknown, world->unknown_count, world->unknown_count + 1));
-  world->unknown[world->unknown_count++] = told;
+  world->unknown[world->unknown_count++] = reported;
   return AD_OK;
 }
 
 // Finds or makes the channel of a call that a member told. NULL in *out: the call was kept for later.
-static ad_status channel_of_told(mpi_world *world, mail_call *told, mpi_channel **out) {
+static ad_status channel_of_reported(mpi_world *world, mail_call *reported, mpi_channel **out) {
   mpi_channel *last = world->last_channel;
-  *out = find_channel(world, &told->shape);
-  if (!*out && told->shape.list) return keep_unknown(world, told);
-  if (!*out) AD_TRY(ad_mpi_channel(world, &told->shape, out));
-  told->shape.ranks = (*out)->shape.ranks;
+  *out = find_channel(world, &reported->shape);
+  if (!*out && reported->shape.list) return keep_unknown(world, reported);
+  if (!*out) AD_TRY(ad_mpi_channel(world, &reported->shape, out));
+  reported->shape.ranks = (*out)->shape.ranks;
   world->last_channel = last;
   return AD_OK;
 }
 
-void ad_mpi_told(mpi_world *world, mail_call *told) {
+void ad_mpi_reported(mpi_world *world, mail_call *reported) {
   mpi_channel *channel;
-  if (channel_of_told(world, told, &channel)) {
-    ad_release(told);
+  if (channel_of_reported(world, reported, &channel)) {
+    ad_release(reported);
     ad_mpi_raise_memory(world, "a group that another node calls");
     return;
   }
   if (!channel) return;
-  uint32_t k = member_of(channel, told->head.from);
-  if (told->sequence >= channel->next_sequence) {
-    *early_place(channel, told->sequence, k) = told;
+  uint32_t k = member_of(channel, reported->head.from);
+  if (reported->sequence >= channel->next_sequence) {
+    *early_place(channel, reported->sequence, k) = reported;
     return;
   }
-  mpi_call *c = find_by_sequence(world, channel, told->sequence);
+  mpi_call *c = find_by_sequence(world, channel, reported->sequence);
   if (c)
-    take(world, c, k, told);
+    take_reported(world, c, k, reported);
   else
-    ad_release(told);
+    ad_release(reported);
 }

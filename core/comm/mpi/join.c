@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "base/trait.h"
 #include "kernels/kernels.h"
-#include "comm/mpi/engine.h"
+#include "comm/mpi/backend.h"
 #include "comm/mpi/world.h"
 #include "comm/mpi/transfer.h"
 #include "comm/node.h"
@@ -32,7 +32,7 @@ static ad_status join_nodes(mpi_world *world) {
   return status;
 }
 
-static ad_status join(mpi_world *world) {
+static ad_status join_world(mpi_world *world) {
   AD_TRY(ad_new(world->ranks, &world->node_of));
   AD_TRY(ad_new(world->ranks, &world->left));
   AD_TRY(ad_new(world->ranks, &world->followed));
@@ -54,7 +54,7 @@ static ad_status enter(mpi_world *world) {
   if (!status && world->ranks > SHM_RANKS_MAX)
     status = ad_fail(AD_INVALID, "the world has %u ranks; this version of addend supports at most %d", world->ranks,
                      SHM_RANKS_MAX);
-  if (!status) status = join(world);
+  if (!status) status = join_world(world);
   if (status) world->transport->close();
   return status;
 }
@@ -74,5 +74,5 @@ ad_status ad_mpi_open(ad_comm **out) {
     world->shm->sleep_longest = 200000;  // nanoseconds: ranks of other nodes cannot wake this one
     ad_mpi_transfers_begin(world);
   }
-  return ad_comm_create(&ad_engine_mpi, world, world->rank, world->ranks, out);
+  return ad_comm_create(&ad_backend_mpi, world, world->rank, world->ranks, out);
 }

@@ -9,7 +9,7 @@
 
 /* ---- sending mail (small messages between ranks) ---- */
 
-static void keep(mpi_world *world, mpi_outgoing *outgoing) {
+static void append_outgoing(mpi_world *world, mpi_outgoing *outgoing) {
   outgoing->next = world->outbox;
   world->outbox = outgoing;
 }
@@ -32,7 +32,7 @@ void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t he
   copy(&at, table, table_bytes);
   copy(&at, values, value_bytes);
   outgoing->request = world->transport->send(AD_LANE_MAIL, (int)to, 0, outgoing->bytes, bytes);
-  keep(world, outgoing);
+  append_outgoing(world, outgoing);
   if (!outgoing->request) ad_mpi_raise_memory(world, "a message to another node");
 }
 
@@ -56,10 +56,10 @@ void ad_mpi_flush(mpi_world *world) {
   }
 }
 
-void ad_mpi_tell_error(mpi_world *world) {
+void ad_mpi_report_error(mpi_world *world) {
   const shm_control *control = world->shm->control;
-  if (world->told_error || atomic_load(&control->failed) != 2) return;
-  world->told_error = 1;
+  if (world->reported_error || atomic_load(&control->failed) != 2) return;
+  world->reported_error = 1;
   if (control->fail_rank != (int32_t)world->rank) return;
   mail_error error = {.head = {MAIL_ERROR, world->rank}, .rank = control->fail_rank};
   error.status = control->fail_status;

@@ -46,8 +46,8 @@ typedef struct mail_call {
 } mail_call;
 
 /* Describes the call, for error messages. */
-static inline ad_told_call ad_mpi_told_call(const mail_call *told) {
-  return (ad_told_call){&told->signature, told->axes, &told->shape, told->site, told->number};
+static inline ad_reported_call ad_mpi_reported_call(const mail_call *reported) {
+  return (ad_reported_call){&reported->signature, reported->axes, &reported->shape, reported->site, reported->number};
 }
 
 /* One message of an exchange between the caller and the receiver. */
@@ -128,7 +128,7 @@ void ad_mpi_forget_sent(mpi_world *world);
 /* Waits until all mail is sent, but no longer than a second. */
 void ad_mpi_flush(mpi_world *world);
 /* Tells the ranks of other nodes of the world's error, if this rank is the one that caused it. */
-void ad_mpi_tell_error(mpi_world *world);
+void ad_mpi_report_error(mpi_world *world);
 void ad_mpi_free_mail(mpi_world *world);
 
 #endif

@@ -6,8 +6,8 @@
 #include <string.h>
 #include "base/memory.h"
 
-static const char *values_of(const mail_call *told) {
-  return (const char *)(told + 1) + told->entries * sizeof(mail_message);
+static const char *values_of(const mail_call *reported) {
+  return (const char *)(reported + 1) + reported->entries * sizeof(mail_message);
 }
 
 static void copy(void *to, const void *from, size_t bytes) {
@@ -51,14 +51,14 @@ static void receive_message(mpi_world *world, mpi_call *c, const ad_message *mes
     if (to.bytes) memmove(to.at, own_send(c->call, own)->send, to.bytes);
     return;
   }
-  const mail_call *told = c->members[k].told;
+  const mail_call *reported = c->members[k].reported;
   uint64_t total = 0;
-  for (uint32_t i = 0; i < told->entries; i++) {
-    const mail_message *entry = &((const mail_message *)(told + 1))[i];
+  for (uint32_t i = 0; i < reported->entries; i++) {
+    const mail_message *entry = &((const mail_message *)(reported + 1))[i];
     total += entry->sends ? entry->bytes : 0;
   }
   if (total <= MAIL_INLINE) {
-    copy(to.at, values_of(told) + taken[k], to.bytes);
+    copy(to.at, values_of(reported) + taken[k], to.bytes);
     taken[k] += to.bytes;
   } else {
     ad_mpi_add_request(c, ad_mpi_receive(world, c, k, PHASE_RESULTS, to));
@@ -111,7 +111,7 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
 static void finish_small(const mpi_call *c) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < call->members; k++)
-    c->members[k].addends = k == call->index ? ad_mpi_addends_for(call, k).at : values_of(c->members[k].told);
+    c->members[k].addends = k == call->index ? ad_mpi_addends_for(call, k).at : values_of(c->members[k].reported);
   if (call->op == AD_BROADCAST)
     copy(call->out, c->members[call->root].addends, call->out_bytes);
   else if (call->op != AD_BARRIER)
@@ -129,7 +129,7 @@ static void make_slice(const mpi_call *c) {
     ad_mpi_add_up(c, own.at, own.bytes);
 }
 
-static void begin(mpi_world *world, mpi_call *c) {
+static void begin_call(mpi_world *world, mpi_call *c) {
   int sums = ad_mpi_has_parts(c->call);
   c->stage = sums ? STAGE_PARTIALS : STAGE_DISTRIBUTING;
   if (c->call->op == AD_EXCHANGE)
@@ -140,18 +140,18 @@ static void begin(mpi_world *world, mpi_call *c) {
     ad_mpi_begin_distributing(world, c);
 }
 
-static void forget(mpi_call *c) {
+static void release_reported(mpi_call *c) {
   for (uint32_t k = 0; k < c->channel->members; k++) {
-    ad_release(c->members[k].told);
-    c->members[k].told = NULL;
+    ad_release(c->members[k].reported);
+    c->members[k].reported = NULL;
   }
 }
 
 // Carries the call as far as is possible now; 1: it is complete.
 static int moved(mpi_world *world, mpi_call *c) {
-  if (c->stage == STAGE_TOLD) {
+  if (c->stage == STAGE_REPORTED) {
     if (ad_mpi_is_small(c->call)) return finish_small(c), 1;
-    begin(world, c);
+    begin_call(world, c);
   }
   if (c->stage == STAGE_PARTIALS) {
     if (!ad_mpi_has_sent_partials(world, c)) return 0;
@@ -161,7 +161,7 @@ static int moved(mpi_world *world, mpi_call *c) {
     ad_mpi_ask_for_results(world, c);
     if (!ad_mpi_has_collected(world, c)) return 0;
     make_slice(c);
-    ad_mpi_say_what_is_read(world, c);
+    ad_mpi_report_what_is_read(world, c);
     ad_mpi_begin_distributing(world, c);
     c->stage = STAGE_DISTRIBUTING;
   }
@@ -173,11 +173,11 @@ int ad_mpi_move(mpi_world *world, mpi_call *c) {
   // A small call that all members had told before the world failed can still be completed.
   if (ad_shm_failed(world->shm) && !ad_mpi_is_small(c->call)) return 0;
   if (!moved(world, c)) return 0;
-  forget(c);
+  release_reported(c);
   return 1;
 }
 
 void ad_mpi_abandon(mpi_world *world, mpi_call *c) {
   if (!ad_mpi_cancel_all(world, c)) c->space = NULL, c->space_bytes = 0;  // MPI may still write there
-  forget(c);
+  release_reported(c);
 }

@@ -23,7 +23,7 @@ int ad_mpi_has_collected(mpi_world *world, mpi_call *c);
 /* Adds up the addends of this rank's slice, or of the whole value of a small call, into `out`. */
 void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes);
 /* Tells the members whose addends this rank has read in the file that it has. */
-void ad_mpi_say_what_is_read(mpi_world *world, const mpi_call *c);
+void ad_mpi_report_what_is_read(mpi_world *world, const mpi_call *c);
 
 /* ---- in results.c: distributing results to the members that need them ---- */
 

@@ -5,7 +5,7 @@
 #include "comm/mpi/move.h"
 #include "comm/mpi/transfer.h"
 #include "comm/mpi/wait.h"
-#include "comm/shm/engine.h"
+#include "comm/shm/backend.h"
 
 /* ---- receiving mail and acting on it ---- */
 
@@ -30,7 +30,7 @@ static void take_left(mpi_world *world, const mail_left *left) {
 static void act(mpi_world *world, unsigned char *bytes) {
   switch (((const mail *)bytes)->kind) {
     case MAIL_CALL:
-      ad_mpi_told(world, (mail_call *)bytes);
+      ad_mpi_reported(world, (mail_call *)bytes);
       return;
     case MAIL_MESSAGE:
       ad_mpi_take_message(world, (mail_message_to *)bytes);
@@ -92,7 +92,7 @@ static void advance(mpi_world *world) {
       continue;
     }
     ad_mpi_unpack(c);
-    c->asked->engine = NULL;
+    c->asked->backend = NULL;
     *link = c->next;
     if (world->last == &c->next) world->last = link;
     world->free_calls |= 1ull << (c - world->calls);
@@ -104,5 +104,5 @@ void ad_mpi_progress(mpi_world *world) {
   advance(world);
   ad_mpi_progress_transfers(world);
   ad_shm_progress(world->shm);
-  if (ad_shm_failed(world->shm)) ad_mpi_tell_error(world);
+  if (ad_shm_failed(world->shm)) ad_mpi_report_error(world);
 }

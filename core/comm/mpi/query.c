@@ -13,7 +13,7 @@
 #include "comm/mpi/channel.h"
 #include "comm/mpi/transfer.h"
 #include "comm/mpi/wait.h"
-#include "comm/shm/engine.h"
+#include "comm/shm/backend.h"
 #include "comm/shm/wait.h"
 
 /* What a rank knows of the last query of one origin. */
@@ -42,22 +42,22 @@ static int needs(const mpi_world *world, uint32_t rank) {
 // 1: this rank waits, and has sent all that it could.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
-  if (!call || !call->engine || world->shm->transfers->outbox) return 0;
+  if (!call || !call->backend || world->shm->transfers->outbox) return 0;
   if (!ad_op_is_transfer(call->op)) return 1;
-  return (int)call->op == AD_OP_RECEIVE && ad_shm_waits_for_peer(world->shm, call->engine);
+  return (int)call->op == AD_OP_RECEIVE && ad_shm_waits_for_peer(world->shm, call->backend);
 }
 
 // Adds a sentence on what this rank waits for.
 static void add_own_wait(ad_text *text, const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   ad_signature signature = ad_signature_of(call);
-  ad_told_call told = {&signature, call->axes, &call->shape, call->site, call->number};
+  ad_reported_call reported = {&signature, call->axes, &call->shape, call->site, call->number};
   ad_text_add(text, "rank %u waits for ", world->rank);
   if (ad_op_is_transfer(call->op)) {
-    ad_transfer_wait_words(text, &told);
+    ad_transfer_wait_words(text, &reported);
   } else {
     ad_text_add(text, "others in ");
-    ad_call_words(text, &told);
+    ad_call_words(text, &reported);
   }
 }
 

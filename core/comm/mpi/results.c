@@ -24,7 +24,7 @@ static void copy(void *to, const void *from, size_t bytes) {
 
 /* The place in the file where member i, of this node, gets what member k gives to it; NULL: it is not in the file. */
 static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
-  uint64_t out = c->members[i].told->out;
+  uint64_t out = c->members[i].reported->out;
   if (!is_near(c, i) || !out) return NULL;
   char *start = ad_shm_at(world->shm, out);
   if (c->call->op == AD_ALL_TO_ALL) return start;
@@ -84,8 +84,8 @@ static int has_passed_on(mpi_world *world, mpi_call *c) {
 
 /* ---- asking for results and receiving them ---- */
 
-static const char *values_of(const mail_call *told) {
-  return (const char *)(told + 1) + told->entries * sizeof(mail_message);
+static const char *values_of(const mail_call *reported) {
+  return (const char *)(reported + 1) + reported->entries * sizeof(mail_message);
 }
 
 /* Starts to receive member k's block or slice, once this rank's addends of that slice are sent: in an in-place call,
@@ -100,7 +100,7 @@ static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   c->unasked--;
   if (!to.bytes) return 1;
   if (ad_mpi_is_inline(c->call, to.bytes))
-    memcpy(to.at, values_of(member->told), to.bytes);
+    memcpy(to.at, values_of(member->reported), to.bytes);
   else if (is_near(c, from) && ad_shm_offset(world->shm, to.at, to.bytes))
     c->members[from].awaited[RECEIPT_WRITTEN]++;
   else

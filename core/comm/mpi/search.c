@@ -10,18 +10,18 @@
 mpi_waited ad_mpi_waited_call(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if (ad_mpi_is_mine(world, call)) {
-    const mpi_call *c = call->engine;
+    const mpi_call *c = call->backend;
     return (mpi_waited){&c->channel->shape, c->sequence, c->channel->members};
   }
-  const shm_call *c = call->engine;
+  const shm_call *c = call->backend;
   return (mpi_waited){&c->channel->shape, c->sequence, c->channel->members};
 }
 
 int ad_mpi_is_missing(const mpi_world *world, uint32_t member) {
   const ad_call *call = world->waiting.call;
-  if (ad_mpi_is_mine(world, call)) return !((const mpi_call *)call->engine)->members[member].told;
-  const shm_call *c = call->engine;
-  return c->mode == SHM_UNMATCHED && ad_shm_lacking(c, member) == member;
+  if (ad_mpi_is_mine(world, call)) return !((const mpi_call *)call->backend)->members[member].reported;
+  const shm_call *c = call->backend;
+  return c->mode == SHM_UNMATCHED && ad_shm_missing(c, member) == member;
 }
 
 /* ---- searching for circles of waits ---- */
@@ -29,8 +29,8 @@ int ad_mpi_is_missing(const mpi_world *world, uint32_t member) {
 static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w, uint32_t peer) {
   const ad_call *call = world->waiting.call;
   ad_signature signature = ad_signature_of(call);
-  ad_told_call told = {&signature, call->axes, w->shape, call->site, call->number};
-  ad_wait_words(text, world->rank, peer, w->sequence, &told);
+  ad_reported_call reported = {&signature, call->axes, w->shape, call->site, call->number};
+  ad_wait_words(text, world->rank, peer, w->sequence, &reported);
 }
 
 // The receive that this rank waits in, if it waits for a certain rank to send; NULL: it does not. A receive from any
@@ -38,7 +38,7 @@ static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w,
 static const shm_transfer *waited_receive(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if ((int)call->op != AD_OP_RECEIVE || call->peer == AD_ANY_SOURCE) return NULL;
-  return ad_shm_waits_for_peer(world->shm, call->engine) ? call->engine : NULL;
+  return ad_shm_waits_for_peer(world->shm, call->backend) ? call->backend : NULL;
 }
 
 // Sends a search to the rank whose message this one waits for.
@@ -50,9 +50,9 @@ static void send_search_for_message(mpi_world *world, uint32_t origin, uint64_t 
   search.sequence = world->shm->transfers->got[peer];
   ad_text text = ad_text_on(search.text, sizeof search.text);
   ad_signature signature;
-  ad_told_call told = ad_shm_told_transfer(t, &signature);
+  ad_reported_call reported = ad_shm_reported_transfer(t, &signature);
   ad_text_add(&text, "%s%srank %u waits for ", words, *words ? "; " : "", world->rank);
-  ad_transfer_wait_words(&text, &told);
+  ad_transfer_wait_words(&text, &reported);
   ad_mpi_send_mail(world, peer, &search, sizeof search, NULL, 0, NULL, 0);
 }
 
@@ -94,7 +94,7 @@ static int has_done(mpi_world *world, const mail_search *search) {
 // 1: this rank still waits for others.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
-  return call && call->engine && (!ad_op_is_transfer(call->op) || waited_receive(world));
+  return call && call->backend && (!ad_op_is_transfer(call->op) || waited_receive(world));
 }
 
 void ad_mpi_follow_search(mpi_world *world, const mail_search *search) {

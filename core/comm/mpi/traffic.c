@@ -15,7 +15,7 @@ void *ad_mpi_send(mpi_world *world, const mpi_call *c, uint32_t k, mpi_phase pha
 }
 
 void *ad_mpi_receive(mpi_world *world, const mpi_call *c, uint32_t k, mpi_phase phase, mpi_span to) {
-  int tag = (int)(c->members[k].told->tag + phase);
+  int tag = (int)(c->members[k].reported->tag + phase);
   return noted(world, world->transport->receive(AD_LANE_DATA, (int)rank_of(c, k), tag, to.at, to.bytes));
 }
 
@@ -59,6 +59,6 @@ int ad_mpi_cancel_all(mpi_world *world, mpi_call *c) {
 }
 
 void ad_mpi_send_receipt(mpi_world *world, const mpi_call *c, uint32_t k, mpi_receipt what) {
-  mail_receipt receipt = {{MAIL_RECEIPT, world->rank}, c->members[k].told->tag, what};
+  mail_receipt receipt = {{MAIL_RECEIPT, world->rank}, c->members[k].reported->tag, what};
   ad_mpi_send_mail(world, rank_of(c, k), &receipt, sizeof receipt, NULL, 0, NULL, 0);
 }

@@ -23,7 +23,7 @@ typedef struct bringing {
 
 /* ---- sending a message to another node ---- */
 
-static void fill(const mpi_world *world, const ad_call *call, mail_message_to *out) {
+static void write_message(const mpi_world *world, const ad_call *call, mail_message_to *out) {
   *out = (mail_message_to){.head = {MAIL_MESSAGE, world->rank}, .group = call->shape.list, .tag = call->tag};
   out->bytes = call->in_bytes;
   out->dtype = (uint32_t)call->dtype;
@@ -59,12 +59,12 @@ static ad_status post_send(mpi_world *world, ad_call *call) {
   mail_message_to message;
   mpi_send *send;
   size_t values = call->in_bytes <= MAIL_INLINE ? call->in_bytes : 0;
-  fill(world, call, &message);
+  write_message(world, call, &message);
   if (values < call->in_bytes) {
     AD_TRY(make_send(world, call, &send));
     message.number = send->number;
     message.message_tag = send->tag;
-    call->engine = send;
+    call->backend = send;
   }
   world->shm->transfers->sent[call->peer]++;
   ad_mpi_send_mail(world, (uint32_t)call->peer, &message, sizeof message, NULL, 0, call->in, values);
@@ -95,7 +95,7 @@ static void end_send(mpi_world *world, mpi_send *send) {
   mpi_send **link = &world->sends;
   while (*link != send) link = &(*link)->next;
   *link = send->next;
-  if (send->call) send->call->engine = NULL;
+  if (send->call) send->call->backend = NULL;
   ad_release(send->copy);
   send->copy = NULL;
   send->next = world->spent;
@@ -120,7 +120,7 @@ static void copy_away(mpi_world *world, mpi_send *send) {
     return;
   }
   memcpy(send->copy, send->call->in, send->bytes);
-  send->call->engine = NULL;
+  send->call->backend = NULL;
   send->call = NULL;
 }
 
@@ -131,11 +131,11 @@ int ad_mpi_is_sending(const mpi_world *world) {
 }
 
 int ad_mpi_transfer_done(mpi_world *world, ad_call *call) {
-  if (!call->engine) return 1;
+  if (!call->backend) return 1;
   for (mpi_send *send = world->sends; send; send = send->next)
-    if (send == call->engine) {
+    if (send == call->backend) {
       if (!ad_shm_failed(world->shm)) copy_away(world, send);
-      return !call->engine;
+      return !call->backend;
     }
   return ad_shm_transfer_done(world->shm, call);
 }

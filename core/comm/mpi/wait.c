@@ -17,7 +17,9 @@ static const uint32_t spins = 200, yields = 500;
 static const long nap_longest = 300000;
 static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;
 
-static ad_told_call own_call(const mpi_call *c) { return ad_mpi_told_call(c->members[c->channel->index].told); }
+static ad_reported_call own_call(const mpi_call *c) {
+  return ad_mpi_reported_call(c->members[c->channel->index].reported);
+}
 
 /* ---- looking for ranks that left ---- */
 
@@ -29,10 +31,10 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
     const mpi_member *member = &c->members[k];
     // The member may have completed the call before it left: its values may still be on their way.
     int gave_up = world->left[rank] == 2 && waited_for > data_patience;
-    if (!world->left[rank] || (member->told && !gave_up)) continue;
+    if (!world->left[rank] || (member->reported && !gave_up)) continue;
     char words[AD_MESSAGE_MAX];
     ad_text text = ad_text_on(words, sizeof words);
-    ad_told_call call = own_call(c);
+    ad_reported_call call = own_call(c);
     ad_left_words(&text, rank, 0, world->rank, c->sequence, &call);
     ad_mpi_raise(world, AD_RANK_LEFT, words);
   }
@@ -56,10 +58,10 @@ static void show_wait(mpi_world *world) {
   char words[SHM_WORDS] = "";
   ad_text text = ad_text_on(words, sizeof words);
   mpi_waited w = ad_mpi_waited_call(world);
-  const mpi_call *c = world->waiting.call->engine;
+  const mpi_call *c = world->waiting.call->backend;
   add_missing(&text, world, &w);
   ad_text_add(&text, " in ");
-  ad_told_call call = own_call(c);
+  ad_reported_call call = own_call(c);
   ad_call_words(&text, &call);
   if (strcmp(words, record->waits_words) != 0) memcpy(record->waits_words, words, sizeof words);
   atomic_store(&record->waits_peer, 0);
@@ -75,17 +77,17 @@ static void hide_wait(mpi_world *world) {
 /* ---- the loops that wait ---- */
 
 // In a long wait, finds out from time to time why it does not end.
-static void look(mpi_world *world) {
+static void look_for_stalls(mpi_world *world) {
   mpi_waiting *waiting = &world->waiting;
   int64_t now = ad_now();
   if (!waiting->since) {
     waiting->since = now;
     waiting->next_look = now + look_interval;
   }
-  if (now < waiting->next_look || !waiting->call->engine) return;
+  if (now < waiting->next_look || !waiting->call->backend) return;
   waiting->next_look = now + look_interval;
   if (ad_mpi_is_mine(world, waiting->call)) {
-    look_for_left(world, waiting->call->engine);
+    look_for_left(world, waiting->call->backend);
     show_wait(world);
     ad_watchdog_look(world->shm->dog);
   }
@@ -110,14 +112,14 @@ static int is_given_up(const mpi_world *world, int64_t *failed_at) {
 // Waits for a call of a group that spans nodes.
 static void wait_spanning(mpi_world *world, const ad_call *call) {
   int64_t failed_at = 0;
-  for (uint32_t turns = 0; call->engine && !is_given_up(world, &failed_at); turns++) {
+  for (uint32_t turns = 0; call->backend && !is_given_up(world, &failed_at); turns++) {
     ad_mpi_progress(world);
-    if (!call->engine || turns < spins) continue;
+    if (!call->backend || turns < spins) continue;
     if (turns < spins + yields) {
       sched_yield();
       continue;
     }
-    look(world);
+    look_for_stalls(world);
     nap(turns - spins - yields);
   }
   hide_wait(world);
@@ -134,8 +136,8 @@ static int local_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;
   ad_mpi_progress(world);
-  if (!world->waiting.call->engine) return 1;
-  if (++wait->turns > spins + yields) look(world);
+  if (!world->waiting.call->backend) return 1;
+  if (++wait->turns > spins + yields) look_for_stalls(world);
   return 0;
 }
 
@@ -145,7 +147,7 @@ static int transfer_done(shm_world *shm, void *subject) {
   mpi_world *world = wait->world;
   ad_mpi_progress(world);
   if (ad_mpi_transfer_done(world, wait->call)) return 1;
-  if (++wait->turns > spins + yields) look(world);
+  if (++wait->turns > spins + yields) look_for_stalls(world);
   return 0;
 }
 
@@ -153,13 +155,13 @@ ad_status ad_mpi_wait(mpi_world *world, ad_call *call) {
   ad_status status = AD_OK;
   local_wait wait = {world, call, 0};
   world->waiting = (mpi_waiting){.serial = ++world->waits, .call = call, .first_search = world->searches + 1};
-  if (!call->engine || ad_mpi_is_mine(world, call))
+  if (!call->backend || ad_mpi_is_mine(world, call))
     wait_spanning(world, call);
   else if (ad_op_is_transfer(call->op))
-    status = ad_shm_wait(world->shm, transfer_done, &wait, call->engine);
+    status = ad_shm_wait(world->shm, transfer_done, &wait, call->backend);
   else
-    status = ad_shm_wait(world->shm, local_done, &wait, call->engine);
+    status = ad_shm_wait(world->shm, local_done, &wait, call->backend);
   world->waiting.call = NULL;
-  if (!status && call->engine) status = ad_shm_error(world->shm->control);
+  if (!status && call->backend) status = ad_shm_error(world->shm->control);
   return status;
 }

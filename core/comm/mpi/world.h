@@ -21,7 +21,7 @@
  *   search.c    searches for circles of waits
  *   query.c     whether who receives from any source can still get a message
  *   wait.c      waiting, and finding out why a wait does not end
- *   engine.c    the engine's table
+ *   backend.c    the engine's table
  *   module/     the modules; the only code that knows MPI */
 #ifndef COMM_MPI_WORLD_H
 #define COMM_MPI_WORLD_H
@@ -49,7 +49,7 @@ typedef struct mpi_channel {
 
 /* What a call knows of one member. */
 typedef struct mpi_member {
-  mail_call *told;                                 // owned; NULL: not told yet; for this rank itself: its own call
+  mail_call *reported;                             // owned; NULL: not told yet; for this rank itself: its own call
   const void *addends;                             // addends of this rank's slice: the member's own, or the sum of its
                                                    // part of the tree
   void *sending;                                   // request: this rank's addends of the member's slice, sent to the
@@ -65,7 +65,7 @@ typedef struct mpi_partial {
   char *sum, *received;  // received: room for the addends of every member of the part, one after another
 } mpi_partial;
 
-typedef enum mpi_stage { STAGE_TOLD, STAGE_PARTIALS, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
+typedef enum mpi_stage { STAGE_REPORTED, STAGE_PARTIALS, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
 
 /* A call of a spanning group under way. */
 typedef struct mpi_call {
@@ -126,9 +126,9 @@ struct mpi_world {
   shm_outside outside;
   mail_call **unknown;  // owned: calls that members told of lists on which this rank has made no call yet
   size_t unknown_count;
-  uint32_t tags;                                // how many different tags calls use, two message tags each
-  int told_error, gave_up, has_stray_requests;  // 1: other nodes know the error; calls were given up; MPI may still
-                                                // hold requests that were given up
+  uint32_t tags;                                    // how many different tags calls use, two message tags each
+  int reported_error, gave_up, has_stray_requests;  // 1: other nodes know the error; calls were given up; MPI may still
+                                                    // hold requests that were given up
   mpi_waiting waiting;
   uint64_t waits;             // number of waits that this rank has begun
   struct mpi_query *queries;  // owned: the last query of each rank; NULL: none has come yet
@@ -149,7 +149,7 @@ static inline void ad_mpi_raise_memory(mpi_world *world, const char *what) {
 }
 /* 1: the call is one of a group that spans nodes, and under way; 0: engine shm carries it out. */
 static inline int ad_mpi_is_mine(const mpi_world *world, const ad_call *call) {
-  const mpi_call *c = call->engine;
+  const mpi_call *c = call->backend;
   return c >= world->calls && c < world->calls + MPI_CALLS;
 }
 static inline int ad_mpi_on_node(const mpi_world *world, const mpi_channel *channel, uint32_t member) {

@@ -209,10 +209,10 @@ static int has_published(const shm_call *c, uint32_t member) {
 static void raise_mismatch(shm_world *world, const shm_call *c) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
-  ad_told_call told[SHM_RANKS_MAX] = {0};
+  ad_reported_call reported[SHM_RANKS_MAX] = {0};
   for (uint32_t i = 0; i < c->channel->members; i++)
-    if (has_published(c, i)) told[i] = ad_shm_told_call(ad_shm_slot(c, i), &c->channel->shape);
-  ad_mismatch_words(&text, c->sequence, told, c->channel->members, c->channel->index);
+    if (has_published(c, i)) reported[i] = ad_shm_reported_call(ad_shm_slot(c, i), &c->channel->shape);
+  ad_mismatch_words(&text, c->sequence, reported, c->channel->members, c->channel->index);
   ad_shm_raise(world->control, world->rank, AD_MISMATCH, AD_MISMATCH, words);
 }
 
@@ -257,14 +257,14 @@ int ad_shm_match(shm_world *world, shm_call *c) {
 }
 
 // 1: the member has not done what this rank waits for in the call.
-static int is_lacking(const shm_call *c, uint32_t member) {
+static int is_missing(const shm_call *c, uint32_t member) {
   if (c->mode == SHM_AHEAD) return atomic_load(&c->channel->consumed[member].calls) <= c->sequence;
   if (!has_published(c, member)) return 1;
   return c->mode == SHM_ROUNDS && !atomic_load(&ad_shm_slot(c, member)->done);
 }
 
-int64_t ad_shm_lacking(const shm_call *c, uint32_t from) {
+int64_t ad_shm_missing(const shm_call *c, uint32_t from) {
   for (uint32_t i = from; i < c->channel->members; i++)
-    if (is_lacking(c, i)) return i;
+    if (is_missing(c, i)) return i;
   return -1;
 }

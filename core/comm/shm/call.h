@@ -52,6 +52,6 @@ int ad_shm_match(shm_world *world, shm_call *c);
 void ad_shm_consume(shm_call *c);
 /* Finds the first member, from number `from` on, that has not yet done what this rank waits for in the call; -1: none.
  */
-int64_t ad_shm_lacking(const shm_call *c, uint32_t from);
+int64_t ad_shm_missing(const shm_call *c, uint32_t from);
 
 #endif

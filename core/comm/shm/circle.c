@@ -16,9 +16,9 @@ typedef struct rank_set {
   uint64_t words[SET_WORDS];
 } rank_set;
 
-static void add(rank_set *set, uint32_t rank) { set->words[rank / 64] |= 1ull << rank % 64; }
+static void add_rank(rank_set *set, uint32_t rank) { set->words[rank / 64] |= 1ull << rank % 64; }
 static void take_away(rank_set *set, uint32_t rank) { set->words[rank / 64] &= ~(1ull << rank % 64); }
-static int has(const rank_set *set, uint32_t rank) { return (int)(set->words[rank / 64] >> rank % 64 & 1); }
+static int has_rank(const rank_set *set, uint32_t rank) { return (int)(set->words[rank / 64] >> rank % 64 & 1); }
 
 static int has_one_of(const rank_set *a, const rank_set *b) {
   for (int i = 0; i < SET_WORDS; i++)
@@ -66,7 +66,7 @@ static void look_at_call(const shm_world *world, const shm_entry *group, long_wa
   out->shape = ad_shm_entry_shape(world->control, group);
   for (uint32_t i = 0; i < group->members; i++)
     if (atomic_load(&slot_in(out, i)->published) < out->sequence + 1)
-      add(&out->needs, (uint32_t)ad_shape_rank(&out->shape, i));
+      add_rank(&out->needs, (uint32_t)ad_shape_rank(&out->shape, i));
 }
 
 // Notes that the rank needs one of the other members that have not left.
@@ -75,7 +75,7 @@ static void need_any_other(const shm_world *world, uint32_t rank, const ad_group
   out->needs_one = 1;
   for (uint32_t i = 0; i < members; i++) {
     uint32_t other = shape ? (uint32_t)ad_shape_rank(shape, i) : i;
-    if (other != rank && !ad_shm_has_left(world, other)) add(&out->needs, other);
+    if (other != rank && !ad_shm_has_left(world, other)) add_rank(&out->needs, other);
   }
 }
 
@@ -92,7 +92,7 @@ static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *ou
   if (peer == SHM_ANY_RANK)
     need_any_other(world, rank, entry ? &shape : NULL, entry ? entry->members : world->ranks, out);
   else
-    add(&out->needs, (uint32_t)peer - 1);
+    add_rank(&out->needs, (uint32_t)peer - 1);
   return 1;
 }
 
@@ -122,15 +122,15 @@ static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
 // Looks at this rank and at all ranks that are waited for from it on, and notes which of them wait.
 static void look_around(const shm_world *world, circle *found) {
   uint32_t ranks[SHM_RANKS_MAX], count = 0;
-  add(&found->seen, world->rank);
+  add_rank(&found->seen, world->rank);
   ranks[count++] = world->rank;
   for (uint32_t i = 0; i < count; i++) {
     long_wait *wait = &found->waits[ranks[i]];
     if (!look_at(world, ranks[i], wait)) continue;
-    add(&found->stuck, ranks[i]);
+    add_rank(&found->stuck, ranks[i]);
     for (uint32_t rank = 0; rank < world->ranks; rank++) {
-      if (!has(&wait->needs, rank) || has(&found->seen, rank)) continue;
-      add(&found->seen, rank);
+      if (!has_rank(&wait->needs, rank) || has_rank(&found->seen, rank)) continue;
+      add_rank(&found->seen, rank);
       ranks[count++] = rank;
     }
   }
@@ -147,7 +147,7 @@ static void find_stuck(const shm_world *world, circle *found) {
   for (int changed = 1; changed;) {
     changed = 0;
     for (uint32_t rank = 0; rank < world->ranks; rank++)
-      if (has(&found->stuck, rank) && can_go_on(found, rank)) {
+      if (has_rank(&found->stuck, rank) && can_go_on(found, rank)) {
         take_away(&found->stuck, rank);
         changed = 1;
       }
@@ -157,7 +157,7 @@ static void find_stuck(const shm_world *world, circle *found) {
 // A stuck rank that this rank needs; if there is none, the number of ranks.
 static uint32_t next_of(const shm_world *world, const circle *found, uint32_t rank) {
   uint32_t next = 0;
-  while (next < world->ranks && !(has(&found->waits[rank].needs, next) && has(&found->stuck, next))) next++;
+  while (next < world->ranks && !(has_rank(&found->waits[rank].needs, next) && has_rank(&found->stuck, next))) next++;
   return next;
 }
 
@@ -177,7 +177,7 @@ static int walk(const shm_world *world, circle *found) {
 // published or sent anything meanwhile, so all of them still wait for the same.
 static int still_waiting(const shm_world *world, const circle *found) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
-    if (!has(&found->stuck, rank)) continue;
+    if (!has_rank(&found->stuck, rank)) continue;
     if (is_busy(world, rank) || atomic_load(&world->records[rank].epoch) != found->waits[rank].epoch) return 0;
   }
   return 1;
@@ -195,7 +195,7 @@ static void add_wait(const shm_world *world, ad_text *text, const circle *found,
     return;
   }
   while (ad_shape_rank(&wait->shape, member) != rank) member++;
-  ad_told_call call = ad_shm_told_call(slot_in(wait, member), &wait->shape);
+  ad_reported_call call = ad_shm_reported_call(slot_in(wait, member), &wait->shape);
   ad_wait_words(text, rank, found->ranks[(i + 1) % found->count], wait->sequence, &call);
 }
 
@@ -212,7 +212,7 @@ void ad_shm_look_for_circle(shm_world *world) {
   if (ad_new(world->ranks, &found.waits)) return;  // no memory now; the next look may have some
   look_around(world, &found);
   find_stuck(world, &found);
-  if (has(&found.stuck, world->rank) && walk(world, &found) && still_waiting(world, &found))
+  if (has_rank(&found.stuck, world->rank) && walk(world, &found) && still_waiting(world, &found))
     raise_circle(world, &found);
   ad_release(found.waits);
 }

@@ -25,7 +25,7 @@
  *   left.c     ranks that left
  *   transfer_wait.c  waiting for the other side of a transfer
  *   circle.c   whether ranks wait for each other in a circle
- *   engine.c   the engine's table */
+ *   backend.c   the engine's table */
 #ifndef COMM_SHM_CONTROL_H
 #define COMM_SHM_CONTROL_H
 #include <stdatomic.h>

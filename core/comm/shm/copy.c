@@ -81,9 +81,10 @@ static int64_t find_message(const shm_world *world, const shm_call *c, uint32_t 
 
 /* ---- whether two members' tables match ---- */
 
-static ad_told_block told_block(const shm_call *c, uint32_t member, uint64_t elements) {
+static ad_reported_block reported_block(const shm_call *c, uint32_t member, uint64_t elements) {
   const ad_group_shape *shape = &c->channel->shape;
-  return (ad_told_block){ad_shape_rank(shape, member), elements, ad_shm_told_call(ad_shm_slot(c, member), shape)};
+  return (ad_reported_block){ad_shape_rank(shape, member), elements,
+                             ad_shm_reported_call(ad_shm_slot(c, member), shape)};
 }
 
 // 1: in an all_to_all, every member sends every other as much as that one receives.
@@ -93,8 +94,8 @@ static int starts_match(const shm_world *world, const shm_call *c, ad_text *word
       const uint64_t *sends = in_starts(world, c, i), *receives = out_starts(world, c, j);
       uint64_t sent = sends[j + 1] - sends[j], received = receives[i + 1] - receives[i];
       if (sent == received) continue;
-      ad_told_block told_sent = told_block(c, i, sent), told_received = told_block(c, j, received);
-      ad_block_words(words, c->sequence, &told_sent, &told_received);
+      ad_reported_block reported_sent = reported_block(c, i, sent), reported_received = reported_block(c, j, received);
+      ad_block_words(words, c->sequence, &reported_sent, &reported_received);
       return 0;
     }
   }
@@ -102,14 +103,15 @@ static int starts_match(const shm_world *world, const shm_call *c, ad_text *word
 }
 
 // Describes message number n of a member's table, for error messages; n < 0: there is none.
-static ad_told_message told_message(const shm_world *world, const shm_call *c, uint32_t member, int64_t n) {
-  ad_told_message told = {.rank = ad_shape_rank(&c->channel->shape, member), .site = ad_shm_slot(c, member)->site};
-  if (n < 0) return told;
+static ad_reported_message reported_message(const shm_world *world, const shm_call *c, uint32_t member, int64_t n) {
+  ad_reported_message reported = {.rank = ad_shape_rank(&c->channel->shape, member),
+                                  .site = ad_shm_slot(c, member)->site};
+  if (n < 0) return reported;
   const shm_message *message = &messages_of(world, c, member)[n];
-  told.exists = 1;
-  told.dtype = (ad_dtype)message->dtype;
-  told.bytes = message->bytes;
-  return told;
+  reported.exists = 1;
+  reported.dtype = (ad_dtype)message->dtype;
+  reported.bytes = message->bytes;
+  return reported;
 }
 
 // Compares the two sides of number n of the messages from i to j: 1: they match; 0: they do not; -1: neither side has
@@ -121,8 +123,9 @@ static int pair_matches(const shm_world *world, const shm_call *c, uint32_t i, u
     const shm_message *a = &messages_of(world, c, i)[sent], *b = &messages_of(world, c, j)[received];
     if (a->bytes == b->bytes && a->dtype == b->dtype) return 1;
   }
-  ad_told_message told_sent = told_message(world, c, i, sent), told_received = told_message(world, c, j, received);
-  ad_message_words(words, c->sequence, c->call->axes, &c->channel->shape, n, &told_sent, &told_received);
+  ad_reported_message reported_sent = reported_message(world, c, i, sent),
+                      reported_received = reported_message(world, c, j, received);
+  ad_message_words(words, c->sequence, c->call->axes, &c->channel->shape, n, &reported_sent, &reported_received);
   return 0;
 }
 
@@ -144,7 +147,7 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *word
 
 // Turns `at`, from a member's offer or table, into an address; NULL: the bytes pass through staging. An address in the
 // member's process is passed on as it is and must not be followed here.
-static const char *place_of(const shm_world *world, const shm_slot *slot, uint64_t at) {
+static const char *offered_address(const shm_world *world, const shm_slot *slot, uint64_t at) {
   if (slot->offer.place == SHM_STAGED) return NULL;
   return slot->offer.place == SHM_PULLED ? (const char *)(uintptr_t)at : ad_shm_at(world, at);
 }
@@ -154,7 +157,7 @@ static const char *place_of(const shm_world *world, const shm_slot *slot, uint64
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;
-  return place_of(world, slot, slot->offer.in);
+  return offered_address(world, slot, slot->offer.in);
 }
 
 static char *output_of(const shm_world *world, const shm_call *c, uint32_t member) {
@@ -207,7 +210,8 @@ static shm_segment exchange_segment(const shm_world *world, const shm_call *c, u
   int64_t sent = find_message(world, c, source, destination, 1, earlier);
   const shm_message *message = &messages_of(world, c, source)[sent];
   shm_segment segment = {.source = source, .bytes = message->bytes, .stream = message->at};
-  segment.from = source == own ? c->call->messages[sent].send : place_of(world, ad_shm_slot(c, source), message->at);
+  segment.from =
+      source == own ? c->call->messages[sent].send : offered_address(world, ad_shm_slot(c, source), message->at);
   segment.to = destination == own ? c->call->messages[at].receive : ad_shm_at(world, table[at].at);
   return segment;
 }

@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "kernels/kernels.h"
 #include "comm/shm/deaths.h"
-#include "comm/shm/engine.h"
+#include "comm/shm/backend.h"
 #include "comm/shm/file.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/pull.h"
@@ -83,7 +83,7 @@ static ad_status take_place(shm_world *world) {
 }
 
 // Joins, then waits until all ranks have joined and have tried to read each other's memory.
-static ad_status join(shm_world *world) {
+static ad_status join_world(shm_world *world) {
   AD_TRY(take_place(world));
   ad_status status = ad_shm_wait(world, all_joined, NULL, NULL);
   if (!status) {
@@ -114,18 +114,18 @@ static void describe_world(int fd, shm_control *control, uint32_t rank, shm_worl
 }
 
 /* Opens all that a rank needs of its world, and meets the others. `pids` as ad_shm_join has it. */
-static ad_status begin(shm_world *world, const int32_t *pids) {
+static ad_status begin_world(shm_world *world, const int32_t *pids) {
   AD_TRY(ad_shm_map_begin(world));
   AD_TRY(ad_shm_transfers_begin(world));
   if (!world->control->launcher) AD_TRY(ad_watchdog_open(world->control, world->rank, &world->dog));
   if (pids) AD_TRY(ad_shm_deaths_begin(world, pids));
-  AD_TRY(join(world));
+  AD_TRY(join_world(world));
   agree_on_kernels(world);
   return AD_OK;
 }
 
 /* Gives back what begin opened before it failed. */
-static void end(shm_world *world) {
+static void end_world(shm_world *world) {
   ad_shm_deaths_end(world);
   ad_watchdog_close(world->dog);
   ad_shm_transfers_end(world);
@@ -141,9 +141,9 @@ ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t
     return status;
   }
   describe_world(fd, control, rank, world);
-  status = begin(world, pids);
+  status = begin_world(world, pids);
   if (status) {
-    end(world);
+    end_world(world);
     ad_shm_unmake(fd, control);
     return status;
   }
@@ -190,7 +190,7 @@ static ad_status open_world(int fd, shm_control *control, uint32_t rank, ad_comm
   shm_world *world;
   int64_t size = (int64_t)control->ranks;
   AD_TRY(ad_shm_join(fd, control, rank, NULL, &world));
-  return ad_comm_create(&ad_engine_shm, world, rank, size, out);
+  return ad_comm_create(&ad_backend_shm, world, rank, size, out);
 }
 
 ad_status ad_shm_open_alone(ad_comm **out) {

@@ -17,10 +17,10 @@ void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank) {
   int exit_status = world->records[rank].exit_status;
   if (c->mode == SHM_TRANSFER) {
     ad_signature signature;
-    ad_told_call call = ad_shm_told_transfer((const shm_transfer *)c, &signature);
+    ad_reported_call call = ad_shm_reported_transfer((const shm_transfer *)c, &signature);
     ad_transfer_left_words(&text, rank, exit_status, world->rank, &call);
   } else {
-    ad_told_call call = ad_shm_told_call(ad_shm_slot(c, c->channel->index), &c->channel->shape);
+    ad_reported_call call = ad_shm_reported_call(ad_shm_slot(c, c->channel->index), &c->channel->shape);
     ad_left_words(&text, rank, exit_status, world->rank, c->sequence, &call);
   }
   ad_shm_raise(world->control, world->rank, AD_RANK_LEFT, AD_RANK_LEFT, words);

@@ -149,7 +149,7 @@ static void join_free(shm_world *world) {
 }
 
 // Cuts a block of `bytes` bytes out of a free one and makes its pages.
-static ad_status take(shm_world *world, uint64_t bytes, shm_block **out) {
+static ad_status take_block(shm_world *world, uint64_t bytes, shm_block **out) {
   shm_block *block, *rest;
   AD_TRY(first_block(world));
   block = find_room(world, bytes);
@@ -195,7 +195,7 @@ ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) {
   if (bytes > world->control->region_bytes) return no_room(bytes, "that is more than one rank can hold");
   sweep_shared(world);
   uint64_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
-  ad_status status = take(world, rounded, &block);
+  ad_status status = take_block(world, rounded, &block);
   if (status) {
     join_free(world);
     return status;

@@ -2,7 +2,7 @@
  */
 #ifndef COMM_SHM_MEMORY_H
 #define COMM_SHM_MEMORY_H
-#include "comm/engine.h"
+#include "comm/backend.h"
 #include "comm/shm/world.h"
 
 enum {

@@ -78,8 +78,9 @@ void ad_shm_pull_decide(shm_world *world) {
 
 static void add_call(ad_text *text, const shm_call *c) {
   ad_signature signature;
-  ad_told_call call = c->mode == SHM_TRANSFER ? ad_shm_told_transfer((const shm_transfer *)c, &signature)
-                                              : ad_shm_told_call(ad_shm_slot(c, c->channel->index), &c->channel->shape);
+  ad_reported_call call = c->mode == SHM_TRANSFER
+                              ? ad_shm_reported_transfer((const shm_transfer *)c, &signature)
+                              : ad_shm_reported_call(ad_shm_slot(c, c->channel->index), &c->channel->shape);
   ad_call_words(text, &call);
 }
 

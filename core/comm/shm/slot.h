@@ -62,8 +62,8 @@ typedef struct shm_message {
 } shm_message;
 
 /* The call that a slot of a group of this shape holds, for error messages. */
-static inline ad_told_call ad_shm_told_call(const shm_slot *slot, const ad_group_shape *shape) {
-  return (ad_told_call){&slot->offer.signature, slot->axes, shape, slot->site, slot->number};
+static inline ad_reported_call ad_shm_reported_call(const shm_slot *slot, const ad_group_shape *shape) {
+  return (ad_reported_call){&slot->offer.signature, slot->axes, shape, slot->site, slot->number};
 }
 
 #endif

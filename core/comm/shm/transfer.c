@@ -59,14 +59,14 @@ static ad_status take_transfer(shm_world *world, ad_call *call, shm_transfer **o
   return AD_OK;
 }
 
-static void forget(shm_world *world, shm_transfer *t) {
+static void return_transfer(shm_world *world, shm_transfer *t) {
   t->next = world->transfers->free;
   world->transfers->free = t;
 }
 
 static void complete(shm_world *world, shm_transfer *t) {
-  t->under.call->engine = NULL;
-  forget(world, t);
+  t->under.call->backend = NULL;
+  return_transfer(world, t);
 }
 
 // Frees the memory that an envelope from another node owns.
@@ -129,7 +129,7 @@ static shm_parcel_state state_of(const shm_parcel *parcel) {
 }
 
 // Puts the envelope of a send into its peer's queue. Returns 0 if the queue is full.
-static int put(shm_world *world, shm_transfer *t) {
+static int enqueue_transfer(shm_world *world, shm_transfer *t) {
   uint32_t to = (uint32_t)t->under.call->peer;
   shm_queue *queue = &ad_shm_queues(world->control)[to];
   uint64_t number = atomic_load(&queue->taken);
@@ -155,7 +155,7 @@ static void empty_outbox(shm_world *world) {
   for (shm_transfer **link = &all->outbox; *link;) {
     shm_transfer *t = *link;
     uint8_t *full = &is_full[t->under.call->peer];
-    if (!*full) *full = !put(world, t);
+    if (!*full) *full = !enqueue_transfer(world, t);
     if (*full) {
       link = &t->next;
       continue;
@@ -227,9 +227,9 @@ static int agrees(shm_world *world, const shm_transfer *t) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
   ad_signature signature;
-  ad_told_call of = ad_shm_told_transfer(t, &signature);
-  ad_told_message sent = {envelope->sender, 1, (ad_dtype)envelope->dtype, envelope->bytes, envelope->site};
-  ad_told_message received = {world->rank, 1, call->dtype, call->out_bytes, call->site};
+  ad_reported_call of = ad_shm_reported_transfer(t, &signature);
+  ad_reported_message sent = {envelope->sender, 1, (ad_dtype)envelope->dtype, envelope->bytes, envelope->site};
+  ad_reported_message received = {world->rank, 1, call->dtype, call->out_bytes, call->site};
   ad_transfer_words(&text, &of, &sent, &received);
   ad_shm_raise(world->control, world->rank, AD_MISMATCH, AD_MISMATCH, words);
   return 0;
@@ -248,7 +248,7 @@ static int read_posted(shm_world *world, shm_transfer *t) {
   return 1;
 }
 
-static void say_done(shm_world *world, const shm_transfer *t, shm_parcel *parcel) {
+static void report_done(shm_world *world, const shm_transfer *t, shm_parcel *parcel) {
   atomic_store_explicit(&parcel->state, SHM_DONE, memory_order_release);
   ad_shm_wake_rank(world, t->envelope.sender);
 }
@@ -259,13 +259,13 @@ static int read_parcel(shm_world *world, shm_transfer *t, shm_parcel *parcel) {
   if (!t->is_mine) t->is_mine = (uint8_t)atomic_compare_exchange_strong(&parcel->state, &posted, SHM_TAKEN);
   if (t->is_mine) {
     if (!read_posted(world, t)) return 0;
-    say_done(world, t, parcel);
+    report_done(world, t, parcel);
     return 1;
   }
   if (posted == SHM_WITHDRAWN) ad_shm_raise_left(world, &t->under, t->envelope.sender);
   if (posted != SHM_COPIED) return 0;
   memcpy(t->under.call->out, ad_shm_at(world, parcel->copy), t->envelope.bytes);
-  say_done(world, t, parcel);
+  report_done(world, t, parcel);
   return 1;
 }
 
@@ -297,7 +297,7 @@ static void match(shm_world *world, shm_transfer *t, const shm_envelope *envelop
 }
 
 // Keeps a message until a receive wants it.
-static ad_status keep(shm_world *world, const shm_envelope *envelope, uint32_t bucket) {
+static ad_status keep_message(shm_world *world, const shm_envelope *envelope, uint32_t bucket) {
   shm_transfers *all = world->transfers;
   shm_message_kept *kept = all->free_messages;
   if (kept)
@@ -322,7 +322,7 @@ ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) {
     match(world, t, envelope);
     return AD_OK;
   }
-  return keep(world, envelope, bucket);
+  return keep_message(world, envelope, bucket);
 }
 
 // Gives the receive the first kept message that it wants, or lets it wait for one.
@@ -423,7 +423,7 @@ ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) {
   AD_TRY(take_transfer(world, call, &t));
   ad_shm_progress_transfers(world);
   record_last(world, call);
-  call->engine = t;
+  call->backend = t;
   if ((int)call->op == AD_OP_RECEIVE) {
     post_receive(world, t);
     return AD_OK;
@@ -466,7 +466,7 @@ static void end_send(shm_world *world, shm_transfer *t) {
 }
 
 int ad_shm_transfer_done(shm_world *world, ad_call *call) {
-  shm_transfer *t = call->engine;
+  shm_transfer *t = call->backend;
   if (!t) return 1;
   if ((int)call->op == AD_OP_RECEIVE || ad_shm_failed(world) || !is_sent(world, t)) return 0;
   end_send(world, t);

@@ -62,10 +62,10 @@ void ad_shm_show_transfer(shm_world *world, const shm_call *c);
 /* Makes it the world's error that the other side, without which the call cannot be completed, has left. */
 void ad_shm_look_for_left_peer(shm_world *world, const shm_call *c);
 /* Describes the transfer for error messages; `signature` is room for its signature. */
-static inline ad_told_call ad_shm_told_transfer(const shm_transfer *t, ad_signature *signature) {
+static inline ad_reported_call ad_shm_reported_transfer(const shm_transfer *t, ad_signature *signature) {
   const ad_call *call = t->under.call;
   *signature = ad_signature_of(call);
-  return (ad_told_call){signature, call->axes, &call->shape, call->site, call->number};
+  return (ad_reported_call){signature, call->axes, &call->shape, call->site, call->number};
 }
 
 /* ---- in parcel.c: parcels, which describe messages too long for an envelope ---- */

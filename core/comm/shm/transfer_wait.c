@@ -7,7 +7,7 @@
 
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t) {
   const ad_call *call = t->under.call;
-  if (ad_shm_failed(world) || call->engine != t) return 0;
+  if (ad_shm_failed(world) || call->backend != t) return 0;
   if ((int)call->op == AD_OP_RECEIVE) return !t->is_matched;
   return !t->is_put || (t->parcel && atomic_load(&t->parcel->state) == SHM_POSTED);
 }
@@ -24,7 +24,7 @@ static void show_words(shm_record *record, const shm_transfer *t) {
   char words[SHM_WORDS] = "";
   ad_text text = ad_text_on(words, sizeof words);
   ad_signature signature;
-  ad_told_call call = ad_shm_told_transfer(t, &signature);
+  ad_reported_call call = ad_shm_reported_transfer(t, &signature);
   ad_transfer_wait_words(&text, &call);
   memcpy(record->waits_words, words, sizeof words);
 }

@@ -27,10 +27,10 @@ static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nano
 
 // Makes it the world's error that a member which the call needs has left.
 static void look_for_left(shm_world *world, const shm_call *c) {
-  for (int64_t member = -1; (member = ad_shm_lacking(c, (uint32_t)(member + 1))) >= 0;) {
+  for (int64_t member = -1; (member = ad_shm_missing(c, (uint32_t)(member + 1))) >= 0;) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
     // Looks again whether the member lacks anything: it may have done its part just before it left.
-    if (!ad_shm_has_left(world, rank) || ad_shm_lacking(c, (uint32_t)member) != member) continue;
+    if (!ad_shm_has_left(world, rank) || ad_shm_missing(c, (uint32_t)member) != member) continue;
     ad_shm_raise_left(world, c, rank);
   }
 }

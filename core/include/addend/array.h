@@ -85,14 +85,14 @@ AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, 
 /* Builds the whole value on every rank: cut values are gathered, P values are summed, R and I values are taken from the
  * group's first rank. `out->data` must have room for the whole shape. For proofs and checkpoints; training steps do not
  * use it. */
-#define ad_array_whole(...) ad_array_whole_at(__VA_ARGS__, AD_HERE)
-AD_API AD_CHECKED ad_status ad_array_whole_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
-/* Like ad_array_whole, but every rank of the group `all` gets the whole value. `all` contains all ranks of `mesh`, the
+#define ad_array_full(...) ad_array_full_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_array_full_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
+/* Like ad_array_full, but every rank of the group `all` gets the whole value. `all` contains all ranks of `mesh`, the
  * array's mesh. Ranks that are not on `mesh` hold no part of the array: their `in` is NULL or only described. Fills
  * *out with the description of what out->data then holds. */
-#define ad_array_whole_for(...) ad_array_whole_for_at(__VA_ARGS__, AD_HERE)
-AD_API AD_CHECKED ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh,
-                                                  const ad_array *in, ad_array *out, const char *site);
+#define ad_array_full_for(...) ad_array_full_for_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_array_full_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh,
+                                                 const ad_array *in, ad_array *out, const char *site);
 /* Fills this rank's part of an array [samples, ...], f32 or f64, with random numbers in [0, 1). Each number depends
  * only on the seed, the name, the step, the number of its sample (`first` is the number of the array's first sample)
  * and its place within the sample. So every mesh, every way to cut a batch into microbatches and both dtypes get the

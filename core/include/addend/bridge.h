@@ -18,7 +18,7 @@ typedef struct ad_bridge_options {
   int ragged;
   /* 1: both meshes have the same axes with the same sizes in the same order. Each rank's part of the value, however it
    * is cut, goes to the rank at the same position of the other mesh; its gradient comes back the same way. */
-  int alike;
+  int identical;
   /* Distinguishes bridges between the same ranks; 0 to INT64_MAX / 2. Only an alike bridge on disjoint ranks reads it:
    * such a bridge moves values under the tag 2 * tag of ad_comm_post_transfer (ranks of the world) and gradients under
    * 2 * tag + 1. Two bridges from the same ranks to the same ranks need different tags here, and a program's own

@@ -56,7 +56,7 @@ AD_API int64_t ad_comm_rank(const ad_comm *comm);
 AD_API int64_t ad_comm_size(const ad_comm *comm);
 /* A mesh with all ranks on one axis, "dp_shard=4", for callers that need no mesh of their own. Owned by the comm. */
 AD_API const ad_mesh *ad_comm_mesh(const ad_comm *comm);
-AD_API const char *ad_comm_engine(const ad_comm *comm); /* "shm", "mpi", "dry", ... */
+AD_API const char *ad_comm_backend(const ad_comm *comm); /* "shm", "mpi", "dry", ... */
 AD_API int ad_comm_is_dry(const ad_comm *comm); /* 1: engine dry, where values have shapes and layouts but no data */
 
 /* Memory that all ranks of the node see, 64-byte aligned, zeroed: collectives on buffers in it need no staging copies.
@@ -233,13 +233,13 @@ AD_API void ad_comm_fail(ad_comm *comm, ad_status status, const char *message);
  * process, what it does, and its last call of this world; "" if that is not known (only engine shm knows). For the
  * message of a timeout: another thread than the one that waits may call it, as long as none closes the comm. Caller
  * frees *out with free(). */
-AD_API AD_CHECKED ad_status ad_comm_lacking(const ad_comm *comm, char **out);
+AD_API AD_CHECKED ad_status ad_comm_missing(const ad_comm *comm, char **out);
 /* Returns AD_OK, or the world's error if there is one. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_health(ad_comm *comm);
 /* The flight record: the last 256 collectives and transfers of this rank, oldest first, one line each with sequence
  * number, operation, count, dtype, group, call site, state and time. With every communication error it is also written
  * to flight-RANK.txt in the folder ADDEND_FLIGHT_DIR, if that is set. Caller frees *out with free(). */
-AD_API AD_CHECKED ad_status ad_comm_flight_record(const ad_comm *comm, char **out);
+AD_API AD_CHECKED ad_status ad_comm_flight_recorder(const ad_comm *comm, char **out);
 /* Bytes that this rank has read and written in collectives so far. */
 AD_API uint64_t ad_comm_bytes(const ad_comm *comm);
 

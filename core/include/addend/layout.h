@@ -22,7 +22,7 @@ enum {
 /* zigzag cut along dim, printed S1z for dim 1: of 2g chunks rank i holds chunks i and 2g-1-i */
 #define AD_S_ZIGZAG(dim) ((ad_type)(0x20 + (dim)))
 
-AD_API int ad_type_is_cut(ad_type type);
+AD_API int ad_type_is_sharded(ad_type type);
 AD_API int ad_type_dim(ad_type type);      /* the dimension that a cut type cuts; -1 for other types */
 AD_API ad_type ad_type_dual(ad_type type); /* R<->P, I<->I, V<->V, S(d)<->S(d) */
 AD_API const char *ad_type_print(ad_type type, char *buffer, size_t size); /* "R", "S(0)", "S(1z)": for messages */
@@ -60,7 +60,7 @@ AD_API ad_layout ad_layout_dual(const ad_layout *layout); /* the layout of the v
 AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
                                  ad_type type); /* the axes on which the layout has exactly this type */
 /* the axes on which the value is cut, along any dimension */
-AD_API ad_axes ad_layout_cut_axes(const ad_layout *layout);
+AD_API ad_axes ad_layout_sharded_axes(const ad_layout *layout);
 /* The axes on which the value is R or I: ranks that differ only on these axes hold copies. */
 AD_API ad_axes ad_layout_same_axes(const ad_layout *layout);
 /* Gives `axes` the type `type`. A new cut becomes the innermost of its dimension; several new cuts do so one after
@@ -137,7 +137,7 @@ typedef struct ad_rule {
   const char *dims; /* "bsk,kn->bsn"; a summed dimension is one that the output lacks */
   ad_linearity linearity;
   /* letters of dimensions that must not be cut, because the operation is not local along them; "" or NULL: none */
-  const char *whole;
+  const char *full;
 } ad_rule;
 /* *out: the layout of an operation's result. constant[i] says that operand i carries no gradient; its R then counts as
  * R or as I. AD_TYPE as in law 1, for example: "site: name: operand 1 is I on `tp`, operand 2 is S(0); this may repair

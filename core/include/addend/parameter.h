@@ -13,13 +13,13 @@ extern "C" {
  * With `raw`, a gradient keeps the dtype in which it was produced: `grad` then says which dtype that is, or stays 0 if
  * gradients may come in any; `reduce` must be given in that case. In a recipe the tape produces the gradients: raw
  * contracts there have grad = precision.compute. */
-typedef struct ad_contract {
+typedef struct ad_precision_policy {
   ad_dtype param;      /* dtype in which the parameter is stored */
   ad_dtype grad;       /* dtype to which a gradient is converted before a bucket is chosen */
   int raw;             /* 1: gradients keep the dtype in which they were produced, which is `grad` if that is known */
   ad_dtype reduce;     /* dtype in which gradients are communicated */
   ad_dtype accumulate; /* dtype in which sums form */
-} ad_contract;
+} ad_precision_policy;
 
 enum { AD_PARAM_NAME_SIZE = 96 }; /* bytes of a name that a layer makes, including the final 0 */
 
@@ -34,7 +34,7 @@ typedef struct ad_param_spec {
   ad_layout storage;
   /* axes over which ZeRO may cut the storage along dimension 0, beyond the cuts of the compute layout */
   ad_axes sharded;
-  ad_contract contract;
+  ad_precision_policy policy;
   /* number of the group of parameters, usually a layer, that is gathered together; ascending in the order of the
    * forward pass */
   int unit;

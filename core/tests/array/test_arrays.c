@@ -10,7 +10,7 @@
 #include "allocations.h"
 #include "values.h"
 #include "array/array.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "ranks.h"
@@ -116,7 +116,7 @@ static void dtypes_of_collectives_alone_are_no_arrays(void **state) {
     refused(ad_array_post(f->comm, &array, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_R, 0,
                           &out, &request),
             name, "ad_comm_run");
-    refused(ad_array_whole(f->comm, &array, &made), name, "ad_comm_run");
+    refused(ad_array_full(f->comm, &array, &made), name, "ad_comm_run");
     refused(ad_array_square_sum(f->comm, &all, arrays, 1, &sum), name, "ad_comm_run");
     refused(ad_array_add(&array, &array), name, "f64", "f32", "bf16", "f16");
     assert_true(isnan(ad_array_get(&array, 0)));
@@ -157,7 +157,7 @@ static void post_and_compare(ad_comm *comm, const ad_array *in, ad_move move, ad
 static int post_moves(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_shape shape = {2, {7, 3}};
-  ad_array partial, cut, out;
+  ad_array partial, sharded, out;
   ad_request request;
   ad_axes tp = AD_AXES(AD_TP);
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
@@ -165,19 +165,19 @@ static int post_moves(ad_comm *comm, void *context) {
   CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &partial));
   fill_value(comm, &partial, 5);
   ad_layout_set(&layout, tp, AD_S(0));
-  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
-  fill_value(comm, &cut, 6);
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &sharded));
+  fill_value(comm, &sharded, 6);
   post_and_compare(comm, &partial, AD_MOVE_ALL_REDUCE, tp, AD_R);
   post_and_compare(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(0));
-  post_and_compare(comm, &cut, AD_MOVE_ALL_GATHER, tp, AD_R);
+  post_and_compare(comm, &sharded, AD_MOVE_ALL_GATHER, tp, AD_R);
   CHECK_OK(ad_array_after(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), &out));
-  out.data = cut.data;
+  out.data = sharded.data;
   CHECK(ad_array_post(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, &out, &request) == AD_INVALID);
-  CHECK_OK(ad_array_after(comm, &cut, AD_MOVE_CONVERT, tp, AD_P, &out));
+  CHECK_OK(ad_array_after(comm, &sharded, AD_MOVE_CONVERT, tp, AD_P, &out));
   out.data = partial.data;
-  CHECK(ad_array_post(comm, &cut, AD_MOVE_CONVERT, tp, AD_P, 0, &out, &request) == AD_INVALID);
+  CHECK(ad_array_post(comm, &sharded, AD_MOVE_CONVERT, tp, AD_P, 0, &out, &request) == AD_INVALID);
   ad_array_destroy(comm, &partial);
-  ad_array_destroy(comm, &cut);
+  ad_array_destroy(comm, &sharded);
   ad_mesh_destroy(mesh);
   return 0;
 }
@@ -189,19 +189,19 @@ static void a_posted_move_gives_the_same_bits(void **state) { run_ranks(3, post_
 static int move_in_place(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_shape shape = {2, {6, 2}};
-  ad_array cut, apart, in_place;
+  ad_array sharded, apart, in_place;
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_layout_set(&layout, AD_AXES(AD_TP), AD_S(0));
-  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
-  fill_value(comm, &cut, 7);
-  CHECK_OK(ad_array_after(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), &in_place));
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &sharded));
+  fill_value(comm, &sharded, 7);
+  CHECK_OK(ad_array_after(comm, &sharded, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), &in_place));
   CHECK_OK(ad_array_create(comm, AD_F64, &shape, &in_place.layout, &apart));
-  CHECK_OK(ad_array_move(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, &apart));
-  in_place.data = cut.data;
-  CHECK_OK(ad_array_move(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, &in_place));
+  CHECK_OK(ad_array_move(comm, &sharded, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, &apart));
+  in_place.data = sharded.data;
+  CHECK_OK(ad_array_move(comm, &sharded, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, &in_place));
   CHECK(!memcmp(apart.data, in_place.data, ad_array_bytes(&apart)));
-  ad_array_destroy(comm, &cut);
+  ad_array_destroy(comm, &sharded);
   ad_array_destroy(comm, &apart);
   ad_mesh_destroy(mesh);
   return 0;
@@ -211,17 +211,17 @@ static void equal_parts_may_move_in_place(void **state) { run_ranks(3, move_in_p
 
 /* ---- the norm ---- */
 
-static double square_sum_of_whole(ad_comm *comm, const ad_array *array) {
+static double square_sum_of_full(ad_comm *comm, const ad_array *array) {
   ad_layout uncut = ad_layout_all(array->layout.mesh, AD_R);
-  ad_array whole;
+  ad_array full;
   double sum = 0;
-  CHECK_OK(ad_array_create(comm, array->dtype, &array->shape, &uncut, &whole));
-  CHECK_OK(ad_array_whole(comm, array, &whole));
-  for (size_t i = 0; i < ad_array_numel(&whole); i++) {
-    double value = array->dtype == AD_F64 ? ((double *)whole.data)[i] : (double)((float *)whole.data)[i];
+  CHECK_OK(ad_array_create(comm, array->dtype, &array->shape, &uncut, &full));
+  CHECK_OK(ad_array_full(comm, array, &full));
+  for (size_t i = 0; i < ad_array_numel(&full); i++) {
+    double value = array->dtype == AD_F64 ? ((double *)full.data)[i] : (double)((float *)full.data)[i];
     sum += value * value;
   }
-  ad_array_destroy(comm, &whole);
+  ad_array_destroy(comm, &full);
   return sum;
 }
 
@@ -258,7 +258,7 @@ static int norms(ad_comm *comm, void *context) {
     CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &arrays[i]));
     fill_value(comm, &arrays[i], (uint64_t)i);
     pointers[i] = &arrays[i];
-    expected += square_sum_of_whole(comm, &arrays[i]);
+    expected += square_sum_of_full(comm, &arrays[i]);
   }
   ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   CHECK_OK(ad_array_square_sum(comm, &all, pointers, COUNT, &sum));
@@ -404,9 +404,9 @@ static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
   ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   CHECK_OK(ad_array_square_sum(comm, &shard, &pointer, 1, &part));
   int calls = 0;
-  ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){count_call, &calls});
+  ad_injection_set(AD_INJECT_CALL, (ad_injection){count_call, &calls});
   CHECK_OK(ad_array_square_sum(comm, &all, &pointer, 1, &all_of_it));
-  ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){0});
+  ad_injection_set(AD_INJECT_CALL, (ad_injection){0});
   CHECK(part == all_of_it && part > 0);
   CHECK(calls == 1);
   ad_array_destroy(comm, &array);
@@ -414,7 +414,7 @@ static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_norm_over_some_axes_counts_the_copies_on_others_there(void **state) {
+static void a_norm_over_some_axes_counts_the_replicas_on_others_there(void **state) {
   run_ranks(6, norm_of_a_part_of_the_mesh, NULL);
 }
 
@@ -426,63 +426,63 @@ static int refuse_varying(ad_comm *comm, void *context) {
   double data[4] = {0}, memory[4];
   ad_array array = ad_array_describe(comm, AD_F64, &shape, &layout), out = {.data = memory};
   array.data = data;
-  CHECK(ad_array_whole(comm, &array, &out) == AD_TYPE);
+  CHECK(ad_array_full(comm, &array, &out) == AD_TYPE);
   CHECK_SAYS("tp", "V");
   ad_mesh_destroy(mesh);
   return 0;
 }
 
-static void a_varying_value_has_no_whole(void **state) { run_ranks(2, refuse_varying, NULL); }
+static void a_varying_value_has_no_full_value(void **state) { run_ranks(2, refuse_varying, NULL); }
 
 /* ---- whole values for ranks that hold no part ---- */
 
 static double at_place(int64_t i) { return ad_random_normal(6, 1, (uint64_t)i); }
 
 /* Fills a value whose rows are cut over the pool's dp; the pool's other ranks hold copies. */
-static void fill_rows(ad_comm *comm, ad_array *cut) {
+static void fill_rows(ad_comm *comm, ad_array *sharded) {
   ad_span rows = {0, 0};
-  ad_layout_spans(&cut->layout, 0, cut->shape.dim[0], ad_comm_rank(comm), &rows, 1);
-  int64_t columns = cut->shape.dim[1];
-  for (int64_t i = 0; i < rows.count * columns; i++) ((double *)cut->data)[i] = at_place(rows.first * columns + i);
+  ad_layout_spans(&sharded->layout, 0, sharded->shape.dim[0], ad_comm_rank(comm), &rows, 1);
+  int64_t columns = sharded->shape.dim[1];
+  for (int64_t i = 0; i < rows.count * columns; i++) ((double *)sharded->data)[i] = at_place(rows.first * columns + i);
 }
 
 /* A pool among other ranks tells them all a whole value: its bits, shape, dtype and scale. */
-static int tell_others(ad_comm *comm, void *context) {
+static int report_others(ad_comm *comm, void *context) {
   const char *mesh_text = context;
   ad_mesh *world, *pool;
-  ad_array cut = {0};
+  ad_array sharded = {0};
   ad_shape shape = {2, {5, 3}};
   double memory[15];
-  ad_array whole = {.data = memory};
+  ad_array full = {.data = memory};
   CHECK_OK(ad_mesh_create("dp=6", &world));
   CHECK_OK(ad_mesh_create_pool(mesh_text, 2, &pool));
   int is_there = ad_mesh_has_rank(pool, ad_comm_rank(comm));
   ad_layout layout = ad_layout_all(pool, AD_R);
   ad_layout_set(&layout, AD_AXES_DP, AD_S(0));
   if (is_there) {
-    CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
-    fill_rows(comm, &cut);
-    cut.scale = 4;
+    CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &sharded));
+    fill_rows(comm, &sharded);
+    sharded.scale = 4;
   } else {
-    cut = ad_array_describe(comm, AD_F64, &shape, &layout);
-    CHECK(ad_array_numel(&cut) == 0);
+    sharded = ad_array_describe(comm, AD_F64, &shape, &layout);
+    CHECK(ad_array_numel(&sharded) == 0);
   }
   ad_group all = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
   /* one of the other ranks describes the array, one has no description */
   int says_it = is_there || ad_comm_rank(comm) % 2;
-  CHECK_OK(ad_array_whole_for(comm, &all, pool, says_it ? &cut : NULL, &whole));
-  CHECK(whole.data == memory && ad_shape_equal(&whole.shape, &shape) && ad_shape_equal(&whole.local, &shape));
-  CHECK(whole.dtype == AD_F64 && whole.scale == 4);
+  CHECK_OK(ad_array_full_for(comm, &all, pool, says_it ? &sharded : NULL, &full));
+  CHECK(full.data == memory && ad_shape_equal(&full.shape, &shape) && ad_shape_equal(&full.local, &shape));
+  CHECK(full.dtype == AD_F64 && full.scale == 4);
   for (int64_t i = 0; i < 15; i++) CHECK(memory[i] == at_place(i));
-  if (is_there) ad_array_destroy(comm, &cut);
+  if (is_there) ad_array_destroy(comm, &sharded);
   ad_mesh_destroy(pool);
   ad_mesh_destroy(world);
   return 0;
 }
 
-static void ranks_off_a_mesh_get_the_whole_of_what_lies_on_it(void **state) {
+static void ranks_off_a_mesh_get_the_full_value_of_what_lies_on_it(void **state) {
   static char *const pools[] = {"dp=3", "dp=2 tp=2", "tp=4", "dp=1"};
-  for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) run_ranks(6, tell_others, pools[i]);
+  for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) run_ranks(6, report_others, pools[i]);
 }
 
 /* ---- allocations that fail ---- */
@@ -491,14 +491,14 @@ static ad_status create_move_destroy(ad_comm *comm, const ad_mesh *mesh) {
   ad_shape shape = {2, {4, 6}};
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_layout_set(&layout, AD_AXES(AD_TP), AD_S(1));
-  ad_array cut, whole = {0};
-  AD_TRY(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
+  ad_array sharded, full = {0};
+  AD_TRY(ad_array_create(comm, AD_F64, &shape, &layout, &sharded));
   ad_layout_set(&layout, AD_AXES(AD_TP), AD_R);
-  ad_status status = ad_array_create(comm, AD_F64, &shape, &layout, &whole);
-  if (!status) status = ad_array_move(comm, &cut, AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, 0, &whole);
-  if (!status) status = ad_array_whole(comm, &cut, &whole);
-  ad_array_destroy(comm, &cut);
-  ad_array_destroy(comm, &whole);
+  ad_status status = ad_array_create(comm, AD_F64, &shape, &layout, &full);
+  if (!status) status = ad_array_move(comm, &sharded, AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, 0, &full);
+  if (!status) status = ad_array_full(comm, &sharded, &full);
+  ad_array_destroy(comm, &sharded);
+  ad_array_destroy(comm, &full);
   return status;
 }
 
@@ -509,7 +509,7 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
   for (long n = 1; status && n < 100; n++) {
     ad_memory_fail_at(n);
     status = create_move_destroy(comm, mesh);
-    CHECK(tells_allocation(n, status));
+    CHECK(reports_allocation(n, status));
   }
   CHECK(!status);
   ad_mesh_destroy(mesh);
@@ -519,12 +519,12 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
 static void a_failed_allocation_leaves_nothing_behind(void **state) { run_ranks(1, fail_each_allocation, NULL); }
 
 /* Transitions along the second dimension pack what they send, what they receive, or both. */
-static void move_along_the_second_dimension(ad_comm *comm, const ad_array *partial, ad_array *cut, ad_array *other,
-                                            ad_array *whole) {
+static void move_along_the_second_dimension(ad_comm *comm, const ad_array *partial, ad_array *sharded, ad_array *other,
+                                            ad_array *full) {
   ad_axes tp = AD_AXES(AD_TP);
-  CHECK_OK(ad_array_move(comm, partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, cut));
-  CHECK_OK(ad_array_move(comm, cut, AD_MOVE_ALL_TO_ALL, tp, AD_S(0), 0, other));
-  CHECK_OK(ad_array_move(comm, cut, AD_MOVE_ALL_GATHER, tp, AD_R, 0, whole));
+  CHECK_OK(ad_array_move(comm, partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, sharded));
+  CHECK_OK(ad_array_move(comm, sharded, AD_MOVE_ALL_TO_ALL, tp, AD_S(0), 0, other));
+  CHECK_OK(ad_array_move(comm, sharded, AD_MOVE_ALL_GATHER, tp, AD_R, 0, full));
 }
 
 static int count_allocations(ad_comm *comm, void *context) {
@@ -564,9 +564,9 @@ int main(void) {
       cmocka_unit_test(the_norm_undoes_the_scale),
       cmocka_unit_test(ranks_off_a_mesh_count_nothing_of_it),
       cmocka_unit_test(a_sum_has_the_same_bits_with_other_ranks),
-      cmocka_unit_test(a_norm_over_some_axes_counts_the_copies_on_others_there),
-      cmocka_unit_test(a_varying_value_has_no_whole),
-      cmocka_unit_test(ranks_off_a_mesh_get_the_whole_of_what_lies_on_it),
+      cmocka_unit_test(a_norm_over_some_axes_counts_the_replicas_on_others_there),
+      cmocka_unit_test(a_varying_value_has_no_full_value),
+      cmocka_unit_test(ranks_off_a_mesh_get_the_full_value_of_what_lies_on_it),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
       cmocka_unit_test(moves_no_larger_than_earlier_ones_allocate_nothing),
   };

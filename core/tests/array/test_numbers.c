@@ -93,12 +93,12 @@ static void move_into_poison(ad_comm *comm, const ad_mesh *mesh, const ad_transi
   ad_array_destroy(comm, &clear);
 }
 
-static const ad_type cuts[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
-enum { CUTS = sizeof cuts / sizeof *cuts };
+static const ad_type shardings[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
+enum { SHARDINGS = sizeof shardings / sizeof *shardings };
 
 /* The table writes S(0) for any cut, so a cut is tried along every dimension. */
-static int kinds(ad_type type) { return type == AD_S(0) ? CUTS : 1; }
-static ad_type kind(ad_type type, int i) { return type == AD_S(0) ? cuts[i] : type; }
+static int kinds(ad_type type) { return type == AD_S(0) ? SHARDINGS : 1; }
+static ad_type kind(ad_type type, int i) { return type == AD_S(0) ? shardings[i] : type; }
 
 static int move_everything_into_poison(ad_comm *comm, void *context) {
   (void)context;

@@ -82,8 +82,8 @@ static void move_packed(ad_comm *comm, const ad_layout *layout, const ad_transit
 
 /* Whether packed arrays have this transition: they have no cuts but by rows, and no rows that are declared cut. */
 static int is_for_packed(const ad_transition *entry) {
-  int cuts = ad_type_is_cut(entry->from) || ad_type_is_cut(entry->to);
-  return entry->move != AD_MOVE_ALL_TO_ALL && !(entry->move == AD_MOVE_DECLARE && cuts);
+  int shardings = ad_type_is_sharded(entry->from) || ad_type_is_sharded(entry->to);
+  return entry->move != AD_MOVE_ALL_TO_ALL && !(entry->move == AD_MOVE_DECLARE && shardings);
 }
 
 static int move_by_the_table(ad_comm *comm, void *context) {
@@ -203,14 +203,14 @@ static int close_dry(void **state) {
   return 0;
 }
 
-static void a_packed_array_is_cut_by_rows_alone(void **state) {
+static void a_packed_array_is_sharded_by_rows_alone(void **state) {
   const dry_world *w = *state;
-  static const ad_type cuts[] = {AD_S_ZIGZAG(0), AD_S(1)};
+  static const ad_type shardings[] = {AD_S_ZIGZAG(0), AD_S(1)};
   for (int i = 0; i < 2; i++) {
     ad_layout layout = ad_layout_all(w->mesh, AD_R);
     ad_array in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout), out;
-    assert_int_equal(ad_array_after(w->comm, &in, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[i], &out), AD_TYPE);
-    ad_layout_set(&layout, AD_AXES(AD_TP), cuts[i]);
+    assert_int_equal(ad_array_after(w->comm, &in, AD_MOVE_CONVERT, AD_AXES(AD_TP), shardings[i], &out), AD_TYPE);
+    ad_layout_set(&layout, AD_AXES(AD_TP), shardings[i]);
     in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout);
     ad_array to = in;
     assert_int_equal(ad_array_move(w->comm, &in, AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, 0, &to), AD_TYPE);
@@ -240,7 +240,7 @@ static int gather_over_two_axes(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void rows_that_are_cut_unevenly_on_two_axes_do_not_travel_at_once(void **state) {
+static void rows_that_are_sharded_unevenly_on_two_axes_do_not_travel_together(void **state) {
   run_ranks(6, gather_over_two_axes, NULL);
 }
 
@@ -266,7 +266,7 @@ static void what_needs_one_value_refuses_several(void **state) {
   assert_listed();
   layout = ad_layout_all(w->mesh, AD_R);
   in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout);
-  assert_int_equal(ad_array_whole(w->comm, &in, &out), AD_INVALID);
+  assert_int_equal(ad_array_full(w->comm, &in, &out), AD_INVALID);
   in.shape.dim[0]++;
   in.local.dim[0]++;
   out = in;
@@ -279,8 +279,8 @@ int main(void) {
       cmocka_unit_test(every_transition_does_to_each_value_what_it_does_to_it_alone),
       cmocka_unit_test(a_sum_is_added_only_to_one_of_its_layout_and_scale),
       cmocka_unit_test(only_a_reduce_scatter_adds),
-      cmocka_unit_test_setup_teardown(a_packed_array_is_cut_by_rows_alone, open_dry, close_dry),
-      cmocka_unit_test(rows_that_are_cut_unevenly_on_two_axes_do_not_travel_at_once),
+      cmocka_unit_test_setup_teardown(a_packed_array_is_sharded_by_rows_alone, open_dry, close_dry),
+      cmocka_unit_test(rows_that_are_sharded_unevenly_on_two_axes_do_not_travel_together),
       cmocka_unit_test_setup_teardown(a_packed_array_does_not_add_to_one_of_other_rows, open_dry, close_dry),
       cmocka_unit_test_setup_teardown(what_needs_one_value_refuses_several, open_dry, close_dry),
   };

@@ -12,8 +12,8 @@
 #include "ranks.h"
 #include "says.h"
 
-static const ad_type cuts[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
-enum { CUTS = sizeof cuts / sizeof *cuts };
+static const ad_type shardings[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
+enum { SHARDINGS = sizeof shardings / sizeof *shardings };
 
 static const ad_shape shapes[] = {
     {3, {5, 3, 2}}, {3, {1, 7, 4}}, {3, {12, 1, 11}}, {3, {6, 10, 12}}, {3, {0, 3, 5}}, {3, {2, 4, 0}},
@@ -29,23 +29,25 @@ typedef struct trial {
   ad_array x, ax, y, aty;  // <A x, y> must equal <x, A' y>
 } trial;
 
-static int is_declared_cut(const trial *t) { return t->entry->move == AD_MOVE_DECLARE && ad_type_is_cut(t->to); }
+static int is_declared_sharded(const trial *t) {
+  return t->entry->move == AD_MOVE_DECLARE && ad_type_is_sharded(t->to);
+}
 
 /* Describes x; for a declaration of a cut, `shape` is the cut value's. */
 static ad_status describe_x(trial *t, const ad_layout *around, const ad_shape *shape) {
   ad_layout layout = *around;
-  ad_shape whole = *shape;
-  if (is_declared_cut(t)) {
-    ad_layout cut = *around;
-    ad_layout_set(&cut, t->axes, t->to);
-    whole = ad_layout_local_shape(&cut, shape, ad_comm_rank(t->comm));
+  ad_shape full = *shape;
+  if (is_declared_sharded(t)) {
+    ad_layout sharded = *around;
+    ad_layout_set(&sharded, t->axes, t->to);
+    full = ad_layout_local_shape(&sharded, shape, ad_comm_rank(t->comm));
     for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
       int dim = ad_type_dim(around->type[axis]);
-      if (dim >= 0) whole.dim[dim] *= ad_mesh_axis_size(around->mesh, (ad_axis)axis);
+      if (dim >= 0) full.dim[dim] *= ad_mesh_axis_size(around->mesh, (ad_axis)axis);
     }
   }
   ad_layout_set(&layout, t->axes, t->from);
-  return ad_array_create(t->comm, AD_F64, &whole, &layout, &t->x);
+  return ad_array_create(t->comm, AD_F64, &full, &layout, &t->x);
 }
 
 static ad_status create_like(trial *t, const ad_array *description, ad_array *out) {
@@ -86,13 +88,13 @@ static ad_status exchange(trial *t, const ad_array *in, const size_t *send, cons
 
 static ad_status describe_sent(trial *t, const ad_layout *around, const ad_shape *shape, int64_t rows) {
   ad_layout layout = *around;
-  ad_shape whole = *shape;
+  ad_shape full = *shape;
   ad_layout_set(&layout, t->axes, AD_V);
-  whole.dim[0] = rows;
+  full.dim[0] = rows;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (ad_type_dim(layout.type[axis]) == 0) whole.dim[0] *= ad_mesh_axis_size(layout.mesh, (ad_axis)axis);
+    if (ad_type_dim(layout.type[axis]) == 0) full.dim[0] *= ad_mesh_axis_size(layout.mesh, (ad_axis)axis);
   }
-  return ad_array_create(t->comm, AD_F64, &whole, &layout, &t->x);
+  return ad_array_create(t->comm, AD_F64, &full, &layout, &t->x);
 }
 
 static void make_exchange(trial *t, const ad_layout *around, const ad_shape *shape) {
@@ -113,7 +115,7 @@ static void make_exchange(trial *t, const ad_layout *around, const ad_shape *sha
 static ad_status forward(trial *t, const ad_shape *shape) {
   ad_array after;
   AD_TRY(ad_array_after(t->comm, &t->x, t->entry->move, t->axes, t->to, &after));
-  if (is_declared_cut(t)) after.shape = *shape;
+  if (is_declared_sharded(t)) after.shape = *shape;
   AD_TRY(create_like(t, &after, &t->ax));
   return ad_array_move(t->comm, &t->x, t->entry->move, t->axes, t->to, AD_F64, &t->ax);
 }
@@ -154,14 +156,14 @@ static void run_trial(trial *t, const ad_layout *around, const ad_shape *shape) 
   destroy_trial(t);
 }
 
-static int is_cut_kind(ad_type kind) { return kind == AD_S(0); }
+static int is_sharded_kind(ad_type kind) { return kind == AD_S(0); }
 
 typedef void (*trial_runner)(trial *t, const ad_layout *around, const ad_shape *shape);
 
 static void for_each_to(trial *t, const ad_layout *around, const ad_shape *shape, trial_runner run) {
-  for (int i = 0; i < (is_cut_kind(t->entry->to) ? CUTS : 1); i++) {
-    t->to = is_cut_kind(t->entry->to) ? cuts[i] : t->entry->to;
-    int moves_nothing = ad_type_is_cut(t->from) && t->to == t->from;
+  for (int i = 0; i < (is_sharded_kind(t->entry->to) ? SHARDINGS : 1); i++) {
+    t->to = is_sharded_kind(t->entry->to) ? shardings[i] : t->entry->to;
+    int moves_nothing = ad_type_is_sharded(t->from) && t->to == t->from;
     if (!moves_nothing) run(t, around, shape);
   }
 }
@@ -173,8 +175,8 @@ static void for_each_entry(ad_comm *comm, const ad_layout *around, ad_axes axes,
   const ad_transition *table = ad_transition_table(&count);
   for (size_t entry = 0; entry < count; entry++) {
     trial t = {.comm = comm, .entry = &table[entry], .axes = axes};
-    for (int i = 0; i < (is_cut_kind(t.entry->from) ? CUTS : 1); i++) {
-      t.from = is_cut_kind(t.entry->from) ? cuts[i] : t.entry->from;
+    for (int i = 0; i < (is_sharded_kind(t.entry->from) ? SHARDINGS : 1); i++) {
+      t.from = is_sharded_kind(t.entry->from) ? shardings[i] : t.entry->from;
       for_each_to(&t, around, shape, run);
     }
   }
@@ -219,10 +221,10 @@ static void every_entry_is_the_adjoint_of_its_backward(void **state) { run_setti
 
 /* ---- a transition keeps the value ---- */
 
-static void whole_of(ad_comm *comm, const ad_array *in, ad_array *out) {
+static void full_of(ad_comm *comm, const ad_array *in, ad_array *out) {
   ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
   CHECK_OK(ad_array_create(comm, in->dtype, &in->shape, &uncut, out));
-  CHECK_OK(ad_array_whole(comm, in, out));
+  CHECK_OK(ad_array_full(comm, in, out));
 }
 
 static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
@@ -232,8 +234,8 @@ static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape 
   CHECK_OK(describe_x(t, around, shape));
   fill_value(t->comm, &t->x, 3);
   CHECK_OK(forward(t, shape));
-  whole_of(t->comm, &t->x, &before);
-  whole_of(t->comm, &t->ax, &now);
+  full_of(t->comm, &t->x, &before);
+  full_of(t->comm, &t->ax, &now);
   const double *a = before.data, *b = now.data;
   for (size_t i = 0; i < ad_array_numel(&before); i++) CHECK(fabs(a[i] - b[i]) <= 1e-12);
   ad_array_destroy(t->comm, &before);
@@ -261,27 +263,27 @@ static void check_own_part(const ad_array *array, int64_t rank) {
             }
 }
 
-static int cut_numbers(ad_comm *comm, void *context) {
+static int sharded_numbers(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
   for (int s = 0; s < SHAPES; s++)
-    for (int c = 0; c < CUTS; c++) {
+    for (int c = 0; c < SHARDINGS; c++) {
       ad_layout layout = ad_layout_all(mesh, AD_R);
-      ad_array whole, cut;
-      CHECK_OK(ad_array_create(comm, AD_F64, &shapes[s], &layout, &whole));
-      for (size_t i = 0; i < ad_array_numel(&whole); i++) ((double *)whole.data)[i] = (double)i;
-      CHECK_OK(ad_array_after(comm, &whole, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[c], &cut));
-      CHECK_OK(ad_array_create(comm, AD_F64, &cut.shape, &cut.layout, &cut));
-      CHECK_OK(ad_array_move(comm, &whole, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[c], AD_F64, &cut));
-      check_own_part(&cut, ad_comm_rank(comm));
-      ad_array_destroy(comm, &whole);
-      ad_array_destroy(comm, &cut);
+      ad_array full, sharded;
+      CHECK_OK(ad_array_create(comm, AD_F64, &shapes[s], &layout, &full));
+      for (size_t i = 0; i < ad_array_numel(&full); i++) ((double *)full.data)[i] = (double)i;
+      CHECK_OK(ad_array_after(comm, &full, AD_MOVE_CONVERT, AD_AXES(AD_TP), shardings[c], &sharded));
+      CHECK_OK(ad_array_create(comm, AD_F64, &sharded.shape, &sharded.layout, &sharded));
+      CHECK_OK(ad_array_move(comm, &full, AD_MOVE_CONVERT, AD_AXES(AD_TP), shardings[c], AD_F64, &sharded));
+      check_own_part(&sharded, ad_comm_rank(comm));
+      ad_array_destroy(comm, &full);
+      ad_array_destroy(comm, &sharded);
     }
   ad_mesh_destroy(mesh);
   return 0;
 }
 
-static void a_part_holds_the_elements_that_its_spans_name(void **state) { run_ranks(3, cut_numbers, NULL); }
+static void a_part_holds_the_elements_that_its_spans_name(void **state) { run_ranks(3, sharded_numbers, NULL); }
 
 /* Three members exchange rows: 0 sends 2 rows to 1 and 1 row to 2; 1 sends nothing; 2 sends 1 row to each. */
 static int send_numbered_rows(ad_comm *comm, void *context) {
@@ -330,7 +332,7 @@ static int close_dry(void **state) {
   return 0;
 }
 
-static void what_the_table_lacks_is_refused(void **state) {
+static void what_is_missing_in_the_table_is_refused(void **state) {
   dry_world *world = *state;
   static const ad_type types[] = {AD_R, AD_I, AD_V, AD_P, AD_S(0), AD_S(1), AD_S_ZIGZAG(1)};
   int refused = 0;
@@ -343,7 +345,7 @@ static void what_the_table_lacks_is_refused(void **state) {
         ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in, untouched = in;
         const ad_transition *entry = ad_transition_find((ad_move)move, types[f], types[t]);
         if (entry && types[f] == AD_V && types[t] == AD_V) continue;  // all_to_all V to V needs counts
-        int legal = entry && (types[f] != types[t] || !ad_type_is_cut(types[f]));
+        int legal = entry && (types[f] != types[t] || !ad_type_is_sharded(types[f]));
         ad_status status = ad_array_after(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], &out);
         assert_int_equal(status, legal ? AD_OK : AD_TYPE);
         if (legal) continue;
@@ -372,8 +374,8 @@ static void counts_that_do_not_fit_are_refused(void **state) {
   static const size_t fits[] = {2, 0, 3}, short_of[] = {2, 0, 2}, receive[] = {7, 0, 0};
   assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), short_of, receive, &out), AD_INVALID);
   assert_says("4 rows");
-  ad_array whole = ad_array_describe(world->comm, AD_F64, &shapes[0], &replicated);
-  assert_int_equal(ad_array_exchange(world->comm, &whole, AD_AXES(AD_TP), fits, receive, &out), AD_TYPE);
+  ad_array full = ad_array_describe(world->comm, AD_F64, &shapes[0], &replicated);
+  assert_int_equal(ad_array_exchange(world->comm, &full, AD_AXES(AD_TP), fits, receive, &out), AD_TYPE);
   assert_memory_equal(&out, &untouched, sizeof out);
   assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), fits, receive, &out), AD_OK);
   assert_int_equal(out.local.dim[0], 7);
@@ -435,7 +437,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(rows_without_counts_are_refused, open_dry, close_dry),
       cmocka_unit_test_setup_teardown(counts_that_do_not_fit_are_refused, open_dry, close_dry),
       cmocka_unit_test(own_rows_that_do_not_all_arrive_are_refused),
-      cmocka_unit_test_setup_teardown(what_the_table_lacks_is_refused, open_dry, close_dry),
+      cmocka_unit_test_setup_teardown(what_is_missing_in_the_table_is_refused, open_dry, close_dry),
       cmocka_unit_test_setup_teardown(a_wrongly_described_result_is_refused, open_dry, close_dry),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,7 +44,7 @@ static ad_array drawn(const place *p, ad_dtype dtype, int64_t first, int64_t cou
   return array;
 }
 
-static const double *whole(void) {
+static const double *full(void) {
   place p = open_place("dp=1", "dp=R", 0);
   double *numbers = drawn(&p, AD_F64, 0, SAMPLES).data;
   close_place(&p);
@@ -66,14 +66,14 @@ static void hold(const place *p, const double *all, int64_t first, int64_t count
   free(own.data);
 }
 
-static void every_rank_and_microbatch_has_the_numbers_of_the_whole(void **state) {
+static void every_rank_and_microbatch_has_the_numbers_of_the_full_batch(void **state) {
   static const char *const places[][2] = {{"dp=1", "dp=R"},
                                           {"dp_shard=3 tp=2", "dp=S0 tp=I"},
                                           {"dp_replicate=2 dp_shard=2", "dp=S0"},
                                           {"dp_shard=2 cp=2", "dp=S0 cp=S1z"},
                                           {"dp_shard=16", "dp=S0"}, /* more ranks than samples */
                                           {"cp=2 tp=3", "cp=S1 tp=S2"}};
-  const double *all = whole();
+  const double *all = full();
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
     place p = open_place(places[i][0], places[i][1], 0);
     for (int64_t rank = 0, ranks = ad_mesh_size(p.mesh); rank < ranks; rank++) {
@@ -133,7 +133,7 @@ static void is_refused(const place *p, ad_array array, ad_status status) {
   (is_refused((place), (array), (status)), \
    assert_says_in(#array, ad_last_error(), SAYS_FACTS("test_uniform.c", __VA_ARGS__)))
 
-static void what_has_no_whole_or_no_samples_is_refused(void **state) {
+static void what_has_no_full_value_or_no_samples_is_refused(void **state) {
   place p = open_place("dp_shard=2 tp=2", "dp=S0 tp=P", 0), v = open_place("dp_shard=2 tp=2", "dp=V tp=I", 0),
         i = open_place("dp_shard=2 tp=2", "dp=S0 tp=I", 0);
   ad_shape shape = {2, {4, 3}}, scalar = {0, {0}};
@@ -143,8 +143,8 @@ static void what_has_no_whole_or_no_samples_is_refused(void **state) {
   refused(&v, ad_array_describe(v.comm, AD_F32, &shape, &v.layout), AD_TYPE, "dp_shard", "V");
   refused(&i, ad_array_describe(i.comm, AD_BF16, &shape, &i.layout), AD_INVALID, "bf16");
   refused(&i, scaled, AD_INVALID, "scale 2");
-  ad_layout whole_layout = ad_layout_all(i.mesh, AD_R);
-  refused(&i, ad_array_describe(i.comm, AD_F32, &scalar, &whole_layout), AD_INVALID, NULL);
+  ad_layout full_layout = ad_layout_all(i.mesh, AD_R);
+  refused(&i, ad_array_describe(i.comm, AD_F32, &scalar, &full_layout), AD_INVALID, NULL);
   ad_array empty = {.dtype = AD_F32, .shape = shape, .local = {2, {2, 3}}, .layout = i.layout};
   must(ad_array_uniform(i.comm, 7, "mask", 3, 0, &empty)); /* on engine dry there is nothing to fill */
   close_place(&p);
@@ -154,10 +154,10 @@ static void what_has_no_whole_or_no_samples_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_rank_and_microbatch_has_the_numbers_of_the_whole),
+      cmocka_unit_test(every_rank_and_microbatch_has_the_numbers_of_the_full_batch),
       cmocka_unit_test(both_dtypes_have_the_same_numbers_below_one),
       cmocka_unit_test(seed_name_step_sample_and_place_each_change_the_number),
-      cmocka_unit_test(what_has_no_whole_or_no_samples_is_refused),
+      cmocka_unit_test(what_has_no_full_value_or_no_samples_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,10 +9,10 @@
 /* Fills an array with random numbers: ranks that hold the same copy draw the same numbers, other ranks others. */
 static inline void fill_value(ad_comm *comm, ad_array *array, uint64_t stream) {
   ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
-  ad_group copies = ad_mesh_group(array->layout.mesh, same, ad_comm_rank(comm));
+  ad_group replicas = ad_mesh_group(array->layout.mesh, same, ad_comm_rank(comm));
   double *data = array->data;
   for (size_t i = 0; i < ad_array_numel(array); i++) {
-    data[i] = ad_random_normal(stream, (uint64_t)copies.base, i);
+    data[i] = ad_random_normal(stream, (uint64_t)replicas.base, i);
   }
 }
 

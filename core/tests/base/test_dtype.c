@@ -35,7 +35,7 @@ static void a_name_parses_to_its_dtype(void **state) {
   }
 }
 
-static void another_name_is_refused_and_the_known_ones_are_told(void **state) {
+static void another_name_is_refused_and_the_known_ones_are_reported(void **state) {
   const char *wrong[] = {"", "f", "F32", "f32 ", "float", "bf161", "%s%n"};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ad_dtype parsed = AD_F16;
@@ -61,7 +61,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_dtype_has_its_name_size_and_kind),
       cmocka_unit_test(a_name_parses_to_its_dtype),
-      cmocka_unit_test(another_name_is_refused_and_the_known_ones_are_told),
+      cmocka_unit_test(another_name_is_refused_and_the_known_ones_are_reported),
       cmocka_unit_test(a_number_that_is_no_dtype_is_unknown_and_has_no_size),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,7 +105,7 @@ static void the_smallest_limit_of_a_group_and_those_above_it_is_named(void **sta
   is_limited_by("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", 300000);
 }
 
-static void swap_that_is_free_is_told(void **state) {
+static void swap_that_is_free_is_reported(void **state) {
   assert_true(room().swap == 0);
   put("proc/meminfo", "SwapTotal: 9 kB\nSwapFree: 3 kB\n");
   assert_true(room().swap == 3072);
@@ -198,7 +198,7 @@ int main(void) {
       IN_ROOT(a_group_over_its_limit_has_nothing_left),
       IN_ROOT(lines_that_are_none_are_passed_over),
       IN_ROOT(the_smallest_limit_of_a_group_and_those_above_it_is_named),
-      IN_ROOT(swap_that_is_free_is_told),
+      IN_ROOT(swap_that_is_free_is_reported),
       cmocka_unit_test(a_command_line_is_its_words),
       cmocka_unit_test(the_processor_is_named_with_the_cores_that_are_seen),
       cmocka_unit_test(the_processors_model_is_that_of_the_kernel),

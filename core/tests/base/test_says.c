@@ -11,44 +11,44 @@
 #include <cmocka.h>
 #include "says.h"
 
-#define LACKS(text, ...) says_lacks((text), SAYS_FACTS(__VA_ARGS__))
+#define MISSING(text, ...) says_missing((text), SAYS_FACTS(__VA_ARGS__))
 
 static void a_fact_is_a_whole_name_or_number(void **state) {
-  assert_null(LACKS("rank 12 has `emb.w` over dp, 2.5e-07 of it", "rank 12", "12", "emb.w", "dp", "2.5e-07"));
-  assert_non_null(LACKS("rank 12", "rank 1"));
-  assert_non_null(LACKS("rank 12", "2"));
-  assert_non_null(LACKS("over dp_shard", "dp"));
-  assert_non_null(LACKS("`emb.w`", "emb.b"));
+  assert_null(MISSING("rank 12 has `emb.w` over dp, 2.5e-07 of it", "rank 12", "12", "emb.w", "dp", "2.5e-07"));
+  assert_non_null(MISSING("rank 12", "rank 1"));
+  assert_non_null(MISSING("rank 12", "2"));
+  assert_non_null(MISSING("over dp_shard", "dp"));
+  assert_non_null(MISSING("`emb.w`", "emb.b"));
 }
 
 static void numbers_are_in_the_order_of_the_message(void **state) {
   const char text[] = "row 2: 3 of 4 ranks, at most 3, not -1.5";
-  assert_null(LACKS(text, "2", "3", "4", "3", "-1.5"));
-  assert_null(LACKS(text, "4", "row 2", "-1.5"));
-  assert_non_null(LACKS(text, "4", "2"));
-  assert_non_null(LACKS(text, "3", "3", "4"));
+  assert_null(MISSING(text, "2", "3", "4", "3", "-1.5"));
+  assert_null(MISSING(text, "4", "row 2", "-1.5"));
+  assert_non_null(MISSING(text, "4", "2"));
+  assert_non_null(MISSING(text, "3", "3", "4"));
 }
 
 static void an_option_a_shape_and_the_subject_are_facts(void **state) {
   const char text[] =
       "  axes: mine.c:7: rotary: shapes [2,3] and [2] differ without --resume, or -o with --no-resume-all: see that";
-  assert_null(LACKS(text, "axes", "rotary", "[2,3]", "--resume", "-o", "--no-resume-all"));
-  assert_non_null(strstr(LACKS(text, "see"), "prose"));
-  assert_non_null(strstr(LACKS(text, "that"), "prose"));
-  assert_non_null(strstr(LACKS(text, "shapes"), "prose"));
-  assert_non_null(LACKS("--resume-all", "--resume"));
-  assert_non_null(LACKS("--no", "-no"));
+  assert_null(MISSING(text, "axes", "rotary", "[2,3]", "--resume", "-o", "--no-resume-all"));
+  assert_non_null(strstr(MISSING(text, "see"), "prose"));
+  assert_non_null(strstr(MISSING(text, "that"), "prose"));
+  assert_non_null(strstr(MISSING(text, "shapes"), "prose"));
+  assert_non_null(MISSING("--resume-all", "--resume"));
+  assert_non_null(MISSING("--no", "-no"));
 }
 
 static void a_word_of_prose_is_no_fact(void **state) {
   const char text[] = "the mesh must have `block` first, on \"dp=2 tp=3\" and gloo";
-  assert_null(LACKS(text, "block", "dp=2 tp=3", "dp=2"));
-  assert_null(LACKS("summed over efsdp,etp", "efsdp,etp"));
-  assert_null(LACKS("--set name: is empty", "--set name"));
-  assert_non_null(strstr(LACKS("summed over ep,all", "ep,all"), "prose"));
-  assert_non_null(strstr(LACKS(text, "must"), "prose"));
-  assert_non_null(strstr(LACKS(text, "gloo"), "prose"));
-  assert_non_null(strstr(LACKS("at most 3 rows of it", "most 3 rows of"), "prose"));
+  assert_null(MISSING(text, "block", "dp=2 tp=3", "dp=2"));
+  assert_null(MISSING("summed over efsdp,etp", "efsdp,etp"));
+  assert_null(MISSING("--set name: is empty", "--set name"));
+  assert_non_null(strstr(MISSING("summed over ep,all", "ep,all"), "prose"));
+  assert_non_null(strstr(MISSING(text, "must"), "prose"));
+  assert_non_null(strstr(MISSING(text, "gloo"), "prose"));
+  assert_non_null(strstr(MISSING("at most 3 rows of it", "most 3 rows of"), "prose"));
 }
 
 // Sets the variable that makes sentences recorded, or takes it away.

@@ -47,15 +47,15 @@ static void the_last_message_may_be_part_of_the_next(void **state) {
   assert_listed();
 }
 
-static void what_fails_alike_on_all_ranks_is_known_until_the_next_message(void **state) {
-  (void)ad_fail_alike(AD_IO, "it is not there: %d", 7);
+static void what_fails_identically_on_all_ranks_is_known_until_the_next_message(void **state) {
+  (void)ad_fail_on_all_ranks(AD_IO, "it is not there: %d", 7);
   assert_says("7");
-  assert_true(ad_last_error_is_alike());
+  assert_true(ad_last_error_is_on_all_ranks());
   (void)ad_fail_in(AD_IO, "folder");
   assert_says("7");
-  assert_true(ad_last_error_is_alike());
+  assert_true(ad_last_error_is_on_all_ranks());
   (void)ad_fail(AD_IO, "here alone");
-  assert_false(ad_last_error_is_alike());
+  assert_false(ad_last_error_is_on_all_ranks());
 }
 
 static void an_overlong_message_is_cut(void **state) {
@@ -158,7 +158,7 @@ int main(void) {
       cmocka_unit_test(a_failure_records_its_message),
       cmocka_unit_test(a_prefix_goes_before_the_message),
       cmocka_unit_test(the_last_message_may_be_part_of_the_next),
-      cmocka_unit_test(what_fails_alike_on_all_ranks_is_known_until_the_next_message),
+      cmocka_unit_test(what_fails_identically_on_all_ranks_is_known_until_the_next_message),
       cmocka_unit_test(an_overlong_message_is_cut),
       cmocka_unit_test(each_thread_has_its_own_message),
       cmocka_unit_test(a_try_returns_the_first_failure),

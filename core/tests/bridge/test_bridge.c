@@ -14,7 +14,7 @@
 #include "addend/bridge.h"
 #include "array/transit.h"
 #include "addend/random.h"
-#include "bridge/mistakes.h"
+#include "bridge/known_bugs.h"
 #include "bridge/route.h"
 #include "ranks.h"
 #include "says.h"
@@ -131,8 +131,8 @@ static void fill_addends(const joined *j, ad_array *gradient) {
   addends = ad_mesh_ranks_over(j->b, ad_layout_axes_of(&dual, AD_P));
   if (!gradient->layout.mesh) return;
   int64_t rank = ad_comm_rank(j->comm);
-  ad_group copies = ad_mesh_group(gradient->layout.mesh, partial_axes(gradient), rank);
-  fill(j, gradient, 2 + (uint64_t)ad_group_index(&copies, rank));
+  ad_group replicas = ad_mesh_group(gradient->layout.mesh, partial_axes(gradient), rank);
+  fill(j, gradient, 2 + (uint64_t)ad_group_index(&replicas, rank));
 }
 
 static void go_there_and_back(joined *j) {
@@ -244,7 +244,7 @@ static void what_is_wrong_is_refused_after_what_was_right(void **state) {
   run_ranks(8, wrong_after_right, &fan_in);
 }
 
-static void turn_around(void *context, void *passing) {
+static void reverse(void *context, void *passing) {
   ad_route_passing *at = passing;
   for (size_t i = 0; i < at->sends; i++) at->routes[i].here = 0;
 }
@@ -253,16 +253,16 @@ static void turn_around(void *context, void *passing) {
 static int right_after_wrong(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   go_there_and_back(&j);
-  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){turn_around, NULL});
+  ad_injection_set(AD_INJECT_ROUTES, (ad_injection){reverse, NULL});
   CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
   CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
-  ad_seams_clear();
+  ad_injections_clear();
   go_there_and_back(&j);
   part(&j);
   return 0;
 }
 
-static void what_is_right_stays_so_after_a_mistake(void **state) {
+static void what_is_right_stays_so_after_a_mutant(void **state) {
   static sides fan_in = {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0};
   run_ranks(8, right_after_wrong, &fan_in);
 }
@@ -290,7 +290,7 @@ static void rows_may_stay_one_way_and_move_the_other(void **state) {
 
 /* ---- several batches under way at once ---- */
 
-enum { UNDER_WAY = 3, ROUNDS = 4, LONGEST_DELAY = 400 /* microseconds */ };
+enum { IN_FLIGHT = 3, ROUNDS = 4, LONGEST_DELAY = 400 /* microseconds */ };
 
 /* One batch that is posted without waiting, and the results of the waiting calls for the same batch. */
 typedef struct traveller {
@@ -367,12 +367,12 @@ static void post(joined *j, traveller *t, int backward, uint64_t *drawn) {
 
 /* Waits for all transfers, on each rank in a random order of its own. */
 static void wait_for_all(joined *j, traveller *t, uint64_t *drawn) {
-  ad_request *requests[2 * UNDER_WAY];
-  for (int i = 0; i < UNDER_WAY; i++) {
+  ad_request *requests[2 * IN_FLIGHT];
+  for (int i = 0; i < IN_FLIGHT; i++) {
     requests[2 * i] = &t[i].forward;
     requests[2 * i + 1] = &t[i].backward;
   }
-  for (uint64_t left_over = 2 * UNDER_WAY; left_over > 0; left_over--) {
+  for (uint64_t left_over = 2 * IN_FLIGHT; left_over > 0; left_over--) {
     uint64_t next = draw_below(j->comm, drawn, left_over);
     CHECK_OK(ad_comm_wait(j->comm, requests[next]));
     requests[next] = requests[left_over - 1];
@@ -384,13 +384,13 @@ static void check_bits(const ad_array *is, const ad_array *wanted) {
 }
 
 static void one_round(joined *j, traveller *t, int round, uint64_t *drawn) {
-  for (int i = 0; i < UNDER_WAY; i++) take_wanted(j, &t[i], round * UNDER_WAY + i + 1);
-  for (int i = 0; i <= UNDER_WAY; i++) { /* values are posted one batch ahead of gradients */
-    if (i < UNDER_WAY) post(j, &t[i], 0, drawn);
+  for (int i = 0; i < IN_FLIGHT; i++) take_wanted(j, &t[i], round * IN_FLIGHT + i + 1);
+  for (int i = 0; i <= IN_FLIGHT; i++) { /* values are posted one batch ahead of gradients */
+    if (i < IN_FLIGHT) post(j, &t[i], 0, drawn);
     if (i) post(j, &t[i - 1], 1, drawn);
   }
   wait_for_all(j, t, drawn);
-  for (int i = 0; i < UNDER_WAY; i++) {
+  for (int i = 0; i < IN_FLIGHT; i++) {
     check_bits(&t[i].arrived, &t[i].wanted_there);
     check_bits(&t[i].returned, &t[i].wanted_back);
   }
@@ -398,11 +398,11 @@ static void one_round(joined *j, traveller *t, int round, uint64_t *drawn) {
 
 static int many_at_once(ad_comm *comm, void *context) {
   joined j = join(comm, context);
-  traveller travellers[UNDER_WAY];
+  traveller travellers[IN_FLIGHT];
   uint64_t drawn = 0;
-  for (int i = 0; i < UNDER_WAY; i++) travellers[i] = prepare(&j);
+  for (int i = 0; i < IN_FLIGHT; i++) travellers[i] = prepare(&j);
   for (int round = 0; round < ROUNDS; round++) one_round(&j, travellers, round, &drawn);
-  for (int i = 0; i < UNDER_WAY; i++) forget(&j, &travellers[i]);
+  for (int i = 0; i < IN_FLIGHT; i++) forget(&j, &travellers[i]);
   part(&j);
   return 0;
 }
@@ -438,9 +438,9 @@ static void refuse_addends_from(const char *source) {
   must(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   ad_layout to = ad_bridge_to(j.bridge);
   j.destination_gradient.layout = ad_layout_dual(&to);
-  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){leave_sum_out, NULL});
+  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){leave_sum_out, NULL});
   ad_status status = ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
-  ad_seams_clear();
+  ad_injections_clear();
   assert_int_equal(status, AD_TYPE);
   assert_says("cp,tp", "all_reduce", "P-");
   part(&j);
@@ -479,10 +479,10 @@ static int sums_what_it_keeps(ad_comm *comm, void *context) {
   joined j = join(comm, &k->sides);
   seen_sum seen = {0};
   fill_addends(&j, &j.destination_gradient);
-  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){see_sum, &seen});
-  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see_route, &seen});
+  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){see_sum, &seen});
+  ad_injection_set(AD_INJECT_ROUTES, (ad_injection){see_route, &seen});
   CHECK_OK(ad_bridge_backward_numbered(j.bridge, &j.destination_gradient, &j.source_gradient, 5, "here"));
-  ad_seams_clear();
+  ad_injections_clear();
   CHECK(seen.sums == ad_bridge_has_destination(j.bridge));
   CHECK(!seen.sums || (seen.ordinal == 5 && seen.backward));
   CHECK(!seen.sums || seen.move == (k->is_kept ? AD_MOVE_REDUCE_SCATTER : AD_MOVE_ALL_REDUCE));
@@ -541,7 +541,7 @@ static void arrives_as(const char *destination, ad_type on_tp, ad_axes same) {
   ad_comm_close(comm);
 }
 
-static void a_value_arrives_the_same_on_every_copy(void **state) {
+static void a_value_arrives_the_same_on_every_replica(void **state) {
   arrives_as("dp=2 cp=2", AD_I, AD_AXES(AD_CP));
   arrives_as("dp=2 cp=1", AD_I, AD_AXES(AD_CP));
   arrives_as("dp=1 cp=2 tp=2", AD_R, AD_AXES(AD_CP) | AD_AXES(AD_TP));
@@ -581,8 +581,8 @@ static double dot(const joined *j, const ad_array *a, const ad_array *b) {
   int64_t rank = ad_comm_rank(j->comm);
   if (!a->layout.mesh) return over_all_ranks(j, 0);
   ad_axes same = ad_layout_same_axes(&a->layout) & ad_layout_same_axes(&b->layout);
-  ad_group copies = ad_mesh_group(a->layout.mesh, same, rank);
-  return over_all_ranks(j, ad_group_index(&copies, rank) == 0 ? dot_here(a, b) : 0);
+  ad_group replicas = ad_mesh_group(a->layout.mesh, same, rank);
+  return over_all_ranks(j, ad_group_index(&replicas, rank) == 0 ? dot_here(a, b) : 0);
 }
 
 /* Tests <A x, y> = <x, A' y>; y is summed over the copies, each of which left an addend. */
@@ -609,7 +609,7 @@ static void backward_is_the_adjoint_of_forward(void **state) {
 
 /* Each cp rank's gradient is zero outside its positions of the sequence, as the backward of the cut leaves it; the sum
  * that comes back is the whole gradient. */
-static int chunks_come_back_whole(ad_comm *comm, void *context) {
+static int chunks_come_back_full(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   int64_t rank = ad_comm_rank(comm), cp = ad_mesh_axis_size(j.b, AD_CP), own = ad_mesh_position(j.b, rank, AD_CP);
   fill(&j, &j.destination_gradient, 1);
@@ -621,34 +621,34 @@ static int chunks_come_back_whole(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole(void **state) {
+static void a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_full(void **state) {
   static sides worlds[] = {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0},
                            {"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0},
                            {"dp=2 tp=3", "dp=2 cp=3", 6, 0, AD_I, ROWS, 0}};
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
-    run_ranks(worlds[i].ranks, chunks_come_back_whole, &worlds[i]);
+    run_ranks(worlds[i].ranks, chunks_come_back_full, &worlds[i]);
 }
 
 /* ---- known mistakes ---- */
 
-typedef struct planted {
+typedef struct injected {
   sides sides;
   unsigned shown; /* AD_NEED_ bits: what this bridge has, forward and backward, that a mistake may need */
-  const ad_mistake *mistake;
-} planted;
+  const ad_known_bug *bug;
+} injected;
 
-static void see(void *context, void *passing) { *(unsigned *)context |= ad_bridge_mistakes_show(passing); }
+static void see(void *context, void *passing) { *(unsigned *)context |= ad_bridge_known_bugs_show(passing); }
 
-static int shows_what_is_said(ad_comm *comm, void *context) {
-  const planted *p = context;
+static int shows_what_is_reported(ad_comm *comm, void *context) {
+  const injected *p = context;
   joined j = join(comm, &p->sides);
   unsigned shown = 0;
-  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see, &shown});
+  ad_injection_set(AD_INJECT_ROUTES, (ad_injection){see, &shown});
   fill(&j, &j.source, 1);
   CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
   fill_addends(&j, &j.destination_gradient);
   CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
-  ad_seams_clear();
+  ad_injections_clear();
   CHECK(shown == p->shown);
   part(&j);
   return 0;
@@ -656,19 +656,19 @@ static int shows_what_is_said(ad_comm *comm, void *context) {
 
 /* Under the planted mistake, either some rank receives something else or the exchange does not match. */
 static int changes_what_arrives(ad_comm *comm, void *context) {
-  const planted *p = context;
+  const injected *p = context;
   joined j = join(comm, &p->sides);
-  ad_mistake_scene scene = {.rank = ad_comm_rank(comm)};
-  int shows = !(p->mistake->needs & ~AD_NEED_TOKENS & ~p->shown);
-  ad_mistake_plant(p->mistake, &scene);
+  ad_known_bug_scene scene = {.rank = ad_comm_rank(comm)};
+  int shows = !(p->bug->needs & ~AD_NEED_TOKENS & ~p->shown);
+  ad_known_bug_inject(p->bug, &scene);
   fill(&j, &j.source, 1);
   CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
   int differs = values_differ(&j, &j.destination, left);
   fill_addends(&j, &j.destination_gradient);
   ad_status status = ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
-  ad_seams_clear();
+  ad_injections_clear();
   if (status) {
-    CHECK(shows && p->mistake->needs & AD_NEED_SLICES_GATHERED_ON_CP);
+    CHECK(shows && p->bug->needs & AD_NEED_SLICES_GATHERED_ON_CP);
     CHECK_LISTED();
     part(&j);
     return 0;
@@ -680,13 +680,13 @@ static int changes_what_arrives(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void known_mistakes_show_where_it_is_said(void **state) {
+static void known_bugs_show_where_it_is_documented(void **state) {
   enum {
     ORDER = AD_NEED_SLICES_OUT_OF_ORDER,
     TOGETHER = AD_NEED_SLICES_GATHERED,
     ON_CP = AD_NEED_SLICES_ON_CP | AD_NEED_SLICES_GATHERED_ON_CP
   };
-  static planted worlds[] = {
+  static injected worlds[] = {
       /* the sum leaves each rank its own slice of rows */
       {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 0, NULL},
       {{"dp=4 tp=2", "dp=2 tp=2 cp=2", 8, 0, AD_I, ROWS, 0}, ORDER, NULL},
@@ -699,11 +699,11 @@ static void known_mistakes_show_where_it_is_said(void **state) {
       {{"dp=2", "dp=4 cp=2", 10, 2, AD_I, ROWS, 0}, ORDER | TOGETHER | AD_NEED_SLICES_ON_CP, NULL},
   };
   size_t count;
-  const ad_mistake *mistakes = ad_bridge_mistakes(&count);
+  const ad_known_bug *bugs = ad_bridge_known_bugs(&count);
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
-    run_ranks(worlds[i].sides.ranks, shows_what_is_said, &worlds[i]);
+    run_ranks(worlds[i].sides.ranks, shows_what_is_reported, &worlds[i]);
     for (size_t k = 0; k < count; k++) {
-      worlds[i].mistake = &mistakes[k];
+      worlds[i].bug = &bugs[k];
       run_ranks(worlds[i].sides.ranks, changes_what_arrives, &worlds[i]);
     }
   }
@@ -796,16 +796,16 @@ int main(void) {
       cmocka_unit_test(batches_of_other_sizes_follow_each_other),
       cmocka_unit_test(whether_rows_move_is_asked_of_each_batch),
       cmocka_unit_test(what_is_wrong_is_refused_after_what_was_right),
-      cmocka_unit_test(what_is_right_stays_so_after_a_mistake),
+      cmocka_unit_test(what_is_right_stays_so_after_a_mutant),
       cmocka_unit_test(rows_may_stay_one_way_and_move_the_other),
       cmocka_unit_test(what_is_posted_has_the_bits_of_what_is_waited_for),
       cmocka_unit_test(addends_that_were_not_summed_do_not_go_back),
       cmocka_unit_test(rows_are_summed_where_they_are_kept),
       cmocka_unit_test(whether_rows_are_kept_is_asked_of_each_batch),
-      cmocka_unit_test(a_value_arrives_the_same_on_every_copy),
+      cmocka_unit_test(a_value_arrives_the_same_on_every_replica),
       cmocka_unit_test(backward_is_the_adjoint_of_forward),
-      cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole),
-      cmocka_unit_test(known_mistakes_show_where_it_is_said),
+      cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_full),
+      cmocka_unit_test(known_bugs_show_where_it_is_documented),
       cmocka_unit_test(what_cannot_be_joined_is_refused_with_its_numbers),
       cmocka_unit_test(rows_are_a_multiple_of_the_parts_of_the_side_that_has_more),
       cmocka_unit_test(a_bridge_of_a_million_ranks_is_arithmetic),

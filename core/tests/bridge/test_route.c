@@ -225,7 +225,7 @@ static void every_pair_of_1_to_12_parts_on_ranks_apart(void **state) {
 }
 
 /* The copies of a row take turns in sending it: no rank sends twice as much as another needs to. */
-static void copies_share_the_work_between_ranks_apart(void **state) {
+static void replicas_share_the_work_between_ranks_apart(void **state) {
   ad_mesh *source, *destination;
   must(ad_mesh_create_pool("dp=2 tp=3", 0, &source));
   must(ad_mesh_create_pool("dp=2 cp=3", 6, &destination));
@@ -243,7 +243,7 @@ int main(void) {
       cmocka_unit_test(batches_of_two_axes_and_none_at_all),
       cmocka_unit_test(every_rank_is_in_exactly_the_group_of_its_slot_and_level),
       cmocka_unit_test(every_pair_of_1_to_12_parts_on_ranks_apart),
-      cmocka_unit_test(copies_share_the_work_between_ranks_apart),
+      cmocka_unit_test(replicas_share_the_work_between_ranks_apart),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

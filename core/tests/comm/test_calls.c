@@ -39,8 +39,8 @@ static void a_comm_that_is_null_is_refused_by_name(void **state) {
   refused(ad_comm_health(NULL), "comm", "ad_comm_health", "NULL");
   refused(ad_comm_alloc(NULL, 8, &memory), "comm", "ad_comm_alloc", "NULL");
   refused(ad_comm_alloc_shared(NULL, &group, 8, &memory), "comm", "ad_comm_alloc_shared_at", "NULL");
-  refused(ad_comm_flight_record(NULL, &text), "comm", "ad_comm_flight_record", "NULL");
-  refused(ad_comm_lacking(NULL, &text), "comm", "ad_comm_lacking", "NULL");
+  refused(ad_comm_flight_recorder(NULL, &text), "comm", "ad_comm_flight_recorder", "NULL");
+  refused(ad_comm_missing(NULL, &text), "comm", "ad_comm_missing", "NULL");
   ad_comm_fail(NULL, AD_SYSTEM, "nobody hears this");
   ad_comm_free(NULL, NULL);
   ad_comm_close(NULL);
@@ -70,7 +70,7 @@ static void a_missing_argument_is_refused_and_the_next_call_works(void **state) 
   refused(ad_comm_alloc_shared(comm, NULL, 8, &memory), "group", "NULL");
   refused(ad_comm_alloc_shared(comm, &no_mesh, 8, &memory), "group->mesh", "NULL");
   refused(ad_comm_alloc_shared(comm, &group, 8, NULL), "out", "NULL");
-  refused(ad_comm_flight_record(comm, NULL), "out", "NULL");
+  refused(ad_comm_flight_recorder(comm, NULL), "out", "NULL");
   assert_int_equal(ad_comm_run(comm, &barrier), AD_OK);
   assert_int_equal(ad_comm_barrier_at(comm, &group, NULL), AD_OK);
   ad_mesh_destroy(mesh);
@@ -127,7 +127,7 @@ static int sum_on_rank(ad_comm *comm, void *context) {
   CHECK(ad_comm_bytes(comm) == sizeof in + sizeof out);
   CHECK_OK(ad_comm_run(comm, &sum));
   CHECK(ad_comm_bytes(comm) == 2 * (sizeof in + sizeof out));
-  CHECK_OK(ad_comm_flight_record(comm, &text));
+  CHECK_OK(ad_comm_flight_recorder(comm, &text));
   const char *first = strstr(text, "#1 all_reduce(sum) of 6 f32"), *second = strstr(text, "#2 all_reduce(sum)");
   CHECK(first && second && first < second);
   CHECK(strstr(text, "{0,1,2}") && strstr(text, "at here.c:7"));
@@ -145,7 +145,7 @@ static int sum_on_rank(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void bytes_and_the_flight_record_tell_of_every_collective(void **state) { run_ranks(3, sum_on_rank, NULL); }
+static void bytes_and_the_flight_recorder_report_every_collective(void **state) { run_ranks(3, sum_on_rank, NULL); }
 
 static int record_many(ad_comm *comm, void *context) {
   ad_mesh *mesh;
@@ -154,7 +154,7 @@ static int record_many(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("dp=2", &mesh));
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   for (int i = 0; i < 300; i++) CHECK_OK(ad_comm_barrier(comm, &group));
-  CHECK_OK(ad_comm_flight_record(comm, &text));
+  CHECK_OK(ad_comm_flight_recorder(comm, &text));
   for (const char *c = text; *c; c++) lines += *c == '#';
   CHECK(lines == 256);
   CHECK(strstr(text, "#45 ") && !strstr(text, "#44 ") && strstr(text, "#300 "));
@@ -163,7 +163,7 @@ static int record_many(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void the_flight_record_keeps_the_last_256(void **state) { run_ranks(2, record_many, NULL); }
+static void the_flight_recorder_keeps_the_last_256(void **state) { run_ranks(2, record_many, NULL); }
 
 static int differ_from_two(ad_comm *comm, void *context) {
   atomic_int *posted = context;
@@ -221,7 +221,7 @@ static int fail_and_call_again(ad_comm *comm, void *context) {
 static void an_error_says_what_became_of_the_comm(void **state) { run_ranks(2, fail_and_call_again, NULL); }
 
 /* Engine hostile poisons the first cache line of memory that is given back; here the test does. */
-static void memory_of_any_size_has_a_line_on_engine_dry(void **state) {
+static void memory_of_any_size_has_a_line_on_backend_dry(void **state) {
   ad_comm *comm;
   void *memory[3];
   assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
@@ -232,11 +232,11 @@ static void memory_of_any_size_has_a_line_on_engine_dry(void **state) {
 }
 
 /* Engine dry stays dry with ADDEND_HOSTILE set: it has no data that could be poisoned. */
-static void engine_dry_is_never_hostile(void **state) {
+static void backend_dry_is_never_hostile(void **state) {
   ad_comm *comm;
   setenv("ADDEND_HOSTILE", "3", 1);
   assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
-  assert_string_equal(ad_comm_engine(comm), "dry");
+  assert_string_equal(ad_comm_backend(comm), "dry");
   ad_comm_close(comm);
   unsetenv("ADDEND_HOSTILE");
 }
@@ -246,12 +246,12 @@ int main(void) {
       cmocka_unit_test(a_comm_that_is_null_is_refused_by_name),
       cmocka_unit_test(a_missing_argument_is_refused_and_the_next_call_works),
       cmocka_unit_test(what_an_exchange_receives_lands_in_memory_of_its_own),
-      cmocka_unit_test(bytes_and_the_flight_record_tell_of_every_collective),
-      cmocka_unit_test(the_flight_record_keeps_the_last_256),
+      cmocka_unit_test(bytes_and_the_flight_recorder_report_every_collective),
+      cmocka_unit_test(the_flight_recorder_keeps_the_last_256),
       cmocka_unit_test(one_rank_calls_and_several_call),
       cmocka_unit_test(an_error_says_what_became_of_the_comm),
-      cmocka_unit_test(memory_of_any_size_has_a_line_on_engine_dry),
-      cmocka_unit_test(engine_dry_is_never_hostile),
+      cmocka_unit_test(memory_of_any_size_has_a_line_on_backend_dry),
+      cmocka_unit_test(backend_dry_is_never_hostile),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -315,7 +315,7 @@ static void every_dtype_is_reduced_and_moved_on_two_ranks(void **state) { holds_
 static void every_dtype_is_reduced_and_moved_on_three_ranks(void **state) { holds_on(3, NULL, NULL); }
 static void every_dtype_is_reduced_and_moved_on_five_ranks(void **state) { holds_on(5, NULL, NULL); }
 static void every_dtype_passes_through_staging(void **state) { holds_on(3, "ADDEND_STAGING", "1"); }
-static void every_dtype_stands_a_hostile_engine(void **state) { holds_on(3, "ADDEND_HOSTILE", "3"); }
+static void every_dtype_holds_under_a_hostile_backend(void **state) { holds_on(3, "ADDEND_HOSTILE", "3"); }
 
 /* ---- bools ---- */
 
@@ -435,7 +435,7 @@ static void what_a_dtype_does_not_have_is_refused(void **state) {
   ad_comm_close(comm);
 }
 
-static void engine_dry_takes_every_dtype_and_leaves_values(void **state) {
+static void backend_dry_takes_every_dtype_and_leaves_values(void **state) {
   ad_comm *comm;
   ad_mesh *mesh;
   assert_int_equal(ad_comm_open_dry(1, 4, &comm), AD_OK);
@@ -473,7 +473,7 @@ static int differ(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void ranks_that_differ_in_reduction_or_dtype_are_told_both(void **state) {
+static void ranks_that_differ_in_reduction_or_dtype_are_reported_both(void **state) {
   run_ranks(2, differ, NULL);
   run_ranks(2, differ, "dtypes");
 }
@@ -485,12 +485,12 @@ int main(void) {
       cmocka_unit_test(every_dtype_is_reduced_and_moved_on_three_ranks),
       cmocka_unit_test(every_dtype_is_reduced_and_moved_on_five_ranks),
       cmocka_unit_test(every_dtype_passes_through_staging),
-      cmocka_unit_test(every_dtype_stands_a_hostile_engine),
+      cmocka_unit_test(every_dtype_holds_under_a_hostile_backend),
       cmocka_unit_test(bools_are_any_or_all_and_come_out_as_0_or_1),
       cmocka_unit_test(products_form_in_the_accumulate_dtype),
       cmocka_unit_test(what_a_dtype_does_not_have_is_refused),
-      cmocka_unit_test(engine_dry_takes_every_dtype_and_leaves_values),
-      cmocka_unit_test(ranks_that_differ_in_reduction_or_dtype_are_told_both),
+      cmocka_unit_test(backend_dry_takes_every_dtype_and_leaves_values),
+      cmocka_unit_test(ranks_that_differ_in_reduction_or_dtype_are_reported_both),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
   for (; status && n < TRIES; n++) {
     ad_memory_fail_at(n);
     status = open_use_close(mesh, in, out);
-    CHECK(tells_allocation(n, status));
+    CHECK(reports_allocation(n, status));
   }
   CHECK(!status && n > 6);
   ad_mesh_destroy(mesh);
@@ -168,7 +168,7 @@ static int sum_all(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_call_without_a_group_is_of_all_ranks_and_stands_on_its_line(void **state) { run_ranks(3, sum_all, NULL); }
+static void a_call_without_a_group_is_of_all_ranks_and_has_its_line(void **state) { run_ranks(3, sum_all, NULL); }
 
 static void dry_checks_and_leaves_values(void **state) {
   ad_comm *comm;
@@ -199,7 +199,7 @@ int main(void) {
       cmocka_unit_test(ranks_learn_that_one_ran_out_of_memory),
       cmocka_unit_test(more_memory_than_there_is_is_an_error),
       cmocka_unit_test(a_wrong_call_is_refused_before_anything_happens),
-      cmocka_unit_test(a_call_without_a_group_is_of_all_ranks_and_stands_on_its_line),
+      cmocka_unit_test(a_call_without_a_group_is_of_all_ranks_and_has_its_line),
       cmocka_unit_test(dry_checks_and_leaves_values),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

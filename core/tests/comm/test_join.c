@@ -147,7 +147,7 @@ static int joins_and_sums(world *w, int64_t rank) {
   ad_comm *comm;
   if (rank == 1) usleep(100000);
   HOLDS(!ad_comm_join(rank, w->ranks, &by, &comm));
-  HOLDS(ad_comm_rank(comm) == rank && ad_comm_size(comm) == w->ranks && !strcmp(ad_comm_engine(comm), "shm"));
+  HOLDS(ad_comm_rank(comm) == rank && ad_comm_size(comm) == w->ranks && !strcmp(ad_comm_backend(comm), "shm"));
   HOLDS(!sums(comm, w->ranks));
   ad_comm_close(comm);
   return 0;
@@ -188,7 +188,7 @@ static int loses_the_last(world *w, int64_t rank) {
 }
 
 /* The dead rank is a zombie until its parent, the test, waits for it, so kill() still finds its pid. */
-static void who_waits_for_a_dead_rank_is_told(void **state) {
+static void who_waits_for_a_dead_rank_is_reported(void **state) {
   int status[RANKS_MAX];
   world w = begin(3);
   run(&w, loses_the_last, status);
@@ -230,7 +230,7 @@ static int loses_the_last_while_it_tests(world *w, int64_t rank) {
   return 0;
 }
 
-static void who_tests_is_told_too(void **state) {
+static void who_tests_is_reported_too(void **state) {
   for (int i = 0; i < 4; i++) {
     int status[RANKS_MAX];
     polling how = {begin(2), i & 1, i >> 1};
@@ -252,7 +252,7 @@ static int loses_one_that_has_not_joined(world *w, int64_t rank) {
   return 0;
 }
 
-static void one_that_dies_before_it_joined_is_told(void **state) {
+static void one_that_dies_before_it_joined_is_reported(void **state) {
   int status[RANKS_MAX];
   world w = begin(3);
   run(&w, loses_one_that_has_not_joined, status);
@@ -514,7 +514,7 @@ static int has_anothers_number(world *w, int64_t rank) {
   if (!rank)
     SAYS("rank 1", "3 ranks");
   else /* how the connection ended differs from run to run */
-    HOLDS(!says_lacks(ad_last_error(), SAYS_FACTS("rank 0")));
+    HOLDS(!says_missing(ad_last_error(), SAYS_FACTS("rank 0")));
   return 0;
 }
 
@@ -539,9 +539,9 @@ static void who_does_not_come_to_the_socket_is_named(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(processes_that_anybody_started_are_a_world),
-      cmocka_unit_test(who_waits_for_a_dead_rank_is_told),
-      cmocka_unit_test(who_tests_is_told_too),
-      cmocka_unit_test(one_that_dies_before_it_joined_is_told),
+      cmocka_unit_test(who_waits_for_a_dead_rank_is_reported),
+      cmocka_unit_test(who_tests_is_reported_too),
+      cmocka_unit_test(one_that_dies_before_it_joined_is_reported),
       cmocka_unit_test(a_store_serves_one_world_after_another),
       cmocka_unit_test(what_a_world_that_died_left_is_not_taken),
       cmocka_unit_test(who_left_joins_again_under_any_rank),

@@ -88,32 +88,32 @@ static void the_failing_ranks_exit_status_is_reported(void **state) {
   assert_int_equal(result.status, AD_OK);
 }
 
-static int say_what_is_wrong(ad_comm *comm, void *cause) {
+static int report_what_is_wrong(ad_comm *comm, void *cause) {
   if (ad_comm_rank(comm) == 1) ad_comm_fail(comm, *(ad_status *)cause, "no such key");
   return 1;
 }
 
-static void an_error_with_words_is_told_by_them_alone(void **state) {
+static void an_error_with_words_is_reported_by_them_alone(void **state) {
   ad_launch_result result = {.size = sizeof result};
   ad_status cause = AD_SYSTEM;
-  assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
+  assert_int_equal(launch(3, report_what_is_wrong, &cause, &result), AD_PEER_FAILED);
   assert_says("rank 1");
   cause = AD_INVALID;  // all ranks have the error, and any of them may be first
-  assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
+  assert_int_equal(launch(3, report_what_is_wrong, &cause, &result), AD_PEER_FAILED);
   assert_listed();
 }
 
-static int say_nothing(ad_comm *comm, void *words) {
+static int report_nothing(ad_comm *comm, void *words) {
   if (ad_comm_rank(comm) == 1) ad_comm_fail(comm, AD_MEMORY, words);
   return 1;
 }
 
-static void an_error_without_words_is_told_by_its_status(void **state) {
+static void an_error_without_words_is_reported_by_its_status(void **state) {
   static char nothing[] = "";
   char *words[] = {NULL, nothing};
   ad_launch_result result = {.size = sizeof result};
   for (int i = 0; i < 2; i++) {
-    assert_int_equal(launch(3, say_nothing, words[i], &result), AD_PEER_FAILED);
+    assert_int_equal(launch(3, report_nothing, words[i], &result), AD_PEER_FAILED);
     assert_int_equal(result.status, AD_MEMORY);
     assert_says("rank 1");
   }
@@ -429,8 +429,8 @@ static void ranks_end_with_their_launcher(void **state) {
 /* ---- ranks that stand still, and the watchdog's messages ---- */
 
 typedef struct stall {
-  atomic_int said, pid;
-  int told[2]; /* a pipe; gets a byte once the message was logged */
+  atomic_int heard, pid;
+  int reported[2]; /* a pipe; gets a byte once the message was logged */
   char words[4096];
 } stall;
 
@@ -440,8 +440,8 @@ static void take_down(void *context, ad_log_level level, const char *message) {
   size_t length = strlen(s->words);
   snprintf(s->words + length, sizeof s->words - length, "%s\n", message);
   if (!strstr(s->words, "rank 0") || !strstr(s->words, "rank 1 (") || !strstr(s->words, "rank 2 (")) return;
-  atomic_store(&s->said, 1);
-  if (write(s->told[1], "", 1) != 1) return;
+  atomic_store(&s->heard, 1);
+  if (write(s->reported[1], "", 1) != 1) return;
   kill(atomic_load(&s->pid), SIGCONT);
 }
 
@@ -453,25 +453,25 @@ static int stall_after_a_sum(ad_comm *comm, void *context) {
     atomic_store(&s->pid, getpid());
     raise(SIGSTOP);
   }
-  struct pollfd told = {s->told[0], POLLIN, 0};
-  if (ad_comm_rank(comm) == 2) poll(&told, 1, RANK_HANGS * 1000);    // asleep until the message was logged
-  if (ad_comm_rank(comm) == 2) kill(atomic_load(&s->pid), SIGCONT);  // in case nothing was logged
+  struct pollfd reported = {s->reported[0], POLLIN, 0};
+  if (ad_comm_rank(comm) == 2) poll(&reported, 1, RANK_HANGS * 1000);  // asleep until the message was logged
+  if (ad_comm_rank(comm) == 2) kill(atomic_load(&s->pid), SIGCONT);    // in case nothing was logged
   CHECK_OK(sum_ranks(comm));
   return 0;
 }
 
-static void a_stall_is_told_rank_by_rank(void **state) {
+static void a_stall_is_reported_rank_by_rank(void **state) {
   ad_launch_result result = {.size = sizeof result};
   stall *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(s != MAP_FAILED);
-  assert_int_equal(pipe(s->told), 0);
+  assert_int_equal(pipe(s->reported), 0);
   ad_set_log(take_down, s);
   ad_status status = launch(3, stall_after_a_sum, s, &result);
   ad_set_log(NULL, NULL);
   assert_int_equal(status, AD_OK);
-  assert_true(atomic_load(&s->said));
+  assert_true(atomic_load(&s->heard));
   assert_facts(s->words, "rank 0", "ranks 1,2", "all_reduce(sum)", "1 i32", "{0,1,2}", "test_launch.c", "-CONT");
-  for (int i = 0; i < 2; i++) close(s->told[i]);
+  for (int i = 0; i < 2; i++) close(s->reported[i]);
   munmap(s, sizeof *s);
 }
 
@@ -479,7 +479,7 @@ static void take_down_work(void *context, ad_log_level level, const char *messag
   stall *s = context;
   size_t length = strlen(s->words);
   snprintf(s->words + length, sizeof s->words - length, "%s\n", message);
-  if (strstr(s->words, "rank 1 (")) atomic_store(&s->said, 1);
+  if (strstr(s->words, "rank 1 (")) atomic_store(&s->heard, 1);
 }
 
 static double processor_seconds(void) {
@@ -490,30 +490,30 @@ static double processor_seconds(void) {
 
 /* Uses a fifth of the processor's time: four times what the watchdog counts as computing, and other tests may use the
  * rest. If they leave it less, it goes on computing, so that it never looks asleep. */
-static void compute_until(atomic_int *said) {
+static void compute_until(atomic_int *heard) {
   double start = rank_seconds(), used = processor_seconds();
-  while (!atomic_load(said) && rank_seconds() - start < 3 * RANK_HANGS)
+  while (!atomic_load(heard) && rank_seconds() - start < 3 * RANK_HANGS)
     if (processor_seconds() - used > 0.2 * (rank_seconds() - start)) usleep(8000);
 }
 
-static int compute_until_said(ad_comm *comm, void *context) {
+static int compute_until_reported(ad_comm *comm, void *context) {
   stall *s = context;
   CHECK_OK(sum_ranks(comm));
-  if (ad_comm_rank(comm) == 1) compute_until(&s->said);
+  if (ad_comm_rank(comm) == 1) compute_until(&s->heard);
   CHECK_OK(sum_ranks(comm));
   return 0;
 }
 
-static void a_rank_that_computes_is_no_alarm_but_told_after_a_minute(void **state) {
+static void a_rank_that_computes_is_no_alarm_but_reported_after_a_minute(void **state) {
   int waited = 0;
   ad_launch_result result = {.size = sizeof result};
   stall *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(s != MAP_FAILED);
   ad_set_log(take_down_work, s);
-  ad_status status = launch(3, compute_until_said, s, &result);
+  ad_status status = launch(3, compute_until_reported, s, &result);
   ad_set_log(NULL, NULL);
   if (status) fail_msg("%s", ad_last_error());
-  assert_true(atomic_load(&s->said));
+  assert_true(atomic_load(&s->heard));
   assert_int_equal(sscanf(s->words, "ranks wait for %d s already", &waited), 1);  // the first message
   assert_true(waited >= 60);
   assert_facts(s->words, "all_reduce(sum)", "1 i32", "{0,1,2}", "test_launch.c");
@@ -572,8 +572,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(thirty_two_ranks_start_and_join, nothing_left),
       cmocka_unit_test_teardown(a_rank_is_collected_once_when_its_process_has_ended, nothing_left),
       cmocka_unit_test_teardown(the_failing_ranks_exit_status_is_reported, nothing_left),
-      cmocka_unit_test_teardown(an_error_with_words_is_told_by_them_alone, nothing_left),
-      cmocka_unit_test_teardown(an_error_without_words_is_told_by_its_status, nothing_left),
+      cmocka_unit_test_teardown(an_error_with_words_is_reported_by_them_alone, nothing_left),
+      cmocka_unit_test_teardown(an_error_without_words_is_reported_by_its_status, nothing_left),
       cmocka_unit_test_teardown(wrong_options_are_refused, nothing_left),
       cmocka_unit_test_teardown(another_launchers_world_is_refused_by_name, nothing_left),
       cmocka_unit_test_teardown(a_rank_starts_no_world_of_its_own, nothing_left),
@@ -585,8 +585,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(a_killed_rank_is_named_on_all_ranks, nothing_left),
       cmocka_unit_test_teardown(ranks_that_go_on_after_an_error_are_ended, nothing_left),
       cmocka_unit_test_teardown(ranks_end_with_their_launcher, nothing_left),
-      cmocka_unit_test_teardown(a_stall_is_told_rank_by_rank, nothing_left),
-      cmocka_unit_test_teardown(a_rank_that_computes_is_no_alarm_but_told_after_a_minute, nothing_left),
+      cmocka_unit_test_teardown(a_stall_is_reported_rank_by_rank, nothing_left),
+      cmocka_unit_test_teardown(a_rank_that_computes_is_no_alarm_but_reported_after_a_minute, nothing_left),
       cmocka_unit_test_teardown(ranks_are_watched_where_the_kernel_does_not_help, nothing_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "comm/engine.h"
-#include "comm/shm/engine.h"
+#include "comm/backend.h"
+#include "comm/shm/backend.h"
 #include "comm/shm/file.h"
 #include "comm/shm/join.h"
 #include "says.h"
@@ -29,7 +29,7 @@ static int open_world(void **state) {
   int fd = -1;
   *state = &w;
   if (ad_shm_make(1, 0, 0, &fd, &control) || ad_shm_join(fd, control, 0, NULL, &w.shm)) return 1;
-  return ad_comm_create(&ad_engine_shm, w.shm, 0, 1, &w.comm) != AD_OK;
+  return ad_comm_create(&ad_backend_shm, w.shm, 0, 1, &w.comm) != AD_OK;
 }
 
 static int close_world(void **state) {
@@ -59,7 +59,7 @@ static void what_others_were_promised_is_gone(void **state) {
 }
 
 /* The error is that of the call that failed first: too many open files, not a file that could not grow. */
-static void a_file_that_could_not_be_made_is_said(void **state) {
+static void a_file_that_could_not_be_made_is_reported(void **state) {
   struct rlimit before, none;
   shm_control *control = NULL;
   int fd = -1, lowest = dup(0);
@@ -89,7 +89,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(what_others_were_promised_is_gone, open_world, close_world),
       cmocka_unit_test_setup_teardown(a_promise_ends_when_the_pages_are_there, open_world, close_world),
-      cmocka_unit_test(a_file_that_could_not_be_made_is_said),
+      cmocka_unit_test(a_file_that_could_not_be_made_is_reported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

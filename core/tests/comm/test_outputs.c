@@ -167,7 +167,7 @@ static int reduce_everything(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void sums_are_written_alike_on_every_way(void **state) {
+static void sums_are_written_identically_on_every_way(void **state) {
   for (int64_t ranks = 1; ranks <= MEMBERS_MAX; ranks += ranks == 3 ? 2 : 1) run_ranks(ranks, reduce_everything, NULL);
   setenv("ADDEND_HOSTILE", "9", 1);
   run_ranks(3, reduce_everything, NULL);
@@ -358,7 +358,7 @@ static void shared_memory_stays_until_the_last_member_frees_it(void **state) { r
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sums_are_written_alike_on_every_way),
+      cmocka_unit_test(sums_are_written_identically_on_every_way),
       cmocka_unit_test(rows_of_segments_are_gathered_to_their_places),
       cmocka_unit_test(outputs_that_differ_between_ranks_are_a_mismatch),
       cmocka_unit_test(outputs_that_mean_nothing_are_refused),

@@ -158,18 +158,18 @@ static struct {
   unsigned char in[BYTES_MAX], out[BYTES_MAX];                           // the message's buffers on both sides
   size_t used, copied_bytes;
   int64_t now;
-  int64_t tick;    // nanoseconds that pass from one look at the clock to the next
-  int kept;        // how much memory of copies is not freed
-  int lacks;       // the next so many allocations of copies find no memory
-  int is_in_file;  // buffers lie in the world's file
-  int has_left;    // the receiver was told that the sender has left
+  int64_t tick;             // nanoseconds that pass from one look at the clock to the next
+  int kept;                 // how much memory of copies is not freed
+  int failing_allocations;  // the next so many allocations of copies find no memory
+  int is_in_file;           // buffers lie in the world's file
+  int has_left;             // the receiver was told that the sender has left
 } fake;
 
 static int64_t fake_now(void) { return fake.now += fake.tick; }
 
 static ad_status fake_alloc(shm_world *world, size_t bytes, void **out) {
-  if (fake.lacks && bytes == BYTES_MAX) {
-    fake.lacks--;
+  if (fake.failing_allocations && bytes == BYTES_MAX) {
+    fake.failing_allocations--;
     turns.changes++;  // time passes, and the sender tries again
     return AD_MEMORY;
   }
@@ -204,10 +204,10 @@ static void fake_free(shm_world *world, void *memory) {
 
 typedef struct way {
   size_t bytes;
-  int copied;  // the message is copied when it is posted
-  int tries;   // the sender leaves after so many looks; -1: it waits until the message is sent
-  int drops;   // the receiver does not receive: it gives the message up
-  int lacks;   // the first copy finds no memory
+  int copied;               // the message is copied when it is posted
+  int tries;                // the sender leaves after so many looks; -1: it waits until the message is sent
+  int drops;                // the receiver does not receive: it gives the message up
+  int failing_allocations;  // the first copy finds no memory
 } way;
 
 enum { GROUP = 77 };
@@ -234,7 +234,7 @@ static void post_message(const way *w) {
   if (w->copied) assert_int_equal(model_copy_into_parcel(&one.sender, t->parcel, fake.in, w->bytes), AD_OK);
   t->envelope = one.envelope;
   t->is_put = 1;
-  one.sends.engine = t;
+  one.sends.backend = t;
   append(&one.sender.transfers->sends_end, t);
 }
 
@@ -242,7 +242,7 @@ static void begin(const way *w) {
   fake.used = SHM_PAIR;  // an offset of 0 is none
   fake.has_left = fake.kept = 0;
   fake.tick = INT64_C(1) << 40;
-  fake.lacks = 0;
+  fake.failing_allocations = 0;
   one.way = w;
   one.control.queues_start = (uint64_t)((char *)one.queues - (char *)&one.control);
   one.sender = (shm_world){.control = &one.control, .base = (char *)&fake};
@@ -253,10 +253,10 @@ static void begin(const way *w) {
   memset(fake.in, PATTERN, sizeof fake.in);
   memset(fake.out, 0, sizeof fake.out);
   post_message(w);
-  fake.lacks = w->lacks;
+  fake.failing_allocations = w->failing_allocations;
   uint32_t bucket = bucket_of(GROUP, 0);
   if (w->drops) {
-    assert_int_equal(keep(&one.receiver, &one.envelope, bucket), AD_OK);
+    assert_int_equal(keep_message(&one.receiver, &one.envelope, bucket), AD_OK);
     return;
   }
   shm_transfer *t = NULL;
@@ -264,7 +264,7 @@ static void begin(const way *w) {
   assert_int_equal(take_transfer(&one.receiver, &one.receives, &t), AD_OK);
   t->envelope = one.envelope;
   t->is_matched = 1;
-  one.receives.engine = t;
+  one.receives.backend = t;
   one.receiver.transfers->matched = t;
 }
 
@@ -316,7 +316,7 @@ static void fail_order(const way *w, const char *what) {
   char order[CHOICES_MAX + 1] = "";
   for (int i = 0; i < turns.choice; i++) order[i] = turns.choices[i] == SENDER ? 'S' : 'R';
   fail_msg("%s: %zu bytes, copied %d, tries %d, drops %d, lacks %d, state %d, order %s", what, w->bytes, w->copied,
-           w->tries, w->drops, w->lacks, (int)state_of(one.parcel), order);
+           w->tries, w->drops, w->failing_allocations, (int)state_of(one.parcel), order);
 }
 
 /* Both sides have come to their end, the message is whole, and the parcel, which its sender has taken again, is its
@@ -328,7 +328,7 @@ static void holds(const way *w) {
   if (w->tries < 0 && fake.kept) fail_order(w, "the memory of its copy is not freed");
   if (w->tries < 0 && state_of(one.parcel) != SHM_POSTED) fail_order(w, "the parcel is not its sender's");
   if (w->drops || fake.has_left) return;
-  if (one.receives.engine) fail_order(w, "the receive is not complete");
+  if (one.receives.backend) fail_order(w, "the receive is not complete");
   for (size_t i = 0; i < w->bytes; i++)
     if (fake.out[i] != PATTERN) fail_order(w, "the message is another");
 }
@@ -353,8 +353,8 @@ static void a_parcels_sides_agree_in_every_order(void **state) {
     for (int copied = 0; copied < 2; copied++)
       for (int tries = -1; tries < 3; tries++)
         for (int drops = 0; drops < 2; drops++)
-          for (int lacks = 0; lacks <= large; lacks++) {
-            way w = {large ? BYTES_MAX : 200, copied, tries, drops, lacks};
+          for (int failing_allocations = 0; failing_allocations <= large; failing_allocations++) {
+            way w = {large ? BYTES_MAX : 200, copied, tries, drops, failing_allocations};
             in_every_order(&w, copied ? 3 : 5);
           }
   /* every state in which a side can find the parcel was found */
@@ -384,23 +384,23 @@ static void a_send_is_complete_when_its_bytes_are_copied(void **state) {
   begin(&copied);
   assert_int_equal(is_complete_at(0), 1);
   end();
-  for (int lacks = 0; lacks < 2; lacks++) {
+  for (int failing_allocations = 0; failing_allocations < 2; failing_allocations++) {
     begin(&posted);
     fake.tick = 0;
-    fake.lacks = lacks;
+    fake.failing_allocations = failing_allocations;
     assert_int_equal(is_complete_at(patience_is - 1), 0);
     assert_int_equal(state_of(one.parcel), SHM_POSTED);
-    if (lacks) {
+    if (failing_allocations) {
       assert_int_equal(is_complete_at(patience_is), 0);
       assert_int_equal(is_complete_at(patience_is + retry_is - 1), 0);
     }
     assert_int_equal(state_of(one.parcel), SHM_POSTED);
-    assert_int_equal(is_complete_at(patience_is + lacks * retry_is), 1);
+    assert_int_equal(is_complete_at(patience_is + failing_allocations * retry_is), 1);
     assert_int_equal(state_of(one.parcel), SHM_COPIED);
     end();
   }
   begin(&copied);
-  ((shm_transfer *)one.sends.engine)->is_put = 0;
+  ((shm_transfer *)one.sends.backend)->is_put = 0;
   assert_int_equal(is_complete_at(INT64_MAX), 0);
   end();
 }
@@ -445,7 +445,7 @@ static void a_send_without_memory_leaves_its_parcel(void **state) {
   ad_call call = {.in = fake.in, .in_bytes = BYTES_MAX};
   shm_transfer t = {.under = {.call = &call}};
   begin(&(way){.bytes = 200, .copied = 1});
-  fake.lacks = 1;
+  fake.failing_allocations = 1;
   fake.is_in_file = 0;
   assert_int_equal(choose_place(&one.sender, &t), AD_MEMORY);
   assert_int_equal(state_of(t.parcel), SHM_DONE);
@@ -464,7 +464,7 @@ static struct {
 static void put_one(int side, shm_world *world) {
   for (int i = 0; i < queueing.tries && !queueing.is_put[side]; i++) {
     uint64_t changes = turns.changes;
-    queueing.is_put[side] = put(world, &queueing.sends[side]);
+    queueing.is_put[side] = enqueue_transfer(world, &queueing.sends[side]);
     if (!queueing.is_put[side] && i + 1 < queueing.tries) wait_for_change(changes);
   }
   turns.is_done[side] = 1;

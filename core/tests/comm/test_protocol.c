@@ -53,7 +53,7 @@ static void fails(world *w, const ad_collective *call, ad_status expected) {
   double start = rank_seconds();
   ad_status status = ad_comm_run(w->comm, call);
   // On engine mpi a member that is not concerned may complete the call before the message arrives from another node.
-  if (!status && !strcmp(ad_comm_engine(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all);
+  if (!status && !strcmp(ad_comm_backend(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all);
   CHECK_STATUS(status, expected);
   CHECK(rank_seconds() - start < RANK_HANGS);
   char message[2048];
@@ -274,7 +274,7 @@ static int fail_one(ad_comm *comm, void *context) {
   return w->rank == 2 ? 5 : 3;
 }
 
-static void a_failing_rank_tells_all(void **state) {
+static void a_failing_rank_reports_to_all(void **state) {
   ad_launch_options options = {.size = sizeof options, .ranks = 3, .function = fail_one};
   ad_launch_result result = {.size = sizeof result};
   assert_int_equal(ad_launch(&options, &result), AD_PEER_FAILED);
@@ -341,7 +341,7 @@ int main(void) {
       cmocka_unit_test(waiting_for_a_rank_that_computes_is_no_error),
       cmocka_unit_test(waiting_for_a_rank_that_returned_is_an_error),
       cmocka_unit_test(a_rank_may_leave_after_its_part_is_posted),
-      cmocka_unit_test(a_failing_rank_tells_all),
+      cmocka_unit_test(a_failing_rank_reports_to_all),
       cmocka_unit_test(the_last_256_calls_are_dumped_with_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,7 +63,7 @@ static int use_reversed(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void members_are_numbered_as_they_stand(void **state) {
+static void members_are_numbered_in_their_order(void **state) {
   run_ranks(1, use_reversed, NULL);
   run_ranks(3, use_reversed, NULL);
   run_ranks(5, use_reversed, NULL);
@@ -271,7 +271,7 @@ static int live_on(ad_comm *comm, void *context) {
 
 static void lists_are_made_and_released_without_end(void **state) { run_ranks(4, live_on, NULL); }
 
-static void release_on_a_hostile_engine(void **state) {
+static void release_on_a_hostile_backend(void **state) {
   setenv("ADDEND_HOSTILE", "3", 1);
   run_ranks(2, interleave, NULL);
   run_ranks(4, live_on, NULL);
@@ -431,29 +431,29 @@ static int record(ad_comm *comm, void *context) {
   ad_ranks_release(ranks);
   void *noise[100];  // overwrites the memory where the list was
   for (int i = 0; i < 100; i++) CHECK(noise[i] = memset(malloc(40 + (size_t)i), 1, 40 + (size_t)i));
-  CHECK_OK(ad_comm_flight_record(comm, &text));
+  CHECK_OK(ad_comm_flight_recorder(comm, &text));
   for (int i = 0; i < 100; i++) free(noise[i]);
   CHECK_TEXT_SAYS(text, "all_reduce(sum)", "1 f32", "{2,1,0}", "core/tests/comm/test_ranks.c");
   free(text);
   return 0;
 }
 
-static void the_flight_record_outlives_the_list(void **state) { run_ranks(3, record, NULL); }
+static void the_flight_recorder_outlives_the_list(void **state) { run_ranks(3, record, NULL); }
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(members_are_numbered_as_they_stand),
+      cmocka_unit_test(members_are_numbered_in_their_order),
       cmocka_unit_test(some_ranks_are_a_group),
       cmocka_unit_test(two_groups_of_the_same_ranks_have_two_sequences),
       cmocka_unit_test(lists_are_made_and_released_without_end),
-      cmocka_unit_test(release_on_a_hostile_engine),
+      cmocka_unit_test(release_on_a_hostile_backend),
       cmocka_unit_test(release_with_staging),
       cmocka_unit_test(channels_are_used_again),
       cmocka_unit_test(a_channel_that_is_used_again_is_as_a_new_one),
       cmocka_unit_test(a_list_may_outlive_its_comm),
       cmocka_unit_test(nonsense_is_refused),
       cmocka_unit_test(errors_name_the_list),
-      cmocka_unit_test(the_flight_record_outlives_the_list),
+      cmocka_unit_test(the_flight_recorder_outlives_the_list),
   };
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, NULL, NULL);

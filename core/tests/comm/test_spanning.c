@@ -115,7 +115,7 @@ static void exchanges(const world *w) {
 
 static int run_all(ad_comm *comm, void *context) {
   static const size_t counts[] = {1, 17, LARGE};
-  CHECK(!strcmp(ad_comm_engine(comm), "mpi"));
+  CHECK(!strcmp(ad_comm_backend(comm), "mpi"));
   for (int c = 0; c < 6; c++) {
     const world w = {comm, (size_t)ad_comm_rank(comm), (size_t)ad_comm_size(comm), counts[c / 2], c % 2};
     runs(&w, AD_ALL_REDUCE, 1, 1, summed);
@@ -348,7 +348,7 @@ static int fail_an_allocation(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_failed_allocation_is_told_on_all_nodes_and_leaves_nothing_behind(void **state) {
+static void a_failed_allocation_is_reported_on_all_nodes_and_leaves_nothing(void **state) {
   for (long n = 1; n <= 40; n++) run_on_nodes("ab", fail_an_allocation, &n);
 }
 
@@ -382,7 +382,7 @@ int main(void) {
       cmocka_unit_test(who_left_is_named_on_all_nodes),
       cmocka_unit_test(circles_of_waits_are_found_across_nodes),
       cmocka_unit_test(a_message_that_nobody_can_take_any_more_is_copied_or_an_error),
-      cmocka_unit_test(a_failed_allocation_is_told_on_all_nodes_and_leaves_nothing_behind),
+      cmocka_unit_test(a_failed_allocation_is_reported_on_all_nodes_and_leaves_nothing),
       cmocka_unit_test(a_module_that_cannot_be_loaded_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

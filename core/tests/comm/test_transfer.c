@@ -257,7 +257,7 @@ static void schedules_are_followed_by_staging(void **state) {
   follow(3, 12, NULL, 1);
   follow(5, 13, NULL, 1);
 }
-static void schedules_are_followed_on_a_hostile_engine(void **state) {
+static void schedules_are_followed_on_a_hostile_backend(void **state) {
   follow(2, 21, "1", 0);
   follow(3, 22, "2", 0);
   follow(5, 23, "3", 0);
@@ -412,7 +412,7 @@ static int record(ad_comm *comm, void *context) {
                           .site = "here.c:1"};
   CHECK_OK(send_to(comm, 0, 5, &value, 1));
   CHECK_OK(ad_comm_post_transfer(comm, &transfer, &request));
-  CHECK_OK(ad_comm_flight_record(comm, &text));
+  CHECK_OK(ad_comm_flight_recorder(comm, &text));
   CHECK_TEXT_SAYS(text, "#1", "1 f32", "rank 0", "tag 5", "{0}", "core/tests/comm/test_transfer.c");
   CHECK_TEXT_SAYS(text, "#2", "1 f32", "tag -4", "{0}", "here.c:1");
   free(text);
@@ -420,7 +420,7 @@ static int record(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void transfers_stand_in_the_flight_record(void **state) { run_ranks(1, record, NULL); }
+static void transfers_are_in_the_flight_recorder(void **state) { run_ranks(1, record, NULL); }
 
 /* ---- what is refused ---- */
 
@@ -761,12 +761,12 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(schedules_are_followed),
       cmocka_unit_test(schedules_are_followed_by_staging),
-      cmocka_unit_test(schedules_are_followed_on_a_hostile_engine),
+      cmocka_unit_test(schedules_are_followed_on_a_hostile_backend),
       cmocka_unit_test(two_ranks_that_both_send_first_come_through),
       cmocka_unit_test(more_messages_than_a_queue_holds_arrive_in_order),
       cmocka_unit_test(a_rank_sends_to_itself),
       cmocka_unit_test(what_was_sent_is_received_after_its_sender_left),
-      cmocka_unit_test(transfers_stand_in_the_flight_record),
+      cmocka_unit_test(transfers_are_in_the_flight_recorder),
       cmocka_unit_test(nonsense_is_refused),
       cmocka_unit_test(sides_that_do_not_agree_are_an_error_on_all_ranks),
       cmocka_unit_test(circles_of_waits_are_found),

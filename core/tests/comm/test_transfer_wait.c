@@ -44,7 +44,7 @@ static void a_transfer_waits_until_its_peer_has_done_something(void **state) {
     shm_transfer t = {.under = {.call = &call}, .is_put = (uint8_t)s->is_put, .is_matched = (uint8_t)s->is_matched};
     atomic_store(&control->failed, s->failed ? 2 : 0);
     atomic_store(&parcel->state, s->parcel);
-    call.engine = s->is_over ? NULL : &t;
+    call.backend = s->is_over ? NULL : &t;
     if (s->parcel) t.parcel = parcel;
     if (ad_shm_waits_for_peer(&world, &t) != s->waits) fail_msg("side %zu: not %d", i, s->waits);
   }

@@ -34,15 +34,15 @@ typedef struct world {
   shm_record *ranks;
   ad_watchdog *dog;
   pid_t sleeping, stopped;
-  int reports;      // how often the watchdog has logged where ranks are
-  char said[8192];  // its last report
+  int reports;          // how often the watchdog has logged where ranks are
+  char reported[8192];  // its last report
 } world;
 
 static void take_down(void *context, ad_log_level level, const char *message) {
   world *w = context;
-  if (!strncmp(message, "ranks wait for ", 15)) w->reports++, w->said[0] = 0;
-  size_t length = strlen(w->said);
-  snprintf(w->said + length, sizeof w->said - length, "%s\n", message);
+  if (!strncmp(message, "ranks wait for ", 15)) w->reports++, w->reported[0] = 0;
+  size_t length = strlen(w->reported);
+  snprintf(w->reported + length, sizeof w->reported - length, "%s\n", message);
 }
 
 // The state of a process, as /proc has it.
@@ -129,7 +129,7 @@ static void a_wait_is_logged_after_ten_seconds_and_again_every_minute(void **sta
   assert_int_equal(w->reports, 1);
   snprintf(process, sizeof process, "process %d", (int)w->sleeping);
   snprintf(stopped, sizeof stopped, "kill -CONT %d", (int)w->stopped);
-  assert_facts(w->said, "10", "rank 0", "w.c:0", "rank 1", process, "rank 2", stopped);
+  assert_facts(w->reported, "10", "rank 0", "w.c:0", "rank 1", process, "rank 2", stopped);
   look(w, 59);
   assert_int_equal(w->reports, 1);
   look(w, 1);
@@ -142,7 +142,7 @@ static void a_wait_is_logged_after_ten_seconds_and_again_every_minute(void **sta
   close_world(w);
 }
 
-static void ranks_that_compute_are_told_once_after_a_minute(void **state) {
+static void ranks_that_compute_are_reported_once_after_a_minute(void **state) {
   world *w = open_world(-1);
   begin_wait(w, 0);
   begin_wait(w, 2);
@@ -151,11 +151,11 @@ static void ranks_that_compute_are_told_once_after_a_minute(void **state) {
     look(w, 1);
     assert_int_equal(w->reports, i >= 60);
   }
-  assert_facts(w->said, "60", "rank 0", "rank 1", "rank 2");
+  assert_facts(w->reported, "60", "rank 0", "rank 1", "rank 2");
   close_world(w);
 }
 
-static void a_stopped_rank_is_told_though_no_rank_waits(void **state) {
+static void a_stopped_rank_is_reported_though_no_rank_waits(void **state) {
   world *w = open_world(-1);
   atomic_store(&w->ranks[1].pid, w->stopped);
   look(w, 9);
@@ -165,14 +165,14 @@ static void a_stopped_rank_is_told_though_no_rank_waits(void **state) {
   close_world(w);
 }
 
-static void ranks_that_sleep_outside_of_calls_are_not_told(void **state) {
+static void ranks_that_sleep_outside_of_calls_are_not_reported(void **state) {
   world *w = open_world(-1);
   look(w, 200);
   assert_int_equal(w->reports, 0);
   close_world(w);
 }
 
-static void nothing_is_told_of_a_time_in_which_nobody_looked(void **state) {
+static void nothing_is_reported_of_a_time_in_which_nobody_looked(void **state) {
   for (int gap = 3; gap < 5; gap++) {
     world *w = open_world(-1);
     begin_wait(w, 0);
@@ -188,7 +188,7 @@ static void nothing_is_told_of_a_time_in_which_nobody_looked(void **state) {
   }
 }
 
-static void after_an_error_nothing_is_told(void **state) {
+static void after_an_error_nothing_is_reported(void **state) {
   world *w = open_world(-1);
   begin_wait(w, 0);
   atomic_store(&w->control->failed, 2);
@@ -205,12 +205,12 @@ static void who_has_not_joined_is_named(void **state) {
   atomic_store(&w->control->joined, 2);
   look(w, 11);
   assert_int_equal(w->reports, 1);
-  assert_facts(w->said, "rank 0", "ad_comm_open", "rank 1");
+  assert_facts(w->reported, "rank 0", "ad_comm_open", "rank 1");
   close_world(w);
 }
 
 // Under an MPI's launcher ranks leave together: a rank waits in ad_comm_close, and watches while it does.
-static void who_waits_in_ad_comm_close_is_told_for_whom_where_ranks_leave_together(void **state) {
+static void who_waits_in_ad_comm_close_is_reported_for_whom_where_ranks_leave_together(void **state) {
   for (int64_t watcher = -1; watcher < 1; watcher++) {
     world *w = open_world(watcher);
     atomic_store(&w->ranks[0].state, SHM_LEFT);
@@ -219,7 +219,7 @@ static void who_waits_in_ad_comm_close_is_told_for_whom_where_ranks_leave_togeth
     assert_int_equal(w->reports, 0);
     look(w, 1);
     assert_int_equal(w->reports, watcher >= 0);
-    if (watcher >= 0) assert_facts(w->said, "rank 0", "ad_comm_close", "rank 2", "rank 1");
+    if (watcher >= 0) assert_facts(w->reported, "rank 0", "ad_comm_close", "rank 2", "rank 1");
     close_world(w);
   }
 }
@@ -276,13 +276,13 @@ static void ranks_that_are_stopped_or_in_no_collective_are_blamed(void **state) 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_wait_is_logged_after_ten_seconds_and_again_every_minute),
-      cmocka_unit_test(ranks_that_compute_are_told_once_after_a_minute),
-      cmocka_unit_test(a_stopped_rank_is_told_though_no_rank_waits),
-      cmocka_unit_test(ranks_that_sleep_outside_of_calls_are_not_told),
-      cmocka_unit_test(nothing_is_told_of_a_time_in_which_nobody_looked),
-      cmocka_unit_test(after_an_error_nothing_is_told),
+      cmocka_unit_test(ranks_that_compute_are_reported_once_after_a_minute),
+      cmocka_unit_test(a_stopped_rank_is_reported_though_no_rank_waits),
+      cmocka_unit_test(ranks_that_sleep_outside_of_calls_are_not_reported),
+      cmocka_unit_test(nothing_is_reported_of_a_time_in_which_nobody_looked),
+      cmocka_unit_test(after_an_error_nothing_is_reported),
       cmocka_unit_test(who_has_not_joined_is_named),
-      cmocka_unit_test(who_waits_in_ad_comm_close_is_told_for_whom_where_ranks_leave_together),
+      cmocka_unit_test(who_waits_in_ad_comm_close_is_reported_for_whom_where_ranks_leave_together),
       cmocka_unit_test(the_first_rank_that_waits_and_can_watch_does),
       cmocka_unit_test(ranks_that_are_stopped_or_in_no_collective_are_blamed),
   };

@@ -111,7 +111,7 @@ static void note(const char *path, const char *what) {
   snprintf(passed[passed_count++][1], sizeof passed[0][1], "%s", what);
 }
 
-static void links_and_pipes_in_a_folder_are_passed_over_and_told(void **state) {
+static void links_and_pipes_in_a_folder_are_passed_over_and_reported(void **state) {
   ad_file_list list = {.passed = note};
   must(ad_folder_make(at("tree/b")));
   write_file(at("tree/c"), "ccc");
@@ -144,7 +144,7 @@ int main(void) {
       cmocka_unit_test(a_file_is_read_in_as_many_pieces_as_it_comes),
       cmocka_unit_test(a_file_that_ends_early_or_fails_is_no_file),
       cmocka_unit_test(a_file_may_be_as_large_as_is_allowed),
-      cmocka_unit_test(links_and_pipes_in_a_folder_are_passed_over_and_told),
+      cmocka_unit_test(links_and_pipes_in_a_folder_are_passed_over_and_reported),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -415,7 +415,7 @@ static void without_memory_nothing_is_left(void **state) {
   for (long n = 1; status; n++) {
     ad_memory_fail_at(n);
     status = write_and_read();
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     assert_true(n < 100);
   }
 }

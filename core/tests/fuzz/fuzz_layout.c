@@ -23,8 +23,8 @@ static void check_text(const char *mesh_text, const char *text) {
     ad_layout twice = ad_layout_dual(&layout);
     twice = ad_layout_dual(&twice);
     require(ad_layout_equal(&layout, &twice));
-    ad_shape whole = {AD_DIMS_MAX, {5, 5, 5, 5, 5, 5}}, local = ad_layout_local_shape(&layout, &whole, 1);
-    require(ad_shape_numel(&local) <= ad_shape_numel(&whole));
+    ad_shape full = {AD_DIMS_MAX, {5, 5, 5, 5, 5, 5}}, local = ad_layout_local_shape(&layout, &full, 1);
+    require(ad_shape_numel(&local) <= ad_shape_numel(&full));
   }
   ad_mesh_destroy(mesh);
 }

@@ -254,7 +254,7 @@ static size_t reductions_of(ad_dtype dtype) { return ad_dtype_is_float(dtype) ? 
 
 static void *at(buffer *b, ad_dtype dtype, size_t offset) { return b->bytes + offset * ad_dtype_size(dtype); }
 
-static void every_variant_casts_scales_and_accumulates_alike(void **state) {
+static void every_variant_casts_scales_and_accumulates_identically(void **state) {
   for (int d = 0; d < FLOATS; d++)
     for (int s = 0; s < FLOATS; s++) {
       ad_dtype to = float_dtypes[d], from = float_dtypes[s];
@@ -280,7 +280,7 @@ static void every_variant_casts_scales_and_accumulates_alike(void **state) {
     }
 }
 
-static void every_variant_reduces_alike(void **state) {
+static void every_variant_reduces_identically(void **state) {
   for (int dtype = AD_F64; dtype <= AD_BOOL; dtype++) {
     for (int j = 0; j < MOST_SOURCES; j++) fill(&inputs[j], (uint64_t)j, (ad_dtype)dtype);
     for (size_t k = 0; k < LENGTHS; k++)
@@ -314,7 +314,7 @@ static uint16_t terms[ENCODINGS], pair_sums[VARIANTS][ENCODINGS];
 
 /* Sums each 16-bit number with others: near its own size and of either sign, where sums cancel, lie halfway between two
  * numbers, are subnormal, infinite or NaN; and some far from its size. */
-static void every_variant_rounds_sums_of_two_alike(void **state) {
+static void every_variant_rounds_sums_of_two_identically(void **state) {
   fill_encodings();
   for (int turn = 0; turn < 2 * 192; turn++) {
     ad_dtype dtype = turn % 2 ? AD_F16 : AD_BF16;
@@ -776,7 +776,7 @@ static void a_name_of_no_variant_is_refused(void **state) {
 
 /* ---- writing sums: dtype, scale, adding ---- */
 
-static void every_variant_writes_sums_alike(void **state) {
+static void every_variant_writes_sums_identically(void **state) {
   for (int turn = 0; turn < 64; turn++) {
     ad_dtype dtype = float_dtypes[turn % 4], out_dtype = float_dtypes[turn / 4 % 4];
     ad_dtype sum = turn & 16 || dtype == AD_F64 ? AD_F64 : AD_F32;
@@ -829,9 +829,9 @@ int main(void) {
       cmocka_unit_test(a_16_bit_number_comes_back_from_each_wider_dtype),
       cmocka_unit_test(the_two_16_bit_formats_convert_into_each_other),
       cmocka_unit_test(integers_and_equal_dtypes_are_copied_bit_for_bit),
-      cmocka_unit_test(every_variant_casts_scales_and_accumulates_alike),
-      cmocka_unit_test(every_variant_reduces_alike),
-      cmocka_unit_test(every_variant_rounds_sums_of_two_alike),
+      cmocka_unit_test(every_variant_casts_scales_and_accumulates_identically),
+      cmocka_unit_test(every_variant_reduces_identically),
+      cmocka_unit_test(every_variant_rounds_sums_of_two_identically),
       cmocka_unit_test(a_reduction_goes_in_the_order_of_the_tree_in_the_accumulate_dtype),
       cmocka_unit_test(parts_of_the_tree_may_be_summed_before),
       cmocka_unit_test(whole_numbers_and_bools_are_reduced_as_one_by_one),
@@ -843,7 +843,7 @@ int main(void) {
       cmocka_unit_test(scaling_forms_the_product_before_the_one_rounding),
       cmocka_unit_test(accumulating_adds_in_the_dtype_of_the_sum),
       cmocka_unit_test(what_goes_past_the_caches_is_the_same),
-      cmocka_unit_test(every_variant_writes_sums_alike),
+      cmocka_unit_test(every_variant_writes_sums_identically),
       cmocka_unit_test(a_sum_is_scaled_added_and_rounded_once),
       cmocka_unit_test(nothing_is_read_or_written_at_length_zero),
       cmocka_unit_test(copies_to_another_core_are_whole),

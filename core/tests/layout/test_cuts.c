@@ -27,7 +27,7 @@ static void a_cut_parts_its_elements_in_order(void **state) {
     }
 }
 
-static void a_cut_of_a_huge_dimension_does_not_overflow(void **state) {
+static void a_shard_of_a_huge_dimension_does_not_overflow(void **state) {
   int64_t n = (int64_t)1 << 60, g = 1000003;
   ad_span last = ad_cut(n, g - 1, g);
   assert_true(last.first + last.count == n);
@@ -94,7 +94,7 @@ static void check_nest(const ad_mesh *mesh, const ad_axis axis[2], const ad_type
   for (int e = 0; e < n; e++) assert_int_equal(holders[e], 1);
 }
 
-static void nested_cuts_give_every_element_to_one_rank(void **state) {
+static void nested_shardings_give_every_element_to_one_rank(void **state) {
   static const ad_type types[] = {AD_S(0), AD_S_ZIGZAG(0)};
   static const int lengths[] = {0, 1, 2, 3, 7, 12, 30, 61};
   static const ad_axis orders[2][2] = {{AD_DP_SHARD, AD_TP}, {AD_TP, AD_DP_SHARD}};
@@ -142,7 +142,7 @@ static void the_deepest_nest_fits(void **state) {
   ad_mesh_destroy(mesh);
 }
 
-static int is_cut_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows) {
+static int is_sharded_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows) {
   ad_group group = ad_mesh_group(layout->mesh, axes, rank);
   ad_shape shape = {1, {n}};
   for (int64_t i = 0; i < ad_group_size(&group); i++) {
@@ -152,7 +152,7 @@ static int is_cut_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t
   return 1;
 }
 
-static void several_cuts_are_known_to_be_as_one_where_they_are(void **state) {
+static void several_shardings_are_known_to_be_as_one_where_they_are(void **state) {
   static const char *const meshes[] = {"dp_replicate=2 dp_shard=3 tp=2", "dp_replicate=3 dp_shard=2 tp=2",
                                        "dp_shard=5 dp_replicate=7 tp=1"};
   static const char *const layouts[] = {"dp_replicate=S0 dp_shard=S0 tp=R",  "dp_shard=S0 dp_replicate=S0 tp=R",
@@ -169,8 +169,8 @@ static void several_cuts_are_known_to_be_as_one_where_they_are(void **state) {
           assert_int_equal(ad_mesh_create(meshes[m], &mesh), AD_OK);
           assert_int_equal(ad_layout_parse(mesh, layouts[l], &layout), AD_OK);
           for (int64_t rows = n / 4; rows <= n; rows++) {
-            int expected = is_cut_once(&layout, n, axes[a], ad_mesh_size(mesh) - 1, rows);
-            int found = ad_layout_is_cut_once(&layout, n, axes[a], ad_mesh_size(mesh) - 1, rows);
+            int expected = is_sharded_once(&layout, n, axes[a], ad_mesh_size(mesh) - 1, rows);
+            int found = ad_layout_is_sharded_once(&layout, n, axes[a], ad_mesh_size(mesh) - 1, rows);
             assert_int_equal(found, expected);
             once += found;
             not_once += !found;
@@ -183,12 +183,12 @@ static void several_cuts_are_known_to_be_as_one_where_they_are(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_cut_parts_its_elements_in_order),
-      cmocka_unit_test(a_cut_of_a_huge_dimension_does_not_overflow),
+      cmocka_unit_test(a_shard_of_a_huge_dimension_does_not_overflow),
       cmocka_unit_test(a_zigzag_member_holds_a_front_and_a_back_chunk),
-      cmocka_unit_test(nested_cuts_give_every_element_to_one_rank),
+      cmocka_unit_test(nested_shardings_give_every_element_to_one_rank),
       cmocka_unit_test(more_spans_than_asked_for_are_counted_not_written),
       cmocka_unit_test(the_deepest_nest_fits),
-      cmocka_unit_test(several_cuts_are_known_to_be_as_one_where_they_are),
+      cmocka_unit_test(several_shardings_are_known_to_be_as_one_where_they_are),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ typedef struct meeting {
   int linearity;
   const char *first, *second; /* operand layouts; second NULL: one operand */
   const char *result;         /* the result's layout; NULL if the operands are refused */
-  const char *whole;
+  const char *full;
   const char *constant; /* "01": the second operand carries no gradient */
   const char *facts[8]; /* of the refusal */
 } meeting;
@@ -43,7 +43,7 @@ static ad_status meet(const meeting *m, ad_layout *out) {
   ad_layout first = read_layout(m->first), second = read_layout(m->second);
   const ad_layout *operands[] = {&first, &second};
   int constant[] = {m->constant && m->constant[0] == '1', m->constant && m->constant[1] == '1'};
-  ad_rule rule = {sizeof rule, "multiply", m->dims, (ad_linearity)m->linearity, m->whole};
+  ad_rule rule = {sizeof rule, "multiply", m->dims, (ad_linearity)m->linearity, m->full};
   return ad_layout_propagate_at(&rule, operands, m->constant ? constant : NULL, m->second ? 2 : 1, out, "moe.c:88");
 }
 
@@ -83,7 +83,7 @@ static void equal_types_meet(void **state) {
   ALLOWED(meetings);
 }
 
-static void a_kept_cut_stays_a_cut_of_the_result(void **state) {
+static void a_kept_sharded_dimension_stays_sharded_in_the_result(void **state) {
   static const meeting meetings[] = {
       {.dims = "bk,kn->bn", PRODUCT, "dp=S0 tp=R", "dp=R tp=S1", "dp=S0 tp=S1"},
       {.dims = "bsk,kn->snb", PRODUCT, "dp=S0 tp=S1z", "dp=R tp=R", "dp=S2 tp=S0z"},
@@ -94,7 +94,7 @@ static void a_kept_cut_stays_a_cut_of_the_result(void **state) {
   ALLOWED(meetings);
 }
 
-static void a_contracted_cut_is_a_partial(void **state) {
+static void a_contracted_sharded_dimension_is_a_partial(void **state) {
   static const meeting meetings[] = {
       {.dims = "bk,kn->bn", PRODUCT, "dp=S0 tp=S1", "dp=R tp=S0", "dp=S0 tp=P"},
       {.dims = "bk,kn->bn", PRODUCT, "tp=S1 dp=S1", "tp=S0 dp=S0", "dp=P tp=P"},
@@ -190,7 +190,7 @@ static void a_partial_is_never_squared_or_bent(void **state) {
   REFUSED(wrong);
 }
 
-static void cuts_fit_or_are_refused(void **state) {
+static void shardings_fit_or_are_refused(void **state) {
   static const meeting wrong[] = {
       {.dims = "bn,bn->bn", SUM, "dp=V tp=R", "dp=S0 tp=R", .facts = {"operand 2", "all_gather", "S(0)->R"}},
       {.dims = "bn,b->bn", PRODUCT, "dp=S1 tp=R", "dp=V tp=R", .facts = {"operand 2", "operand 1", "S(1)->V"}},
@@ -260,9 +260,9 @@ static void apply_step(const char *step, ad_layout operands[2], const int ndim[2
 
 static void apply(ad_layout operands[2], const int ndim[2]) {
   char words[512];
-  const char *said = strstr(ad_last_error(), AD_MAY_REPAIR);
-  assert_non_null(said);
-  snprintf(words, sizeof words, "%s", said + strlen(AD_MAY_REPAIR));
+  const char *reported = strstr(ad_last_error(), AD_MAY_REPAIR);
+  assert_non_null(reported);
+  snprintf(words, sizeof words, "%s", reported + strlen(AD_MAY_REPAIR));
   for (char *step = words; step;) {
     char *then = strstr(step, ", then ");
     if (then) *then = 0;
@@ -409,43 +409,43 @@ static value compute(const experiment *e, const int64_t extent[LETTERS], const v
 static double number(int64_t seed) { return (double)((seed * 7919 + 13) % 101) / 17 - 2; }
 
 /* The index in the whole value of element `local` of a part that is cut along `dim` from `first` on. */
-static int64_t whole_index(const ad_shape *whole, const ad_shape *part, int dim, int64_t first, int64_t local) {
+static int64_t full_index(const ad_shape *full, const ad_shape *part, int dim, int64_t first, int64_t local) {
   int64_t index = 0, factor = 1;
-  for (int i = whole->ndim - 1; i >= 0; i--) {
+  for (int i = full->ndim - 1; i >= 0; i--) {
     index += (local % part->dim[i] + (i == dim ? first : 0)) * factor;
     local /= part->dim[i];
-    factor *= whole->dim[i];
+    factor *= full->dim[i];
   }
   return index;
 }
 
 /* Returns a rank's part of a whole value under the type; for P, the rank's addend. */
-static value part_of(const value *whole, ad_type type, int64_t rank) {
-  value part = {.shape = whole->shape};
+static value part_of(const value *full, ad_type type, int64_t rank) {
+  value part = {.shape = full->shape};
   int dim = ad_type_dim(type);
   ad_span span = {0};
-  if (dim >= 0) span = ad_cut(whole->shape.dim[dim], rank, RANKS), part.shape.dim[dim] = span.count;
+  if (dim >= 0) span = ad_cut(full->shape.dim[dim], rank, RANKS), part.shape.dim[dim] = span.count;
   for (int64_t i = 0; i < ad_shape_numel(&part.shape); i++) {
-    double x = whole->at[whole_index(&whole->shape, &part.shape, dim, span.first, i)];
+    double x = full->at[full_index(&full->shape, &part.shape, dim, span.first, i)];
     part.at[i] = type != AD_P ? x : rank < RANKS - 1 ? number(i + 50 * rank) : x - number(i) - number(i + 50);
   }
   return part;
 }
 
-/* Whether the ranks' results, taken as `type`, make up `whole`. */
-static int makes_up(const value *whole, ad_type type, const value parts[RANKS]) {
-  value sum = {.shape = whole->shape};
+/* Whether the ranks' results, taken as `type`, make up `full`. */
+static int makes_up(const value *full, ad_type type, const value parts[RANKS]) {
+  value sum = {.shape = full->shape};
   int dim = ad_type_dim(type);
   for (int64_t rank = 0; rank < RANKS; rank++) {
-    int64_t first = dim < 0 ? 0 : ad_cut(whole->shape.dim[dim], rank, RANKS).first;
+    int64_t first = dim < 0 ? 0 : ad_cut(full->shape.dim[dim], rank, RANKS).first;
     for (int64_t i = 0; i < ad_shape_numel(&parts[rank].shape); i++) {
-      int64_t at = whole_index(&whole->shape, &parts[rank].shape, dim, first, i);
-      if (type == AD_R && fabs(parts[rank].at[i] - whole->at[at]) > 1e-9) return 0;
+      int64_t at = full_index(&full->shape, &parts[rank].shape, dim, first, i);
+      if (type == AD_R && fabs(parts[rank].at[i] - full->at[at]) > 1e-9) return 0;
       sum.at[at] += type == AD_R ? parts[rank].at[i] / RANKS : parts[rank].at[i];
     }
   }
-  for (int64_t i = 0; i < ad_shape_numel(&whole->shape); i++)
-    if (fabs(sum.at[i] - whole->at[i]) > 1e-9) return 0;
+  for (int64_t i = 0; i < ad_shape_numel(&full->shape); i++)
+    if (fabs(sum.at[i] - full->at[i]) > 1e-9) return 0;
   return 1;
 }
 
@@ -463,19 +463,18 @@ static int local_extent(const experiment *e, const value *parts, int64_t extent[
 }
 
 /* Whether the ranks' results are right under any type that a result can have; *claim: under the claimed type. */
-static int some_type_holds(const experiment *e, const value *whole, const ad_type types[], ad_type claimed,
-                           int *claim) {
+static int some_type_holds(const experiment *e, const value *full, const ad_type types[], ad_type claimed, int *claim) {
   value operands[OPERANDS_MAX] = {0}, parts[OPERANDS_MAX], results[RANKS];
   int64_t extent[LETTERS];
   int holds = 0;
   for (int64_t rank = 0; rank < RANKS; rank++) {
-    for (int i = 0; i < e->count; i++) operands[i] = whole[i], parts[i] = part_of(&operands[i], types[i], rank);
+    for (int i = 0; i < e->count; i++) operands[i] = full[i], parts[i] = part_of(&operands[i], types[i], rank);
     if (!local_extent(e, parts, extent)) return *claim = 0;
     results[rank] = compute(e, extent, parts);
   }
-  int64_t whole_extent[LETTERS];
-  for (int k = 0; k < LETTERS; k++) whole_extent[k] = letter_size[k];
-  value right = compute(e, whole_extent, operands);
+  int64_t full_extent[LETTERS];
+  for (int k = 0; k < LETTERS; k++) full_extent[k] = letter_size[k];
+  value right = compute(e, full_extent, operands);
   for (int candidate = -2; candidate < right.shape.ndim; candidate++) {
     ad_type type = candidate == -2 ? AD_R : candidate == -1 ? AD_P : AD_S(candidate);
     int fits = 1;
@@ -493,10 +492,10 @@ static int some_type_holds(const experiment *e, const value *whole, const ad_typ
 static ad_type nth_type(int n) { return n == 0 ? AD_R : n == 1 ? AD_P : AD_S(n - 2); }
 
 static void check_experiment(const experiment *e, const ad_mesh *axis_mesh) {
-  value whole[OPERANDS_MAX] = {0};
+  value full[OPERANDS_MAX] = {0};
   for (int i = 0; i < e->count; i++) {
-    whole[i].shape = shape_of(e->letters[i], e->letter_count[i]);
-    for (int64_t k = 0; k < ad_shape_numel(&whole[i].shape); k++) whole[i].at[k] = number(k + 31 * i);
+    full[i].shape = shape_of(e->letters[i], e->letter_count[i]);
+    for (int64_t k = 0; k < ad_shape_numel(&full[i].shape); k++) full[i].at[k] = number(k + 31 * i);
   }
   int choices[OPERANDS_MAX] = {2 + e->letter_count[0], e->count > 1 ? 2 + e->letter_count[1] : 1};
   for (int code = 0; code < choices[0] * choices[1]; code++) {
@@ -508,7 +507,7 @@ static void check_experiment(const experiment *e, const ad_mesh *axis_mesh) {
     }
     ad_status status = ad_layout_propagate_at(&e->rule, (const ad_layout *[]){&layouts[0], &layouts[1]}, NULL,
                                               (size_t)e->count, &out, NULL);
-    int claim = 0, holds = some_type_holds(e, whole, types, out.type[AD_TP], &claim);
+    int claim = 0, holds = some_type_holds(e, full, types, out.type[AD_TP], &claim);
     assert_int_equal(status == AD_OK, claim);
     assert_int_equal(status == AD_OK, holds);
   }
@@ -541,14 +540,14 @@ static void propagation_agrees_with_arithmetic(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(equal_types_meet),
-      cmocka_unit_test(a_kept_cut_stays_a_cut_of_the_result),
-      cmocka_unit_test(a_contracted_cut_is_a_partial),
+      cmocka_unit_test(a_kept_sharded_dimension_stays_sharded_in_the_result),
+      cmocka_unit_test(a_contracted_sharded_dimension_is_a_partial),
       cmocka_unit_test(a_linear_operation_keeps_a_partial),
       cmocka_unit_test(a_constant_is_replicated_or_invariant_as_needed),
       cmocka_unit_test(an_invariant_meets_only_invariants),
       cmocka_unit_test(a_partial_never_adds_to_a_sum),
       cmocka_unit_test(a_partial_is_never_squared_or_bent),
-      cmocka_unit_test(cuts_fit_or_are_refused),
+      cmocka_unit_test(shardings_fit_or_are_refused),
       cmocka_unit_test(an_axis_of_size_one_is_checked_like_any_other),
       cmocka_unit_test(what_is_said_to_repair_it_does),
       cmocka_unit_test(operands_lie_on_one_mesh),

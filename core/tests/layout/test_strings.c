@@ -40,7 +40,7 @@ static void a_type_prints_as_in_messages(void **state) {
   assert_string_equal(ad_type_print(0x99, text, sizeof text), "unknown type 0x99");
   assert_int_equal(ad_type_dim(AD_S(AD_DIMS_MAX)), -1);
   assert_int_equal(ad_type_dim(AD_V), -1);
-  assert_true(ad_type_is_cut(AD_S_ZIGZAG(5)));
+  assert_true(ad_type_is_sharded(AD_S_ZIGZAG(5)));
 }
 
 /* Prints and reads every pair of types on two axes, in both orders, so that every nest of two cuts comes. */
@@ -76,13 +76,13 @@ static void a_layout_string_is_normalised(void **state) {
 }
 
 static void dp_cuts_replicate_outside_shard_in_any_mesh(void **state) {
-  ad_mesh *turned = NULL;
+  ad_mesh *reordered = NULL;
   ad_layout layout;
   char text[64];
-  assert_int_equal(ad_mesh_create("dp_shard=2 dp_replicate=3", &turned), AD_OK);
-  assert_int_equal(ad_layout_parse(turned, "dp=S0", &layout), AD_OK);
+  assert_int_equal(ad_mesh_create("dp_shard=2 dp_replicate=3", &reordered), AD_OK);
+  assert_int_equal(ad_layout_parse(reordered, "dp=S0", &layout), AD_OK);
   assert_string_equal(ad_layout_print(&layout, text, sizeof text), "dp_replicate=S0 dp_shard=S0");
-  ad_mesh_destroy(turned);
+  ad_mesh_destroy(reordered);
 }
 
 static void a_wrong_layout_string_is_refused_and_says_why(void **state) {
@@ -137,7 +137,7 @@ static void a_gradient_has_the_dual_layout_and_the_same_nest(void **state) {
   assert_true(ad_layout_equal(&dual, &layout));
 }
 
-static void an_undone_cut_closes_the_nest(void **state) {
+static void an_undone_sharding_closes_the_nest(void **state) {
   ad_layout layout, wanted;
   assert_int_equal(ad_layout_parse(mesh, "dp_shard=S0 tp=S0 cp=S0 dp_replicate=R", &layout), AD_OK);
   ad_layout_set(&layout, AD_AXES(AD_TP), AD_V);
@@ -188,7 +188,7 @@ int main(void) {
       cmocka_unit_test(a_wrong_layout_string_is_refused_and_says_why),
       cmocka_unit_test(layouts_differ_by_type_by_nest_and_by_mesh),
       cmocka_unit_test(a_gradient_has_the_dual_layout_and_the_same_nest),
-      cmocka_unit_test(an_undone_cut_closes_the_nest),
+      cmocka_unit_test(an_undone_sharding_closes_the_nest),
       cmocka_unit_test(people_see_the_axes_that_say_something),
       cmocka_unit_test(a_shape_prints_and_counts),
   };

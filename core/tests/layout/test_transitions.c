@@ -87,7 +87,7 @@ static void what_is_not_in_the_table_is_refused(void **state) {
     for (int i = 0; i < KIND_COUNT; i++)
       for (int j = 0; j < KIND_COUNT; j++)
         for (int k = 0; k < 2; k++) {
-          ad_type to = ad_type_is_cut(kinds[j]) ? AD_S(1) : kinds[j];
+          ad_type to = ad_type_is_sharded(kinds[j]) ? AD_S(1) : kinds[j];
           ad_layout layout = ad_layout_all(mesh, AD_R), after = ad_layout_all(mesh, AD_V);
           ad_layout_set(&layout, AD_AXES(axes[k]), kinds[i]);
           ad_status status = ad_layout_after_at(&layout, (ad_move)move, AD_AXES(axes[k]), to, 2, &after, "here.c:1");
@@ -142,7 +142,7 @@ static void check_steps(const step_case *cases, size_t count, ad_status wanted) 
   }
 }
 
-static void cuts_are_made_and_undone_innermost(void **state) {
+static void shardings_are_made_and_undone_innermost(void **state) {
   static const step_case cases[] = {
       {"dp=S0 tp=S0", AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, "dp=S0 tp=R", {NULL}},
       {"tp=S0 dp=S0", AD_MOVE_ALL_GATHER, AD_AXES_DP, AD_R, "tp=S0 dp=R", {NULL}},
@@ -235,7 +235,7 @@ static void a_gradient_without_a_path_is_refused(void **state) {
   }
 }
 
-static void an_axis_that_the_mesh_lacks_takes_no_step(void **state) {
+static void an_axis_that_is_missing_in_the_mesh_takes_no_step(void **state) {
   ad_layout param = read_layout("dp=R tp=S1"), gradient = ad_layout_dual(&param);
   ad_path_step steps[AD_AXIS_COUNT];
   int count;
@@ -295,7 +295,7 @@ static void views_keep_what_is_uniform(void **state) {
   }
 }
 
-static void views_refuse_cuts_and_mixtures_and_name_the_repair(void **state) {
+static void views_refuse_shardings_and_mixtures_and_name_the_repair(void **state) {
   static const struct {
     const char *mesh, *layout, *view, *facts[12];
   } cases[] = {
@@ -333,14 +333,14 @@ int main(void) {
       cmocka_unit_test(a_backward_goes_between_the_duals_and_back_again),
       cmocka_unit_test(what_is_not_in_the_table_is_refused),
       cmocka_unit_test(there_is_a_way_between_any_two_types),
-      cmocka_unit_test(cuts_are_made_and_undone_innermost),
+      cmocka_unit_test(shardings_are_made_and_undone_innermost),
       cmocka_unit_test(a_move_that_does_not_exist_is_refused),
       cmocka_unit_test(the_path_of_a_gradient_follows_from_its_types),
       cmocka_unit_test(a_gradient_without_a_path_is_refused),
-      cmocka_unit_test(an_axis_that_the_mesh_lacks_takes_no_step),
+      cmocka_unit_test(an_axis_that_is_missing_in_the_mesh_takes_no_step),
       cmocka_unit_test(a_path_is_legal_step_by_step),
       cmocka_unit_test(views_keep_what_is_uniform),
-      cmocka_unit_test(views_refuse_cuts_and_mixtures_and_name_the_repair),
+      cmocka_unit_test(views_refuse_shardings_and_mixtures_and_name_the_repair),
       cmocka_unit_test(a_view_of_other_ranks_is_refused),
   };
   return cmocka_run_group_tests(tests, make_mesh, drop_mesh);

@@ -251,12 +251,12 @@ static void what_does_not_fit_updates_nothing(void **state) {
   scaled.scale = 2;
   whole_numbers.dtype = AD_I32;
   wide.dtype = AD_F64;
-  ad_array lacking = grad, mine = grad;
-  lacking.data = NULL;
+  ad_array missing = grad, mine = grad;
+  missing.data = NULL;
   mine.local = short_one.shape;
   refused(optimizer, &param, &short_one, AD_INVALID, "train.c:7", "AdamW", "gradient 0", "[3]", "[4]");
   refused(optimizer, &param, &mine, AD_INVALID, "train.c:7", "AdamW", "gradient 0", "[3]", "[4]");
-  refused(optimizer, &param, &lacking, AD_INVALID, "train.c:7", "AdamW", "gradient 0");
+  refused(optimizer, &param, &missing, AD_INVALID, "train.c:7", "AdamW", "gradient 0");
   refused(optimizer, &param, &scaled, AD_TYPE, "train.c:7", "AdamW", "gradient 0", "2^-2");
   refused(optimizer, &param, &whole_numbers, AD_TYPE, "train.c:7", "AdamW", "gradient 0", "i32");
   refused(optimizer, &wide, &grad, AD_TYPE, "train.c:7", "AdamW", "parameter 0", "f64", "f32");
@@ -314,7 +314,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   for (long n = 1; status == AD_MEMORY; n++) {
     ad_memory_fail_at(n);
     status = ad_adamw_create(params, NULL, 2, NULL, &optimizer);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (status) assert_null(optimizer);
     assert_true(n < 100);
   }

@@ -36,7 +36,7 @@ static inline void describe_params(model *m, ad_dtype dtype) {
     if (has_tp && i == 4) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
     if (has_tp && i == 1) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
     spec->storage = spec->layout;
-    spec->contract = (ad_contract){.param = dtype};
+    spec->policy = (ad_precision_policy){.param = dtype};
   }
 }
 

@@ -85,9 +85,9 @@ static int keeps(ad_comm *comm, const char *mesh, int shards) {
   return 0;
 }
 
-static int keeps_whole(ad_comm *comm, void *context) { return keeps(comm, "dp_replicate=2 dp_shard=2", 0); }
+static int keeps_full(ad_comm *comm, void *context) { return keeps(comm, "dp_replicate=2 dp_shard=2", 0); }
 static int keeps_shards(ad_comm *comm, void *context) { return keeps(comm, "dp_shard=3 tp=2", 1); }
-static void addends_are_those_that_were_handed_in(void **state) { run_ranks(4, keeps_whole, NULL); }
+static void addends_are_those_that_were_submitted(void **state) { run_ranks(4, keeps_full, NULL); }
 static void of_shards_too(void **state) { run_ranks(6, keeps_shards, NULL); }
 
 static void check_norm(ad_comm *comm, const char *expected) {
@@ -120,7 +120,7 @@ static int reports(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void the_norm_of_the_dumped_step_is_told_and_no_other(void **state) { run_ranks(2, reports, NULL); }
+static void the_norm_of_the_dumped_step_is_reported_and_no_other(void **state) { run_ranks(2, reports, NULL); }
 
 static void check_divisor(ad_safetensors *file, const char *expected) {
   const char *divisor = ad_safetensors_metadata(file, "addend.divisor");
@@ -151,12 +151,12 @@ static int divides(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void the_divisor_of_each_microbatch_is_told_and_no_other(void **state) { run_ranks(2, divides, NULL); }
+static void the_divisor_of_each_microbatch_is_reported_and_no_other(void **state) { run_ranks(2, divides, NULL); }
 
 /* The dtypes that a dump names for rounding after the producer: a gradient that is not raw is rounded to the gradient
  * dtype, then to the reduce dtype and to the accumulate dtype. */
 static int rounds(ad_comm *comm, void *context) {
-  static const ad_contract contracts[] = {
+  static const ad_precision_policy policies[] = {
       {.param = AD_F32},
       {.param = AD_F32, .grad = AD_BF16, .reduce = AD_F32},
       {.param = AD_F32, .grad = AD_BF16, .raw = 1, .reduce = AD_F32},
@@ -166,7 +166,7 @@ static int rounds(ad_comm *comm, void *context) {
       {.param = AD_F64, .grad = AD_F64, .reduce = AD_F64, .accumulate = AD_F64},
   };
   static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g"};
-  enum { COUNT = sizeof contracts / sizeof *contracts };
+  enum { COUNT = sizeof policies / sizeof *policies };
   ad_mesh *mesh;
   ad_param_spec params[COUNT];
   const ad_array *absent[COUNT] = {0};
@@ -178,7 +178,7 @@ static int rounds(ad_comm *comm, void *context) {
                                 .shape = {1, {3}},
                                 .layout = ad_layout_all(mesh, AD_R),
                                 .storage = ad_layout_all(mesh, AD_R),
-                                .contract = contracts[i]};
+                                .policy = policies[i]};
   CHECK_OK(ad_reducer_create(comm, params, COUNT, NULL, &reducer));
   CHECK_OK(ad_reducer_dump(reducer, folder, 0, 0));
   CHECK_OK(ad_reducer_step(reducer, absent));
@@ -191,10 +191,10 @@ static int rounds(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void the_coarsest_dtype_of_an_addends_way_is_told(void **state) { run_ranks(2, rounds, NULL); }
+static void the_coarsest_dtype_of_an_addends_way_is_reported(void **state) { run_ranks(2, rounds, NULL); }
 
 /* Dumps a parameter on each of two views, and a parameter whose values are each rank's own. */
-static int tells(ad_comm *comm, void *context) {
+static int reports_views(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view, *astray;
   CHECK_OK(ad_mesh_create("dp_shard=4 tp=2", &mesh));
   CHECK_OK(ad_mesh_create_view(mesh, "efsdp=2 ep=2 etp=2", &view));
@@ -225,7 +225,7 @@ static int tells(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void views_are_told_on_one_mesh(void **state) { run_ranks(8, tells, NULL); }
+static void views_are_reported_on_one_mesh(void **state) { run_ranks(8, reports_views, NULL); }
 
 static int refuses(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view;
@@ -315,7 +315,7 @@ static int prefixes(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_prefix_stands_before_the_names_of_parameters_and_files(void **state) { run_ranks(2, prefixes, NULL); }
+static void a_prefix_is_before_the_names_of_parameters_and_files(void **state) { run_ranks(2, prefixes, NULL); }
 
 /* Whichever allocation fails, the call fails and leaves no half-written file. */
 static int runs_short(ad_comm *comm, void *context) {
@@ -327,7 +327,7 @@ static int runs_short(ad_comm *comm, void *context) {
                      .name = "w",
                      .shape = {1, {3}},
                      .layout = ad_layout_all(mesh, AD_R),
-                     .contract = {.param = AD_F64}};
+                     .policy = {.param = AD_F64}};
   w.storage = w.layout;
   ad_array array = ad_array_describe(comm, AD_F64, &w.shape, &partial);
   array.data = grad;
@@ -341,7 +341,7 @@ static int runs_short(ad_comm *comm, void *context) {
     status = ad_reducer_dump(reducer, folder, 0, 0);
     if (!status) status = ad_reducer_step(reducer, grads);
     if (!status) is_whole = 1, status = ad_reducer_reported(reducer, 1);
-    CHECK(tells_allocation(n, status));
+    CHECK(reports_allocation(n, status));
     ad_reducer_destroy(reducer);
     ad_file_list list = {0};
     if (status && !ad_file_list_add(&list, folder)) {
@@ -359,15 +359,15 @@ static void nothing_half_written_stays(void **state) { run_ranks(1, runs_short, 
 int main(void) {
 #define in_a_folder(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
   const struct CMUnitTest tests[] = {
-      in_a_folder(addends_are_those_that_were_handed_in),
+      in_a_folder(addends_are_those_that_were_submitted),
       in_a_folder(of_shards_too),
-      in_a_folder(the_norm_of_the_dumped_step_is_told_and_no_other),
-      in_a_folder(the_divisor_of_each_microbatch_is_told_and_no_other),
-      in_a_folder(the_coarsest_dtype_of_an_addends_way_is_told),
-      in_a_folder(views_are_told_on_one_mesh),
+      in_a_folder(the_norm_of_the_dumped_step_is_reported_and_no_other),
+      in_a_folder(the_divisor_of_each_microbatch_is_reported_and_no_other),
+      in_a_folder(the_coarsest_dtype_of_an_addends_way_is_reported),
+      in_a_folder(views_are_reported_on_one_mesh),
       in_a_folder(what_no_file_can_say_is_refused),
       in_a_folder(reducers_of_one_rank_may_name_their_files),
-      in_a_folder(a_prefix_stands_before_the_names_of_parameters_and_files),
+      in_a_folder(a_prefix_is_before_the_names_of_parameters_and_files),
       in_a_folder(nothing_half_written_stays),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,7 +42,7 @@ static int spans_of(const ad_layout *layout, int dim, int64_t n, int64_t rank, i
   return used;
 }
 
-static void every_rank_agrees_with(const ad_array *whole, const ad_param_spec *declaration, const ad_layout *layout) {
+static void every_rank_agrees_with(const ad_array *full, const ad_param_spec *declaration, const ad_layout *layout) {
   for (int64_t rank = 0; rank < ad_mesh_size(layout->mesh); rank++) {
     int64_t row[64], column[64];
     ad_array own = part(declaration, layout, 3, rank);
@@ -50,25 +50,25 @@ static void every_rank_agrees_with(const ad_array *whole, const ad_param_spec *d
     int columns = spans_of(layout, 1, declaration->shape.dim[1], rank, column);
     assert_int_equal(rows * columns, ad_array_numel(&own));
     for (int i = 0; i < rows; i++) {
-      for (int j = 0; j < columns; j++) assert_true(at(&own, i, j) == at(whole, row[i], column[j]));
+      for (int j = 0; j < columns; j++) assert_true(at(&own, i, j) == at(full, row[i], column[j]));
     }
     free(own.data);
   }
 }
 
-static void a_part_holds_the_numbers_of_the_whole(void **state) {
+static void a_part_holds_the_numbers_of_the_full_value(void **state) {
   static const char *const layouts[] = {"dp=R cp=R tp=I",    "dp=R cp=R tp=S0",   "dp=S0 cp=R tp=S1",
                                         "dp=R cp=S0z tp=S1", "dp=S1 cp=S1 tp=S1", "dp=S0 cp=S0z tp=S0"};
   ad_mesh *mesh;
   must(ad_mesh_create("dp_replicate=1 dp_shard=3 cp=2 tp=2", &mesh));
   ad_param_spec declaration = matrix(mesh, "w", 7, 10);
-  ad_array whole = part(&declaration, &declaration.layout, 3, 0);
+  ad_array full = part(&declaration, &declaration.layout, 3, 0);
   for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
     ad_layout layout;
     must(ad_layout_parse(mesh, layouts[i], &layout));
-    every_rank_agrees_with(&whole, &declaration, &layout);
+    every_rank_agrees_with(&full, &declaration, &layout);
   }
-  free(whole.data);
+  free(full.data);
   ad_mesh_destroy(mesh);
 }
 
@@ -125,7 +125,7 @@ static void a_value_of_another_shape_or_kind_is_refused_by_name(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_part_holds_the_numbers_of_the_whole),
+      cmocka_unit_test(a_part_holds_the_numbers_of_the_full_value),
       cmocka_unit_test(names_seeds_and_places_draw_different_numbers),
       cmocka_unit_test(without_deviation_every_element_is_the_mean),
       cmocka_unit_test(a_value_of_another_shape_or_kind_is_refused_by_name),

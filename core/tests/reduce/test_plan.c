@@ -8,7 +8,7 @@
 #include "allocations.h"
 #include "addend/reduce.h"
 #include "base/memory.h"
-#include "reduce/contract.h"
+#include "reduce/precision_policy.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "says.h"
@@ -60,11 +60,11 @@ static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   spec = spec_of(w, "w", 8, "dp=R tp=S0", "dp=R tp=R");
   refused(w, &spec, 1, AD_TYPE, "w");
   spec = spec_of(w, "w", 8, "dp=R tp=R", "dp=R tp=R");
-  spec.contract = (ad_contract){.reduce = AD_F64, .accumulate = AD_F32};
+  spec.policy = (ad_precision_policy){.reduce = AD_F64, .accumulate = AD_F32};
   refused(w, &spec, 1, AD_INVALID, NULL);
-  spec.contract = (ad_contract){.param = AD_I32};
+  spec.policy = (ad_precision_policy){.param = AD_I32};
   refused(w, &spec, 1, AD_INVALID, "i32");
-  spec.contract = (ad_contract){0};
+  spec.policy = (ad_precision_policy){0};
   spec.shape.dim[0] = -8;
   refused(w, &spec, 1, AD_INVALID, "w", "dimension 0", "size -8");
   spec.shape.dim[0] = 8;
@@ -78,53 +78,53 @@ static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   refused(w, &spec, 1, AD_INVALID, NULL);
 }
 
-static void a_contract_fills_what_is_left_out(void **state) {
-  ad_contract contract = {0};
-  assert_int_equal(ad_contract_complete(&contract), AD_OK);
-  assert_true(contract.param == AD_F32 && contract.grad == AD_F32 && contract.reduce == AD_F32 &&
-              contract.accumulate == AD_F32);
-  contract = (ad_contract){.param = AD_F64};
-  assert_int_equal(ad_contract_complete(&contract), AD_OK);
-  assert_true(contract.reduce == AD_F64 && contract.accumulate == AD_F64);
-  contract = (ad_contract){.param = AD_BF16};
-  assert_int_equal(ad_contract_complete(&contract), AD_OK);
-  assert_true(contract.grad == AD_BF16 && contract.reduce == AD_BF16 && contract.accumulate == AD_F32);
-  contract = (ad_contract){.param = AD_BF16, .reduce = AD_F16, .accumulate = AD_F64};
-  assert_int_equal(ad_contract_complete(&contract), AD_OK);
+static void a_policy_fills_what_is_left_out(void **state) {
+  ad_precision_policy policy = {0};
+  assert_int_equal(ad_precision_policy_complete(&policy), AD_OK);
+  assert_true(policy.param == AD_F32 && policy.grad == AD_F32 && policy.reduce == AD_F32 &&
+              policy.accumulate == AD_F32);
+  policy = (ad_precision_policy){.param = AD_F64};
+  assert_int_equal(ad_precision_policy_complete(&policy), AD_OK);
+  assert_true(policy.reduce == AD_F64 && policy.accumulate == AD_F64);
+  policy = (ad_precision_policy){.param = AD_BF16};
+  assert_int_equal(ad_precision_policy_complete(&policy), AD_OK);
+  assert_true(policy.grad == AD_BF16 && policy.reduce == AD_BF16 && policy.accumulate == AD_F32);
+  policy = (ad_precision_policy){.param = AD_BF16, .reduce = AD_F16, .accumulate = AD_F64};
+  assert_int_equal(ad_precision_policy_complete(&policy), AD_OK);
 }
 
-static void a_complete_contract_stays_as_it_is(void **state) {
-  ad_contract contracts[] = {{0},
-                             {.param = AD_F64},
-                             {.grad = AD_F64, .raw = 1},
-                             {.reduce = AD_F32, .raw = 1},
-                             {.param = AD_BF16, .accumulate = AD_F64}};
-  for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
-    assert_int_equal(ad_contract_complete(&contracts[i]), AD_OK);
-    ad_contract once = contracts[i];
-    assert_int_equal(ad_contract_complete(&contracts[i]), AD_OK);
-    assert_memory_equal(&once, &contracts[i], sizeof once);
+static void a_complete_policy_stays_as_it_is(void **state) {
+  ad_precision_policy policies[] = {{0},
+                                    {.param = AD_F64},
+                                    {.grad = AD_F64, .raw = 1},
+                                    {.reduce = AD_F32, .raw = 1},
+                                    {.param = AD_BF16, .accumulate = AD_F64}};
+  for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+    assert_int_equal(ad_precision_policy_complete(&policies[i]), AD_OK);
+    ad_precision_policy once = policies[i];
+    assert_int_equal(ad_precision_policy_complete(&policies[i]), AD_OK);
+    assert_memory_equal(&once, &policies[i], sizeof once);
   }
-  assert_true(contracts[2].reduce == AD_F64 && contracts[2].accumulate == AD_F64);
-  assert_true(!contracts[3].grad && contracts[3].accumulate == AD_F32);
+  assert_true(policies[2].reduce == AD_F64 && policies[2].accumulate == AD_F64);
+  assert_true(!policies[3].grad && policies[3].accumulate == AD_F32);
 }
 
-static void a_contract_that_means_nothing_is_refused(void **state) {
-  ad_contract contracts[] = {
+static void a_policy_that_means_nothing_is_refused(void **state) {
+  ad_precision_policy policies[] = {
       {.reduce = AD_F64, .accumulate = AD_F32}, {.accumulate = AD_BF16}, {.param = AD_I64}, {.raw = 1}};
-  for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
-    ad_contract before = contracts[i];
-    assert_int_equal(ad_contract_complete(&contracts[i]), AD_INVALID);
-    assert_memory_equal(&before, &contracts[i], sizeof before);
+  for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+    ad_precision_policy before = policies[i];
+    assert_int_equal(ad_precision_policy_complete(&policies[i]), AD_INVALID);
+    assert_memory_equal(&before, &policies[i], sizeof before);
   }
 }
 
-static void a_contract_takes_no_dtype_of_collectives_alone(void **state) {
+static void a_policy_takes_no_dtype_of_collectives_alone(void **state) {
   for (ad_dtype dtype = AD_I32; dtype <= AD_BOOL; dtype++) {
     static const char *const fields[] = {"param", "grad", "reduce", "accumulate"};
-    ad_contract contracts[] = {{.param = dtype}, {.grad = dtype}, {.reduce = dtype}, {.accumulate = dtype}};
-    for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
-      assert_int_equal(ad_contract_complete(&contracts[i]), AD_INVALID);
+    ad_precision_policy policies[] = {{.param = dtype}, {.grad = dtype}, {.reduce = dtype}, {.accumulate = dtype}};
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+      assert_int_equal(ad_precision_policy_complete(&policies[i]), AD_INVALID);
       assert_says(fields[i], ad_dtype_name(dtype), i < 3 ? "bf16" : "f32", i < 3 ? "f16" : "f64");
     }
   }
@@ -161,12 +161,12 @@ static void sums_that_wait_are_counted_where_they_have_memory_of_their_own(void 
   ad_reducer *reducer;
   ad_param_spec spec = spec_of(w, "w", 100, "dp=R tp=R", "dp=R tp=R");
   for (int narrow = 0; narrow <= 1; narrow++) {
-    if (narrow) spec.contract = (ad_contract){.param = AD_BF16};
-    size_t sum = 400, wire = narrow ? 200 : 0, waits = narrow ? 400 : 0; /* in f32 all three are one array */
+    if (narrow) spec.policy = (ad_precision_policy){.param = AD_BF16};
+    size_t sum = 400, comm_dtype = narrow ? 200 : 0, waits = narrow ? 400 : 0; /* in f32 all three are one array */
     assert_int_equal(ad_reducer_create(w->comm, &spec, 1, NULL, &reducer), AD_OK);
-    assert_int_equal(ad_reducer_bytes(reducer), sum + wire);
+    assert_int_equal(ad_reducer_bytes(reducer), sum + comm_dtype);
     assert_int_equal(ad_reducer_begin_microbatch(reducer, AD_SYNC_NONE), AD_OK);
-    assert_int_equal(ad_reducer_bytes(reducer), sum + wire + waits);
+    assert_int_equal(ad_reducer_bytes(reducer), sum + comm_dtype + waits);
     assert_int_equal(ad_reducer_sum_bytes(reducer), narrow ? sum + waits : 0);
     ad_reducer_destroy(reducer);
   }
@@ -281,7 +281,7 @@ static void a_failed_allocation_leaves_nothing_behind(void **state) {
   for (; status; n++) {
     ad_memory_fail_at(n);
     status = run_a_step(w);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     assert_true(n < 200);
   }
   assert_true(n > 6);
@@ -312,15 +312,15 @@ static ad_status step_without(const world *w, const ad_param_spec *params, size_
 static void a_step_of_the_path_that_is_left_out_is_refused_by_type(void **state) {
   const world *w = *state;
   const char *sharded = "dp_replicate=R dp_shard=S0 tp=I", *layout = "dp=R tp=I";
-  ad_param_spec whole = spec_of(w, "whole", 8, layout, layout);
-  ad_param_spec cut[] = {spec_of(w, "a", 8, layout, sharded), spec_of(w, "b", 3, layout, sharded)};
-  assert_int_equal(step_without(w, &whole, 1, -1), AD_OK);
-  assert_int_equal(step_without(w, cut, 2, -1), AD_OK);
-  assert_int_equal(step_without(w, &whole, 1, 0), AD_TYPE);
+  ad_param_spec full = spec_of(w, "whole", 8, layout, layout);
+  ad_param_spec sharded_specs[] = {spec_of(w, "a", 8, layout, sharded), spec_of(w, "b", 3, layout, sharded)};
+  assert_int_equal(step_without(w, &full, 1, -1), AD_OK);
+  assert_int_equal(step_without(w, sharded_specs, 2, -1), AD_OK);
+  assert_int_equal(step_without(w, &full, 1, 0), AD_TYPE);
   assert_says("whole", "dp_replicate");
-  assert_int_equal(step_without(w, cut, 2, 0), AD_TYPE);
+  assert_int_equal(step_without(w, sharded_specs, 2, 0), AD_TYPE);
   assert_says("b", "a", "dp_shard", "0");
-  assert_int_equal(step_without(w, cut, 2, 1), AD_TYPE);
+  assert_int_equal(step_without(w, sharded_specs, 2, 1), AD_TYPE);
   assert_says("b", "a", "dp_replicate");
 }
 
@@ -341,10 +341,10 @@ static void values_of_several_types_share_a_bucket_where_nothing_moves(void **st
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_a_reducer_cannot_do_is_refused_when_it_is_made),
-      cmocka_unit_test(a_contract_fills_what_is_left_out),
-      cmocka_unit_test(a_complete_contract_stays_as_it_is),
-      cmocka_unit_test(a_contract_that_means_nothing_is_refused),
-      cmocka_unit_test(a_contract_takes_no_dtype_of_collectives_alone),
+      cmocka_unit_test(a_policy_fills_what_is_left_out),
+      cmocka_unit_test(a_complete_policy_stays_as_it_is),
+      cmocka_unit_test(a_policy_that_means_nothing_is_refused),
+      cmocka_unit_test(a_policy_takes_no_dtype_of_collectives_alone),
       cmocka_unit_test(buckets_fill_from_the_last_parameter_and_launch_in_that_order),
       cmocka_unit_test(sums_that_wait_are_counted_where_they_have_memory_of_their_own),
       cmocka_unit_test(calls_out_of_order_are_refused_and_change_nothing),

@@ -58,7 +58,7 @@ static void gradients_are_summed_over_ranks_and_microbatches(void **state) {
   }
 }
 
-static void an_absent_gradient_keeps_the_pending_addends(void **state) {
+static void an_absent_gradient_keeps_the_partial_addends(void **state) {
   schedule steps = full_schedule(3);
   steps.present[0] = 0x1b;
   steps.present[1] = 0x0e;
@@ -128,10 +128,10 @@ static int sum_mixed(ad_comm *comm, void *context) {
       size_t start = p == 1 || p == 3 ? 0 : result_start(&m, p);
       for (size_t i = 0; i < ad_array_numel(grad); i++)
         CHECK(((double *)grad->data)[i] == expected_sum(&m, &s->steps, p, start + i));
-      double whole[64] = {0};
-      ad_array out = {.data = whole};
-      CHECK_OK(ad_array_whole(comm, grad, &out));
-      for (size_t i = 0; i < ad_array_numel(&out); i++) square += whole[i] * whole[i];
+      double values[64] = {0};
+      ad_array out = {.data = values};
+      CHECK_OK(ad_array_full(comm, grad, &out));
+      for (size_t i = 0; i < ad_array_numel(&out); i++) square += values[i] * values[i];
     }
     CHECK(fabs(norm - sqrt(square)) <= 1e-12 * norm);
     close_model(&m);
@@ -185,10 +185,10 @@ static int step_on_uneven_numbers(ad_comm *comm, void *context) {
   ad_group all = ad_mesh_group(m.mesh, AD_AXES_ALL, ad_comm_rank(comm));
   CHECK_OK(ad_reducer_norm(m.reducer, &all, &norm));
   for (int p = 0; p < PARAMS; p++) {
-    double whole[64] = {0};
-    ad_array out = {.data = whole};
-    CHECK_OK(ad_array_whole(comm, ad_reducer_gradient(m.reducer, (size_t)p), &out));
-    for (size_t i = 0; i < ad_array_numel(&out); i++) square += whole[i] * whole[i];
+    double values[64] = {0};
+    ad_array out = {.data = values};
+    CHECK_OK(ad_array_full(comm, ad_reducer_gradient(m.reducer, (size_t)p), &out));
+    for (size_t i = 0; i < ad_array_numel(&out); i++) square += values[i] * values[i];
   }
   CHECK(fabs(norm - sqrt(square)) <= 1e-12 * norm);
   close_model(&m);
@@ -205,8 +205,8 @@ static void replicas_agree_bit_for_bit_and_the_norm_counts_once(void **state) {
 static int bring_dtypes(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=2", AD_F32);
-  m.params[0].contract = (ad_contract){.param = AD_BF16, .reduce = AD_F32};
-  m.params[1].contract = (ad_contract){.param = AD_BF16, .raw = 1, .reduce = AD_F32};
+  m.params[0].policy = (ad_precision_policy){.param = AD_BF16, .reduce = AD_F32};
+  m.params[1].policy = (ad_precision_policy){.param = AD_BF16, .raw = 1, .reduce = AD_F32};
   create_reducer(&m, 0);
   ad_array target;
   int adds;
@@ -231,7 +231,7 @@ static int bring_dtypes(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_gradient_passes_through_its_contract(void **state) { run_ranks(2, bring_dtypes, NULL); }
+static void a_gradient_passes_through_its_policy(void **state) { run_ranks(2, bring_dtypes, NULL); }
 
 /* ---- allocations ---- */
 
@@ -280,7 +280,7 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
   for (long n = 1; status; n++) {
     ad_memory_fail_at(n);
     status = create_and_step(&m);
-    CHECK(tells_allocation(n, status));
+    CHECK(reports_allocation(n, status));
     CHECK(m.reducer == NULL && n < 500);
   }
   close_model(&m);
@@ -378,7 +378,7 @@ static void ranks_that_share_no_reduction_must_agree_too(void **state) {
     run_ranks(4, differ_along_another_axis, &differs_in_list);
 }
 
-typedef enum difference { OTHER_NAME, OTHER_SHAPE, OTHER_CONTRACT, OTHER_COUNT, OTHER_BUCKETS, DIFFERENCES } difference;
+typedef enum difference { OTHER_NAME, OTHER_SHAPE, OTHER_POLICY, OTHER_COUNT, OTHER_BUCKETS, DIFFERENCES } difference;
 
 static int differing_lists(ad_comm *comm, void *context) {
   difference what = *(const difference *)context;
@@ -392,8 +392,8 @@ static int differing_lists(ad_comm *comm, void *context) {
   open_model(&m, comm, "dp_replicate=3 dp_shard=1", AD_F64);
   if (odd_one && what == OTHER_NAME) m.params[2].name = "key";
   if (odd_one && what == OTHER_SHAPE) m.params[2].shape.dim[1] = 3;
-  if (odd_one && what == OTHER_CONTRACT) m.params[2].contract.grad = AD_F32;
-  if (odd_one && what == OTHER_CONTRACT) m.params[2].contract.reduce = AD_F64;
+  if (odd_one && what == OTHER_POLICY) m.params[2].policy.grad = AD_F32;
+  if (odd_one && what == OTHER_POLICY) m.params[2].policy.reduce = AD_F64;
   ad_reducer_options options = {.size = sizeof options, .bucket_bytes = odd_one && what == OTHER_BUCKETS ? 77 : 100};
   size_t count = odd_one && what == OTHER_COUNT ? PARAMS - 1 : PARAMS;
   CHECK_OK(ad_reducer_create(comm, m.params, count, &options, &m.reducer));
@@ -575,7 +575,7 @@ static int ask_beyond(ad_comm *comm, void *context) {
     CHECK(ad_reducer_gradient(m.reducer, param) == NULL);
     CHECK_SAYS("ad_reducer_gradient", param == PARAMS ? "parameter 5" : "parameter -1", "are 5");
     CHECK(ad_reducer_is_absent(m.reducer, param) && !ad_reducer_describe(m.reducer, param).layout.mesh);
-    CHECK(ad_reducer_contract(m.reducer, param).param == 0);
+    CHECK(ad_reducer_precision_policy(m.reducer, param).param == 0);
     CHECK(ad_reducer_bucket(m.reducer, param).param_count == 0 && ad_reducer_plan(m.reducer, param).param_count == 0);
   }
   close_model(&m);
@@ -587,12 +587,12 @@ static void a_number_that_no_parameter_has_finds_nothing(void **state) { run_ran
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_summed_over_ranks_and_microbatches),
-      cmocka_unit_test(an_absent_gradient_keeps_the_pending_addends),
+      cmocka_unit_test(an_absent_gradient_keeps_the_partial_addends),
       cmocka_unit_test(a_microbatch_that_reduces_early_is_not_reduced_again),
       cmocka_unit_test(a_parameter_absent_everywhere_has_a_zero_gradient),
       cmocka_unit_test(parameters_of_all_types_are_summed_where_they_are_replicated),
       cmocka_unit_test(replicas_agree_bit_for_bit_and_the_norm_counts_once),
-      cmocka_unit_test(a_gradient_passes_through_its_contract),
+      cmocka_unit_test(a_gradient_passes_through_its_policy),
       cmocka_unit_test(a_step_no_larger_than_an_earlier_one_allocates_nothing),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
       cmocka_unit_test(a_rank_without_memory_stops_the_others),

@@ -28,7 +28,7 @@ static ad_reducer *open_reducer(ad_comm *comm, const ad_mesh *mesh) {
       .size = sizeof spec, .name = "w", .shape = {2, {ROWS, ROW}}, .layout = ad_layout_all(mesh, AD_R)};
   spec.storage = spec.layout;
   ad_layout_set(&spec.storage, AD_AXES(AD_DP_SHARD), AD_S(0));
-  spec.contract = (ad_contract){.param = AD_F16, .grad = AD_F16, .reduce = AD_F16, .accumulate = AD_F32};
+  spec.policy = (ad_precision_policy){.param = AD_F16, .grad = AD_F16, .reduce = AD_F16, .accumulate = AD_F32};
   CHECK_OK(ad_reducer_create(comm, &spec, 1, NULL, &reducer));
   return reducer;
 }

@@ -40,14 +40,14 @@ static schedule sent_schedule(int microbatches, ad_sync earlier) {
 static int sum_steps(ad_comm *comm, void *context) {
   const setting *s = context;
   static const size_t bucket_bytes[] = {1, 200, 0};
-  static const ad_contract narrow = {.reduce = AD_F16};
+  static const ad_precision_policy narrow = {.reduce = AD_F16};
   for (int dtype = AD_F64; dtype <= AD_F32; dtype++) {
     for (int k = 0; k < 6; k++) {
       model own, reused;
       open_model(&own, comm, s->mesh, (ad_dtype)dtype);
       open_model(&reused, comm, s->mesh, (ad_dtype)dtype);
       for (int i = 0; i < PARAMS && k >= 3; i++)
-        own.params[i].contract.reduce = reused.params[i].contract.reduce = narrow.reduce;
+        own.params[i].policy.reduce = reused.params[i].policy.reduce = narrow.reduce;
       create(&own, bucket_bytes[k % 3], 0, 0);
       create(&reused, bucket_bytes[k % 3], 1, 0);
       for (int step = 0; step < 3; step++) {
@@ -272,7 +272,7 @@ static void window_of_one_that_is_open(int lasting) {
   ad_comm_close(comm);
 }
 
-static void a_window_that_is_too_small_is_told_with_one_that_fits(void **state) { window_of_one_that_is_open(0); }
+static void a_window_that_is_too_small_is_reported_with_one_that_fits(void **state) { window_of_one_that_is_open(0); }
 
 static void a_gradient_that_is_known_to_last_has_memory_of_its_own(void **state) { window_of_one_that_is_open(1); }
 
@@ -334,7 +334,7 @@ static int read_late(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void engine_hostile_poisons_what_was_sent(void **state) {
+static void backend_hostile_poisons_what_was_sent(void **state) {
   setenv("ADDEND_HOSTILE", "3", 1);
   run_ranks(2, read_late, NULL);
   unsetenv("ADDEND_HOSTILE");
@@ -367,10 +367,10 @@ int main(void) {
       cmocka_unit_test(orders_of_their_own_take_more_memory_and_end),
       cmocka_unit_test(buckets_of_a_window_hold_two),
       cmocka_unit_test(buckets_that_would_save_nothing_have_memory_of_their_own),
-      cmocka_unit_test(a_window_that_is_too_small_is_told_with_one_that_fits),
+      cmocka_unit_test(a_window_that_is_too_small_is_reported_with_one_that_fits),
       cmocka_unit_test(a_gradient_that_is_known_to_last_has_memory_of_its_own),
       cmocka_unit_test(what_is_no_longer_a_target_is_refused),
-      cmocka_unit_test(engine_hostile_poisons_what_was_sent),
+      cmocka_unit_test(backend_hostile_poisons_what_was_sent),
       cmocka_unit_test(the_largest_number_that_overtook_is_kept),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,7 +49,7 @@ static void describe(world *w) {
     if (has_tp && i == 1) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
     spec->storage = spec->layout;
     if (i != 3) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
-    spec->contract = (ad_contract){.param = w->s->param};
+    spec->policy = (ad_precision_policy){.param = w->s->param};
     spec->unit = units[i];
   }
 }
@@ -172,7 +172,7 @@ static const setting settings[] = {
     {"dp_shard=1", 1, AD_BF16, AD_F32, 1, 1, 0},
 };
 
-static void a_parameter_that_is_acquired_is_whole(void **state) {
+static void a_parameter_that_is_acquired_is_full(void **state) {
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
     setting s = settings[i];
     run_ranks(s.ranks, gather, &s);
@@ -250,7 +250,7 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
   for (long n = 1; status; n++) {
     ad_memory_fail_at(n);
     status = ad_store_create(comm, w.specs, PARAMS, &options, &w.store);
-    CHECK(tells_allocation(n, status));
+    CHECK(reports_allocation(n, status));
     CHECK(n < 500);
   }
   close_world(&w);
@@ -264,7 +264,7 @@ static void a_failed_allocation_leaves_nothing_behind(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_parameter_that_is_acquired_is_whole),     cmocka_unit_test(nothing_of_a_released_copy_is_used),
+      cmocka_unit_test(a_parameter_that_is_acquired_is_full),      cmocka_unit_test(nothing_of_a_released_copy_is_used),
       cmocka_unit_test(a_rank_bears_its_share_of_the_node),        cmocka_unit_test(misuse_is_refused),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
   };

@@ -28,7 +28,7 @@ typedef struct setting {
 typedef struct world {
   ad_comm *comm;
   ad_mesh *mesh;
-  ad_contract contract;
+  ad_precision_policy policy;
   ad_param_spec specs[PARAMS];
   ad_reducer *reducer;
   ad_sync sync[MICROBATCHES];
@@ -46,12 +46,12 @@ static void describe_params(world *w, int shards) {
     spec->storage = spec->layout;
     if (p == 5) ad_layout_set(&spec->storage, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_I);
     if (shards && p < 3) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
-    spec->contract = w->contract;
+    spec->policy = w->policy;
   }
 }
 
-static void open_world(world *w, ad_comm *comm, const setting *s, const ad_contract *contract) {
-  *w = (world){.comm = comm, .contract = *contract};
+static void open_world(world *w, ad_comm *comm, const setting *s, const ad_precision_policy *policy) {
+  *w = (world){.comm = comm, .policy = *policy};
   CHECK_OK(ad_mesh_create(s->mesh, &w->mesh));
   describe_params(w, s->shards);
   CHECK_OK(ad_reducer_create(comm, w->specs, PARAMS, NULL, &w->reducer));
@@ -92,10 +92,10 @@ static int write_in_place(world *w, int p, int microbatch) {
   return 1;
 }
 
-static void hand_in(world *w, int p, int microbatch) {
+static void submit(world *w, int p, int microbatch) {
   double addend[NUMEL_MAX], memory[NUMEL_MAX];
   ad_layout layout = ad_layout_dual(&w->specs[p].layout);
-  ad_array grad = ad_array_describe(w->comm, w->contract.grad, &shapes[p], &layout);
+  ad_array grad = ad_array_describe(w->comm, w->policy.grad, &shapes[p], &layout);
   take_addend(w, p, microbatch, ad_array_numel(&grad), addend);
   ad_cast(memory, grad.dtype, addend, AD_F64, ad_array_numel(&grad));
   grad.data = memory;
@@ -107,7 +107,7 @@ static void run_step(world *w, int in_place) {
     CHECK_OK(ad_reducer_begin_microbatch(w->reducer, w->sync[m]));
     for (int p = PARAMS; p-- > 0;) {
       if (!(w->present[m] >> p & 1)) continue;
-      if (!in_place || !write_in_place(w, p, m)) hand_in(w, p, m);
+      if (!in_place || !write_in_place(w, p, m)) submit(w, p, m);
     }
     CHECK_OK(ad_reducer_end_microbatch(w->reducer));
   }
@@ -141,7 +141,7 @@ static void check_sums(const world *w) {
     const ad_array *result = ad_reducer_gradient(w->reducer, (size_t)p);
     unsigned anywhere = w->present[0] | w->present[1] | w->present[2];
     double found[NUMEL_MAX];
-    CHECK(result->dtype == w->contract.accumulate && !result->scale);
+    CHECK(result->dtype == w->policy.accumulate && !result->scale);
     CHECK(ad_layout_equal(&result->layout, &w->specs[p].storage));
     CHECK(ad_reducer_is_absent(w->reducer, (size_t)p) == !(anywhere >> p & 1));
     ad_cast(found, AD_F64, result->data, result->dtype, ad_array_numel(result));
@@ -169,7 +169,7 @@ static void run_schedules(world *w) {
       }
 }
 
-static const ad_contract contracts[] = {
+static const ad_precision_policy policies[] = {
     {.param = AD_F64, .grad = AD_F64, .reduce = AD_F64, .accumulate = AD_F64},
     {.param = AD_F32, .grad = AD_F32, .reduce = AD_F32, .accumulate = AD_F32},
     {.param = AD_F32, .grad = AD_F32, .reduce = AD_F32, .accumulate = AD_F64},
@@ -179,12 +179,12 @@ static const ad_contract contracts[] = {
     {.param = AD_F16, .grad = AD_F16, .reduce = AD_F16, .accumulate = AD_F32},
     {.param = AD_F16, .grad = AD_F32, .reduce = AD_F16, .accumulate = AD_F64},
 };
-enum { CONTRACTS = sizeof contracts / sizeof *contracts };
+enum { POLICIES = sizeof policies / sizeof *policies };
 
 static int sum_everything(ad_comm *comm, void *context) {
-  for (int c = 0; c < CONTRACTS; c++) {
+  for (int c = 0; c < POLICIES; c++) {
     world w;
-    open_world(&w, comm, context, &contracts[c]);
+    open_world(&w, comm, context, &policies[c]);
     run_schedules(&w);
     close_world(&w);
   }
@@ -200,14 +200,14 @@ static void run_setting(const char *mesh, int64_t ranks) {
 
 static void one_rank_sums_exactly(void **state) { run_setting("dp_replicate=1 dp_shard=1 tp=1", 1); }
 static void shards_and_replicas_sum_exactly(void **state) { run_setting("dp_replicate=2 dp_shard=2 tp=1", 4); }
-static void invariant_and_cut_parameters_sum_exactly(void **state) { run_setting("dp_shard=2 tp=2", 4); }
+static void invariant_and_sharded_parameters_sum_exactly(void **state) { run_setting("dp_shard=2 tp=2", 4); }
 static void an_axis_of_every_kind_sums_exactly(void **state) { run_setting("dp_replicate=2 dp_shard=3 tp=2", 12); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_rank_sums_exactly),
       cmocka_unit_test(shards_and_replicas_sum_exactly),
-      cmocka_unit_test(invariant_and_cut_parameters_sum_exactly),
+      cmocka_unit_test(invariant_and_sharded_parameters_sum_exactly),
       cmocka_unit_test(an_axis_of_every_kind_sums_exactly),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

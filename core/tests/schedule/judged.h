@@ -34,10 +34,10 @@ static inline void table_breaks_law(ad_table *table, const ad_table_options *opt
   int right;
   assert_int_equal(ad_table_report(table, options, &right, &json), AD_OK);
   json_t *document = json_loads(json, 0, NULL), *first = json_array_get(json_object_get(document, "broken"), 0);
-  const char *said = json_string_value(json_object_get(first, "message"));
-  if (right || !said || strcmp(json_string_value(json_object_get(first, "law")), law) != 0) fail_msg("%s", json);
+  const char *reported = json_string_value(json_object_get(first, "message"));
+  if (right || !reported || strcmp(json_string_value(json_object_get(first, "law")), law) != 0) fail_msg("%s", json);
   assert_int_equal(ad_table_check(table, options), AD_INVALID);
-  assert_string_equal(ad_last_error(), said);
+  assert_string_equal(ad_last_error(), reported);
   json_decref(document);
   free(json);
   ad_table_destroy(table);

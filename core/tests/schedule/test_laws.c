@@ -117,7 +117,7 @@ static void transfers_between_two_ranks_have_one_order(void **state) {
   ad_table_destroy(table);
 }
 
-static void what_is_needed_stands_before(void **state) {
+static void what_is_needed_comes_before(void **state) {
   breaks("0B0,0F0\n", "given", "rank 0", "place 0", "0B0", "0F0", "place 1");
   breaks("0F0,0W0,0I0\n", "given", "rank 0", "place 1", "0W0", "0I0", "place 2");
   breaks("1F0,0F0,1B0,0B0\n", "given", "rank 0", "place 0", "1F0", "0F0");
@@ -146,7 +146,7 @@ static void parameters_are_gathered_where_they_are_used(void **state) {
   breaks("0GATHER,0F0,0B0\n", "pending", "rank 0", "place 0", "0GATHER", "0RELEASE", "stage 0");
 }
 
-static void reductions_stand_behind_the_last_addend(void **state) {
+static void reductions_follow_the_last_addend(void **state) {
   holds("0F0,0F1,0B0,0REDUCE0,0B1,0REDUCE\n");
   holds("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n");
   breaks("0F0,0F1,0B0,0REDUCE,0B1\n", "reduced", "rank 0", "place 4", "0B1", "stage 0", "place 3");
@@ -193,7 +193,7 @@ static void a_reduction_is_waited_for_by_the_next_of_its_stage(void **state) {
   breaks("0F0,0F1,0B0,0REDUCE0,0B1,0WAIT_REDUCE,0REDUCE\n", "pending", "rank 0", "place 6", "0REDUCE");
 }
 
-static void the_end_stands_behind_what_it_needs(void **state) {
+static void the_end_follows_what_it_needs(void **state) {
   holds("0F0,0B0,SUMS,0REDUCE,NORM,0UPDATE\n");
   breaks("0F0,0B0,SUMS,NORM,0UPDATE\n", "reduced", "stage 0", "0REDUCE");
   breaks("0F0,0B0,0REDUCE,NORM,0UPDATE\n", "end", "rank 0", "SUMS");
@@ -269,13 +269,13 @@ int main(void) {
       cmocka_unit_test(transfers_pair_off_in_one_order),
       cmocka_unit_test(gradients_have_one_order_too),
       cmocka_unit_test(transfers_between_two_ranks_have_one_order),
-      cmocka_unit_test(what_is_needed_stands_before),
+      cmocka_unit_test(what_is_needed_comes_before),
       cmocka_unit_test(one_way_edges_take_no_gradient_back),
       cmocka_unit_test(parameters_are_gathered_where_they_are_used),
-      cmocka_unit_test(reductions_stand_behind_the_last_addend),
+      cmocka_unit_test(reductions_follow_the_last_addend),
       cmocka_unit_test(a_reduction_takes_each_addend_once),
       cmocka_unit_test(a_reduction_is_waited_for_by_the_next_of_its_stage),
-      cmocka_unit_test(the_end_stands_behind_what_it_needs),
+      cmocka_unit_test(the_end_follows_what_it_needs),
       cmocka_unit_test(sends_that_are_waited_for_are_all),
       cmocka_unit_test(nobody_waits_in_a_circle),
       cmocka_unit_test(activations_stay_below_a_limit),

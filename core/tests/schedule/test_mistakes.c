@@ -70,7 +70,7 @@ typedef struct world {
   int is_reduced[STAGES_MAX], is_updated[STAGES_MAX], is_gathered[STAGES_MAX];
   int summed[RANKS_MAX], normed[RANKS_MAX];
   /* Messages on each wire in their order (see wire_of), and how many were sent and received. */
-  int wire[WIRES_MAX][LIST_MAX], sent[WIRES_MAX], received[WIRES_MAX];
+  int comm_dtype[WIRES_MAX][LIST_MAX], sent[WIRES_MAX], received[WIRES_MAX];
   /* Transfers by sending stage and direction: which were sent, arrived, waited for. */
   int is_sent[STAGES_MAX][2][MICROBATCHES_MAX], has_arrived[STAGES_MAX][2][MICROBATCHES_MAX];
   int is_waited[STAGES_MAX][2][MICROBATCHES_MAX], reduction_is_waited[STAGES_MAX];
@@ -186,17 +186,17 @@ static int send(world *w, int r, const ad_action *a) {
   if (to < 0 || to >= w->all->stages || w->all->home[s] != r || w->all->home[to] == r) return w->wrong = 1, 0;
   demand(w, back ? w->back[s][m] : w->forward[s][m]);
   set_once(w, &w->is_sent[s][back][m]);
-  int wire = wire_of(w, s, to, back);
-  w->wire[wire][w->sent[wire]++] = message_of(s, back, m);
+  int comm_dtype = wire_of(w, s, to, back);
+  w->comm_dtype[comm_dtype][w->sent[comm_dtype]++] = message_of(s, back, m);
   return 1;
 }
 
 static int receive(world *w, int r, const ad_action *a) {
   int back = a->kind == AD_ACTION_RECV_B, to = a->stage, m = a->microbatch, from = to + (back ? 1 : -1);
   if (from < 0 || from >= w->all->stages || w->all->home[to] != r) return w->wrong = 1, 0;
-  int wire = wire_of(w, from, to, back);
-  if (w->received[wire] == w->sent[wire]) return 0;
-  demand(w, w->wire[wire][w->received[wire]++] == message_of(from, back, m));
+  int comm_dtype = wire_of(w, from, to, back);
+  if (w->received[comm_dtype] == w->sent[comm_dtype]) return 0;
+  demand(w, w->comm_dtype[comm_dtype][w->received[comm_dtype]++] == message_of(from, back, m));
   set_once(w, &w->has_arrived[from][back][m]);
   set_once(w, back ? &w->gradient[to][m] : &w->input[to][m]);
   return 1;
@@ -387,7 +387,7 @@ static void try_file(const char *name, ad_table_pairs pairs) {
     for (int i = 0; i < all.count[r]; i++) change_at(&all, r, i);
 }
 
-static void every_mistake_in_a_table_of_pytorch_is_too(void **state) {
+static void every_mutant_of_a_table_of_pytorch_is_too(void **state) {
   static const char *const names[] = {"interleaved", "interleaved-deferred", "interleaved-zb", "looped-bfs", "zbv",
                                       "dualpipev"};
   long by_edge = 0, by_ranks = 0; /* neighbours that may be swapped */
@@ -410,7 +410,7 @@ static void every_mistake_in_a_table_of_pytorch_is_too(void **state) {
   assert_true(left_out.refused > 800 && swapped.refused > 300 && swapped.right > 100);
 }
 
-static void every_mistake_is_refused_or_is_none(void **state) {
+static void every_mutant_is_refused_or_has_no_effect(void **state) {
   static const char *const names[] = {"gpipe", "1f1b", "zb", "leads"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     for (int stages = 2; stages <= 4; stages++)
@@ -435,7 +435,7 @@ static void every_mistake_is_refused_or_is_none(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_mistake_is_refused_or_is_none),
-                                     cmocka_unit_test(every_mistake_in_a_table_of_pytorch_is_too)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_mutant_is_refused_or_has_no_effect),
+                                     cmocka_unit_test(every_mutant_of_a_table_of_pytorch_is_too)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

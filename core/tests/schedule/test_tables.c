@@ -180,7 +180,7 @@ static void passes_insert_what_they_say(void **state) {
 
 /* The wait for a sent value stands where its gradient is used, or at the end if no gradient comes back; the wait for a
  * sent gradient stands at the end. */
-static void waits_stand_where_they_cost_nothing(void **state) {
+static void waits_are_where_they_cost_nothing(void **state) {
   ad_table_lowering waiting = {.size = sizeof waiting, .waits = 1};
   lowered("1f1b", 2, 2, 2, &waiting,
           "{\n  \"schedule\": 1,\n  \"ranks\": [\n"
@@ -542,7 +542,7 @@ int main(void) {
       cmocka_unit_test(edges_are_found_in_any_order),
       cmocka_unit_test(a_part_is_inserted_once),
       cmocka_unit_test(passes_insert_what_they_say),
-      cmocka_unit_test(waits_stand_where_they_cost_nothing),
+      cmocka_unit_test(waits_are_where_they_cost_nothing),
       cmocka_unit_test(what_is_used_last_is_released_first),
       cmocka_unit_test(no_order_of_releases_gathers_less),
       cmocka_unit_test(what_is_written_is_read_again),

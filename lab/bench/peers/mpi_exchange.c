@@ -15,7 +15,7 @@ typedef struct side {
 static struct {
   bench_routes routes;
   side sent, received;
-  int told[BENCH_EXPERTS * BENCH_RANKS_MAX];
+  int reported[BENCH_EXPERTS * BENCH_RANKS_MAX];
   float *rows, *came, *placed, *back;
 } held;
 
@@ -62,12 +62,12 @@ static void copy_runs(int back) {
   }
 }
 
-static int tell_counts(const bench_team *team) {
+static int report_counts(const bench_team *team) {
   int each = BENCH_EXPERTS / team->ranks, counts[BENCH_EXPERTS];
   for (int e = 0; e < BENCH_EXPERTS; e++)
     counts[e] =
         (int)(bench_first_row(held.routes.sent, team->rank, e + 1) - bench_first_row(held.routes.sent, team->rank, e));
-  return MPI_Alltoall(counts, each, MPI_INT, held.told, each, MPI_INT, MPI_COMM_WORLD);
+  return MPI_Alltoall(counts, each, MPI_INT, held.reported, each, MPI_INT, MPI_COMM_WORLD);
 }
 
 static int send(const float *from, const side *sent, float *to, const side *received) {
@@ -76,7 +76,7 @@ static int send(const float *from, const side *sent, float *to, const side *rece
 }
 
 int mpi_exchange(const bench_team *team, const bench_task *task) {
-  if (BENCH_EXPERTS % team->ranks || hold(team, task->bytes / BENCH_ROW_BYTES) || tell_counts(team)) return 1;
+  if (BENCH_EXPERTS % team->ranks || hold(team, task->bytes / BENCH_ROW_BYTES) || report_counts(team)) return 1;
   if (send(held.rows, &held.sent, held.came, &held.received)) return 1;
   copy_runs(0);
   int placed = task->iterations || bench_rows_are_placed(held.placed, &held.routes);

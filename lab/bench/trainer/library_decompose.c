@@ -47,24 +47,24 @@ ad_status bench_decomposition_recipe(const bench_model *model, int64_t ranks, ad
 /* ---- one exchange ---- */
 
 /* A value that goes over a bridge from one pool to another, or its gradient. */
-typedef struct crossing {
+typedef struct transfer {
   ad_bridge *bridge;
   ad_array source, destination; /* data is NULL if this rank is not on that side */
   ad_request request;
-} crossing;
+} transfer;
 
-struct bench_crossings {
+struct bench_transfers {
   ad_comm *comm;
   bench_decomposition of;
   bench_pools pools;
   bench_exchanged exchanged;
   ad_dtype dtype;
   ad_mesh *ci, *adv, **blocks;
-  crossing *list;
+  transfer *list;
   size_t count;
 };
 
-static int is_backward(const bench_crossings *c) {
+static int is_backward(const bench_transfers *c) {
   return c->exchanged == BENCH_BLOCKS_CI || c->exchanged == BENCH_ADV_CI || c->exchanged == BENCH_ADV_BLOCKS;
 }
 
@@ -74,7 +74,7 @@ static ad_status make_pool(int ranks, int first, ad_mesh **out) {
   return ad_mesh_create_pool(text, first, out);
 }
 
-static ad_status make_meshes(bench_crossings *c) {
+static ad_status make_meshes(bench_transfers *c) {
   const bench_pools *pools = &c->pools;
   c->blocks = calloc((size_t)pools->blocks, sizeof(ad_mesh *));
   if (!c->blocks) return AD_MEMORY;
@@ -84,15 +84,15 @@ static ad_status make_meshes(bench_crossings *c) {
   return make_pool(pools->adv, pools->ci + pools->blocks * pools->per_block, &c->adv);
 }
 
-static ad_status make_array(bench_crossings *c, const ad_shape *shape, ad_layout layout, ad_array *out) {
+static ad_status make_array(bench_transfers *c, const ad_shape *shape, ad_layout layout, ad_array *out) {
   if (is_backward(c)) layout = ad_layout_dual(&layout);
   return ad_array_create(c->comm, c->dtype, shape, &layout, out);
 }
 
-static ad_status add(bench_crossings *c, const ad_mesh *from, const ad_mesh *to, const ad_shape *shape) {
+static ad_status add(bench_transfers *c, const ad_mesh *from, const ad_mesh *to, const ad_shape *shape) {
   const char *types = bench_exchanged_weights(c->exchanged) ? "dp=R" : "dp=S0";
   ad_bridge_options options = {.size = sizeof options, .ragged = 1};
-  crossing *next = &c->list[c->count];
+  transfer *next = &c->list[c->count];
   ad_layout source, destination;
   AD_TRY(ad_layout_parse(from, types, &source));
   AD_TRY(ad_layout_parse(to, types, &destination));
@@ -104,14 +104,14 @@ static ad_status add(bench_crossings *c, const ad_mesh *from, const ad_mesh *to,
 }
 
 /* Adds the importances of a block's components; the blocks divide the sites in order. */
-static ad_status add_importances(bench_crossings *c, int block, const ad_mesh *to) {
+static ad_status add_importances(bench_transfers *c, int block, const ad_mesh *to) {
   ad_span sites = ad_cut(bench_sites(&c->of), block, c->pools.blocks);
   ad_shape shape = {3, {c->of.batch, c->of.seq, 0}};
   for (int64_t i = sites.first; i < sites.first + sites.count; i++) shape.dim[2] += bench_site_of(&c->of, i).components;
   return add(c, c->ci, to, &shape);
 }
 
-static ad_status add_components(bench_crossings *c, int block) {
+static ad_status add_components(bench_transfers *c, int block) {
   ad_span sites = ad_cut(bench_sites(&c->of), block, c->pools.blocks);
   for (int64_t i = sites.first; i < sites.first + sites.count; i++) {
     bench_site site = bench_site_of(&c->of, i);
@@ -121,13 +121,13 @@ static ad_status add_components(bench_crossings *c, int block) {
   return AD_OK;
 }
 
-static ad_status add_block(bench_crossings *c, int block) {
+static ad_status add_block(bench_transfers *c, int block) {
   if (bench_exchanged_weights(c->exchanged)) return add_components(c, block);
   int is_of_blocks = c->exchanged == BENCH_CI_BLOCKS || c->exchanged == BENCH_BLOCKS_CI;
   return add_importances(c, block, is_of_blocks ? c->blocks[block] : c->adv);
 }
 
-static ad_status make(bench_crossings *c, const bench_task *task) {
+static ad_status make(bench_transfers *c, const bench_task *task) {
   if (bench_exchanged_parse(task->storage, &c->exchanged)) return AD_INVALID;
   AD_TRY(ad_dtype_parse(task->dtype, &c->dtype));
   c->list = calloc((size_t)(2 * bench_sites(&c->of)), sizeof *c->list);
@@ -137,20 +137,20 @@ static ad_status make(bench_crossings *c, const bench_task *task) {
   return AD_OK;
 }
 
-ad_status bench_crossings_create(ad_comm *comm, const bench_model *model, const bench_task *task,
-                                 bench_crossings **out) {
-  bench_crossings *c = calloc(1, sizeof *c);
+ad_status bench_transfers_create(ad_comm *comm, const bench_model *model, const bench_task *task,
+                                 bench_transfers **out) {
+  bench_transfers *c = calloc(1, sizeof *c);
   if (!c) return AD_MEMORY;
   c->comm = comm;
   c->of = decomposition_of(model);
   c->pools = bench_pools_of((int)ad_comm_size(comm));
   ad_status status = make(c, task);
-  if (status) return bench_crossings_destroy(c), status;
+  if (status) return bench_transfers_destroy(c), status;
   *out = c;
   return AD_OK;
 }
 
-void bench_crossings_destroy(bench_crossings *c) {
+void bench_transfers_destroy(bench_transfers *c) {
   if (!c) return;
   for (size_t i = 0; i < c->count; i++) {
     if (c->list[i].source.data) ad_array_destroy(c->comm, &c->list[i].source);
@@ -169,16 +169,16 @@ void bench_crossings_destroy(bench_crossings *c) {
 
 static const ad_array *if_here(const ad_array *array) { return array->data ? array : NULL; }
 
-static ad_status post(bench_crossings *c, crossing *one) {
+static ad_status post(bench_transfers *c, transfer *one) {
   ad_array *source = &one->source, *destination = &one->destination;
   if (!is_backward(c))
     return ad_bridge_post_forward(one->bridge, if_here(source), destination->data ? destination : NULL, &one->request);
   return ad_bridge_post_backward(one->bridge, if_here(destination), source->data ? source : NULL, &one->request);
 }
 
-static int takes_part(const crossing *one) { return one->source.data || one->destination.data; }
+static int takes_part(const transfer *one) { return one->source.data || one->destination.data; }
 
-static ad_status exchange(bench_crossings *c) {
+static ad_status exchange(bench_transfers *c) {
   for (size_t i = 0; i < c->count; i++)
     if (takes_part(&c->list[i])) AD_TRY(post(c, &c->list[i]));
   for (size_t i = 0; i < c->count; i++)
@@ -198,7 +198,7 @@ static int all_are(const ad_array *array, int byte) {
 
 /* Checks an exchange: each element comes from one rank. Gradients of components go to the first rank of a block, the
  * block's other ranks get zeros. */
-static ad_status look(bench_crossings *c) {
+static ad_status look(bench_transfers *c) {
   for (size_t i = 0; i < c->count; i++) {
     const ad_array *given = is_backward(c) ? &c->list[i].destination : &c->list[i].source;
     if (given->data) memset(given->data, SIGN, ad_array_bytes(given));
@@ -213,9 +213,9 @@ static ad_status look(bench_crossings *c) {
   return AD_OK;
 }
 
-ad_status bench_crossings_run(bench_crossings *c, int looks) { return looks ? look(c) : exchange(c); }
+ad_status bench_transfers_run(bench_transfers *c, int looks) { return looks ? look(c) : exchange(c); }
 
-size_t bench_crossings_elements(const bench_model *model, const char *exchanged, int ranks) {
+size_t bench_transfers_elements(const bench_model *model, const char *exchanged, int ranks) {
   bench_decomposition of = decomposition_of(model);
   bench_pools pools = bench_pools_of(ranks);
   bench_exchanged parsed;

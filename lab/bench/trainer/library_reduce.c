@@ -45,7 +45,7 @@ static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm, ad_dtyp
                                .shape = param->shape,
                                .layout = replicated,
                                .storage = replicated,
-                               .contract = {.grad = reduce, .reduce = reduce}};
+                               .policy = {.grad = reduce, .reduce = reduce}};
   }
   ad_status status = ad_reducer_create(comm, specs, gradients->count, NULL, &gradients->reducer);
   free(specs);

@@ -93,7 +93,7 @@ struct bench_steps {
   ad_recipe *recipe;
   ad_run *run;
   int64_t step;
-  double waited, crossed;
+  double waited, transfer_seconds;
 };
 
 ad_status bench_steps_create(ad_comm *comm, ad_recipe *recipe, bench_steps **out) {
@@ -117,7 +117,7 @@ ad_status bench_steps_run(bench_steps *steps) {
   ad_step_report report;
   AD_TRY(ad_run_step(steps->run, steps->step++, &report));
   steps->waited += report.wait_seconds;
-  steps->crossed += ad_run_crossing_seconds(steps->run);
+  steps->transfer_seconds += ad_run_transfer_seconds(steps->run);
   return AD_OK;
 }
 
@@ -127,8 +127,8 @@ double bench_steps_waited(bench_steps *steps) {
   return waited;
 }
 
-double bench_steps_crossed(bench_steps *steps) {
-  double crossed = steps->crossed;
-  steps->crossed = 0;
-  return crossed;
+double bench_steps_transfer_seconds(bench_steps *steps) {
+  double transfer_seconds = steps->transfer_seconds;
+  steps->transfer_seconds = 0;
+  return transfer_seconds;
 }

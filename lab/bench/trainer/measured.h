@@ -30,8 +30,8 @@ typedef struct bench_steps bench_steps;
 ad_status bench_steps_create(ad_comm *comm, ad_recipe *recipe, bench_steps **out) AD_CHECKED;
 void bench_steps_destroy(bench_steps *steps);
 ad_status bench_steps_run(bench_steps *steps) AD_CHECKED; /* runs one step */
-double bench_steps_waited(bench_steps *steps);  /* seconds of waiting for sums of gradients since the last call */
-double bench_steps_crossed(bench_steps *steps); /* seconds in transfers between modules since the last call */
+double bench_steps_waited(bench_steps *steps); /* seconds of waiting for sums of gradients since the last call */
+double bench_steps_transfer_seconds(bench_steps *steps); /* seconds in transfers between modules since the last call */
 
 /* A model's gradients going through the reducer, without the model: summed over all ranks; or, `alone`, over this rank
  * only, which copies them into buckets and, if buckets have another dtype, back. */
@@ -74,13 +74,13 @@ ad_status bench_experts_run(bench_experts *experts) AD_CHECKED; /* forward and b
 ad_status bench_decomposition_recipe(const bench_model *model, int64_t ranks, ad_recipe **out) AD_CHECKED;
 
 /* One of the exchanges between the decomposition's pools, in the dtype in which the data is sent. */
-typedef struct bench_crossings bench_crossings;
-ad_status bench_crossings_create(ad_comm *comm, const bench_model *model, const bench_task *task,
-                                 bench_crossings **out) AD_CHECKED;
-void bench_crossings_destroy(bench_crossings *crossings);
+typedef struct bench_transfers bench_transfers;
+ad_status bench_transfers_create(ad_comm *comm, const bench_model *model, const bench_task *task,
+                                 bench_transfers **out) AD_CHECKED;
+void bench_transfers_destroy(bench_transfers *transfers);
 /* Runs the exchange once; `looks`: also checks the results, AD_INVALID if they are wrong. */
-ad_status bench_crossings_run(bench_crossings *crossings, int looks) AD_CHECKED;
+ad_status bench_transfers_run(bench_transfers *transfers, int looks) AD_CHECKED;
 /* The number of elements that the exchange must move. */
-size_t bench_crossings_elements(const bench_model *model, const char *exchanged, int ranks);
+size_t bench_transfers_elements(const bench_model *model, const char *exchanged, int ranks);
 
 #endif

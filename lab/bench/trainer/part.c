@@ -25,7 +25,7 @@ struct bench_held {
   bench_exchange *exchange;
   bench_products *products;
   bench_experts *experts;
-  bench_crossings *crossings;
+  bench_transfers *transfers;
 };
 
 /* ---- a rank's tasks ---- */
@@ -38,7 +38,7 @@ static void let_go(bench_held *self) {
   bench_exchange_destroy(self->exchange);
   bench_products_destroy(self->products);
   bench_experts_destroy(self->experts);
-  bench_crossings_destroy(self->crossings);
+  bench_transfers_destroy(self->transfers);
   free(self);
 }
 
@@ -84,9 +84,9 @@ static ad_status run_experts(bench_held *self, const bench_task *task) {
   return bench_experts_run(self->experts);
 }
 
-static ad_status run_crossings(bench_held *self, const bench_task *task) {
-  if (!self->crossings) AD_TRY(bench_crossings_create(self->comm, self->model, task, &self->crossings));
-  return bench_crossings_run(self->crossings, !task->iterations);
+static ad_status run_transfers(bench_held *self, const bench_task *task) {
+  if (!self->transfers) AD_TRY(bench_transfers_create(self->comm, self->model, task, &self->transfers));
+  return bench_transfers_run(self->transfers, !task->iterations);
 }
 
 static int is_step(const char *op) {
@@ -102,7 +102,7 @@ static ad_status run_task(bench_held *self, const bench_task *task) {
   if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
   if (!strcmp(task->op, "grouped")) return run_products(self, task);
   if (!strcmp(task->op, "experts")) return run_experts(self, task);
-  return !strcmp(task->op, "decompose_exchange") ? run_crossings(self, task) : run_shards(self, task);
+  return !strcmp(task->op, "decompose_exchange") ? run_transfers(self, task) : run_shards(self, task);
 }
 
 static ad_status run(ad_comm *comm, const bench_model *model, int plain, const bench_task *task, bench_held **held) {
@@ -115,14 +115,14 @@ static ad_status run(ad_comm *comm, const bench_model *model, int plain, const b
 /* Seconds of waiting for sums of gradients; in a pipeline, seconds in transfers between stages. */
 static double waited(bench_held *held) {
   if (!held->steps) return 0;
-  return held->is_pipeline ? bench_steps_crossed(held->steps) : bench_steps_waited(held->steps);
+  return held->is_pipeline ? bench_steps_transfer_seconds(held->steps) : bench_steps_waited(held->steps);
 }
 
 /* ---- numbers of parameters and elements ---- */
 
 static size_t pools_numel(const bench_model *model, bench_duty duty, const char *storage, int ranks) {
   ad_recipe *recipe;
-  if (duty == BENCH_CROSSING) return bench_crossings_elements(model, storage, ranks);
+  if (duty == BENCH_TRANSFER) return bench_transfers_elements(model, storage, ranks);
   if (bench_decomposition_recipe(model, 1, &recipe)) return 0;
   size_t numel = bench_recipe_numel(recipe);
   ad_recipe_destroy(recipe);

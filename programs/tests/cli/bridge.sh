@@ -11,7 +11,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
-. "$source/tests/support/prove.sh"
+. "$source/tests/support/check.sh"
 
 # ---- every gradient of both modules against one process, f64 below 1e-12 ----
 orders() { # prints all orders of two or three axes, joined by +

@@ -11,7 +11,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
-. "$source/tests/support/prove.sh"
+. "$source/tests/support/check.sh"
 
 # ---- every gradient compared with one process, in f64, errors below 1e-12 ----
 views=("moe-tp2ep" "moe-tp2ep views.sparse=efsdp=2+ep=2+etp=1" "moe-tp2ep mesh=tp=3 views.sparse=efsdp=1+ep=3+etp=1"

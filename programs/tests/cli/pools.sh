@@ -11,7 +11,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
-. "$source/tests/support/prove.sh"
+. "$source/tests/support/check.sh"
 # Proves in f64 alone; `prove` proves in the recipe's own dtypes too.
 prove_wide() { prove pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }

@@ -9,7 +9,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
-. "$source/tests/support/prove.sh"
+. "$source/tests/support/check.sh"
 prove_wide() { prove pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 judged() { python3 -c "import json; states = json.load(open('proof.json'))['summary']['states']; assert 0 <= states['rel_err'] < 1e-12, states"; }

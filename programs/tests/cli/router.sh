@@ -11,7 +11,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
-. "$source/tests/support/prove.sh"
+. "$source/tests/support/check.sh"
 
 cat >judge.py <<'Y'
 import json, sys

@@ -138,27 +138,27 @@ static void stage_s_lies_at_position_s_modulo_pp(void **state) {
 
 /* Transfers between the same ranks are told apart by their bridges' tags. */
 static void tags_differ(const ad_program *program) {
-  size_t count = ad_program_crossing_count(program);
+  size_t count = ad_program_transfer_count(program);
   for (size_t i = 0; i < count; i++)
     for (size_t k = 0; k < i; k++)
-      assert_int_not_equal(ad_program_crossing(program, i)->bridge->options.tag,
-                           ad_program_crossing(program, k)->bridge->options.tag);
+      assert_int_not_equal(ad_program_transfer(program, i)->bridge->options.tag,
+                           ad_program_transfer(program, k)->bridge->options.tag);
 }
 
 /* The residual stream goes to the next stage and the embedding to the last; stages on the same
  * ranks exchange nothing. */
-static void what_goes_on_crosses_where_ranks_differ(void **state) {
+static void what_continues_is_transferred_where_ranks_differ(void **state) {
   static const struct {
     const char *mesh;
     int64_t ranks, stages;
-    size_t crossings;
+    size_t transfers;
   } table[] = {{"pp=1", 1, 1, 0}, {"pp=1", 1, 3, 0}, {"pp=2", 2, 2, 2},
                {"pp=2", 2, 3, 2}, {"pp=2", 2, 4, 4}, {"pp=4", 4, 4, 4}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     made m;
     must(try(&m, table[i].mesh, table[i].ranks, table[i].stages, NULL, 0));
     assert_int_equal(ad_program_phase_count(m.program), table[i].stages);
-    assert_int_equal(ad_program_crossing_count(m.program), table[i].crossings);
+    assert_int_equal(ad_program_transfer_count(m.program), table[i].transfers);
     tags_differ(m.program);
     destroy(&m);
   }
@@ -214,7 +214,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
                                  .d_hidden = 12};
     ad_memory_fail_at(n + 1);
     status = ad_program_create(ad_gpt(), &m.options, &setting, &m.program);
-    assert_true(tells_allocation(n + 1, status));
+    assert_true(reports_allocation(n + 1, status));
     ad_program_destroy(m.program);
     ad_comm_close(comm);
   }
@@ -227,7 +227,7 @@ int main(void) {
       cmocka_unit_test(the_largest_stage_is_as_small_as_any_cut_makes_it),
       cmocka_unit_test(stages_have_together_the_parameters_of_one_in_their_order),
       cmocka_unit_test(stage_s_lies_at_position_s_modulo_pp),
-      cmocka_unit_test(what_goes_on_crosses_where_ranks_differ),
+      cmocka_unit_test(what_continues_is_transferred_where_ranks_differ),
       cmocka_unit_test(one_stage_has_the_phase_that_it_always_had),
       cmocka_unit_test(stages_that_do_not_fit_are_refused),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),

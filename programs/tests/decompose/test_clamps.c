@@ -58,7 +58,7 @@ static void the_plain_slope_of_lower_is_that_of_a_clamp(void **state) {
        {1.5, -2, 1, 0}, {1.5, 2, 1, 0});
 }
 
-static void upper_goes_on_slowly(void **state) {
+static void upper_continues_slowly(void **state) {
   HOLD(upper, {-3, -2, 0, 0}, {-3, 2, 0, 0}, {0, -2, 0, -2}, {0, 2, 0, 2}, {0.25, -2, 0.25, -2}, {1, 2, 1, 2},
        {1.5, -2, 1 + 0.01 * 0.5, 0.01 * -2}, {1.5, 2, 1 + 0.01 * 0.5, 0.01 * 2});
 }
@@ -79,7 +79,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(lower_lets_come_back_what_was_pushed_out),
       cmocka_unit_test(the_plain_slope_of_lower_is_that_of_a_clamp),
-      cmocka_unit_test(upper_goes_on_slowly),
+      cmocka_unit_test(upper_continues_slowly),
       cmocka_unit_test(what_is_no_number_stays_none),
       cmocka_unit_test(the_backward_of_lower_is_not_linear),
   };

@@ -28,7 +28,7 @@ static ad_gpt_options target(void) {
                           .d_hidden = 12};
 }
 
-static void a_pattern_without_a_matrix_is_told_with_the_first_and_the_last(void **state) {
+static void a_pattern_without_a_matrix_is_reported_with_the_first_and_the_last(void **state) {
   char *matches[] = {(char[]){"head.*"}};
   int64_t components[] = {3};
   const ad_decompose_options options = {.target = target(),
@@ -80,7 +80,7 @@ static void weights_of_another_model_are_no_targets(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_pattern_without_a_matrix_is_told_with_the_first_and_the_last),
+      cmocka_unit_test(a_pattern_without_a_matrix_is_reported_with_the_first_and_the_last),
       cmocka_unit_test(weights_of_another_model_are_no_targets),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,9 +55,9 @@ static void climb(const ad_decompose_options *options, sources *s, size_t first,
 
 static void a_step_up_has_the_same_bits_however_rows_are_cut(void **state) {
   for (size_t r = 0; r < RULES; r++) {
-    sources whole;
-    begin(&whole);
-    for (int step = 0; step < STEPS; step++) climb(&rules[r], &whole, 0, NUMEL, step);
+    sources full;
+    begin(&full);
+    for (int step = 0; step < STEPS; step++) climb(&rules[r], &full, 0, NUMEL, step);
     for (int64_t parts = 1; parts <= ROWS + 2; parts++) {
       sources cut;
       begin(&cut);
@@ -67,7 +67,7 @@ static void a_step_up_has_the_same_bits_however_rows_are_cut(void **state) {
           climb(&rules[r], &cut, (size_t)rows.first * WIDTH, (size_t)rows.count * WIDTH, step);
         }
       }
-      assert_memory_equal(&cut, &whole, sizeof cut);
+      assert_memory_equal(&cut, &full, sizeof cut);
     }
   }
 }

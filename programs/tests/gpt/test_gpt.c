@@ -325,7 +325,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
   for (;; n++) {
     ad_memory_fail_at(n);
     ad_status status = try(&m, "dp=1", BATCH, 1);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (!status) break;
     assert_null(m.program);
   }
@@ -354,15 +354,15 @@ typedef struct fixture {
   ad_parameters params;
   ad_reducer *reducer;
   ad_tape *tape;
-  ad_handed_loss loss;
+  ad_submitted_loss loss;
   int64_t counted[2 * BATCH]; /* tokens that count in each microbatch */
 } fixture;
 
 static void open_param(fixture *f, size_t i) {
   const ad_param_spec *param = param_at(&f->made, i);
-  ad_contract f64 = {AD_F64, AD_F64, 0, AD_F64, AD_F64};
+  ad_precision_policy f64 = {AD_F64, AD_F64, 0, AD_F64, AD_F64};
   f->specs[i] = *param;
-  f->specs[i].contract = f64;
+  f->specs[i].policy = f64;
   must(ad_array_create(f->made.comm, AD_F64, &param->shape, &param->layout, &f->values[i]));
   must(ad_param_initialise(param, 5, 0, &f->values[i]));
   f->list[i] = &f->values[i];
@@ -394,7 +394,7 @@ static void close_fixture(fixture *f) {
 /* Runs forward of the first microbatch. */
 static ad_tensor *loss_of(fixture *f) {
   ad_phase_run at = {.program = f->made.program, .tape = f->tape, .parameters = &f->params, .losses = &f->loss};
-  f->loss = (ad_handed_loss){0};
+  f->loss = (ad_submitted_loss){0};
   ad_tape_reset(f->tape);
   must(ad_program_phase(f->made.program, 0)->run(ad_program_own(f->made.program), &at));
   return f->loss.numerator;
@@ -436,7 +436,7 @@ static void the_gradient_is_the_slope_of_the_loss(void **state) {
   }
 }
 
-static void what_a_batch_is_read_from_is_said(void **state) {
+static void what_a_batch_is_read_from_is_reported(void **state) {
   fixture f;
   char is[64], wanted[64];
   ad_text_data *data;
@@ -485,7 +485,7 @@ int main(void) {
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(products_are_counted_once_forward_and_twice_backward),
       cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),
-      cmocka_unit_test(what_a_batch_is_read_from_is_said),
+      cmocka_unit_test(what_a_batch_is_read_from_is_reported),
       cmocka_unit_test(an_untrained_model_is_not_far_from_a_guess),
       cmocka_unit_test(no_rows_give_every_parameter_a_zero_gradient),
   };

@@ -12,7 +12,7 @@
 #include "array/transit.h"
 #include "moe/moe.h"
 #include "base/memory.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "moe/keys.h"
 #include "moe/load.h"
 #include "program/program.h"
@@ -54,7 +54,7 @@ static const ad_param_spec *find(ad_program *program, const char *name) {
   return NULL;
 }
 
-static void without_a_view_experts_are_cut_as_the_rest_and_not_spread(void **state) {
+static void without_a_view_experts_are_sharded_as_the_rest_and_not_spread(void **state) {
   ad_moe_options options = tiny();
   ad_comm *comm;
   ad_program *program;
@@ -81,7 +81,7 @@ static void a_token_is_multiplied_with_its_experts_alone(void **state) {
   ad_comm_close(comm);
 }
 
-static void every_mistake_is_told_at_once(void **state) {
+static void every_error_is_reported_together(void **state) {
   ad_moe_options options = tiny();
   ad_comm *comm;
   ad_program *program;
@@ -140,7 +140,7 @@ static void a_view_is_that_of(const char *mesh_text, const char *given, const ch
   ad_mesh_destroy(mesh);
 }
 
-static void what_a_view_leaves_are_copies_of_experts(void **state) {
+static void what_a_view_leaves_are_replicas_of_experts(void **state) {
   a_view_is_that_of("dp_shard=4 tp=3", "ep=2 etp=3", "efsdp=2 ep=2 etp=3");
   a_view_is_that_of("dp_shard=4 tp=3", "ep=12 etp=1", "efsdp=1 ep=12 etp=1");
   a_view_is_that_of("dp_shard=4 tp=3", "efsdp=4 ep=3 etp=1", "efsdp=4 ep=3 etp=1");
@@ -193,16 +193,16 @@ static int sum_own(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create_view(mesh, "efsdp=1 ep=3 etp=1", &view));
   CHECK_OK(ad_moe_load_create(&load, comm, mesh, view, &options));
   count_own(&load, ad_comm_rank(comm));
-  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){leave_out, NULL});
+  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){leave_out, NULL});
   ad_status left_out = ad_moe_load_sum(&load);
-  ad_seams_clear();
+  ad_injections_clear();
   CHECK(left_out == AD_TYPE);
   CHECK_SAYS("all_reduce", "P-");
   ad_array summed = load.all;
-  ad_axes pending = ad_layout_axes_of(&load.own.layout, AD_P);
-  CHECK_OK(ad_array_after(comm, &load.own, AD_MOVE_ALL_REDUCE, pending, AD_R, &summed));
+  ad_axes partial = ad_layout_axes_of(&load.own.layout, AD_P);
+  CHECK_OK(ad_array_after(comm, &load.own, AD_MOVE_ALL_REDUCE, partial, AD_R, &summed));
   summed.data = load.all.data;
-  CHECK_OK(ad_array_move(comm, &load.own, AD_MOVE_ALL_REDUCE, pending, AD_R, AD_F64, &summed));
+  CHECK_OK(ad_array_move(comm, &load.own, AD_MOVE_ALL_REDUCE, partial, AD_R, AD_F64, &summed));
   holds_all(summed.data);
   count_own(&load, ad_comm_rank(comm));
   CHECK_OK(ad_moe_load_sum(&load));
@@ -260,7 +260,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
   for (;; n++) {
     ad_memory_fail_at(n);
     ad_status status = try(&options, comm, "dp_shard=2 tp=2", &program);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (!status) break;
     assert_null(program);
   }
@@ -271,11 +271,11 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(without_a_view_experts_are_cut_as_the_rest_and_not_spread),
+      cmocka_unit_test(without_a_view_experts_are_sharded_as_the_rest_and_not_spread),
       cmocka_unit_test(a_token_is_multiplied_with_its_experts_alone),
-      cmocka_unit_test(every_mistake_is_told_at_once),
+      cmocka_unit_test(every_error_is_reported_together),
       cmocka_unit_test(views_that_would_not_do_are_not_named),
-      cmocka_unit_test(what_a_view_leaves_are_copies_of_experts),
+      cmocka_unit_test(what_a_view_leaves_are_replicas_of_experts),
       cmocka_unit_test(the_bias_grows_where_an_expert_is_asked_for_too_seldom),
       cmocka_unit_test(tokens_that_were_not_summed_are_refused_and_the_sum_is_right_as_said),
       cmocka_unit_test(the_margin_is_that_of_the_closest_choice),

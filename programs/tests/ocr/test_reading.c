@@ -57,7 +57,7 @@ typedef struct made {
   line lines[LINES];
   float logits[BATCH * SEQ * AD_VOCABULARY_BYTES];
   ad_array array;
-  int64_t passes, told, of;
+  int64_t passes, reported, of;
 } made;
 
 /* How far reading is: the batch, whether pictures are blank, and the next character's place. */
@@ -113,16 +113,16 @@ static ad_status pass(void *context, size_t microbatch) {
 
 static const ad_array *logits_of(void *own) { return &((made *)own)->array; }
 
-static void tell(void *context, const char *what, int64_t done, int64_t of) {
+static void report(void *context, const char *what, int64_t done, int64_t of) {
   made *m = context;
-  assert_int_equal(done, ++m->told);
+  assert_int_equal(done, ++m->reported);
   m->of = of;
 }
 
 static void draw_lines(made *m) {
   for (int64_t i = 0; i < LINES; i++) {
     ad_line drawn;
-    must(ad_ocr_batch_draw(m->batch, AD_HELD_OUT_SET, i, &drawn));
+    must(ad_ocr_batch_draw(m->batch, AD_VALIDATION_SET, i, &drawn));
     assert_in_range(drawn.count, 2, CHARS);
     memcpy(m->lines[i].truth, m->batch->characters, (size_t)drawn.count);
     m->lines[i].font = drawn.font;
@@ -157,15 +157,15 @@ static void assert_sample(const json_t *sample, const line *l) {
 
 static void judge(const made *m, const char *text) {
   double characters = 0;
-  size_t of_held_out = 0;
+  size_t of_validation = 0;
   json_t *document = json_loads(text, 0, NULL);
   assert_non_null(document);
   for (int i = 0; i < LINES; i++) {
     if (m->lines[i].font == 0) characters += (double)strlen(m->lines[i].truth);
-    of_held_out += m->lines[i].font == 1;
+    of_validation += m->lines[i].font == 1;
     assert_sample(json_array_get(json_object_get(document, "samples"), (size_t)i), &m->lines[i]);
   }
-  assert_true(of_held_out > 1 && of_held_out < LINES - 1);
+  assert_true(of_validation > 1 && of_validation < LINES - 1);
   assert_int_equal(json_array_size(json_object_get(document, "samples")), LINES);
   assert_number(document, "lines", LINES);
   assert_number(document, "characters", characters);
@@ -176,14 +176,14 @@ static void judge(const made *m, const char *text) {
 }
 
 static void read_with(made *m, ad_comm *comm, const ad_mesh *mesh) {
-  ad_forward forward = {pass, m, ad_mesh_group(mesh, AD_AXES_ALL, 0), tell};
+  ad_forward forward = {pass, m, ad_mesh_group(mesh, AD_AXES_ALL, 0), report};
   ad_ocr_reader reader = {m->batch, logits_of, m, mesh, &forward, comm};
   char *text;
   m->array = (ad_array){.dtype = AD_F32, .layout = ad_layout_all(mesh, AD_R), .data = m->logits};
   draw_lines(m);
   must(ad_ocr_read_lines(&reader, &text));
   assert_int_equal(m->passes, PASSES);
-  assert_int_equal(m->told, PASSES);
+  assert_int_equal(m->reported, PASSES);
   assert_int_equal(m->of, PASSES);
   judge(m, text);
   free(text);
@@ -199,10 +199,10 @@ static void lines_are_read_as_the_logits_say_and_each_edit_counts_once(void **st
       .read = LINES,
       .lines = {.text = texts,
                 .text_count = 1,
-                .held_out = 0.1,
+                .validation = 0.1,
                 .fonts = fonts,
                 .font_count = 1,
-                .held_out_font = (char[]){"/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf"},
+                .validation_font = (char[]){"/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf"},
                 .chars = CHARS,
                 .height = 12,
                 .width = 8 * PATCHES,

@@ -44,16 +44,16 @@ static inline void bench_close(bench *b) {
 
 /* This rank's part, in `layout`, of the fixture's tensor of this name. */
 static inline ad_array part_of(const bench *b, const char *name, const ad_layout *layout) {
-  const ad_safetensor *whole = ad_safetensors_find(b->file, name);
-  CHECK(whole);
+  const ad_safetensor *full = ad_safetensors_find(b->file, name);
+  CHECK(full);
   ad_layout everywhere = ad_layout_all(b->mesh, AD_R);
-  ad_array own = ad_array_describe(b->comm, whole->dtype, &whole->shape, layout);
+  ad_array own = ad_array_describe(b->comm, full->dtype, &full->shape, layout);
   ad_part all, mine;
-  ad_part_of(&everywhere, &whole->shape, ad_comm_rank(b->comm), &all);
-  ad_part_of(layout, &whole->shape, ad_comm_rank(b->comm), &mine);
+  ad_part_of(&everywhere, &full->shape, ad_comm_rank(b->comm), &all);
+  ad_part_of(layout, &full->shape, ad_comm_rank(b->comm), &mine);
   own.data = malloc(ad_array_bytes(&own) + 1);
   CHECK(own.data);
-  ad_part_copy(own.data, &mine, whole->data, &all, &mine, ad_dtype_size(own.dtype));
+  ad_part_copy(own.data, &mine, full->data, &all, &mine, ad_dtype_size(own.dtype));
   return own;
 }
 
@@ -62,14 +62,14 @@ static inline ad_array part_of(const bench *b, const char *name, const ad_layout
 static inline void judge(bench *b, const char *name, const double *found, const double *expected, size_t count) {
   size_t n;
   char words[256];
-  double *whole = numbers(b->file, name, &n);
-  CHECK(whole);
-  double worst = worst_difference(found, expected, count), size = largest(whole, n);
+  double *full = numbers(b->file, name, &n);
+  CHECK(full);
+  double worst = worst_difference(found, expected, count), size = largest(full, n);
   if (size > 0)
     worst /= size;
   else if (worst > 0)
     worst = INFINITY;
-  free(whole);
+  free(full);
   b->worst = fmax(b->worst, worst);
   if (worst < bound) return;
   snprintf(words, sizeof words, "%s, %s: %s is off by %.3g", b->fixture, b->on, name, worst);
@@ -85,15 +85,15 @@ static inline void judge_part(bench *b, const char *name, const ad_array *found)
 }
 
 /* Compares a whole value: the sum of addends, or the gathered parts. */
-static inline void judge_whole(bench *b, const char *name, const ad_array *found) {
+static inline void judge_full(bench *b, const char *name, const ad_array *found) {
   size_t n;
   double *expected = numbers(b->file, name, &n);
   CHECK(expected && found && found->dtype == AD_F64 && (int64_t)n == ad_shape_numel(&found->shape));
-  ad_array whole = {.data = malloc(n * sizeof *expected + 1)};
-  CHECK(whole.data);
-  CHECK_OK(ad_array_whole(b->comm, found, &whole));
-  judge(b, name, whole.data, expected, n);
-  free(whole.data);
+  ad_array full = {.data = malloc(n * sizeof *expected + 1)};
+  CHECK(full.data);
+  CHECK_OK(ad_array_full(b->comm, found, &full));
+  judge(b, name, full.data, expected, n);
+  free(full.data);
   free(expected);
 }
 

@@ -33,16 +33,16 @@ static double share_of(const bf16_job *j, ad_run *run, const param *p) {
   size_t n, exact_n;
   snprintf(name, sizeof name, "gradient.0:%s", p->name);
   double *expected = numbers(j->of.expected, name, &n), *exact = numbers(j->exact, name, &exact_n);
-  ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
+  ad_array full = {.data = malloc((n + 1) * sizeof(double))};
   double *found = malloc((n + 1) * sizeof(double));
-  CHECK(expected && exact && whole.data && found && n == exact_n && n == (size_t)ad_shape_numel(&p->gradient->shape));
-  CHECK_OK(ad_array_whole(ad_run_comm(run), p->gradient, &whole));
-  CHECK(whole.dtype == AD_F32);
-  for (size_t i = 0; i < n; i++) found[i] = ((const float *)whole.data)[i];
+  CHECK(expected && exact && full.data && found && n == exact_n && n == (size_t)ad_shape_numel(&p->gradient->shape));
+  CHECK_OK(ad_array_full(ad_run_comm(run), p->gradient, &full));
+  CHECK(full.dtype == AD_F32);
+  for (size_t i = 0; i < n; i++) found[i] = ((const float *)full.data)[i];
   double apart = distance(found, expected, n), of = distance(expected, exact, n);
   free(expected);
   free(exact);
-  free(whole.data);
+  free(full.data);
   free(found);
   return apart == 0 ? 0 : apart / of;
 }

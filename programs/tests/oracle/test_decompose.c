@@ -72,9 +72,9 @@ static expected_components components_of(const job *j) {
                                numbers(j->expected, "found.above_threshold", &n)};
 }
 
-static void judge_one(const json_t *told, const expected_components *of, int64_t component) {
-  CHECK(fabs(number_at(told, "importance") - of->importance[component]) < bound);
-  CHECK(fabs(number_at(told, "frequency") - of->frequency[component]) < bound);
+static void judge_one(const json_t *reported, const expected_components *of, int64_t component) {
+  CHECK(fabs(number_at(reported, "importance") - of->importance[component]) < bound);
+  CHECK(fabs(number_at(reported, "frequency") - of->frequency[component]) < bound);
 }
 
 // Checks the counts of components [first, first + count).

@@ -162,7 +162,7 @@ static void judge_gradients(setting *s, const char *loss) {
     snprintf(name, sizeof name, "%s.gradient.%s", loss, names[i]);
     const ad_array *found = ad_grad(s->x[i]);
     CHECK(!found == !ad_safetensors_find(s->b.file, name));
-    if (found) judge_whole(&s->b, name, found);
+    if (found) judge_full(&s->b, name, found);
   }
 }
 
@@ -174,7 +174,7 @@ static void judge_loss(ad_comm *comm, const example *e, const char *name,
   values v = values_of(&s);
   ad_tensor *loss = formula(&s, &v);
   CHECK_OK(ad_backward(s.t, loss));
-  judge_whole(&s.b, name, ad_tensor_array(loss));
+  judge_full(&s.b, name, ad_tensor_array(loss));
   judge_gradients(&s, name);
   bench_close(&s.b);
   for (int i = 0; i < INPUTS; i++) free(s.array[i].data);
@@ -194,12 +194,12 @@ static void lose_on(const char *mesh, const char *rows, const char *matrices) {
   run_ranks(ranks, lose, &((example){.mesh = mesh, .rows = rows, .matrices = matrices}));
 }
 
-static void the_losses_of_a_whole_are_those_of_pytorch(void **state) {
+static void the_losses_of_full_values_are_those_of_pytorch(void **state) {
   lose_on("dp_shard=1", "dp_shard=S0", "dp_shard=R");
   lose_on("tp=2", "tp=I", "tp=I");
 }
 
-static void the_losses_of_cut_rows_are_those_of_pytorch(void **state) {
+static void the_losses_of_sharded_rows_are_those_of_pytorch(void **state) {
   lose_on("dp_shard=2", "dp_shard=S0", "dp_shard=R");
   lose_on("dp_shard=3 tp=2", "dp_shard=S0 tp=I", "dp_shard=R tp=I");  // one rank has no sample
   lose_on("cp=3", "cp=S1z", "cp=R");
@@ -208,8 +208,8 @@ static void the_losses_of_cut_rows_are_those_of_pytorch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_losses_of_a_whole_are_those_of_pytorch),
-      cmocka_unit_test(the_losses_of_cut_rows_are_those_of_pytorch),
+      cmocka_unit_test(the_losses_of_full_values_are_those_of_pytorch),
+      cmocka_unit_test(the_losses_of_sharded_rows_are_those_of_pytorch),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;  // the fixtures' paths are relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);

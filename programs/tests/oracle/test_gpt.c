@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "training.h"
 
-#define CUTS_SEQUENCE "model.sequence_parallel=true"
+#define SHARDS_SEQUENCE "model.sequence_parallel=true"
 #define CONVERTS_NORMS "model.convert_norms=true"
 #define GATHERS_KEYS "model.gather_keys=true"
 
@@ -17,20 +17,20 @@ static const world over_data[] = {
 };
 static const world over_two_parts[] = {
     {2, {"mesh=tp=2"}},
-    {2, {"mesh=tp=2", CUTS_SEQUENCE}},
-    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {2, {"mesh=tp=2", SHARDS_SEQUENCE}},
+    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", SHARDS_SEQUENCE, CONVERTS_NORMS}},
     {0},
 };
 static const world over_three_parts[] = {
     {3, {"mesh=tp=3"}},
-    {3, {"mesh=tp=3", CUTS_SEQUENCE}},
-    {3, {"mesh=tp=3", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {3, {"mesh=tp=3", SHARDS_SEQUENCE}},
+    {3, {"mesh=tp=3", SHARDS_SEQUENCE, CONVERTS_NORMS}},
     {0},
 };
 static const world over_four_parts[] = {
     {4, {"mesh=tp=4"}},
-    {4, {"mesh=tp=4", CUTS_SEQUENCE}},
-    {8, {"mesh=cp=2 tp=4", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {4, {"mesh=tp=4", SHARDS_SEQUENCE}},
+    {8, {"mesh=cp=2 tp=4", SHARDS_SEQUENCE, CONVERTS_NORMS}},
     {0},
 };
 static const world over_the_sequence[] = {
@@ -43,8 +43,8 @@ static const world over_the_sequence[] = {
 };
 static const world over_everything[] = {
     {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=0"}},
-    {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=3", CUTS_SEQUENCE}},
-    {8, {"mesh=dp_replicate=2 cp=2 tp=2", "shard.zero=0", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=3", SHARDS_SEQUENCE}},
+    {8, {"mesh=dp_replicate=2 cp=2 tp=2", "shard.zero=0", SHARDS_SEQUENCE, CONVERTS_NORMS}},
     {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=3", GATHERS_KEYS}},
     {0},
 };

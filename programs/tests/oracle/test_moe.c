@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include "training.h"
 
-#define CUTS_SEQUENCE "model.sequence_parallel=true"
+#define SHARDS_SEQUENCE "model.sequence_parallel=true"
 #define SUMS_GATE "model.summed_gate=true"
 
 static const world on_one_rank[] = {{1, {"mesh=dp=1"}}, {0}};
@@ -18,31 +18,31 @@ static const world over_data[] = {
 // etp=1: experts are whole, and tokens are cut over tp.
 static const world over_tokens[] = {
     {2, {"mesh=tp=2", "views.sparse=efsdp=1 ep=2 etp=1"}},
-    {2, {"mesh=tp=2", "views.sparse=efsdp=1 ep=2 etp=1", CUTS_SEQUENCE}},
+    {2, {"mesh=tp=2", "views.sparse=efsdp=1 ep=2 etp=1", SHARDS_SEQUENCE}},
     {4, {"mesh=dp_shard=2 tp=2", "shard.zero=0", "views.sparse=efsdp=1 ep=4 etp=1", SUMS_GATE}},
-    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", "views.sparse=efsdp=2 ep=2 etp=1", CUTS_SEQUENCE, SUMS_GATE}},
+    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", "views.sparse=efsdp=2 ep=2 etp=1", SHARDS_SEQUENCE, SUMS_GATE}},
     {0},
 };
 // etp=tp: experts are cut.
 static const world over_matrices[] = {
     {2, {"mesh=dp_shard=1 tp=2"}},
-    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", CUTS_SEQUENCE}},
+    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", SHARDS_SEQUENCE}},
     {4, {"mesh=dp_shard=2 tp=2", "shard.zero=0", "views.sparse=efsdp=1 ep=2 etp=2"}},
-    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=2", "views.sparse=efsdp=1 ep=2 etp=2", CUTS_SEQUENCE, SUMS_GATE}},
+    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=2", "views.sparse=efsdp=1 ep=2 etp=2", SHARDS_SEQUENCE, SUMS_GATE}},
     {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", "views.sparse=efsdp=1 ep=2 etp=2", SUMS_GATE}},
     {0},
 };
 static const world over_three_parts[] = {
     {3, {"mesh=tp=3", "views.sparse=efsdp=1 ep=3 etp=1"}},
     {3, {"mesh=dp_shard=1 tp=3"}},
-    {6, {"mesh=dp_shard=2 tp=3", "shard.zero=3", "views.sparse=efsdp=1 ep=2 etp=3", CUTS_SEQUENCE}},
+    {6, {"mesh=dp_shard=2 tp=3", "shard.zero=3", "views.sparse=efsdp=1 ep=2 etp=3", SHARDS_SEQUENCE}},
     {0},
 };
 static const world over_the_sequence[] = {
     {2, {"mesh=cp=2", "views.sparse=efsdp=1 ep=2 etp=1"}},
     {3, {"mesh=cp=3", "views.sparse=efsdp=3 ep=1 etp=1"}},
     {4, {"mesh=dp_shard=2 cp=2", "shard.zero=3", "views.sparse=efsdp=1 ep=4 etp=1"}},
-    {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=3", "views.sparse=efsdp=2 ep=2 etp=2", CUTS_SEQUENCE}},
+    {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=3", "views.sparse=efsdp=2 ep=2 etp=2", SHARDS_SEQUENCE}},
     {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=0", "views.sparse=efsdp=2 ep=4 etp=1", SUMS_GATE}},
     {0},
 };
@@ -50,7 +50,7 @@ static const world over_the_sequence[] = {
 static const world over_stages[] = {
     {2, {"mesh=pp=2 dp_shard=1"}},
     {4, {"mesh=pp=2 dp_shard=2", "shard.zero=3", "views.sparse=efsdp=1 ep=2 etp=1"}},
-    {4, {"mesh=pp=2 tp=2", "views.sparse=ep=2 etp=1", CUTS_SEQUENCE}},
+    {4, {"mesh=pp=2 tp=2", "views.sparse=ep=2 etp=1", SHARDS_SEQUENCE}},
     {3, {"mesh=pp=3 dp_shard=1"}},
     {0},
 };

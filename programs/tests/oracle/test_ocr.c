@@ -7,7 +7,7 @@
 #include "program/program.h"
 #include "step/run.h"
 
-#define CUTS_SEQUENCE "model.sequence_parallel=true"
+#define SHARDS_SEQUENCE "model.sequence_parallel=true"
 
 static const world on_one_rank[] = {{1, {"mesh.encoder=dp=1", "mesh.model=dp=1"}}, {0}};
 static const world fan_in[] = {
@@ -15,14 +15,14 @@ static const world fan_in[] = {
     {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2", "shard.zero=3"}},
     {8, {"mesh.encoder=dp=4 tp=2", "mesh.model=dp=2 cp=2 tp=2", "shard.zero=0"}},
     {8, {"mesh.encoder=dp=4 tp=2", "mesh.model=cp=2 tp=2 dp=2", "shard.zero=3"}},
-    {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2", "shard.zero=3", CUTS_SEQUENCE}},
-    {8, {"mesh.encoder=dp=4 tp=2", "mesh.model=dp=2 cp=2 tp=2", "shard.zero=0", CUTS_SEQUENCE}},
+    {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2", "shard.zero=3", SHARDS_SEQUENCE}},
+    {8, {"mesh.encoder=dp=4 tp=2", "mesh.model=dp=2 cp=2 tp=2", "shard.zero=0", SHARDS_SEQUENCE}},
     {0},
 };
 static const world fan_out[] = {
     {2, {"mesh.encoder=tp=2", "mesh.model=dp=2"}},
     {8, {"mesh.encoder=dp=2 tp=4", "mesh.model=dp=4 cp=2", "shard.zero=3"}},
-    {8, {"mesh.encoder=dp=2 tp=4", "mesh.model=dp=4 tp=2", CUTS_SEQUENCE}},
+    {8, {"mesh.encoder=dp=2 tp=4", "mesh.model=dp=4 tp=2", SHARDS_SEQUENCE}},
     {0},
 };
 static const world equal[] = {
@@ -31,17 +31,17 @@ static const world equal[] = {
     {0},
 };
 // Worlds in which the encoder's patches are cut too.
-static const world both_cut[] = {
+static const world both_sharded[] = {
     {3, {"mesh.encoder=cp=3", "mesh.model=cp=3"}},
     {4, {"mesh.encoder=dp=2 cp=2", "mesh.model=cp=2 tp=2", "shard.zero=0"}},
-    {4, {"mesh.encoder=dp=2 cp=2", "mesh.model=cp=2 tp=2", "shard.zero=3", CUTS_SEQUENCE}},
+    {4, {"mesh.encoder=dp=2 cp=2", "mesh.model=cp=2 tp=2", "shard.zero=3", SHARDS_SEQUENCE}},
     {4, {"mesh.encoder=cp=2 tp=2", "mesh.model=dp=2 cp=2", "shard.zero=3"}},
     {0},
 };
 static const world ragged[] = {
     {3, {"mesh.encoder=dp=3", "mesh.model=cp=3", "shard.zero=3"}},
     {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2"}},
-    {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2", CUTS_SEQUENCE}},
+    {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2", SHARDS_SEQUENCE}},
     {6, {"mesh.encoder=dp=3 tp=2", "mesh.model=dp=2 cp=3", "shard.zero=0"}},
     {6, {"mesh.encoder=dp=2 cp=3", "mesh.model=tp=2 dp=3", "shard.zero=3"}},
     {0},
@@ -59,7 +59,7 @@ static const void *row_of(const job *j, const char *name, size_t row, size_t byt
   return (const char *)tensor->data + row * bytes;
 }
 
-static void compare_pictures(const job *j, ad_line_data *lines, int held_out, size_t rows, const char *name) {
+static void compare_pictures(const job *j, ad_line_data *lines, int validation, size_t rows, const char *name) {
   const ad_line_options *options = &options_of(j)->lines;
   size_t bytes = (size_t)(options->height * options->width) * sizeof(float);
   uint8_t *characters = malloc((size_t)options->chars);
@@ -67,7 +67,7 @@ static void compare_pictures(const job *j, ad_line_data *lines, int held_out, si
   assert_true(characters && picture);
   for (size_t row = 0; row < rows; row++) {
     ad_line line;
-    must(ad_line_data_draw(lines, (uint64_t)j->recipe->train.seed, held_out, row, &line, characters, picture));
+    must(ad_line_data_draw(lines, (uint64_t)j->recipe->train.seed, validation, row, &line, characters, picture));
     if (memcmp(picture, row_of(j, name, row, bytes), bytes))
       fail_msg(
           "%s: line %zu is drawn otherwise than for PyTorch: another version of FreeType or of the font? Then "
@@ -83,7 +83,7 @@ static void use_pictures(job *j) {
   size_t batch = (size_t)j->recipe->train.global_batch;
   must(ad_line_data_open(&options_of(j)->lines, &lines));
   compare_pictures(j, lines, 0, STEPS * batch, "pictures");
-  if (options_of(j)->lines.held_out > 0) compare_pictures(j, lines, 1, batch, "held_out.pictures");
+  if (options_of(j)->lines.validation > 0) compare_pictures(j, lines, 1, batch, "held_out.pictures");
   ad_line_data_close(lines);
 }
 
@@ -135,7 +135,7 @@ static void train_everywhere(const char *name) {
   train_on(name, fan_in);
   train_on(name, fan_out);
   train_on(name, equal);
-  train_on(name, both_cut);
+  train_on(name, both_sharded);
 }
 
 static void a_reader_with_every_default_trains_as_in_pytorch(void **state) { train_everywhere("ocr-plain"); }

@@ -77,7 +77,7 @@ static int lose(ad_comm *comm, void *context) {
   ad_tensor *x = ad_input(b.tape, &logits);
   ad_tensor *loss = ad_cross_entropy(b.tape, x, ad_constant(b.tape, &targets));
   CHECK_OK(ad_backward(b.tape, loss));
-  judge_whole(&b, "loss", ad_tensor_array(loss));
+  judge_full(&b, "loss", ad_tensor_array(loss));
   judge_part(&b, "gradient.logits", ad_grad(x));
   bench_close(&b);
   free(logits.data);
@@ -126,7 +126,7 @@ static int route(ad_comm *comm, void *context) {
   CHECK_OK(ad_backward(t, ad_add(t, total, balance)));
   judge_part(&b, "out", ad_tensor_array(out));
   judge_part(&b, "choices", ad_tensor_array(choices));
-  judge_whole(&b, "balance", ad_tensor_array(balance));
+  judge_full(&b, "balance", ad_tensor_array(balance));
   judge_part(&b, "gradient.logits", ad_grad(batch));
   judge_part(&b, "gradient.x", ad_grad(input));
   bench_close(&b);
@@ -167,7 +167,7 @@ static void attend_in_parts(const char *mesh, const char *layout) {
   attend_on((example){.mesh = mesh, .layout = layout, .keys_layout = layout});
 }
 
-static void attention_of_a_whole_is_that_of_pytorch(void **state) { attend_in_parts("cp=1", "cp=I"); }
+static void attention_of_full_values_is_that_of_pytorch(void **state) { attend_in_parts("cp=1", "cp=I"); }
 
 static void attention_around_the_ring_is_that_of_pytorch(void **state) {
   attend_in_parts("cp=2", "cp=S1z");
@@ -186,7 +186,7 @@ static void attention_with_keys_on_all_ranks_is_that_of_pytorch(void **state) {
       (example){.mesh = "cp=2 tp=4", .layout = "cp=S1z tp=S2", .keys_layout = "cp=S1z tp=I", .keys_on_all = "tp"});
 }
 
-static void attention_of_cut_heads_and_samples_is_that_of_pytorch(void **state) {
+static void attention_of_sharded_heads_and_samples_is_that_of_pytorch(void **state) {
   attend_in_parts("tp=2", "tp=S2");
   attend_in_parts("cp=2 tp=2", "cp=S1z tp=S2");
   attend_in_parts("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");  // one rank has no sample
@@ -198,16 +198,16 @@ static void lose_on(const char *mesh, const char *layout) {
     run_example((example){.fixture = fixtures[i], .mesh = mesh, .layout = layout}, lose);
 }
 
-static void the_loss_of_a_whole_is_that_of_pytorch(void **state) { lose_on("tp=1", "tp=I"); }
+static void the_loss_of_full_values_is_that_of_pytorch(void **state) { lose_on("tp=1", "tp=I"); }
 
-static void the_loss_of_a_cut_vocabulary_is_that_of_pytorch(void **state) {
+static void the_loss_of_a_sharded_vocabulary_is_that_of_pytorch(void **state) {
   lose_on("tp=2", "tp=S2");
   lose_on("tp=3", "tp=S2");
   lose_on("tp=4", "tp=S2");
   lose_on("tp=12", "tp=S2");  // one rank has none of the vocabulary
 }
 
-static void the_loss_of_cut_rows_is_that_of_pytorch(void **state) {
+static void the_loss_of_sharded_rows_is_that_of_pytorch(void **state) {
   lose_on("dp_shard=2 tp=3", "dp_shard=S0 tp=S2");
   lose_on("cp=2 tp=2", "cp=S1z tp=S2");
   lose_on("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");
@@ -220,9 +220,9 @@ static void route_on(const char *mesh, const char *layout) {
     run_example((example){.fixture = fixtures[i], .mesh = mesh, .layout = layout, .uses_sigmoid = i >= 2}, route);
 }
 
-static void a_router_of_a_whole_is_that_of_pytorch(void **state) { route_on("tp=2", "tp=I"); }
+static void a_router_of_full_values_is_that_of_pytorch(void **state) { route_on("tp=2", "tp=I"); }
 
-static void a_router_of_cut_rows_is_that_of_pytorch(void **state) {
+static void a_router_of_sharded_rows_is_that_of_pytorch(void **state) {
   route_on("dp_shard=2", "dp_shard=S0");
   route_on("cp=3", "cp=S1z");
   route_on("cp=3", "cp=S1");
@@ -232,15 +232,15 @@ static void a_router_of_cut_rows_is_that_of_pytorch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(attention_of_a_whole_is_that_of_pytorch),
+      cmocka_unit_test(attention_of_full_values_is_that_of_pytorch),
       cmocka_unit_test(attention_around_the_ring_is_that_of_pytorch),
       cmocka_unit_test(attention_with_keys_on_all_ranks_is_that_of_pytorch),
-      cmocka_unit_test(attention_of_cut_heads_and_samples_is_that_of_pytorch),
-      cmocka_unit_test(the_loss_of_a_whole_is_that_of_pytorch),
-      cmocka_unit_test(the_loss_of_a_cut_vocabulary_is_that_of_pytorch),
-      cmocka_unit_test(the_loss_of_cut_rows_is_that_of_pytorch),
-      cmocka_unit_test(a_router_of_a_whole_is_that_of_pytorch),
-      cmocka_unit_test(a_router_of_cut_rows_is_that_of_pytorch),
+      cmocka_unit_test(attention_of_sharded_heads_and_samples_is_that_of_pytorch),
+      cmocka_unit_test(the_loss_of_full_values_is_that_of_pytorch),
+      cmocka_unit_test(the_loss_of_a_sharded_vocabulary_is_that_of_pytorch),
+      cmocka_unit_test(the_loss_of_sharded_rows_is_that_of_pytorch),
+      cmocka_unit_test(a_router_of_full_values_is_that_of_pytorch),
+      cmocka_unit_test(a_router_of_sharded_rows_is_that_of_pytorch),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;  // the fixtures' paths are relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);

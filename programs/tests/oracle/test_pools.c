@@ -101,7 +101,7 @@ static void judge_file(judged *of, const char *file, const char *kind) {
 }
 
 /* Checks what the metadata of a step's gradients tell of the step. */
-static void judge_told(judged *of, int step) {
+static void judge_reported(judged *of, int step) {
   char file[64], kind[32];
   snprintf(file, sizeof file, "step-%d.gradients", step);
   snprintf(kind, sizeof kind, "%d.told:", step);
@@ -126,10 +126,10 @@ static void judge_step(judged *of, int step) {
     snprintf(kind, sizeof kind, "%d.%s:", step, kinds[i]);
     judge_file(of, file, kind);
   }
-  judge_told(of, step);
+  judge_reported(of, step);
 }
 
-static void prove(const judged *of) {
+static void check(const judged *of) {
   char path[PATH];
   const char *sets[] = {of->mesh, "precision={param: f64, compute: f64}"};
   ad_recipe *recipe;
@@ -156,7 +156,7 @@ static void steps_on(const char *name, const char *mesh) {
   assert_non_null(of.folder);
   snprintf(path, sizeof path, FIXTURES "%s/expected.safetensors", name);
   must(ad_safetensors_open(path, &of.expected));
-  prove(&of);
+  check(&of);
   judge_file(&of, "constants", "constants:");
   for (int step = 0; step < STEPS; step++) judge_step(&of, step);
   printf("%s, %s: worst error %.1e\n", name, mesh, of.worst);

@@ -60,10 +60,10 @@ static void judge_small(bench *b, const small *of) {
   CHECK_OK(ad_tape_status(b->tape));
   CHECK_OK(ad_backward(b->tape, once(b, loss)));
   snprintf(key, sizeof key, "%s.out", of->name);
-  judge_whole(b, key, ad_tensor_array(out));
+  judge_full(b, key, ad_tensor_array(out));
   for (size_t i = 0; i < count; i++) {
     snprintf(key, sizeof key, "%s.gradient.%s", of->name, of->operand[i]);
-    judge_whole(b, key, ad_grad(x[i]));
+    judge_full(b, key, ad_grad(x[i]));
     free(array[i].data);
   }
   free(slope.data);
@@ -128,7 +128,7 @@ static ad_tensor *dropout(ad_tape *t, ad_tensor *const *x) {
 static ad_tensor *add_row(ad_tape *t, ad_tensor *const *x) { return ad_add_row(t, x[0], x[1]); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
 
-static void operations_of_a_whole_are_those_of_pytorch(void **state) {
+static void operations_of_full_values_are_those_of_pytorch(void **state) {
   static const small list[] = {
       {"relu", relu, {"x"}, {"tp=I"}},
       {"tanh", hyperbolic_tangent, {"x"}, {"tp=I"}},
@@ -166,7 +166,7 @@ static void operations_of_a_whole_are_those_of_pytorch(void **state) {
   TRY_AT("tp=2", list);
 }
 
-static void operations_of_cut_values_are_those_of_pytorch(void **state) {
+static void operations_of_sharded_values_are_those_of_pytorch(void **state) {
   static const small list[] = {
       {"relu", relu, {"x"}, {"dp_shard=S0 tp=S2"}},
       {"tanh", hyperbolic_tangent, {"x"}, {"dp_shard=S1z tp=S0"}},
@@ -208,8 +208,8 @@ static void operations_of_cut_values_are_those_of_pytorch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(operations_of_a_whole_are_those_of_pytorch),
-      cmocka_unit_test(operations_of_cut_values_are_those_of_pytorch),
+      cmocka_unit_test(operations_of_full_values_are_those_of_pytorch),
+      cmocka_unit_test(operations_of_sharded_values_are_those_of_pytorch),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;  // the fixtures' paths are relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,22 +4,22 @@
 #include <unistd.h>
 #include "training.h"
 
-#define CUTS_SEQUENCE "model.sequence_parallel=true"
+#define SHARDS_SEQUENCE "model.sequence_parallel=true"
 #define CONVERTS_NORMS "model.convert_norms=true"
 
 static const world dense[] = {
     {1, {"mesh=dp=1"}},
     {3, {"mesh=dp_shard=3", "shard.zero=3"}},
-    {3, {"mesh=tp=3", CUTS_SEQUENCE}},
+    {3, {"mesh=tp=3", SHARDS_SEQUENCE}},
     {4, {"mesh=dp_shard=2 cp=2", "shard.zero=1"}},
-    {6, {"mesh=dp_replicate=2 tp=3", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {6, {"mesh=dp_replicate=2 tp=3", SHARDS_SEQUENCE, CONVERTS_NORMS}},
     {4, {"mesh=pp=2 dp_shard=2", "shard.zero=3"}},
     {0},
 };
 /* Worlds for models whose number of heads is divisible by 2 and not by 3. */
 static const world dense_of_four_heads[] = {
     {1, {"mesh=dp=1"}},
-    {2, {"mesh=tp=2", CUTS_SEQUENCE}},
+    {2, {"mesh=tp=2", SHARDS_SEQUENCE}},
     {4, {"mesh=tp=4"}},
     {6, {"mesh=dp_shard=3 tp=2", "shard.zero=3"}},
     {4, {"mesh=cp=2 tp=2"}},

@@ -132,13 +132,13 @@ static inline double worst_of(const job *j, ad_run *run, const ad_array *array, 
                               double model_largest) {
   size_t n;
   double *expected = numbers(j->expected, name, &n);
-  ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
-  CHECK(expected && whole.data && n == (size_t)ad_shape_numel(&array->shape) && array->dtype == AD_F64);
+  ad_array full = {.data = malloc((n + 1) * sizeof(double))};
+  CHECK(expected && full.data && n == (size_t)ad_shape_numel(&array->shape) && array->dtype == AD_F64);
   CHECK(ad_shape_equal(&ad_safetensors_find(j->expected, name)->shape, &array->shape));
-  CHECK_OK(ad_run_whole(run, array, &whole));
+  CHECK_OK(ad_run_full(run, array, &full));
   double scale = fmax(largest(expected, n), smallest_scale * model_largest);
-  double worst = worst_difference(whole.data, expected, n) / scale;
-  free(whole.data);
+  double worst = worst_difference(full.data, expected, n) / scale;
+  free(full.data);
   free(expected);
   return worst;
 }
@@ -187,15 +187,15 @@ static inline double judge_state(const job *j, ad_run *run, size_t module, size_
   char name[160];
   const ad_array *array = ad_run_state(run, module, state);
   size_t n = (size_t)ad_shape_numel(&array->shape);
-  ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
+  ad_array full = {.data = malloc((n + 1) * sizeof(double))};
   double *found = malloc((n + 1) * sizeof *found);
-  CHECK(found && whole.data && (array->dtype == AD_F32 || array->dtype == AD_F64));
-  CHECK_OK(ad_run_whole(run, array, &whole));
+  CHECK(found && full.data && (array->dtype == AD_F32 || array->dtype == AD_F64));
+  CHECK_OK(ad_run_full(run, array, &full));
   for (size_t e = 0; e < n; e++)
-    found[e] = array->dtype == AD_F32 ? ((const float *)whole.data)[e] : ((const double *)whole.data)[e];
+    found[e] = array->dtype == AD_F32 ? ((const float *)full.data)[e] : ((const double *)full.data)[e];
   snprintf(name, sizeof name, "state:%s", ad_program_module(ad_run_program(run), module)->states[state].name);
   double worst = judge_numbers_by(array->dtype == AD_F64 ? climbing_bound : bound, j, name, step, found, n);
-  free(whole.data);
+  free(full.data);
   free(found);
   return worst;
 }
@@ -232,11 +232,11 @@ static inline void take_step(const job *j, ad_run *run, int step, worst_errors *
   worst->state = fmax(worst->state, judge_states(j, run, step));
 }
 
-static inline void judge_held_out(const job *j, ad_run *run) {
+static inline void judge_validation(const job *j, ad_run *run) {
   double loss;
   const ad_program *program = ad_run_program(run);
-  if (!ad_program_kind_of(program)->data.has_held_out(ad_program_own(program))) return;
-  CHECK_OK(ad_run_loss(run, 0, AD_HELD_OUT_DRAWN, &loss));
+  if (!ad_program_kind_of(program)->data.has_validation(ad_program_own(program))) return;
+  CHECK_OK(ad_run_loss(run, 0, AD_VALIDATION_DRAWN, &loss));
   judge_number(j, "held_out.loss", 0, loss);
 }
 
@@ -246,7 +246,7 @@ static inline int train(ad_comm *comm, void *context) {
   worst_errors worst = {0};
   ad_run *run;
   CHECK_OK(ad_run_create(comm, j->recipe, &options, &run));
-  judge_held_out(j, run);
+  judge_validation(j, run);
   for (int step = 0; step < STEPS; step++) take_step(j, run, step, &worst);
   worst.weight = judge_params(j, run, "weight", STEPS);
   if (judge_at_end) judge_at_end(j, run);
@@ -264,7 +264,7 @@ static inline int train(ad_comm *comm, void *context) {
 
 /* ---- samples: PyTorch's side drew them independently ---- */
 
-static inline void samples_of_step(const job *j, const ad_text_data *text, int64_t step, ad_held_out held_out,
+static inline void samples_of_step(const job *j, const ad_text_data *text, int64_t step, ad_data_split validation,
                                    const char *tokens_name, const char *targets_name) {
   const ad_recipe *recipe = j->recipe;
   const ad_safetensor *expected[] = {ad_safetensors_find(j->expected, tokens_name),
@@ -274,7 +274,7 @@ static inline void samples_of_step(const job *j, const ad_text_data *text, int64
                               .global_batch = recipe->train.global_batch,
                               .valid = text_of(recipe)->valid,
                               .valid_count = text_of(recipe)->valid_count,
-                              .held_out = held_out};
+                              .validation = validation};
   size_t n = (size_t)(recipe->train.global_batch * text_of(recipe)->seq), bytes = n * sizeof(int32_t);
   int32_t *found[] = {malloc(bytes), malloc(bytes)};
   int64_t counted;
@@ -288,7 +288,7 @@ static inline void samples_of_step(const job *j, const ad_text_data *text, int64
 }
 
 static inline ad_status open_text(const ad_text_options *options, ad_text_data **out) {
-  return ad_text_data_open((const char *const *)options->text, options->text_count, options->seq, options->held_out,
+  return ad_text_data_open((const char *const *)options->text, options->text_count, options->seq, options->validation,
                            out);
 }
 
@@ -298,7 +298,7 @@ static inline ad_status open_tokens(const ad_text_options *options, int64_t voca
                             .masks = options->mask_count ? (const char *const *)options->mask : NULL,
                             .count = options->token_count,
                             .seq = options->seq,
-                            .held_out = options->held_out,
+                            .validation = options->validation,
                             .vocabulary = vocabulary};
   return ad_text_data_open_tokens(&files, out);
 }
@@ -309,7 +309,7 @@ static inline void compare_samples(const job *j) {
   int64_t vocabulary = ((const ad_decoder_options *)j->recipe->options)->vocabulary;
   must(options->token_count ? open_tokens(options, vocabulary, &text) : open_text(options, &text));
   for (int64_t step = 0; step < STEPS; step++) samples_of_step(j, text, step, 0, "tokens", "targets");
-  if (text_of(j->recipe)->held_out > 0) samples_of_step(j, text, 0, 1, "held_out.tokens", "held_out.targets");
+  if (text_of(j->recipe)->validation > 0) samples_of_step(j, text, 0, 1, "held_out.tokens", "held_out.targets");
   ad_text_data_close(text);
 }
 

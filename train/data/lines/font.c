@@ -30,8 +30,8 @@ static ad_status keep_outline(FT_Library library, FT_GlyphSlot slot, int i, ad_f
 
 /* Copies the outlines of all printable characters; AD_IO names those that the font lacks. */
 static ad_status keep_outlines(FT_Library library, FT_Face face, ad_font *font) {
-  char lacking[64];
-  ad_text list = ad_text_on(lacking, sizeof lacking);
+  char missing[64];
+  ad_text list = ad_text_on(missing, sizeof missing);
   size_t count = 0;
   for (int i = 0; i < AD_PRINTABLE_COUNT; i++) {
     const char character[] = {(char)(AD_PRINTABLE_FIRST + i), 0};
@@ -42,7 +42,7 @@ static ad_status keep_outlines(FT_Library library, FT_Face face, ad_font *font) 
   }
   if (!count) return AD_OK;
   return ad_fail(AD_IO, "the font lacks %zu of the %d printable ASCII characters: %s", count, AD_PRINTABLE_COUNT,
-                 lacking);
+                 missing);
 }
 
 static ad_status read_face(FT_Library library, FT_Face face, ad_font *font) {

@@ -100,9 +100,9 @@ static int64_t collapse(const uint8_t *bytes, int64_t size, uint8_t *out) {
 }
 
 /* Takes the characters of one part of the text; AD_INVALID if they are too few for a line. */
-static ad_status take_part(const ad_text_data *text, int held_out, const char *what, int64_t chars, part *out) {
+static ad_status take_part(const ad_text_data *text, int validation, const char *what, int64_t chars, part *out) {
   int64_t size;
-  const uint8_t *bytes = ad_text_data_part(text, held_out ? AD_HELD_OUT_PART : AD_TRAINING_PART, &size);
+  const uint8_t *bytes = ad_text_data_part(text, validation ? AD_VALIDATION_PART : AD_TRAINING_PART, &size);
   AD_TRY(ad_new((size_t)size, &out->characters));
   out->size = collapse(bytes, size, out->characters);
   if (out->size > chars || !size) return AD_OK;
@@ -114,7 +114,7 @@ static ad_status take_part(const ad_text_data *text, int held_out, const char *w
 /* Reads the text and takes the characters of its training part and its held-out part. */
 static ad_status take_text(const ad_line_options *options, ad_line_data *lines) {
   ad_text_data *text;
-  AD_TRY(ad_text_data_open((const char *const *)options->text, options->text_count, options->chars, options->held_out,
+  AD_TRY(ad_text_data_open((const char *const *)options->text, options->text_count, options->chars, options->validation,
                            &text));
   lines->text_bytes = ad_text_data_bytes(text);
   lines->text_checksum = ad_text_data_checksum(text);
@@ -138,7 +138,7 @@ static FT_Pos room_across(const ad_line_data *lines) { return (FT_Pos)lines->hei
 
 /* Measures the box that holds each character at the largest size and weight: as high as all of them, as wide as the
  * widest. */
-static ad_status measure(const ad_line_data *lines, const ad_font *font, FT_Pos *width, FT_Pos *height) {
+static ad_status measure_font(const ad_line_data *lines, const ad_font *font, FT_Pos *width, FT_Pos *height) {
   const ad_font_style largest = {lines->sizes.most, lines->weights.most};
   ad_typeset set;
   FT_Pos low = 0, high = 0;
@@ -173,7 +173,7 @@ static ad_status check_room(const ad_line_data *lines, const char *what, int64_t
 
 static ad_status check_size(const ad_line_data *lines, const ad_font *font) {
   FT_Pos width, height;
-  AD_TRY(measure(lines, font, &width, &height));
+  AD_TRY(measure_font(lines, font, &width, &height));
   AD_TRY(check_room(lines, "height", lines->height, height, room_across(lines)));
   return check_room(lines, "width", lines->width, width, room_along(lines));
 }
@@ -188,16 +188,16 @@ static ad_status take_font(const ad_line_data *lines, const char *path, ad_font 
 static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines) {
   if (!options->font_count) return ad_fail(AD_INVALID, "no font is given: name at least one font file in `fonts`");
   lines->train_font_count = options->font_count;
-  lines->font_count = options->font_count + (options->held_out_font != NULL);
+  lines->font_count = options->font_count + (options->validation_font != NULL);
   AD_TRY(ad_new(lines->font_count, &lines->fonts));
   for (size_t i = 0; i < options->font_count; i++) AD_TRY(take_font(lines, options->fonts[i], &lines->fonts[i]));
-  if (!options->held_out_font) return AD_OK;
-  ad_font *held_out = &lines->fonts[options->font_count];
-  AD_TRY(take_font(lines, options->held_out_font, held_out));
+  if (!options->validation_font) return AD_OK;
+  ad_font *validation = &lines->fonts[options->font_count];
+  AD_TRY(take_font(lines, options->validation_font, validation));
   for (size_t i = 0; i < options->font_count; i++)
-    if (lines->fonts[i].checksum == held_out->checksum)
+    if (lines->fonts[i].checksum == validation->checksum)
       return ad_fail(AD_INVALID, "%s: the held-out font is also one of the fonts to train on (fonts[%zu])",
-                     options->held_out_font, i);
+                     options->validation_font, i);
   return AD_OK;
 }
 
@@ -215,7 +215,7 @@ static ad_status make_set(ad_line_data *lines) {
 
 /* ---- opening and closing line data ---- */
 
-static ad_status fill(const ad_line_options *options, ad_line_data *lines) {
+static ad_status open_lines(const ad_line_options *options, ad_line_data *lines) {
   AD_TRY(take_options(options, lines));
   AD_TRY(take_text(options, lines));
   AD_TRY(start_library(lines));
@@ -229,7 +229,7 @@ ad_status ad_line_data_open(const ad_line_options *options, ad_line_data **out) 
   for (size_t i = 0; i < options->font_count; i++) AD_NEED_AS("options->fonts[i]", options->fonts[i]);
   ad_line_data *lines;
   AD_TRY(ad_new(1, &lines));
-  ad_status status = fill(options, lines);
+  ad_status status = open_lines(options, lines);
   if (status)
     ad_line_data_close(lines);
   else
@@ -314,7 +314,7 @@ static void add_noise(uint64_t seed, double deviation, int64_t pixels, float *pi
 }
 
 static ad_status draw_picture(ad_line_data *lines, uint64_t seed, double size, float *picture) {
-  ad_typeset_turn(&lines->set, draw_angle(lines, seed));
+  ad_typeset_rotate(&lines->set, draw_angle(lines, seed));
   draw_place(lines, seed, size);
   AD_TRY(ad_typeset_draw(&lines->set, lines->library, lines->height, lines->width, picture));
   if (lines->noise > 0) add_noise(seed, lines->noise, lines->height * lines->width, picture);
@@ -324,14 +324,14 @@ static ad_status draw_picture(ad_line_data *lines, uint64_t seed, double size, f
 ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of, uint64_t index, ad_line *out,
                             uint8_t *characters, float *picture) {
   AD_NEED(lines, out, characters, picture);
-  int held_out = of == AD_HELD_OUT_PART;
-  const part *from = held_out ? &lines->validation : &lines->train;
+  int validation = of == AD_VALIDATION_PART;
+  const part *from = validation ? &lines->validation : &lines->train;
   *out = (ad_line){0};
   memset(characters, 0, (size_t)lines->chars);
   memset(picture, 0, (size_t)(lines->height * lines->width) * sizeof *picture);
   if (!from->size) return AD_OK;
   uint64_t own = ad_random_bits(seed, from->stream, index);
-  int64_t count, fonts = (int64_t)(held_out ? lines->font_count : lines->train_font_count);
+  int64_t count, fonts = (int64_t)(validation ? lines->font_count : lines->train_font_count);
   const uint8_t *line = cut_line(from, own, lines->chars, &count);
   out->font = (size_t)ad_random_below(own, FONT, 0, fonts);
   ad_font_style style = {between(own, SIZE, lines->sizes), between(own, WEIGHT, lines->weights)};

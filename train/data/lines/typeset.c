@@ -59,7 +59,7 @@ void ad_typeset_line(ad_typeset *set, const ad_font *font, const ad_font_style *
 }
 
 /* Turns with FreeType's own sine and cosine, in fixed point, which are the same on every machine. */
-void ad_typeset_turn(ad_typeset *set, double degrees) {
+void ad_typeset_rotate(ad_typeset *set, double degrees) {
   FT_Vector unit;
   FT_Vector_Unit(&unit, lround(degrees * 65536));
   const FT_Matrix matrix = {.xx = unit.x, .xy = -unit.y, .yx = unit.y, .yy = unit.x};

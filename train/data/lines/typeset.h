@@ -20,7 +20,7 @@ void ad_typeset_destroy(ad_typeset *set); /* a set that is all zero is allowed *
  * Kerning is left out. */
 void ad_typeset_line(ad_typeset *set, const ad_font *font, const ad_font_style *style, const uint8_t *characters,
                      size_t count, FT_Pos width);
-void ad_typeset_turn(ad_typeset *set, double degrees); /* counterclockwise around the origin */
+void ad_typeset_rotate(ad_typeset *set, double degrees); /* counterclockwise around the origin */
 void ad_typeset_move(ad_typeset *set, FT_Pos x, FT_Pos y);
 /* Adds ink, from 0 to 1, to the picture [height, width], whose lower left corner is the origin; ink outside the picture
  * is dropped. */

@@ -18,9 +18,9 @@ typedef struct ad_check_options {
    * takes it along without being asked, in f64, unless the program's rules.not_smooth names a reason */
   int directional;
   /* 1: also repeat the check with mistakes made in it one at a time (mutants) */
-  int sabotage;
-  int64_t sabotage_count; /* how many of the mutants derived from the program are tried, drawn at random; 0: all */
-  uint64_t sabotage_seed; /* seed of that draw */
+  int mutate;
+  int64_t mutant_count; /* how many of the mutants derived from the program are tried, drawn at random; 0: all */
+  uint64_t mutant_seed; /* seed of that draw */
   /* a folder, which is made, for what each step starts from and arrives at (audit/docs/dumps.md); NULL: nothing is written */
   const char *dump;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
@@ -32,7 +32,7 @@ typedef struct ad_check_options {
  * frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json);
 /* Like ad_check, on the ranks of an open comm, which must be as many as the recipe's mesh has; all ranks call it. *json
- * is set on rank 0 and NULL on all others; *holds is the same on all. `sabotage` is refused: every mutant
+ * is set on rank 0 and NULL on all others; *holds is the same on all. `mutate` is refused: every mutant
  * needs ranks of its own, which only ad_check starts. After an error the comm can only be closed. */
 AD_API AD_CHECKED ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options,
                                         int *holds, char **json);

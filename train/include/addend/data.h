@@ -11,7 +11,7 @@ extern "C" {
 
 enum { AD_VOCABULARY_BYTES = 256 };
 
-typedef enum ad_data_part { AD_TRAINING_PART, AD_HELD_OUT_PART } ad_data_part; /* the parts of a text */
+typedef enum ad_data_part { AD_TRAINING_PART, AD_VALIDATION_PART } ad_data_part; /* the parts of a text */
 
 /* ---- training text: files of bytes ---- */
 
@@ -28,12 +28,12 @@ typedef struct ad_text_options {
    * step's batch uses number i modulo valid_count, so the sequence restarts with every step. None: all tokens count. */
   double *valid;
   size_t valid_count;
-  double held_out; /* fraction h: the last floor(h * bytes) bytes of every file are held out for validation */
+  double validation; /* fraction h: the last floor(h * bytes) bytes of every file are held out for validation */
 } ad_text_options;
 
 /* Checks, without reading the text, whether ad_text_data_open would find enough of it; has the same errors and
  * messages. */
-AD_API AD_CHECKED ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double held_out);
+AD_API AD_CHECKED ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double validation);
 /* AD_IO unless the path names at least one readable file. */
 AD_API AD_CHECKED ad_status ad_text_path_check(const char *path);
 
@@ -42,12 +42,12 @@ typedef struct ad_text_data ad_text_data;
  * if `paths` names it, and skipped inside a folder, because its target could otherwise count twice. The files' bytes,
  * one after another in that order, form one text for training; the held-out parts form another. AD_IO names a path that
  * is missing, empty or unreadable; AD_INVALID, naming both numbers, if the text is not longer than seq bytes. */
-AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out,
+AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double validation,
                                               ad_text_data **out);
 /* Like ad_text_data_open, for plans: no file is read. Sizes are known, and which tokens count, but not the tokens
  * themselves. */
 AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, size_t count, int64_t seq,
-                                                     double held_out, ad_text_data **out);
+                                                     double validation, ad_text_data **out);
 
 /* Files of tokens, as ad_text_data_open_tokens takes them. */
 typedef struct ad_token_options {
@@ -60,7 +60,7 @@ typedef struct ad_token_options {
   const char *const *masks;
   size_t count;
   int64_t seq;        /* number of tokens in a sample */
-  double held_out;    /* fraction h: the last floor(h * tokens) tokens of every file are held out for validation */
+  double validation;  /* fraction h: the last floor(h * tokens) tokens of every file are held out for validation */
   int64_t vocabulary; /* every token must be below this number */
 } ad_token_options;
 /* Check files of tokens, or of masks, including that every element is in its range. Each file is read once, starting
@@ -87,7 +87,7 @@ AD_API uint64_t ad_text_data_checksum(const ad_text_data *text);
 AD_API uint64_t ad_text_data_mask_checksum(const ad_text_data *text);
 /* Adds to counts[token] how often each token occurs in a part of the text (for files of tokens: in the part's windows,
  * see ad_batch_options). */
-AD_API void ad_text_data_tally(const ad_text_data *text, ad_data_part of, int64_t *counts);
+AD_API void ad_text_data_count_values(const ad_text_data *text, ad_data_part of, int64_t *counts);
 /* The bytes of a part; owned by the text. NULL: the text was not read, or consists of tokens. */
 AD_API const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size);
 
@@ -126,7 +126,7 @@ typedef struct ad_batch_options {
    * count. */
   const double *valid;
   size_t valid_count;
-  int held_out; /* 1: samples come from the held-out part */
+  int validation; /* 1: samples come from the held-out part */
   /* Above 0: samples come from a fixed set of this many samples, at most ad_text_data_samples of the part, and are not
    * drawn. Sample i of step s is then number s * global_batch + i of the set. The set is the same for every seed, and
    * steps of any size read the same samples in the same order. Sample number j uses valid[j % valid_count]. After its
@@ -160,10 +160,10 @@ AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t glob
 typedef struct ad_line_options {
   char **text; /* files and folders, as in ad_text_options */
   size_t text_count;
-  double held_out; /* as in ad_text_options */
-  char **fonts;    /* font files; each line is drawn in one of these fonts */
+  double validation; /* as in ad_text_options */
+  char **fonts;      /* font files; each line is drawn in one of these fonts */
   size_t font_count;
-  char *held_out_font;   /* file of one more font, used only for lines of the held-out part; NULL: none */
+  char *validation_font; /* file of one more font, used only for lines of the held-out part; NULL: none */
   int64_t chars;         /* most characters of a line; a line has at least half as many where they fit */
   int64_t height, width; /* size of a picture, in pixels */
   double *sizes;         /* [least, most] font size: pixels of the em */

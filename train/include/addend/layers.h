@@ -69,11 +69,11 @@ AD_API void ad_tp_type(ad_layout *layout, ad_type type);
 /* ---- layers: structures and their declare and forward functions ---- */
 
 /* Which dimension of a matrix [in, out] is cut over tp. */
-typedef enum ad_cutting {
-  AD_CUT_COLUMNS, /* W is S1: x is R, y is cut along its last dimension */
-  AD_CUT_ROWS,    /* W is S0: x is cut along its last dimension, y is P */
-  AD_CUT_NOTHING  /* W is R: x and y are R; each rank uses the part of y that it needs, and leaves addends */
-} ad_cutting;
+typedef enum ad_linear_sharding {
+  AD_SHARD_COLUMNS, /* W is S1: x is R, y is cut along its last dimension */
+  AD_SHARD_ROWS,    /* W is S0: x is cut along its last dimension, y is P */
+  AD_SHARD_NOTHING  /* W is R: x and y are R; each rank uses the part of y that it needs, and leaves addends */
+} ad_linear_sharding;
 
 /* A function that a program puts in place of a product x W; `weight` is the number of W. */
 typedef struct ad_stand_in {
@@ -85,12 +85,12 @@ typedef struct ad_stand_in {
 typedef struct ad_linear_layer {
   size_t weight, bias;
   int has_bias;
-  ad_cutting cutting;
+  ad_linear_sharding sharding;
   const ad_stand_in *stand_in; /* borrowed; NULL: the ordinary product */
 } ad_linear_layer;
 typedef struct ad_linear_shape {
   int64_t in, out;
-  ad_cutting cutting;
+  ad_linear_sharding sharding;
   int has_bias;
   /* standard deviation of the initial values of W */
   double deviation;
@@ -98,7 +98,7 @@ typedef struct ad_linear_shape {
 /* Declares PATH.NAME, the weight, and PATH.NAME_bias if the shape has a bias. */
 AD_API ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const char *name,
                                          const ad_linear_shape *shape);
-/* The product and the bias; x and the result have the layouts that ad_cutting says. */
+/* The product and the bias; x and the result have the layouts that ad_linear_sharding says. */
 AD_API ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_linear_layer *layer, ad_tensor *x);
 
 /* The embedding: looks up rows of a table [vocabulary, d_model], cut over tp. As a tied head, it also multiplies by

@@ -46,11 +46,11 @@ typedef struct ad_operation {
   const char *name; /* name of the operation, for messages */
   /* The dimensions of operands and result as letters: "...k,kn->...n". Equal letters have equal sizes; "..." stands for
    * any further dimensions in front, the same wherever it occurs. It is the rule for shapes and, together with
-   * `linearity` and `whole`, the rule for types (law 3). NULL: `describe` gives shape and type. */
+   * `linearity` and `full`, the rule for types (law 3). NULL: `describe` gives shape and type. */
   const char *dims;
   ad_linearity linearity;
   /* letters of dimensions that must not be cut, because an element's result needs other elements along them */
-  const char *whole;
+  const char *full;
   /* forward and backward are the arithmetic, on local elements. They fail only on bad values (an index outside its
    * table) and in communication. `slot` has one slot for each operand. */
   ad_status (*forward)(ad_tape *tape, ad_tensor *out);
@@ -67,7 +67,7 @@ typedef struct ad_operation {
   int not_linear;
   /* 1: operand 0's gradient equals the gradient that arrives, so operand 0's slot may be the memory of that gradient
    * and then already holds it. This is the only way in which the arriving gradient may change. */
-  int hands_over;
+  int passes_gradient_on;
   int passes_on; /* 1: the result is operand 0 or a multiple of it, and its gradient has the dtype of operand 0's */
 
   /* ---- an operation's record: which dtypes it accepts ---- */
@@ -124,7 +124,7 @@ AD_API const char *ad_tensor_site(const ad_tensor *out);
  * caller names), or by explicit dtype, shape and layout. */
 AD_API AD_CHECKED ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out);
 AD_API AD_CHECKED ad_status ad_operation_describe_as(const ad_tape *tape, ad_tensor *out, const char *dims,
-                                                     const char *whole);
+                                                     const char *full);
 AD_API void ad_result_set(ad_tensor *out, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
 /* For forward: ad_tape_take allocates memory that lives until reset; on engine dry the bytes are only counted and *out
  * is NULL. ad_result_set_data makes such memory the result's, for records with makes_memory. */

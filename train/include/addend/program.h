@@ -26,7 +26,7 @@ typedef enum ad_key_kind {
   AD_KEY_GRADIENT, /* ad_dtype, and an int at `second`; `word` means 0, "raw" sets the int */
   AD_KEY_SYNC,     /* ad_sync */
   /* ad_recipe_override *, owned, with its size_t count at `second`: a map from patterns to those keys of `precision`
-   * that are in an ad_contract */
+   * that are in an ad_precision_policy */
   AD_KEY_OVERRIDES
 } ad_key_kind;
 
@@ -99,13 +99,13 @@ typedef struct ad_program_setting {
 } ad_program_setting;
 
 /* Where the samples of a batch come from. */
-typedef enum ad_held_out {
+typedef enum ad_data_split {
   AD_TRAINED_ON,
-  AD_HELD_OUT_DRAWN, /* drawn from the held-out part, by seed and step */
+  AD_VALIDATION_DRAWN, /* drawn from the held-out part, by seed and step */
   /* The held-out set: its samples from step * global_batch on, the same for every seed. Samples after its last one are
    * read too, because memory is planned for them, but do not count. */
-  AD_HELD_OUT_SET
-} ad_held_out;
+  AD_VALIDATION_SET
+} ad_data_split;
 
 /* Runs forward passes outside a step: every phase of microbatch m, on the batch that was read last. Collective. */
 typedef struct ad_forward {
@@ -113,7 +113,7 @@ typedef struct ad_forward {
   void *context;
   ad_group everyone; /* all ranks; they all take part */
   /* Reports progress: the first rank calls it now and then during long work, of which `done` of `of` parts are done. */
-  void (*tell)(void *context, const char *what, int64_t done, int64_t of);
+  void (*report_progress)(void *context, const char *what, int64_t done, int64_t of);
 } ad_forward;
 
 /* ---- the record of a kind of program, and the structures that it refers to ---- */
@@ -164,8 +164,8 @@ typedef struct ad_loss_spec {
  * These phases get the value as the bridge brings it (with the layout `to`), and each leaves a gradient; the sum of
  * these gradients goes back over the bridge. If the two modules have separate ranks, values travel while both sides
  * work. */
-typedef struct ad_crossing_spec {
-  size_t size; /* sizeof(ad_crossing_spec) */
+typedef struct ad_transfer_spec {
+  size_t size; /* sizeof(ad_transfer_spec) */
   /* name of the value */
   const char *value;
   size_t module;     /* number of the module whose phases need the value */
@@ -175,12 +175,12 @@ typedef struct ad_crossing_spec {
   ad_shape shape;
   /* Dtypes in which the value and its gradient travel between ranks; 0: unchanged. A proof in f64 ignores them and
    * rounds nothing. */
-  ad_dtype wire, gradient_wire;
+  ad_dtype comm_dtype, gradient_comm_dtype;
   int one_way; /* 1: no gradient comes back, because no loss that is trained on depends on the value there */
   /* 1: the value is a parameter's. Its gradient is then f32 even if values are bf16, and microbatches do not cut it. */
   int is_parameter;
   int is_residual; /* 1: the value is the residual stream, and has its dtype */
-} ad_crossing_spec;
+} ad_transfer_spec;
 
 typedef struct ad_program_kind ad_program_kind;
 
@@ -226,9 +226,9 @@ struct ad_program_kind {
   void (*destroy)(void *own);
   ad_status (*open)(void *own); /* Opens the program's data, before the first `read`. NULL: there is nothing to open. */
   /* Reads this rank's share of a step's batch, for all microbatches. The batch must depend only on the step's number
-   * (and held_out): a proof reads steps again, and its sabotage gives one rank the batch of another. counted[c][m]
+   * (and validation): a proof reads steps again, and its sabotage gives one rank the batch of another. counted[c][m]
    * receives what count number c is on this rank in microbatch m. */
-  ad_status (*read)(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted);
+  ad_status (*read)(void *own, int64_t step, ad_data_split validation, int64_t *const *counted);
 
   /* Rules for options in combination; the range of each single option is in its key. */
   struct {
@@ -254,9 +254,9 @@ struct ad_program_kind {
 
   /* The data that the program reads. */
   struct {
-    int (*has_held_out)(const void *own); /* 1: there is held-out data; may be called before open; NULL: 0 */
+    int (*has_validation)(const void *own); /* 1: there is held-out data; may be called before open; NULL: 0 */
     /* The number of samples in the held-out part, after open. NULL: any number can be drawn. */
-    int64_t (*held_out_samples)(const void *own);
+    int64_t (*validation_samples)(const void *own);
     /* Bytes of memory for data and batch on this rank. NULL: those of ad_program_add_batch. */
     size_t (*bytes)(const void *own);
     /* The arrays of a step's batch: everything that makes the size of one rank's share, and so of its tapes' memory,
@@ -406,7 +406,7 @@ AD_API AD_CHECKED ad_status ad_program_add_declared(ad_program *to, const char *
 AD_API AD_CHECKED ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec);
 /* Call it after adding the phase that gives the value and before adding those that need it. */
-AD_API AD_CHECKED ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *spec);
+AD_API AD_CHECKED ad_status ad_program_add_transfer(ad_program *to, const ad_transfer_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase);
 
 /* The mesh of a module. */
@@ -446,7 +446,7 @@ typedef struct ad_batch_row {
   /* Number of the sample: step * global_batch + its place in the step's batch; in the held-out set, its number there.
    */
   int64_t sample;
-  ad_held_out held_out;
+  ad_data_split validation;
   int counts; /* 1, or 0 after the last sample of the held-out set; set it to 0 for a sample that is not to count */
 } ad_batch_row;
 /* The function that reads one sample into its arrays. */
@@ -457,13 +457,13 @@ typedef struct ad_row_reader {
 /* For the kind's `read`: calls the reader for every sample of this rank, and adds up in counted[m] the samples that
  * count in microbatch m (pass `counted[0]` of `read` if count 0 counts samples). On engine dry nothing is read, and all
  * samples count. */
-AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_held_out held_out,
+AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation,
                                           const ad_row_reader *reader, int64_t *counted);
 /* The batch that was read last: its step, where its samples came from, and the number in the step's batch, over all
  * ranks, of the first sample of microbatch m. A phase that draws random numbers by sample (ad_dropout) uses these, and
  * draws none for held-out batches: a proof's forward passes then draw the same numbers as its steps. */
 AD_API int64_t ad_batch_step(const ad_batch *batch);
-AD_API ad_held_out ad_batch_held_out(const ad_batch *batch);
+AD_API ad_data_split ad_batch_split(const ad_batch *batch);
 AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
 
 /* ---- what a phase's functions may call ---- */

@@ -12,8 +12,8 @@ enum { AD_MICROBATCHES_MAX = 1024 };
 
 /* Other dtypes for the parameters whose names match a pattern. */
 typedef struct ad_recipe_override {
-  char *pattern;        /* a glob that parameter names are matched with */
-  ad_contract contract; /* zero fields: as in the recipe's `precision` */
+  char *pattern;              /* a glob that parameter names are matched with */
+  ad_precision_policy policy; /* zero fields: as in the recipe's `precision` */
 } ad_recipe_override;
 
 /* The values of a recipe's `placement`: all modules on the same ranks, or each module on its own ranks, one mesh after
@@ -41,10 +41,10 @@ typedef struct ad_recipe {
   size_t mesh_count;
   char *placement; /* AD_COLOCATED or AD_DISJOINT if there are several modules; NULL if the program has one */
   struct {
-    ad_contract contract; /* zero fields: the defaults of ad_contract */
-    ad_dtype compute;     /* f32, f64 or bf16 */
-    ad_dtype residual;    /* dtype of the residual stream: 0 (the wide one of compute), or compute */
-    int64_t loss_scale;   /* first exponent of the dynamic loss scale; used if a contract has f16 gradients */
+    ad_precision_policy policy; /* zero fields: the defaults of ad_precision_policy */
+    ad_dtype compute;           /* f32, f64 or bf16 */
+    ad_dtype residual;          /* dtype of the residual stream: 0 (the wide one of compute), or compute */
+    int64_t loss_scale;         /* first exponent of the dynamic loss scale; used if a contract has f16 gradients */
     ad_recipe_override *overrides;
     size_t override_count;
   } precision;

@@ -372,8 +372,8 @@ AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, c
 /* Brings x, which has the layout of the bridge's source, over the bridge to the destination on another mesh of the same
  * ranks. The gradient is summed over the axes on which the destination is R, and goes back. Borrows the bridge until
  * reset. */
-AD_API ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site);
-#define ad_cross(...) ad_cross_at(__VA_ARGS__, AD_HERE)
+AD_API ad_tensor *ad_transfer_tensor_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site);
+#define ad_transfer_tensor(...) ad_transfer_tensor_at(__VA_ARGS__, AD_HERE)
 
 /* ---- to_local and from_local: code outside the type rules ---- */
 /* Prepares x for code that only knows local buffers: ad_tensor_array of the returned tensor is this rank's part.

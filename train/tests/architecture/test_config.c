@@ -418,7 +418,7 @@ static void config_says(ad_status status, const char *const *facts) {
   ad_release(path);
 }
 
-static void weights_say(ad_status status, const char *const *facts) {
+static void weights_report(ad_status status, const char *const *facts) {
   ad_weights *weights;
   assert_int_equal(ad_pretrained_weights(folder, &weights), status);
   assert_says_all(facts);
@@ -426,16 +426,16 @@ static void weights_say(ad_status status, const char *const *facts) {
 
 static void other_files_are_refused_with_what_to_do(void **state) {
   config_says(AD_IO, SAYS_FACTS("config.json", "Transformers"));
-  weights_say(AD_IO, SAYS_FACTS("model.safetensors", "model.safetensors.index.json"));
+  weights_report(AD_IO, SAYS_FACTS("model.safetensors", "model.safetensors.index.json"));
   static const char *const pickled[] = {"a.bin", "a.pt", "a.pth", "pytorch_model.bin.index.json"},
                            *const others[] = {"consolidated.json", "bin", "a.pty", "index.json"};
   for (int i = 0; i < 4; i++) touch(others[i]);
   config_says(AD_IO, SAYS_FACTS("config.json", "Transformers"));
-  weights_say(AD_IO, SAYS_FACTS("model.safetensors", "model.safetensors.index.json"));
+  weights_report(AD_IO, SAYS_FACTS("model.safetensors", "model.safetensors.index.json"));
   for (int i = 0; i < 4; i++) {
     char path[256];
     touch(pickled[i]);
-    weights_say(AD_INVALID, SAYS_FACTS(pickled[i]));
+    weights_report(AD_INVALID, SAYS_FACTS(pickled[i]));
     config_says(AD_IO, SAYS_FACTS("config.json", "Transformers")); /* a.pth is not Meta's */
     snprintf(path, sizeof path, "%s/%s", folder, pickled[i]);
     remove(path);

@@ -12,7 +12,7 @@
 #include "addend/safetensors.h"
 #include "architecture/folder.h"
 #include "architecture/tensors.h"
-#include "architecture/turn.h"
+#include "architecture/transpose.h"
 #include "base/memory.h"
 #include "says.h"
 
@@ -21,7 +21,7 @@
 typedef struct param {
   const char *name, *tensor; /* tensor: of expert 2, if the parameter has experts */
   ad_shape shape;
-  int turned;
+  int transposed;
 } param;
 
 static const param llama[] = {{"embedding.weight", "model.embed_tokens.weight", {2, {256, 6}}, 0},
@@ -65,14 +65,14 @@ static const struct {
 } models[] = {{"llama", &ad_llama, llama}, {"mixtral", &ad_mixtral, mixtral}, {"qwen3_moe", &ad_qwen3_moe, qwen3_moe}};
 
 /* Element [i, j] of the whole parameter, read by itself as bf16; [j] of a vector, [e, i, j] of experts. */
-static uint16_t element(const ad_weights *weights, const ad_tensor_source *source, int turned, int64_t e, int64_t i,
+static uint16_t element(const ad_weights *weights, const ad_tensor_source *source, int transposed, int64_t e, int64_t i,
                         int64_t j) {
   char name[AD_TENSOR_NAME_SIZE];
   uint16_t value;
   const ad_safetensor *tensor = ad_weights_find(weights, ad_tensor_source_name(source, e, name));
   assert_non_null(tensor);
   int64_t columns = tensor->shape.dim[tensor->shape.ndim - 1];
-  memcpy(&value, (const char *)tensor->data + sizeof value * (size_t)(turned ? j * columns + i : i * columns + j),
+  memcpy(&value, (const char *)tensor->data + sizeof value * (size_t)(transposed ? j * columns + i : i * columns + j),
          sizeof value);
   return value;
 }
@@ -103,7 +103,7 @@ static void holds_part(const ad_weights *weights, const ad_tensor_source *source
   FOR_SPANS(part, part->ndim - 3, e) {
     FOR_SPANS(part, part->ndim - 2, i) {
       FOR_SPANS(part, part->ndim - 1, j) {
-        uint16_t value = element(weights, source, p->turned, e, i, j);
+        uint16_t value = element(weights, source, p->transposed, e, i, j);
         uint32_t bits = (uint32_t)value << 16;
         assert_int_equal(read[at], value);
         assert_memory_equal(&wide[at++], &bits, sizeof bits);
@@ -132,14 +132,14 @@ static void holds_all_parts(const ad_weights *weights, const ad_tensor_source *s
 }
 
 static void comes_back(const ad_weights *weights, const ad_tensor_source *source, const param *p) {
-  ad_part whole = {.ndim = p->shape.ndim};
+  ad_part full = {.ndim = p->shape.ndim};
   char name[AD_TENSOR_NAME_SIZE];
   float *param_values;
   uint16_t *written;
-  for (int dim = 0; dim < whole.ndim; dim++) set_spans(&whole, dim, p->shape.dim[dim], 0);
-  assert_int_equal(ad_new(ad_part_numel(&whole), &param_values), AD_OK);
-  assert_int_equal(ad_new(ad_part_numel(&whole), &written), AD_OK);
-  assert_int_equal(ad_tensor_source_read(source, weights, &whole, AD_F32, param_values), AD_OK);
+  for (int dim = 0; dim < full.ndim; dim++) set_spans(&full, dim, p->shape.dim[dim], 0);
+  assert_int_equal(ad_new(ad_part_numel(&full), &param_values), AD_OK);
+  assert_int_equal(ad_new(ad_part_numel(&full), &written), AD_OK);
+  assert_int_equal(ad_tensor_source_read(source, weights, &full, AD_F32, param_values), AD_OK);
   for (int64_t i = 0; i < source->count; i++) {
     const ad_safetensor *tensor = ad_weights_find(weights, ad_tensor_source_name(source, i, name));
     ad_tensor_source_write(source, i, param_values, AD_F32, AD_BF16, written);
@@ -234,7 +234,7 @@ static void stored_frequencies_are_idle(void **state) {
   }
 }
 
-static void a_tensor_that_a_file_lacks_is_named(void **state) {
+static void a_tensor_that_is_missing_in_a_file_is_named(void **state) {
   ad_weights *weights;
   ad_tensor_source source;
   float read[4];
@@ -250,7 +250,7 @@ static void a_tensor_that_a_file_lacks_is_named(void **state) {
 
 /* ---- transposing blocks larger than a tile ---- */
 
-static void turns(int64_t rows, int64_t columns, ad_dtype dtype) {
+static void transposes(int64_t rows, int64_t columns, ad_dtype dtype) {
   size_t size = ad_dtype_size(dtype), count = (size_t)(rows * columns);
   char *from, *to;
   assert_int_equal(ad_new(count * size + 1, &from), AD_OK);
@@ -261,8 +261,8 @@ static void turns(int64_t rows, int64_t columns, ad_dtype dtype) {
     ad_cast(to, dtype, &value, AD_F64, 1);
     memcpy(shifted + i * size, to, size);
   }
-  ad_turned_block block = {shifted, columns, to, rows + 3, rows, columns};
-  ad_turn(&block, dtype, dtype);
+  ad_transposed_block block = {shifted, columns, to, rows + 3, rows, columns};
+  ad_transpose_block(&block, dtype, dtype);
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++)
       assert_memory_equal(to + (size_t)(j * (rows + 3) + i) * size, shifted + (size_t)(i * columns + j) * size, size);
@@ -270,12 +270,12 @@ static void turns(int64_t rows, int64_t columns, ad_dtype dtype) {
   ad_release(to);
 }
 
-static void blocks_of_any_size_and_width_are_turned(void **state) {
+static void blocks_of_any_size_and_width_are_transposed(void **state) {
   static const int64_t sizes[] = {1, 3, 63, 64, 65, 130};
   static const ad_dtype dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};
   for (int i = 0; i < 6; i++)
     for (int j = 0; j < 6; j++)
-      for (int d = 0; d < 4; d++) turns(sizes[i], sizes[j], dtypes[d]);
+      for (int d = 0; d < 4; d++) transposes(sizes[i], sizes[j], dtypes[d]);
 }
 
 int main(void) {
@@ -283,7 +283,7 @@ int main(void) {
                                      cmocka_unit_test(other_names_are_no_parameters),
                                      cmocka_unit_test(a_head_is_idle_if_it_repeats_the_embedding_bit_for_bit),
                                      cmocka_unit_test(stored_frequencies_are_idle),
-                                     cmocka_unit_test(a_tensor_that_a_file_lacks_is_named),
-                                     cmocka_unit_test(blocks_of_any_size_and_width_are_turned)};
+                                     cmocka_unit_test(a_tensor_that_is_missing_in_a_file_is_named),
+                                     cmocka_unit_test(blocks_of_any_size_and_width_are_transposed)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@
   X(GATHERED, "rows that are gathered over dp where they arrive, one loss for each microbatch") \
   X(GATHERED_BEFORE, "rows that are compared with all ranks' rows before they cross")           \
   X(BACK, "a value that crosses, and comes back over a second bridge")                          \
-  X(WIRE, "a value that travels in bf16 both ways")                                             \
+  X(COMM_DTYPE, "a value that travels in bf16 both ways")                                       \
   X(LOSSES, "a loss on either side of the bridge")
 typedef enum bridged_form {
 #define BRIDGED_CODE(code, words) BRIDGED_##code,
@@ -120,17 +120,17 @@ static inline ad_status bridged_add_count(ad_program *to, size_t module) {
   return ad_program_add_count(to, &count);
 }
 
-static inline ad_status bridged_cross(const bridged_model *model, ad_program *to, const char *value, size_t from,
-                                      ad_bridge **bridge) {
+static inline ad_status bridged_transfer(const bridged_model *model, ad_program *to, const char *value, size_t from,
+                                         ad_bridge **bridge) {
   const ad_program_setting *setting = ad_program_setting_of(to);
   ad_layout source = bridged_rows(to, from), destination = bridged_rows(to, !from);
   ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};
-  ad_crossing_spec crossing = {.size = sizeof crossing, .value = value, .module = !from};
+  ad_transfer_spec transfer = {.size = sizeof transfer, .value = value, .module = !from};
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)setting->comm, &source, &destination, &ragged, bridge));
-  crossing.bridge = *bridge;
-  crossing.shape = (ad_shape){2, {setting->global_batch, BRIDGED_WIDTH}};
-  if (model->form == BRIDGED_WIRE) crossing.wire = crossing.gradient_wire = AD_BF16;
-  return ad_program_add_crossing(to, &crossing);
+  transfer.bridge = *bridge;
+  transfer.shape = (ad_shape){2, {setting->global_batch, BRIDGED_WIDTH}};
+  if (model->form == BRIDGED_COMM_DTYPE) transfer.comm_dtype = transfer.gradient_comm_dtype = AD_BF16;
+  return ad_program_add_transfer(to, &transfer);
 }
 
 static inline ad_status bridged_add_phases(bridged_model *model, ad_program *to) {
@@ -140,10 +140,10 @@ static inline ad_status bridged_add_phases(bridged_model *model, ad_program *to)
   ad_phase far = {.size = sizeof far, .name = "far", .module = BRIDGED_FAR, .needs = h, .run = bridged_far};
   ad_phase third = {.size = sizeof third, .name = "third", .module = BRIDGED_FAR, .needs = h, .run = bridged_third};
   AD_TRY(ad_program_add_phase(to, &near));
-  AD_TRY(bridged_cross(model, to, "h", BRIDGED_NEAR, &model->there));
+  AD_TRY(bridged_transfer(model, to, "h", BRIDGED_NEAR, &model->there));
   if (back) far.gives = third.needs = g, third.module = BRIDGED_NEAR;
   AD_TRY(ad_program_add_phase(to, &far));
-  if (back) AD_TRY(bridged_cross(model, to, "g", BRIDGED_FAR, &model->back));
+  if (back) AD_TRY(bridged_transfer(model, to, "g", BRIDGED_FAR, &model->back));
   return back || model->form == BRIDGED_SHARED ? ad_program_add_phase(to, &third) : AD_OK;
 }
 
@@ -186,12 +186,12 @@ static inline ad_status bridged_read_row(void *own, ad_batch_row *to) {
 
 /* `near` counts the rows that it reads, and `far` those that arrive. In most forms no loss is divided by one of these
  * counts. */
-static inline ad_status bridged_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static inline ad_status bridged_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   const bridged_model *model = own;
   ad_row_reader reader = {bridged_read_row, own};
   int64_t all = model->rows_in_all, parts = model->microbatches;
   for (int64_t m = 0; m < parts; m++) counted[0][m] = ad_batch_rows(&model->rows, model->rank, all, parts, m).count;
-  return model->batch ? ad_batch_read(model->batch, step, held_out, &reader, counted[1]) : AD_OK;
+  return model->batch ? ad_batch_read(model->batch, step, validation, &reader, counted[1]) : AD_OK;
 }
 
 static const ad_key bridged_keys[] = {

@@ -276,8 +276,8 @@ static inline ad_status drawn_create(const void *given, ad_program *to, void **o
   model->rank = ad_comm_rank(ad_program_setting_of(to)->comm);
   model->seed = ad_program_setting_of(to)->seed;
   ad_declarations list = ad_declarations_on(ad_program_mesh(to, 0));
-  ad_linear_shape up = {DRAWN_WIDTH, DRAWN_HIDDEN, AD_CUT_COLUMNS, 1, 0.4};
-  ad_linear_shape down = {DRAWN_HIDDEN, DRAWN_WIDTH, AD_CUT_ROWS, 1, 0.4};
+  ad_linear_shape up = {DRAWN_WIDTH, DRAWN_HIDDEN, AD_SHARD_COLUMNS, 1, 0.4};
+  ad_linear_shape down = {DRAWN_HIDDEN, DRAWN_WIDTH, AD_SHARD_ROWS, 1, 0.4};
   model->up = ad_linear_declare(&list, "layers", "up", &up);
   model->down = ad_linear_declare(&list, "layers", "down", &down);
   ad_layout same = ad_layout_all(ad_program_mesh(to, 0), AD_R);
@@ -314,9 +314,9 @@ static inline ad_status drawn_read_row(void *own, ad_batch_row *to) {
   return AD_OK;
 }
 
-static inline ad_status drawn_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static inline ad_status drawn_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   ad_row_reader reader = {drawn_read_row, own};
-  return ad_batch_read(((drawn_model *)own)->batch, step, held_out, &reader, counted[0]);
+  return ad_batch_read(((drawn_model *)own)->batch, step, validation, &reader, counted[0]);
 }
 
 static const ad_key drawn_keys[] = {

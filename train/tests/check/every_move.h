@@ -22,7 +22,7 @@
 #include "program/program.h"
 
 enum { EVERY_IN = 4, EVERY_WIDTH = 5, EVERY_MIDDLE = 7, EVERY_EVEN = 6, EVERY_ROWS = 16, EVERY_MICROBATCHES = 4 };
-enum { W_SAME, W_COLUMNS, W_ROWS, W_WHOLE, W_EVEN, W_BACK, EVERY_PARAMS };
+enum { W_SAME, W_COLUMNS, W_ROWS, W_FULL, W_EVEN, W_BACK, EVERY_PARAMS };
 
 typedef struct every_batch {
   ad_array x, weights, mask;
@@ -74,15 +74,15 @@ static inline ad_tensor *every_masked(ad_tape *t, ad_tensor *r, const every_batc
 /* P -> P: the value is summed, cut, gathered and converted in every way, and the results are combined. */
 static inline ad_tensor *every_way(ad_tape *t, ad_phase_run *at, ad_tensor *e, const every_batch *batch) {
   ad_tensor *same = ad_gelu(t, ad_all_reduce(t, e, "tp", AD_I));
-  ad_tensor *whole = ad_gelu(t, ad_all_reduce(t, e, "tp", AD_R));
-  ad_tensor *cut = ad_gelu(t, ad_reduce_scatter(t, e, "tp", AD_S(1)));
+  ad_tensor *full = ad_gelu(t, ad_all_reduce(t, e, "tp", AD_R));
+  ad_tensor *sharded_rows = ad_gelu(t, ad_reduce_scatter(t, e, "tp", AD_S(1)));
   ad_tensor *zigzag = ad_gelu(t, ad_reduce_scatter(t, e, "tp", AD_S_ZIGZAG(1)));
-  ad_tensor *gathered = ad_gelu(t, ad_all_gather(t, cut, "tp", AD_R));
-  ad_tensor *gathered_same = ad_gelu(t, ad_all_gather(t, cut, "tp", AD_I));
+  ad_tensor *gathered = ad_gelu(t, ad_all_gather(t, sharded_rows, "tp", AD_R));
+  ad_tensor *gathered_same = ad_gelu(t, ad_all_gather(t, sharded_rows, "tp", AD_I));
   ad_tensor *unzigzagged = ad_gelu(t, ad_all_gather(t, zigzag, "tp", AD_R));
   ad_tensor *k = ad_convert(t, ad_multiply(t, same, gathered_same), "tp", AD_S(1));
-  ad_tensor *mixed = ad_linear(t, gathered, every_weight(at, W_WHOLE));
-  ad_tensor *l = ad_convert(t, ad_multiply(t, whole, mixed), "tp", AD_S(1));
+  ad_tensor *mixed = ad_linear(t, gathered, every_weight(at, W_FULL));
+  ad_tensor *l = ad_convert(t, ad_multiply(t, full, mixed), "tp", AD_S(1));
   ad_tensor *both = ad_all_reduce(t, ad_convert(t, ad_multiply(t, k, l), "tp", AD_P), "tp", AD_R);
   return ad_add(t, ad_once(t, ad_gelu(t, both), "tp"), every_masked(t, unzigzagged, batch));
 }
@@ -130,7 +130,7 @@ static inline ad_status every_create(const void *options, ad_program *to, void *
   ad_param_spec params[EVERY_PARAMS] = {[W_SAME] = every_param("same", EVERY_IN, EVERY_WIDTH, mesh, AD_I),
                                         [W_COLUMNS] = every_param("columns", EVERY_WIDTH, EVERY_MIDDLE, mesh, AD_S(1)),
                                         [W_ROWS] = every_param("rows", EVERY_MIDDLE, EVERY_WIDTH, mesh, AD_S(0)),
-                                        [W_WHOLE] = every_param("whole", EVERY_WIDTH, EVERY_WIDTH, mesh, AD_R),
+                                        [W_FULL] = every_param("whole", EVERY_WIDTH, EVERY_WIDTH, mesh, AD_R),
                                         [W_EVEN] = every_param("even", EVERY_WIDTH, EVERY_EVEN, mesh, AD_S(1)),
                                         [W_BACK] = every_param("back", EVERY_EVEN, EVERY_WIDTH, mesh, AD_S(0))};
   ad_module_spec module = {
@@ -172,7 +172,7 @@ static inline void every_fill(const every_model *model, int64_t step, ad_span ro
   }
 }
 
-static inline ad_status every_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static inline ad_status every_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   every_model *model = own;
   const ad_program_setting *setting = model->setting;
   for (int64_t m = 0; m < setting->microbatches; m++) {
@@ -189,7 +189,7 @@ static inline ad_status every_read(void *own, int64_t step, ad_held_out held_out
   return AD_OK;
 }
 
-static inline int every_has_held_out(const void *own) { return 0; }
+static inline int every_has_validation(const void *own) { return 0; }
 static inline size_t every_data_bytes(const void *own) { return sizeof(every_model); }
 static inline double every_flops(const void *own, int64_t samples) { return (double)samples; }
 
@@ -203,7 +203,7 @@ static inline void every_register(void) {
                                        .destroy = every_destroy,
                                        .open = every_open,
                                        .read = every_read,
-                                       .data = {.has_held_out = every_has_held_out, .bytes = every_data_bytes},
+                                       .data = {.has_validation = every_has_validation, .bytes = every_data_bytes},
                                        .account = {.flops = every_flops}};
   if (!ad_program_kind_find("every")) must(ad_program_register(&kind));
 }

@@ -38,27 +38,29 @@ typedef struct saying {
 } saying;
 
 /* Tries the mistake; the sentence of its cause stands in the list of the test. */
-static ad_sabotage says(const char *test, const ad_recipe *recipe, const saying *s) {
-  ad_proof *proof;
-  must(ad_proof_create(recipe, &proof));
-  ad_sabotage tried = try_alone(recipe, s->begins, s->has, proof);
-  const ad_cause *said = NULL;
-  if (tried.caught != AD_CAUGHT_NUMBER) fail_msg("%s: %s %s", tried.name, ad_caught_name(tried.caught), tried.message);
+static ad_mutant says(const char *test, const ad_recipe *recipe, const saying *s) {
+  ad_check_result *result;
+  must(ad_check_result_create(recipe, &result));
+  ad_mutant tried = try_alone(recipe, s->begins, s->has, result);
+  const ad_cause *reported = NULL;
+  if (tried.killed_by != AD_KILLED_BY_NUMBER)
+    fail_msg("%s: %s %s", tried.name, ad_killed_by_name(tried.killed_by), tried.message);
   for (int i = 0; i < tried.causes.count; i++) {
     const ad_cause *cause = &tried.causes.list[i];
-    if (!said && cause->kind == s->kind && cause->axes == s->axes && !strcmp(cause->place, s->place)) said = cause;
+    if (!reported && cause->kind == s->kind && cause->axes == s->axes && !strcmp(cause->place, s->place))
+      reported = cause;
   }
-  if (!said || tried.causes.count != s->causes)
+  if (!reported || tried.causes.count != s->causes)
     fail_msg("%s: %s: %d causes, %s", tried.name, tried.param, tried.causes.count, tried.causes.list[0].text);
-  assert_says_in(test, said->text, s->facts);
-  ad_proof_destroy(proof);
+  assert_says_in(test, reported->text, s->facts);
+  ad_check_result_destroy(result);
   return tried;
 }
 #define SAYS(recipe, ...) says(__func__, (recipe), &(saying){__VA_ARGS__})
 
-static ad_no_axis why_no_axis(const ad_sabotage *tried) {
+static ad_no_axis why_no_axis(const ad_mutant *tried) {
   ad_no_axis why;
-  assert_int_equal(ad_sabotage_axes(tried, &why), 0);
+  assert_int_equal(ad_mutant_axes(tried, &why), 0);
   return why;
 }
 
@@ -70,7 +72,7 @@ static void says_each(const char *test, ad_recipe *recipe, const saying *list, s
 #define SAYS_EACH(recipe, ...) \
   says_each(__func__, (recipe), (const saying[]){__VA_ARGS__}, sizeof(const saying[]){__VA_ARGS__} / sizeof(saying))
 
-static void a_bridges_sum_is_told_with_the_bridge(void **state) {
+static void a_bridges_sum_is_reported_with_the_bridge(void **state) {
   SAYS_EACH(
       two_pools(),
       {"averaged: images", "all_reduce over cp", 2, AD_CAUSE_AVERAGED, AD_AXES(AD_CP), "images", {"images", "cp"}},
@@ -84,7 +86,7 @@ static void a_bridges_sum_is_told_with_the_bridge(void **state) {
 }
 
 /* A group of ranks that is one axis in the experts' view and two in the tokens' view is named by the experts' axis. */
-static void a_parameter_of_experts_is_told_of_in_its_own_view(void **state) {
+static void a_parameter_of_experts_is_reported_in_its_own_view(void **state) {
   SAYS_EACH(parsed("name: spread\nmodel: {kind: moe, layers: 1, d_model: 8, heads: 2, experts: 7, top_k: 2,"
                    " expert_hidden: 6}\n"
                    "data: {text: [/usr/share/common-licenses], seq: 5}\n"
@@ -95,7 +97,7 @@ static void a_parameter_of_experts_is_told_of_in_its_own_view(void **state) {
 
 /* A wrong group that consists of an axis of the experts' view and one of the tokens' view is named in the experts'
  * view. */
-static void a_group_of_two_views_is_told_of_in_one(void **state) {
+static void a_group_of_two_views_is_reported_in_one(void **state) {
   SAYS_EACH(parsed("name: mixed\nmodel: {kind: moe, layers: 1, d_model: 8, heads: 2, experts: 4, top_k: 2,"
                    " expert_hidden: 6}\n"
                    "data: {text: [/usr/share/common-licenses], seq: 5}\n"
@@ -111,15 +113,15 @@ static void a_group_of_two_views_is_told_of_in_one(void **state) {
 }
 
 /* A wrong count of tokens is named by the axes of the tokens' view, since the experts' view has none for it. */
-static void the_count_is_told_of_in_the_view_of_tokens(void **state) {
+static void the_count_is_reported_in_the_view_of_tokens(void **state) {
   ad_recipe *recipe = parsed(
       "name: counted\nmodel: {kind: moe, layers: 2, d_model: 24, heads: 6, experts: 5, top_k: 2,"
       " expert_hidden: 10, score_before_experts: true}\n"
       "data: {text: [/usr/share/common-licenses], seq: 12, valid: [1, 0.5, 0.25, 1, 0, 0]}\n"
       "mesh: \"dp_shard=2 cp=2\"\nviews: {sparse: \"ep=4 etp=1\"}\n"
       "train: {global_batch: 5, microbatches: 2, steps: 3, lr: 1e-3, seed: 1}\n");
-  ad_sabotage count = SAYS(recipe, "left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD) | AD_AXES(AD_CP),
-                           "", {"dp_shard,cp"});
+  ad_mutant count = SAYS(recipe, "left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD) | AD_AXES(AD_CP), "",
+                         {"dp_shard,cp"});
   assert_true(count.loss_err > 0.01);  // a wrong count makes the loss wrong too
   ad_recipe_destroy(recipe);
 }
@@ -154,14 +156,14 @@ static void shards_of_one_element_that_were_summed_are_no_factor(void **state) {
             {"fewer_axes:dp_shard: norm", "all_reduce", 2, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD), "", {"dp_shard"}});
 }
 
-static void what_was_counted_is_told_by_microbatches(void **state) {
+static void what_was_counted_is_reported_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=2", UNEQUAL, ", microbatches: 2}\nshard: {zero: 2");
   SAYS(recipe, "first_microbatch_only: ", "reduce_scatter over dp_shard", 1, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD),
        "microbatches", {"dp_shard"});
-  ad_sabotage last = SAYS(recipe, "last-microbatch-only", "", 1, AD_CAUSE_MISSING, 0, "", {NULL});
+  ad_mutant last = SAYS(recipe, "last-microbatch-only", "", 1, AD_CAUSE_MISSING, 0, "", {NULL});
   assert_true(last.loss_err < 1e-12);  // gradients are wrong, but the loss is right
   assert_int_equal(why_no_axis(&last), AD_NO_AXIS_MICROBATCHES);
-  ad_sabotage zero = SAYS(recipe, "factor-wrong-width", "", 1, AD_CAUSE_MISSING, 0, "", {NULL});
+  ad_mutant zero = SAYS(recipe, "factor-wrong-width", "", 1, AD_CAUSE_MISSING, 0, "", {NULL});
   assert_int_equal(why_no_axis(&zero), AD_NO_AXIS_EVERY_ADDEND);
   SAYS(recipe, "fewer_axes:dp_shard: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD),
        "", {"dp_replicate,dp_shard"});
@@ -172,9 +174,9 @@ static void what_was_counted_is_told_by_microbatches(void **state) {
 
 /* Each microbatch's gradient is the reference's but for its divisor: the numbers prove that much, so no transition of
  * the forward pass is listed as a cause; a wrong count and a wrong formula remain possible. */
-static void a_mean_of_means_is_told_by_microbatches(void **state) {
+static void a_mean_of_means_is_found_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=1 dp_shard=3 tp=2", UNEQUAL, ", microbatches: 3}\nshard: {zero: 2");
-  ad_sabotage means = SAYS(recipe, "mean-of-microbatch-means", "", 3, AD_CAUSE_AVERAGED, 0, "microbatches", {NULL});
+  ad_mutant means = SAYS(recipe, "mean-of-microbatch-means", "", 3, AD_CAUSE_AVERAGED, 0, "microbatches", {NULL});
   assert_int_equal(why_no_axis(&means), AD_NO_AXIS_SEVERAL);
   assert_int_equal(ad_cause_no_axis(&means.causes.list[0]), AD_NO_AXIS_MICROBATCHES);
   assert_int_equal(ad_cause_no_axis(&means.causes.list[2]), AD_NO_AXIS_FORMULA);
@@ -222,35 +224,35 @@ static void accounts_of_living_processes_stay(void **state) {
 
 /* ---- proofs in which a mistake is planted from the beginning ---- */
 
-typedef struct planted_job {
-  ad_proof_job job;
-  ad_sabotage *planted;
-} planted_job;
+typedef struct mutant_job {
+  ad_check_job job;
+  ad_mutant *mutant;
+} mutant_job;
 
-static int prove(ad_comm *comm, void *context) {
-  const planted_job *p = context;
-  ad_planting_begin(&p->planted->planting);
-  ad_status status = ad_prove(comm, &p->job);
+static int check(ad_comm *comm, void *context) {
+  const mutant_job *p = context;
+  ad_mutation_begin(&p->mutant->mutation);
+  ad_status status = ad_check_rank(comm, &p->job);
   if (status) ad_comm_fail(comm, status, ad_last_error());
   return status != AD_OK;
 }
 
-static void a_proof_that_fails_is_made_again_with_an_account(void **state) {
+static void a_check_that_fails_is_made_again_with_an_account(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3", UNEQUAL, ", microbatches: 2");
   ad_check_options options = {.size = sizeof options, .steps = 1};
-  ad_sabotages *listed;
-  ad_proof *proof;
-  ad_launch_result result = {.size = sizeof result};
-  must(ad_proof_create(recipe, &proof));
-  must(ad_sabotages_create(recipe, 0, 0, &listed));
-  ad_sabotage left_out = *find(listed, "left_out: embedding.weight", "", 0);
-  planted_job job = {{.recipe = recipe, .options = &options, .steps = 1, .proof = proof}, &left_out};
-  ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = prove, .context = &job};
-  must(ad_launch(&launch, &result));
-  assert_false(ad_proof_passes(proof, 0));
-  for (size_t i = 0; i < proof->param_count; i++) {
-    const ad_causes *causes = &proof->params[i].causes;
-    if (strcmp(proof->params[i].name, "embedding.weight") != 0) {
+  ad_mutants *listed;
+  ad_check_result *result;
+  ad_launch_result launched = {.size = sizeof launched};
+  must(ad_check_result_create(recipe, &result));
+  must(ad_mutants_create(recipe, 0, 0, &listed));
+  ad_mutant left_out = *find(listed, "left_out: embedding.weight", "", 0);
+  mutant_job job = {{.recipe = recipe, .options = &options, .steps = 1, .result = result}, &left_out};
+  ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = check, .context = &job};
+  must(ad_launch(&launch, &launched));
+  assert_false(ad_check_result_passes(result, 0));
+  for (size_t i = 0; i < result->param_count; i++) {
+    const ad_causes *causes = &result->params[i].causes;
+    if (strcmp(result->params[i].name, "embedding.weight") != 0) {
       assert_int_equal(causes->count, 0);
       continue;
     }
@@ -258,23 +260,23 @@ static void a_proof_that_fails_is_made_again_with_an_account(void **state) {
     assert_int_equal(causes->list[0].axes, AD_AXES(AD_DP_REPLICATE));
     assert_text_says(causes->list[0].text, "dp_replicate");
   }
-  ad_sabotages_destroy(listed);
-  ad_proof_destroy(proof);
+  ad_mutants_destroy(listed);
+  ad_check_result_destroy(result);
   ad_recipe_destroy(recipe);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_bridges_sum_is_told_with_the_bridge),
-      cmocka_unit_test(a_parameter_of_experts_is_told_of_in_its_own_view),
-      cmocka_unit_test(a_group_of_two_views_is_told_of_in_one),
-      cmocka_unit_test(the_count_is_told_of_in_the_view_of_tokens),
+      cmocka_unit_test(a_bridges_sum_is_reported_with_the_bridge),
+      cmocka_unit_test(a_parameter_of_experts_is_reported_in_its_own_view),
+      cmocka_unit_test(a_group_of_two_views_is_reported_in_one),
+      cmocka_unit_test(the_count_is_reported_in_the_view_of_tokens),
       cmocka_unit_test(a_count_that_differs_beside_its_sum_is_no_sum_left_out),
       cmocka_unit_test(shards_of_one_element_that_were_summed_are_no_factor),
-      cmocka_unit_test(what_was_counted_is_told_by_microbatches),
-      cmocka_unit_test(a_mean_of_means_is_told_by_microbatches),
+      cmocka_unit_test(what_was_counted_is_reported_by_microbatches),
+      cmocka_unit_test(a_mean_of_means_is_found_by_microbatches),
       cmocka_unit_test(accounts_of_living_processes_stay),
-      cmocka_unit_test(a_proof_that_fails_is_made_again_with_an_account),
+      cmocka_unit_test(a_check_that_fails_is_made_again_with_an_account),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,8 @@
  * difference fails even if every gradient is right. */
 #include "alone.h"
 
-#include "base/seams.h"
-#include "check/prover.h"
+#include "base/injection.h"
+#include "check/checker.h"
 #include "mesh/group.h"
 #include "says.h"
 
@@ -26,8 +26,8 @@ static int equal(const ad_calls_kind *made, size_t made_count, const ad_calls_ki
 static void every_number_of_a_kind_counts(void **state) {
   ad_axes tp = AD_AXES(AD_TP), dp = AD_AXES(AD_DP_SHARD);
   ad_calls_kind sums = kind(AD_ALL_REDUCE, AD_F32, tp, 3, 96), rows = kind(AD_EXCHANGE, AD_F32, dp, 2, 40);
-  ad_calls_kind both[] = {sums, rows}, turned[] = {rows, sums};
-  assert_true(equal(both, 2, turned, 2, ""));
+  ad_calls_kind both[] = {sums, rows}, reversed[] = {rows, sums};
+  assert_true(equal(both, 2, reversed, 2, ""));
   ad_calls_kind more = kind(AD_ALL_REDUCE, AD_F32, tp, 4, 96), wide = kind(AD_ALL_REDUCE, AD_F32, tp, 3, 97);
   assert_false(equal(&more, 1, &sums, 1, "all_reduce of f32 over tp: 4 with 96 bytes, planned 3 with 96"));
   assert_false(equal(&wide, 1, &sums, 1, "all_reduce of f32 over tp: 3 with 97 bytes, planned 3 with 96"));
@@ -66,37 +66,37 @@ static void sum_once_more(void *context, void *passing) {
   if (ad_comm_rank(e->comm) >= 0 && ad_comm_run(e->comm, &call)) abort();
 }
 
-static int prove(ad_comm *comm, void *context) {
-  const ad_proof_job *job = context;
+static int check(ad_comm *comm, void *context) {
+  const ad_check_job *job = context;
   extra e = {.comm = comm};
   if (ad_mesh_create("dp_replicate=3", &e.mesh)) return 1;
-  ad_seam_plant(AD_SEAM_NORM, (ad_seam_slot){sum_once_more, &e});
-  ad_status status = ad_prove(comm, job);
+  ad_injection_set(AD_INJECT_NORM, (ad_injection){sum_once_more, &e});
+  ad_status status = ad_check_rank(comm, job);
   if (status) ad_comm_fail(comm, status, ad_last_error());
   ad_mesh_destroy(e.mesh);
   return status != AD_OK;
 }
 
-static void a_right_gradient_by_one_collective_more_is_not_proven(void **state) {
+static void a_right_gradient_by_one_collective_more_does_not_match(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3", UNEQUAL, ", microbatches: 2");
   ad_check_options options = {.size = sizeof options, .steps = 1};
-  ad_proof *proof;
-  ad_launch_result result = {.size = sizeof result};
-  must(ad_proof_create(recipe, &proof));
-  ad_proof_job job = {.recipe = recipe, .options = &options, .steps = 1, .proof = proof};
-  must(ad_proof_run(&job, &result));
-  assert_true(ad_proof_passes(proof, 0) && !proof->calls[0] && proof->call_count > 2);
-  int64_t count = proof->call_count;
-  uint64_t bytes = proof->call_bytes;
-  ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = prove, .context = &job};
-  proof->complete = 0;
-  must(ad_launch(&launch, &result));
-  assert_false(ad_proof_passes(proof, 0));
-  for (size_t i = 0; i < proof->param_count; i++) assert_true(ad_param_share(&proof->params[i]) <= 1);
-  assert_text_says(proof->calls, "rank 0", "all_reduce", "f64", "dp_replicate");
-  assert_int_equal(proof->call_count, count + 1);
-  assert_int_equal(proof->call_bytes, bytes + 16);
-  ad_proof_destroy(proof);
+  ad_check_result *result;
+  ad_launch_result launched = {.size = sizeof launched};
+  must(ad_check_result_create(recipe, &result));
+  ad_check_job job = {.recipe = recipe, .options = &options, .steps = 1, .result = result};
+  must(ad_check_run(&job, &launched));
+  assert_true(ad_check_result_passes(result, 0) && !result->calls[0] && result->call_count > 2);
+  int64_t count = result->call_count;
+  uint64_t bytes = result->call_bytes;
+  ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = check, .context = &job};
+  result->complete = 0;
+  must(ad_launch(&launch, &launched));
+  assert_false(ad_check_result_passes(result, 0));
+  for (size_t i = 0; i < result->param_count; i++) assert_true(ad_param_share(&result->params[i]) <= 1);
+  assert_text_says(result->calls, "rank 0", "all_reduce", "f64", "dp_replicate");
+  assert_int_equal(result->call_count, count + 1);
+  assert_int_equal(result->call_bytes, bytes + 16);
+  ad_check_result_destroy(result);
   ad_recipe_destroy(recipe);
 }
 
@@ -105,29 +105,29 @@ static void the_calls_of_a_step_that_counts_are_compared(void **state) {
   enum { STEPS = 12 };
   ad_recipe *recipe = NULL;
   ad_check_options options = {.size = sizeof options, .steps = STEPS, .recipe_dtype = 1};
-  ad_proof *proof;
-  ad_launch_result result = {.size = sizeof result};
+  ad_check_result *result;
+  ad_launch_result launched = {.size = sizeof launched};
   must(
       ad_recipe_parse("name: halves\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
                       "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_shard=2\"\n"
                       "precision: {param: f16, reduce: f16, loss_scale: 24}\nshard: {zero: 2}\n"
                       "train: {global_batch: 12, steps: 20, lr: 1e-3, clip: 0.5}\n",
                       "halves.yaml", NULL, 0, &recipe));
-  must(ad_proof_create(recipe, &proof));
-  ad_proof_job job = {.recipe = recipe, .options = &options, .steps = STEPS, .proof = proof};
-  must(ad_proof_run(&job, &result));
-  assert_in_range(proof->overflow.skipped, 1, STEPS - 1);
-  assert_string_equal(proof->calls, "");
-  assert_true(ad_proof_passes(proof, 0) && proof->call_count > 0);
-  ad_proof_destroy(proof);
+  must(ad_check_result_create(recipe, &result));
+  ad_check_job job = {.recipe = recipe, .options = &options, .steps = STEPS, .result = result};
+  must(ad_check_run(&job, &launched));
+  assert_in_range(result->overflow.skipped, 1, STEPS - 1);
+  assert_string_equal(result->calls, "");
+  assert_true(ad_check_result_passes(result, 0) && result->call_count > 0);
+  ad_check_result_destroy(result);
   ad_recipe_destroy(recipe);
 }
 
 /* ---- a gradient in a bucket of too wide a dtype ---- */
 
-static void a_bucket_by_the_wide_gradient_breaks_contract_and_plan(void **state) {
+static void a_bucket_by_the_wide_gradient_breaks_policy_and_plan(void **state) {
   ad_recipe *recipe = NULL;
-  ad_proof *proof;
+  ad_check_result *result;
   must(
       ad_recipe_parse("name: narrow\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
                       "data: {text: [/usr/share/common-licenses], seq: 12" UNEQUAL "}\nmesh: \"dp_shard=3\"\n"
@@ -135,22 +135,22 @@ static void a_bucket_by_the_wide_gradient_breaks_contract_and_plan(void **state)
                       "shard: {zero: 3, bucket_mib: 0.01}\n"
                       "train: {seed: 4, global_batch: 12, microbatches: 2, steps: 5, lr: 1e-2}\n",
                       "narrow.yaml", NULL, 0, &recipe));
-  must(ad_proof_create(recipe, &proof));
-  ad_sabotage wide = try_alone(recipe, "bucket-by-wide-gradient", "", proof);
-  if (wide.caught != AD_CAUGHT_PLAN) fail_msg("%s: %s", ad_caught_name(wide.caught), wide.message);
+  must(ad_check_result_create(recipe, &result));
+  ad_mutant wide = try_alone(recipe, "bucket-by-wide-gradient", "", result);
+  if (wide.killed_by != AD_KILLED_BY_PLAN) fail_msg("%s: %s", ad_killed_by_name(wide.killed_by), wide.message);
   assert_text_says(wide.message, "f32", "bf16");
   assert_text_says(wide.message, "reduce_scatter", "dp_shard",
                    "f32"); /* how often and how many bytes, and as planned */
-  ad_proof_destroy(proof);
+  ad_check_result_destroy(result);
   ad_recipe_destroy(recipe);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_number_of_a_kind_counts),
-      cmocka_unit_test(a_right_gradient_by_one_collective_more_is_not_proven),
+      cmocka_unit_test(a_right_gradient_by_one_collective_more_does_not_match),
       cmocka_unit_test(the_calls_of_a_step_that_counts_are_compared),
-      cmocka_unit_test(a_bucket_by_the_wide_gradient_breaks_contract_and_plan),
+      cmocka_unit_test(a_bucket_by_the_wide_gradient_breaks_policy_and_plan),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

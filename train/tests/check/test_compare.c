@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "check/proof.h"
+#include "check/result.h"
 
 static void equal_arrays_have_ratio_1_and_error_0(void **state) {
   double values[] = {1, -2, 3}, ratio, error;

@@ -27,29 +27,29 @@ static const ad_place list[] = {
 static const ad_places places = {(ad_place *)(uintptr_t)list, sizeof list / sizeof *list, 0, AD_OK};
 
 enum { PARAMS = 3 };
-static ad_proof *proof;
+static ad_check_result *result;
 
 /* Explains a proof whose first two parameters have wrong addends, off by the factor `ratio` (NaN: by no factor). */
 static void explain(double ratio, double loss_error) {
-  free(proof);
-  proof = calloc(1, sizeof *proof + PARAMS * sizeof *proof->params);
-  proof->param_count = PARAMS;
-  proof->loss_err = loss_error;
-  proof->loss_bound = 1e-12;
+  free(result);
+  result = calloc(1, sizeof *result + PARAMS * sizeof *result->params);
+  result->param_count = PARAMS;
+  result->loss_err = loss_error;
+  result->loss_bound = 1e-12;
   for (int i = 0; i < PARAMS; i++) {
-    ad_proof_param *param = &proof->params[i];
+    ad_check_param *param = &result->params[i];
     strcpy(param->name, (const char *[]){"first", "second", "third"}[i]);
     param->accounted = i < 2 ? AD_ADDENDS_ARE_WRONG : AD_SUM_IS_WRONG;
     param->proportional = isfinite(ratio);
     param->ratio = ratio;
     ad_causes_add(&param->causes, AD_CAUSE_UNKNOWN, 0, NAN, "before");
   }
-  ad_computed_explain(&places, proof);
+  ad_computed_explain(&places, result);
 }
 
 static void says(int index, ad_axes axes, const char *place, const char *text) {
-  const ad_cause *cause = &proof->params[0].causes.list[index];
-  assert_true(index < proof->params[0].causes.count);
+  const ad_cause *cause = &result->params[0].causes.list[index];
+  assert_true(index < result->params[0].causes.count);
   assert_string_equal(cause->text, text);
   assert_string_equal(cause->place, place);
   assert_int_equal(cause->axes, axes);
@@ -57,22 +57,22 @@ static void says(int index, ad_axes axes, const char *place, const char *text) {
 
 static void with_the_right_loss_it_is_the_way_back(void **state) {
   explain(NAN, 0);
-  assert_int_equal(proof->params[0].causes.count, 3);
+  assert_int_equal(result->params[0].causes.count, 3);
   says(0, AD_AXES(AD_TP), "",
        "in the backward pass: a transition over tp was left out, averaged, summed twice, or done over other ranks "
        "(all_gather at src/a.c:2)");
   says(1, AD_AXES(AD_CP), "images",
        "on the way back over the bridge `images`: the transition over cp was left out, averaged, summed twice, or "
        "done over other ranks");
-  assert_int_equal(proof->params[0].causes.list[1].kind, AD_CAUSE_UNKNOWN);
+  assert_int_equal(result->params[0].causes.list[1].kind, AD_CAUSE_UNKNOWN);
   says(2, 0, "", "a formula of the backward pass, in what comes back to `second`: the loss is right");
-  assert_int_equal(proof->params[1].causes.count, 3);
-  assert_int_equal(proof->params[2].causes.count, 1); /* no cause was added to the one it had */
+  assert_int_equal(result->params[1].causes.count, 3);
+  assert_int_equal(result->params[2].causes.count, 1); /* no cause was added to the one it had */
 }
 
 static void a_wrong_loss_is_made_on_the_way_there(void **state) {
   explain(NAN, 1e-3);
-  assert_int_equal(proof->params[0].causes.count, 3);
+  assert_int_equal(result->params[0].causes.count, 3);
   says(0, AD_AXES(AD_CP), "",
        "the count that losses are divided by is wrong: its sum over cp was left out, averaged, made twice, or made "
        "over other ranks");
@@ -81,30 +81,30 @@ static void a_wrong_loss_is_made_on_the_way_there(void **state) {
        "(all_gather at src/a.c:1 or 1 more)");
   says(2, 0, "", "a formula or the data of the forward pass: the loss is wrong as well");
   explain(NAN, NAN);
-  assert_int_equal(proof->params[0].causes.count, 3);
+  assert_int_equal(result->params[0].causes.count, 3);
 }
 
 static void a_factor_is_that_of_a_group_of_its_size(void **state) {
   explain(1.0 / 3, 0);
-  assert_int_equal(proof->params[0].causes.count, 2);
+  assert_int_equal(result->params[0].causes.count, 2);
   says(0, AD_AXES(AD_CP), "images",
        "on the way back over the bridge `images`: the transition over cp was averaged, or done over fewer ranks");
   explain(2, 0);
-  assert_int_equal(proof->params[0].causes.count, 2);
+  assert_int_equal(result->params[0].causes.count, 2);
   says(0, AD_AXES(AD_TP), "",
        "in the backward pass: a transition over tp was summed twice, or over more ranks (all_gather at src/a.c:2)");
-  assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
+  assert_int_equal(result->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
   explain(3, 1e-3); /* the loss is wrong as well: its divisor is too small */
   says(0, AD_AXES(AD_CP), "",
        "the count that losses are divided by is wrong: its sum over cp was left out, averaged, or made over fewer "
        "ranks");
-  assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_AVERAGED);
+  assert_int_equal(result->params[0].causes.list[0].kind, AD_CAUSE_AVERAGED);
   explain(1.0 / 3, 1e-3);
   says(0, AD_AXES(AD_CP), "",
        "the count that losses are divided by is wrong: its sum over cp was made twice, or over more ranks");
-  assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
+  assert_int_equal(result->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
   explain(5, 0); /* no group has 5 ranks, so any transition may be wrong */
-  assert_int_equal(proof->params[0].causes.count, 3);
+  assert_int_equal(result->params[0].causes.count, 3);
 }
 
 /* ---- shards that were wrongly summed with each other ---- */
@@ -186,6 +186,6 @@ int main(void) {
       cmocka_unit_test(the_inner_of_two_axes_sums_neighbours),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  free(proof);
+  free(result);
   return failed;
 }

@@ -16,48 +16,48 @@ enum { WORLDS = sizeof worlds / sizeof *worlds };
 enum { TAKEN = 80 };
 
 /* For each world, made once: all derived mistakes, and the drawn ones with their verdicts. */
-static ad_sabotages *listed[WORLDS], *found[WORLDS];
+static ad_mutants *listed[WORLDS], *found[WORLDS];
 static size_t taken[WORLDS];
 
-static void sabotage(int world) {
+static void mutant(int world) {
   ad_recipe *recipe = every_recipe(worlds[world].mesh, worlds[world].zero);
-  ad_check_options options = {.size = sizeof options, .sabotage = 1};
-  ad_proof *scratch;
+  ad_check_options options = {.size = sizeof options, .mutate = 1};
+  ad_check_result *scratch;
   char what[128];
-  must(ad_proof_create(recipe, &scratch));
-  must(ad_sabotages_create(recipe, 0, 0, &listed[world]));
+  must(ad_check_result_create(recipe, &scratch));
+  must(ad_mutants_create(recipe, 0, 0, &listed[world]));
   snprintf(what, sizeof what, "derived mistakes on %s", worlds[world].mesh);
   draw drawn = draw_cases(what, (int)listed[world]->derived, 0, TAKEN);
   taken[world] = (size_t)drawn.taken;
-  must(ad_sabotages_create(recipe, drawn.taken, drawn.seed, &found[world]));
-  must(ad_sabotages_try(recipe, &options, scratch, found[world]));
-  ad_proof_destroy(scratch);
+  must(ad_mutants_create(recipe, drawn.taken, drawn.seed, &found[world]));
+  must(ad_mutants_try(recipe, &options, scratch, found[world]));
+  ad_check_result_destroy(scratch);
   ad_recipe_destroy(recipe);
 }
 
 static int set_up(void **state) {
-  for (int i = 0; i < WORLDS; i++) sabotage(i);
+  for (int i = 0; i < WORLDS; i++) mutant(i);
   return 0;
 }
 
 static int tear_down(void **state) {
   for (int i = 0; i < WORLDS; i++) {
-    ad_sabotages_destroy(listed[i]);
-    ad_sabotages_destroy(found[i]);
+    ad_mutants_destroy(listed[i]);
+    ad_mutants_destroy(found[i]);
   }
   return 0;
 }
 
-typedef void visitor(int world, const ad_sabotage *tried);
+typedef void visitor(int world, const ad_mutant *tried);
 
-static void visit_derived(ad_sabotages *const *of, visitor *visit) {
+static void visit_derived(ad_mutants *const *of, visitor *visit) {
   for (int world = 0; world < WORLDS; world++) {
     assert_true(of[world]->derived >= taken[world]);
     for (size_t i = 0; i < of[world]->derived; i++) visit(world, &of[world]->list[i]);
   }
 }
 
-static void the_program_is_proven(void **state) {
+static void the_program_matches(void **state) {
   for (int i = 0; i < WORLDS; i++) {
     ad_recipe *recipe = every_recipe(worlds[i].mesh, worlds[i].zero);
     ad_check_options options = {.size = sizeof options};
@@ -73,11 +73,11 @@ static void the_program_is_proven(void **state) {
 static void nothing_survives(void **state) {
   for (int w = 0; w < WORLDS; w++) {
     for (size_t i = 0; i < found[w]->count; i++) {
-      const ad_sabotage *tried = &found[w]->list[i];
-      if (tried->caught == AD_CAUGHT_NONE)
+      const ad_mutant *tried = &found[w]->list[i];
+      if (tried->killed_by == AD_KILLED_BY_NONE)
         fail_msg("%s survived on %s: %s", tried->name, worlds[w].mesh, tried->message);
     }
-    assert_int_equal(ad_sabotages_survivors(found[w]), 0);
+    assert_int_equal(ad_mutants_survivors(found[w]), 0);
   }
 }
 
@@ -86,10 +86,10 @@ static void nothing_survives(void **state) {
 enum { IN_RECORD = AD_PLACE_STEP + 1, PHASES };
 static unsigned seen[AD_MOVE_COUNT][PHASES]; /* bit i: operator i was listed */
 
-static void see(int world, const ad_sabotage *tried) {
-  const ad_planting *planting = &tried->planting;
-  int phase = planting->in_record ? IN_RECORD : (int)planting->place.phase;
-  seen[planting->place.move][phase] |= 1u << planting->operator_;
+static void see(int world, const ad_mutant *tried) {
+  const ad_mutation *mutation = &tried->mutation;
+  int phase = mutation->in_record ? IN_RECORD : (int)mutation->place.phase;
+  seen[mutation->place.move][phase] |= 1u << mutation->operator_;
 }
 
 #define OP(name) (1u << AD_OPERATOR_##name)
@@ -129,12 +129,12 @@ static void every_transition_meets_every_operator_that_means_something(void **st
 
 /* Only in a gradient's path have averaged, left out and doubled sums a number in the catalogue
  * of published mistakes. */
-static void name_number(int world, const ad_sabotage *tried) {
-  const ad_planting *planting = &tried->planting;
-  const ad_place *place = &planting->place;
-  int number = planting->operator_ == AD_OPERATOR_AVERAGED   ? 9
-               : planting->operator_ == AD_OPERATOR_LEFT_OUT ? 2
-               : planting->operator_ == AD_OPERATOR_DOUBLED  ? 7
+static void name_number(int world, const ad_mutant *tried) {
+  const ad_mutation *mutation = &tried->mutation;
+  const ad_place *place = &mutation->place;
+  int number = mutation->operator_ == AD_OPERATOR_AVERAGED   ? 9
+               : mutation->operator_ == AD_OPERATOR_LEFT_OUT ? 2
+               : mutation->operator_ == AD_OPERATOR_DOUBLED  ? 7
                                                              : 0;
   if (place->phase != AD_PLACE_STEP || place->move == AD_MOVE_ONCE) return;
   if (!strcmp(place->what, "count") || !strcmp(place->what, "norm")) return;
@@ -145,34 +145,34 @@ static void of_a_gradients_sums_three_mistakes_have_a_number(void **state) { vis
 
 /* ---- the verdict of each mistake ---- */
 
-static void judge(int world, const ad_sabotage *tried) {
-  ad_caught expected = tried->planting.in_record ? AD_CAUGHT_TYPE : AD_CAUGHT_NUMBER;
+static void judge(int world, const ad_mutant *tried) {
+  ad_killed_by expected = tried->mutation.in_record ? AD_KILLED_BY_TYPE : AD_KILLED_BY_NUMBER;
   int has_message = tried->message[0] != 0, changes_gradients = isfinite(tried->ratio);
   int only_changes_loss = !changes_gradients && tried->loss_err > 1e-9; /* which no parameter is the place of */
-  if (tried->caught != expected && tried->caught != AD_CAUGHT_NO_EFFECT)
-    fail_msg("%s on %s: caught by %s", tried->name, worlds[world].mesh, ad_caught_name(tried->caught));
-  if (tried->caught != AD_CAUGHT_NUMBER || !changes_gradients) assert_true(has_message);
-  if (tried->caught == AD_CAUGHT_NUMBER && !only_changes_loss && !(tried->param[0] && tried->causes.count))
+  if (tried->killed_by != expected && tried->killed_by != AD_KILLED_BY_NO_EFFECT)
+    fail_msg("%s on %s: caught by %s", tried->name, worlds[world].mesh, ad_killed_by_name(tried->killed_by));
+  if (tried->killed_by != AD_KILLED_BY_NUMBER || !changes_gradients) assert_true(has_message);
+  if (tried->killed_by == AD_KILLED_BY_NUMBER && !only_changes_loss && !(tried->param[0] && tried->causes.count))
     fail_msg("%s on %s: no cause; %s", tried->name, worlds[world].mesh, tried->message);
-  if (tried->caught == AD_CAUGHT_NUMBER && isfinite(tried->expected_ratio))
+  if (tried->killed_by == AD_KILLED_BY_NUMBER && isfinite(tried->expected_ratio))
     assert_true(fabs(tried->ratio / tried->expected_ratio - 1) < 1e-9);
 }
 
 static void what_is_written_is_refused_and_what_is_done_shows_in_numbers(void **state) { visit_derived(found, judge); }
 
-static void explain(int world, const ad_sabotage *tried) {
+static void explain(int world, const ad_mutant *tried) {
   char list[96];
-  if (tried->caught != AD_CAUGHT_NO_EFFECT) return;
-  snprintf(list, sizeof list, "%s without effect", ad_operator_name(tried->planting.operator_));
+  if (tried->killed_by != AD_KILLED_BY_NO_EFFECT) return;
+  snprintf(list, sizeof list, "%s without effect", ad_operator_name(tried->mutation.operator_));
   assert_says_in(list, tried->message, SAYS_FACTS(NULL));
 }
 
 static void what_has_no_effect_has_a_reason(void **state) { visit_derived(found, explain); }
 
-static void leave_cp(int world, const ad_sabotage *tried) {
-  const ad_planting *planting = &tried->planting;
-  if (planting->operator_ != AD_OPERATOR_FEWER_AXES || planting->axis != AD_CP || planting->in_record) return;
-  assert_int_equal(tried->caught, AD_CAUGHT_NO_EFFECT);
+static void leave_cp(int world, const ad_mutant *tried) {
+  const ad_mutation *mutation = &tried->mutation;
+  if (mutation->operator_ != AD_OPERATOR_FEWER_AXES || mutation->axis != AD_CP || mutation->in_record) return;
+  assert_int_equal(tried->killed_by, AD_KILLED_BY_NO_EFFECT);
   assert_text_says(tried->message, "cp");
 }
 
@@ -180,22 +180,22 @@ static void an_axis_of_one_rank_may_be_left_out(void **state) { visit_derived(fo
 
 /* ---- which mistakes are drawn by a seed ---- */
 
-static ad_sabotages *list_some(const ad_recipe *recipe, int64_t take, uint64_t seed) {
-  ad_sabotages *drawn;
-  must(ad_sabotages_create(recipe, take, seed, &drawn));
+static ad_mutants *list_some(const ad_recipe *recipe, int64_t take, uint64_t seed) {
+  ad_mutants *drawn;
+  must(ad_mutants_create(recipe, take, seed, &drawn));
   return drawn;
 }
 
-static int are_the_same(const ad_sabotages *a, const ad_sabotages *b) {
+static int are_the_same(const ad_mutants *a, const ad_mutants *b) {
   int same = a->derived == b->derived && a->count == b->count;
   for (size_t i = 0; same && i < a->count; i++) same = !strcmp(a->list[i].name, b->list[i].name);
   return same;
 }
 
-static void a_seed_draws_the_same_mistakes_and_another_seed_others(void **state) {
+static void a_seed_draws_the_same_mutants_and_another_seed_others(void **state) {
   ad_recipe *recipe = every_recipe("dp_shard=2 tp=3", 2);
-  ad_sabotages *all = list_some(recipe, 0, 0), *some = list_some(recipe, 20, 7), *again = list_some(recipe, 20, 7),
-               *others = list_some(recipe, 20, 8), *many = list_some(recipe, (int64_t)1 << 40, 7);
+  ad_mutants *all = list_some(recipe, 0, 0), *some = list_some(recipe, 20, 7), *again = list_some(recipe, 20, 7),
+             *others = list_some(recipe, 20, 8), *many = list_some(recipe, (int64_t)1 << 40, 7);
   assert_int_equal(some->derived, 20);
   assert_int_equal(some->places, all->places);
   /* known mistakes are all tried, whatever is drawn */
@@ -203,39 +203,39 @@ static void a_seed_draws_the_same_mistakes_and_another_seed_others(void **state)
   assert_true(are_the_same(some, again));
   assert_false(are_the_same(some, others));
   assert_true(are_the_same(many, all));
-  ad_sabotages *lists[] = {all, some, again, others, many};
-  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) ad_sabotages_destroy(lists[i]);
+  ad_mutants *lists[] = {all, some, again, others, many};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) ad_mutants_destroy(lists[i]);
   ad_recipe_destroy(recipe);
 }
 
-static void never_called(void *context, void *passing) { ((ad_mistake_scene *)context)->fired = 1; }
+static void never_called(void *context, void *passing) { ((ad_known_bug_scene *)context)->fired = 1; }
 
 /* Tries a known mistake that can never fire: the program has no experts, so no scores of their slots pass. Returns what
  * caught it. */
 static int try_unreached(ad_recipe *recipe, char *message, size_t size) {
-  static const ad_mistake unreached = {.name = "unreached",
-                                       .words = "something of experts, in a program without any",
-                                       .needs = AD_NEED_TOKENS,
-                                       .no_effect = "never said: it was not made",
-                                       .at = {{AD_SEAM_SLOT_SCORES, never_called}}};
-  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
-  ad_proof *scratch;
-  must(ad_proof_create(recipe, &scratch));
-  ad_sabotages *tried = list_some(recipe, 1, 0);
-  ad_sabotage *first = &tried->list[tried->derived];
+  static const ad_known_bug unreached = {.name = "unreached",
+                                         .words = "something of experts, in a program without any",
+                                         .needs = AD_NEED_TOKENS,
+                                         .no_effect = "never said: it was not made",
+                                         .at = {{AD_INJECT_SLOT_SCORES, never_called}}};
+  ad_check_options options = {.size = sizeof options, .mutate = 1, .mutant_count = 1};
+  ad_check_result *scratch;
+  must(ad_check_result_create(recipe, &scratch));
+  ad_mutants *tried = list_some(recipe, 1, 0);
+  ad_mutant *first = &tried->list[tried->derived];
   first->known = &unreached;
   snprintf(first->name, sizeof first->name, "%s", unreached.name);
-  must(ad_sabotages_try(recipe, &options, scratch, tried));
-  int caught = first->caught;
+  must(ad_mutants_try(recipe, &options, scratch, tried));
+  int killed_by = first->killed_by;
   snprintf(message, size, "%s", first->message);
-  assert_int_equal(ad_sabotages_survivors(tried), caught == AD_CAUGHT_NONE);
-  ad_sabotages_destroy(tried);
-  ad_proof_destroy(scratch);
+  assert_int_equal(ad_mutants_survivors(tried), killed_by == AD_KILLED_BY_NONE);
+  ad_mutants_destroy(tried);
+  ad_check_result_destroy(scratch);
   ad_recipe_destroy(recipe);
-  return caught;
+  return killed_by;
 }
 
-static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void **state) {
+static void a_known_bug_that_never_fires_where_it_should_is_a_survivor(void **state) {
   static const char text[] =
       "name: plain\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\nmesh: \"dp_shard=2\"\n"
       "data: {text: [/usr/share/common-licenses], seq: 8}\ntrain: {global_batch: 4, microbatches: 2, steps: 2, lr: "
@@ -243,14 +243,15 @@ static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void 
   ad_recipe *recipe;
   char message[512];
   must(ad_recipe_parse(text, "plain.yaml", NULL, 0, &recipe));
-  assert_int_equal(try_unreached(recipe, message, sizeof message), AD_CAUGHT_NONE);
+  assert_int_equal(try_unreached(recipe, message, sizeof message), AD_KILLED_BY_NONE);
   assert_text_says(message, NULL);
 }
 
 /* Nobody says of a custom program what its steps reach, so there it is no survivor. */
-static void a_known_mistake_that_a_custom_program_never_reaches_is_not_planted(void **state) {
+static void a_known_bug_that_a_custom_program_never_reaches_is_not_injected(void **state) {
   char message[512];
-  assert_int_equal(try_unreached(every_recipe("dp_shard=2 tp=1", 0), message, sizeof message), AD_CAUGHT_UNPLANTED);
+  assert_int_equal(try_unreached(every_recipe("dp_shard=2 tp=1", 0), message, sizeof message),
+                   AD_KILLED_BY_NOT_APPLICABLE);
 }
 
 /* Whichever allocation fails, that is what is said: no step is taken of a run that was not made. */
@@ -275,16 +276,16 @@ static void transitions_that_found_no_memory_are_not_listed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_program_is_proven),
+      cmocka_unit_test(the_program_matches),
       cmocka_unit_test(nothing_survives),
       cmocka_unit_test(every_transition_meets_every_operator_that_means_something),
       cmocka_unit_test(of_a_gradients_sums_three_mistakes_have_a_number),
       cmocka_unit_test(what_is_written_is_refused_and_what_is_done_shows_in_numbers),
       cmocka_unit_test(what_has_no_effect_has_a_reason),
       cmocka_unit_test(an_axis_of_one_rank_may_be_left_out),
-      cmocka_unit_test(a_seed_draws_the_same_mistakes_and_another_seed_others),
-      cmocka_unit_test(a_known_mistake_that_never_fires_where_it_should_is_a_survivor),
-      cmocka_unit_test(a_known_mistake_that_a_custom_program_never_reaches_is_not_planted),
+      cmocka_unit_test(a_seed_draws_the_same_mutants_and_another_seed_others),
+      cmocka_unit_test(a_known_bug_that_never_fires_where_it_should_is_a_survivor),
+      cmocka_unit_test(a_known_bug_that_a_custom_program_never_reaches_is_not_injected),
       cmocka_unit_test(transitions_that_found_no_memory_are_not_listed),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);

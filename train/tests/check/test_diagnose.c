@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "check/no_axis.h"
-#include "check/proof.h"
+#include "check/result.h"
 #include "says.h"
 
 static ad_mesh *mesh; /* 3 replicas of 2 shards, and an axis of size 1 */
@@ -21,7 +21,7 @@ static int tear_down(void **state) { return ad_mesh_destroy(mesh), 0; }
 static ad_causes causes;
 
 static void diagnose_all(double ratio, double error, int proportional, int equal, ad_axes differs, int64_t odd) {
-  ad_proof_param param = {
+  ad_check_param param = {
       .ratio = ratio, .max_rel_err = error, .bound = 1e-12, .update_equal = 1, .replicas_equal = equal};
   ad_diagnose(mesh, REPLICATE | SHARD, &param, proportional, differs, odd, &causes);
 }
@@ -36,21 +36,21 @@ static ad_cause diagnose(double ratio, double error, int proportional, int equal
 /* The causes of a gradient that is `ratio` times right and is summed over `reduced`, as text: "kind
  * axes; kind axes". */
 static const char *factors(const char *axes, ad_axes reduced, double ratio) {
-  static char told[512];
+  static char reported[512];
   ad_mesh *other;
   assert_int_equal(ad_mesh_create(axes, &other), AD_OK);
-  ad_proof_param param = {
+  ad_check_param param = {
       .ratio = ratio, .max_rel_err = fabs(ratio - 1), .bound = 1e-12, .update_equal = 1, .replicas_equal = 1};
   ad_diagnose(other, reduced, &param, 1, 0, -1, &causes);
-  *told = 0;
+  *reported = 0;
   for (int i = 0; i < causes.count; i++) {
     char names[80];
     assert_true(causes.list[i].factor == ratio);
-    snprintf(told + strlen(told), sizeof told - strlen(told), "%s%s %s", i ? "; " : "",
+    snprintf(reported + strlen(reported), sizeof reported - strlen(reported), "%s%s %s", i ? "; " : "",
              ad_cause_name(causes.list[i].kind), ad_axes_print(causes.list[i].axes, names, sizeof names));
   }
   ad_mesh_destroy(other);
-  return told;
+  return reported;
 }
 
 static void a_sound_gradient_has_no_cause(void **state) {
@@ -77,7 +77,7 @@ static void the_size_of_a_group_names_its_double_sum(void **state) {
 static void the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_it(void **state) {
   ad_mesh *view;
   assert_int_equal(ad_mesh_create("efsdp=2 ep=4 etp=3", &view), AD_OK);
-  ad_proof_param param = {.ratio = 4, .max_rel_err = 3, .bound = 1e-12, .update_equal = 1, .replicas_equal = 1};
+  ad_check_param param = {.ratio = 4, .max_rel_err = 3, .bound = 1e-12, .update_equal = 1, .replicas_equal = 1};
   ad_diagnose(view, AD_AXES(AD_EFSDP), &param, 1, 0, -1, &causes);
   assert_int_equal(causes.count, 1);
   ad_cause cause = causes.list[0];
@@ -110,18 +110,18 @@ static void a_document_has_one_cause_or_those_that_are_possible(void **state) {
   json_t *document = json_object(), *list = json_array();
   char text[64];
   ad_cause_set(document, json_incref(list));
-  assert_false(ad_cause_is_told(document));
+  assert_false(ad_cause_is_reported(document));
   assert_string_equal(ad_cause_print(document, text, sizeof text), "");
   json_array_append_new(list, ad_cause_document("averaged", "tp", 0.5, "averaged over tp", ""));
   ad_cause_set(document, json_incref(list));
-  assert_true(json_is_object(json_object_get(document, "cause")) && ad_cause_is_told(document));
+  assert_true(json_is_object(json_object_get(document, "cause")) && ad_cause_is_reported(document));
   assert_int_equal(json_array_size(json_object_get(document, "possible_causes")), 0);
   assert_true(json_is_null(json_object_get(json_object_get(document, "cause"), "place")));
   assert_string_equal(ad_cause_print(document, text, sizeof text), "averaged over tp");
   for (int i = 0; i < 3; i++)
     json_array_append_new(list, ad_cause_document("averaged", "dp", 0.5, "averaged over dp", "a bridge"));
   ad_cause_set(document, list);
-  assert_true(json_is_null(json_object_get(document, "cause")) && ad_cause_is_told(document));
+  assert_true(json_is_null(json_object_get(document, "cause")) && ad_cause_is_reported(document));
   assert_int_equal(json_array_size(json_object_get(document, "possible_causes")), 4);
   assert_text_says(ad_cause_print(document, text, sizeof text), "tp", "3");
   json_decref(document);
@@ -131,7 +131,7 @@ static void a_factor_of_no_group_stays_unknown(void **state) {
   assert_int_equal(diagnose(0.7, 0.3, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
 }
 
-static void copies_that_differ_were_not_reduced_if_together_they_are_the_sum(void **state) {
+static void replicas_that_differ_were_not_reduced_if_together_they_are_the_sum(void **state) {
   ad_cause cause = diagnose(0.9, 0.4, 0, 0, SHARD, -1);
   assert_int_equal(cause.kind, AD_CAUSE_REPLICAS_DIFFER);
   assert_int_equal(cause.axes, SHARD);
@@ -142,17 +142,17 @@ static void copies_that_differ_were_not_reduced_if_together_they_are_the_sum(voi
   assert_int_equal(causes.list[0].axes, SHARD);
 }
 
-static void one_odd_copy_is_named(void **state) {
+static void one_odd_replica_is_named(void **state) {
   ad_cause cause = diagnose(1, 0, 1, 0, REPLICATE, 4);
   assert_int_equal(cause.kind, AD_CAUSE_REPLICAS_DIFFER);
   assert_text_says(cause.text, "rank 4");
 }
 
-static void equal_copies_that_are_wrong_lack_addends(void **state) {
+static void equal_replicas_that_are_wrong_miss_addends(void **state) {
   assert_int_equal(diagnose(0.8, 0.4, 0, 1, 0, -1).kind, AD_CAUSE_MISSING);
 }
 
-static void an_error_that_16_bits_may_make_is_not_told_as_one_of_addends_alone(void **state) {
+static void an_error_that_16_bits_may_make_is_not_reported_as_one_of_addends_alone(void **state) {
   diagnose_all(1.0005, 2e-3, 0, 1, 0, -1);
   assert_int_equal(causes.count, 2);
   assert_int_equal(causes.list[0].kind, AD_CAUSE_MISSING);
@@ -163,7 +163,7 @@ static void a_tiny_difference_is_rounding(void **state) {
   assert_int_equal(diagnose(1, 1e-9, 0, 1, 0, -1).kind, AD_CAUSE_ROUNDING);
 }
 
-static void a_number_that_is_none_is_told_as_no_error_of_sums(void **state) {
+static void a_number_that_is_none_is_reported_as_no_error_of_sums(void **state) {
   const double errors[] = {NAN, INFINITY};
   for (int i = 0; i < 2; i++) {
     ad_cause cause = diagnose(NAN, errors[i], 0, 1, 0, -1);
@@ -187,7 +187,7 @@ static void a_factor_is_a_groups_within_a_millionth(void **state) {
 }
 
 static ad_cause_kind kind_of(double error, double bound, int proportional, int count) {
-  ad_proof_param param = {
+  ad_check_param param = {
       .ratio = 1 + error, .max_rel_err = error, .bound = bound, .update_equal = 1, .replicas_equal = 1};
   ad_diagnose(mesh, REPLICATE | SHARD, &param, proportional, 0, -1, &causes);
   assert_int_equal(causes.count, count);
@@ -220,7 +220,7 @@ static void rounding_names_what_exceeds_its_share(void **state) {
                {1.01, 1, "sum_share exceeds its part"},
                {1.01, 1.01, "sum_share exceeds its part"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    ad_proof_param param = {.ratio = 1,
+    ad_check_param param = {.ratio = 1,
                             .max_rel_err = 1e-9,
                             .bound = 1e-12,
                             .sum_share = cases[i].sum,
@@ -235,12 +235,12 @@ static void rounding_names_what_exceeds_its_share(void **state) {
 }
 
 /* A proof of parameters with these ratios; one whose gradient no step reached has 0. */
-static ad_proof *proof_of(const double *ratios, size_t count) {
-  ad_proof *proof = calloc(1, sizeof *proof + count * sizeof *proof->params);
-  proof->param_count = count;
+static ad_check_result *result_of(const double *ratios, size_t count) {
+  ad_check_result *result = calloc(1, sizeof *result + count * sizeof *result->params);
+  result->param_count = count;
   for (size_t i = 0; i < count; i++)
-    proof->params[i] = (ad_proof_param){.ratio = ratios[i], .reached = ratios[i] != 0, .proportional = 1};
-  return proof;
+    result->params[i] = (ad_check_param){.ratio = ratios[i], .reached = ratios[i] != 0, .proportional = 1};
+  return result;
 }
 
 static int count_of_stages(const ad_causes *of) {
@@ -256,12 +256,12 @@ static void a_division_of_every_gradient_by_the_stages_names_them_once(void **st
     int named;
   } cases[] = {{{0.25, 0.25, 0.25}, 1}, {{0.25, 0, 0.25}, 1}, {{0.25, 1, 0.25}, 0}, {{0.25, 0.25, 0.2501}, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    ad_proof *proof = proof_of(cases[i].ratios, 3);
-    ad_diagnose_stages(proof, 4);
-    ad_diagnose_stages(proof, 4);
+    ad_check_result *result = result_of(cases[i].ratios, 3);
+    ad_diagnose_stages(result, 4);
+    ad_diagnose_stages(result, 4);
     for (size_t p = 0; p < 3; p++)
-      assert_int_equal(count_of_stages(&proof->params[p].causes), cases[i].named && cases[i].ratios[p] != 0);
-    free(proof);
+      assert_int_equal(count_of_stages(&result->params[p].causes), cases[i].named && cases[i].ratios[p] != 0);
+    free(result);
   }
 }
 
@@ -273,8 +273,10 @@ static void a_cause_without_axes_says_why(void **state) {
     ad_cause_kind kind;
     ad_no_axis why;
   } cases[] = {
-      {0.5, 0.5, 1, AD_CAUSE_AVERAGED, AD_AXIS_IS_NAMED},       {0.7, 0.3, 1, AD_CAUSE_UNKNOWN, AD_NO_AXIS_NO_GROUP},
-      {0.7, 0.9, 0, AD_CAUSE_MISSING, AD_NO_AXIS_COPIES_AGREE}, {1, 0.9e-6, 0, AD_CAUSE_ROUNDING, AD_NO_AXIS_ROUNDING},
+      {0.5, 0.5, 1, AD_CAUSE_AVERAGED, AD_AXIS_IS_NAMED},
+      {0.7, 0.3, 1, AD_CAUSE_UNKNOWN, AD_NO_AXIS_NO_GROUP},
+      {0.7, 0.9, 0, AD_CAUSE_MISSING, AD_NO_AXIS_REPLICAS_AGREE},
+      {1, 0.9e-6, 0, AD_CAUSE_ROUNDING, AD_NO_AXIS_ROUNDING},
       {1, INFINITY, 0, AD_CAUSE_UNKNOWN, AD_NO_AXIS_NOT_SHOWN},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -283,7 +285,7 @@ static void a_cause_without_axes_says_why(void **state) {
     assert_int_equal(ad_cause_no_axis(&cause), cases[i].why);
   }
   ad_diagnose_update(&causes);
-  assert_int_equal(ad_cause_no_axis(&causes.list[0]), AD_NO_AXIS_COPIES_AGREE);
+  assert_int_equal(ad_cause_no_axis(&causes.list[0]), AD_NO_AXIS_REPLICAS_AGREE);
 }
 
 int main(void) {
@@ -296,12 +298,12 @@ int main(void) {
       cmocka_unit_test(a_factor_that_several_groups_have_names_all_of_them),
       cmocka_unit_test(a_document_has_one_cause_or_those_that_are_possible),
       cmocka_unit_test(a_factor_of_no_group_stays_unknown),
-      cmocka_unit_test(copies_that_differ_were_not_reduced_if_together_they_are_the_sum),
-      cmocka_unit_test(one_odd_copy_is_named),
-      cmocka_unit_test(equal_copies_that_are_wrong_lack_addends),
-      cmocka_unit_test(an_error_that_16_bits_may_make_is_not_told_as_one_of_addends_alone),
+      cmocka_unit_test(replicas_that_differ_were_not_reduced_if_together_they_are_the_sum),
+      cmocka_unit_test(one_odd_replica_is_named),
+      cmocka_unit_test(equal_replicas_that_are_wrong_miss_addends),
+      cmocka_unit_test(an_error_that_16_bits_may_make_is_not_reported_as_one_of_addends_alone),
       cmocka_unit_test(a_tiny_difference_is_rounding),
-      cmocka_unit_test(a_number_that_is_none_is_told_as_no_error_of_sums),
+      cmocka_unit_test(a_number_that_is_none_is_reported_as_no_error_of_sums),
       cmocka_unit_test(a_factor_is_a_groups_within_a_millionth),
       cmocka_unit_test(an_error_is_rounding_below_what_a_narrower_dtype_makes),
       cmocka_unit_test(rounding_names_what_exceeds_its_share),

@@ -32,7 +32,7 @@ typedef struct drawn_case {
 static const char *const meshes[] = {
     "dp_shard=2", "dp_shard=4",      "dp_replicate=3",           "dp_replicate=2 dp_shard=2",
     "tp=2",       "dp_shard=2 tp=2", "dp_replicate=3 dp_shard=1"};
-enum { MESHES = sizeof meshes / sizeof *meshes, CASES = 600, TAKEN = 60, PLANTED = 40 };
+enum { MESHES = sizeof meshes / sizeof *meshes, CASES = 600, TAKEN = 60, MUTATED = 40 };
 
 /* Case number i: every form and dtype in turn, all else by chance. */
 static drawn_case case_of(int i) {
@@ -132,7 +132,7 @@ static void a_constant_that_stops_a_gradient_is_seen_by_the_slope_and_named(void
 
 static void a_loss_times_0_is_nothing_in_every_dtype_and_along_a_direction(void **state) {
   const ad_check_options options[] = {
-      {0}, {.recipe_dtype = 1}, {.dtype = AD_F32}, {.directional = 1}, {.sabotage = 1, .sabotage_count = 3}};
+      {0}, {.recipe_dtype = 1}, {.dtype = AD_F32}, {.directional = 1}, {.mutate = 1, .mutant_count = 3}};
   drawn_case c = plain;
   c.form = DRAWN_NOTHING;
   for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -191,7 +191,7 @@ static void a_gradient_that_cancels_is_neither_wrong_nor_reached(void **state) {
 }
 
 /* Where a count cancels in every loss, a mistake in it has no effect, and none is called a survivor. */
-static void mistakes_in_a_count_that_cancels_have_no_effect(void **state) {
+static void mutants_of_a_count_that_cancels_have_no_effect(void **state) {
   drawn_case c = plain;
   char *table;
   int holds, of_count = 0;
@@ -199,7 +199,7 @@ static void mistakes_in_a_count_that_cancels_have_no_effect(void **state) {
   const json_t *one;
   c.form = DRAWN_GATHERED;
   c.batch = 8;
-  json_t *document = check(&c, (ad_check_options){.sabotage = 1}, &holds, &table);
+  json_t *document = check(&c, (ad_check_options){.mutate = 1}, &holds, &table);
   if (!holds) fail_msg("%s", table);
   assert_int_equal(json_integer_value(json_object_get(document, "survivors")), 0);
   json_array_foreach(json_object_get(document, "sabotage"), i, one) {
@@ -308,11 +308,11 @@ static void no_right_program_with_bridges_is_called_wrong(void **state) {
     if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){0});
   cases = draw_cases("right programs with bridges and planted mistakes", BRIDGED_CASES, 0, 3);
   for (int i = 0; i < BRIDGED_CASES; i++)
-    if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){.sabotage = 1, .sabotage_count = 12});
+    if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){.mutate = 1, .mutant_count = 12});
 }
 
 /* The outcome of the mistake whose name begins so; NULL: it is not in the document. */
-static const json_t *mistake_of(const json_t *document, const char *name) {
+static const json_t *mutant_of(const json_t *document, const char *name) {
   const json_t *one;
   size_t i;
   json_array_foreach(json_object_get(document, "sabotage"), i,
@@ -323,7 +323,7 @@ static const json_t *mistake_of(const json_t *document, const char *name) {
 static json_t *check_bridged(const char *text, int *holds) {
   char *json = NULL;
   ad_recipe *recipe;
-  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_check_options options = {.size = sizeof options, .mutate = 1};
   must(ad_recipe_parse(text, "bridged.yaml", NULL, 0, &recipe));
   must(ad_check(recipe, &options, holds, &json));
   json_t *document = json_loads(json, 0, NULL);
@@ -351,7 +351,7 @@ static void a_count_that_no_loss_is_divided_by_has_no_effect_and_one_that_divide
     if (!holds) fail_msg("%s", json_dumps(document, 0));
     assert_int_equal(json_integer_value(json_object_get(document, "survivors")), 0);
     for (int k = 0; k <= apart; k++) {
-      const json_t *count = mistake_of(document, counts[k]);
+      const json_t *count = mutant_of(document, counts[k]);
       assert_non_null(count);
       assert_string_equal(text_at(count, "caught_by"), k == divides ? "type" : "no_effect");
     }
@@ -373,12 +373,12 @@ void __wrap_ad_computing_measure(ad_computing *c, const ad_run *run, const ad_re
 
 /* Sums over few rows hide that they are rounded to bf16 on the way; sums over many rows show it, so that only a bound
  * that is too wide passes it: then it survives, and is not excused. */
-static void a_mistake_that_only_rounds_has_no_effect_on_short_sums_alone(void **state) {
+static void a_mutant_that_only_rounds_has_no_effect_on_short_sums_alone(void **state) {
   enum { SHORT = 205 };
   static const struct {
     int rows; /* 0: the few of the draw */
     double too_wide;
-    const char *caught_by;
+    const char *killed_by;
   } cases[] = {{0, 1, "no_effect"}, {0, 1000, "no_effect"}, {2048, 1, "number"}, {2048, 1000, "none"}};
   register_bridged();
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -388,38 +388,38 @@ static void a_mistake_that_only_rounds_has_no_effect_on_short_sums_alone(void **
     too_wide = cases[i].too_wide;
     json_t *document = check_bridged(text, &holds);
     too_wide = 1;
-    const json_t *sums = mistake_of(document, "product-sums-in-bf16");
-    int survives = !strcmp(cases[i].caught_by, "none");
+    const json_t *sums = mutant_of(document, "product-sums-in-bf16");
+    int survives = !strcmp(cases[i].killed_by, "none");
     assert_non_null(sums);
-    if (holds == survives || strcmp(text_at(sums, "caught_by"), cases[i].caught_by) != 0)
+    if (holds == survives || strcmp(text_at(sums, "caught_by"), cases[i].killed_by) != 0)
       fail_msg("%d rows, bounds times %g: holds %d, %s: %s", cases[i].rows, cases[i].too_wide, holds,
                text_at(sums, "caught_by"), json_dumps(document, JSON_INDENT(1)));
     assert_int_equal(json_integer_value(json_object_get(document, "survivors")), survives);
     const json_t *moved = json_object_get(sums, "moved");
-    assert_int_equal(json_is_null(moved), !strcmp(cases[i].caught_by, "number"));
+    assert_int_equal(json_is_null(moved), !strcmp(cases[i].killed_by, "number"));
     assert_int_equal(json_real_value(moved) >= 0.5, survives);
     json_decref(document);
   }
 }
 
-static void no_mistake_survives_in_a_right_program(void **state) {
-  draw cases = draw_cases("right programs with planted mistakes", PLANTED, 0, 4);
-  for (int i = 0; i < PLANTED; i++)
-    if (is_drawn(&cases, i)) expect_right(i, (ad_check_options){.sabotage = 1, .sabotage_count = 12});
+static void no_mutant_survives_in_a_right_program(void **state) {
+  draw cases = draw_cases("right programs with planted mistakes", MUTATED, 0, 4);
+  for (int i = 0; i < MUTATED; i++)
+    if (is_drawn(&cases, i)) expect_right(i, (ad_check_options){.mutate = 1, .mutant_count = 12});
 }
 
 /* Whether a form's ranks compute in pieces that bf16 rounds, on a mesh that cuts the batch alone. */
 static void ranks_that_use_each_others_activations_compute_in_pieces(void **state) {
   static const struct {
     drawn_form form;
-    int cuts;
+    int shards;
   } cases[] = {{DRAWN_DIVIDED, 0},  {DRAWN_MASKED, 0},  {DRAWN_DROPOUT, 0},         {DRAWN_GATHERED_INVARIANT, 0},
                {DRAWN_GATHERED, 1}, {DRAWN_WIDENED, 1}, {DRAWN_GATHERED_DIVIDED, 1}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     for (int narrow = 0; narrow < 2; narrow++) {
       drawn_case c = plain;
       ad_run_options options = {.size = sizeof options, .quiet = 1};
-      int cuts = -1;
+      int shards = -1;
       ad_comm *comm;
       ad_run *run;
       c.form = cases[i].form;
@@ -427,8 +427,8 @@ static void ranks_that_use_each_others_activations_compute_in_pieces(void **stat
       ad_recipe *recipe = recipe_of(&c);
       must(ad_comm_open_dry(0, 2, &comm));
       must(ad_run_create(comm, recipe, &options, &run));
-      must(ad_formulas_cut(run, &cuts));
-      if (cuts != (narrow && cases[i].cuts)) fail_msg("%s in %s: %d", forms[c.form], c.compute, cuts);
+      must(ad_formulas_sharded(run, &shards));
+      if (shards != (narrow && cases[i].shards)) fail_msg("%s in %s: %d", forms[c.form], c.compute, shards);
       ad_run_destroy(run);
       ad_comm_close(comm);
       ad_recipe_destroy(recipe);
@@ -442,15 +442,15 @@ int main(void) {
       cmocka_unit_test(a_loss_times_0_is_nothing_in_every_dtype_and_along_a_direction),
       cmocka_unit_test(a_parameter_that_no_gradient_reached_is_named),
       cmocka_unit_test(a_gradient_that_cancels_is_neither_wrong_nor_reached),
-      cmocka_unit_test(mistakes_in_a_count_that_cancels_have_no_effect),
+      cmocka_unit_test(mutants_of_a_count_that_cancels_have_no_effect),
       cmocka_unit_test(ranks_that_use_each_others_activations_compute_in_pieces),
       cmocka_unit_test(a_metric_that_cancels_may_be_off_by_what_the_largest_loss_may),
       cmocka_unit_test(no_right_program_is_called_wrong),
       cmocka_unit_test(no_right_program_with_bridges_is_called_wrong),
       cmocka_unit_test(no_mixture_of_experts_is_called_wrong),
       cmocka_unit_test(a_count_that_no_loss_is_divided_by_has_no_effect_and_one_that_divides_is_refused),
-      cmocka_unit_test(a_mistake_that_only_rounds_has_no_effect_on_short_sums_alone),
-      cmocka_unit_test(no_mistake_survives_in_a_right_program),
+      cmocka_unit_test(a_mutant_that_only_rounds_has_no_effect_on_short_sums_alone),
+      cmocka_unit_test(no_mutant_survives_in_a_right_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,18 +11,19 @@
 #include "module/module.h"
 #include "step/run.h"
 
-static ad_reference *reference_of(const ad_recipe *recipe, int cuts_formulas) {
+static ad_reference *reference_of(const ad_recipe *recipe, int shards_formulas) {
   ad_reference *reference;
   ad_step_report report;
-  must(ad_reference_create(recipe, &(ad_reference_options){.rounds = 1, .cuts_formulas = cuts_formulas}, &reference));
+  must(ad_reference_create(recipe, &(ad_reference_options){.rounds = 1, .shards_formulas = shards_formulas},
+                           &reference));
   for (size_t i = 0; i < ad_run_param_count(ad_reference_run(reference)); i++) {
     const ad_array *value = ad_run_part(ad_reference_run(reference), i, AD_PART_VALUE);
     float *narrow = calloc(ad_array_numel(value), sizeof *narrow);
     ad_cast(narrow, AD_F32, value->data, value->dtype, ad_array_numel(value));
-    ad_array whole = *value;
-    whole.data = narrow;
-    whole.dtype = AD_F32;
-    ad_reference_restart(reference, i, AD_PART_VALUE, &whole);
+    ad_array full = *value;
+    full.data = narrow;
+    full.dtype = AD_F32;
+    ad_reference_restart(reference, i, AD_PART_VALUE, &full);
     free(narrow);
   }
   must(ad_reference_step(reference, 0, 0, &report));
@@ -126,7 +127,7 @@ static void measure(judged *world) {
 static void move(judged *world, size_t i, double amount) {
   const ad_draws *draws = ad_reference_draws(world->reference);
   const double *ref = ad_reference_gradient(world->reference, i)->data;
-  double *sum = world->ranks.themselves.whole[i].data;
+  double *sum = world->ranks.themselves.full[i].data;
   size_t numel = numel_of(world->reference, i);
   for (size_t k = 0; k < numel; k++) {
     double mean = 0;
@@ -183,7 +184,7 @@ static void all_parameters_moved_at_once_are_beyond_though_each_is_within(void *
 
 /* The chance of a false alarm is shared by all judged numbers: more steps leave each a smaller chance and a wider
  * bound. */
-static void a_longer_proof_has_wider_bounds_and_no_more_false_alarms(void **state) {
+static void a_longer_check_has_wider_bounds_and_no_more_false_alarms(void **state) {
   judged world = judge_as("");
   measure(&world);
   double bound = world.computing.apart[0], chance = world.computing.chance;
@@ -201,7 +202,7 @@ static void a_longer_proof_has_wider_bounds_and_no_more_false_alarms(void **stat
 
 /* How drawn vectors are spread, in the document's letters: S, b, n, the norm of their mean, and M. */
 typedef struct lie {
-  double deviation, alike, directions, mean, error;
+  double deviation, identical, directions, mean, error;
 } lie;
 
 /* `draws`: AD_DRAWS vectors of `numel` elements one after another. Contrast c: the mean of the first c + 1 draws minus
@@ -231,7 +232,7 @@ static lie lie_of(const double *draws, size_t numel) {
   double directions = (by_angles < by_norms ? by_angles : by_norms) / 2;
   lie found = {.deviation = sqrt(squares), .mean = sqrt(of_mean), .error = sqrt(of_all / AD_DRAWS)};
   found.directions = directions < 1 ? 1 : directions > 1e6 ? 1e6 : directions;
-  found.alike = of_mean > squares / AD_DRAWS ? sqrt(of_mean - squares / AD_DRAWS) : 0;
+  found.identical = of_mean > squares / AD_DRAWS ? sqrt(of_mean - squares / AD_DRAWS) : 0;
   return found;
 }
 
@@ -240,7 +241,7 @@ static double drawn_apart(const judged *world, const lie *of, double k, double s
   double numbers = 2 * ((double)world->computing.count + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3);
   double squares = (1 + 1.0 / 8) * ad_ratio_of_chance(1e-7 / numbers, of->directions, 7 * of->directions);
   squares = squares < most * most ? squares : most * most;
-  return k * sqrt(squares * of->deviation * of->deviation + s * s * of->alike * of->alike);
+  return k * sqrt(squares * of->deviation * of->deviation + s * s * of->identical * of->identical);
 }
 
 /* The bound's fixed part: 2 u ||sum|a_i|||, or 1e-12 of the gradient's norm if that is more, plus w. */
@@ -248,10 +249,10 @@ static double spared(const judged *world, size_t i, double u) {
   const double *ref = ad_reference_gradient(world->reference, i)->data;
   const double *exact = ad_reference_exact_gradient(world->reference, i)->data;
   size_t numel = numel_of(world->reference, i);
-  double rounded = 2 * u * ad_norm_of(world->ranks.sizes.whole[i].data, numel), wires = 0;
+  double rounded = 2 * u * ad_norm_of(world->ranks.sizes.full[i].data, numel), comm_rounding = 0;
   double step = sqrt(12 / (double)numel), least = 1e-12 * ad_norm_of(ref, numel);
-  for (size_t k = 0; k < numel; k++) wires += pow(ref[k] - exact[k], 2);
-  return (rounded > least ? rounded : least) + (step > 1.0 / 3 ? step : 1.0 / 3) * sqrt(wires);
+  for (size_t k = 0; k < numel; k++) comm_rounding += pow(ref[k] - exact[k], 2);
+  return (rounded > least ? rounded : least) + (step > 1.0 / 3 ? step : 1.0 / 3) * sqrt(comm_rounding);
 }
 
 static double *draws_of(const judged *world, size_t i) {
@@ -301,7 +302,7 @@ static void hold_to_the_words(judged *world, double u, double k, double s, doubl
   free(all);
 }
 
-static ad_recipe *pools_with_wires(void) {
+static ad_recipe *pools_with_comm_dtypes(void) {
   ad_recipe *recipe = NULL;
   const char *sets[] = {"placement=colocated", "wire={values: bf16, gradients: bf16}"};
   must(ad_recipe_read(AD_TEST_SOURCE "/recipes/pools-1.yaml", sets, 2, &recipe));
@@ -310,26 +311,27 @@ static ad_recipe *pools_with_wires(void) {
 
 static void what_gradients_may_be_off_by_is_what_the_documents_say(void **state) {
   judged single = judge_as(""), brain = judge_as("}\nprecision: {compute: bf16");
-  judged wide = judge_as("}\nprecision: {compute: f64, param: f32"), wires = judge_recipe(pools_with_wires());
+  judged wide = judge_as("}\nprecision: {compute: f64, param: f32"),
+         comm_rounding = judge_recipe(pools_with_comm_dtypes());
   hold_to_the_words(&single, 0x1p-24, 2, 1, 1, INFINITY);
   hold_to_the_words(&brain, 0x1p-24, 1, 1, 0.3, 5);
   hold_to_the_words(&wide, 0x1p-53, 2, 1, 1, INFINITY);
-  hold_to_the_words(&wires, 0x1p-24, 2, 1, 1, INFINITY);
+  hold_to_the_words(&comm_rounding, 0x1p-24, 2, 1, 1, INFINITY);
   int crossed = 0;
-  for (size_t i = 0; i < wires.computing.count; i++) crossed += wires.computing.wires[i] > 0;
+  for (size_t i = 0; i < comm_rounding.computing.count; i++) crossed += comm_rounding.computing.comm_rounding[i] > 0;
   assert_true(crossed > 0);
-  for (size_t i = 0; i < single.computing.count; i++) assert_true(single.computing.wires[i] == 0);
+  for (size_t i = 0; i < single.computing.count; i++) assert_true(single.computing.comm_rounding[i] == 0);
   release(&single);
   release(&brain);
   release(&wide);
-  release(&wires);
+  release(&comm_rounding);
 }
 
-/* Tests ad_formulas_cut: ranks that only cut the batch round at the same places as one process. On engine dry. */
-static void what_a_mesh_cuts_decides_how_ranks_may_round(void **state) {
+/* Tests ad_formulas_sharded: ranks that only cut the batch round at the same places as one process. On engine dry. */
+static void what_a_mesh_shards_decides_how_ranks_may_round(void **state) {
   static const struct {
     const char *recipe, *mesh, *view; /* NULL: the recipe's own */
-    int cuts;
+    int shards;
   } cases[] = {{"gpt-dp", NULL, NULL, 0},
                {"hsdp-3x2", NULL, NULL, 0},
                {"gpt-tp", NULL, NULL, 1},
@@ -355,13 +357,13 @@ static void what_a_mesh_cuts_decides_how_ranks_may_round(void **state) {
       must(ad_recipe_world(recipe, &world));
       must(ad_comm_open_dry(brain ? world - 1 : 0, world, &comm));
       must(ad_run_create(comm, recipe, &options, &run));
-      int cuts = -1;
-      must(ad_formulas_cut(run, &cuts));
-      assert_int_equal(cuts, cases[i].cuts);
-      must(ad_computing_create(run, cuts, 1, &computing));
-      int alike = brain && !cases[i].cuts;
-      assert_true(computing.latitude.coarser == (alike ? 1 : 2) && computing.latitude.shared == 1);
-      assert_true(computing.latitude.shared_all == (alike ? 0.3 : 1));
+      int shards = -1;
+      must(ad_formulas_sharded(run, &shards));
+      assert_int_equal(shards, cases[i].shards);
+      must(ad_computing_create(run, shards, 1, &computing));
+      int identical = brain && !cases[i].shards;
+      assert_true(computing.latitude.coarser == (identical ? 1 : 2) && computing.latitude.shared == 1);
+      assert_true(computing.latitude.shared_all == (identical ? 0.3 : 1));
       ad_computing_destroy(&computing);
       ad_run_destroy(run);
       ad_comm_close(comm);
@@ -428,9 +430,9 @@ int main(void) {
       cmocka_unit_test(the_ranks_own_program_is_within_what_draws_allow),
       cmocka_unit_test(a_parameter_just_beyond_its_bound_is_beyond_and_one_just_within_is_within),
       cmocka_unit_test(all_parameters_moved_at_once_are_beyond_though_each_is_within),
-      cmocka_unit_test(a_longer_proof_has_wider_bounds_and_no_more_false_alarms),
+      cmocka_unit_test(a_longer_check_has_wider_bounds_and_no_more_false_alarms),
       cmocka_unit_test(what_gradients_may_be_off_by_is_what_the_documents_say),
-      cmocka_unit_test(what_a_mesh_cuts_decides_how_ranks_may_round),
+      cmocka_unit_test(what_a_mesh_shards_decides_how_ranks_may_round),
       cmocka_unit_test(a_parameter_in_which_nothing_rounds_is_none_of_those_side_by_side),
       cmocka_unit_test(a_loss_may_be_off_by_its_draws_or_by_what_all_gradients_may_be),
       cmocka_unit_test(a_loss_is_held_to_its_own_draws),

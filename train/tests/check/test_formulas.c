@@ -6,23 +6,23 @@
 #include "step/run.h"
 
 /* Whether the recipe's ranks compute formulas in pieces; destroys the recipe. */
-static int cuts_of(ad_recipe *recipe) {
+static int shards_of(ad_recipe *recipe) {
   ad_run *run;
   ad_comm *comm;
   int64_t ranks;
-  int cut = -1;
+  int sharded = -1;
   const ad_run_options options = {.size = sizeof options, .quiet = 1};
   must(ad_recipe_world(recipe, &ranks));
   must(ad_comm_open_dry(0, ranks, &comm));
   must(ad_run_create(comm, recipe, &options, &run));
-  must(ad_formulas_cut(run, &cut));
+  must(ad_formulas_sharded(run, &sharded));
   ad_run_destroy(run);
   ad_comm_close(comm);
   ad_recipe_destroy(recipe);
-  return cut;
+  return sharded;
 }
 
-static int cuts(const char *model, const char *mesh) {
+static int shards(const char *model, const char *mesh) {
   char text[1024];
   ad_recipe *recipe = NULL;
   snprintf(text, sizeof text,
@@ -31,11 +31,11 @@ static int cuts(const char *model, const char *mesh) {
            "train: {global_batch: 8, steps: 2, lr: 1e-2}\n",
            model, mesh);
   must(ad_recipe_parse(text, "formulas.yaml", NULL, 0, &recipe));
-  return cuts_of(recipe);
+  return shards_of(recipe);
 }
 
 /* Axes that cut samples, parameters' storage, blocks or layers leave each formula on one rank. */
-static void formulas_are_cut_along_tp_cp_and_experts_alone(void **state) {
+static void formulas_are_sharded_along_tp_cp_and_experts_alone(void **state) {
   static const char moe[] = "kind: moe, experts: 4, top_k: 2, expert_hidden: 6}";
   static const char decompose[] =
       "kind: decompose}\nimportance: {layers: 1, d_model: 16, heads: 2}\n"
@@ -45,7 +45,7 @@ static void formulas_are_cut_along_tp_cp_and_experts_alone(void **state) {
       "sites: [{match: \"blocks.*\", components: 5}]\nplacement: colocated";
   static const struct {
     const char *model, *mesh;
-    int cut;
+    int sharded;
   } cases[] = {{"kind: gpt}", "dp_shard=1", 0},
                {"kind: gpt}", "dp_replicate=2 dp_shard=2", 0},
                {"kind: gpt}\nshard: {zero: 3}", "dp_shard=4", 0},
@@ -57,7 +57,7 @@ static void formulas_are_cut_along_tp_cp_and_experts_alone(void **state) {
                {colocated, "{ci: \"dp=4\", blocks: \"block=2 dp=4\", adv: \"dp=4\"}", 0},
                {colocated, "{ci: \"dp=4\", blocks: \"block=4 dp=4\", adv: \"dp=4\"}", 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    if (cuts(cases[i].model, cases[i].mesh) != cases[i].cut) fail_msg("case %zu: %s", i, cases[i].mesh);
+    if (shards(cases[i].model, cases[i].mesh) != cases[i].sharded) fail_msg("case %zu: %s", i, cases[i].mesh);
 }
 
 /* ---- parts of a sum on tapes, along axes that cut samples alone ---- */
@@ -68,8 +68,8 @@ static ad_tensor *keep_rows(ad_tape *t, ad_tensor *rows) { return rows; }
 
 /* Each rank holds one part of a sum: S0 -> P -> I -> S0. */
 static ad_tensor *sum_rows(ad_tape *t, ad_tensor *rows) {
-  ad_tensor *whole = ad_all_reduce(t, ad_convert(t, rows, "dp,cp", AD_P), "dp,cp", AD_I);
-  return ad_convert(t, ad_gelu(t, whole), "dp,cp", AD_S(0));
+  ad_tensor *full = ad_all_reduce(t, ad_convert(t, rows, "dp,cp", AD_P), "dp,cp", AD_I);
+  return ad_convert(t, ad_gelu(t, full), "dp,cp", AD_S(0));
 }
 
 /* Each rank's use of all rows leaves one part of their gradient: S0 -> R -> S0. */
@@ -90,7 +90,7 @@ static ad_status run_way(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-static int cuts_on_tape(way along, const char *mesh, const char *precision) {
+static int shards_on_tape(way along, const char *mesh, const char *precision) {
   char text[512];
   ad_recipe *recipe = NULL;
   every_phase = run_way;
@@ -101,26 +101,26 @@ static int cuts_on_tape(way along, const char *mesh, const char *precision) {
            "train: {seed: 4, global_batch: 9, microbatches: 2, steps: 5, lr: 1e-2}\n",
            mesh, precision);
   must(ad_recipe_parse(text, "ways.yaml", NULL, 0, &recipe));
-  return cuts_of(recipe);
+  return shards_of(recipe);
 }
 
 /* Parts of a sum that have 16 bits are rounded before they are added, whichever axis they lie along. */
-static void narrow_parts_of_a_sum_on_a_tape_cut_formulas(void **state) {
+static void narrow_parts_of_a_sum_on_a_tape_shard_formulas(void **state) {
   static const char two[] = "dp_shard=2 tp=1", one[] = "dp_shard=1 tp=1";
   static const char bf16[] = "param: bf16, compute: bf16, reduce: f32", f32[] = "param: f32, compute: f32";
   static const struct {
     way along;
     const char *mesh, *precision;
-    int cut;
+    int sharded;
   } cases[] = {{keep_rows, two, bf16, 0},  {sum_rows, two, bf16, 1},    {sum_rows, two, f32, 0},
                {sum_rows, one, bf16, 0},   {gather_rows, two, bf16, 1}, {gather_rows, two, f32, 0},
                {gather_rows, one, bf16, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    if (cuts_on_tape(cases[i].along, cases[i].mesh, cases[i].precision) != cases[i].cut) fail_msg("case %zu", i);
+    if (shards_on_tape(cases[i].along, cases[i].mesh, cases[i].precision) != cases[i].sharded) fail_msg("case %zu", i);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(formulas_are_cut_along_tp_cp_and_experts_alone),
-                                     cmocka_unit_test(narrow_parts_of_a_sum_on_a_tape_cut_formulas)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(formulas_are_sharded_along_tp_cp_and_experts_alone),
+                                     cmocka_unit_test(narrow_parts_of_a_sum_on_a_tape_shard_formulas)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

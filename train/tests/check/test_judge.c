@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "kernels/kernels.h"
-#include "check/prover.h"
+#include "check/checker.h"
 #include "check/rounding.h"
 #include "module/module.h"
 #include "program/program.h"
@@ -19,10 +19,10 @@ typedef struct scene {
   ad_recipe *recipe;
   ad_comm *comm;
   ad_check_options options;
-  ad_proof_job job;
-  ad_prover prover;
+  ad_check_job job;
+  ad_checker checker;
   ad_step_report dist, ref;
-  ad_proof *proof;
+  ad_check_result *result;
 } scene;
 
 static scene *open_scene(ad_recipe *recipe, int own) {
@@ -30,20 +30,20 @@ static scene *open_scene(ad_recipe *recipe, int own) {
   s->recipe = recipe;
   s->options = (ad_check_options){.size = sizeof s->options, .steps = 2, .recipe_dtype = own};
   must(ad_comm_open_alone(&s->comm));
-  must(ad_proof_create(recipe, &s->proof));
-  s->job = (ad_proof_job){.recipe = recipe, .options = &s->options, .steps = 2, .proof = s->proof, .quiet = 1};
-  must(ad_prover_create(&s->prover, s->comm, &s->job));
-  ad_prover_begin(&s->prover);
-  must(ad_prover_step(&s->prover, 0, &s->dist));
-  s->proof->complete = 1;
-  assert_true(ad_proof_passes(s->proof, 0));
-  s->ref = s->prover.reference_report;
+  must(ad_check_result_create(recipe, &s->result));
+  s->job = (ad_check_job){.recipe = recipe, .options = &s->options, .steps = 2, .result = s->result, .quiet = 1};
+  must(ad_checker_create(&s->checker, s->comm, &s->job));
+  ad_checker_begin(&s->checker);
+  must(ad_checker_step(&s->checker, 0, &s->dist));
+  s->result->complete = 1;
+  assert_true(ad_check_result_passes(s->result, 0));
+  s->ref = s->checker.reference_report;
   return s;
 }
 
 static void close_scene(scene *s) {
-  ad_prover_destroy(&s->prover);
-  ad_proof_destroy(s->proof);
+  ad_checker_destroy(&s->checker);
+  ad_check_result_destroy(s->result);
   ad_comm_close(s->comm);
   ad_recipe_destroy(s->recipe);
   free(s);
@@ -51,10 +51,10 @@ static void close_scene(scene *s) {
 
 /* Judges the step anew with the numbers as they now are; 1 if the proof passes. */
 static int judge(scene *s) {
-  ad_prover_begin(&s->prover);
-  ad_prover_judge(&s->prover, &s->dist);
-  s->proof->complete = 1;
-  return ad_proof_passes(s->proof, 0);
+  ad_checker_begin(&s->checker);
+  ad_checker_judge(&s->checker, &s->dist);
+  s->result->complete = 1;
+  return ad_check_result_passes(s->result, 0);
 }
 
 /* ---- losses and norms of the step ---- */
@@ -83,7 +83,7 @@ static void try_none(scene *s, const char *what, double *dist) {
   assert_true(judge(s));
 }
 
-static const ad_program *program_of(const scene *s) { return ad_run_program(s->prover.run); }
+static const ad_program *program_of(const scene *s) { return ad_run_program(s->checker.run); }
 
 static void each_loss_and_norm_is_held_to_1e_12_in_f64(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
@@ -100,27 +100,27 @@ static void each_loss_and_norm_is_held_to_1e_12_in_f64(void **state) {
  * its reduction. */
 static double allowed_norm(const scene *s, int group) {
   double squares = 0;
-  for (size_t i = 0; i < s->prover.param_count; i++) {
-    ad_run_param at = ad_run_param_at(s->prover.run, i);
-    const double *sizes = s->prover.addends.sizes.whole[i].data;
-    ad_allowance each = ad_rounding_allowance(s->recipe, at.spec, s->prover.gradients[i].dtype, s->dist.loss_scale);
+  for (size_t i = 0; i < s->checker.param_count; i++) {
+    ad_run_param at = ad_run_param_at(s->checker.run, i);
+    const double *sizes = s->checker.addends.sizes.full[i].data;
+    ad_allowance each = ad_rounding_allowance(s->recipe, at.spec, s->checker.gradients[i].dtype, s->dist.loss_scale);
     double reduced = 0;
     if (ad_program_module(program_of(s), at.module)->is_mirror) continue;
-    if (group >= 0 && (int)ad_run_norm_group_of(s->prover.run, at.module) != group) continue;
-    for (size_t k = 0; k < ad_array_numel(&s->prover.gradients[i]); k++)
+    if (group >= 0 && (int)ad_run_norm_group_of(s->checker.run, at.module) != group) continue;
+    for (size_t k = 0; k < ad_array_numel(&s->checker.gradients[i]); k++)
       reduced += pow(each.relative * sizes[k] + each.absolute, 2);
-    squares += pow(s->prover.computing.allowed[i] + sqrt(reduced), 2);
+    squares += pow(s->checker.computing.allowed[i] + sqrt(reduced), 2);
   }
   return sqrt(squares);
 }
 
 /* The relative bound of a loss, from the losses of the draws; loss -1: the total loss. */
 static double allowed_loss(const scene *s, double ref, int loss) {
-  const ad_step_report *drawn = ad_reference_draws(s->prover.reference)->reports;
+  const ad_step_report *drawn = ad_reference_draws(s->checker.reference)->reports;
   double losses[AD_DRAWS], largest = fabs(s->ref.loss);
   for (int i = 0; i < AD_LOSSES_MAX; i++) largest = fmax(largest, fabs(s->ref.losses[i]));
   for (int d = 0; d < AD_DRAWS; d++) losses[d] = loss < 0 ? drawn[d].loss : drawn[d].losses[loss];
-  return ad_computing_of_loss(&s->prover.computing, losses, ref, largest) / fabs(ref);
+  return ad_computing_of_loss(&s->checker.computing, losses, ref, largest) / fabs(ref);
 }
 
 /* A recipe with several modules, each norm group with a norm of its own. */
@@ -150,7 +150,7 @@ static void in_own_dtypes_they_are_held_to_what_all_gradients_may_be_off_by(void
   ad_recipe *recipes[] = {small_recipe("dp_shard=1", "", ", microbatches: 2}\nprecision: {compute: bf16"), pools()};
   for (int r = 0; r < 2; r++) {
     scene *s = open_scene(recipes[r], 1);
-    assert_int_equal(ad_run_norm_group_count(s->prover.run), r ? 3 : 1);
+    assert_int_equal(ad_run_norm_group_count(s->checker.run), r ? 3 : 1);
     try_reported(s, "the loss", &s->dist.loss, s->ref.loss, allowed_loss(s, s->ref.loss, -1));
     try_reported(s, "the norm", &s->dist.norm, s->ref.norm, allowed_norm(s, -1) / s->ref.norm);
     for (int i = 0; i < AD_LOSSES_MAX; i++) try_own_loss(s, i);
@@ -163,7 +163,7 @@ static void in_own_dtypes_they_are_held_to_what_all_gradients_may_be_off_by(void
 
 /* Puts the gradient of parameter i at the distance `amount` (a norm) from `from`, spread evenly over the elements. */
 static void put_gradient(scene *s, size_t i, const double *from, double amount) {
-  ad_array *gradient = &s->prover.gradients[i];
+  ad_array *gradient = &s->checker.gradients[i];
   size_t numel = ad_array_numel(gradient);
   double *values = calloc(numel, sizeof *values);
   for (size_t k = 0; k < numel; k++) values[k] = from[k] + (k % 2 ? amount : -amount) / sqrt((double)numel);
@@ -173,23 +173,23 @@ static void put_gradient(scene *s, size_t i, const double *from, double amount) 
 
 /* Sets the distributed gradient to the reference's, with its middle element moved by `amount`. */
 static void move_element(scene *s, size_t i, double amount) {
-  const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
-  double *dist = s->prover.gradients[i].data;
-  assert_int_equal(s->prover.gradients[i].dtype, AD_F64);
+  const ad_array *ref = ad_reference_gradient(s->checker.reference, i);
+  double *dist = s->checker.gradients[i].data;
+  assert_int_equal(s->checker.gradients[i].dtype, AD_F64);
   memcpy(dist, ref->data, ad_array_bytes(ref));
   dist[ad_array_numel(ref) / 2] += amount;
 }
 
 static void every_gradient_is_held_to_1e_12_of_its_largest_element_in_f64(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
-  for (size_t i = 0; i < s->prover.param_count; i++) {
-    const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
+  for (size_t i = 0; i < s->checker.param_count; i++) {
+    const ad_array *ref = ad_reference_gradient(s->checker.reference, i);
     double bound = WIDE * ad_largest(ref->data, AD_F64, ad_array_numel(ref));
     move_element(s, i, bound * (1 - LITTLE));
     assert_true(judge(s));
     move_element(s, i, -bound * (1 + LITTLE));
     assert_false(judge(s));
-    assert_true(s->proof->params[i].max_rel_err > s->proof->params[i].bound);
+    assert_true(s->result->params[i].max_rel_err > s->result->params[i].bound);
     move_element(s, i, NAN);
     assert_false(judge(s));
     move_element(s, i, 0);
@@ -203,17 +203,17 @@ static void every_gradient_is_held_to_1e_12_of_its_largest_element_in_f64(void *
 static void where_the_reference_is_zero_a_millionth_of_the_largest_element_measures(void **state) {
   for (int own = 0; own < 2; own++) {
     scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: f64, param: f32"), own);
-    const ad_array *ref = ad_reference_gradient(s->prover.reference, 1);
+    const ad_array *ref = ad_reference_gradient(s->checker.reference, 1);
     size_t numel = ad_array_numel(ref);
     double largest = 0, error = 0.75e-6, *zero = calloc(numel, sizeof *zero);
-    for (size_t i = 0; i < s->prover.param_count; i++) {
-      const ad_array *gradient = ad_reference_gradient(s->prover.reference, i);
+    for (size_t i = 0; i < s->checker.param_count; i++) {
+      const ad_array *gradient = ad_reference_gradient(s->checker.reference, i);
       if (i != 1) largest = fmax(largest, ad_largest(gradient->data, AD_F64, ad_array_numel(gradient)));
     }
     memset(ref->data, 0, ad_array_bytes(ref));
     put_gradient(s, 1, zero, error * largest * sqrt((double)numel));
     judge(s);
-    assert_true(fabs(s->proof->params[1].max_rel_err / (error / 1e-6) - 1) < 1e-3);
+    assert_true(fabs(s->result->params[1].max_rel_err / (error / 1e-6) - 1) < 1e-3);
     free(zero);
     close_scene(s);
   }
@@ -223,9 +223,9 @@ static void where_the_reference_is_zero_a_millionth_of_the_largest_element_measu
  * multiple if that element is within 1e-4 of the largest. */
 static void a_gradient_is_a_multiple_within_a_ten_thousandth(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
-  const ad_array *ref = ad_reference_gradient(s->prover.reference, 1);
+  const ad_array *ref = ad_reference_gradient(s->checker.reference, 1);
   const double *values = ref->data;
-  double largest = ad_largest(values, AD_F64, ad_array_numel(ref)), *dist = s->prover.gradients[1].data;
+  double largest = ad_largest(values, AD_F64, ad_array_numel(ref)), *dist = s->checker.gradients[1].data;
   size_t smallest = 0;
   for (size_t k = 0; k < ad_array_numel(ref); k++)
     if (fabs(values[k]) < fabs(values[smallest])) smallest = k;
@@ -233,28 +233,28 @@ static void a_gradient_is_a_multiple_within_a_ten_thousandth(void **state) {
     for (size_t k = 0; k < ad_array_numel(ref); k++) dist[k] = values[k] / 2;
     dist[smallest] += 0.5e-4 * largest * (beyond ? 1.05 : 0.95);
     assert_false(judge(s));
-    assert_int_equal(s->proof->params[1].causes.list[0].kind, beyond ? AD_CAUSE_MISSING : AD_CAUSE_UNKNOWN);
+    assert_int_equal(s->result->params[1].causes.list[0].kind, beyond ? AD_CAUSE_MISSING : AD_CAUSE_UNKNOWN);
   }
   close_scene(s);
 }
 
 /* ---- gradients in the recipe's own dtypes ---- */
 
-static double u_of(const scene *s) { return ad_run_compute_dtype(s->prover.run) == AD_F64 ? 0x1p-53 : 0x1p-24; }
+static double u_of(const scene *s) { return ad_run_compute_dtype(s->checker.run) == AD_F64 ? 0x1p-53 : 0x1p-24; }
 
 /* On one rank with one microbatch, reducing rounds nothing: the sum may differ from its addends by 16 u of their
  * magnitudes. */
 static void a_sum_is_held_to_its_addends_by_16_u(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: bf16, param: f32"), 1);
-  for (size_t i = 0; i < s->prover.param_count; i++) {
-    const double *addends = s->prover.addends.themselves.whole[i].data, *sizes = s->prover.addends.sizes.whole[i].data;
-    double bound = 16 * u_of(s) * ad_norm_of(sizes, ad_array_numel(&s->prover.gradients[i]));
+  for (size_t i = 0; i < s->checker.param_count; i++) {
+    const double *addends = s->checker.addends.themselves.full[i].data, *sizes = s->checker.addends.sizes.full[i].data;
+    double bound = 16 * u_of(s) * ad_norm_of(sizes, ad_array_numel(&s->checker.gradients[i]));
     put_gradient(s, i, addends, bound * (1 - 5 * LITTLE));
     assert_true(judge(s));
-    assert_true(s->proof->params[i].sum_share < 1 && s->proof->params[i].sum_share > 0.9);
+    assert_true(s->result->params[i].sum_share < 1 && s->result->params[i].sum_share > 0.9);
     put_gradient(s, i, addends, bound * (1 + 5 * LITTLE));
     assert_false(judge(s));
-    assert_true(s->proof->params[i].sum_share > 1 && s->proof->params[i].sum_share < 1.1);
+    assert_true(s->result->params[i].sum_share > 1 && s->result->params[i].sum_share < 1.1);
     put_gradient(s, i, addends, 0);
     assert_true(judge(s));
   }
@@ -265,13 +265,13 @@ static void a_sum_is_held_to_its_addends_by_16_u(void **state) {
  * to the gradient's norm. */
 static void a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: bf16, param: f32"), 1);
-  for (size_t i = 0; i < s->prover.param_count; i++) {
-    const double *ref = ad_reference_gradient(s->prover.reference, i)->data;
-    const ad_proof_param *param = &s->proof->params[i];
-    double norm = s->prover.computing.norm[i], bound = s->prover.computing.allowed[i] / norm;
+  for (size_t i = 0; i < s->checker.param_count; i++) {
+    const double *ref = ad_reference_gradient(s->checker.reference, i)->data;
+    const ad_check_param *param = &s->result->params[i];
+    double norm = s->checker.computing.norm[i], bound = s->checker.computing.allowed[i] / norm;
     for (int beyond = 0; beyond < 2; beyond++) {
       double part = beyond ? 1 + LITTLE : 1 - LITTLE;
-      put_gradient(s, i, ref, s->prover.computing.allowed[i] * part);
+      put_gradient(s, i, ref, s->checker.computing.allowed[i] * part);
       judge(s);
       assert_true(fabs(param->max_rel_err / (part * bound) - 1) < 1e-3);
       assert_true(fabs(param->bound / bound - 1) < 1e-3);
@@ -280,20 +280,20 @@ static void a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by(void 
     put_gradient(s, i, ref, 0);
     judge(s);
     assert_true(param->max_rel_err < 1e-6);
-    assert_true(fabs(param->one_process / (s->prover.computing.spread[i].error / norm) - 1) < 1e-9);
-    assert_true(fabs(param->process_share / (s->prover.computing.distance[i] / s->prover.computing.apart[i]) - 1) <
+    assert_true(fabs(param->one_process / (s->checker.computing.spread[i].error / norm) - 1) < 1e-9);
+    assert_true(fabs(param->process_share / (s->checker.computing.distance[i] / s->checker.computing.apart[i]) - 1) <
                 1e-9);
   }
-  double side_by_side = s->prover.computing.all_distance / s->prover.computing.all_apart;
-  assert_true(fabs(s->proof->process_share / side_by_side - 1) < 1e-9);
+  double side_by_side = s->checker.computing.all_distance / s->checker.computing.all_apart;
+  assert_true(fabs(s->result->process_share / side_by_side - 1) < 1e-9);
   close_scene(s);
 }
 
 /* Addends that are NaN fail the proof, even if the gradient is right. */
 static void addends_that_are_no_numbers_are_beyond_every_bound(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 1);
-  for (size_t i = 0; i < s->prover.param_count; i++) {
-    double *lists[] = {s->prover.addends.themselves.whole[i].data, s->prover.addends.sizes.whole[i].data};
+  for (size_t i = 0; i < s->checker.param_count; i++) {
+    double *lists[] = {s->checker.addends.themselves.full[i].data, s->checker.addends.sizes.full[i].data};
     for (int which = 0; which < 2; which++) {
       double kept = lists[which][0];
       lists[which][0] = NAN;
@@ -307,41 +307,41 @@ static void addends_that_are_no_numbers_are_beyond_every_bound(void **state) {
 
 /* ---- what the proof reports of a step ---- */
 
-static void what_is_told_is_what_was_judged_last(void **state) {
+static void what_is_reported_is_what_was_judged_last(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
   s->dist.loss *= 1 + 1e-13;
   s->dist.norm *= 1 - 2e-13;
   assert_true(judge(s));
-  assert_true(s->proof->loss_dist == s->dist.loss && s->proof->loss_ref == s->ref.loss);
-  assert_true(s->proof->norm_dist == s->dist.norm && s->proof->norm_ref == s->ref.norm);
-  assert_true(s->proof->loss_dist != s->proof->loss_ref && s->proof->norm_dist != s->proof->norm_ref);
+  assert_true(s->result->loss_dist == s->dist.loss && s->result->loss_ref == s->ref.loss);
+  assert_true(s->result->norm_dist == s->dist.norm && s->result->norm_ref == s->ref.norm);
+  assert_true(s->result->loss_dist != s->result->loss_ref && s->result->norm_dist != s->result->norm_ref);
   close_scene(s);
 }
 
 static void push_parameter(const scene *s, size_t i, double by) {
-  double *value = ad_run_part(s->prover.run, i, AD_PART_VALUE)->data;
-  double *master = ad_run_part(s->prover.run, i, AD_PART_MASTER)->data;
+  double *value = ad_run_part(s->checker.run, i, AD_PART_VALUE)->data;
+  double *master = ad_run_part(s->checker.run, i, AD_PART_MASTER)->data;
   value[0] += by;
   if (master != value) master[0] += by;
 }
 
 /* The free-running reference never restarts from the ranks' values, so it keeps its distance from a pushed run; the
  * proof reports the largest distance over all parameters and steps. */
-static void the_farthest_from_a_run_that_never_restarts_is_told(void **state) {
+static void the_farthest_from_a_run_that_never_restarts_is_reported(void **state) {
   for (int last = 0; last < 2; last++) {
     scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
-    size_t i = last ? s->prover.param_count - 1 : 0;
-    const ad_array *value = ad_run_part(s->prover.run, i, AD_PART_VALUE);
+    size_t i = last ? s->checker.param_count - 1 : 0;
+    const ad_array *value = ad_run_part(s->checker.run, i, AD_PART_VALUE);
     double push = 1e-5 * ad_largest(value->data, AD_F64, ad_array_numel(value));
-    int64_t counted = s->proof->counted;
+    int64_t counted = s->result->counted;
     ad_step_report report;
     push_parameter(s, i, push);
-    must(ad_prover_step(&s->prover, 1, &report));
-    assert_true(s->proof->free_difference > 0.5e-5 && s->proof->free_difference < 2e-5);
-    assert_true(counted > 0 && s->proof->counted == counted + report.count);
+    must(ad_checker_step(&s->checker, 1, &report));
+    assert_true(s->result->free_difference > 0.5e-5 && s->result->free_difference < 2e-5);
+    assert_true(counted > 0 && s->result->counted == counted + report.count);
     push_parameter(s, i, -push);
-    must(ad_prover_step(&s->prover, 2, &report));
-    assert_true(s->proof->free_difference > 0.5e-5);
+    must(ad_checker_step(&s->checker, 2, &report));
+    assert_true(s->result->free_difference > 0.5e-5);
     close_scene(s);
   }
 }
@@ -351,12 +351,12 @@ static void the_first_step_alone_must_start_from_what_one_process_has(void **sta
   for (int step = 0; step < 2; step++) {
     scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
     ad_step_report report;
-    ad_prover_begin(&s->prover);
+    ad_checker_begin(&s->checker);
     push_parameter(s, 1, 1e-3);
-    must(ad_prover_step(&s->prover, step, &report));
-    s->proof->complete = 1;
-    assert_int_equal(s->proof->initial_equal, step > 0);
-    assert_int_equal(ad_proof_passes(s->proof, 0), step > 0);
+    must(ad_checker_step(&s->checker, step, &report));
+    s->result->complete = 1;
+    assert_int_equal(s->result->initial_equal, step > 0);
+    assert_int_equal(ad_check_result_passes(s->result, 0), step > 0);
     close_scene(s);
   }
 }
@@ -365,29 +365,29 @@ static void the_first_step_alone_must_start_from_what_one_process_has(void **sta
 
 static void judge_again(scene *s, int step) {
   s->dist.step = step;
-  ad_prover_judge(&s->prover, &s->dist);
+  ad_checker_judge(&s->checker, &s->dist);
 }
 
 /* Judges three steps: the gradient is off by `bad` of its bound in step `when`, and by a tenth in the others. */
 static void judge_three(scene *s, size_t i, int when, double bad) {
-  const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
+  const ad_array *ref = ad_reference_gradient(s->checker.reference, i);
   double bound = WIDE * ad_largest(ref->data, AD_F64, ad_array_numel(ref));
-  ad_prover_begin(&s->prover);
+  ad_checker_begin(&s->checker);
   for (int step = 0; step < 3; step++) {
     move_element(s, i, bound * (step == when ? bad : 0.1));
     judge_again(s, step);
   }
-  s->proof->complete = 1;
+  s->result->complete = 1;
 }
 
 static void the_worst_step_is_kept_whichever_it_is(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
-  ad_proof_param *param = &s->proof->params[1];
+  ad_check_param *param = &s->result->params[1];
   for (int when = 0; when < 3; when++) {
     judge_three(s, 1, when, 3);
     assert_int_equal(param->step, when);
     assert_true(fabs(param->max_rel_err / (3 * WIDE) - 1) < 0.01);
-    assert_false(ad_proof_passes(s->proof, 0));
+    assert_false(ad_check_result_passes(s->result, 0));
     judge_three(s, 1, when, NAN);
     assert_int_equal(param->step, when);
     assert_true(isnan(param->max_rel_err));
@@ -397,17 +397,17 @@ static void the_worst_step_is_kept_whichever_it_is(void **state) {
     assert_int_equal(param->step, when); /* the first of the steps whose error is NaN */
     judge_three(s, 1, when, 0.5);
     assert_int_equal(param->step, when);
-    assert_true(ad_proof_passes(s->proof, 0));
+    assert_true(ad_check_result_passes(s->result, 0));
   }
   close_scene(s);
 }
 
-static void copies_that_differ_outrank_every_error(void **state) {
+static void replicas_that_differ_outrank_every_error(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
-  ad_proof_param *param = &s->proof->params[1];
-  ad_replicas *replicas = &s->prover.replicas[AD_PART_MASTER][1];
+  ad_check_param *param = &s->result->params[1];
+  ad_replicas *replicas = &s->checker.replicas[AD_PART_MASTER][1];
   for (int when = 0; when < 3; when++) {
-    ad_prover_begin(&s->prover);
+    ad_checker_begin(&s->checker);
     for (int step = 0; step < 3; step++) {
       replicas->equal = step != when;
       move_element(s, 1, step == when ? 0 : 1);
@@ -425,14 +425,14 @@ static void of_losses_and_norms_the_worst_step_is_kept(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
   double loss = s->ref.loss, norm = s->ref.norms[0];
   for (int when = 0; when < 3; when++) {
-    ad_prover_begin(&s->prover);
+    ad_checker_begin(&s->checker);
     for (int step = 0; step < 3; step++) {
       s->dist.loss = loss * (1 + WIDE * (step == when ? 7 : 0.3));
       s->dist.norms[0] = norm * (1 + WIDE * (step == when ? 5 : 0.3));
       judge_again(s, step);
     }
-    assert_true(fabs(s->proof->loss_err / (7 * WIDE) - 1) < 0.01 && s->proof->loss_bound == WIDE);
-    assert_true(fabs(s->proof->norm_err / (5 * WIDE) - 1) < 0.01 && s->proof->norm_bound == WIDE);
+    assert_true(fabs(s->result->loss_err / (7 * WIDE) - 1) < 0.01 && s->result->loss_bound == WIDE);
+    assert_true(fabs(s->result->norm_err / (5 * WIDE) - 1) < 0.01 && s->result->norm_bound == WIDE);
   }
   close_scene(s);
 }
@@ -469,12 +469,12 @@ static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **s
   kind.choices.margin = own_margin;
   scene *s = open_scene(recipe, 1);
   double allowed = 0, norms = 0;
-  for (size_t i = 0; i < s->prover.param_count; i++) {
-    allowed += pow(s->prover.computing.allowed[i], 2);
-    norms += pow(s->prover.computing.norm[i], 2);
+  for (size_t i = 0; i < s->checker.param_count; i++) {
+    allowed += pow(s->checker.computing.allowed[i], 2);
+    norms += pow(s->checker.computing.norm[i], 2);
   }
   double bound = 2 * sqrt(allowed / norms);
-  assert_true(s->proof->margin == INFINITY && s->proof->turned == 0);
+  assert_true(s->result->margin == INFINITY && s->result->choice_error == 0);
   const struct {
     double margin;
     int holds;
@@ -482,28 +482,28 @@ static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **s
   for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
     margins[0] = tries[i].margin;
     assert_int_equal(judge(s), tries[i].holds);
-    assert_true(s->proof->margin == margins[0] && s->proof->turned == fmax(0, -margins[0]));
-    assert_true(fabs(s->proof->turned_bound / bound - 1) < 1e-9);
+    assert_true(s->result->margin == margins[0] && s->result->choice_error == fmax(0, -margins[0]));
+    assert_true(fabs(s->result->choice_bound / bound - 1) < 1e-9);
   }
   for (int when = 0; when < 3; when++) { /* the wrong choice is in step `when` of three */
-    ad_prover_begin(&s->prover);
+    ad_checker_begin(&s->checker);
     for (int step = 0; step < 3; step++) {
       margins[0] = step == when ? -2 * bound : bound;
       judge_again(s, step);
     }
-    assert_true(s->proof->margin == -2 * bound && s->proof->turned == 2 * bound);
+    assert_true(s->result->margin == -2 * bound && s->result->choice_error == 2 * bound);
   }
   close_scene(s);
 }
 
 /* In f64 the reference makes its own choices, so a margin is reported but not judged. */
-static void in_f64_a_margin_is_told_and_not_judged(void **state) {
+static void in_f64_a_margin_is_reported_and_not_judged(void **state) {
   ad_recipe *recipe = recipe_of_kind();
   kind.choices.margin = own_margin;
   scene *s = open_scene(recipe, 0);
   margins[0] = -1;
   assert_true(judge(s));
-  assert_true(s->proof->margin == -1 && s->proof->turned == 0);
+  assert_true(s->result->margin == -1 && s->result->choice_error == 0);
   close_scene(s);
 }
 
@@ -512,7 +512,7 @@ static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
     ad_recipe *recipe = recipe_of_kind();
     kind.account.measured = own_measured;
     scene *s = open_scene(recipe, own);
-    assert_int_equal(s->proof->judges_states, !own);
+    assert_int_equal(s->result->judges_states, !own);
     for (int k = 0; k < 3 && !own; k++) {
       const struct {
         double off;
@@ -520,13 +520,13 @@ static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
       } tries[] = {{4 * WIDE * (1 - LITTLE), 1}, {4 * WIDE * (1 + LITTLE), 0}, {-4 * WIDE * (1 + LITTLE), 0}, {NAN, 0}};
       for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         ad_step_report report;
-        ad_prover_begin(&s->prover);
+        ad_checker_begin(&s->checker);
         measured[0][k] = measured[1][k] + tries[i].off;
-        must(ad_prover_step(&s->prover, 1, &report));
+        must(ad_checker_step(&s->checker, 1, &report));
         measured[0][k] = measured[1][k];
-        must(ad_prover_step(&s->prover, 2, &report)); /* the worst of both steps counts */
-        s->proof->complete = 1;
-        assert_int_equal(ad_proof_passes(s->proof, 0), tries[i].holds);
+        must(ad_checker_step(&s->checker, 2, &report)); /* the worst of both steps counts */
+        s->result->complete = 1;
+        assert_int_equal(ad_check_result_passes(s->result, 0), tries[i].holds);
       }
     }
     close_scene(s);
@@ -535,11 +535,11 @@ static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
 
 /* A byte whose lowest bit is flipped when the distributed run's step ends; that step is taken
  * before the reference's. */
-static char *turned_bit;
+static char *flipped_bit;
 
-static ad_status turn_a_bit(void *own, ad_step_outcome outcome) {
-  if (turned_bit) *turned_bit ^= 1;
-  turned_bit = NULL;
+static ad_status flip_a_bit(void *own, ad_step_outcome outcome) {
+  if (flipped_bit) *flipped_bit ^= 1;
+  flipped_bit = NULL;
   return AD_OK;
 }
 
@@ -547,20 +547,21 @@ static void one_bit_of_a_value_a_master_or_a_moment_decides(void **state) {
   for (int part = 0; part < AD_PART_KEPT; part++) {
     ad_recipe *recipe = small_recipe("dp_shard=1", "", "}\nprecision: {param: bf16");
     kind = *recipe->program;
-    kind.course.after_step = turn_a_bit;
+    kind.course.after_step = flip_a_bit;
     recipe->program = &kind;
     scene *s = open_scene(recipe, 1);
-    for (size_t i = 0; i < s->prover.param_count; i++) {
+    for (size_t i = 0; i < s->checker.param_count; i++) {
       ad_step_report report;
-      ad_prover_begin(&s->prover);
-      must(ad_prover_step(&s->prover, 1, &report));
-      assert_true(s->proof->updates_equal);
-      turned_bit = ad_run_part(s->prover.run, i, (ad_param_part)part)->data;
-      assert_non_null(turned_bit);
-      must(ad_prover_step(&s->prover, 2, &report));
-      s->proof->complete = 1;
-      assert_null(turned_bit);
-      assert_false(s->proof->updates_equal || s->proof->params[i].update_equal || ad_proof_passes(s->proof, 0));
+      ad_checker_begin(&s->checker);
+      must(ad_checker_step(&s->checker, 1, &report));
+      assert_true(s->result->updates_equal);
+      flipped_bit = ad_run_part(s->checker.run, i, (ad_param_part)part)->data;
+      assert_non_null(flipped_bit);
+      must(ad_checker_step(&s->checker, 2, &report));
+      s->result->complete = 1;
+      assert_null(flipped_bit);
+      assert_false(s->result->updates_equal || s->result->params[i].update_equal ||
+                   ad_check_result_passes(s->result, 0));
     }
     close_scene(s);
   }
@@ -576,14 +577,14 @@ int main(void) {
       cmocka_unit_test(a_sum_is_held_to_its_addends_by_16_u),
       cmocka_unit_test(a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by),
       cmocka_unit_test(addends_that_are_no_numbers_are_beyond_every_bound),
-      cmocka_unit_test(what_is_told_is_what_was_judged_last),
-      cmocka_unit_test(the_farthest_from_a_run_that_never_restarts_is_told),
+      cmocka_unit_test(what_is_reported_is_what_was_judged_last),
+      cmocka_unit_test(the_farthest_from_a_run_that_never_restarts_is_reported),
       cmocka_unit_test(the_first_step_alone_must_start_from_what_one_process_has),
       cmocka_unit_test(the_worst_step_is_kept_whichever_it_is),
-      cmocka_unit_test(copies_that_differ_outrank_every_error),
+      cmocka_unit_test(replicas_that_differ_outrank_every_error),
       cmocka_unit_test(of_losses_and_norms_the_worst_step_is_kept),
       cmocka_unit_test(a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by),
-      cmocka_unit_test(in_f64_a_margin_is_told_and_not_judged),
+      cmocka_unit_test(in_f64_a_margin_is_reported_and_not_judged),
       cmocka_unit_test(a_measured_number_is_held_to_1e_12_of_the_largest),
       cmocka_unit_test(one_bit_of_a_value_a_master_or_a_moment_decides),
   };

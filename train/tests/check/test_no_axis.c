@@ -66,15 +66,15 @@ static void axes_are_those_that_all_causes_name(void **state) {
 }
 
 /* Causes are those of numbers: what was caught otherwise has none that count. */
-static void a_mistake_that_no_number_caught_names_no_axis(void **state) {
-  ad_sabotage mistake = {.causes = causes_of(&(given)ON(AVERAGED, DP), 1)};
-  for (int caught = AD_CAUGHT_NONE; caught <= AD_CAUGHT_UNTRIED; caught++) {
+static void a_mutant_that_no_number_killed_names_no_axis(void **state) {
+  ad_mutant mutant = {.causes = causes_of(&(given)ON(AVERAGED, DP), 1)};
+  for (int killed_by = AD_KILLED_BY_NONE; killed_by <= AD_KILLED_BY_UNTRIED; killed_by++) {
     ad_no_axis why;
-    mistake.caught = (ad_caught)caught;
-    assert_int_equal(ad_sabotage_axes(&mistake, &why), caught == AD_CAUGHT_NUMBER ? DP : 0);
-    assert_int_equal(why, caught == AD_CAUGHT_NUMBER     ? AD_AXIS_IS_NAMED
-                          : caught == AD_CAUGHT_PROTOCOL ? AD_NO_AXIS_PROTOCOL
-                                                         : AD_NO_AXIS_NO_NUMBER);
+    mutant.killed_by = (ad_killed_by)killed_by;
+    assert_int_equal(ad_mutant_axes(&mutant, &why), killed_by == AD_KILLED_BY_NUMBER ? DP : 0);
+    assert_int_equal(why, killed_by == AD_KILLED_BY_NUMBER     ? AD_AXIS_IS_NAMED
+                          : killed_by == AD_KILLED_BY_PROTOCOL ? AD_NO_AXIS_PROTOCOL
+                                                               : AD_NO_AXIS_NO_NUMBER);
   }
 }
 
@@ -129,7 +129,7 @@ static void every_reason_has_a_word_and_a_clause_of_its_own(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(axes_are_those_that_all_causes_name),
-      cmocka_unit_test(a_mistake_that_no_number_caught_names_no_axis),
+      cmocka_unit_test(a_mutant_that_no_number_killed_names_no_axis),
       cmocka_unit_test(counts_show_what_they_go_by),
       cmocka_unit_test(every_reason_has_a_word_and_a_clause_of_its_own),
   };

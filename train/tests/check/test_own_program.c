@@ -10,7 +10,7 @@
 #include "addend/safetensors.h"
 #include "addend/train.h"
 #include "base/error.h"
-#include "check/sabotage.h"
+#include "check/mutants.h"
 #include "files/file.h"
 #include "kernels/kernels.h"
 #include "plan/repairs.h"
@@ -75,7 +75,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
                 : ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "own", .run = run_phase});
 }
 
-static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   own_model *model = own;
   const ad_program_setting *setting = &model->setting;
   int64_t rank = ad_comm_rank(setting->comm), parts = setting->microbatches;
@@ -111,11 +111,11 @@ static void register_kind(void) {
 
 /* ---- the proof of this program ---- */
 
-typedef struct proof {
+typedef struct result {
   int holds;
   json_t *document;
   char *table;
-} proof;
+} result;
 
 static ad_recipe *recipe_of(const char *mesh, const char *model, const char *precision) {
   char text[512];
@@ -129,10 +129,10 @@ static ad_recipe *recipe_of(const char *mesh, const char *model, const char *pre
   return recipe;
 }
 
-static proof prove_as(const char *mesh, ad_check_options options, const char *model, const char *precision) {
+static result check_as(const char *mesh, ad_check_options options, const char *model, const char *precision) {
   ad_recipe *recipe = recipe_of(mesh, model, precision);
   char *json = NULL;
-  proof found;
+  result found;
   must(ad_check(recipe, &options, &found.holds, &json));
   must(ad_check_list(json, AD_PLAIN_TEXT, &found.table));
   found.document = json_loads(json, 0, NULL);
@@ -142,14 +142,14 @@ static proof prove_as(const char *mesh, ad_check_options options, const char *mo
   return found;
 }
 
-static proof prove(const char *mesh, double apart) {
+static result check(const char *mesh, double apart) {
   char model[64];
   snprintf(model, sizeof model, "apart: %g", apart);
-  return prove_as(mesh, (ad_check_options){.size = sizeof(ad_check_options), .sabotage = 1}, model,
+  return check_as(mesh, (ad_check_options){.size = sizeof(ad_check_options), .mutate = 1}, model,
                   "param: f64, compute: f64");
 }
 
-static void release(proof *found) {
+static void release(result *found) {
   json_decref(found->document);
   free(found->table);
 }
@@ -159,7 +159,7 @@ static const char *text_at(const json_t *object, const char *key) {
   return text ? text : "";
 }
 
-static const json_t *shifted_slice(const proof *found) {
+static const json_t *shifted_slice(const result *found) {
   const json_t *one;
   size_t i;
   json_array_foreach(json_object_get(found->document, "sabotage"), i,
@@ -168,14 +168,14 @@ static const json_t *shifted_slice(const proof *found) {
   return NULL;
 }
 
-static int64_t survivors(const proof *found) {
+static int64_t survivors(const result *found) {
   return json_integer_value(json_object_get(found->document, "survivors"));
 }
 
-static void a_rank_that_reads_other_data_than_its_own_is_caught(void **state) {
+static void a_rank_that_reads_other_data_than_its_own_is_reported(void **state) {
   static const char *const meshes[] = {"dp=2", "dp_shard=3", "dp_replicate=3", "dp_replicate=2 dp_shard=2"};
   for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
-    proof found = prove(meshes[m], 0.1);
+    result found = check(meshes[m], 0.1);
     if (strcmp(text_at(shifted_slice(&found), "caught_by"), "number") != 0)
       fail_msg("on %s:\n%s", meshes[m], found.table);
     assert_int_equal(survivors(&found), 0);
@@ -186,7 +186,7 @@ static void a_rank_that_reads_other_data_than_its_own_is_caught(void **state) {
 }
 
 /* A type error before any rank starts names a repair that was tried; the repaired program (decay: 2) is proven. */
-static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **state) {
+static void what_repairs_a_program_whose_types_do_not_fit_is_reported(void **state) {
   static const char mesh[] = "dp_replicate=2 dp_shard=3", precision[] = "param: f64, compute: f64";
   ad_recipe *recipe = recipe_of(mesh, "apart: 0.1, decay: 1", precision);
   ad_check_options options = {.size = sizeof options};
@@ -195,7 +195,7 @@ static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **stat
   assert_int_equal(ad_check(recipe, &options, &holds, &json), AD_TYPE);
   assert_says("dp_replicate,dp_shard", "2", "R-");
   /* No repair is named for a planted mistake that does not exist, though the program itself is refused. */
-  ad_sabotage nowhere = {.planting = {.in_record = 1, .place = {.phase = AD_PLACE_FORWARD, .ordinal = 1000}}};
+  ad_mutant nowhere = {.mutation = {.in_record = 1, .place = {.phase = AD_PLACE_FORWARD, .ordinal = 1000}}};
   ad_repair repair;
   assert_int_equal(ad_derived_repair(recipe, &nowhere, &repair, &holds), AD_OK);
   assert_false(holds);
@@ -203,13 +203,13 @@ static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **stat
   assert_text_says(nowhere.message, "dp_replicate");
   assert_null(strstr(nowhere.message, AD_REPAIRS));
   ad_recipe_destroy(recipe);
-  proof found = prove_as(mesh, options, "apart: 0.1, decay: 2", precision);
+  result found = check_as(mesh, options, "apart: 0.1, decay: 2", precision);
   assert_true(found.holds);
   release(&found);
 }
 
 static void where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why(void **state) {
-  proof found = prove("dp=3", 0);
+  result found = check("dp=3", 0);
   const json_t *shift = shifted_slice(&found);
   assert_string_equal(text_at(shift, "caught_by"), "no_effect");
   assert_text_says(text_at(shift, "message"), "rank 0");
@@ -223,7 +223,7 @@ static void where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why
 /* The data of two steps differ only in their last bits: exchanging batches changes bits, but no number beyond its
  * bound. */
 static void a_survivor_is_the_verdict(void **state) {
-  proof found = prove("dp=3", 4e-17);
+  result found = check("dp=3", 4e-17);
   assert_string_equal(text_at(shifted_slice(&found), "caught_by"), "none");
   assert_int_equal(survivors(&found), 1);
   assert_true(json_is_true(json_object_get(json_object_get(found.document, "summary"), "pass")));
@@ -235,9 +235,9 @@ static void a_survivor_is_the_verdict(void **state) {
 
 /* A proof in f32 does not see this mistake of the program, a proof in f64 does: the proof in the recipe's own dtypes
  * holds, but planted mistakes are tried beside the f64 proof, which does not. */
-static void where_the_program_is_wrong_without_one_no_mistake_is_called_caught_or_survived(void **state) {
-  ad_check_options options = {.size = sizeof options, .sabotage = 1, .recipe_dtype = 1};
-  proof found = prove_as("dp=3", options, "apart: 0.1, wrong: 1e-10", "param: f32");
+static void where_the_program_is_wrong_without_one_no_mutant_is_called_killed_or_survived(void **state) {
+  ad_check_options options = {.size = sizeof options, .mutate = 1, .recipe_dtype = 1};
+  result found = check_as("dp=3", options, "apart: 0.1, wrong: 1e-10", "param: f32");
   const json_t *untried = json_array_get(json_object_get(found.document, "untried"), 0), *one;
   size_t i;
   assert_true(json_is_true(json_object_get(json_object_get(found.document, "summary"), "pass")));
@@ -255,7 +255,7 @@ static void where_the_program_is_wrong_without_one_no_mistake_is_called_caught_o
 }
 
 static void on_one_rank_nothing_can_be_shifted(void **state) {
-  proof found = prove("dp=1", 0.1);
+  result found = check("dp=1", 0.1);
   const json_t *one;
   size_t i;
   int is_listed = 0;
@@ -284,7 +284,7 @@ static ad_status create_measured(const void *options, ad_program *to, void **own
   return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "measure", .run = measure});
 }
 
-static void a_dump_tells_a_loss_by_its_whole_name(void **state) {
+static void a_dump_reports_a_loss_by_its_whole_name(void **state) {
   char folder[] = "/tmp/addend_own_XXXXXX", path[80], key[LONG + 8], *json = NULL;
   ad_recipe *recipe = recipe_of("dp=2", "apart: 0.1", "param: f64, compute: f64");
   ad_program_kind kind = *recipe->program;
@@ -300,8 +300,8 @@ static void a_dump_tells_a_loss_by_its_whole_name(void **state) {
   snprintf(path, sizeof path, "%s/step-0.gradients.safetensors", folder);
   must(ad_safetensors_open(path, &file));
   snprintf(key, sizeof key, "loss.%s", long_name);
-  const char *told = ad_safetensors_metadata(file, key);
-  assert_true(told && atof(told) > 0);
+  const char *reported = ad_safetensors_metadata(file, key);
+  assert_true(reported && atof(reported) > 0);
   assert_non_null(ad_safetensors_metadata(file, "loss.squares"));
   key[LONG + 4] = 0;
   assert_null(ad_safetensors_metadata(file, key));
@@ -313,13 +313,13 @@ static void a_dump_tells_a_loss_by_its_whole_name(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_rank_that_reads_other_data_than_its_own_is_caught),
-      cmocka_unit_test(a_program_whose_types_do_not_fit_is_told_what_repairs_it),
+      cmocka_unit_test(a_rank_that_reads_other_data_than_its_own_is_reported),
+      cmocka_unit_test(what_repairs_a_program_whose_types_do_not_fit_is_reported),
       cmocka_unit_test(where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why),
       cmocka_unit_test(a_survivor_is_the_verdict),
-      cmocka_unit_test(where_the_program_is_wrong_without_one_no_mistake_is_called_caught_or_survived),
+      cmocka_unit_test(where_the_program_is_wrong_without_one_no_mutant_is_called_killed_or_survived),
       cmocka_unit_test(on_one_rank_nothing_can_be_shifted),
-      cmocka_unit_test(a_dump_tells_a_loss_by_its_whole_name),
+      cmocka_unit_test(a_dump_reports_a_loss_by_its_whole_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

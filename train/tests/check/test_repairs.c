@@ -1,7 +1,7 @@
 /* Tests the repair that a type error proposes: every program that lacks one transition and is refused for it is run
  * with the proposed conversion, and proven. */
 #include "alone.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/sentences.h"
 #include "plan/plan.h"
 #include "plan/repairs.h"
@@ -42,78 +42,79 @@ static ad_recipe *recipe_of(const char *const world[2]) {
 }
 
 typedef struct repaired_job {
-  ad_proof_job job;
-  ad_planting *planting;
+  ad_check_job job;
+  ad_mutation *mutation;
   const ad_repair *repair;
 } repaired_job;
 
-static int prove(ad_comm *comm, void *context) {
+static int check(ad_comm *comm, void *context) {
   const repaired_job *p = context;
   ad_mending mending = {.repair = p->repair};
-  ad_planting_begin(p->planting);
+  ad_mutation_begin(p->mutation);
   ad_repair_begin(&mending);
-  ad_status status = ad_prove(comm, &p->job);
+  ad_status status = ad_check_rank(comm, &p->job);
   if (status) ad_comm_fail(comm, status, ad_last_error());
-  return status != AD_OK || !mending.fired || !p->planting->fired;
+  return status != AD_OK || !mending.fired || !p->mutation->fired;
 }
 
-static void is_right_when_repaired(const ad_recipe *recipe, ad_sabotage *lacking, const ad_repair *repair) {
+static void is_right_when_repaired(const ad_recipe *recipe, ad_mutant *missing, const ad_repair *repair) {
   ad_check_options options = {.size = sizeof options, .steps = 1};
   char text[256];
-  ad_proof *proof;
-  ad_launch_result result = {.size = sizeof result};
+  ad_check_result *result;
+  ad_launch_result launched = {.size = sizeof launched};
   int64_t ranks = 0;
   must(ad_recipe_world(recipe, &ranks));
-  must(ad_proof_create(recipe, &proof));
-  repaired_job job = {{.recipe = recipe, .options = &options, .steps = 1, .proof = proof}, &lacking->planting, repair};
-  ad_launch_options launch = {.size = sizeof launch, .ranks = ranks, .function = prove, .context = &job};
-  must(ad_launch(&launch, &result));
+  must(ad_check_result_create(recipe, &result));
+  repaired_job job = {
+      {.recipe = recipe, .options = &options, .steps = 1, .result = result}, &missing->mutation, repair};
+  ad_launch_options launch = {.size = sizeof launch, .ranks = ranks, .function = check, .context = &job};
+  must(ad_launch(&launch, &launched));
   /* the repaired program may take another way to the right gradient, so its collectives need not match the plan */
-  proof->calls[0] = 0;
-  if (!ad_proof_passes(proof, 0))
-    fail_msg("%s: %s: not proven", lacking->name, ad_repair_print(repair, text, sizeof text));
-  ad_proof_destroy(proof);
+  result->calls[0] = 0;
+  if (!ad_check_result_passes(result, 0))
+    fail_msg("%s: %s: not proven", missing->name, ad_repair_print(repair, text, sizeof text));
+  ad_check_result_destroy(result);
 }
 
 /* Whether the error message names the repair that was found, or says that none was found. */
-static int is_said_as_it_is(const ad_recipe *recipe, ad_sabotage *lacking, const ad_repair *repair, int found) {
+static int is_said_as_it_is(const ad_recipe *recipe, ad_mutant *missing, const ad_repair *repair, int found) {
   char text[256];
-  must(ad_derived_try_record(recipe, lacking));
-  const char *said = lacking->message, *named = strstr(said, AD_REPAIRS);
+  must(ad_derived_try_record(recipe, missing));
+  const char *message_text = missing->message, *named = strstr(message_text, AD_REPAIRS);
   if (found) {
     ad_repair_print(repair, text, sizeof text);
     assert_non_null(named);
-    if (strncmp(named + strlen(AD_REPAIRS), text, strlen(text)) != 0) fail_msg("not %s: %s", text, said);
+    if (strncmp(named + strlen(AD_REPAIRS), text, strlen(text)) != 0) fail_msg("not %s: %s", text, message_text);
     assert_says_in(ad_repair_states(repair) ? "a repair that declares" : "a repair that moves bytes",
                    named + strlen(AD_REPAIRS) + strlen(text), SAYS_FACTS(NULL));
   }
-  if (strstr(said, AD_MAY_REPAIR)) fail_msg("%s: could have been tried: %s", lacking->name, said);
-  if (!found) printf("%s: %s\n", lacking->name, said);
-  return found || strstr(said, AD_NO_REPAIR) != NULL;
+  if (strstr(message_text, AD_MAY_REPAIR)) fail_msg("%s: could have been tried: %s", missing->name, message_text);
+  if (!found) printf("%s: %s\n", missing->name, message_text);
+  return found || strstr(message_text, AD_NO_REPAIR) != NULL;
 }
 
 static void every_repair_that_is_said_repairs(void **state) {
   int refused = 0, repaired = 0;
   for (int w = 0; w < WORLDS; w++) {
     ad_recipe *recipe = recipe_of(worlds[w]);
-    ad_sabotages *listed;
-    must(ad_sabotages_create(recipe, 0, 0, &listed));
+    ad_mutants *listed;
+    must(ad_mutants_create(recipe, 0, 0, &listed));
     for (size_t i = 0; i < listed->count; i++) {
-      ad_sabotage *one = &listed->list[i];
+      ad_mutant *one = &listed->list[i];
       ad_repair repair;
       int found = 0;
-      if (one->known || !one->planting.in_record || one->planting.operator_ != AD_OPERATOR_LEFT_OUT) continue;
-      if (one->planting.place.phase != AD_PLACE_FORWARD) continue;
+      if (one->known || !one->mutation.in_record || one->mutation.operator_ != AD_OPERATOR_LEFT_OUT) continue;
+      if (one->mutation.place.phase != AD_PLACE_FORWARD) continue;
       must(ad_derived_try_record(recipe, one));
-      assert_true(one->planting.fired);
-      if (one->caught != AD_CAUGHT_TYPE) continue;
+      assert_true(one->mutation.fired);
+      if (one->killed_by != AD_KILLED_BY_TYPE) continue;
       must(ad_derived_repair(recipe, one, &repair, &found));
       refused += is_said_as_it_is(recipe, one, &repair, found);
       if (!found || ad_repair_states(&repair)) continue;
       is_right_when_repaired(recipe, one, &repair);
       repaired++;
     }
-    ad_sabotages_destroy(listed);
+    ad_mutants_destroy(listed);
     ad_recipe_destroy(recipe);
   }
   printf("%d of %d that an operation refuses are repaired\n", repaired, refused);
@@ -121,7 +122,7 @@ static void every_repair_that_is_said_repairs(void **state) {
 }
 
 /* Whether planting the mistake and making the repair both take effect in one step. */
-static int is_of_that_mistake(const ad_recipe *recipe, ad_sabotage *lacking, const ad_repair *repair) {
+static int is_of_that_mutant(const ad_recipe *recipe, ad_mutant *missing, const ad_repair *repair) {
   ad_mending mending = {.repair = repair};
   ad_run_options options = {.size = sizeof options, .dtype = AD_F64, .quiet = 1};
   ad_step_report report;
@@ -129,28 +130,29 @@ static int is_of_that_mistake(const ad_recipe *recipe, ad_sabotage *lacking, con
   ad_run *run;
   int64_t world;
   must(ad_recipe_world(recipe, &world));
-  must(ad_comm_open_dry(lacking->planting.place.rank, world, &comm));
+  must(ad_comm_open_dry(missing->mutation.place.rank, world, &comm));
   must(ad_run_create(comm, recipe, &options, &run));
-  ad_planting_begin(&lacking->planting);
+  ad_mutation_begin(&missing->mutation);
   ad_repair_begin(&mending);
   must(ad_run_step(run, 0, &report));
-  ad_seams_clear();
+  ad_injections_clear();
   ad_run_destroy(run);
   ad_comm_close(comm);
-  return mending.fired && lacking->planting.fired;
+  return mending.fired && missing->mutation.fired;
 }
 
 /* Checks that a message claims only what was tried: nothing follows the refusal but one clause, and that begins as an
  * untried repair, as one that was tried, or as none that was found. Programs as small as these have all their repairs
  * tried. */
-static void is_said_as_sure_as_it_is(const ad_sabotage *one) {
-  const char *said = one->message, *none = strstr(said, AD_NO_REPAIR);
+static void is_said_as_sure_as_it_is(const ad_mutant *one) {
+  const char *message_text = one->message, *none = strstr(message_text, AD_NO_REPAIR);
   if (none) assert_says_in("all were tried", none + strlen(AD_NO_REPAIR), SAYS_FACTS(NULL));
-  const char *const introductions[] = {AD_MAY_REPAIR, AD_REPAIRS, AD_NO_REPAIR}, *clause = strchr(said, ';');
+  const char *const introductions[] = {AD_MAY_REPAIR, AD_REPAIRS, AD_NO_REPAIR}, *clause = strchr(message_text, ';');
   int introduced = 0;
   for (size_t i = 0; i < sizeof introductions / sizeof *introductions; i++)
     introduced += clause && !strncmp(clause, introductions[i], strlen(introductions[i]));
-  if (clause && (introduced != 1 || strchr(clause + 1, ';'))) fail_msg("%s: how sure is this: %s", one->name, said);
+  if (clause && (introduced != 1 || strchr(clause + 1, ';')))
+    fail_msg("%s: how sure is this: %s", one->name, message_text);
 }
 
 /* Checks the message of every planted mistake in the record, whatever its operator. */
@@ -158,22 +160,22 @@ static void every_sentence_says_how_sure_it_is(void **state) {
   int found_count = 0, may = 0;
   for (int w = 0; w < WORLDS; w++) {
     ad_recipe *recipe = recipe_of(worlds[w]);
-    ad_sabotages *listed;
-    must(ad_sabotages_create(recipe, 0, 0, &listed));
+    ad_mutants *listed;
+    must(ad_mutants_create(recipe, 0, 0, &listed));
     for (size_t i = 0; i < listed->count; i++) {
-      ad_sabotage *one = &listed->list[i];
+      ad_mutant *one = &listed->list[i];
       ad_repair repair;
       int found = 0;
-      if (one->known || !one->planting.in_record || one->planting.place.phase != AD_PLACE_FORWARD) continue;
+      if (one->known || !one->mutation.in_record || one->mutation.place.phase != AD_PLACE_FORWARD) continue;
       must(ad_derived_try_record(recipe, one));
-      if (one->caught != AD_CAUGHT_TYPE) continue;
+      if (one->killed_by != AD_KILLED_BY_TYPE) continue;
       is_said_as_sure_as_it_is(one);
       may += strstr(one->message, AD_MAY_REPAIR) != NULL;
       must(ad_derived_repair(recipe, one, &repair, &found));
       found_count += found;
-      assert_true(!found || is_of_that_mistake(recipe, one, &repair));
+      assert_true(!found || is_of_that_mutant(recipe, one, &repair));
     }
-    ad_sabotages_destroy(listed);
+    ad_mutants_destroy(listed);
     ad_recipe_destroy(recipe);
   }
   printf("%d that were tried, %d that may\n", found_count, may);
@@ -232,20 +234,20 @@ static void says_of_long_step(const char *name, long_step *step, int is_found, i
   if (!are_all_tried) assert_true(search.tried == 64 && search.listed > 64);
   assert_int_equal(take_long_step(step), refused);
   step->taken = 0;
-  assert_int_equal(ad_repair_say(refused, take_long_step, step), AD_TYPE);
+  assert_int_equal(ad_repair_report(refused, take_long_step, step), AD_TYPE);
   assert_int_equal(step->taken, 1 + search.tried); /* one run more, to find the error */
   snprintf(tried, sizeof tried, "%zu", search.tried);
   snprintf(listed, sizeof listed, "%zu", search.listed);
-  const char *told = strstr(ad_last_error(), found ? AD_REPAIRS : AD_NO_REPAIR);
-  assert_non_null(told);
+  const char *reported = strstr(ad_last_error(), found ? AD_REPAIRS : AD_NO_REPAIR);
+  assert_non_null(reported);
   if (!are_all_tried)
-    assert_says_in(name, told, SAYS_FACTS(tried, listed));
+    assert_says_in(name, reported, SAYS_FACTS(tried, listed));
   else
-    assert_says_in(name, told, found ? SAYS_FACTS("tp") : SAYS_FACTS(tried, NULL));
+    assert_says_in(name, reported, found ? SAYS_FACTS("tp") : SAYS_FACTS(tried, NULL));
 }
 
 /* In a short step all repairs are tried, in a long step only the simplest; the message says which and how many. */
-static void how_many_were_tried_is_said(void **state) {
+static void how_many_were_tried_is_reported(void **state) {
   long_step step = {0};
   must(ad_comm_open_dry(1, 3, &step.comm));
   must(ad_mesh_create("dp_replicate=1 dp_shard=1 cp=1 tp=3", &step.mesh));
@@ -261,7 +263,7 @@ static void how_many_were_tried_is_said(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(how_many_were_tried_is_said),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(how_many_were_tried_is_reported),
                                      cmocka_unit_test(every_repair_that_is_said_repairs),
                                      cmocka_unit_test(every_sentence_says_how_sure_it_is)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,12 +56,12 @@ static int compare(ad_comm *comm, void *context) {
 
 static const ad_axes REPLICATE = AD_AXES(AD_DP_REPLICATE), SHARD = AD_AXES(AD_DP_SHARD);
 
-static void equal_copies_are_equal(void **state) {
+static void equal_replicas_are_equal(void **state) {
   scene whole = {"dp_replicate=3 dp_shard=2", "dp=R", 0, {1, 0, -1}};
-  scene cut = {"dp_replicate=3 dp_shard=2", "dp_replicate=R dp_shard=S0", 0, {1, 0, -1}};
+  scene sharded = {"dp_replicate=3 dp_shard=2", "dp_replicate=R dp_shard=S0", 0, {1, 0, -1}};
   scene alone = {"dp_shard=1", "dp=R", 1, {1, 0, -1}};
   run_ranks(6, compare, &whole);
-  run_ranks(6, compare, &cut);
+  run_ranks(6, compare, &sharded);
   run_ranks(1, compare, &alone);
 }
 
@@ -72,7 +72,7 @@ static void one_odd_rank_is_named_wherever_it_is(void **state) {
   }
 }
 
-static void of_two_copies_none_is_the_odd_one(void **state) {
+static void of_two_replicas_none_is_the_odd_one(void **state) {
   scene first = {"dp_shard=2", "dp=R", 1, {0, SHARD, -1}}, second = {"dp_shard=2", "dp=R", 2, {0, SHARD, -1}};
   run_ranks(2, compare, &first);
   run_ranks(2, compare, &second);
@@ -80,14 +80,14 @@ static void of_two_copies_none_is_the_odd_one(void **state) {
   run_ranks(4, compare, &halves);
 }
 
-static void copies_that_differ_along_one_axis_name_it(void **state) {
+static void replicas_that_differ_along_one_axis_name_it(void **state) {
   scene replicas = {"dp_replicate=3 dp_shard=2", "dp=R", 0x30, {0, REPLICATE, -1}}; /* ranks 4 and 5 differ */
   scene shards = {"dp_replicate=3 dp_shard=2", "dp=R", 0x2a, {0, SHARD, -1}};       /* ranks 1, 3 and 5 differ */
   run_ranks(6, compare, &replicas);
   run_ranks(6, compare, &shards);
 }
 
-static void parts_are_compared_with_their_own_copies_only(void **state) {
+static void parts_are_compared_with_their_own_replicas_only(void **state) {
   scene one = {"dp_replicate=3 dp_shard=2", "dp_replicate=R dp_shard=S0", 1 << 3, {0, REPLICATE, 3}};
   scene both = {"dp_replicate=3 dp_shard=2", "dp_replicate=R dp_shard=S0", 1 << 2 | 1 << 5, {0, REPLICATE, -1}};
   scene column = {"dp_replicate=3 dp_shard=2", "dp_replicate=R dp_shard=S0", 0x2a, {1, 0, -1}};
@@ -158,11 +158,11 @@ static void the_same_reports_and_the_ranks_own_times_are_no_difference(void **st
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(equal_copies_are_equal),
+      cmocka_unit_test(equal_replicas_are_equal),
       cmocka_unit_test(one_odd_rank_is_named_wherever_it_is),
-      cmocka_unit_test(of_two_copies_none_is_the_odd_one),
-      cmocka_unit_test(copies_that_differ_along_one_axis_name_it),
-      cmocka_unit_test(parts_are_compared_with_their_own_copies_only),
+      cmocka_unit_test(of_two_replicas_none_is_the_odd_one),
+      cmocka_unit_test(replicas_that_differ_along_one_axis_name_it),
+      cmocka_unit_test(parts_are_compared_with_their_own_replicas_only),
       cmocka_unit_test(one_bit_of_a_loss_or_a_norm_on_any_rank_is_a_difference),
       cmocka_unit_test(a_number_that_is_not_finite_is_no_zero),
       cmocka_unit_test(the_same_reports_and_the_ranks_own_times_are_no_difference),

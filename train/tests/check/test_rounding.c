@@ -5,7 +5,7 @@
 #include "addend/random.h"
 #include "check/rounding.h"
 #include "recipe/recipe.h"
-#include "reduce/contract.h"
+#include "reduce/precision_policy.h"
 #include "world.h"
 
 typedef struct scene {
@@ -14,7 +14,7 @@ typedef struct scene {
   ad_param_spec spec;
 } scene;
 
-static scene open_scene(const char *mesh, int zero, int microbatches, ad_contract contract) {
+static scene open_scene(const char *mesh, int zero, int microbatches, ad_precision_policy policy) {
   scene s = {0};
   char train[64];
   snprintf(train, sizeof train, ", microbatches: %d", microbatches);
@@ -22,7 +22,7 @@ static scene open_scene(const char *mesh, int zero, int microbatches, ad_contrac
   s.recipe->shard.zero = zero;
   for (size_t m = 0; zero > 1 && m + 1 < s.recipe->train.sync_count; m++) s.recipe->train.sync[m] = AD_SYNC_SHARD;
   must(ad_mesh_create(mesh, &s.mesh));
-  must(ad_contract_complete(&contract));
+  must(ad_precision_policy_complete(&policy));
   s.spec = (ad_param_spec){.size = sizeof(ad_param_spec),
                            .name = "w",
                            .shape = {2, {16, 4}},
@@ -30,7 +30,7 @@ static scene open_scene(const char *mesh, int zero, int microbatches, ad_contrac
                            .sharded = AD_AXES(AD_DP_SHARD)};
   ad_layout_set(&s.spec.layout, AD_AXES_DP, AD_R);
   s.spec.storage = ad_recipe_storage(s.recipe, &s.spec);
-  s.spec.contract = contract;
+  s.spec.policy = policy;
   return s;
 }
 
@@ -39,18 +39,18 @@ static void close_scene(scene *s) {
   ad_recipe_destroy(s->recipe);
 }
 
-static double relative(const char *mesh, int zero, int microbatches, ad_contract contract) {
-  scene s = open_scene(mesh, zero, microbatches, contract);
-  double found = ad_rounding_allowance(s.recipe, &s.spec, s.spec.contract.accumulate, 0).relative;
+static double relative(const char *mesh, int zero, int microbatches, ad_precision_policy policy) {
+  scene s = open_scene(mesh, zero, microbatches, policy);
+  double found = ad_rounding_allowance(s.recipe, &s.spec, s.spec.policy.accumulate, 0).relative;
   close_scene(&s);
   return found;
 }
 
 static void nearly(double found, double expected) { assert_true(fabs(found - expected) <= 1e-6 * expected); }
 
-static const ad_contract single = {.param = AD_F32}, brain = {.param = AD_BF16},
-                         wide_wire = {.param = AD_BF16, .reduce = AD_F32},
-                         raw = {.param = AD_BF16, .raw = 1, .reduce = AD_BF16};
+static const ad_precision_policy single = {.param = AD_F32}, brain = {.param = AD_BF16},
+                                 wide_comm_dtype = {.param = AD_BF16, .reduce = AD_F32},
+                                 raw = {.param = AD_BF16, .raw = 1, .reduce = AD_BF16};
 
 static void f32_rounds_in_its_additions_and_nowhere_else(void **state) {
   nearly(relative("dp_replicate=3", 0, 1, single), 2 * 0x1p-24);
@@ -70,11 +70,11 @@ static void each_reduction_writes_once(void **state) {
          none = relative("dp_replicate=3 dp_shard=4", 1, 2, brain);
   assert_true(one > expm1(2 * log1p(0x1p-8)) && one < expm1(2 * log1p(0x1p-8)) + 1e-5);
   assert_true(none > expm1(3 * log1p(0x1p-8)) && none < expm1(3 * log1p(0x1p-8)) + 1e-5);
-  nearly(relative("dp_replicate=3 dp_shard=4", 2, 1, wide_wire) - 0x1p-8, 6 * 0x1p-24 * (1 + 0x1p-8));
+  nearly(relative("dp_replicate=3 dp_shard=4", 2, 1, wide_comm_dtype) - 0x1p-8, 6 * 0x1p-24 * (1 + 0x1p-8));
 }
 
 static void only_f16_loses_small_values(void **state) {
-  scene s = open_scene("dp_replicate=4", 0, 2, (ad_contract){.param = AD_F16});
+  scene s = open_scene("dp_replicate=4", 0, 2, (ad_precision_policy){.param = AD_F16});
   ad_allowance plain = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0);
   ad_allowance scaled = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 10);
   // Eight gradients at scale 1; up to eight sent values that carry the scale 2^-3.
@@ -105,7 +105,7 @@ static double addend(int trial, int replica, int shard, int m) {
 
 /* Reduces one element as a run does: each microbatch is reduce-scattered, the results are added, and the last is
  * all-reduced over replicas. Returns the sum; `exact` and `sizes` get the exact sum and the sum of magnitudes. */
-static double reduce(int trial, const ad_contract *c, ad_dtype sums, double *exact, double *sizes) {
+static double reduce(int trial, const ad_precision_policy *c, ad_dtype sums, double *exact, double *sizes) {
   double total = 0;
   for (int replica = 0; replica < REPLICAS; replica++) {
     double partial = 0;
@@ -124,23 +124,24 @@ static double reduce(int trial, const ad_contract *c, ad_dtype sums, double *exa
   return total;
 }
 
-static double worst_share(ad_contract contract, ad_dtype sums) {
-  scene s = open_scene("dp_replicate=3 dp_shard=4", 2, MICROBATCHES, contract);
+static double worst_share(ad_precision_policy policy, ad_dtype sums) {
+  scene s = open_scene("dp_replicate=3 dp_shard=4", 2, MICROBATCHES, policy);
   ad_allowance allowance = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0);
   double worst = 0;
   for (int trial = 0; trial < TRIALS; trial++) {
     double exact = 0, sizes = 0;
-    double dist = reduce(trial, &s.spec.contract, sums, &exact, &sizes);
+    double dist = reduce(trial, &s.spec.policy, sums, &exact, &sizes);
     worst = fmax(worst, ad_measure_error(&dist, &exact, &sizes, 1, allowance, 0).share);
   }
   close_scene(&s);
   return worst;
 }
 
-static void no_sum_that_keeps_its_contract_exceeds_its_allowance(void **state) {
-  const ad_contract contracts[] = {single, brain, wide_wire, {.param = AD_F16}, {.param = AD_F16, .reduce = AD_F32}};
-  for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
-    double share = worst_share(contracts[i], AD_F32);
+static void no_sum_that_keeps_its_policy_exceeds_its_allowance(void **state) {
+  const ad_precision_policy policies[] = {
+      single, brain, wide_comm_dtype, {.param = AD_F16}, {.param = AD_F16, .reduce = AD_F32}};
+  for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+    double share = worst_share(policies[i], AD_F32);
     assert_true(share <= 1);
     assert_true(share > 0.05);  // the bound is not too loose either: some sum comes near it
   }
@@ -189,7 +190,7 @@ int main(void) {
       cmocka_unit_test(a_first_write_of_single_addends_is_exact),
       cmocka_unit_test(each_reduction_writes_once),
       cmocka_unit_test(only_f16_loses_small_values),
-      cmocka_unit_test(no_sum_that_keeps_its_contract_exceeds_its_allowance),
+      cmocka_unit_test(no_sum_that_keeps_its_policy_exceeds_its_allowance),
       cmocka_unit_test(a_sum_that_forms_in_bf16_where_f32_was_promised_exceeds_it),
       cmocka_unit_test(an_element_exceeds_its_own_allowance_and_no_other_s),
       cmocka_unit_test(what_elements_exceed_is_held_against_computing_together),

@@ -49,12 +49,12 @@ static ad_status small_run(void *own, ad_phase_run *at) {
   every_model *model = own;
   ad_tape *t = ad_phase_tape(at);
   const every_batch *batch = &model->batches[ad_phase_microbatch(at)];
-  small_rows rows = rows_of(t, every_weight(at, W_WHOLE));
+  small_rows rows = rows_of(t, every_weight(at, W_FULL));
   ad_tensor *a = ad_relu(t, ad_linear(t, ad_constant(t, &batch->x), every_weight(at, W_SAME)));
   ad_tensor *b = ad_convert(t, a, "tp", AD_R);
   ad_tensor *sum = dropped(t, at, model, ad_add(t, by_columns(t, at, b, rows.means), by_even_columns(t, at, b)));
-  ad_tensor *whole = ad_all_reduce(t, sum, "tp", AD_R);
-  ad_tensor *normed = ad_layer_norm(t, whole, rows.means, rows.largest, 1e-5);
+  ad_tensor *full = ad_all_reduce(t, sum, "tp", AD_R);
+  ad_tensor *normed = ad_layer_norm(t, full, rows.means, rows.largest, 1e-5);
   ad_tensor *both = ad_concat_along(t, (ad_tensor *[]){normed, b}, 2, 1);
   ad_tensor *out = ad_multiply(t, ad_slice_along(t, both, 1, 2, EVERY_WIDTH), normed);
   ad_phase_loss(at, 0, ad_once(t, ad_squared_error(t, out, ad_constant(t, &batch->weights)), "tp"));
@@ -69,7 +69,7 @@ static const struct {
 } worlds[] = {{"dp_shard=2 tp=3", 2}, {"dp_replicate=3 tp=2", 0}};
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
-static void it_is_proven(void **state) {
+static void it_matches(void **state) {
   for (int i = 0; i < WORLDS; i++) {
     ad_recipe *recipe = every_recipe(worlds[i].mesh, worlds[i].zero);
     ad_check_options options = {.size = sizeof options};
@@ -82,36 +82,36 @@ static void it_is_proven(void **state) {
   }
 }
 
-static void no_mistake_survives_in(int world) {
+static void no_mutant_survives_in(int world) {
   ad_recipe *recipe = every_recipe(worlds[world].mesh, worlds[world].zero);
-  ad_check_options options = {.size = sizeof options, .sabotage = 1};
-  ad_proof *scratch;
-  ad_sabotages *listed, *found;
+  ad_check_options options = {.size = sizeof options, .mutate = 1};
+  ad_check_result *scratch;
+  ad_mutants *listed, *found;
   char what[128];
-  must(ad_proof_create(recipe, &scratch));
-  must(ad_sabotages_create(recipe, 0, 0, &listed));
+  must(ad_check_result_create(recipe, &scratch));
+  must(ad_mutants_create(recipe, 0, 0, &listed));
   snprintf(what, sizeof what, "derived mistakes of small operations on %s", worlds[world].mesh);
   draw drawn = draw_cases(what, (int)listed->derived, 0, TAKEN);
   assert_true(listed->derived > TAKEN);
-  must(ad_sabotages_create(recipe, drawn.taken, drawn.seed, &found));
-  must(ad_sabotages_try(recipe, &options, scratch, found));
+  must(ad_mutants_create(recipe, drawn.taken, drawn.seed, &found));
+  must(ad_mutants_try(recipe, &options, scratch, found));
   for (size_t i = 0; i < found->count; i++)
-    if (found->list[i].caught == AD_CAUGHT_NONE)
+    if (found->list[i].killed_by == AD_KILLED_BY_NONE)
       fail_msg("%s survived on %s: %s", found->list[i].name, worlds[world].mesh, found->list[i].message);
-  ad_sabotages_destroy(listed);
-  ad_sabotages_destroy(found);
-  ad_proof_destroy(scratch);
+  ad_mutants_destroy(listed);
+  ad_mutants_destroy(found);
+  ad_check_result_destroy(scratch);
   ad_recipe_destroy(recipe);
 }
 
-static void no_derived_mistake_survives(void **state) {
-  for (int i = 0; i < WORLDS; i++) no_mistake_survives_in(i);
+static void no_derived_mutant_survives(void **state) {
+  for (int i = 0; i < WORLDS; i++) no_mutant_survives_in(i);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(it_is_proven),
-      cmocka_unit_test(no_derived_mistake_survives),
+      cmocka_unit_test(it_matches),
+      cmocka_unit_test(no_derived_mutant_survives),
   };
   every_phase = small_run;
   return cmocka_run_group_tests(tests, NULL, NULL);

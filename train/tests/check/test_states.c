@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 #include <cmocka.h>
-#include "base/seams.h"
-#include "check/proof.h"
+#include "base/injection.h"
+#include "check/result.h"
 #include "check/slack.h"
 #include "module/module.h"
 #include "program/program.h"
@@ -85,11 +85,11 @@ static void states_change_one_after_another(void **state) {
   ad_state_rule rule = {.size = sizeof rule, .change = add, .own = &factor};
   open_scene(&s);
   memset(called, 0, sizeof called);
-  ad_seam_plant(AD_SEAM_STATE, (ad_seam_slot){seen, NULL});
-  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){all_seen, NULL});
+  ad_injection_set(AD_INJECT_STATE, (ad_injection){seen, NULL});
+  ad_injection_set(AD_INJECT_STATES, (ad_injection){all_seen, NULL});
   must(ad_phase_change_states(&s.at, &rule, s.changes, 2));
-  ad_seam_plant(AD_SEAM_STATE, (ad_seam_slot){0});
-  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
+  ad_injection_set(AD_INJECT_STATE, (ad_injection){0});
+  ad_injection_set(AD_INJECT_STATES, (ad_injection){0});
   assert_string_equal(called, "s0s1a");
   assert_true(ad_array_get(ad_module_state(s.module, 1), 1) == 2 + 11 * factor);
   assert_true(ad_array_get(ad_module_state(s.module, 0), 2) == 1 + 22 * factor);
@@ -124,8 +124,8 @@ static void what_fits_no_state_is_refused(void **state) {
 }
 
 /* Writes the reported error where the number of the state says. */
-static void tell_error(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error,
-                       double *off) {
+static void report_error(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error,
+                         double *off) {
   for (size_t k = 0; k < ad_array_numel(change->gradient); k++) off[k] += error * (double)(i + 1);
 }
 
@@ -140,14 +140,14 @@ static void what_may_be_off_is_taken_from_the_gradients(void **state) {
   scene s;
   double factor = 1;
   ad_slack slack = {0};
-  ad_state_rule rule = {.size = sizeof rule, .change = add, .off = tell_error, .own = &factor};
+  ad_state_rule rule = {.size = sizeof rule, .change = add, .off = report_error, .own = &factor};
   open_scene(&s);
   s.numbers[1][0] = 1e9;
   memset(called, 0, sizeof called);
   ad_slack_watch(&slack);
   must(ad_phase_change_states(&s.at, &rule, s.changes, 2));
   must(ad_phase_change_states(&s.at, &rule, s.changes, 1)); /* adds to what the first change allowed */
-  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
+  ad_injection_set(AD_INJECT_STATES, (ad_injection){0});
   must(slack.status);
   double of_second = AD_WIDE_BOUND * (1e-6 * 1e9) + AD_WIDE_BOUND * 11, of_first = 2 * AD_WIDE_BOUND * 1e9;
   assert_true(fabs(slack_of(&slack, ad_module_state(s.module, 1)) / of_second - 1) < 1e-12);

@@ -43,7 +43,7 @@ static void a_parameter_that_does_not_hold_is_bad(void **state) {
   says("null", "true", 0);
 }
 
-static void a_proof_on_one_rank_says_that_it_is_none_of_sums(void **state) {
+static void a_check_on_one_rank_says_that_it_is_none_of_sums(void **state) {
   char *of_three = table_of(3, "1e-13", "true");
   for (int world = 1; world <= 2; world++) {
     char *table = table_of(world, "1e-13", "true");
@@ -60,7 +60,7 @@ static void a_proof_on_one_rank_says_that_it_is_none_of_sums(void **state) {
 }
 
 /* A parameter with several possible causes ranks as bad as one with a single cause, and its row lists all of them. */
-static void every_possible_cause_stands_in_the_row(void **state) {
+static void every_possible_cause_is_in_the_row(void **state) {
   static const char before[] =
       "{\"recipe\":\"tiny\",\"world\":4,\"summary\":{\"params\":1,\"counted\":1},\"params\":[{"
       "\"name\":\"w\",\"max_rel_err\":0.0,\"bound\":1e-12,\"replicas_equal\":true,";
@@ -80,7 +80,7 @@ static void every_possible_cause_stands_in_the_row(void **state) {
 /* A mistake, or a parameter's only cause, that names no axis is followed by why; one that names an axis is not. */
 static void a_row_without_an_axis_says_why(void **state) {
   static const struct {
-    const char *param, *mistake, *why;
+    const char *param, *mutant, *why;
   } cases[] = {
       {"\"cause\":{\"text\":\"c\",\"no_axis\":\"no_group\"}", "\"no_axis\":null", "no_group"},
       {"\"cause\":null", "\"no_axis\":\"several\"", "several"},
@@ -93,7 +93,7 @@ static void a_row_without_an_axis_says_why(void **state) {
              "{\"recipe\":\"tiny\",\"world\":4,\"summary\":{\"params\":1,\"counted\":1},\"params\":[{\"name\":\"w\","
              "\"max_rel_err\":1.0,\"bound\":1e-12,\"replicas_equal\":true,%s}],\"sabotage\":[{\"name\":\"mistake-1\","
              "\"caught_by\":\"number\",\"param\":\"w\",\"cause\":{\"text\":\"d\",\"no_axis\":\"formula\"},%s}]}",
-             cases[i].param, cases[i].mistake);
+             cases[i].param, cases[i].mutant);
     assert_int_equal(ad_check_list(document, AD_PLAIN_TEXT, &table), AD_OK);
     for (int why = AD_AXIS_IS_NAMED + 1; why <= AD_NO_AXIS_NO_NUMBER; why++) {
       const char *name = ad_no_axis_name((ad_no_axis)why);
@@ -250,14 +250,14 @@ static void a_list_has_all_that_the_document_has_and_a_table_what_does_not_match
 static char *table_of_param(double cosine, double error, double *kept) {
   ad_recipe *recipe = small_recipe("dp_shard=2", "", "");
   ad_check_options options = {.size = sizeof options, .recipe_dtype = 1};
-  ad_proof *proof = calloc(1, sizeof *proof + sizeof *proof->params);
-  assert_non_null(proof);
-  proof->param_count = 1;
-  proof->counted = 1;
-  proof->params[0] = (ad_proof_param){
+  ad_check_result *result = calloc(1, sizeof *result + sizeof *result->params);
+  assert_non_null(result);
+  result->param_count = 1;
+  result->counted = 1;
+  result->params[0] = (ad_check_param){
       .name = "w", .ratio = 1, .max_rel_err = error, .bound = 1, .cosine = cosine, .reached = 1, .replicas_equal = 1};
-  ad_findings findings = {.recipe = recipe, .options = &options, .proof = proof, .own = proof, .world = 2};
-  findings.engine = "shm";
+  ad_findings findings = {.recipe = recipe, .options = &options, .result = result, .own = result, .world = 2};
+  findings.backend = "shm";
   json_t *document = ad_findings_document(&findings);
   json_t *own = json_object_get(json_object_get(document, "own_dtypes"), "worst_cosine");
   *kept = json_is_number(own) ? json_number_value(own) : NAN;
@@ -266,7 +266,7 @@ static char *table_of_param(double cosine, double error, double *kept) {
   must(ad_check_table(text, AD_PLAIN_TEXT, &table));
   free(text);
   json_decref(document);
-  free(proof);
+  free(result);
   ad_recipe_destroy(recipe);
   return table;
 }
@@ -320,8 +320,8 @@ int main(void) {
       cmocka_unit_test(a_list_has_all_that_the_document_has_and_a_table_what_does_not_match),
       cmocka_unit_test(the_first_line_and_the_last_are_the_verdict),
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
-      cmocka_unit_test(every_possible_cause_stands_in_the_row),
-      cmocka_unit_test(a_proof_on_one_rank_says_that_it_is_none_of_sums),
+      cmocka_unit_test(every_possible_cause_is_in_the_row),
+      cmocka_unit_test(a_check_on_one_rank_says_that_it_is_none_of_sums),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

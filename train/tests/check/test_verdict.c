@@ -15,23 +15,23 @@ typedef struct number {
   const char *name;
   size_t at, bound_at; /* offsets of the number and its bound; bound_at 0: the bound is the constant `bound` */
   double bound;
-  int may_lack; /* NaN in a proof in f64, where it does not exist */
+  int may_be_missing; /* NaN in a proof in f64, where it does not exist */
 } number;
 
 /* The numbers of a whole proof. All bounds differ, so that a number judged by another's bound is noticed. */
-static const number of_proof[] = {
-    {"loss", offsetof(ad_proof, loss_err), offsetof(ad_proof, loss_bound), 0, 0},
-    {"norm", offsetof(ad_proof, norm_err), offsetof(ad_proof, norm_bound), 0, 0},
-    {"choices", offsetof(ad_proof, turned), offsetof(ad_proof, turned_bound), 0, 0},
-    {"all gradients side by side", offsetof(ad_proof, process_share), 0, 1, 0},
-    {"states", offsetof(ad_proof, state_err), 0, 1e-12, 0},
+static const number of_check[] = {
+    {"loss", offsetof(ad_check_result, loss_err), offsetof(ad_check_result, loss_bound), 0, 0},
+    {"norm", offsetof(ad_check_result, norm_err), offsetof(ad_check_result, norm_bound), 0, 0},
+    {"choices", offsetof(ad_check_result, choice_error), offsetof(ad_check_result, choice_bound), 0, 0},
+    {"all gradients side by side", offsetof(ad_check_result, process_share), 0, 1, 0},
+    {"states", offsetof(ad_check_result, state_err), 0, 1e-12, 0},
 };
 static const number of_param[] = {
-    {"error", offsetof(ad_proof_param, max_rel_err), offsetof(ad_proof_param, bound), 0, 0},
-    {"sum of the ranks' addends", offsetof(ad_proof_param, sum_share), 0, 1, 1},
-    {"one process", offsetof(ad_proof_param, process_share), 0, 1, 1},
+    {"error", offsetof(ad_check_param, max_rel_err), offsetof(ad_check_param, bound), 0, 0},
+    {"sum of the ranks' addends", offsetof(ad_check_param, sum_share), 0, 1, 1},
+    {"one process", offsetof(ad_check_param, process_share), 0, 1, 1},
 };
-static const number slope = {"slope", offsetof(ad_proof, directional_err), 0, 1e-7, 0};
+static const number slope = {"slope", offsetof(ad_check_result, directional_err), 0, 1e-7, 0};
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static double *number_at(void *in, size_t offset) { return (double *)(void *)((char *)in + offset); }
@@ -43,158 +43,158 @@ static void halve(const number *list, size_t count, void *in) {
 }
 
 /* A proof in which every number is half of its bound. */
-static ad_proof *sound_proof(void) {
-  ad_proof *proof = calloc(1, sizeof *proof + PARAMS * sizeof *proof->params);
-  proof->complete = proof->initial_equal = proof->updates_equal = proof->judges_states = 1;
-  proof->counted = 7;
-  proof->derivative = 0.5;
-  proof->param_count = PARAMS;
-  proof->loss_bound = 1e-12;
-  proof->norm_bound = 3e-6;
-  proof->turned_bound = 2e-3;
-  proof->margin = INFINITY;
-  halve(of_proof, COUNT(of_proof), proof);
-  halve(&slope, 1, proof);
+static ad_check_result *sound_result(void) {
+  ad_check_result *result = calloc(1, sizeof *result + PARAMS * sizeof *result->params);
+  result->complete = result->initial_equal = result->updates_equal = result->judges_states = 1;
+  result->counted = 7;
+  result->derivative = 0.5;
+  result->param_count = PARAMS;
+  result->loss_bound = 1e-12;
+  result->norm_bound = 3e-6;
+  result->choice_bound = 2e-3;
+  result->margin = INFINITY;
+  halve(of_check, COUNT(of_check), result);
+  halve(&slope, 1, result);
   for (int i = 0; i < PARAMS; i++) {
-    ad_proof_param *param = &proof->params[i];
+    ad_check_param *param = &result->params[i];
     snprintf(param->name, sizeof param->name, "p%d", i);
     param->ratio = 1;
     param->bound = (i + 1) * 5e-5;
     param->reached = param->replicas_equal = param->update_equal = 1;
-    param->one_process = param->wires = 0;
+    param->one_process = param->comm_rounding = 0;
     param->cosine = 1;
     halve(of_param, COUNT(of_param), param);
   }
-  return proof;
+  return result;
 }
 
-/* The verdict of the proof, which must be the same in ad_proof_passes and in the document. */
-static int holds(const ad_proof *proof, int directional) {
+/* The verdict of the proof, which must be the same in ad_check_result_passes and in the document. */
+static int holds(const ad_check_result *result, int directional) {
   ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
   ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
   ad_check_options options = {.size = sizeof options, .directional = directional};
-  ad_findings findings = {.recipe = &recipe, .options = &options, .proof = proof, .steps = 2, .engine = "shm"};
+  ad_findings findings = {.recipe = &recipe, .options = &options, .result = result, .steps = 2, .backend = "shm"};
   int verdict = ad_findings_hold(&findings);
   json_t *document = ad_findings_document(&findings);
   json_t *summary = json_object_get(document, "summary");
   assert_int_equal(json_is_true(json_object_get(document, "holds")), verdict);
   assert_int_equal(json_is_true(json_object_get(summary, "pass")), verdict);
-  assert_int_equal(ad_proof_proves(proof, directional), verdict);
+  assert_int_equal(ad_check_result_matches(result, directional), verdict);
   json_decref(document);
   return verdict;
 }
 
 /* The verdict of a sound proof in f64 together with `own`, a proof in the recipe's own dtypes. */
-static int holds_as_own(const ad_proof *own) {
-  ad_proof *proof = sound_proof();
+static int holds_as_own(const ad_check_result *own) {
+  ad_check_result *result = sound_result();
   ad_recipe recipe = {0};
   ad_check_options options = {.size = sizeof options};
-  ad_findings findings = {.recipe = &recipe, .options = &options, .proof = proof, .own = own};
+  ad_findings findings = {.recipe = &recipe, .options = &options, .result = result, .own = own};
   int verdict = ad_findings_hold(&findings);
-  free(proof);
+  free(result);
   return verdict;
 }
 
-static void expect(const char *what, const ad_proof *proof, int directional, int wanted) {
-  if (holds(proof, directional) != wanted) fail_msg("%s: the verdict is %d", what, !wanted);
-  if (!directional && holds_as_own(proof) != wanted) fail_msg("%s in own dtypes: the verdict is %d", what, !wanted);
+static void expect(const char *what, const ad_check_result *result, int directional, int wanted) {
+  if (holds(result, directional) != wanted) fail_msg("%s: the verdict is %d", what, !wanted);
+  if (!directional && holds_as_own(result) != wanted) fail_msg("%s in own dtypes: the verdict is %d", what, !wanted);
 }
 
-static void try_number(ad_proof *proof, const number *n, void *in, int directional) {
+static void try_number(ad_check_result *result, const number *n, void *in, int directional) {
   double *value = number_at(in, n->at), kept = *value, bound = bound_of(n, in);
   const struct {
     double value;
     int holds;
   } tries[] = {{0, 1},        {bound * (1 - LITTLE), 1}, {bound, 1}, {bound * (1 + LITTLE), 0}, {10 * bound, 0},
-               {INFINITY, 0}, {NAN, n->may_lack},        {kept, 1}};
+               {INFINITY, 0}, {NAN, n->may_be_missing},  {kept, 1}};
   for (size_t i = 0; i < COUNT(tries); i++) {
     *value = tries[i].value;
-    expect(n->name, proof, directional, tries[i].holds);
+    expect(n->name, result, directional, tries[i].holds);
   }
 }
 
 static void each_number_decides_at_its_bound(void **state) {
-  ad_proof *proof = sound_proof();
-  expect("nothing", proof, 0, 1);
-  for (size_t i = 0; i < COUNT(of_proof); i++) try_number(proof, &of_proof[i], proof, 0);
+  ad_check_result *result = sound_result();
+  expect("nothing", result, 0, 1);
+  for (size_t i = 0; i < COUNT(of_check); i++) try_number(result, &of_check[i], result, 0);
   for (int p = 0; p < PARAMS; p++)
-    for (size_t i = 0; i < COUNT(of_param); i++) try_number(proof, &of_param[i], &proof->params[p], 0);
-  free(proof);
+    for (size_t i = 0; i < COUNT(of_param); i++) try_number(result, &of_param[i], &result->params[p], 0);
+  free(result);
 }
 
-static void try_flag(ad_proof *proof, const char *name, int *flag) {
+static void try_flag(ad_check_result *result, const char *name, int *flag) {
   *flag = 0;
-  expect(name, proof, 0, 0);
+  expect(name, result, 0, 0);
   *flag = 1;
-  expect(name, proof, 0, 1);
+  expect(name, result, 0, 1);
 }
 
 static void each_fact_decides(void **state) {
-  ad_proof *proof = sound_proof();
-  try_flag(proof, "complete", &proof->complete);
-  try_flag(proof, "initial values", &proof->initial_equal);
-  try_flag(proof, "updates", &proof->updates_equal);
-  strcpy(proof->reports, "the norm is 1 on rank 0 and 2 on rank 1");
-  expect("ranks report other norms", proof, 0, 0);
-  *proof->reports = 0;
+  ad_check_result *result = sound_result();
+  try_flag(result, "complete", &result->complete);
+  try_flag(result, "initial values", &result->initial_equal);
+  try_flag(result, "updates", &result->updates_equal);
+  strcpy(result->reports, "the norm is 1 on rank 0 and 2 on rank 1");
+  expect("ranks report other norms", result, 0, 0);
+  *result->reports = 0;
   for (int p = 0; p < PARAMS; p++) {
-    try_flag(proof, "replicas", &proof->params[p].replicas_equal);
-    proof->params[p].ratio = NAN;
-    expect("no ratio", proof, 0, 0);
-    proof->params[p].ratio = 1;
+    try_flag(result, "replicas", &result->params[p].replicas_equal);
+    result->params[p].ratio = NAN;
+    expect("no ratio", result, 0, 0);
+    result->params[p].ratio = 1;
   }
-  proof->counted = 0;
-  expect("nothing counted", proof, 0, 0);
-  proof->counted = 1;
-  expect("one token", proof, 0, 1);
-  free(proof);
+  result->counted = 0;
+  expect("nothing counted", result, 0, 0);
+  result->counted = 1;
+  expect("one token", result, 0, 1);
+  free(result);
 }
 
 /* A parameter that no gradient reached says nothing, and does no harm beside one that a gradient reached. */
 static void where_no_gradient_reached_a_parameter_nothing_is_checked(void **state) {
-  ad_proof *proof = sound_proof();
+  ad_check_result *result = sound_result();
   for (int p = 0; p < PARAMS; p++) {
-    expect("some are reached", proof, 0, 1);
-    proof->params[p].reached = 0;
+    expect("some are reached", result, 0, 1);
+    result->params[p].reached = 0;
   }
-  expect("none is reached", proof, 0, 0);
-  assert_true(ad_proof_passes(proof, 0));
-  expect("a slope", proof, 1, 1);
-  proof->derivative = 0;
-  expect("no slope", proof, 1, 0);
-  free(proof);
+  expect("none is reached", result, 0, 0);
+  assert_true(ad_check_result_passes(result, 0));
+  expect("a slope", result, 1, 1);
+  result->derivative = 0;
+  expect("no slope", result, 1, 0);
+  free(result);
 }
 
 /* A directional proof judges the slope and nothing else; other proofs do not judge it. */
 static void a_slope_is_judged_alone(void **state) {
-  ad_proof *proof = sound_proof();
-  try_number(proof, &slope, proof, 1);
-  for (size_t i = 0; i < COUNT(of_proof); i++) *number_at(proof, of_proof[i].at) = NAN;
-  proof->params[1].max_rel_err = 1;
-  expect("a slope beside wrong numbers", proof, 1, 1);
-  proof->complete = 0;
-  expect("a slope that is not there", proof, 1, 0);
-  free(proof);
-  proof = sound_proof();
-  proof->directional_err = 1;
-  expect("numbers beside a wrong slope", proof, 0, 1);
-  free(proof);
+  ad_check_result *result = sound_result();
+  try_number(result, &slope, result, 1);
+  for (size_t i = 0; i < COUNT(of_check); i++) *number_at(result, of_check[i].at) = NAN;
+  result->params[1].max_rel_err = 1;
+  expect("a slope beside wrong numbers", result, 1, 1);
+  result->complete = 0;
+  expect("a slope that is not there", result, 1, 0);
+  free(result);
+  result = sound_result();
+  result->directional_err = 1;
+  expect("numbers beside a wrong slope", result, 0, 1);
+  free(result);
 }
 
 /* ---- the summary names the worst parameter ---- */
 
-static json_t *document_of(const ad_proof *proof, const ad_proof *own, const ad_sabotages *sabotages) {
+static json_t *document_of(const ad_check_result *result, const ad_check_result *own, const ad_mutants *mutants) {
   ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
   ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
   ad_check_options options = {.size = sizeof options};
   ad_findings findings = {.recipe = &recipe,
                           .options = &options,
-                          .proof = proof,
+                          .result = result,
                           .own = own,
-                          .sabotages = sabotages,
+                          .mutants = mutants,
                           .steps = 2,
                           .world = 2,
-                          .engine = "shm"};
+                          .backend = "shm"};
   return ad_findings_document(&findings);
 }
 
@@ -205,16 +205,16 @@ static double number_in(const json_t *document, const char *part, const char *na
 }
 
 static void a_document_sums_up_by_the_worst_parameter(void **state) {
-  ad_proof *proof = sound_proof();
+  ad_check_result *result = sound_result();
   for (int p = 0; p < PARAMS; p++) {
-    ad_proof_param *worst = &proof->params[p], kept = *worst;
+    ad_check_param *worst = &result->params[p], kept = *worst;
     for (int side = -1; side <= 1; side += 2) {
       worst->max_rel_err = 0.9 * worst->bound;
       worst->ratio = 1 + side * 1e-3;
       worst->cosine = 0.25;
-      json_t *document = document_of(proof, proof, NULL);
+      json_t *document = document_of(result, result, NULL);
       double largest = 0; /* a parameter's error may be larger than another's if its bound is */
-      for (int i = 0; i < PARAMS; i++) largest = fmax(largest, proof->params[i].max_rel_err);
+      for (int i = 0; i < PARAMS; i++) largest = fmax(largest, result->params[i].max_rel_err);
       assert_true(number_in(document, "summary", "worst_rel_err") == largest);
       assert_true(fabs(number_in(document, "summary", "worst_ratio_error") - 1e-3) < 1e-9);
       assert_true(number_in(document, "own_dtypes", "worst_share_of_bound") == ad_param_share(worst));
@@ -225,59 +225,59 @@ static void a_document_sums_up_by_the_worst_parameter(void **state) {
       json_decref(document);
     }
     worst->max_rel_err = worst->ratio = NAN;
-    json_t *document = document_of(proof, proof, NULL);
+    json_t *document = document_of(result, result, NULL);
     assert_true(json_is_null(json_object_get(json_object_get(document, "summary"), "worst_rel_err")));
     assert_true(json_is_null(json_object_get(json_object_get(document, "summary"), "worst_ratio_error")));
     json_decref(document);
     *worst = kept;
   }
-  free(proof);
+  free(result);
 }
 
 /* ---- the verdict with planted mistakes ---- */
 
-static int holds_with(const ad_proof *proof, const ad_sabotages *sabotages) {
-  json_t *document = document_of(proof, NULL, sabotages);
+static int holds_with(const ad_check_result *result, const ad_mutants *mutants) {
+  json_t *document = document_of(result, NULL, mutants);
   int verdict = json_is_true(json_object_get(document, "holds"));
   json_decref(document);
   return verdict;
 }
 
-static void one_mistake_that_survives_decides_and_so_do_none_that_show(void **state) {
-  enum { PLANTED = 3 };
-  ad_proof *proof = sound_proof();
-  ad_sabotages *sabotages = calloc(1, sizeof *sabotages + PLANTED * sizeof *sabotages->list);
-  sabotages->count = PLANTED;
-  sabotages->derived = PLANTED;
-  for (int i = 0; i < PLANTED; i++) sabotages->list[i].caught = AD_CAUGHT_NO_EFFECT;
-  assert_false(holds_with(proof, sabotages));
-  for (int i = 0; i < PLANTED; i++) {
-    static const ad_caught shows[] = {AD_CAUGHT_NUMBER, AD_CAUGHT_PROTOCOL};
+static void one_mutant_that_survives_decides_and_so_do_none_that_show(void **state) {
+  enum { MUTATED = 3 };
+  ad_check_result *result = sound_result();
+  ad_mutants *mutants = calloc(1, sizeof *mutants + MUTATED * sizeof *mutants->list);
+  mutants->count = MUTATED;
+  mutants->derived = MUTATED;
+  for (int i = 0; i < MUTATED; i++) mutants->list[i].killed_by = AD_KILLED_BY_NO_EFFECT;
+  assert_false(holds_with(result, mutants));
+  for (int i = 0; i < MUTATED; i++) {
+    static const ad_killed_by shows[] = {AD_KILLED_BY_NUMBER, AD_KILLED_BY_PROTOCOL};
     for (size_t k = 0; k < COUNT(shows); k++) {
-      sabotages->list[i].caught = shows[k];
-      assert_true(holds_with(proof, sabotages));
+      mutants->list[i].killed_by = shows[k];
+      assert_true(holds_with(result, mutants));
     }
-    sabotages->list[i].caught = AD_CAUGHT_TYPE; /* refused by types, before anything was computed */
-    assert_false(holds_with(proof, sabotages));
-    sabotages->list[i].caught = AD_CAUGHT_NO_EFFECT;
+    mutants->list[i].killed_by = AD_KILLED_BY_TYPE; /* refused by types, before anything was computed */
+    assert_false(holds_with(result, mutants));
+    mutants->list[i].killed_by = AD_KILLED_BY_NO_EFFECT;
   }
-  for (int i = 0; i < PLANTED; i++) sabotages->list[i].caught = AD_CAUGHT_NUMBER;
-  assert_true(holds_with(proof, sabotages));
-  for (int i = 0; i < PLANTED; i++) {
-    sabotages->list[i].caught = AD_CAUGHT_NONE;
-    assert_false(holds_with(proof, sabotages));
-    sabotages->list[i].caught = AD_CAUGHT_NUMBER;
+  for (int i = 0; i < MUTATED; i++) mutants->list[i].killed_by = AD_KILLED_BY_NUMBER;
+  assert_true(holds_with(result, mutants));
+  for (int i = 0; i < MUTATED; i++) {
+    mutants->list[i].killed_by = AD_KILLED_BY_NONE;
+    assert_false(holds_with(result, mutants));
+    mutants->list[i].killed_by = AD_KILLED_BY_NUMBER;
   }
-  free(sabotages);
-  free(proof);
+  free(mutants);
+  free(result);
 }
 
 /* ---- the table names the number that decides ---- */
 
 /* The table of a proof with one number that decides; `own` (or NULL): the proof in the recipe's own
  * dtypes beside it. */
-static char *table_of(const ad_proof *proof, const ad_proof *own) {
-  json_t *document = document_of(proof, own, NULL);
+static char *table_of(const ad_check_result *result, const ad_check_result *own) {
+  json_t *document = document_of(result, own, NULL);
   char *json = json_dumps(document, 0), *table;
   assert_int_equal(ad_check_table(json, AD_PLAIN_TEXT, &table), AD_OK);
   json_decref(document);
@@ -287,72 +287,72 @@ static char *table_of(const ad_proof *proof, const ad_proof *own) {
 
 /* The table of a wrong proof has a line that no table of a sound one has, also where the wrong proof is the one in the
  * recipe's own dtypes. Its sentence stands in the list of `what`. */
-static void expect_told(const ad_proof *wrong, const char *what) {
-  ad_proof *sound = sound_proof();
-  char *told[] = {table_of(sound, sound), table_of(sound, NULL), table_of(wrong, NULL), table_of(sound, wrong)};
-  const char *at = strchr(told[2], '\n'), *line = next_line_beyond(&at, told[1]); /* after the verdict */
-  if (!line) fail_msg("%s: nothing is said:\n%s", what, told[2]);
+static void expect_reported(const ad_check_result *wrong, const char *what) {
+  ad_check_result *sound = sound_result();
+  char *reported[] = {table_of(sound, sound), table_of(sound, NULL), table_of(wrong, NULL), table_of(sound, wrong)};
+  const char *at = strchr(reported[2], '\n'), *line = next_line_beyond(&at, reported[1]); /* after the verdict */
+  if (!line) fail_msg("%s: nothing is said:\n%s", what, reported[2]);
   assert_says_in(what, line, SAYS_FACTS(NULL));
-  if (strstr(told[0], line)) fail_msg("\"%s\" is said of a sound proof:\n%s", line, told[0]);
-  if (!strstr(told[3], line)) fail_msg("\"%s\" is not said of own dtypes:\n%s", line, told[3]);
-  for (int i = 0; i < 4; i++) free(told[i]);
+  if (strstr(reported[0], line)) fail_msg("\"%s\" is said of a sound proof:\n%s", line, reported[0]);
+  if (!strstr(reported[3], line)) fail_msg("\"%s\" is not said of own dtypes:\n%s", line, reported[3]);
+  for (int i = 0; i < 4; i++) free(reported[i]);
   free(sound);
 }
 
-static void whatever_decides_is_told_in_the_table(void **state) {
-  ad_proof *proof = sound_proof();
-  proof->margin = -1e-3;
-  for (size_t i = 0; i < COUNT(of_proof); i++) {
-    double *value = number_at(proof, of_proof[i].at), kept = *value;
-    double values[] = {1.001 * bound_of(&of_proof[i], proof), NAN};
+static void whatever_decides_is_reported_in_the_table(void **state) {
+  ad_check_result *result = sound_result();
+  result->margin = -1e-3;
+  for (size_t i = 0; i < COUNT(of_check); i++) {
+    double *value = number_at(result, of_check[i].at), kept = *value;
+    double values[] = {1.001 * bound_of(&of_check[i], result), NAN};
     for (size_t k = 0; k < COUNT(values); k++) {
       *value = values[k];
-      expect_told(proof, of_proof[i].name);
+      expect_reported(result, of_check[i].name);
     }
     *value = kept;
   }
-  proof->initial_equal = 0;
-  expect_told(proof, "initial_equal");
-  proof->initial_equal = 1;
-  proof->updates_equal = 0;
-  expect_told(proof, "updates_equal");
-  proof->updates_equal = 1;
-  strcpy(proof->reports, "the norm is 1 on rank 0 and 2 on rank 1");
-  expect_told(proof, "reports");
-  *proof->reports = 0;
+  result->initial_equal = 0;
+  expect_reported(result, "initial_equal");
+  result->initial_equal = 1;
+  result->updates_equal = 0;
+  expect_reported(result, "updates_equal");
+  result->updates_equal = 1;
+  strcpy(result->reports, "the norm is 1 on rank 0 and 2 on rank 1");
+  expect_reported(result, "reports");
+  *result->reports = 0;
   for (int p = 0; p < PARAMS; p++) {
-    proof->params[p].replicas_equal = 0;
-    char *told = table_of(proof, proof), *own = NULL;
-    proof->params[p].replicas_equal = 1;
-    char *sound = table_of(proof, proof);
-    const char *at = told, *line;
+    result->params[p].replicas_equal = 0;
+    char *reported = table_of(result, result), *own = NULL;
+    result->params[p].replicas_equal = 1;
+    char *sound = table_of(result, result);
+    const char *at = reported, *line;
     while ((line = next_line_beyond(&at, sound)))
-      if (strstr(line, "BAD") && !strstr(line, proof->params[p].name)) free(own), own = strdup(line);
-    if (!own) fail_msg("no line of own dtypes:\n%s", told);
+      if (strstr(line, "BAD") && !strstr(line, result->params[p].name)) free(own), own = strdup(line);
+    if (!own) fail_msg("no line of own dtypes:\n%s", reported);
     assert_says_in("replicas_equal", own, SAYS_FACTS("BAD"));
     free(own);
     free(sound);
-    free(told);
+    free(reported);
   }
-  free(proof);
+  free(result);
 }
 
 /* A share of a bound is printed with two digits, and with four if two would not show on which side of 1 it is. */
-static void a_share_near_1_is_told_with_more_digits(void **state) {
+static void a_share_near_1_is_reported_with_more_digits(void **state) {
   static const struct {
     double share;
-    const char *told;
+    const char *reported;
   } cases[] = {{0.5123, "0.51"},    {0.89123, "0.89"},  {0.90123, "0.9012"}, {0.999512, "0.9995"},
                {1.001234, "1.001"}, {1.09876, "1.099"}, {1.16789, "1.2"}};
-  ad_proof *proof = sound_proof();
+  ad_check_result *result = sound_result();
   for (size_t i = 0; i < COUNT(cases); i++) {
-    proof->params[1].max_rel_err = cases[i].share * proof->params[1].bound;
-    char *told = table_of(proof, proof), named[256];
-    snprintf(named, sizeof named, "`%s`", proof->params[1].name);
-    assert_text_says(told, named, cases[i].told);
-    free(told);
+    result->params[1].max_rel_err = cases[i].share * result->params[1].bound;
+    char *reported = table_of(result, result), named[256];
+    snprintf(named, sizeof named, "`%s`", result->params[1].name);
+    assert_text_says(reported, named, cases[i].reported);
+    free(reported);
   }
-  free(proof);
+  free(result);
 }
 
 /* ---- which precisions have wide bounds ---- */
@@ -362,7 +362,7 @@ static int is_wide(const char *precision, int own, ad_dtype dtype) {
   snprintf(train, sizeof train, "}\nprecision: {%s", precision);
   ad_recipe *recipe = small_recipe("dp_shard=2", "", train);
   ad_check_options options = {.size = sizeof options, .recipe_dtype = own, .dtype = dtype};
-  int wide = ad_proof_is_wide(recipe, &options);
+  int wide = ad_check_is_wide(recipe, &options);
   ad_recipe_destroy(recipe);
   return wide;
 }
@@ -389,9 +389,9 @@ int main(void) {
       cmocka_unit_test(where_no_gradient_reached_a_parameter_nothing_is_checked),
       cmocka_unit_test(a_slope_is_judged_alone),
       cmocka_unit_test(a_document_sums_up_by_the_worst_parameter),
-      cmocka_unit_test(one_mistake_that_survives_decides_and_so_do_none_that_show),
-      cmocka_unit_test(whatever_decides_is_told_in_the_table),
-      cmocka_unit_test(a_share_near_1_is_told_with_more_digits),
+      cmocka_unit_test(one_mutant_that_survives_decides_and_so_do_none_that_show),
+      cmocka_unit_test(whatever_decides_is_reported_in_the_table),
+      cmocka_unit_test(a_share_near_1_is_reported_with_more_digits),
       cmocka_unit_test(one_dtype_that_rounds_is_enough_for_the_bounds_of_rounding),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

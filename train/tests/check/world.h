@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "check/sabotage.h"
+#include "check/mutants.h"
 
 #define must(call)                                        \
   do {                                                    \

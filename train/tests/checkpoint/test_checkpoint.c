@@ -63,7 +63,7 @@ typedef struct side {
 } side;
 
 // Each element is a number made from its value, its place and the step.
-static void whole_of(int v, int64_t step, void *out) {
+static void full_of(int v, int64_t step, void *out) {
   double elements[NUMEL_MAX];
   int64_t numel = ad_shape_numel(&values[v].shape);
   for (int64_t i = 0; i < numel; i++) elements[i] = (double)(100 * v + i + step);
@@ -71,13 +71,13 @@ static void whole_of(int v, int64_t step, void *out) {
 }
 
 static void part_of(const side *s, int v, int64_t step, void *out) {
-  double whole[NUMEL_MAX];
+  double full[NUMEL_MAX];
   ad_layout uncut = ad_layout_all(s->mesh, AD_R);
   ad_part all, mine;
-  whole_of(v, step, whole);
+  full_of(v, step, full);
   ad_part_of(&uncut, &values[v].shape, ad_comm_rank(s->comm), &all);
   ad_part_of(&s->arrays[v].layout, &values[v].shape, ad_comm_rank(s->comm), &mine);
-  ad_part_copy(out, &mine, whole, &all, &mine, ad_dtype_size(values[v].dtype));
+  ad_part_copy(out, &mine, full, &all, &mine, ad_dtype_size(values[v].dtype));
 }
 
 static void fill(side *s, int64_t step) {
@@ -388,7 +388,7 @@ static void loads_the_one_before(alone *a, const char *name, const char *const *
   if (status) fail_msg("%s", ad_last_error());
   assert_true(holds(&a->s, 1));
   assert_facts(warning, "step 2");
-  says_or_fail(name ? says_wrong(warning, facts, __FILE__, name) : says_lacks(warning, facts), __FILE__, __LINE__);
+  says_or_fail(name ? says_wrong(warning, facts, __FILE__, name) : says_missing(warning, facts), __FILE__, __LINE__);
 }
 
 static void put(const char *name, const char *bytes, size_t size) {
@@ -598,7 +598,7 @@ static void dtypes_are_converted(void **state) {
   void *kept = a.s.arrays[0].data;
   a.s.arrays[0].data = wide;
   assert_int_equal(ad_checkpoint_load(a.comm, a.s.mesh, folder, &a.s.state), AD_OK);
-  whole_of(0, 2, narrow);
+  full_of(0, 2, narrow);
   for (int i = 0; i < 35; i++) assert_true(wide[i] == narrow[i]);
   a.s.arrays[0].data = kept;
   a.s.arrays[0].dtype = AD_I32;
@@ -606,7 +606,7 @@ static void dtypes_are_converted(void **state) {
   close_alone(&a);
 }
 
-static void a_pending_sum_is_no_value_to_save(void **state) {
+static void a_partial_is_no_value_to_save(void **state) {
   alone a;
   save_two(&a);
   ad_checkpointer *c;
@@ -671,7 +671,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(where_none_is_usable_each_is_named_with_its_reason, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(another_models_checkpoint_is_refused_by_name, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(dtypes_are_converted, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(a_pending_sum_is_no_value_to_save, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_partial_is_no_value_to_save, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(without_memory_nothing_is_lost, make_folder, remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -204,7 +204,7 @@ static void no_file_of_a_complete_one_is_removed_while_it_has_its_name(void **st
 }
 
 /* An old checkpoint that cannot be renamed stays complete, and the caller gets the error. */
-static void an_older_one_that_cannot_be_removed_is_told(void **state) {
+static void an_older_one_that_cannot_be_removed_is_reported(void **state) {
   alone a;
   char path[160];
   open_alone(&a, 2);
@@ -318,7 +318,7 @@ int main(void) {
       cmocka_unit_test(a_checkpoint_gets_its_name_when_all_of_it_is_on_disk),
       cmocka_unit_test(an_older_one_goes_when_the_new_one_has_its_name_on_disk),
       cmocka_unit_test(no_file_of_a_complete_one_is_removed_while_it_has_its_name),
-      cmocka_unit_test(an_older_one_that_cannot_be_removed_is_told),
+      cmocka_unit_test(an_older_one_that_cannot_be_removed_is_reported),
       cmocka_unit_test(one_of_the_same_step_is_replaced_before_it_is_removed),
       cmocka_unit_test(one_of_the_same_step_stays_where_the_new_one_fails),
       cmocka_unit_test(a_value_of_which_a_part_is_missing_does_not_load),

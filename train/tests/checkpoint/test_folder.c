@@ -117,9 +117,9 @@ static int count_named(const char *begin, const char *end) {
   return count;
 }
 
-static int told;
-static void count_told(void *context, ad_log_level level, const char *message) {
-  told += level == AD_LOG_INFO && strstr(message, ".others") != NULL;
+static int reported;
+static void count_reported(void *context, ad_log_level level, const char *message) {
+  reported += level == AD_LOG_INFO && strstr(message, ".others") != NULL;
 }
 
 /* What a killed training left of checkpoints goes. A file among it that addend did not write is kept under another
@@ -147,10 +147,10 @@ static void unfinished_checkpoints_are_cleaned_away(void **state) {
     write_file(name);
   }
   make_inside("step-7.tmpx"), make_inside("other.tmp");
-  ad_set_log(count_told, NULL);
+  ad_set_log(count_reported, NULL);
   must(ad_checkpoint_clean(folder));
   ad_set_log(NULL, NULL);
-  assert_int_equal(told, OTHERS);
+  assert_int_equal(reported, OTHERS);
   assert_true(is_there("step-4") && is_there("step-7.tmpx") && is_there("other.tmp"));
   assert_int_equal(count_named("step-5", ""), 0);
   assert_int_equal(count_named("step-6", ".tmp"), 0);

@@ -19,12 +19,12 @@
     if ((call) != AD_OK) fail_msg("%s", ad_last_error()); \
   } while (0)
 
-/* Two values of a world of four ranks: `cut` is cut into parts of 2 and 3 rows, of which each is on two ranks; `one` is
+/* Two values of a world of four ranks: `sharded` is cut into parts of 2 and 3 rows, of which each is on two ranks; `one` is
  * the same on all. */
 typedef struct world {
   ad_mesh *mesh;
   ad_comm *comm;
-  ad_array cut, one, empty;
+  ad_array sharded, one, empty;
   ad_checkpoint_value values[3];
   ad_checkpoint_number numbers[2];
   ad_checkpoint_fact facts[1];
@@ -37,10 +37,10 @@ static void make_world(world *w) {
   must(ad_comm_open_dry(0, 4, &w->comm));
   ad_layout rows = ad_layout_all(w->mesh, AD_R), all = rows;
   ad_layout_set(&rows, AD_AXES(AD_DP_SHARD), AD_S(0));
-  w->cut = ad_array_describe(w->comm, AD_F32, &(ad_shape){2, {5, 2}}, &rows);
+  w->sharded = ad_array_describe(w->comm, AD_F32, &(ad_shape){2, {5, 2}}, &rows);
   w->one = ad_array_describe(w->comm, AD_F64, &(ad_shape){1, {3}}, &all);
   w->empty = ad_array_describe(w->comm, AD_BF16, &(ad_shape){1, {0}}, &all);
-  w->values[0] = (ad_checkpoint_value){"value.cut", &w->cut};
+  w->values[0] = (ad_checkpoint_value){"value.cut", &w->sharded};
   w->values[1] = (ad_checkpoint_value){"value.one", &w->one};
   w->values[2] = (ad_checkpoint_value){"value.empty", &w->empty};
   w->state = (ad_checkpoint_state){.size = sizeof w->state,
@@ -94,7 +94,7 @@ static void an_index_says_which_part_is_in_which_file(void **state) {
       " \"pieces\": []}}}");
   if (!json_equal(index, expected)) fail_msg("%s", json_dumps(index, JSON_COMPACT));
   for (int64_t rank = 0; rank < 4; rank++) {
-    assert_int_equal(ad_piece_is_written(&w.cut, rank), rank < 2);
+    assert_int_equal(ad_piece_is_written(&w.sharded, rank), rank < 2);
     assert_int_equal(ad_piece_is_written(&w.one, rank), rank == 0);
     assert_int_equal(ad_piece_is_written(&w.empty, rank), 0);
   }
@@ -249,18 +249,18 @@ static void numbers_are_taken_from_the_index(void **state) {
 }
 
 static ad_status keep_facts(void *context, const ad_checkpoint_fact *facts, size_t count) {
-  char *told = context;
-  for (size_t i = 0; i < count; i++) sprintf(strchr(told, 0), "%s=%s;", facts[i].key, facts[i].value);
+  char *reported = context;
+  for (size_t i = 0; i < count; i++) sprintf(strchr(reported, 0), "%s=%s;", facts[i].key, facts[i].value);
   return AD_SYSTEM;
 }
 
 /* The state's own function judges the facts; of what is no text it does not hear. */
 static void facts_are_judged_by_the_state(void **state) {
-  char told[128] = "";
+  char reported[128] = "";
   json_t *index = parsed("{\"facts\": {\"a\": \"1\", \"b\": 2, \"c\": \"three\"}}");
-  ad_checkpoint_state of = {.size = sizeof of, .judge = keep_facts, .context = told};
+  ad_checkpoint_state of = {.size = sizeof of, .judge = keep_facts, .context = reported};
   assert_int_equal(ad_index_judge(index, &of), AD_SYSTEM);
-  assert_string_equal(told, "a=1;c=three;");
+  assert_string_equal(reported, "a=1;c=three;");
   of.judge = NULL;
   must(ad_index_judge(index, &of));
   json_decref(index);

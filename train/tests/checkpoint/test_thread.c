@@ -33,7 +33,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 }
 
 /* Call 1 writes the pieces, call 2 the index. */
-static void a_thread_that_cannot_be_started_is_told(void **state) {
+static void a_thread_that_cannot_be_started_is_reported(void **state) {
   for (int fails = 1; fails <= 2; fails++) {
     char folder[] = "/tmp/addend-thread-XXXXXX", command[64];
     float data[3] = {1, 2, 3};
@@ -69,6 +69,6 @@ static void a_thread_that_cannot_be_started_is_told(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(a_thread_that_cannot_be_started_is_told)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_thread_that_cannot_be_started_is_reported)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

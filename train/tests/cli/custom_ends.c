@@ -110,10 +110,10 @@ static ad_status read_row(void *own, ad_batch_row *to) {
   return AD_OK;
 }
 
-static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   ad_row_reader reader = {read_row, own};
   maybe_end(own, "read");
-  return ad_batch_read(((program *)own)->batch, step, held_out, &reader, counted[0]);
+  return ad_batch_read(((program *)own)->batch, step, validation, &reader, counted[0]);
 }
 
 static void complete(void *options) {

@@ -10,7 +10,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
-. "$source/tests/support/prove.sh"
+. "$source/tests/support/check.sh"
 is_below() { python3 -c 'import json; assert all(p["max_rel_err"] < 1e-12 == p["bound"] for p in json.load(open("proof.json"))["params"])'; }
 
 # ---- every gradient compared with one process in one stage, in f64, errors below 1e-12 ----

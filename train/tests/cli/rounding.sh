@@ -10,7 +10,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
-. "$source/tests/support/prove.sh"
+. "$source/tests/support/check.sh"
 
 runs() { # argument: kernels of OpenBLAS; whether the processor has the instructions that they use
   case $1 in

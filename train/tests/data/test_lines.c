@@ -69,10 +69,10 @@ static ad_line_options usual(void) {
   static char *text[] = {numbers};
   return (ad_line_options){.text = text,
                            .text_count = 1,
-                           .held_out = 0.25,
+                           .validation = 0.25,
                            .fonts = fonts,
                            .font_count = 3,
-                           .held_out_font = FONT("Serif-Bold"),
+                           .validation_font = FONT("Serif-Bold"),
                            .chars = CHARS,
                            .height = HEIGHT,
                            .width = WIDTH,
@@ -97,9 +97,9 @@ typedef struct drawn {
   float picture[PIXELS];
 } drawn;
 
-static drawn draw(ad_line_data *lines, int held_out, uint64_t index) {
+static drawn draw(ad_line_data *lines, int validation, uint64_t index) {
   drawn out = {0};
-  assert_int_equal(ad_line_data_draw(lines, 7, held_out, index, &out.line, (uint8_t *)out.characters, out.picture),
+  assert_int_equal(ad_line_data_draw(lines, 7, validation, index, &out.line, (uint8_t *)out.characters, out.picture),
                    AD_OK);
   return out;
 }
@@ -162,12 +162,12 @@ static void every_rank_draws_the_same(void **state) {
 static void seeds_indices_and_parts_differ(void **state) {
   ad_line_options options = usual();
   ad_line_data *lines = open_lines(&options);
-  drawn first = draw(lines, 0, 0), next = draw(lines, 0, 1), held_out = draw(lines, 1, 0), seeded = {0};
+  drawn first = draw(lines, 0, 0), next = draw(lines, 0, 1), validation = draw(lines, 1, 0), seeded = {0};
   assert_int_equal(
       ad_line_data_draw(lines, 8, AD_TRAINING_PART, 0, &seeded.line, (uint8_t *)seeded.characters, seeded.picture),
       AD_OK);
   assert_string_not_equal(first.characters, next.characters);
-  assert_string_not_equal(first.characters, held_out.characters);
+  assert_string_not_equal(first.characters, validation.characters);
   assert_string_not_equal(first.characters, seeded.characters);
   ad_line_data_close(lines);
 }
@@ -180,7 +180,7 @@ static void spaces_and_other_bytes_are_one_space(void **state) {
   ad_line_options options = usual();
   options.text = text;
   options.chars = 4;
-  options.held_out = 0;
+  options.validation = 0;
   options.sizes = small;
   ad_line_data *lines = open_lines(&options);
   int lengths[5] = {0}, of_two_words = 0;
@@ -211,11 +211,11 @@ static void lengths_are_from_half_to_all(void **state) {
 }
 
 /* Returns the text's length with runs of spaces collapsed; *train: the length of its training part. */
-static size_t collapsed_numbers(char *out, size_t size, double held_out, size_t *train) {
+static size_t collapsed_numbers(char *out, size_t size, double validation, size_t *train) {
   char *bytes;
   int64_t count;
   assert_int_equal(ad_file_read(numbers, 1 << 20, &bytes, &count), AD_OK);
-  int64_t border = count - (int64_t)floor((double)count * held_out);
+  int64_t border = count - (int64_t)floor((double)count * validation);
   size_t used = 0;
   *train = 0;
   for (int64_t i = 0; i < count; i++) {
@@ -231,36 +231,36 @@ static size_t collapsed_numbers(char *out, size_t size, double held_out, size_t 
   return used;
 }
 
-static void held_out_lines_are_never_trained_on(void **state) {
+static void validation_lines_are_never_trained_on(void **state) {
   static char text[1 << 16];
   size_t border;
   collapsed_numbers(text, sizeof text, 0.25, &border);
   ad_line_options options = usual();
   ad_line_data *lines = open_lines(&options);
   for (uint64_t i = 0; i < 400; i++) {
-    drawn train = draw(lines, 0, i), held_out = draw(lines, 1, i);
-    const char *trained = strstr(text, train.characters), *kept = strstr(text, held_out.characters);
+    drawn train = draw(lines, 0, i), validation = draw(lines, 1, i);
+    const char *trained = strstr(text, train.characters), *kept = strstr(text, validation.characters);
     assert_true(trained && (size_t)(trained - text) + strlen(train.characters) <= border);
     assert_true(kept && (size_t)(kept - text) >= border);
   }
   ad_line_data_close(lines);
 }
 
-static void the_held_out_font_is_for_held_out_lines(void **state) {
+static void the_validation_font_is_for_validation_lines(void **state) {
   ad_line_options options = usual();
   ad_line_data *lines = open_lines(&options);
   int seen[2][4] = {{0}};
   for (uint64_t i = 0; i < 400; i++)
-    for (int held_out = 0; held_out < 2; held_out++) seen[held_out][draw(lines, held_out, i).line.font]++;
+    for (int validation = 0; validation < 2; validation++) seen[validation][draw(lines, validation, i).line.font]++;
   for (int font = 0; font < 3; font++) assert_true(seen[0][font] > 90 && seen[1][font] > 60);
   assert_int_equal(seen[0][3], 0);
   assert_true(seen[1][3] > 60);
   ad_line_data_close(lines);
 }
 
-static void nothing_held_out_gives_empty_lines(void **state) {
+static void no_validation_part_gives_empty_lines(void **state) {
   ad_line_options options = usual();
-  options.held_out = 0;
+  options.validation = 0;
   ad_line_data *lines = open_lines(&options);
   drawn one = draw(lines, 1, 3);
   assert_int_equal(one.line.count, 0);
@@ -332,7 +332,7 @@ static void check_l_stands(const char *font) {
   options.fonts = own_fonts;
   options.font_count = 1;
   options.sizes = own_sizes;
-  options.held_out = options.rotation = options.noise = 0;
+  options.validation = options.rotation = options.noise = 0;
   options.chars = 1;
   drawn one = draw_first(&options);
   double rows[HEIGHT] = {0}, columns[WIDTH] = {0}, most_in_row = 0, most_in_column = 0;
@@ -362,10 +362,10 @@ static void letters_stand_upright(void **state) {
 static void a_line_is_drawn_in_the_font_that_it_names(void **state) {
   ad_line_options options = usual(), one_font = usual();
   ad_line_data *lines = open_lines(&options), *alone[4];
-  one_font.held_out_font = NULL;
+  one_font.validation_font = NULL;
   one_font.font_count = 1;
   for (int font = 0; font < 4; font++) {
-    one_font.fonts = font < 3 ? &fonts[font] : &options.held_out_font;
+    one_font.fonts = font < 3 ? &fonts[font] : &options.validation_font;
     alone[font] = open_lines(&one_font);
   }
   for (uint64_t i = 0; i < 40; i++) {
@@ -387,7 +387,7 @@ static void every_character_is_drawn_in_every_font(void **state) {
   ad_line_options options = usual();
   options.text = text;
   options.chars = 1;
-  options.held_out = options.noise = 0;
+  options.validation = options.noise = 0;
   ad_line_data *lines = open_lines(&options);
   for (uint64_t i = 0; i < 4000; i++) {
     drawn one = draw(lines, 0, i);
@@ -415,14 +415,14 @@ static double slope(const drawn *of, int *left, int *top) {
 }
 
 /* Lines of equal letters, whose ink lies along the line: the angle takes both signs, and the place varies. */
-static void check_turns(double degrees) {
+static void check_rotations(double degrees) {
   enum { LINES = 100 };
   char *text[] = {letters};
   double small[] = {10, 10}, least = 0, most = 0, allowed = tan(degrees * M_PI / 180);
   ad_line_options options = usual();
   options.text = text;
   options.sizes = small;
-  options.held_out = options.noise = 0;
+  options.validation = options.noise = 0;
   options.rotation = degrees;
   options.chars = 14;
   ad_line_data *lines = open_lines(&options);
@@ -430,9 +430,9 @@ static void check_turns(double degrees) {
   for (uint64_t i = 0; i < LINES; i++) {
     int left, top;
     drawn one = draw(lines, 0, i);
-    double turned = slope(&one, &left, &top);
-    least = fmin(least, turned);
-    most = fmax(most, turned);
+    double rotated = slope(&one, &left, &top);
+    least = fmin(least, rotated);
+    most = fmax(most, rotated);
     columns += !lefts[left]++;
     rows += !tops[top]++;
   }
@@ -443,10 +443,10 @@ static void check_turns(double degrees) {
   ad_line_data_close(lines);
 }
 
-static void lines_are_turned_and_moved(void **state) {
-  check_turns(0);
-  check_turns(2);
-  check_turns(5);
+static void lines_are_rotated_and_moved(void **state) {
+  check_rotations(0);
+  check_rotations(2);
+  check_rotations(5);
 }
 
 static double ink_at(double size, double weight) {
@@ -503,7 +503,7 @@ static void wrong_font(const char *name, const char *path, const char *const *fa
   assert_int_equal(ad_line_font_check(&options, path), AD_IO);
   assert_says_in(name, ad_last_error(), facts);
   options.fonts = fonts;
-  options.held_out_font = (char *)path;
+  options.validation_font = (char *)path;
   wrong(name, &options, AD_IO, facts);
 }
 
@@ -528,7 +528,7 @@ static const char BITMAPS[] =
     "STARTPROPERTIES 2\nFONT_ASCENT 8\nFONT_DESCENT 0\nENDPROPERTIES\nCHARS 1\nSTARTCHAR A\nENCODING 65\n"
     "SWIDTH 500 0\nDWIDTH 8 0\nBBX 8 1 0 0\nBITMAP\nFF\nENDCHAR\nENDFONT\n";
 
-static void what_is_wrong_with_a_font_is_said(void **state) {
+static void what_is_wrong_with_a_font_is_reported(void **state) {
   char nowhere[128];
   snprintf(nowhere, sizeof nowhere, "%s/nowhere.ttf", folder);
   wrong_font("no file", nowhere, SAYS_FACTS("nowhere.ttf", "No such"));
@@ -544,7 +544,7 @@ static void what_is_wrong_with_a_font_is_said(void **state) {
   options.font_count = 0;
   wrong("no fonts", &options, AD_INVALID, SAYS_FACTS(NULL));
   options = usual();
-  options.held_out_font = fonts[1];
+  options.validation_font = fonts[1];
   wrong("a font twice", &options, AD_INVALID, SAYS_FACTS("fonts[1]"));
 }
 
@@ -566,14 +566,14 @@ static void mend_size(ad_line_options options, const char *name, const char *con
 static void sizes_that_leave_the_picture_are_refused_with_one_that_does_not(void **state) {
   ad_line_options options = usual();
   options.font_count = 1;
-  options.held_out_font = NULL;
+  options.validation_font = NULL;
   mend_size(options, "too high", SAYS_FACTS("DejaVuSans.ttf", "size 40", "45", "24"));
   options.height = 64;
   options.width = 24;
   mend_size(options, "too wide", SAYS_FACTS("DejaVuSans.ttf", "size 40", "44", "24"));
 }
 
-static void what_is_wrong_with_options_is_said(void **state) {
+static void what_is_wrong_with_options_is_reported(void **state) {
   ad_line_options options = usual();
   options.chars = 0;
   wrong("chars", &options, AD_INVALID, SAYS_FACTS("1", "4096", "0"));
@@ -601,15 +601,15 @@ static void what_is_wrong_with_options_is_said(void **state) {
   wrong("weights", &options, AD_INVALID, SAYS_FACTS("-0.1", "0.2"));
 }
 
-static void what_is_wrong_with_a_text_is_said(void **state) {
+static void what_is_wrong_with_a_text_is_reported(void **state) {
   char *text[] = {mixed}, *nowhere[] = {"/nowhere/at/all"};
   ad_line_options options = usual();
   options.text = nowhere;
   wrong("no text", &options, AD_IO, SAYS_FACTS("/nowhere/at/all"));
   options.text = text;
-  options.held_out = 0;
+  options.validation = 0;
   wrong("a short text", &options, AD_INVALID, SAYS_FACTS("14", "24", "25"));
-  options.held_out = 0.9;
+  options.validation = 0.9;
   options.chars = 20;
   wrong("a short text to train on", &options, AD_INVALID, SAYS_FACTS("3", "20"));
 }
@@ -622,7 +622,7 @@ static void checksums_know_text_and_fonts(void **state) {
   other = usual();
   other.text = text;
   other.chars = 4;
-  other.held_out = 0;
+  other.validation = 0;
   ad_line_data *of_other_text = open_lines(&other);
   assert_int_equal(ad_line_data_checksum(lines), ad_line_data_checksum(of_other_fonts));
   assert_int_not_equal(ad_line_data_font_checksum(lines), ad_line_data_font_checksum(of_other_fonts));
@@ -730,7 +730,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   for (long n = 1; status == AD_MEMORY; n++) {
     ad_memory_fail_at(n);
     status = ad_line_data_open(&options, &lines);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (status) assert_null(lines);
     assert_true(n < 200);
   }
@@ -744,21 +744,21 @@ int main(void) {
       cmocka_unit_test(seeds_indices_and_parts_differ),
       cmocka_unit_test(spaces_and_other_bytes_are_one_space),
       cmocka_unit_test(lengths_are_from_half_to_all),
-      cmocka_unit_test(held_out_lines_are_never_trained_on),
-      cmocka_unit_test(the_held_out_font_is_for_held_out_lines),
-      cmocka_unit_test(nothing_held_out_gives_empty_lines),
+      cmocka_unit_test(validation_lines_are_never_trained_on),
+      cmocka_unit_test(the_validation_font_is_for_validation_lines),
+      cmocka_unit_test(no_validation_part_gives_empty_lines),
       cmocka_unit_test(a_blank_line_has_the_characters_and_no_ink),
       cmocka_unit_test(a_line_is_in_the_picture_whatever_its_size_and_angle),
       cmocka_unit_test(letters_stand_upright),
       cmocka_unit_test(a_line_is_drawn_in_the_font_that_it_names),
       cmocka_unit_test(every_character_is_drawn_in_every_font),
-      cmocka_unit_test(lines_are_turned_and_moved),
+      cmocka_unit_test(lines_are_rotated_and_moved),
       cmocka_unit_test(bolder_and_larger_lines_have_more_ink),
       cmocka_unit_test(noise_has_the_deviation_that_was_asked_for),
-      cmocka_unit_test(what_is_wrong_with_a_font_is_said),
+      cmocka_unit_test(what_is_wrong_with_a_font_is_reported),
       cmocka_unit_test(sizes_that_leave_the_picture_are_refused_with_one_that_does_not),
-      cmocka_unit_test(what_is_wrong_with_options_is_said),
-      cmocka_unit_test(what_is_wrong_with_a_text_is_said),
+      cmocka_unit_test(what_is_wrong_with_options_is_reported),
+      cmocka_unit_test(what_is_wrong_with_a_text_is_reported),
       cmocka_unit_test(checksums_know_text_and_fonts),
       cmocka_unit_test(a_font_with_changed_bytes_is_refused_or_drawn_inside_the_picture),
       cmocka_unit_test(what_is_outside_the_picture_is_cut),

@@ -21,10 +21,10 @@ typedef struct bytes {
 /* A file of format `version` with this header, which states its length or `length`, followed by `data` bytes. */
 static bytes file_of(int version, const char *header, long length, size_t data) {
   bytes file = {.size = 8};
-  size_t said = length < 0 ? strlen(header) : (size_t)length;
+  size_t reported = length < 0 ? strlen(header) : (size_t)length;
   memcpy(file.of, "\x93NUMPY", 6);
   file.of[6] = (unsigned char)version;
-  for (int i = 0; i < (version == 1 ? 2 : 4); i++) file.of[file.size++] = (unsigned char)(said >> 8 * i);
+  for (int i = 0; i < (version == 1 ? 2 : 4); i++) file.of[file.size++] = (unsigned char)(reported >> 8 * i);
   memcpy(file.of + file.size, header, strlen(header));
   file.size += strlen(header);
   for (size_t i = 0; i < data; i++) file.of[file.size++] = (unsigned char)(i + 1);

@@ -56,20 +56,20 @@ static int remove_files(void **state) {
   return rmdir(folder);
 }
 
-static ad_text_data *open_one(const char *path, int64_t seq, double held_out) {
+static ad_text_data *open_one(const char *path, int64_t seq, double validation) {
   ad_text_data *text;
-  assert_int_equal(ad_text_data_open(&path, 1, seq, held_out, &text), AD_OK);
+  assert_int_equal(ad_text_data_open(&path, 1, seq, validation, &text), AD_OK);
   return text;
 }
 
 /* The text is refused with these facts; the sentence stands in the list of the case. */
-static void wrong(const char *name, const char *path, int64_t seq, double held_out, ad_status status,
+static void wrong(const char *name, const char *path, int64_t seq, double validation, ad_status status,
                   const char *const *facts) {
   ad_text_data *text = NULL;
-  assert_int_equal(ad_text_data_open(&path, 1, seq, held_out, &text), status);
+  assert_int_equal(ad_text_data_open(&path, 1, seq, validation, &text), status);
   assert_null(text);
   assert_says_in(name, ad_last_error(), facts);
-  assert_int_equal(ad_text_data_check(&path, 1, seq, held_out), status);
+  assert_int_equal(ad_text_data_check(&path, 1, seq, validation), status);
   assert_says_in(name, ad_last_error(), facts);
 }
 
@@ -88,7 +88,7 @@ static void files_are_read_in_name_order_and_links_inside_are_not_followed(void 
   ad_text_data_close(text);
 }
 
-static void what_is_wrong_with_a_text_is_said(void **state) {
+static void what_is_wrong_with_a_text_is_reported(void **state) {
   wrong("no file", in_folder("nowhere"), 4, 0, AD_IO, SAYS_FACTS(in_folder("nowhere"), "No such"));
   wrong("empty", in_folder("empty"), 4, 0, AD_IO, SAYS_FACTS(in_folder("empty")));
   wrong("an empty folder", in_folder("hollow"), 4, 0, AD_IO, SAYS_FACTS(in_folder("hollow")));
@@ -102,26 +102,26 @@ static void what_is_wrong_with_a_text_is_said(void **state) {
   assert_int_equal(ad_text_data_open(NULL, 0, 3, 0, &text), AD_INVALID);
 }
 
-static void the_last_part_of_every_file_is_held_out(void **state) {
+static void the_last_part_of_every_file_is_for_validation(void **state) {
   ad_text_data *text = open_one(in_folder("ten"), 3, 0.5);
   int32_t tokens[3 * 50], targets[3 * 50];
   int64_t counted;
-  for (int held_out = 0; held_out < 2; held_out++) {
-    ad_batch_options options = {.size = sizeof options, .seed = 7, .global_batch = 50, .held_out = held_out};
+  for (int validation = 0; validation < 2; validation++) {
+    ad_batch_options options = {.size = sizeof options, .seed = 7, .global_batch = 50, .validation = validation};
     must(ad_text_data_rows(text, &options, 0, 0, 50, tokens, targets, &counted));
     for (int i = 0; i < 150; i++) {
-      assert_in_range(tokens[i], '0' + 5 * held_out, '4' + 5 * held_out);
+      assert_in_range(tokens[i], '0' + 5 * validation, '4' + 5 * validation);
       assert_int_equal(targets[i], tokens[i] + 1);
     }
   }
   ad_text_data_close(text);
 }
 
-static void nothing_held_out_gives_rows_that_do_not_count(void **state) {
+static void no_validation_part_gives_rows_that_do_not_count(void **state) {
   ad_text_data *text = open_one(in_folder("ten"), 3, 0);
   int32_t tokens[6], targets[6];
   int64_t counted = 5;
-  ad_batch_options options = {.size = sizeof options, .seed = 7, .global_batch = 2, .held_out = 1};
+  ad_batch_options options = {.size = sizeof options, .seed = 7, .global_batch = 2, .validation = 1};
   must(ad_text_data_rows(text, &options, 0, 0, 2, tokens, targets, &counted));
   assert_int_equal(counted, 0);
   for (int i = 0; i < 6; i++) assert_int_equal(targets[i], -1);
@@ -157,7 +157,7 @@ static void tokens_and_targets_are_read_and_counted_apart(void **state) {
   must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, NULL, &counted[3]));
   assert_memory_equal(both, alone, sizeof both);
   for (int i = 0; i < 4; i++) assert_int_equal(counted[i], 3 + 5 + 3);
-  options.held_out = 1;  // the text has no held-out part
+  options.validation = 1;  // the text has no held-out part
   must(ad_text_data_rows(text, &options, 1, 0, 3, alone[0], NULL, &counted[0]));
   must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, alone[1], &counted[0]));
   for (int i = 0; i < 15; i++) assert_true(alone[0][i] == 0 && alone[1][i] == -1);
@@ -274,7 +274,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   for (long n = 1; status == AD_MEMORY; n++) {
     ad_memory_fail_at(n);
     status = ad_text_data_open(&path, 1, 4, 0.2, &text);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (status) assert_null(text);
     assert_true(n < 100);
   }
@@ -289,7 +289,7 @@ static void a_text_that_is_not_read_has_its_size_and_its_counts(void **state) {
   double valid[] = {1, 0.5, 0};
   ad_batch_options options = {.size = sizeof options, .seed = 3, .global_batch = 9, .valid = valid, .valid_count = 3};
   int32_t tokens[20], targets[20];
-  for (options.held_out = 0; options.held_out < 2; options.held_out++) {
+  for (options.validation = 0; options.validation < 2; options.validation++) {
     int64_t counted[2];
     must(ad_text_data_rows(read, &options, 2, 3, 5, tokens, targets, &counted[0]));
     must(ad_text_data_rows(unread, &options, 2, 3, 5, NULL, NULL, &counted[1]));
@@ -300,7 +300,7 @@ static void a_text_that_is_not_read_has_its_size_and_its_counts(void **state) {
 }
 
 /* An unreadable file is found before it is read. The test runs as another user, since root may read everything. */
-static void a_file_that_may_not_be_read_is_told_when_it_is_found(void **state) {
+static void a_file_that_may_not_be_read_is_reported_when_it_is_found(void **state) {
   const char *path = in_folder("ten");
   assert_int_equal(chmod(folder, 0711), 0);
   assert_int_equal(chmod(path, 0), 0);
@@ -309,7 +309,7 @@ static void a_file_that_may_not_be_read_is_told_when_it_is_found(void **state) {
   if (!child) {
     if (!geteuid() && setresuid(47013, 47013, 47013)) _exit(9);
     ad_status status = ad_text_data_check(&path, 1, 4, 0);
-    _exit(status != AD_IO || says_lacks(ad_last_error(), SAYS_FACTS(path, "Permission denied")) != NULL);
+    _exit(status != AD_IO || says_missing(ad_last_error(), SAYS_FACTS(path, "Permission denied")) != NULL);
   }
   int ended = -1;
   assert_int_equal(waitpid(child, &ended, 0), child);
@@ -320,10 +320,10 @@ static void a_file_that_may_not_be_read_is_told_when_it_is_found(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(files_are_read_in_name_order_and_links_inside_are_not_followed),
-      cmocka_unit_test(what_is_wrong_with_a_text_is_said),
-      cmocka_unit_test(a_file_that_may_not_be_read_is_told_when_it_is_found),
-      cmocka_unit_test(the_last_part_of_every_file_is_held_out),
-      cmocka_unit_test(nothing_held_out_gives_rows_that_do_not_count),
+      cmocka_unit_test(what_is_wrong_with_a_text_is_reported),
+      cmocka_unit_test(a_file_that_may_not_be_read_is_reported_when_it_is_found),
+      cmocka_unit_test(the_last_part_of_every_file_is_for_validation),
+      cmocka_unit_test(no_validation_part_gives_rows_that_do_not_count),
       cmocka_unit_test(a_sample_depends_on_its_global_index_alone),
       cmocka_unit_test(tokens_and_targets_are_read_and_counted_apart),
       cmocka_unit_test(seeds_steps_and_samples_differ),

@@ -72,18 +72,18 @@ static int remove_files(void **state) {
 static const char *const tokens_paths[] = {path_of[0], path_of[1], path_of[2], path_of[3]};
 static const char *const mask_paths[] = {path_of[4], path_of[5], path_of[6], path_of[7]};
 
-static ad_token_options all_files(double held_out, int masked) {
+static ad_token_options all_files(double validation, int masked) {
   return (ad_token_options){.size = sizeof(ad_token_options),
                             .tokens = tokens_paths,
                             .masks = masked ? mask_paths : NULL,
                             .count = FILES_MAX,
                             .seq = SEQ,
-                            .held_out = held_out,
+                            .validation = validation,
                             .vocabulary = VOCABULARY};
 }
 
-static ad_text_data *open_all(double held_out, int masked) {
-  ad_token_options options = all_files(held_out, masked);
+static ad_text_data *open_all(double validation, int masked) {
+  ad_token_options options = all_files(validation, masked);
   ad_text_data *text;
   must(ad_text_data_open_tokens(&options, &text));
   return text;
@@ -97,11 +97,11 @@ typedef struct place {
   int64_t first;
 } place;
 
-static place place_of(int64_t w, double held_out, int is_held_out) {
+static place place_of(int64_t w, double validation, int is_of_validation) {
   for (int f = 0; f < FILES_MAX; f++) {
-    int64_t kept = (int64_t)((double)counts[f] * held_out), part = is_held_out ? kept : counts[f] - kept;
+    int64_t kept = (int64_t)((double)counts[f] * validation), part = is_of_validation ? kept : counts[f] - kept;
     int64_t windows = part > 0 ? (part - 1) / SEQ : 0;
-    if (w < windows) return (place){f, w * SEQ + (is_held_out ? counts[f] - kept : 0)};
+    if (w < windows) return (place){f, w * SEQ + (is_of_validation ? counts[f] - kept : 0)};
     w -= windows;
   }
   return (place){-1, 0};
@@ -116,19 +116,19 @@ static void is_window(const int32_t *tokens, const int32_t *targets, place at, i
 }
 
 /* Checks that every sample of four epochs is the window that data.h says, computed here by the permutation alone. */
-static void check_epochs(double held_out, int is_held_out, int64_t windows, int masked) {
+static void check_epochs(double validation, int is_of_validation, int64_t windows, int masked) {
   enum { BATCH = 7 };
   const double valid[] = {1, 0.4, 0.61};
   const int64_t first_tokens[] = {5, 2, 3};
-  ad_text_data *text = open_all(held_out, masked);
+  ad_text_data *text = open_all(validation, masked);
   ad_batch_options options = {.size = sizeof options,
                               .seed = 9,
                               .global_batch = BATCH,
                               .valid = valid,
                               .valid_count = 3,
-                              .held_out = is_held_out};
-  uint64_t stream = ad_random_stream(is_held_out ? "tokens held out" : "tokens");
-  assert_int_equal(ad_text_data_samples(text, (ad_data_part)is_held_out), windows);
+                              .validation = is_of_validation};
+  uint64_t stream = ad_random_stream(is_of_validation ? "tokens held out" : "tokens");
+  assert_int_equal(ad_text_data_samples(text, (ad_data_part)is_of_validation), windows);
   for (int64_t step = 0; step * BATCH < 4 * windows; step++) {
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
     int64_t counted, sum = 0;
@@ -136,7 +136,7 @@ static void check_epochs(double held_out, int is_held_out, int64_t windows, int 
     for (int64_t row = 0; row < BATCH; row++) {
       int64_t i = step * BATCH + row;
       uint64_t key = ad_random_bits(9, stream, (uint64_t)(i / windows));
-      place at = place_of(ad_permuted(key, windows, i % windows), held_out, is_held_out);
+      place at = place_of(ad_permuted(key, windows, i % windows), validation, is_of_validation);
       is_window(tokens + row * SEQ, targets + row * SEQ, at, first_tokens[row % 3], masked);
     }
     for (int i = 0; i < BATCH * SEQ; i++) sum += targets[i] >= 0;
@@ -192,12 +192,12 @@ static void a_sample_is_the_same_however_the_batch_is_cut(void **state) {
     int64_t sum = 0;
     for (int half = 0; half < 2; half++) {
       for (int s = 0; s < 2; s++) {
-        ad_batch_options cut_options = options;
-        cut_options.spans = spans[s];
-        cut_options.span_count = s ? 1 : 2;
+        ad_batch_options sharded_options = options;
+        sharded_options.spans = spans[s];
+        sharded_options.span_count = s ? 1 : 2;
         int64_t first = half ? cut : 0, count = half ? BATCH - cut : cut, width = s ? 3 : 2;
-        must(ad_text_data_rows(text, &cut_options, 3, first, count, part[0][0], NULL, &counted));
-        must(ad_text_data_rows(text, &cut_options, 3, first, count, NULL, part[1][0], &counted));
+        must(ad_text_data_rows(text, &sharded_options, 3, first, count, part[0][0], NULL, &counted));
+        must(ad_text_data_rows(text, &sharded_options, 3, first, count, NULL, part[1][0], &counted));
         sum += counted;
         for (int64_t row = 0; row < count; row++)
           for (int64_t i = 0; i < width; i++)
@@ -210,10 +210,10 @@ static void a_sample_is_the_same_however_the_batch_is_cut(void **state) {
   ad_text_data_close(text);
 }
 
-static void the_held_out_set_is_every_window_of_the_last_part(void **state) {
+static void the_validation_set_is_every_window_of_the_last_part(void **state) {
   enum { WINDOWS = 4 };
   ad_text_data *text = open_all(0.4, 0);
-  ad_batch_options options = {.size = sizeof options, .seed = 4, .global_batch = 3, .held_out = 1, .set = WINDOWS};
+  ad_batch_options options = {.size = sizeof options, .seed = 4, .global_batch = 3, .validation = 1, .set = WINDOWS};
   int32_t tokens[2][3][SEQ], targets[2][3][SEQ];
   int64_t counted[2];
   int seen[WINDOWS] = {0};
@@ -229,16 +229,16 @@ static void the_held_out_set_is_every_window_of_the_last_part(void **state) {
   ad_text_data_close(text);
 }
 
-static void sizes_and_tallies_are_those_of_the_files(void **state) {
-  static int64_t tally[VOCABULARY];
+static void sizes_and_counts_of_values_are_those_of_the_files(void **state) {
+  static int64_t counters[VOCABULARY];
   ad_text_data *text = open_all(0, 0), *masked = open_all(0.4, 1);
   assert_int_equal(ad_text_data_tokens(text), 23 + 5 + 41 + 6);
   assert_int_equal(ad_text_data_tokens(masked), 23 + 5 + 41 + 6);
   assert_int_equal(ad_text_data_bytes(text), 2 * (23 + 41) + 4 * (5 + 6));
-  ad_text_data_tally(text, AD_TRAINING_PART, tally);
+  ad_text_data_count_values(text, AD_TRAINING_PART, counters);
   for (int f = 0; f < FILES_MAX; f++)
     for (int64_t i = 0; i < counts[f]; i++)
-      assert_int_equal(tally[token(f, i)], f == 0 ? i <= 20 : f == 2 ? i <= 40 : f == 3 && i <= 5);
+      assert_int_equal(counters[token(f, i)], f == 0 ? i <= 20 : f == 2 ? i <= 40 : f == 3 && i <= 5);
   assert_true(ad_text_data_checksum(text) && ad_text_data_checksum(text) == ad_text_data_checksum(masked));
   assert_true(ad_text_data_mask_checksum(masked) && !ad_text_data_mask_checksum(text));
   int64_t size;
@@ -257,12 +257,12 @@ static void refuses(const char *name, ad_token_options options, const char *cons
   assert_says_in(name, ad_last_error(), facts);
 }
 
-static void what_is_wrong_with_tokens_is_said(void **state) {
+static void what_is_wrong_with_tokens_is_reported(void **state) {
   ad_token_options options = all_files(0, 0);
   options.seq = 41;
   refuses("no sample", options, SAYS_FACTS("seq 41", "42"));
   options.seq = 40;
-  options.held_out = 0.1;
+  options.validation = 0.1;
   refuses("no sample to train on", options, SAYS_FACTS("seq 40", "41"));
   options.seq = 5;
   refuses("no sample held out", options, SAYS_FACTS("seq 5", "6"));
@@ -447,7 +447,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   for (long n = 1; status == AD_MEMORY; n++) {
     ad_memory_fail_at(n);
     status = ad_text_data_open_tokens(&options, &text);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (status) assert_null(text);
     assert_true(n < 100);
   }
@@ -459,9 +459,9 @@ int main(void) {
       cmocka_unit_test(samples_are_windows_in_the_order_of_a_permutation),
       cmocka_unit_test(an_epoch_has_every_window_once_and_epochs_differ),
       cmocka_unit_test(a_sample_is_the_same_however_the_batch_is_cut),
-      cmocka_unit_test(the_held_out_set_is_every_window_of_the_last_part),
-      cmocka_unit_test(sizes_and_tallies_are_those_of_the_files),
-      cmocka_unit_test(what_is_wrong_with_tokens_is_said),
+      cmocka_unit_test(the_validation_set_is_every_window_of_the_last_part),
+      cmocka_unit_test(sizes_and_counts_of_values_are_those_of_the_files),
+      cmocka_unit_test(what_is_wrong_with_tokens_is_reported),
       cmocka_unit_test(every_token_is_held_against_the_vocabulary),
       cmocka_unit_test(sixteen_bits_hold_no_larger_vocabulary),
       cmocka_unit_test(a_negative_number_in_unsigned_bits_is_named),

@@ -101,7 +101,7 @@ static void every_key_is_written_with_its_number(void **state) {
 }
 
 /* What no architecture computes is told for each of them, with the key and its value. */
-static void what_no_architecture_computes_is_told_of_each(void **state) {
+static void what_no_architecture_computes_is_reported_of_each(void **state) {
   static const struct {
     const char *model, *facts[6];
   } refused[] = {
@@ -136,7 +136,7 @@ static void dtypes_have_the_names_of_transformers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_key_is_written_with_its_number),
-      cmocka_unit_test(what_no_architecture_computes_is_told_of_each),
+      cmocka_unit_test(what_no_architecture_computes_is_reported_of_each),
       cmocka_unit_test(dtypes_have_the_names_of_transformers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

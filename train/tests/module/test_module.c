@@ -46,7 +46,7 @@ static void describe(fixture *f) {
   must(ad_mesh_create("dp_shard=1 tp=1", &f->mesh));
   f->params[0] = matrix("w", f->mesh);
   f->params[1] = matrix("head.w", f->mesh);
-  f->params[1].contract = (ad_contract){.param = AD_BF16};
+  f->params[1].policy = (ad_precision_policy){.param = AD_BF16};
   ad_layout layout = ad_layout_all(f->mesh, AD_R);
   f->states[0] = (ad_state_spec){sizeof(ad_state_spec), "bias", AD_F32, {1, {3}}, layout, 0.5};
   f->states[1] = (ad_state_spec){sizeof(ad_state_spec), "sources", AD_BF16, {1, {7}}, layout, -2};
@@ -137,9 +137,9 @@ static void masters_are_drawn_and_values_are_what_they_round_to(void **state) {
   float drawn[ROWS * COLUMNS];
   open_module(&f, 0);
   for (size_t i = 0; i < 2; i++) {
-    ad_array whole = *ad_module_part(f.module, i, AD_PART_MASTER);
-    whole.data = drawn;
-    must(ad_param_initialise(&f.params[i], 3, 0, &whole));
+    ad_array full = *ad_module_part(f.module, i, AD_PART_MASTER);
+    full.data = drawn;
+    must(ad_param_initialise(&f.params[i], 3, 0, &full));
     assert_memory_equal(ad_module_part(f.module, i, AD_PART_MASTER)->data, drawn, sizeof drawn);
     const float *computed = ad_module_parameters(f.module)->values[i]->data;
     for (int e = 0; e < ROWS * COLUMNS; e++) assert_true(fabsf(computed[e] - drawn[e]) <= 0.005f * fabsf(drawn[e]));
@@ -222,9 +222,9 @@ static void values_arrive_in_a_mirror_and_its_gradients_leave(void **state) {
   close_module(&f);
 }
 
-static void f16_gradients_are_told_by_the_whole_contract(void **state) {
+static void f16_gradients_are_found_by_the_whole_policy(void **state) {
   static const struct {
-    ad_contract contract;
+    ad_precision_policy policy;
     int has;
   } cases[] = {{{.param = AD_F32}, 0},
                {{.param = AD_F16}, 1},
@@ -236,7 +236,7 @@ static void f16_gradients_are_told_by_the_whole_contract(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fixture f;
     describe(&f);
-    f.params[1].contract = cases[i].contract;
+    f.params[1].policy = cases[i].policy;
     must(ad_module_create(f.comm, &f.spec, NULL, &f.module));
     int has;
     must(ad_module_has_f16_gradients(&f.spec, &has));
@@ -258,14 +258,14 @@ static int on_a_view(ad_comm *comm, void *context) {
   ad_layout_set(&params[1].layout, AD_AXES(AD_TP), AD_S(1));
   params[1].storage = params[1].layout;
   ad_layout_set(&params[1].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
-  ad_state_spec cut = {sizeof cut, "cut", AD_F64, {1, {7}}, ad_layout_all(view, AD_R), 1};
-  ad_layout_set(&cut.layout, AD_AXES(AD_TP), AD_S(0));
+  ad_state_spec sharded = {sizeof sharded, "cut", AD_F64, {1, {7}}, ad_layout_all(view, AD_R), 1};
+  ad_layout_set(&sharded.layout, AD_AXES(AD_TP), AD_S(0));
   ad_module_spec spec = {.size = sizeof spec,
                          .name = "m",
                          .mesh = mesh,
                          .params = params,
                          .param_count = 2,
-                         .states = &cut,
+                         .states = &sharded,
                          .state_count = 1};
   ad_module_options options = {.size = sizeof options, .seed = 5};
   CHECK_OK(ad_module_create(comm, &spec, &options, &module));
@@ -341,10 +341,10 @@ static void a_state_is_a_value_with_a_name_of_its_own(void **state) {
   refused("a state without a name", &f, AD_INVALID, SAYS_FACTS("state 0"));
 }
 
-static void a_contract_that_means_nothing_is_refused_by_name(void **state) {
+static void a_policy_that_means_nothing_is_refused_by_name(void **state) {
   fixture f;
   describe(&f);
-  f.params[1].contract = (ad_contract){.raw = 1};
+  f.params[1].policy = (ad_precision_policy){.raw = 1};
   refused("a raw contract", &f, AD_INVALID, SAYS_FACTS("head.w"));
   describe(&f);
   f.params[1].name = NULL;
@@ -360,7 +360,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
     for (;; n++) {
       ad_memory_fail_at(n);
       ad_status status = ad_module_create(f.comm, &f.spec, NULL, &f.module);
-      assert_true(tells_allocation(n, status));
+      assert_true(reports_allocation(n, status));
       if (!status) break;
       assert_null(f.module);
     }
@@ -393,11 +393,11 @@ int main(void) {
       cmocka_unit_test(an_update_moves_masters_values_and_copies),
       cmocka_unit_test(a_mirror_has_no_optimizer),
       cmocka_unit_test(values_arrive_in_a_mirror_and_its_gradients_leave),
-      cmocka_unit_test(f16_gradients_are_told_by_the_whole_contract),
+      cmocka_unit_test(f16_gradients_are_found_by_the_whole_policy),
       cmocka_unit_test(parameters_may_lie_on_any_view_of_the_mesh),
       cmocka_unit_test(what_is_not_on_the_modules_ranks_is_refused),
       cmocka_unit_test(a_state_is_a_value_with_a_name_of_its_own),
-      cmocka_unit_test(a_contract_that_means_nothing_is_refused_by_name),
+      cmocka_unit_test(a_policy_that_means_nothing_is_refused_by_name),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(a_module_without_parameters_takes_its_steps),
   };

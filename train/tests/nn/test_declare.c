@@ -64,11 +64,11 @@ static void assert_layout(const ad_declarations *list, const char *name, const c
   fail_msg("%s is not declared", name);
 }
 
-static void matrices_are_cut_over_tp_where_their_formula_says(void **state) {
+static void matrices_are_sharded_over_tp_where_their_formula_says(void **state) {
   ad_mesh *mesh;
   must(ad_mesh_create("dp_shard=3 tp=2", &mesh));
   ad_declarations list = ad_declarations_on(mesh);
-  ad_parallel cut = {.sequence = 1}, converted = {.sequence = 1, .converts = 1};
+  ad_parallel by_rows = {.sequence = 1}, converted = {.sequence = 1, .converts = 1};
   ad_attention_shape attention = {.d_model = 16, .heads = 4, .kv_heads = 1, .has_bias = 1, .has_norms = 1};
   ad_attention_declare(&list, "a", &attention);
   attention.kv_heads = 2;
@@ -78,7 +78,7 @@ static void matrices_are_cut_over_tp_where_their_formula_says(void **state) {
   ad_mlp_declare(&list, "m", &(ad_mlp_shape){.d_model = 16, .d_hidden = 7, .has_bias = 1});
   ad_embedding_declare(&list, "e", &(ad_embedding_shape){9, 16, 1, 0}, plain);
   ad_norm_declare(&list, "n", "invariant", 16, plain);
-  ad_norm_declare(&list, "n", "summed", 16, cut);
+  ad_norm_declare(&list, "n", "summed", 16, by_rows);
   ad_norm_declare(&list, "n", "converted", 16, converted);
   must(list.status);
   assert_layout(&list, "a.wq", "dp_shard=R tp=S1");
@@ -238,7 +238,7 @@ static void memory_that_runs_out_is_an_error_of_the_list(void **state) {
     ad_memory_fail_at(n);
     for (int i = 0; i < 40; i++) ad_norm_declare(&list, "many", "weight", 4, plain);
     ad_status status = list.status;
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     ad_declarations_release(&list);
     if (!status) break;
     failures++;
@@ -251,7 +251,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(users_of_a_parameter_leave_addends_on_dp_and_cp),
       cmocka_unit_test(parameters_are_numbered_in_the_order_of_declaration),
-      cmocka_unit_test(matrices_are_cut_over_tp_where_their_formula_says),
+      cmocka_unit_test(matrices_are_sharded_over_tp_where_their_formula_says),
       cmocka_unit_test(a_dense_layer_says_how_its_parameters_begin_and_decay),
       cmocka_unit_test(experts_say_how_their_parameters_begin_and_decay),
       cmocka_unit_test(the_longest_name_of_a_parameter_has_a_length),

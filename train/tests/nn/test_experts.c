@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "array/transit.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "addend/experts.h"
 #include "says.h"
 
@@ -19,14 +19,14 @@ typedef struct dry {
   ad_comm *comm;
   ad_mesh *mesh, *view;
   ad_tape *tape;
-  int is_cut; /* 1: experts are cut over etp; 0: tokens are cut over tp */
+  int is_sharded; /* 1: experts are cut over etp; 0: tokens are cut over tp */
 } dry;
 
-static dry open_dry(int is_cut) {
-  dry d = {.is_cut = is_cut};
+static dry open_dry(int is_sharded) {
+  dry d = {.is_sharded = is_sharded};
   must(ad_comm_open_dry(1, 4, &d.comm));
   must(ad_mesh_create("dp_shard=2 tp=2", &d.mesh));
-  must(ad_mesh_create_view(d.mesh, is_cut ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1", &d.view));
+  must(ad_mesh_create_view(d.mesh, is_sharded ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1", &d.view));
   must(ad_tape_create(d.comm, d.mesh, NULL, &d.tape));
   return d;
 }
@@ -45,23 +45,24 @@ static ad_tensor *leaf(dry *d, const ad_mesh *mesh, const char *text, ad_shape s
   return carries ? ad_input(d->tape, &array) : ad_constant(d->tape, &array);
 }
 
-static ad_tensor *product(dry *d, ad_tensor *rows, const char *cut, const char *whole, int64_t in, int64_t out,
+static ad_tensor *product(dry *d, ad_tensor *rows, const char *etp_type, const char *full, int64_t in, int64_t out,
                           const ad_routing *routing) {
-  ad_tensor *w = leaf(d, d->view, d->is_cut ? cut : whole, (ad_shape){3, {EXPERTS, in, out}}, 0);
+  ad_tensor *w = leaf(d, d->view, d->is_sharded ? etp_type : full, (ad_shape){3, {EXPERTS, in, out}}, 0);
   return ad_grouped_linear(d->tape, rows, w, routing);
 }
 
 static ad_tensor *experts_of(dry *d, ad_tensor *rows, ad_routing *routing) {
-  static const char whole[] = "efsdp=R ep=S0 etp=R";
+  static const char full[] = "efsdp=R ep=S0 etp=R";
   rows = ad_dispatch(d->tape, rows, routing, "ep");
-  rows = product(d, rows, "efsdp=R ep=S0 etp=S2", whole, WIDTH, HIDDEN, routing);
-  rows = product(d, rows, "efsdp=R ep=S0 etp=S1", whole, HIDDEN, WIDTH, routing);
+  rows = product(d, rows, "efsdp=R ep=S0 etp=S2", full, WIDTH, HIDDEN, routing);
+  rows = product(d, rows, "efsdp=R ep=S0 etp=S1", full, HIDDEN, WIDTH, routing);
   return ad_return(d->tape, rows, routing, "ep");
 }
 
 /* Brings tokens or scores, which are I on tp, to the type that the layer takes: R, or rows cut over tp. */
 static ad_tensor *entered(dry *d, ad_tensor *x) {
-  return d->is_cut ? ad_convert(d->tape, x, "tp", AD_R) : ad_to_rows(d->tape, ad_convert(d->tape, x, "tp", AD_S(0)));
+  return d->is_sharded ? ad_convert(d->tape, x, "tp", AD_R)
+                       : ad_to_rows(d->tape, ad_convert(d->tape, x, "tp", AD_S(0)));
 }
 
 static ad_tensor *tokens_of(dry *d) { return leaf(d, d->mesh, "dp_shard=V tp=I", (ad_shape){2, {TOKENS, WIDTH}}, 1); }
@@ -82,8 +83,8 @@ static ad_tensor *routed(dry *d, ad_tensor *scores, int scores_first) {
 
 /* ---- the sum over tp is left out ---- */
 
-static void assert_refused(int is_cut, int scores_first, const char *const *facts) {
-  dry d = open_dry(is_cut);
+static void assert_refused(int is_sharded, int scores_first, const char *const *facts) {
+  dry d = open_dry(is_sharded);
   assert_null(ad_tensor_array(routed(&d, scores_of(&d, 1), scores_first)));
   assert_int_equal(ad_tape_status(d.tape), AD_TYPE);
   assert_says_all(facts);
@@ -105,22 +106,22 @@ static void count_backward(void *context, void *passing) {
   if (transit->backward) ((int *)context)[transit->move]++;
 }
 
-static void run(int is_cut, int scores_first, int carries, int seen[AD_MOVE_COUNT]) {
-  dry d = open_dry(is_cut);
+static void run(int is_sharded, int scores_first, int carries, int seen[AD_MOVE_COUNT]) {
+  dry d = open_dry(is_sharded);
   ad_tensor *y = routed(&d, entered(&d, scores_of(&d, carries)), scores_first);
-  y = ad_sum(d.tape, ad_declare(d.tape, y, is_cut ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
+  y = ad_sum(d.tape, ad_declare(d.tape, y, is_sharded ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
   must(ad_tape_status(d.tape));
-  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){count_backward, seen});
+  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){count_backward, seen});
   ad_status status = ad_backward(d.tape, y);
-  ad_seams_clear();
+  ad_injections_clear();
   must(status);
   close_dry(&d);
 }
 
-static void assert_one_more(int is_cut, int scores_first, ad_move sum) {
+static void assert_one_more(int is_sharded, int scores_first, ad_move sum) {
   int with[AD_MOVE_COUNT] = {0}, without[AD_MOVE_COUNT] = {0};
-  run(is_cut, scores_first, 1, with);
-  run(is_cut, scores_first, 0, without);
+  run(is_sharded, scores_first, 1, with);
+  run(is_sharded, scores_first, 0, without);
   for (int move = 0; move < AD_MOVE_COUNT; move++) {
     int moves_bytes = move <= AD_MOVE_ALL_TO_ALL;
     if (moves_bytes) assert_int_equal(with[move] - without[move], move == (int)sum);
@@ -186,16 +187,16 @@ static void forward_of_layer(dry *d, int64_t shared, int seen[AD_MOVE_COUNT]) {
     params[i] = ad_input(d->tape, &array);
   }
   ad_tensor *x = leaf(d, d->mesh, "dp_shard=S0 tp=I", (ad_shape){3, {4, 3, WIDTH}}, 1);
-  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){count_forward, seen});
+  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){count_forward, seen});
   ad_experts_forward(d->tape, params, &layer, x, NULL, (ad_decisions){0}, &notes);
-  ad_seams_clear();
+  ad_injections_clear();
   must(ad_tape_status(d->tape));
   ad_declarations_release(&list);
 }
 
 /* Results of rows that were cut over tp are gathered; if there are shared experts, whose addends are summed anyway, the
  * results are made addends of the same sum. */
-static void whole_experts_and_shared_ones_are_made_whole_by_one_collective(void **state) {
+static void full_experts_and_shared_ones_are_made_full_by_one_collective(void **state) {
   for (int shared = 0; shared <= 1; shared++) {
     int seen[AD_MOVE_COUNT] = {0};
     dry d = open_dry(0);
@@ -216,8 +217,8 @@ static void assert_layout(const ad_declarations *list, size_t param, const char 
 }
 
 static void experts_lie_on_the_view_and_the_router_beside_what_is_dense(void **state) {
-  for (int is_cut = 0; is_cut <= 1; is_cut++) {
-    dry d = open_dry(is_cut);
+  for (int is_sharded = 0; is_sharded <= 1; is_sharded++) {
+    dry d = open_dry(is_sharded);
     ad_declarations list = ad_declarations_on(d.mesh);
     ad_experts_shape shape = {.size = sizeof shape,
                               .d_model = WIDTH,
@@ -225,14 +226,14 @@ static void experts_lie_on_the_view_and_the_router_beside_what_is_dense(void **s
                               .hidden = HIDDEN,
                               .top_k = 2,
                               .shared_hidden = HIDDEN,
-                              .gate_is_summed = is_cut,
+                              .gate_is_summed = is_sharded,
                               .output_factor = 1,
                               .view = d.view};
     ad_experts_layer layer = ad_experts_declare(&list, "b.moe", &shape);
     must(list.status);
-    assert_layout(&list, layer.router, "b.moe.router", is_cut ? "dp_shard=R tp=R" : "dp_shard=R tp=I");
-    assert_layout(&list, layer.up, "b.moe.up", is_cut ? "efsdp=R ep=S0 etp=S2" : "efsdp=R ep=S0 etp=R");
-    assert_layout(&list, layer.down, "b.moe.down", is_cut ? "efsdp=R ep=S0 etp=S1" : "efsdp=R ep=S0 etp=R");
+    assert_layout(&list, layer.router, "b.moe.router", is_sharded ? "dp_shard=R tp=R" : "dp_shard=R tp=I");
+    assert_layout(&list, layer.up, "b.moe.up", is_sharded ? "efsdp=R ep=S0 etp=S2" : "efsdp=R ep=S0 etp=R");
+    assert_layout(&list, layer.down, "b.moe.down", is_sharded ? "efsdp=R ep=S0 etp=S1" : "efsdp=R ep=S0 etp=R");
     assert_layout(&list, layer.shared.down.weight, "b.moe.shared.down", "dp_shard=R tp=S0");
     assert_int_equal(list.list[layer.gate].sharded, AD_AXES(AD_EFSDP));
     ad_declarations_release(&list);
@@ -325,7 +326,7 @@ int main(void) {
       cmocka_unit_test(scores_of_a_gate_that_is_not_summed_do_not_meet_the_experts),
       cmocka_unit_test(the_sum_of_the_gate_is_one_collective_of_the_backward_pass),
       cmocka_unit_test(where_the_rows_are_summed_a_second_sum_of_the_scores_is_refused),
-      cmocka_unit_test(whole_experts_and_shared_ones_are_made_whole_by_one_collective),
+      cmocka_unit_test(full_experts_and_shared_ones_are_made_full_by_one_collective),
       cmocka_unit_test(experts_lie_on_the_view_and_the_router_beside_what_is_dense),
       cmocka_unit_test(shapes_that_are_no_layer_are_refused),
       cmocka_unit_test(what_is_no_call_of_a_layer_sticks_to_the_tape),

@@ -39,7 +39,7 @@ static void try(ad_comm *comm, const ad_mesh *mesh, const input *of) {
   ad_tape_destroy(tape);
 }
 
-static void keys_are_kept_of_one_whole_sequence_that_goes_on(void **state) {
+static void keys_are_kept_of_one_whole_sequence_that_continues(void **state) {
   static const input inputs[] = {{1, KEPT, "dp_shard=R cp=R tp=I", {NULL}},
                                  {2, KEPT, "dp_shard=R cp=R tp=I", {"2", "4", "4", "6", "6"}},
                                  {2, KEPT, "dp_shard=S0 cp=R tp=I", {"2", "4", "4", "6", "6"}},
@@ -91,7 +91,7 @@ static void kept_rows_grow_with_their_number(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(keys_are_kept_of_one_whole_sequence_that_goes_on),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(keys_are_kept_of_one_whole_sequence_that_continues),
                                      cmocka_unit_test(kept_rows_grow_with_their_number)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,8 @@
 enum { RANKS = 4, BATCH = 4, SEQUENCE = 3, WIDTH = 6, EXPERTS = 5, HIDDEN = 4, PARAMS_MAX = 8 };
 
 typedef struct layer {
-  int is_cut, scores_first, sequence; /* is_cut: experts are cut over etp; otherwise tokens are cut over tp */
-  const char *sum;                    /* the collective that sums the gate's gradient */
+  int is_sharded, scores_first, sequence; /* is_sharded: experts are cut over etp; otherwise tokens are cut over tp */
+  const char *sum;                        /* the collective that sums the gate's gradient */
 } layer;
 
 typedef struct world {
@@ -59,7 +59,7 @@ static void open_world(world *w, ad_comm *comm, const layer *of, int gate_is_sum
   ad_layout layout;
   *w = (world){.comm = comm, .layer = of};
   CHECK_OK(ad_mesh_create("dp_shard=2 tp=2", &w->mesh));
-  CHECK_OK(ad_mesh_create_view(w->mesh, of->is_cut ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1", &w->view));
+  CHECK_OK(ad_mesh_create_view(w->mesh, of->is_sharded ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1", &w->view));
   declare(w, gate_is_summed);
   for (size_t i = 0; i < w->params.count; i++)
     w->values[i] = random_array(comm, &w->params.list[i].shape, &w->params.list[i].layout, 10 + i);
@@ -77,9 +77,9 @@ static void close_world(world *w) {
 
 /* ---- reading the flight recorder ---- */
 
-typedef struct tally {
+typedef struct counters {
   int all, all_gather, all_reduce;
-} tally;
+} counters;
 
 static int count(const char *text, const char *word) {
   int found = 0;
@@ -90,7 +90,7 @@ static int count(const char *text, const char *word) {
 /* The sequence number of this rank's last collective. */
 static unsigned long last_call(ad_comm *comm) {
   char *text, *last;
-  CHECK_OK(ad_comm_flight_record(comm, &text));
+  CHECK_OK(ad_comm_flight_recorder(comm, &text));
   last = strrchr(text, '#');
   unsigned long number = last ? strtoul(last + 1, NULL, 10) : 0;
   free(text);
@@ -98,13 +98,13 @@ static unsigned long last_call(ad_comm *comm) {
 }
 
 /* Counts the collectives after call number `before`. */
-static tally tally_since(ad_comm *comm, unsigned long before) {
+static counters counters_since(ad_comm *comm, unsigned long before) {
   char *text, first[32];
-  CHECK_OK(ad_comm_flight_record(comm, &text));
+  CHECK_OK(ad_comm_flight_recorder(comm, &text));
   snprintf(first, sizeof first, "#%lu ", before + 1);
   const char *since = strstr(text, first);
   if (!since) since = "";
-  tally found = {count(since, "#"), count(since, " all_gather "), count(since, " all_reduce(sum) ")};
+  counters found = {count(since, "#"), count(since, " all_gather "), count(since, " all_reduce(sum) ")};
   free(text);
   return found;
 }
@@ -112,7 +112,7 @@ static tally tally_since(ad_comm *comm, unsigned long before) {
 /* ---- the layer's forward and backward ---- */
 
 typedef struct findings {
-  tally forward, backward;
+  counters forward, backward;
   double gate[WIDTH * EXPERTS]; /* the gate's gradient, summed over dp_shard */
 } findings;
 
@@ -143,10 +143,10 @@ static findings run_layer(ad_comm *comm, const layer *of, int gate_is_summed) {
   unsigned long before = last_call(comm);
   ad_tensor *loss = loss_of(&w, tape, params);
   CHECK_OK(ad_tape_status(tape));
-  found.forward = tally_since(comm, before);
+  found.forward = counters_since(comm, before);
   before = last_call(comm);
   CHECK_OK(ad_backward(tape, loss));
-  found.backward = tally_since(comm, before);
+  found.backward = counters_since(comm, before);
   const ad_array *gate = ad_grad(params[w.experts.router]);
   CHECK(gate->layout.type[AD_TP] == (gate_is_summed ? AD_P : AD_I));
   memcpy(found.gate, gate->data, sizeof found.gate);

@@ -12,12 +12,12 @@
 #include <cmocka.h>
 #include "addend/schedule.h"
 #include "base/error.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "plan/plan.h"
 #include "plan/schedule.h"
 #include "ranks.h"
 #include "says.h"
-#include "step/crossing.h"
+#include "step/transfers.h"
 #include "step/run.h"
 
 #define must(call)                                        \
@@ -74,9 +74,9 @@ static json_int_t *bytes_of(arrivals *of, const char *value, int backward) {
   return &of->bytes[i][backward];
 }
 
-static void count(arrivals *to, const ad_crossing_passing *passing, int backward) {
+static void count(arrivals *to, const ad_transfer_passing *passing, int backward) {
   const ad_array *array = passing->array;
-  const ad_crossing_spec *spec = passing->crossing->spec;
+  const ad_transfer_spec *spec = passing->transfer->spec;
   *bytes_of(to, spec->value, backward) += ad_shape_numel(&array->local) * (json_int_t)ad_dtype_size(array->dtype);
 }
 
@@ -87,10 +87,10 @@ static void take_step(ad_comm *comm, const ad_recipe *recipe, arrivals *counted)
   ad_run *run;
   ad_step_report report;
   CHECK_OK(ad_run_create(comm, recipe, NULL, &run));
-  ad_seam_plant(AD_SEAM_ARRIVED, (ad_seam_slot){count_value, counted});
-  ad_seam_plant(AD_SEAM_RETURNED, (ad_seam_slot){count_gradient, counted});
+  ad_injection_set(AD_INJECT_ARRIVED, (ad_injection){count_value, counted});
+  ad_injection_set(AD_INJECT_RETURNED, (ad_injection){count_gradient, counted});
   CHECK_OK(ad_run_step(run, 0, &report));
-  ad_seams_clear();
+  ad_injections_clear();
   ad_run_destroy(run);
 }
 
@@ -160,7 +160,7 @@ static int compare_activations(ad_comm *comm, void *context) {
   ad_step_report report;
   CHECK_OK(ad_run_create(comm, of->recipe, NULL, &run));
   for (int64_t step = 0; step < 2; step++) CHECK_OK(ad_run_step(run, step, &report));
-  double held = (double)(ad_run_tape_bytes(run) + ad_crossings_bytes(run)), plan = real(planned, "activations");
+  double held = (double)(ad_run_tape_bytes(run) + ad_transfers_bytes(run)), plan = real(planned, "activations");
   ad_run_destroy(run);
   CHECK(fabs(held / plan - 1) <= activations_tolerance);
   return 0;

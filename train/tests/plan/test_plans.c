@@ -102,26 +102,26 @@ static ad_status relay_third(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-static ad_status relay_cross(relay *own, size_t number, const char *value, size_t from, size_t to,
-                             ad_program *program) {
+static ad_status relay_transfer(relay *own, size_t number, const char *value, size_t from, size_t to,
+                                ad_program *program) {
   ad_layout gives = batch_layout(ad_program_mesh(program, from)), gets = batch_layout(ad_program_mesh(program, to));
   const ad_program_setting *setting = ad_program_setting_of(program);
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)setting->comm, &gives, &gets, NULL, &own->bridges[number]));
-  ad_crossing_spec crossing = {sizeof crossing, value, to, own->bridges[number], {2, {setting->global_batch, RELAYED}},
-                               .wire = AD_BF16};
-  return ad_program_add_crossing(program, &crossing);
+  ad_transfer_spec transfer = {
+      sizeof transfer, value, to, own->bridges[number], {2, {setting->global_batch, RELAYED}}, .comm_dtype = AD_BF16};
+  return ad_program_add_transfer(program, &transfer);
 }
 
 static ad_status relay_add_phases(relay *own, ad_program *to) {
   static const char *const x[] = {"x", NULL}, *const y[] = {"y", NULL}, *const both[] = {"x", "y", NULL};
   AD_TRY(
       ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "first", .gives = x, .run = relay_first}));
-  AD_TRY(relay_cross(own, 0, "x", 0, 1, to));
+  AD_TRY(relay_transfer(own, 0, "x", 0, 1, to));
   AD_TRY(ad_program_add_phase(
       to, &(ad_phase){
               .size = sizeof(ad_phase), .name = "second", .module = 1, .needs = x, .gives = y, .run = relay_second}));
-  AD_TRY(relay_cross(own, 1, "x", 0, 2, to));
-  AD_TRY(relay_cross(own, 2, "y", 1, 2, to));
+  AD_TRY(relay_transfer(own, 1, "x", 0, 2, to));
+  AD_TRY(relay_transfer(own, 2, "y", 1, 2, to));
   return ad_program_add_phase(
       to, &(ad_phase){.size = sizeof(ad_phase), .name = "third", .module = 2, .needs = both, .run = relay_third});
 }
@@ -159,7 +159,7 @@ static void relay_destroy(void *own) {
   for (size_t i = 0; i < RELAYS; i++) ad_bridge_destroy(((relay *)own)->bridges[i]);
   ad_release(own);
 }
-static ad_status relay_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status relay_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   counted[0][0] = 1;
   return AD_OK;
 }
@@ -176,11 +176,11 @@ static size_t late_bytes(const void *own) {
 
 static void columns_destroy(void *own) { ad_release(own); }
 static ad_status columns_open(void *own) { return AD_OK; }
-static ad_status columns_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status columns_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   counted[0][0] = ((columns *)own)->batch.local.dim[0];
   return AD_OK;
 }
-static int columns_held_out(const void *own) { return 0; }
+static int columns_have_validation(const void *own) { return 0; }
 static size_t columns_bytes(const void *own) { return ad_array_bytes(&((const columns *)own)->batch); }
 static double columns_flops(const void *own, int64_t samples) { return 0; }
 static const ad_array *columns_batch(const void *own, size_t index, char *name, size_t size) {
@@ -199,7 +199,7 @@ static int add_programs(void **state) {
       .destroy = columns_destroy,
       .open = columns_open,
       .read = columns_read,
-      .data = {.has_held_out = columns_held_out, .bytes = columns_bytes, .batch_array = columns_batch},
+      .data = {.has_validation = columns_have_validation, .bytes = columns_bytes, .batch_array = columns_batch},
       .account = {.flops = columns_flops}};
   static ad_program_kind relay_kind, unlisted_kind, late_kind;
   unlisted_kind = kind;
@@ -357,7 +357,7 @@ static void staging_takes_what_the_tape_holds_up_to_a_limit(void **state) {
 /* ---- what a printed plan must contain ---- */
 
 /* The table names a contract by one word if its four dtypes are the same, and by all four otherwise. */
-static void the_table_tells_each_contract(void **state) {
+static void the_table_reports_each_policy(void **state) {
   static const char text[] =
       "name: columns\nmodel: {kind: columns}\nmesh: \"dp_shard=2 tp=3\"\nshard: {zero: 3}\n"
       "precision: {param: bf16, reduce: f32%s}\ntrain: {global_batch: 4, steps: 2, lr: 1e-2}\n";
@@ -520,7 +520,7 @@ static void a_model_larger_than_memory_is_planned(void **state) {
 }
 
 /* Two neighbouring parameters have gradients in one dtype: one is raw, the other has that gradient dtype. */
-static void a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype(void **state) {
+static void a_gradient_that_is_raw_is_distinguished_from_one_that_has_its_dtype(void **state) {
   json_t *plan = plan_of(
       "name: gpt\nmodel: {kind: gpt, layers: 2, d_model: 16, heads: 2}\n"
       "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_shard=2\"\n"
@@ -948,7 +948,7 @@ static void expect_bytes_of_routes(const json_t *bridge, const char *way) {
 
 /* Thirteen rows are cut into microbatches of five, four and four. In each microbatch a component matrix goes whole to
  * every adversary rank, and its gradient back to the first rank of the blocks alone. */
-static void what_crosses_is_counted_by_microbatches_and_copies(void **state) {
+static void what_is_transferred_is_counted_by_microbatches_and_replicas(void **state) {
   enum { BATCH = 13, MICROBATCHES = 3, ADVERSARIES = 3 };
   static const char *const sets[] = {"train.microbatches=3"};
   ad_recipe *recipe = NULL;
@@ -961,9 +961,9 @@ static void what_crosses_is_counted_by_microbatches_and_copies(void **state) {
   json_array_foreach(json_object_get(plan, "bridges"), i, bridge) {
     expect_bytes_of_routes(bridge, "forward");
     expect_bytes_of_routes(bridge, "backward");
-    int is_cut = !strcmp(json_string_value(json_object_get(bridge, "site")), "importances.0");
+    int is_sharded = !strcmp(json_string_value(json_object_get(bridge, "site")), "importances.0");
     const json_t *there = json_object_get(bridge, "forward"), *back = json_object_get(bridge, "backward");
-    if (is_cut) {
+    if (is_sharded) {
       rows[number(json_object_get(bridge, "to"), "pool") == 2] += number(bridge, "times") * number(bridge, "rows");
       continue;
     }
@@ -1038,7 +1038,7 @@ int main(void) {
       cmocka_unit_test(onednn_takes_memory_where_products_are_made),
       cmocka_unit_test(the_rows_of_a_pool_are_counted_where_its_ranks_alone_list_them),
       cmocka_unit_test(staging_takes_what_the_tape_holds_up_to_a_limit),
-      cmocka_unit_test(the_table_tells_each_contract),
+      cmocka_unit_test(the_table_reports_each_policy),
       cmocka_unit_test(a_gather_counts_what_the_rank_computes_with),
       cmocka_unit_test(every_cut_decides_what_a_rank_holds),
       cmocka_unit_test(only_the_first_of_the_replicas_writes_checkpoints),
@@ -1048,7 +1048,7 @@ int main(void) {
       cmocka_unit_test(a_model_of_4096_layers_is_planned),
       cmocka_unit_test(a_model_larger_than_memory_is_planned),
       cmocka_unit_test(the_same_name_twice_is_still_found),
-      cmocka_unit_test(a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype),
+      cmocka_unit_test(a_gradient_that_is_raw_is_distinguished_from_one_that_has_its_dtype),
       cmocka_unit_test(each_microbatch_is_summed_as_its_own_word_says),
       cmocka_unit_test(a_transition_counts_what_a_group_brings_together),
       cmocka_unit_test(keys_that_go_around_a_ring_are_counted),
@@ -1064,7 +1064,7 @@ int main(void) {
       cmocka_unit_test(a_table_without_room_for_all_of_it_is_no_table),
       cmocka_unit_test(a_picture_without_room_for_all_of_it_is_no_picture),
       cmocka_unit_test(what_xml_cannot_hold_is_a_question_mark),
-      cmocka_unit_test(what_crosses_is_counted_by_microbatches_and_copies),
+      cmocka_unit_test(what_is_transferred_is_counted_by_microbatches_and_replicas),
       cmocka_unit_test(memory_for_what_bridges_bring_is_counted),
       cmocka_unit_test(a_rank_of_a_pool_with_more_samples_holds_more),
       cmocka_unit_test(pools_of_many_ranks_are_planned),

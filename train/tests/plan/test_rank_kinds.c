@@ -174,7 +174,7 @@ static int64_t ranks_of(const ad_kinds *kinds, const ad_held *value, int64_t row
   return ranks;
 }
 
-static void uneven_cuts_on_two_axes_multiply(void **state) {
+static void uneven_shardings_on_two_axes_multiply(void **state) {
   ad_mesh *mesh;
   must(ad_mesh_create("dp_shard=10000 tp=10000", &mesh));
   ad_held value = held(mesh, "dp_shard=S0 tp=S1", 25000, 300);
@@ -242,7 +242,7 @@ int main(void) {
       cmocka_unit_test(kinds_are_those_that_a_visit_to_each_rank_finds),
       cmocka_unit_test(kinds_hold_on_two_views_of_the_same_ranks),
       cmocka_unit_test(kinds_hold_on_pools),
-      cmocka_unit_test(uneven_cuts_on_two_axes_multiply),
+      cmocka_unit_test(uneven_shardings_on_two_axes_multiply),
       cmocka_unit_test(the_largest_world_ends),
       cmocka_unit_test(no_number_of_different_sizes_is_too_many),
       cmocka_unit_test(nodes_that_divide_no_group_are_refused),

@@ -21,7 +21,7 @@ static int prints_nothing(const char *wrong) {
 }
 
 /* Whether the last message has the facts; its sentence stands in the list of the case. */
-static int is_told(const char *name, ad_status status, const char *const *facts) {
+static int is_reported(const char *name, ad_status status, const char *const *facts) {
   return status == AD_MEMORY && prints_nothing(says_wrong(ad_last_error(), facts, __FILE__, name));
 }
 
@@ -51,23 +51,23 @@ static void in_a_process(int (*holds)(void)) {
 
 static int with_100_mib(void) {
   allow(100);
-  return is_told("one thread", ad_blas_prepare(1), SAYS_FACTS("OpenBLAS", "128 MiB", "-d"));
+  return is_reported("one thread", ad_blas_prepare(1), SAYS_FACTS("OpenBLAS", "128 MiB", "-d"));
 }
 static void openblas_is_not_left_without_its_memory(void **state) { in_a_process(with_100_mib); }
 
 static int with_200_mib(void) {
   allow(200);
-  return is_told("two threads", ad_blas_prepare(2), SAYS_FACTS("OpenBLAS", "256 MiB", "-d")) && !ad_blas_prepare(1) &&
-         !ad_blas_prepare(1);
+  return is_reported("two threads", ad_blas_prepare(2), SAYS_FACTS("OpenBLAS", "256 MiB", "-d")) &&
+         !ad_blas_prepare(1) && !ad_blas_prepare(1);
 }
 static void each_of_its_threads_counts(void **state) { in_a_process(with_200_mib); }
 
 static int with_20_mib(void) {
   allow(20);
-  return is_told("memory for the test", ad_memory_try("the test", 30), SAYS_FACTS("30 MiB", "-d")) &&
+  return is_reported("memory for the test", ad_memory_try("the test", 30), SAYS_FACTS("30 MiB", "-d")) &&
          !ad_memory_try("the test", 10);
 }
-static void memory_that_cannot_be_had_is_told_with_who_needs_it(void **state) { in_a_process(with_20_mib); }
+static void memory_that_cannot_be_had_is_reported_with_who_needs_it(void **state) { in_a_process(with_20_mib); }
 
 /* ---- threads of OpenBLAS ---- */
 
@@ -91,9 +91,9 @@ static int where_processes_are_few(void) {
   ad_status status = ad_blas_start_threads(3);
   if (!status) make_product();
   /* another user may not read the golden file */
-  return status == AD_SYSTEM && prints_nothing(says_lacks(ad_last_error(), SAYS_FACTS("3 threads", "-u")));
+  return status == AD_SYSTEM && prints_nothing(says_missing(ad_last_error(), SAYS_FACTS("3 threads", "-u")));
 }
-static void threads_that_cannot_be_started_are_told_and_not_waited_for(void **state) {
+static void threads_that_cannot_be_started_are_reported_and_not_waited_for(void **state) {
   in_a_process(where_processes_are_few);
 }
 
@@ -116,20 +116,20 @@ static int where_one_was_not_started(void) {
   for (claimed = 0; claimed < 2; claimed++) {
     ad_status status = ad_blas_start_threads(2);
     if (status != (claimed ? AD_SYSTEM : AD_OK)) return 0;
-    if (claimed && !prints_nothing(says_lacks(ad_last_error(), SAYS_FACTS("2 threads", "-u")))) return 0;
+    if (claimed && !prints_nothing(says_missing(ad_last_error(), SAYS_FACTS("2 threads", "-u")))) return 0;
   }
   return 1;
 }
-static void a_thread_that_is_missing_afterwards_is_told(void **state) { in_a_process(where_one_was_not_started); }
+static void a_thread_that_is_missing_afterwards_is_reported(void **state) { in_a_process(where_one_was_not_started); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(openblas_is_not_left_without_its_memory),
       cmocka_unit_test(each_of_its_threads_counts),
-      cmocka_unit_test(memory_that_cannot_be_had_is_told_with_who_needs_it),
-      cmocka_unit_test(threads_that_cannot_be_started_are_told_and_not_waited_for),
+      cmocka_unit_test(memory_that_cannot_be_had_is_reported_with_who_needs_it),
+      cmocka_unit_test(threads_that_cannot_be_started_are_reported_and_not_waited_for),
       cmocka_unit_test(threads_are_started_where_there_is_room),
-      cmocka_unit_test(a_thread_that_is_missing_afterwards_is_told),
+      cmocka_unit_test(a_thread_that_is_missing_afterwards_is_reported),
   };
 #if defined(AD_SANITIZED) /* sanitizers reserve terabytes of address space */
   return 0;

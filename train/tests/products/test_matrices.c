@@ -34,25 +34,25 @@ static void fill(void) {
   }
 }
 
-static ad_matrix_product product_of(int turns_a, int turns_b, double *out) {
+static ad_matrix_product product_of(int transposes_a, int transposes_b, double *out) {
   fill();
   return (ad_matrix_product){.size = sizeof(ad_matrix_product),
                              .dtype = AD_F64,
                              .m = M,
                              .n = N,
                              .k = K,
-                             .a = {turns_a ? at : a, STRIDE, turns_a},
-                             .b = {turns_b ? bt : b, STRIDE, turns_b},
+                             .a = {transposes_a ? at : a, STRIDE, transposes_a},
+                             .b = {transposes_b ? bt : b, STRIDE, transposes_b},
                              .out = out,
                              .out_stride = STRIDE};
 }
 
 static void products_are_what_is_asked_for(void **state) {
-  for (int turns = 0; turns < 4; turns++)
+  for (int transposes = 0; transposes < 4; transposes++)
     for (int adds = 0; adds < 2; adds++) {
       double out[M * STRIDE];
       for (int i = 0; i < M * STRIDE; i++) out[i] = APART;
-      ad_matrix_product p = product_of(turns & 1, turns >> 1, out);
+      ad_matrix_product p = product_of(transposes & 1, transposes >> 1, out);
       p.adds = adds;
       p.factor = adds ? -2 : 0;
       must(ad_multiply_matrices(&p));

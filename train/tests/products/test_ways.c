@@ -57,11 +57,11 @@ static void it_is_printed_by_shape(void **state) {
                       "f32 openblas openblas onednn, bf16 onednn widened_openblas onednn");
 }
 
-static void ranks_tell_each_other_all_of_it(void **state) {
+static void ranks_report_all_of_it_to_each_other(void **state) {
   for (int number = 0; number < 216; number++) {
     ad_products mine = {AD_UNITS_AMX, AD_LIBRARY_BY_FILE, 130000, table_of(number)}, other = mine;
-    ad_products told = ad_products_unpacked(ad_products_packed(mine));
-    assert_memory_equal(&told, &mine, sizeof told);
+    ad_products reported = ad_products_unpacked(ad_products_packed(mine));
+    assert_memory_equal(&reported, &mine, sizeof reported);
     other.ways ^= 1;
     assert_int_equal(ad_products_common(mine, mine).ways, mine.ways);
     assert_int_equal(ad_products_common(mine, other).library, AD_LIBRARY_BY_TABLE);
@@ -148,7 +148,7 @@ int main(void) {
       cmocka_unit_test(every_table_holds_what_was_put_there),
       cmocka_unit_test(a_file_gives_what_was_written),
       cmocka_unit_test(it_is_printed_by_shape),
-      cmocka_unit_test(ranks_tell_each_other_all_of_it),
+      cmocka_unit_test(ranks_report_all_of_it_to_each_other),
       cmocka_unit_test(products_are_made_as_it_says),
       cmocka_unit_test(what_is_no_table_is_refused),
       cmocka_unit_test(ranks_are_refused_before_they_start),

@@ -22,7 +22,7 @@ typedef struct table {
   /* samples from first_uncounted on do not count; last: number of the last sample that was read */
   int64_t first_uncounted, last;
   size_t read;
-  ad_held_out held_out; /* which part the last sample was read from */
+  ad_data_split validation; /* which part the last sample was read from */
 } table;
 
 static const ad_batch_field fields[] = {{"numbers", AD_F64, {2, {2, 3}}}, {"labels", AD_I32, {0}}};
@@ -50,14 +50,14 @@ static ad_status read_row(void *context, ad_batch_row *row) {
   ad_array_set(&row->fields[1], row->row, row->counts);
   if (row->sample >= o->first_uncounted) row->counts = 0;
   o->last = row->sample;
-  o->held_out = row->held_out;
+  o->validation = row->validation;
   o->read++;
   return AD_OK;
 }
 
-static ad_status read_batch(void *context, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status read_batch(void *context, int64_t step, ad_data_split validation, int64_t *const *counted) {
   ad_row_reader reader = {read_row, context};
-  return ad_batch_read(((table *)context)->batch, step, held_out, &reader, counted[0]);
+  return ad_batch_read(((table *)context)->batch, step, validation, &reader, counted[0]);
 }
 
 static const ad_program_kind kind = {
@@ -101,19 +101,19 @@ static void samples_are_numbered_through_microbatches_and_steps(void **state) {
   ad_comm_close(comm);
 }
 
-static void after_the_held_out_sets_last_one_nothing_counts(void **state) {
+static void after_the_validation_sets_last_one_nothing_counts(void **state) {
   ad_comm *comm;
   int64_t counts[MICROBATCHES] = {0}, *counted[] = {counts};
   must(ad_comm_open_alone(&comm));
   ad_program *program = made_on(comm, "dp=1");
   table *o = program->own;
-  must(kind.read(o, 0, AD_HELD_OUT_SET, counted));
+  must(kind.read(o, 0, AD_VALIDATION_SET, counted));
   assert_int_equal(counts[0] + counts[1], EVALUATED);
   assert_true(ad_array_get(ad_batch_array(o->batch, LABELS, 1), 1) == 1); /* row 1 is sample 4 */
   assert_true(ad_array_get(ad_batch_array(o->batch, LABELS, 1), 2) == 0); /* row 2 is sample 5 */
   assert_int_equal(o->last, BATCH - 1);
-  assert_int_equal(o->held_out, AD_HELD_OUT_SET);
-  must(kind.read(o, 0, AD_HELD_OUT_DRAWN, counted));
+  assert_int_equal(o->validation, AD_VALIDATION_SET);
+  must(kind.read(o, 0, AD_VALIDATION_DRAWN, counted));
   assert_int_equal(counts[0] + counts[1], BATCH);
   ad_program_destroy(program);
   ad_comm_close(comm);
@@ -183,10 +183,10 @@ static void what_was_read_last_is_known_to_phases(void **state) {
   const table *o = program->own;
   must(kind.read(program->own, 3, AD_TRAINED_ON, counted));
   assert_int_equal(ad_batch_step(o->batch), 3);
-  assert_int_equal(ad_batch_held_out(o->batch), AD_TRAINED_ON);
-  must(kind.read(program->own, 1, AD_HELD_OUT_SET, counted));
+  assert_int_equal(ad_batch_split(o->batch), AD_TRAINED_ON);
+  must(kind.read(program->own, 1, AD_VALIDATION_SET, counted));
   assert_int_equal(ad_batch_step(o->batch), 1);
-  assert_int_equal(ad_batch_held_out(o->batch), AD_HELD_OUT_SET);
+  assert_int_equal(ad_batch_split(o->batch), AD_VALIDATION_SET);
   assert_int_equal(ad_batch_first(o->batch, 0), 0);
   assert_int_equal(ad_batch_first(o->batch, 1), 3); /* 7 samples in two microbatches: the first has 3 */
   assert_int_equal(ad_batch_first(o->batch, MICROBATCHES), -1);
@@ -198,7 +198,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_was_read_last_is_known_to_phases),
       cmocka_unit_test(samples_are_numbered_through_microbatches_and_steps),
-      cmocka_unit_test(after_the_held_out_sets_last_one_nothing_counts),
+      cmocka_unit_test(after_the_validation_sets_last_one_nothing_counts),
       cmocka_unit_test(a_rank_has_its_rows_and_on_paper_none_is_read),
       cmocka_unit_test(plans_and_dumps_have_its_arrays),
       cmocka_unit_test(what_is_no_batch_is_refused),

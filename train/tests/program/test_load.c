@@ -55,7 +55,9 @@ int __wrap_dlclose(void *library) {
 
 static ad_status make(const void *options, ad_program *to, void **own) { return AD_OK; }
 
-static ad_status read_nothing(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
+static ad_status read_nothing(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
+  return AD_OK;
+}
 
 static const char *const modules[] = {"model", NULL};
 static const ad_program_kind first = {

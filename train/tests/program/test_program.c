@@ -80,7 +80,9 @@ static void check(const void *options, const ad_program_setting *setting, const 
   if (setting->microbatches == 13) ad_complain(to, "train.microbatches", "is unlucky");
 }
 
-static ad_status read_nothing(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
+static ad_status read_nothing(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
+  return AD_OK;
+}
 
 static const char *const module_names[] = {"first", "second", NULL};
 static const ad_key keys[] = {
@@ -163,8 +165,8 @@ static void a_program_has_what_its_kind_added(void **state) {
   assert_string_equal(ad_program_count(program, 0)->name, "tokens");
   assert_int_equal(ad_program_setting_of(program)->global_batch, 4);
   assert_non_null(ad_program_own(program));
-  ad_program_param(program, 0, 1)->contract.param = AD_BF16;
-  assert_int_equal(ad_program_module(program, 0)->params[1].contract.param, AD_BF16);
+  ad_program_param(program, 0, 1)->policy.param = AD_BF16;
+  assert_int_equal(ad_program_module(program, 0)->params[1].policy.param, AD_BF16);
   destroyed = 0;
   ad_program_destroy(program);
   assert_int_equal(destroyed, 1);
@@ -221,8 +223,8 @@ static void modules_are_those_that_the_kind_names(void **state) {
 }
 
 static void a_phase_before_the_one_that_gives_is_refused(void **state) {
-  const ad_phase turned[] = {right_order[1], right_order[0]}, alone[] = {right_order[1]};
-  refused_phases("phases in the other order", turned, 2, SAYS_FACTS("user", "h"));
+  const ad_phase reversed[] = {right_order[1], right_order[0]}, alone[] = {right_order[1]};
+  refused_phases("phases in the other order", reversed, 2, SAYS_FACTS("user", "h"));
   refused_phases("a phase alone", alone, 1, SAYS_FACTS("user", "h"));
   const ad_phase itself[] = {{.size = sizeof(ad_phase), .name = "ring", .needs = h, .gives = h, .run = run_nothing}};
   refused_phases("a phase that needs itself", itself, 1, SAYS_FACTS("ring", "h"));
@@ -260,7 +262,7 @@ static void a_program_has_a_phase_and_a_loss(void **state) {
   refused("no loss", &p, SAYS_FACTS("of-tests", "2", "0"));
 }
 
-static void every_mistake_in_the_options_is_told_at_its_key(void **state) {
+static void every_error_in_the_options_is_reported_at_its_key(void **state) {
   plan p = right();
   ad_program *program = NULL;
   p.width = 9;
@@ -287,7 +289,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
   for (;; n++) {
     ad_memory_fail_at(n);
     ad_status status = ad_program_create(&kind, &p, &setting, &program);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (!status) break;
     assert_null(program);
   }
@@ -304,7 +306,7 @@ typedef struct fixture {
   ad_tape *tape;
   ad_passed_value values[1];
   ad_tensor *inputs[2], *needed[2];
-  ad_handed_loss losses[1];
+  ad_submitted_loss losses[1];
 } fixture;
 
 static ad_phase_run open_phase(fixture *f, size_t phase) {
@@ -379,20 +381,20 @@ static void a_value_crosses_in_the_dtype_in_which_it_is_awaited(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 0);
   ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
-  ad_crossing_spec crossing = {.size = sizeof crossing, .value = "h"};
+  ad_transfer_spec transfer = {.size = sizeof transfer, .value = "h"};
   ad_tape_destroy(f.tape);
   must(ad_tape_create(f.comm, ad_program_mesh(f.program, 0), &options, &f.tape));
   at.tape = f.tape;
   f.program->setting.compute = AD_BF16;
   ad_tensor *narrow = ad_to_dtype(f.tape, number(&f), AD_BF16);
-  f.program->crossings = &crossing;
-  f.program->crossing_count = 1;
+  f.program->transfers = &transfer;
+  f.program->transfer_count = 1;
   ad_phase_give(&at, "h", narrow);
   must(ad_tape_status(f.tape));
   f.values[0].output = NULL;
   ad_phase_give(&at, "h", number(&f));
-  f.program->crossings = NULL;
-  f.program->crossing_count = 0;
+  f.program->transfers = NULL;
+  f.program->transfer_count = 0;
   close_phase(&f, "another dtype than declared", SAYS_FACTS("maker", "h", "f32", "bf16"));
 }
 
@@ -422,7 +424,7 @@ static void what_a_phase_does_not_list_is_refused(void **state) {
   close_phase(&f, "a value twice in a microbatch", SAYS_FACTS("maker", "h"));
 }
 
-static void a_loss_is_handed_in_once(void **state) {
+static void a_loss_is_submitted_once(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 1);
   ad_phase_loss(&at, 1, number(&f));
@@ -487,13 +489,13 @@ int main(void) {
       cmocka_unit_test(a_phase_has_a_function_and_a_module),
       cmocka_unit_test(a_loss_is_divided_by_a_count_that_is_there),
       cmocka_unit_test(a_program_has_a_phase_and_a_loss),
-      cmocka_unit_test(every_mistake_in_the_options_is_told_at_its_key),
+      cmocka_unit_test(every_error_in_the_options_is_reported_at_its_key),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(a_phase_gives_and_needs_what_it_says),
       cmocka_unit_test(a_value_made_of_constants_brings_no_gradient_back),
       cmocka_unit_test(a_value_crosses_in_the_dtype_in_which_it_is_awaited),
       cmocka_unit_test(what_a_phase_does_not_list_is_refused),
-      cmocka_unit_test(a_loss_is_handed_in_once),
+      cmocka_unit_test(a_loss_is_submitted_once),
       cmocka_unit_test(a_kind_is_registered_under_a_name_of_its_own),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

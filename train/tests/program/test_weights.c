@@ -73,7 +73,7 @@ static void what_must_be_given_is_asked_for(void **state) {
   refused("a wrong size", params, 1, SAYS_FACTS("ad_param_spec", "size", "3"));
 }
 
-static void parameters_may_stand_in_any_order(void **state) {
+static void parameters_may_be_in_any_order(void **state) {
   ad_param_spec params[] = {param("b", 2), param("a", 2), param("c", 2)};
   write_file(tensors, 3);
   ad_weights *weights = open_weights();
@@ -86,7 +86,7 @@ int main(void) {
       cmocka_unit_test(parameters_that_are_no_tensors_of_the_file_are_named),
       cmocka_unit_test(tensors_that_are_no_parameters_are_named),
       cmocka_unit_test(what_must_be_given_is_asked_for),
-      cmocka_unit_test(parameters_may_stand_in_any_order),
+      cmocka_unit_test(parameters_may_be_in_any_order),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_file);
 }

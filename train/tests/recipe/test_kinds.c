@@ -78,12 +78,12 @@ static ad_status create_pair(const void *options, ad_program *to, void **own) {
   static const char *const names[] = {"encoder", "model"};
   for (size_t m = 0; m < 2; m++) {
     const ad_mesh *mesh = ad_program_mesh(to, m);
-    ad_layout whole = ad_layout_all(mesh, AD_R);
+    ad_layout full = ad_layout_all(mesh, AD_R);
     ad_param_spec param = {.size = sizeof param,
                            .name = "w",
                            .shape = {1, {((const pair_options *)options)->doubled}},
-                           .layout = whole,
-                           .storage = whole,
+                           .layout = full,
+                           .storage = full,
                            .sharded = AD_AXES(AD_DP_SHARD)};
     ad_module_spec spec = {.size = sizeof spec, .name = names[m], .mesh = mesh, .params = &param, .param_count = 1};
     ad_status status = ad_program_add_module(to, &spec);
@@ -98,7 +98,9 @@ static ad_status create_pair(const void *options, ad_program *to, void **own) {
                       to, &(ad_phase){.size = sizeof(ad_phase), .name = "both", .module = 1, .run = no_phase});
 }
 
-static ad_status read_nothing(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
+static ad_status read_nothing(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
+  return AD_OK;
+}
 
 static const char *const pair_modules[] = {"encoder", "model", NULL};
 static const ad_program_kind pair = {
@@ -188,7 +190,7 @@ static void a_kind_that_cannot_be_told_apart_is_not_registered(void **state) {
   assert_null(ad_program_kind_find("empty"));
 }
 
-static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state) {
+static void the_keys_of_a_program_are_among_those_of_every_recipe(void **state) {
   ad_recipe *r = READ(GOOD, "losses.weights=[1, 0.5]", "train.balance=1", "losses.teacher=t");
   char *text;
   assert_int_equal(pair_of(r)->width, 4);
@@ -244,7 +246,7 @@ static void a_list_of_maps_is_printed_once_and_reads_back_as_the_same(void **sta
 
 /* A number that does not fit is answered with the nearest ones that do; where the lower one would be below 1, with the
  * two above. */
-static void the_nearest_values_that_fit_are_told(void **state) {
+static void the_nearest_values_that_fit_are_reported(void **state) {
   static const struct {
     const char *meshes, *set, *other, *facts[9]; /* other: a second value that is set, NULL: none */
   } cases[] = {
@@ -361,7 +363,7 @@ static void each_module_has_its_mesh(void **state) {
   ad_recipe_destroy(r);
 }
 
-static void a_mesh_that_is_missing_or_of_no_module_is_told_with_its_line(void **state) {
+static void a_mesh_that_is_missing_or_of_no_module_is_reported_with_its_line(void **state) {
   SAYS(("r.yaml:4: mesh.model", "r.yaml:5: mesh.encodr", "mesh.encoder", "r.yaml:6: mesh.encoder", "dq=2",
         "r.yaml:7: mesh.colour"),
        MODEL IMAGES TRAIN "mesh:\n  encodr: dp=2\n  encoder: dq=2\n  colour: dp=4\n");
@@ -387,7 +389,7 @@ static void modules_have_as_many_ranks_as_each_other(void **state) {
   ad_recipe_destroy(r);
 }
 
-static void what_keys_say_together_is_told_once_and_at_its_place(void **state) {
+static void what_keys_say_together_is_reported_once_and_at_its_place(void **state) {
   SAYS(("r.yaml:1: model.width", "5", "r.yaml:4: train.balance"),
        "model: {kind: pair, width: 5}\n" IMAGES MESH
        "train: {global_batch: 6, steps: 10, lr: 1e-3, balance: 2, microbatches: 1}\n");
@@ -400,7 +402,7 @@ static void a_list_with_a_mistake_is_left_empty(void **state) {
   SET_SAYS(("--set images"), GOOD, "images=[a, [b]]");
 }
 
-static void a_file_that_is_missing_is_told_at_its_element(void **state) {
+static void a_file_that_is_missing_is_reported_at_its_element(void **state) {
   char path[64], expected[256];
   snprintf(path, sizeof path, "/tmp/addend-kinds-%ld.yaml", (long)getpid());
   FILE *file = fopen(path, "w");
@@ -414,7 +416,7 @@ static void a_file_that_is_missing_is_told_at_its_element(void **state) {
   remove(path);
 }
 
-static void contracts_and_storage_are_said_of_the_parameters_of_all_modules(void **state) {
+static void policies_and_storage_are_reported_of_the_parameters_of_all_modules(void **state) {
   ad_recipe *r =
       READ(GOOD, "precision.overrides={encoder.*: {param: f64}}", "shard.zero=1", "mesh.encoder=dp_shard=2 tp=2");
   ad_comm *comm;
@@ -426,7 +428,7 @@ static void contracts_and_storage_are_said_of_the_parameters_of_all_modules(void
   assert_string_equal(ad_mesh_text(ad_program_mesh(program, 1)), "dp_shard=2 cp=2");
   for (size_t m = 0; m < 2; m++) {
     const ad_param_spec *spec = ad_program_module(program, m)->params;
-    assert_int_equal(spec->contract.param, m ? AD_F32 : AD_F64);
+    assert_int_equal(spec->policy.param, m ? AD_F32 : AD_F64);
     assert_int_equal(spec->shape.dim[0], 8);
     assert_int_equal(spec->storage.type[AD_DP_SHARD], AD_S(0));
   }
@@ -593,19 +595,19 @@ int main(void) {
       cmocka_unit_test(a_view_enumerates_the_ranks_of_its_mesh),
       cmocka_unit_test(efsdp_has_the_ranks_that_a_view_leaves),
       cmocka_unit_test(a_kind_that_cannot_be_told_apart_is_not_registered),
-      cmocka_unit_test(the_keys_of_a_program_stand_among_those_of_every_recipe),
+      cmocka_unit_test(the_keys_of_a_program_are_among_those_of_every_recipe),
       cmocka_unit_test(a_list_of_maps_is_printed_once_and_reads_back_as_the_same),
-      cmocka_unit_test(the_nearest_values_that_fit_are_told),
+      cmocka_unit_test(the_nearest_values_that_fit_are_reported),
       cmocka_unit_test(a_pretraining_is_the_recipe_that_its_keys_say),
       cmocka_unit_test(no_other_program_knows_its_keys),
       cmocka_unit_test(kinds_are_listed_where_none_is_named),
       cmocka_unit_test(each_module_has_its_mesh),
-      cmocka_unit_test(a_mesh_that_is_missing_or_of_no_module_is_told_with_its_line),
+      cmocka_unit_test(a_mesh_that_is_missing_or_of_no_module_is_reported_with_its_line),
       cmocka_unit_test(modules_have_as_many_ranks_as_each_other),
-      cmocka_unit_test(what_keys_say_together_is_told_once_and_at_its_place),
+      cmocka_unit_test(what_keys_say_together_is_reported_once_and_at_its_place),
       cmocka_unit_test(a_list_with_a_mistake_is_left_empty),
-      cmocka_unit_test(a_file_that_is_missing_is_told_at_its_element),
-      cmocka_unit_test(contracts_and_storage_are_said_of_the_parameters_of_all_modules),
+      cmocka_unit_test(a_file_that_is_missing_is_reported_at_its_element),
+      cmocka_unit_test(policies_and_storage_are_reported_of_the_parameters_of_all_modules),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
       cmocka_unit_test(every_kind_of_addends_says_that_memory_ran_out),
       cmocka_unit_test(a_program_made_without_a_recipe_is_refused_in_the_same_words),

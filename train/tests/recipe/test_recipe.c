@@ -44,8 +44,8 @@ static void what_is_left_out_has_its_default(void **state) {
   assert_int_equal(gpt_of(r)->decoder.data.valid_count, 0);
   assert_null(gpt_of(r)->decoder.data.valid);
   assert_int_equal(r->precision.compute, AD_F32);
-  assert_int_equal(r->precision.contract.param, AD_F32);
-  assert_int_equal(r->precision.contract.grad, 0);
+  assert_int_equal(r->precision.policy.param, AD_F32);
+  assert_int_equal(r->precision.policy.grad, 0);
   assert_int_equal(r->shard.zero, 0);
   assert_true(r->shard.bucket_mib == 25);
   assert_int_equal(r->shard.window, 0);
@@ -72,11 +72,11 @@ static void every_kind_of_value_is_read(void **state) {
   assert_true(gpt_of(r)->decoder.rotary_base == 500.5);
   assert_int_equal(gpt_of(r)->decoder.data.text_count, 1);
   assert_int_equal(gpt_of(r)->decoder.data.valid_count, 3);
-  assert_true(gpt_of(r)->decoder.data.valid[1] == 0.5 && gpt_of(r)->decoder.data.held_out == 0.25);
-  assert_int_equal(r->precision.contract.raw, 1);
+  assert_true(gpt_of(r)->decoder.data.valid[1] == 0.5 && gpt_of(r)->decoder.data.validation == 0.25);
+  assert_int_equal(r->precision.policy.raw, 1);
   assert_int_equal(r->precision.override_count, 1);
   assert_string_equal(r->precision.overrides[0].pattern, "*norm*");
-  assert_int_equal(r->precision.overrides[0].contract.param, AD_F32);
+  assert_int_equal(r->precision.overrides[0].policy.param, AD_F32);
   assert_int_equal(r->train.sync_count, 3);
   assert_int_equal(r->train.sync[0], AD_SYNC_NONE);
   assert_int_equal(r->train.warmup, 2);
@@ -97,7 +97,7 @@ static void microbatches_before_the_last_reduce_as_the_storage_of_gradients_asks
   }
 }
 
-static void what_is_said_of_reductions_stands(void **state) {
+static void what_is_reported_of_reductions_holds(void **state) {
   ad_recipe *r = READ(GOOD, "train.microbatches=3", "shard.zero=3", "train.sync=[all, none, all]");
   assert_int_equal(r->train.sync[0], AD_SYNC_ALL);
   assert_int_equal(r->train.sync[1], AD_SYNC_NONE);
@@ -112,7 +112,7 @@ static void a_beta_of_zero_is_a_beta(void **state) {
   ad_recipe_destroy(r);
 }
 
-static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **state) {
+static void all_errors_are_reported_together_in_the_order_of_their_lines(void **state) {
   SAYS(("r.yaml:2: model.layers", "1", "0", "r.yaml:2: model.heads", "d_model", "32", "3", "2", "4",
         "r.yaml:5: data.seq", "16", "r.yaml:6: data.valid", "r.yaml:7: data.valid", "r.yaml:8: mesh", "ep=2",
         "r.yaml:9: train.setps", "train.steps", "r.yaml:9: train.steps", "r.yaml:9: train.beta1", "r.yaml:10: shard"),
@@ -151,7 +151,7 @@ static void the_program_may_be_named_by_a_set_anywhere(void **state) {
                       "model={layers: 3, d_model: 32, heads: 4}", "model.heads=2", "model.kind=gpt");
   assert_int_equal(gpt_of(r)->decoder.layers, 3);
   assert_int_equal(gpt_of(r)->decoder.heads, 2);
-  assert_true(gpt_of(r)->decoder.data.held_out == 0.5);
+  assert_true(gpt_of(r)->decoder.data.validation == 0.5);
   ad_recipe_destroy(r);
   SET_SAYS(("--set model.kind", "--program", "FILE"), GOOD, "model.kind=gpt", "model.kind=diffuse");
 }
@@ -165,7 +165,7 @@ static void unknown_keys_get_the_nearest_name(void **state) {
   SAYS(("r.yaml:5: \"train.steps\""), GOOD "train.steps: 3\n");
 }
 
-static void wrong_types_are_told_with_what_was_written(void **state) {
+static void wrong_types_are_reported_with_what_was_written(void **state) {
   SAYS(("r.yaml:1: model"), "model: gpt\n" DATA MESH TRAIN);
   SAYS(("r.yaml:5: shard.zero", "0.5"), GOOD "shard: {zero: 0.5}\n");
   SAYS(("r.yaml:5: shard.zero"), GOOD "shard: {zero: }\n");
@@ -274,7 +274,7 @@ static void numbers_are_printed_with_the_digits_that_they_need(void **state) {
   }
 }
 
-static void what_does_not_fit_together_is_told(void **state) {
+static void what_does_not_fit_together_is_reported(void **state) {
   SET_SAYS(("--set model.heads", "32", "1", "16"), GOOD, "model.heads=32");
   SET_SAYS(("--set train.sync", "2", "train.microbatches", "1"), GOOD, "train.sync=[none, all]");
   SET_SAYS(("--set train.warmup", "train.steps", "10", "11", "train.lr", "train.warmup"), GOOD, "train.warmup=11");
@@ -358,14 +358,14 @@ static void a_list_of_dtypes_is_of_those_that_are_taken_there(void **state) {
   }
 }
 
-static void every_contract_that_means_something_is_taken(void **state) {
-  ad_contract c;
+static void every_policy_that_means_something_is_taken(void **state) {
+  ad_precision_policy c;
   ad_recipe *r = READ(GOOD, "precision={param: bf16, reduce: f16, overrides: {\"*.norm.*\": {param: f32}}}");
-  assert_int_equal(ad_recipe_contract(r, "blocks.0.attn.wq", &c), AD_OK);
+  assert_int_equal(ad_recipe_precision_policy(r, "blocks.0.attn.wq", &c), AD_OK);
   assert_true(c.param == AD_BF16 && c.grad == AD_BF16 && c.reduce == AD_F16 && c.accumulate == AD_F32 && !c.raw);
   ad_recipe_destroy(r);
   r = READ(GOOD, "precision={param: f16, grad: raw, accumulate: f64, loss_scale: 3}");
-  assert_int_equal(ad_recipe_contract(r, "blocks.0.attn.wq", &c), AD_OK);
+  assert_int_equal(ad_recipe_precision_policy(r, "blocks.0.attn.wq", &c), AD_OK);
   assert_true(c.param == AD_F16 && c.raw && c.reduce == AD_F32 && c.accumulate == AD_F64);
   assert_int_equal(r->precision.loss_scale, 3);
   ad_recipe_destroy(r);
@@ -385,7 +385,7 @@ static void a_pattern_that_matches_nothing_is_a_mistake(void **state) {
   assert_says("precision.overrides");
 }
 
-static void what_this_version_cannot_do_is_said(void **state) {
+static void what_this_version_cannot_do_is_reported(void **state) {
   SAYS(("r.yaml:1: model.kind", "--program", "FILE"),
        "model: {kind: diffuse, layers: 2, d_model: 32, heads: 4}\n" DATA MESH TRAIN);
   SAYS(("r.yaml:3: mesh"), MODEL DATA "mesh: {encoder: dp=4, model: dp=2}\n" TRAIN);
@@ -448,7 +448,7 @@ static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
   }
 }
 
-static void what_is_no_yaml_is_told_with_its_line(void **state) {
+static void what_is_no_yaml_is_reported_with_its_line(void **state) {
   SAYS(("r.yaml:3", "YAML"), "name: x\nmesh: a\n b: c\n");
   SAYS(("r.yaml:2", "YAML"), "train:\n\tsteps: 3\n");
   SAYS(("r.yaml:2", "YAML"), "name: x\nmesh: \x01\n");
@@ -595,12 +595,12 @@ static void keys_with_dots_are_quoted_in_a_path(void **state) {
       READ(GOOD, "precision.overrides.\"*.norm.*\"={param: f64}", "precision.overrides.\"*.norm.*\".reduce=f64");
   assert_int_equal(r->precision.override_count, 1);
   assert_string_equal(r->precision.overrides[0].pattern, "*.norm.*");
-  assert_int_equal(r->precision.overrides[0].contract.param, AD_F64);
-  assert_int_equal(r->precision.overrides[0].contract.reduce, AD_F64);
+  assert_int_equal(r->precision.overrides[0].policy.param, AD_F64);
+  assert_int_equal(r->precision.overrides[0].policy.reduce, AD_F64);
   ad_recipe_destroy(r);
 }
 
-static void what_is_set_wrong_is_told_by_its_path(void **state) {
+static void what_is_set_wrong_is_reported_by_its_path(void **state) {
   SET_SAYS(("--set train.setps", "train.steps", "--set mesh.encoder", "--set train.lr.x", "train.lr", "--set steps",
             "--set train.seed", "YAML", "--set train.steps", "1", "0", "--set shard", "shard.zreo", "shard.zero"),
            GOOD, "train.setps=4", "mesh.encoder=5", "train.lr.x=3", "steps=1", "train.seed=[1", "train.steps=0",
@@ -614,7 +614,7 @@ static void what_is_set_wrong_is_told_by_its_path(void **state) {
   }
 }
 
-static void a_set_below_what_is_no_mapping_is_told(void **state) {
+static void a_set_below_what_is_no_mapping_is_reported(void **state) {
   SET_SAYS(("r.yaml:5: shard", "3", "--set shard.zero"), GOOD "shard: 3\n", "shard.zero=0");
 }
 
@@ -707,16 +707,16 @@ static void the_decimal_point_is_a_point_in_every_locale(void **state) {
 
 /* ---- what recipes give: contracts, worlds, overrides ---- */
 
-static void a_contract_is_precision_with_the_overrides_that_match(void **state) {
+static void a_policy_is_precision_with_the_overrides_that_match(void **state) {
   ad_recipe *r =
       READ(GOOD, "precision.overrides={\"blocks.*\": {param: f64}, \"blocks.1.*\": {grad: f32, reduce: f64}}");
-  ad_contract c;
-  assert_int_equal(ad_recipe_contract(r, "embedding.weight", &c), AD_OK);
+  ad_precision_policy c;
+  assert_int_equal(ad_recipe_precision_policy(r, "embedding.weight", &c), AD_OK);
   assert_int_equal(c.param, AD_F32);
-  assert_int_equal(ad_recipe_contract(r, "blocks.0.attn.wq", &c), AD_OK);
+  assert_int_equal(ad_recipe_precision_policy(r, "blocks.0.attn.wq", &c), AD_OK);
   assert_int_equal(c.param, AD_F64);
   assert_int_equal(c.grad, AD_F64);
-  assert_int_equal(ad_recipe_contract(r, "blocks.1.attn.wq", &c), AD_OK);
+  assert_int_equal(ad_recipe_precision_policy(r, "blocks.1.attn.wq", &c), AD_OK);
   assert_int_equal(c.param, AD_F64);
   assert_int_equal(c.grad, AD_F32);
   assert_int_equal(c.accumulate, AD_F64);
@@ -725,8 +725,8 @@ static void a_contract_is_precision_with_the_overrides_that_match(void **state) 
 
 static void a_raw_gradient_has_the_dtype_of_the_tape(void **state) {
   ad_recipe *r = READ(GOOD, "precision.compute=f64", "precision.grad=raw");
-  ad_contract c;
-  assert_int_equal(ad_recipe_contract(r, "embedding.weight", &c), AD_OK);
+  ad_precision_policy c;
+  assert_int_equal(ad_recipe_precision_policy(r, "embedding.weight", &c), AD_OK);
   assert_true(c.raw && c.param == AD_F32 && c.grad == AD_F64 && c.reduce == AD_F64 && c.accumulate == AD_F64);
   ad_recipe_destroy(r);
 }
@@ -767,8 +767,8 @@ static void the_program_is_made_as_the_recipe_says(void **state) {
     ad_layout storage = ad_recipe_storage(r, spec);
     assert_true(ad_layout_equal(&spec->storage, &storage));
     assert_int_equal(spec->storage.type[AD_DP_SHARD], AD_S(0));
-    assert_int_equal(spec->contract.param, strstr(spec->name, "norm") ? AD_F64 : AD_F32);
-    assert_int_equal(spec->contract.accumulate, strstr(spec->name, "norm") ? AD_F64 : AD_F32);
+    assert_int_equal(spec->policy.param, strstr(spec->name, "norm") ? AD_F64 : AD_F32);
+    assert_int_equal(spec->policy.accumulate, strstr(spec->name, "norm") ? AD_F64 : AD_F32);
   }
   ad_program_destroy(program);
   ad_comm_close(comm);
@@ -781,13 +781,13 @@ static void a_recipe_of_any_size_is_read_without_the_memory_that_it_would_take(v
   ad_recipe_destroy(r);
 }
 
-static void a_dtype_that_is_asked_for_is_in_every_contract(void **state) {
+static void a_dtype_that_is_asked_for_is_in_every_policy(void **state) {
   ad_recipe *r = READ(GOOD, "precision={param: bf16, reduce: f16, grad: raw}");
   ad_comm *comm;
   ad_program *program = make(r, AD_F64, &comm);
   const ad_module_spec *module = ad_program_module(program, 0);
   for (size_t i = 0; i < module->param_count; i++) {
-    const ad_contract *c = &module->params[i].contract;
+    const ad_precision_policy *c = &module->params[i].policy;
     assert_true(c->param == AD_F64 && c->grad == AD_F64 && c->reduce == AD_F64 && c->accumulate == AD_F64 && !c->raw);
   }
   ad_program_destroy(program);
@@ -819,7 +819,7 @@ static void the_text_is_looked_for_before_any_rank_starts(void **state) {
   remove(path);
 }
 
-static void a_text_that_is_too_short_is_told_at_seq(void **state) {
+static void a_text_that_is_too_short_is_reported_at_seq(void **state) {
   ad_recipe *recipe;
   const char *path = write_recipe("data:\n  text: [/etc/passwd]\n  seq: 16000000\n");
   assert_int_equal(ad_recipe_read(path, NULL, 0, &recipe), AD_INVALID);
@@ -887,7 +887,7 @@ static void what_is_given_is_held_against_its_default(void **state) {
   changes_are(REQUIRED_CHANGES TRAIN_CHANGES, GOOD, "precision.param=f32");
 }
 
-static void what_is_asked_of_a_held_out_set_needs_one(void **state) {
+static void what_is_asked_of_a_validation_set_needs_one(void **state) {
   ad_recipe *r = READ(GOOD, "data.held_out=0.5", "evaluate={samples: 10, every: 3}");
   assert_int_equal(r->evaluate.samples, 10);
   assert_int_equal(r->evaluate.every, 3);
@@ -903,33 +903,33 @@ int main(void) {
       cmocka_unit_test(what_is_left_out_has_its_default),
       cmocka_unit_test(every_kind_of_value_is_read),
       cmocka_unit_test(microbatches_before_the_last_reduce_as_the_storage_of_gradients_asks),
-      cmocka_unit_test(what_is_said_of_reductions_stands),
+      cmocka_unit_test(what_is_reported_of_reductions_holds),
       cmocka_unit_test(a_beta_of_zero_is_a_beta),
-      cmocka_unit_test(all_mistakes_are_told_at_once_in_the_order_of_their_lines),
+      cmocka_unit_test(all_errors_are_reported_together_in_the_order_of_their_lines),
       cmocka_unit_test(missing_keys_are_named_with_what_they_are),
       cmocka_unit_test(without_a_program_only_the_keys_of_every_recipe_are_judged),
       cmocka_unit_test(the_program_may_be_named_by_a_set_anywhere),
       cmocka_unit_test(unknown_keys_get_the_nearest_name),
-      cmocka_unit_test(wrong_types_are_told_with_what_was_written),
+      cmocka_unit_test(wrong_types_are_reported_with_what_was_written),
       cmocka_unit_test(a_model_that_is_named_in_a_text_is_not_looked_for),
       cmocka_unit_test(the_text_must_be_named),
       cmocka_unit_test(a_number_is_taken_up_to_its_bounds),
       cmocka_unit_test(prompts_are_taken_up_to_their_bounds),
       cmocka_unit_test(numbers_are_printed_with_the_digits_that_they_need),
-      cmocka_unit_test(what_does_not_fit_together_is_told),
+      cmocka_unit_test(what_does_not_fit_together_is_reported),
       cmocka_unit_test(no_early_microbatch_sums_over_all_ranks_under_zb),
       cmocka_unit_test(a_name_that_is_no_folder_of_its_own_is_refused),
       cmocka_unit_test(precision_is_checked),
       cmocka_unit_test(a_list_of_dtypes_is_of_those_that_are_taken_there),
-      cmocka_unit_test(every_contract_that_means_something_is_taken),
+      cmocka_unit_test(every_policy_that_means_something_is_taken),
       cmocka_unit_test(overrides_are_checked),
       cmocka_unit_test(a_pattern_that_matches_nothing_is_a_mistake),
-      cmocka_unit_test(what_this_version_cannot_do_is_said),
+      cmocka_unit_test(what_this_version_cannot_do_is_reported),
       cmocka_unit_test(a_schedule_follows_from_the_stages_unless_it_is_named),
       cmocka_unit_test(a_pipeline_has_a_most_of_stages),
       cmocka_unit_test(layers_are_not_held_to_stages_that_are_refused),
       cmocka_unit_test(keys_of_pools_are_unknown_to_a_text_model),
-      cmocka_unit_test(what_is_no_yaml_is_told_with_its_line),
+      cmocka_unit_test(what_is_no_yaml_is_reported_with_its_line),
       cmocka_unit_test(nesting_is_refused_past_its_bound),
       cmocka_unit_test(a_tree_is_refused_past_its_bound),
       cmocka_unit_test(any_depth_is_refused_at_once),
@@ -940,10 +940,10 @@ int main(void) {
       cmocka_unit_test(set_replaces_and_creates_nodes_in_order),
       cmocka_unit_test(set_alone_can_say_everything),
       cmocka_unit_test(keys_with_dots_are_quoted_in_a_path),
-      cmocka_unit_test(what_is_set_wrong_is_told_by_its_path),
-      cmocka_unit_test(a_set_below_what_is_no_mapping_is_told),
+      cmocka_unit_test(what_is_set_wrong_is_reported_by_its_path),
+      cmocka_unit_test(a_set_below_what_is_no_mapping_is_reported),
       cmocka_unit_test(sections_may_be_empty),
-      cmocka_unit_test(what_is_asked_of_a_held_out_set_needs_one),
+      cmocka_unit_test(what_is_asked_of_a_validation_set_needs_one),
       cmocka_unit_test(what_is_printed_reads_back_as_the_same),
       cmocka_unit_test(a_word_between_no_and_yes_is_read_and_printed),
       cmocka_unit_test(every_key_is_printed),
@@ -951,12 +951,12 @@ int main(void) {
       cmocka_unit_test(the_decimal_point_is_a_point_in_every_locale),
       cmocka_unit_test(a_raw_gradient_has_the_dtype_of_the_tape),
       cmocka_unit_test(overrides_that_contradict_each_other_are_refused),
-      cmocka_unit_test(a_contract_is_precision_with_the_overrides_that_match),
+      cmocka_unit_test(a_policy_is_precision_with_the_overrides_that_match),
       cmocka_unit_test(the_program_is_made_as_the_recipe_says),
       cmocka_unit_test(a_recipe_of_any_size_is_read_without_the_memory_that_it_would_take),
-      cmocka_unit_test(a_dtype_that_is_asked_for_is_in_every_contract),
+      cmocka_unit_test(a_dtype_that_is_asked_for_is_in_every_policy),
       cmocka_unit_test(the_text_is_looked_for_before_any_rank_starts),
-      cmocka_unit_test(a_text_that_is_too_short_is_told_at_seq),
+      cmocka_unit_test(a_text_that_is_too_short_is_reported_at_seq),
       cmocka_unit_test(a_recipe_that_cannot_be_read_is_named),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
       cmocka_unit_test(what_cannot_be_checked_for_want_of_memory_is_not_judged),

@@ -115,7 +115,7 @@ static void a_long_run_is_thinned_but_for_what_is_measured_rarely(void **state) 
   json_decref(run);
 }
 
-static void a_file_that_cannot_be_used_is_said(void **state) {
+static void a_file_that_cannot_be_used_is_reported(void **state) {
   static const char *const wrong[] = {"", "{", "[1]", "nonsense", "{\"a\":\"\xff\"}"};
   static const char *const names[] = {"run.json", "trace.json", "check.json"};
   static const char *const keys[] = {"run", "timeline", "check"};
@@ -304,7 +304,7 @@ int main(void) {
       IN_FOLDER(a_folder_without_metrics_holds_no_run),
       IN_FOLDER(a_line_that_is_being_written_ends_the_metrics),
       IN_FOLDER(a_long_run_is_thinned_but_for_what_is_measured_rarely),
-      IN_FOLDER(a_file_that_cannot_be_used_is_said),
+      IN_FOLDER(a_file_that_cannot_be_used_is_reported),
       IN_FOLDER(a_document_of_any_depth_is_refused),
       IN_FOLDER(an_early_step_and_the_last_are_shown),
       IN_FOLDER(spans_are_in_seconds_and_of_all_ranks),

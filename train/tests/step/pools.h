@@ -25,11 +25,11 @@ enum { ELEMENTS_MAX = IN * MID + 2 * MID * OUT + OUT * TOP + MID * TOP };
 
 typedef enum pools_form { PAIR, TWICE, BACK, FORMS, ALONE = FORMS } pools_form;
 /* A mistake that the program makes, to test the error message. */
-typedef enum pools_mistake { NO_MISTAKE, NO_CROSSING, OTHER_MESHES, LOSS_OF_NOTHING } pools_mistake;
+typedef enum pools_mistake { NO_MISTAKE, NO_TRANSFER, OTHER_MESHES, LOSS_OF_NOTHING } pools_mistake;
 
 typedef struct pools_options {
   int64_t form, mistake;
-  ad_dtype wire, gradient_wire; /* dtypes in which x and its gradient travel; 0: their own */
+  ad_dtype comm_dtype, gradient_comm_dtype; /* dtypes in which x and its gradient travel; 0: their own */
 } pools_options;
 
 typedef struct pools_batch {
@@ -159,18 +159,18 @@ static ad_status pools_join(const pools *model, const ad_mesh *from, const ad_me
   return ad_bridge_create((ad_comm *)(uintptr_t)model->setting->comm, &source, &destination, &options, out);
 }
 
-static ad_status pools_add_crossing(const pools *model, ad_program *to, const char *value, size_t module,
+static ad_status pools_add_transfer(const pools *model, ad_program *to, const char *value, size_t module,
                                     int64_t width) {
-  ad_crossing_spec spec = {.size = sizeof spec,
+  ad_transfer_spec spec = {.size = sizeof spec,
                            .value = value,
                            .module = module,
                            .bridge = module ? model->there : model->back,
                            .shape = {2, {model->setting->global_batch, width}},
-                           .wire = model->options->wire,
-                           .gradient_wire = model->options->gradient_wire};
-  if (model->options->mistake == NO_CROSSING) return AD_OK;
+                           .comm_dtype = model->options->comm_dtype,
+                           .gradient_comm_dtype = model->options->gradient_comm_dtype};
+  if (model->options->mistake == NO_TRANSFER) return AD_OK;
   if (model->options->mistake == OTHER_MESHES) spec.bridge = module ? model->back : model->there;
-  return ad_program_add_crossing(to, &spec);
+  return ad_program_add_transfer(to, &spec);
 }
 
 static ad_status pools_add_phases(const pools *model, ad_program *to) {
@@ -185,10 +185,10 @@ static ad_status pools_add_phases(const pools *model, ad_program *to) {
   pools_form form = (pools_form)model->options->form;
   if (form == ALONE) return ad_program_add_phase(to, &alone);
   ad_status status = ad_program_add_phase(to, &begin);
-  if (!status) status = pools_add_crossing(model, to, "x", 1, MID);
+  if (!status) status = pools_add_transfer(model, to, "x", 1, MID);
   if (!status) status = ad_program_add_phase(to, form == BACK ? &on : &pass);
   if (!status && form == TWICE) status = ad_program_add_phase(to, &again);
-  if (!status && form == BACK) status = pools_add_crossing(model, to, "y", 0, OUT);
+  if (!status && form == BACK) status = pools_add_transfer(model, to, "y", 0, OUT);
   if (!status && form == BACK) status = ad_program_add_phase(to, &end);
   return status;
 }
@@ -248,7 +248,7 @@ static void pools_read_inputs(pools *model, int64_t step, int64_t m) {
 }
 
 /* Each row counts for 1, 2 or 3, so that microbatches weigh differently. */
-static ad_status pools_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status pools_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   pools *model = own;
   ad_layout rows = pools_layout(model->counted.mesh, AD_S(0), AD_I);
   for (int64_t m = 0; m < model->setting->microbatches; m++) {
@@ -260,7 +260,7 @@ static ad_status pools_read(void *own, int64_t step, ad_held_out held_out, int64
   return AD_OK;
 }
 
-static int pools_has_held_out(const void *own) { return 0; }
+static int pools_has_validation(const void *own) { return 0; }
 static size_t pools_data_bytes(const void *own) { return sizeof(pools); }
 static double pools_flops(const void *own, int64_t samples) { return 6.0 * (double)samples * ELEMENTS_MAX; }
 
@@ -269,8 +269,9 @@ static void pools_register(void) {
   static const ad_key keys[] = {
       {"model.form", AD_KEY_INTEGER, .offset = offsetof(pools_options, form), .most = ALONE, .fallback = "0"},
       {"model.mistake", AD_KEY_INTEGER, .offset = offsetof(pools_options, mistake), .most = 3, .fallback = "0"},
-      {"wire.values", AD_KEY_DTYPE, .offset = offsetof(pools_options, wire), .word = "as-is", .fallback = "as-is"},
-      {"wire.gradients", AD_KEY_DTYPE, .offset = offsetof(pools_options, gradient_wire), .word = "as-is",
+      {"wire.values", AD_KEY_DTYPE, .offset = offsetof(pools_options, comm_dtype), .word = "as-is",
+       .fallback = "as-is"},
+      {"wire.gradients", AD_KEY_DTYPE, .offset = offsetof(pools_options, gradient_comm_dtype), .word = "as-is",
        .fallback = "as-is"}};
   static const ad_program_kind kind = {.size = sizeof kind,
                                        .name = "pools",
@@ -283,7 +284,7 @@ static void pools_register(void) {
                                        .destroy = pools_destroy,
                                        .open = pools_open,
                                        .read = pools_read,
-                                       .data = {.has_held_out = pools_has_held_out, .bytes = pools_data_bytes},
+                                       .data = {.has_validation = pools_has_validation, .bytes = pools_data_bytes},
                                        .account = {.flops = pools_flops}};
   if (!ad_program_kind_find("pools")) must(ad_program_register(&kind));
 }

@@ -17,7 +17,7 @@ typedef struct seen {
   double alone, of_step; /* the first step's loss: by forward alone, and as the step reports it */
   double loss_after;     /* loss of the second step's batch, after the first step */
   /* batches that were reported done, each in its turn (-1: out of turn), and how many were announced */
-  int64_t told, of;
+  int64_t reported, of;
 } seen;
 
 typedef struct job {
@@ -30,10 +30,10 @@ typedef struct job {
 /* Counts the reports of all ranks: if a second rank reported too, a report would come out of turn. */
 static void hear(void *context, const char *what, int64_t done, int64_t of) {
   seen *heard = context;
-  if (!strcmp(what, "evaluate") && done == heard->told + 1)
-    heard->told = done;
+  if (!strcmp(what, "evaluate") && done == heard->reported + 1)
+    heard->reported = done;
   else
-    heard->told = -1;
+    heard->reported = -1;
   heard->of = of;
 }
 
@@ -43,7 +43,7 @@ static int evaluate(ad_comm *comm, void *context) {
   ad_step_report report;
   ad_run *run;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  run->listener.tell = hear;
+  run->listener.report_progress = hear;
   run->listener.context = j->seen;
   if (j->writes) RANK_MUST(comm, ad_run_write_weights(run, j->writes));
   if (j->evaluates) RANK_MUST(comm, ad_run_evaluate(run, &j->seen->evaluation));
@@ -98,7 +98,7 @@ static void same(const ad_evaluation *a, const ad_evaluation *b) {
 
 /* Global batches of other sizes, whose last one is smaller, other microbatches, ranks that share samples, sequences and
  * the vocabulary, and ranks without samples. */
-static void a_held_out_loss_is_the_same_on_every_topology_and_batch(void **state) {
+static void a_validation_loss_is_the_same_on_every_topology_and_batch(void **state) {
   seen one = see(1, 1, gpt, text, "dp=1", REST("global_batch: 7"));
   static const char *const meshes[] = {"dp=3", "cp=2 tp=2", "dp_replicate=2 dp_shard=2", "dp=5"};
   static const int64_t ranks[] = {3, 4, 4, 5};
@@ -206,12 +206,12 @@ static void an_evaluation_changes_nothing(void **state) {
   assert_true(with.loss_after == without.loss_after);
 }
 
-static void each_of_its_batches_is_told_by_the_first_rank(void **state) {
+static void each_of_its_batches_is_reported_by_the_first_rank(void **state) {
   seen one = see(1, 1, gpt, text, "dp=1", REST("global_batch: 2")),
        two = see(1, 2, gpt, text, "dp=2", REST("global_batch: 3"));
-  assert_true(one.told == 4 && one.of == 4);
-  assert_true(two.told == 3 && two.of == 3);
-  assert_int_equal(see(0, 1, gpt, text, "dp=1", REST("global_batch: 2")).told, 0);
+  assert_true(one.reported == 4 && one.of == 4);
+  assert_true(two.reported == 3 && two.of == 3);
+  assert_int_equal(see(0, 1, gpt, text, "dp=1", REST("global_batch: 2")).reported, 0);
 }
 
 /* Evaluating all held-out samples takes each of them once. */
@@ -219,11 +219,11 @@ static void a_set_has_no_sample_twice(void **state) {
   const char *paths[] = {"/usr/share/common-licenses"};
   ad_text_data *data;
   must(ad_text_data_open(paths, 1, 40, 0.02, &data));
-  int64_t all = ad_text_data_samples(data, AD_HELD_OUT_PART), counted;
+  int64_t all = ad_text_data_samples(data, AD_VALIDATION_PART), counted;
   char *seen_already = calloc((size_t)all, 1);
-  ad_batch_options options = {.size = sizeof options, .seed = 5, .global_batch = 1, .held_out = 1, .set = all};
+  ad_batch_options options = {.size = sizeof options, .seed = 5, .global_batch = 1, .validation = 1, .set = all};
   int64_t size;
-  const uint8_t *bytes = ad_text_data_part(data, AD_HELD_OUT_PART, &size);
+  const uint8_t *bytes = ad_text_data_part(data, AD_VALIDATION_PART, &size);
   assert_true(all > 50 && all == (size - 1) / 40);
   for (int64_t i = 0; i < all + 2; i++) {
     int32_t tokens[40], targets[40];
@@ -242,14 +242,14 @@ static void a_set_has_no_sample_twice(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_held_out_loss_is_the_same_on_every_topology_and_batch),
+      cmocka_unit_test(a_validation_loss_is_the_same_on_every_topology_and_batch),
       cmocka_unit_test(of_a_mixture_and_of_pictures_too),
       cmocka_unit_test(no_balancing_loss_is_in_it),
       cmocka_unit_test(no_seed_is_in_it),
       cmocka_unit_test(no_seed_is_in_that_of_pictures),
       cmocka_unit_test(its_standard_error_is_that_of_a_mean),
       cmocka_unit_test(an_evaluation_changes_nothing),
-      cmocka_unit_test(each_of_its_batches_is_told_by_the_first_rank),
+      cmocka_unit_test(each_of_its_batches_is_reported_by_the_first_rank),
       cmocka_unit_test(a_set_has_no_sample_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -162,7 +162,7 @@ static void ends_with(const ad_recipe *recipe, const row *of, int resumes) {
   if (status) says_or_fail(says_wrong(message, SAYS_FACTS(folder), __FILE__, __func__), __FILE__, __LINE__);
 }
 
-static void an_earlier_run_is_kept_or_goes_on(void **state) {
+static void an_earlier_run_is_kept_or_resumes(void **state) {
   ad_recipe *recipe = recipe_of(10, "0.01");
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     ad_resumption found;
@@ -330,7 +330,7 @@ static void only_files_of_the_earlier_run_are_removed(void **state) {
 }
 
 /* What cannot be removed is told by its path: here a folder has the name of a file. */
-static void what_cannot_be_removed_is_told(void **state) {
+static void what_cannot_be_removed_is_reported(void **state) {
   static const char *const names[] = {"weights.safetensors", "validation.jsonl", "config.json"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     write_file("run.json", "{\"copied\": [\"config.json\", \"vocab.json\"]}");
@@ -357,12 +357,12 @@ static void unfinished_results_are_tidied_away(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_earlier_run_is_kept_or_goes_on),
+      cmocka_unit_test(an_earlier_run_is_kept_or_resumes),
       cmocka_unit_test_setup_teardown(a_folder_in_place_of_a_result_is_refused, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(checkpoints_must_be_a_folder_of_the_run, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_dump_is_replaced_only_with_its_run, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(only_files_of_the_earlier_run_are_removed, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(what_cannot_be_removed_is_told, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(what_cannot_be_removed_is_reported, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(unfinished_results_are_tidied_away, make_folder, remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -110,7 +110,7 @@ static void a_skipped_step_has_no_norm_and_says_so(void **state) {
   is_written_as(&metric, "{" STEP_7 "\"norm\":null,\"skipped\":true,\"loss_scale\":-3," TIMES_7 "}");
 }
 
-static void several_losses_and_what_the_program_measures_stand_by_name(void **state) {
+static void several_losses_and_what_the_program_measures_are_by_name(void **state) {
   ad_metric metric = {.report = step_7, .changes = CHANGES_NONE, .program = &two_losses};
   is_written_as(
       &metric, "{" STEP_7 "\"norm\":1.23456789," TIMES_7 ",\"losses\":{\"cross_entropy\":2.0625,\"balance\":0.03125}}");
@@ -125,7 +125,7 @@ static void several_losses_and_what_the_program_measures_stand_by_name(void **st
 static void an_evaluation_is_written_as_far_as_it_is_known(void **state) {
   static const struct {
     ad_evaluation evaluation;
-    const char *held_out, *before;
+    const char *validation, *before;
   } cases[] = {
       {{1.75, 0.0625, 7},
        ",\"held_out_loss\":1.75,\"held_out_samples\":7,\"held_out_standard_error\":0.0625",
@@ -139,10 +139,10 @@ static void an_evaluation_is_written_as_far_as_it_is_known(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     for (int before = 0; before < 2; before++) {
       ad_metric metric = {.report = step_7, .changes = CHANGES_NONE, .program = &silent};
-      *(before ? &metric.before : &metric.held_out) = cases[i].evaluation;
+      *(before ? &metric.before : &metric.validation) = cases[i].evaluation;
       char expected[512];
       snprintf(expected, sizeof expected, "{%s%s%s%s}", STEP_7, "\"norm\":1.23456789,", TIMES_7,
-               before ? cases[i].before : cases[i].held_out);
+               before ? cases[i].before : cases[i].validation);
       is_written_as(&metric, expected);
     }
   }
@@ -268,7 +268,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(a_line_has_every_number_of_its_step, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_skipped_step_has_no_norm_and_says_so, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(several_losses_and_what_the_program_measures_stand_by_name, make_folder,
+      cmocka_unit_test_setup_teardown(several_losses_and_what_the_program_measures_are_by_name, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(an_evaluation_is_written_as_far_as_it_is_known, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_change_is_written_with_its_verdict, make_folder, remove_folder),

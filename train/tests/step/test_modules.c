@@ -10,7 +10,7 @@
 enum { NUMEL = 1024, BYTES = 2 * NUMEL * 4 }; /* two parameters, which are reduced as f32 */
 
 static ad_status no_phase(void *own, ad_phase_run *at) { return AD_OK; }
-static ad_status no_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
+static ad_status no_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) { return AD_OK; }
 
 static ad_status create_twins(const void *options, ad_program *to, void **own) {
   const ad_mesh *mesh = ad_program_mesh(to, 0);

@@ -21,7 +21,7 @@ typedef struct made {
   ad_mesh *meshes[MODULES];
   ad_phase phases[PHASES_MAX];
   const char *values[2];
-  ad_crossing_spec crossings[2];
+  ad_transfer_spec transfers[2];
   ad_program program;
 } made;
 
@@ -40,9 +40,9 @@ static void make(made *m, int64_t first_rank, size_t phases, const char *const *
                             .phase_count = phases,
                             .values = m->values,
                             .value_count = 2,
-                            .crossings = m->crossings,
-                            .crossing_count = 2};
-  for (size_t v = 0; v < 2; v++) m->crossings[v] = (ad_crossing_spec){.value = m->values[v], .module = 1};
+                            .transfers = m->transfers,
+                            .transfer_count = 2};
+  for (size_t v = 0; v < 2; v++) m->transfers[v] = (ad_transfer_spec){.value = m->values[v], .module = 1};
 }
 
 static void destroy(made *m) {
@@ -77,7 +77,7 @@ static void gradients_come_back_over_an_edge_if_that_of_any_value_does(void **st
   for (int one_ways = 0; one_ways < 4; one_ways++) {
     made m;
     make(&m, 2, 2, both);
-    for (int v = 0; v < 2; v++) m.crossings[v].one_way = one_ways >> v & 1;
+    for (int v = 0; v < 2; v++) m.transfers[v].one_way = one_ways >> v & 1;
     has_edges(&m, 1, (ad_stage_edge[]){{0, 1, one_ways == 3 ? AD_STAGE_ONE_WAY : AD_STAGE_BOTH_WAYS}});
   }
 }
@@ -103,7 +103,7 @@ static void without_memory_there_is_no_table(void **state) {
     make(&m, 2, 3, both);
     ad_memory_fail_at(n);
     status = ad_order_create(&m.program, 0, MICROBATCHES, NULL, &order);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     ad_order_release(&order);
     destroy(&m);
   }

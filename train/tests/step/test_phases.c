@@ -10,7 +10,7 @@
 #include "files/file.h"
 #include "module/module.h"
 #include "program/program.h"
-#include "step/mistakes.h"
+#include "step/known_bugs.h"
 #include "step/run.h"
 
 #define STEPPING ", global_batch: 7, microbatches: 3, lr: 1e-2"
@@ -35,8 +35,8 @@ static ad_status keep(ad_run *run, ad_param_part part, double *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_array *array = ad_run_part(run, i, part);
     double memory[ELEMENTS] = {0};
-    ad_array whole = {.data = memory};
-    ad_status status = ad_array_whole(ad_run_comm(run), array, &whole);
+    ad_array full = {.data = memory};
+    ad_status status = ad_array_full(ad_run_comm(run), array, &full);
     if (status) return status;
     size_t numel = (size_t)ad_shape_numel(&array->shape);
     ad_cast(to, AD_F64, memory, array->dtype, numel);
@@ -440,7 +440,7 @@ static void dump_divided(const char *model, const char *wanted) {
 }
 
 /* The rows' weights 1, 2, 3, 1, 2, 3, 1 sum to 13. The metric has no gradient, so its divisor does not count. */
-static void a_dump_tells_the_divisor_where_all_that_learn_have_one(void **state) {
+static void a_dump_reports_the_divisor_where_all_that_learn_have_one(void **state) {
   dump_divided(", divides: 1", "13");
   dump_divided(", divides: 2", "");
   dump_divided("", "");
@@ -513,7 +513,7 @@ static void a_module_that_cannot_be_made_is_named(void **state) {
   ad_recipe *of_two = two_recipe(MESHES_OF_ONE, "", STEPPING, ""),
             *of_one = tiny_recipe("dp=1", "", STEPPING ", steps: 4");
   for (int modules = 1; modules <= 2; modules++) {
-    int told[2] = {0}, others = 0;
+    int reported[2] = {0}, others = 0;
     ad_status status = AD_MEMORY;
     for (long n = 1; status; n++) {
       ad_comm *comm;
@@ -522,14 +522,14 @@ static void a_module_that_cannot_be_made_is_named(void **state) {
       ad_memory_fail_at(n);
       status = ad_run_create(comm, modules == 2 ? of_two : of_one, NULL, &run);
       ad_memory_fail_at(0);
-      told[0] += status && strstr(ad_last_error(), "module `front`");
-      told[1] += status && strstr(ad_last_error(), "module `back`");
+      reported[0] += status && strstr(ad_last_error(), "module `front`");
+      reported[1] += status && strstr(ad_last_error(), "module `back`");
       others += status && strstr(ad_last_error(), "module `") && modules == 1;
       ad_run_destroy(run);
       ad_comm_close(comm);
     }
     assert_int_equal(others, 0);
-    for (int i = 0; i < 2; i++) assert_int_equal(told[i] > 5, modules == 2);
+    for (int i = 0; i < 2; i++) assert_int_equal(reported[i] > 5, modules == 2);
   }
   ad_recipe_destroy(of_two);
   ad_recipe_destroy(of_one);
@@ -537,7 +537,7 @@ static void a_module_that_cannot_be_made_is_named(void **state) {
 
 /* Whether copies of some module's gradients would count otherwise by their position on the other module's mesh: not where
  * the meshes are one, nor where the same axes join the same ranks. */
-static void copies_that_differ_on_the_other_mesh_are_seen(void **state) {
+static void replicas_that_differ_on_the_other_mesh_are_seen(void **state) {
   static const struct {
     const char *meshes;
     int64_t ranks;
@@ -552,7 +552,7 @@ static void copies_that_differ_on_the_other_mesh_are_seen(void **state) {
     ad_run *run;
     must(ad_comm_open_dry(0, cases[i].ranks, &comm));
     must(ad_run_create(comm, recipe, NULL, &run));
-    if (ad_copies_differ_on_other_mesh(run) != cases[i].differ) fail_msg("%s", cases[i].meshes);
+    if (ad_replicas_differ_on_other_mesh(run) != cases[i].differ) fail_msg("%s", cases[i].meshes);
     ad_run_destroy(run);
     ad_comm_close(comm);
     ad_recipe_destroy(recipe);
@@ -583,13 +583,13 @@ static void progress_refuses_what_is_out_of_turn(void **state) {
     if (!status) assert_int_equal(found, cases[i].found);
   }
   for (int32_t m = 0; m < MICROBATCHES; m++) {
-    assert_int_equal(ad_progress_pay(run, 2, m), AD_INVALID);
+    assert_int_equal(ad_progress_flush(run, 2, m), AD_INVALID);
     assert_facts(ad_last_error(), "tail");
-    ad_progress_owe(run, 2, m);
-    assert_int_equal(ad_progress_pay(run, 1, m), AD_INVALID);  // of another phase
-    assert_int_equal(ad_progress_pay(run, 2, m + 1), AD_INVALID);
-    must(ad_progress_pay(run, 2, m));
-    assert_int_equal(ad_progress_pay(run, 2, m), AD_INVALID);
+    ad_progress_defer(run, 2, m);
+    assert_int_equal(ad_progress_flush(run, 1, m), AD_INVALID);  // of another phase
+    assert_int_equal(ad_progress_flush(run, 2, m + 1), AD_INVALID);
+    must(ad_progress_flush(run, 2, m));
+    assert_int_equal(ad_progress_flush(run, 2, m), AD_INVALID);
   }
   must(ad_progress_begin_addend(run, 0, 2, 1));
   must(ad_progress_begin_addend(run, 2, 2, 1));  // the module's other phase
@@ -600,7 +600,7 @@ static void progress_refuses_what_is_out_of_turn(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-static void weights_that_cannot_be_written_are_told(void **state) {
+static void weights_that_cannot_be_written_are_reported(void **state) {
   ad_recipe *recipe = two_recipe(MESHES_OF_ONE, "", STEPPING, "");
   ad_comm *comm;
   ad_run *run;
@@ -608,8 +608,8 @@ static void weights_that_cannot_be_written_are_told(void **state) {
   must(ad_run_create(comm, recipe, NULL, &run));
   assert_int_equal(ad_run_write_weights(run, "/nowhere/weights.safetensors"), AD_IO);
   assert_facts(ad_last_error(), "/nowhere/weights.safetensors");
-  run->trace.crossing = 2500000000;
-  assert_true(fabs(ad_run_crossing_seconds(run) - 2.5) < 1e-12);
+  run->trace.transfer = 2500000000;
+  assert_true(fabs(ad_run_transfer_seconds(run) - 2.5) < 1e-12);
   ad_run_destroy(run);
   ad_comm_close(comm);
   ad_recipe_destroy(recipe);
@@ -626,13 +626,13 @@ int main(void) {
       cmocka_unit_test(addends_are_seen_by_their_number_in_the_run),
       cmocka_unit_test(a_steady_step_of_two_modules_allocates_nothing),
       cmocka_unit_test_setup_teardown(a_dumps_norm_is_that_of_its_scaled_sums, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(a_dump_tells_the_divisor_where_all_that_learn_have_one, make_folder,
+      cmocka_unit_test_setup_teardown(a_dump_reports_the_divisor_where_all_that_learn_have_one, make_folder,
                                       remove_folder),
       cmocka_unit_test(the_step_runs_on_paper),
       cmocka_unit_test(a_module_that_cannot_be_made_is_named),
-      cmocka_unit_test(copies_that_differ_on_the_other_mesh_are_seen),
+      cmocka_unit_test(replicas_that_differ_on_the_other_mesh_are_seen),
       cmocka_unit_test(progress_refuses_what_is_out_of_turn),
-      cmocka_unit_test(weights_that_cannot_be_written_are_told),
+      cmocka_unit_test(weights_that_cannot_be_written_are_reported),
       cmocka_unit_test(a_program_that_holds_nothing_out_is_not_evaluated),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,16 +20,16 @@ enum { STEPS = 2, RANKS_MAX = 4, ELEMENTS_MAX = 1 << 15 };
 
 /* ---- mistakes in a table ---- */
 
-typedef enum mistake_kind { LEFT_OUT, TWICE, OTHER_MICROBATCH, SWAPPED, EARLY, KINDS } mistake_kind;
+typedef enum mutant_kind { LEFT_OUT, TWICE, OTHER_MICROBATCH, SWAPPED, EARLY, KINDS } mutant_kind;
 static const char *const kind_names[KINDS] = {"left out", "twice", "for another microbatch",
                                               "swapped with the one before", "before what it needs"};
 
-typedef struct mistake {
-  mistake_kind kind;
+typedef struct mutant {
+  mutant_kind kind;
   int32_t rank;
   size_t place, to; /* EARLY: the action at `place` moves to `to` */
   int32_t microbatch;
-} mistake;
+} mutant;
 
 typedef struct row {
   ad_action *actions;
@@ -56,7 +56,7 @@ static void put_in(row *r, size_t place, ad_action action) {
 
 static void move(row *r, size_t from, size_t to) { put_in(r, to, take_out(r, from)); }
 
-static void change(row *r, const mistake *m) {
+static void change(row *r, const mutant *m) {
   if (m->kind == LEFT_OUT) take_out(r, m->place);
   if (m->kind == TWICE) put_in(r, m->place, r->actions[m->place]);
   if (m->kind == OTHER_MICROBATCH) r->actions[m->place].microbatch = m->microbatch;
@@ -65,7 +65,7 @@ static void change(row *r, const mistake *m) {
 }
 
 /* Returns a copy of the table with the mistake. */
-static ad_table *changed(const ad_table *table, const mistake *m) {
+static ad_table *changed(const ad_table *table, const mutant *m) {
   ad_table *copy;
   row r = row_of(table, m->rank);
   must(ad_table_copy(table, &copy));
@@ -76,14 +76,14 @@ static ad_table *changed(const ad_table *table, const mistake *m) {
 
 /* ---- listing every mistake of a table ---- */
 
-enum { MISTAKES_MAX = 1024 };
-typedef struct mistakes {
-  mistake list[MISTAKES_MAX];
+enum { MUTANTS_MAX = 1024 };
+typedef struct mutants {
+  mutant list[MUTANTS_MAX];
   int count;
-} mistakes;
+} mutants;
 
-static void add(mistakes *to, mistake m) {
-  assert_true(to->count < MISTAKES_MAX);
+static void add(mutants *to, mutant m) {
+  assert_true(to->count < MUTANTS_MAX);
   to->list[to->count++] = m;
 }
 
@@ -101,18 +101,18 @@ static size_t place_needed(const ad_table *table, int32_t rank, size_t place) {
   return place;
 }
 
-static void add_at(mistakes *to, const ad_table *table, int32_t rank, size_t place) {
+static void add_at(mutants *to, const ad_table *table, int32_t rank, size_t place) {
   const ad_action *a = ad_table_action(table, rank, place);
   size_t needed = place_needed(table, rank, place);
-  add(to, (mistake){LEFT_OUT, rank, place, 0, 0});
-  add(to, (mistake){TWICE, rank, place, 0, 0});
-  if (place) add(to, (mistake){SWAPPED, rank, place, 0, 0});
-  if (needed + 1 < place) add(to, (mistake){EARLY, rank, place, needed, 0});
+  add(to, (mutant){LEFT_OUT, rank, place, 0, 0});
+  add(to, (mutant){TWICE, rank, place, 0, 0});
+  if (place) add(to, (mutant){SWAPPED, rank, place, 0, 0});
+  if (needed + 1 < place) add(to, (mutant){EARLY, rank, place, needed, 0});
   for (int32_t m = 0; m < ad_table_microbatch_count(table); m++)
-    if (a->microbatch >= 0 && m != a->microbatch) add(to, (mistake){OTHER_MICROBATCH, rank, place, 0, m});
+    if (a->microbatch >= 0 && m != a->microbatch) add(to, (mutant){OTHER_MICROBATCH, rank, place, 0, m});
 }
 
-static void find_mistakes(const ad_table *table, mistakes *to) {
+static void find_mutants(const ad_table *table, mutants *to) {
   to->count = 0;
   for (int32_t rank = 0; rank < ad_table_rank_count(table); rank++)
     for (size_t i = 0; i < ad_table_action_count(table, rank); i++) add_at(to, table, rank, i);
@@ -205,11 +205,11 @@ static outcome compare(const seen *right, const seen *other, int64_t ranks) {
   return same ? SAME_BITS : SAME_NUMBERS;
 }
 
-static const char *under_way = ""; /* the table that is executing, for the message of a test that hangs */
-static void say_hang(int signal) {
+static const char *in_flight = ""; /* the table that is executing, for the message of a test that hangs */
+static void report_hang(int signal) {
   (void)signal;
   static const char words[] = "\nit hangs: ";
-  if (write(STDERR_FILENO, words, sizeof words - 1) < 0 || write(STDERR_FILENO, under_way, strlen(under_way)) < 0)
+  if (write(STDERR_FILENO, words, sizeof words - 1) < 0 || write(STDERR_FILENO, in_flight, strlen(in_flight)) < 0)
     _exit(2);
   _exit(1);
 }
@@ -223,17 +223,17 @@ static outcome outcome_of(const job *j, int64_t ranks, const seen *right, ad_lau
   alarm(0);
   if (!status) return right ? compare(right, j->seen, ranks) : SAME_BITS;
   if (out->signal || !out->message[0])
-    fail_msg("%s: rank %lld ended by signal %d: %s", under_way, (long long)out->rank, out->signal, out->message);
+    fail_msg("%s: rank %lld ended by signal %d: %s", in_flight, (long long)out->rank, out->signal, out->message);
   return REFUSED;
 }
 
 /* ---- trying one table ---- */
 
-typedef struct tally {
+typedef struct counters {
   int of[2][KINDS][OUTCOMES]; /* [0]: tables that the laws refuse; [1]: tables that they let pass */
-} tally;
+} counters;
 
-static const char *words_of(const char *recipe, const ad_table *table, const mistake *m) {
+static const char *words_of(const char *recipe, const ad_table *table, const mutant *m) {
   static char words[256];
   char action[AD_ACTION_TEXT_MAX];
   ad_action_print(ad_table_action(table, m->rank, m->place), action, sizeof action);
@@ -247,21 +247,21 @@ static const char *words_of(const char *recipe, const ad_table *table, const mis
 static void judge_lawful(outcome became, const ad_launch_result *result) {
   if (became == SAME_BITS) return;
   if (became != REFUSED)
-    fail_msg("%s: no law is broken, and it has %s: %s", under_way, outcome_names[became], result->message);
+    fail_msg("%s: no law is broken, and it has %s: %s", in_flight, outcome_names[became], result->message);
   assert_says_in("a REDUCE before its addends", result->message, SAYS_FACTS("REDUCE"));
 }
 
-static void try_mistake(const job *right, int64_t ranks, const ad_table *table, const mistake *m, tally *to) {
+static void try_mutant(const job *right, int64_t ranks, const ad_table *table, const mutant *m, counters *to) {
   static seen *other;
   ad_launch_result result;
   if (!other) other = shared_memory(sizeof *other);
   ad_table *wrong = changed(table, m);
   int holds = ad_table_check(wrong, NULL) == AD_OK;
   job j = {right->recipe, wrong, other};
-  under_way = words_of(right->recipe->name, table, m);
+  in_flight = words_of(right->recipe->name, table, m);
   outcome became = outcome_of(&j, ranks, right->seen, &result);
   if (getenv("ADDEND_TEST_TELL"))
-    print_message("%s: %s, %s %s\n", under_way, holds ? "holds" : "refused", outcome_names[became], result.message);
+    print_message("%s: %s, %s %s\n", in_flight, holds ? "holds" : "refused", outcome_names[became], result.message);
   if (holds) judge_lawful(became, &result);
   to->of[holds][m->kind][became]++;
   ad_table_destroy(wrong);
@@ -293,21 +293,21 @@ static ad_table *table_of(const ad_recipe *recipe, int64_t ranks) {
   return table;
 }
 
-static void try_drawn(const job *right, int64_t ranks, const ad_table *table, int taken, tally *to) {
-  static mistakes all;
-  find_mistakes(table, &all);
+static void try_drawn(const job *right, int64_t ranks, const ad_table *table, int taken, counters *to) {
+  static mutants all;
+  find_mutants(table, &all);
   draw drawn = draw_cases(right->recipe->name, all.count, 0, taken);
   for (int i = 0; i < all.count; i++)
-    if (is_drawn(&drawn, i)) try_mistake(right, ranks, table, &all.list[i], to);
+    if (is_drawn(&drawn, i)) try_mutant(right, ranks, table, &all.list[i], to);
 }
 
-static void try_schedule(const char *name, const char *mesh, const char *schedule, int taken, tally *to) {
+static void try_schedule(const char *name, const char *mesh, const char *schedule, int taken, counters *to) {
   ad_recipe *recipe = recipe_of(name, mesh, schedule);
   job right = {recipe, NULL, shared_memory(sizeof(seen))};
   ad_launch_result result;
   int64_t ranks;
   must(ad_recipe_world(recipe, &ranks));
-  under_way = name;
+  in_flight = name;
   if (outcome_of(&right, ranks, NULL, &result) != SAME_BITS) fail_msg("%s: %s", name, result.message);
   ad_table *table = table_of(recipe, ranks);
   try_drawn(&right, ranks, table, taken, to);
@@ -318,7 +318,7 @@ static void try_schedule(const char *name, const char *mesh, const char *schedul
 
 /* A table that the laws refuse may end with the right bits only if it swaps two neighbours that do not depend on each
  * other when sends are buffered. */
-static void tell(const tally *all, int kind) {
+static void print_counters(const counters *all, int kind) {
   const int *wrong = all->of[0][kind], *right = all->of[1][kind];
   print_message(
       "%s: refused by law and executed, %d end with an error, %d with the same bits; of those that are right "
@@ -328,20 +328,20 @@ static void tell(const tally *all, int kind) {
   if (kind != SWAPPED) assert_int_equal(wrong[SAME_BITS] + right[SAME_BITS], 0);
 }
 
-static void every_mistake_is_caught_or_is_none(void **state) {
-  static tally all;
+static void every_mutant_is_killed_or_has_no_effect(void **state) {
+  static counters all;
   (void)state;
-  signal(SIGALRM, say_hang);
+  signal(SIGALRM, report_hang);
   try_schedule("gpipe-of-2", "pp=2", "{kind: gpipe}", 10, &all);
   try_schedule("1f1b-of-2", "pp=2 dp=2", "{kind: 1f1b}", 14, &all);
   try_schedule("1f1b-of-3", "pp=3", "{kind: 1f1b}", 14, &all);
   try_schedule("interleaved-of-2", "pp=2", "{kind: interleaved, stages: 4}", 14, &all);
   try_schedule("zb-of-2", "pp=2", "{kind: zb}", 14, &all);
   try_schedule("zb-of-3", "pp=3", "{kind: zb}", 14, &all);
-  for (int kind = 0; kind < KINDS; kind++) tell(&all, kind);
+  for (int kind = 0; kind < KINDS; kind++) print_counters(&all, kind);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_mistake_is_caught_or_is_none)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_mutant_is_killed_or_has_no_effect)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

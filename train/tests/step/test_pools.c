@@ -72,11 +72,11 @@ static ad_recipe *recipe_of(const place *at, pools_form form, pools_mistake mist
 static ad_status keep(ad_run *run, ad_param_part part, double *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     double memory[ELEMENTS_MAX] = {0};
-    ad_array whole = {.data = memory};
-    ad_status status = ad_run_whole(run, ad_run_part(run, i, part), &whole);
+    ad_array full = {.data = memory};
+    ad_status status = ad_run_full(run, ad_run_part(run, i, part), &full);
     if (status) return status;
-    size_t numel = (size_t)ad_shape_numel(&whole.shape);
-    ad_cast(to, AD_F64, memory, whole.dtype, numel);
+    size_t numel = (size_t)ad_shape_numel(&full.shape);
+    ad_cast(to, AD_F64, memory, full.dtype, numel);
     to += numel;
   }
   return AD_OK;
@@ -203,7 +203,7 @@ static void pools_of_two_phases_learn_what_shared_ranks_learn(void **state) { co
 static void gradients_of_two_phases_are_added_before_they_go_back(void **state) { compare_microbatches(TWICE); }
 static void a_value_goes_and_another_comes_back(void **state) { compare_microbatches(BACK); }
 
-static void it_holds_under_a_hostile_engine(void **state) {
+static void it_holds_under_a_hostile_backend(void **state) {
   seen *alone[FORMS];
   for (int form = 0; form < FORMS; form++) alone[form] = run_on(&one, (pools_form)form, NO_MISTAKE, 3, 3);
   setenv("ADDEND_HOSTILE", "11", 1);
@@ -285,21 +285,21 @@ static void a_giver_may_go_back_long_after_its_user(void **state) {
 
 /* ---- values that travel in narrower dtypes ---- */
 
-static ad_recipe *recipe_with_wire(const place *at, pools_form form, int microbatches, const char *wire) {
+static ad_recipe *recipe_with_comm_dtype(const place *at, pools_form form, int microbatches, const char *comm_dtype) {
   char text[768];
   print_recipe(text, sizeof text, at, form, NO_MISTAKE, microbatches, 0);
-  snprintf(text + strlen(text), sizeof text - strlen(text), "wire: {%s}\n", wire);
+  snprintf(text + strlen(text), sizeof text - strlen(text), "wire: {%s}\n", comm_dtype);
   return parse(text);
 }
 
-static seen *run_with_wire(const place *at, ad_dtype dtype, const char *wire) {
-  return run_recipe(recipe_with_wire(at, BACK, 3, wire), dtype, 0);
+static seen *run_with_comm_dtype(const place *at, ad_dtype dtype, const char *comm_dtype) {
+  return run_recipe(recipe_with_comm_dtype(at, BACK, 3, comm_dtype), dtype, 0);
 }
 
 /* Checks whether the first step's loss and gradients change, and by no more than rounding, when values travel in the
- * narrow dtypes of `wire`. */
-static void wire_changes(const place *at, ad_dtype dtype, const char *wire, int loss, int gradients) {
-  seen *as_it_is = run_with_wire(at, dtype, ""), *narrow = run_with_wire(at, dtype, wire);
+ * narrow dtypes of `comm_dtype`. */
+static void comm_dtype_changes(const place *at, ad_dtype dtype, const char *comm_dtype, int loss, int gradients) {
+  seen *as_it_is = run_with_comm_dtype(at, dtype, ""), *narrow = run_with_comm_dtype(at, dtype, comm_dtype);
   double worst = difference(narrow->gradient[0][0], as_it_is->gradient[0][0]);
   assert_true(worst < 0x1p-6); /* bf16 keeps 8 bits of precision */
   assert_int_equal(worst > 0, gradients);
@@ -309,12 +309,12 @@ static void wire_changes(const place *at, ad_dtype dtype, const char *wire, int 
   forget(narrow);
 }
 
-static void what_crosses_is_rounded_wherever_modules_lie_and_in_no_proof(void **state) {
-  wire_changes(&apart, 0, "values: bf16", 1, 1);
-  wire_changes(&apart, 0, "gradients: bf16", 0, 1);
-  wire_changes(&apart, 0, "values: f32, gradients: f32", 0, 0);
-  wire_changes(&apart, AD_F64, "values: bf16, gradients: bf16", 0, 0);
-  wire_changes(&together, 0, "values: bf16, gradients: bf16", 1, 1);
+static void what_is_transferred_is_rounded_wherever_modules_lie_and_in_no_check(void **state) {
+  comm_dtype_changes(&apart, 0, "values: bf16", 1, 1);
+  comm_dtype_changes(&apart, 0, "gradients: bf16", 0, 1);
+  comm_dtype_changes(&apart, 0, "values: f32, gradients: f32", 0, 0);
+  comm_dtype_changes(&apart, AD_F64, "values: bf16, gradients: bf16", 0, 0);
+  comm_dtype_changes(&together, 0, "values: bf16, gradients: bf16", 1, 1);
 }
 
 /* ---- how many microbatches a phase is ahead ---- */
@@ -338,8 +338,8 @@ static void there_is_room_for_the_largest_microbatch(void **state) {
   ad_comm *comm;
   ad_recipe *recipe;
   ad_run *run = dry_run(&one_and_six, PAIR, 0, &comm, &recipe);
-  size_t gradients = run->crossings.list[0].ways[1].count;
-  assert_int_equal(ad_crossings_bytes(run), gradients * 3 * MID * sizeof(double));
+  size_t gradients = run->transfers.list[0].ways[1].count;
+  assert_int_equal(ad_transfers_bytes(run), gradients * 3 * MID * sizeof(double));
   close_dry(run, comm, recipe);
 }
 
@@ -375,7 +375,7 @@ static void a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_th
 
 /* Prints what a rank did in a step, in order: forward (f) and backward (b) of a microbatch, waits for a value (v), for
  * a gradient (g), and until what was sent has arrived (s). */
-static void tell_order(const ad_run *run, char *text, size_t size) {
+static void report_order(const ad_run *run, char *text, size_t size) {
   static const char letters[AD_TRACE_COUNT] = {[AD_TRACE_FORWARD] = 'f',
                                                [AD_TRACE_BACKWARD] = 'b',
                                                [AD_TRACE_VALUE] = 'v',
@@ -395,7 +395,7 @@ static void tell_order(const ad_run *run, char *text, size_t size) {
 static int exchanges_of(ad_comm *comm, const char *value) {
   char *text, wanted[32];
   int count = 0;
-  if (ad_comm_flight_record(comm, &text)) return -1;
+  if (ad_comm_flight_recorder(comm, &text)) return -1;
   snprintf(wanted, sizeof wanted, " at %s: ", value);
   for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
     count += strstr(line, " exchange ") && strstr(line, wanted);
@@ -413,7 +413,7 @@ static ad_status is_in_order(const ad_run *run, ad_comm *comm, const ordered *o)
   enum { TIMES = 2 * 4 };
   char text[512];
   int of_x = exchanges_of(comm, "x"), of_y = exchanges_of(comm, "y");
-  tell_order(run, text, sizeof text);
+  report_order(run, text, sizeof text);
   const char *wanted = ad_run_module(run, 0) ? o->of_a : o->of_b;
   if (strcmp(text, wanted) != 0) return ad_fail(AD_INVALID, "it did %s, not %s", text, wanted);
   if (of_x == TIMES && of_y == (o->form == BACK ? TIMES : 0)) return AD_OK;
@@ -476,7 +476,7 @@ static int run_again(ad_comm *comm, void *context) {
 
 static void a_run_gives_back_all_memory_that_ranks_share(void **state) {
   for (int form = 0; form < FORMS; form++) {
-    ad_recipe *recipe = recipe_with_wire(&apart, (pools_form)form, 4, "values: bf16, gradients: bf16");
+    ad_recipe *recipe = recipe_with_comm_dtype(&apart, (pools_form)form, 4, "values: bf16, gradients: bf16");
     ad_launch_result result = {.size = sizeof result};
     if (launch(apart.ranks, run_again, recipe, &result)) fail_msg("%s", result.message);
     ad_recipe_destroy(recipe);
@@ -571,10 +571,10 @@ static ad_status save(ad_run *run, const char *folder) {
 
 static ad_status look(ad_run *run, stored *s) {
   double values[ELEMENTS_MAX] = {0}, moments[ELEMENTS_MAX] = {0}, marks[MID] = {0};
-  ad_array whole = {.data = marks};
+  ad_array full = {.data = marks};
   ad_status status = keep(run, AD_PART_VALUE, values);
   if (!status) status = keep(run, AD_PART_SECOND_MOMENT, moments);
-  if (!status) status = ad_run_whole(run, ad_run_state(run, 1, 0), &whole);
+  if (!status) status = ad_run_full(run, ad_run_state(run, 1, 0), &full);
   if (status || ad_comm_rank(ad_run_comm(run))) return status;
   memcpy(s->values, values, sizeof values);
   memcpy(s->moments, moments, sizeof moments);
@@ -642,11 +642,11 @@ static void refused_on_paper(const place *at, pools_form form, pools_mistake mis
   assert_says_all(facts);
 }
 
-static void a_need_of_other_ranks_without_a_crossing_is_refused(void **state) {
-  refused_on_paper(&apart, PAIR, NO_CROSSING, SAYS_FACTS("pass", "x", "begin"));
+static void a_need_of_other_ranks_without_a_transfer_is_refused(void **state) {
+  refused_on_paper(&apart, PAIR, NO_TRANSFER, SAYS_FACTS("pass", "x", "begin"));
 }
 
-static void a_crossing_whose_bridge_joins_other_meshes_is_refused(void **state) {
+static void a_transfer_whose_bridge_joins_other_meshes_is_refused(void **state) {
   static const place *const places[] = {&apart, &together};
   for (int i = 0; i < 2; i++) {
     refused_on_paper(places[i], BACK, OTHER_MESHES, SAYS_FACTS("x", "dp_shard=1 cp=4", "dp_shard=2 cp=2"));
@@ -677,12 +677,12 @@ int main(void) {
       cmocka_unit_test(pools_of_two_phases_learn_what_shared_ranks_learn),
       cmocka_unit_test(gradients_of_two_phases_are_added_before_they_go_back),
       cmocka_unit_test(a_value_goes_and_another_comes_back),
-      cmocka_unit_test(it_holds_under_a_hostile_engine),
+      cmocka_unit_test(it_holds_under_a_hostile_backend),
       cmocka_unit_test(a_module_without_a_phase_has_a_gradient_of_zeros),
       cmocka_unit_test(there_is_room_for_the_largest_microbatch),
       cmocka_unit_test(weights_may_wait_while_values_cross),
       cmocka_unit_test(a_giver_may_go_back_long_after_its_user),
-      cmocka_unit_test(what_crosses_is_rounded_wherever_modules_lie_and_in_no_proof),
+      cmocka_unit_test(what_is_transferred_is_rounded_wherever_modules_lie_and_in_no_check),
       cmocka_unit_test(a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_them),
       cmocka_unit_test(a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken),
       cmocka_unit_test(the_step_runs_on_paper),
@@ -690,8 +690,8 @@ int main(void) {
       cmocka_unit_test(a_steady_step_allocates_nothing),
       cmocka_unit_test(an_absent_module_is_described_without_an_element),
       cmocka_unit_test(checkpoints_go_from_pools_to_shared_ranks_and_back),
-      cmocka_unit_test(a_need_of_other_ranks_without_a_crossing_is_refused),
-      cmocka_unit_test(a_crossing_whose_bridge_joins_other_meshes_is_refused),
+      cmocka_unit_test(a_need_of_other_ranks_without_a_transfer_is_refused),
+      cmocka_unit_test(a_transfer_whose_bridge_joins_other_meshes_is_refused),
       cmocka_unit_test(a_loss_that_does_not_depend_on_what_arrived_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,7 +78,7 @@ static void begin(sampling *s, ad_recipe *recipe, int64_t first_step) {
   s->options.folder = folder;
   must(ad_comm_open_alone(&s->comm));
   if (ad_run_create(s->comm, recipe, NULL, &s->run)) fail_msg("%s", ad_last_error());
-  s->run->listener.tell = hear;
+  s->run->listener.report_progress = hear;
   s->run->listener.context = &s->heard;
   if (ad_prompts_open(recipe, &s->options, first_step, &s->prompts)) fail_msg("%s", ad_last_error());
 }

@@ -81,7 +81,7 @@ static void has(const json_t *document, const char *expected) {
 
 /* ---- what a run is ---- */
 
-static void a_run_is_told_by_its_numbers(void **state) {
+static void a_run_is_distinguished_by_its_numbers(void **state) {
   on_paper paper = open_on_paper(two_recipe(MESHES_OF_SIX, "", ", global_batch: 10, lr: 1", ""), 6);
   json_t *document = document_of(&paper, 0);
   has(document,
@@ -109,7 +109,7 @@ static void a_run_is_told_by_its_numbers(void **state) {
   close_on_paper(&text);
 }
 
-static void pools_are_told_where_modules_have_ranks_of_their_own(void **state) {
+static void pools_are_reported_where_modules_have_ranks_of_their_own(void **state) {
   static const struct {
     const char *placement, *expected;
     int64_t ranks;
@@ -139,7 +139,7 @@ static void pools_are_told_where_modules_have_ranks_of_their_own(void **state) {
 }
 
 /* Keys that differ from their defaults are listed with both values; a key without a default has null in its place. */
-static void changed_keys_stand_beside_their_defaults(void **state) {
+static void changed_keys_are_beside_their_defaults(void **state) {
   on_paper paper =
       open_on_paper(two_recipe(MESHES_OF_SIX, ", apart: true", ", global_batch: 10, lr: 1, clip: 1", ""), 6);
   json_t *document = document_of(&paper, 0), *changed = json_object_get(document, "changed"), *each;
@@ -204,7 +204,7 @@ static void starts_of_earlier_trainings_are_kept(void **state) {
   close_on_paper(&paper);
 }
 
-static void a_kind_that_this_process_lacks_is_named(void **state) {
+static void a_kind_that_is_missing_in_this_process_is_named(void **state) {
   json_t *document = json_pack("{s:s}", "kind", "classifier");
   assert_string_equal(ad_provenance_foreign_kind(document), "classifier");
   json_object_set_new(document, "kind", json_string("gpt"));
@@ -265,7 +265,7 @@ static on_paper open_model(void) {
   return open_on_paper(recipe, 1);
 }
 
-static void dtypes_of_the_model_that_was_read_are_told(void **state) {
+static void dtypes_of_the_model_that_was_read_are_reported(void **state) {
   char names[512] = "", expected[1024];
   assert_int_equal(mkdir(in_folder("model"), 0777), 0);
   write_model(names);
@@ -287,7 +287,7 @@ static void count_warnings(void *context, ad_log_level level, const char *messag
 
 /* Copies are listed as long as they are copies: a file that somebody changed is neither listed nor written over, and the
  * model's own folder has no copy. */
-static void files_of_the_model_are_copied_once_and_listed_while_alike(void **state) {
+static void files_of_the_model_are_copied_once_and_listed_while_identically(void **state) {
   char names[512] = "", path[128];
   assert_int_equal(mkdir(in_folder("model"), 0777), 0);
   assert_int_equal(mkdir(in_folder("run"), 0777), 0);
@@ -329,13 +329,14 @@ static void files_of_the_model_are_copied_once_and_listed_while_alike(void **sta
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(a_run_is_told_by_its_numbers, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(pools_are_told_where_modules_have_ranks_of_their_own, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(changed_keys_stand_beside_their_defaults, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_run_is_distinguished_by_its_numbers, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(pools_are_reported_where_modules_have_ranks_of_their_own, make_folder,
+                                      remove_folder),
+      cmocka_unit_test_setup_teardown(changed_keys_are_beside_their_defaults, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(starts_of_earlier_trainings_are_kept, make_folder, remove_folder),
-      cmocka_unit_test(a_kind_that_this_process_lacks_is_named),
-      cmocka_unit_test_setup_teardown(dtypes_of_the_model_that_was_read_are_told, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(files_of_the_model_are_copied_once_and_listed_while_alike, make_folder,
+      cmocka_unit_test(a_kind_that_is_missing_in_this_process_is_named),
+      cmocka_unit_test_setup_teardown(dtypes_of_the_model_that_was_read_are_reported, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(files_of_the_model_are_copied_once_and_listed_while_identically, make_folder,
                                       remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,12 +55,12 @@ static int remove_folder(void **state) {
 
 /* Keeps whole values as f32: no dtype here is wider, so nothing is lost. */
 static ad_status keep_array(ad_run *run, const ad_array *array, seen *to) {
-  static float whole[ELEMENTS_MAX];
-  ad_array out = {.data = whole};
-  AD_TRY(ad_array_whole(ad_run_comm(run), array, &out));
+  static float full[ELEMENTS_MAX];
+  ad_array out = {.data = full};
+  AD_TRY(ad_array_full(ad_run_comm(run), array, &out));
   size_t numel = (size_t)ad_shape_numel(&array->shape);
   if (ad_comm_rank(ad_run_comm(run)) != 0) return AD_OK;
-  ad_cast(to->elements + to->numel, AD_F32, whole, array->dtype, numel);
+  ad_cast(to->elements + to->numel, AD_F32, full, array->dtype, numel);
   to->numel += numel;
   return AD_OK;
 }
@@ -141,11 +141,11 @@ static void same(seen *a, seen *b) {
 }
 
 static void a_run_that_was_stopped_takes_the_same_steps_bit_for_bit(void **state) {
-  seen *straight = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STEPS});
+  seen *unbroken = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STEPS});
   seen *stopped = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STOP, .saves = 1});
   seen *resumed = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STEPS, .loads = 1});
-  same(straight, resumed);
-  assert_true(straight->loss == resumed->loss);
+  same(unbroken, resumed);
+  assert_true(unbroken->loss == resumed->loss);
   assert_int_equal(stopped->optimizer_steps, STOP);
   assert_int_equal(resumed->optimizer_steps, STEPS);
   assert_memory_not_equal(stopped->elements, resumed->elements, stopped->numel * sizeof *stopped->elements);
@@ -167,39 +167,39 @@ static void every_other_mesh_loads_the_same_values(void **state) {
 static const struct {
   const char *words;
   int overflows;
-} contracts[] = {{"{param: f32, reduce: bf16}", 0},
-                 {"{param: bf16, reduce: f32, overrides: {\"*norm*\": {param: f32}}}", 0},
-                 {"{param: f16, loss_scale: 19}", 1}};
-enum { CONTRACTS = sizeof contracts / sizeof *contracts };
+} policies[] = {{"{param: f32, reduce: bf16}", 0},
+                {"{param: bf16, reduce: f32, overrides: {\"*norm*\": {param: f32}}}", 0},
+                {"{param: f16, loss_scale: 19}", 1}};
+enum { POLICIES = sizeof policies / sizeof *policies };
 
-static const char *storage_of(int zero, int contract) {
+static const char *storage_of(int zero, int policy) {
   static char text[256];
-  snprintf(text, sizeof text, "shard: {zero: %d, bucket_mib: 0.01}\nprecision: %s\n", zero, contracts[contract].words);
+  snprintf(text, sizeof text, "shard: {zero: %d, bucket_mib: 0.01}\nprecision: %s\n", zero, policies[policy].words);
   return text;
 }
 
-static void goes_on_bit_for_bit(int zero, int contract) {
-  const char *mesh = "dp_replicate=2 dp_shard=2", *storage = storage_of(zero, contract);
-  seen *straight = run_stored(mesh, 4, storage, (job){.last = STEPS});
+static void goes_on_bit_for_bit(int zero, int policy) {
+  const char *mesh = "dp_replicate=2 dp_shard=2", *storage = storage_of(zero, policy);
+  seen *unbroken = run_stored(mesh, 4, storage, (job){.last = STEPS});
   seen *stopped = run_stored(mesh, 4, storage, (job){.last = STOP, .saves = 1});
   seen *resumed = run_stored(mesh, 4, storage, (job){.last = STEPS, .loads = 1});
-  same(straight, resumed);
-  assert_true(straight->loss == resumed->loss);
-  assert_int_equal(straight->skipped, stopped->skipped + resumed->skipped);
-  if (contracts[contract].overflows) assert_in_range(stopped->skipped, 1, STOP - 1);
+  same(unbroken, resumed);
+  assert_true(unbroken->loss == resumed->loss);
+  assert_int_equal(unbroken->skipped, stopped->skipped + resumed->skipped);
+  if (policies[policy].overflows) assert_in_range(stopped->skipped, 1, STOP - 1);
   assert_memory_not_equal(stopped->elements, resumed->elements, stopped->numel * sizeof *stopped->elements);
-  forget(straight);
+  forget(unbroken);
   forget(stopped);
   forget(resumed);
   must(ad_folder_remove(in_folder("step-3")));
 }
 
-static void every_contract_and_sharding_goes_on_bit_for_bit(void **state) {
-  for (int contract = 0; contract < CONTRACTS; contract++)
-    for (int zero = 1; zero <= 3; zero++) goes_on_bit_for_bit(zero, contract);
+static void every_policy_and_sharding_resumes_bit_for_bit(void **state) {
+  for (int policy = 0; policy < POLICIES; policy++)
+    for (int zero = 1; zero <= 3; zero++) goes_on_bit_for_bit(zero, policy);
 }
 
-static void loads_elsewhere(int contract) {
+static void loads_elsewhere(int policy) {
   static const struct {
     const char *mesh;
     int64_t ranks;
@@ -208,9 +208,9 @@ static void loads_elsewhere(int contract) {
                 {"dp_replicate=1 dp_shard=3", 3, 1},
                 {"dp_replicate=3 dp_shard=2", 6, 2},
                 {"dp_replicate=1 dp_shard=1", 1, 0}};
-  seen *saved = run_stored("dp_replicate=2 dp_shard=2", 4, storage_of(2, contract), (job){.last = STOP, .saves = 1});
+  seen *saved = run_stored("dp_replicate=2 dp_shard=2", 4, storage_of(2, policy), (job){.last = STOP, .saves = 1});
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-    seen *loaded = run_stored(others[i].mesh, others[i].ranks, storage_of(others[i].zero, contract),
+    seen *loaded = run_stored(others[i].mesh, others[i].ranks, storage_of(others[i].zero, policy),
                               (job){.last = STOP, .loads = 1});
     same(saved, loaded);
     forget(loaded);
@@ -219,8 +219,8 @@ static void loads_elsewhere(int contract) {
   must(ad_folder_remove(in_folder("step-3")));
 }
 
-static void every_contract_loads_under_another_sharding(void **state) {
-  for (int contract = 0; contract < CONTRACTS; contract++) loads_elsewhere(contract);
+static void every_policy_loads_under_another_sharding(void **state) {
+  for (int policy = 0; policy < POLICIES; policy++) loads_elsewhere(policy);
 }
 
 /* ---- weight files ---- */
@@ -300,7 +300,7 @@ static char *train(job j) {
 
 static int is_there(const char *name) { return !access(in_folder(name), F_OK); }
 
-static void training_leaves_checkpoints_and_goes_on_from_them(void **state) {
+static void training_leaves_checkpoints_and_resumes_from_them(void **state) {
   assert_string_equal(train((job){.loads = 1}), "");  // there is no checkpoint yet
   assert_true(is_there("checkpoints/step-6/index.json") && is_there("weights.safetensors"));
   assert_false(is_there("checkpoints/step-3"));  // keep: 1 leaves one checkpoint
@@ -344,7 +344,7 @@ static void numbers_that_no_run_has_are_refused(void **state) {
   }
 }
 
-static void a_fingerprint_that_lacks_a_key_is_of_another_run(void **state) {
+static void a_fingerprint_without_a_key_is_of_another_run(void **state) {
   const char *index = "checkpoints/step-6/index.json";
   assert_string_equal(train((job){0}), "");
   forge(in_folder(index), "\"train.steps\":\"6\",", "");  // the number of steps may differ
@@ -387,7 +387,9 @@ static const char *longest_name(size_t i) {
 }
 
 static ad_status named_phase(void *own, ad_phase_run *at) { return AD_OK; }
-static ad_status named_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
+static ad_status named_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
+  return AD_OK;
+}
 
 static ad_status named_create(const void *options, ad_program *to, void **own) {
   const ad_mesh *mesh = ad_program_mesh(to, 0);
@@ -465,13 +467,13 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_run_that_was_stopped_takes_the_same_steps_bit_for_bit, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(every_other_mesh_loads_the_same_values, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(every_contract_and_sharding_goes_on_bit_for_bit, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(every_contract_loads_under_another_sharding, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(every_policy_and_sharding_resumes_bit_for_bit, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(every_policy_loads_under_another_sharding, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(weights_written_on_one_mesh_are_read_on_another, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(training_leaves_checkpoints_and_goes_on_from_them, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(training_leaves_checkpoints_and_resumes_from_them, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(resuming_a_finished_run_writes_what_is_missing, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(numbers_that_no_run_has_are_refused, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(a_fingerprint_that_lacks_a_key_is_of_another_run, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_fingerprint_without_a_key_is_of_another_run, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_fingerprint_of_an_earlier_version_is_of_the_same_run, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(an_interrupted_training_leaves_a_checkpoint, make_folder, remove_folder),

@@ -90,7 +90,7 @@ static int is_same(const seen *a, const seen *b) {
   return a->count == b->count && !memcmp(a->states, b->states, a->count * sizeof *a->states);
 }
 
-static void sources_climb_alike_at_any_loss_scale(void **state) {
+static void sources_climb_identically_at_any_loss_scale(void **state) {
   seen *low = states_of(decompose, "precision: {param: f16, loss_scale: 0}", 0);
   seen *high = states_of(decompose, "precision: {param: f16, loss_scale: 3}", 0);
   assert_false(is_same(&low[0], &low[1]));
@@ -190,7 +190,7 @@ static void what_stops_a_phase_is_what_the_step_says(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sources_climb_alike_at_any_loss_scale),
+      cmocka_unit_test(sources_climb_identically_at_any_loss_scale),
       cmocka_unit_test(sources_that_take_no_step_up_stay),
       cmocka_unit_test(sources_of_a_rank_without_samples_are_none),
       cmocka_unit_test(a_balancing_bias_stays_where_a_step_is_skipped),

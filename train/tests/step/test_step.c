@@ -9,10 +9,10 @@
 #include <unistd.h>
 #include "base/memory.h"
 #include "array/transit.h"
-#include "base/mistakes.h"
+#include "base/known_bugs.h"
 #include "module/module.h"
-#include "reduce/mistakes.h"
-#include "step/mistakes.h"
+#include "reduce/known_bugs.h"
+#include "step/known_bugs.h"
 #include "step/run.h"
 
 #define STEPPING ", steps: 4, lr: 1e-2"
@@ -28,7 +28,7 @@ typedef struct seen {
 
 typedef struct job {
   const ad_recipe *recipe;
-  const char *planted;
+  const char *bug;
   seen *seen;
 } job;
 
@@ -51,10 +51,10 @@ static void leave_count_out(void *context, void *passing) {
   at->status = AD_OK;
 }
 
-static const ad_mistake *find_mistake(const char *name) {
-  static const ad_mistake local_count = {.name = "local-count", .at = {{AD_SEAM_TRANSIT, leave_count_out}}};
+static const ad_known_bug *find_bug(const char *name) {
+  static const ad_known_bug local_count = {.name = "local-count", .at = {{AD_INJECT_TRANSIT, leave_count_out}}};
   size_t counts[2];
-  const ad_mistake *lists[] = {ad_train_mistakes(&counts[0]), ad_reduce_mistakes(&counts[1])};
+  const ad_known_bug *lists[] = {ad_train_known_bugs(&counts[0]), ad_reduce_known_bugs(&counts[1])};
   for (int l = 0; l < 2; l++)
     for (size_t i = 0; i < counts[l]; i++)
       if (!strcmp(lists[l][i].name, name)) return &lists[l][i];
@@ -62,18 +62,18 @@ static const ad_mistake *find_mistake(const char *name) {
 }
 
 /* Plants a mistake for good: the rank's process ends after the test. */
-static void plant(const char *name, ad_mistake_scene *scene) {
-  const ad_mistake *mistake = find_mistake(name);
-  if (!mistake) abort();
-  ad_mistake_plant(mistake, scene);
+static void inject(const char *name, ad_known_bug_scene *scene) {
+  const ad_known_bug *known = find_bug(name);
+  if (!known) abort();
+  ad_known_bug_inject(known, scene);
 }
 
 static int take_steps(ad_comm *comm, void *context) {
   job *j = context;
   ad_run_options options = {.size = sizeof options, .dtype = AD_F64};
   ad_run *run;
-  ad_mistake_scene scene = {.rank = ad_comm_rank(comm), .microbatch = -1};
-  if (j->planted) plant(j->planted, &scene);
+  ad_known_bug_scene scene = {.rank = ad_comm_rank(comm), .microbatch = -1};
+  if (j->bug) inject(j->bug, &scene);
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
   RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &j->seen->loss_alone));
   for (int step = 0; step < STEPS; step++) {
@@ -84,9 +84,9 @@ static int take_steps(ad_comm *comm, void *context) {
   return 0;
 }
 
-static seen *steps_on(const char *mesh, int64_t ranks, const char *data, const char *train, const char *planted) {
+static seen *steps_on(const char *mesh, int64_t ranks, const char *data, const char *train, const char *bug) {
   ad_recipe *recipe = tiny_recipe(mesh, data, train);
-  job j = {recipe, planted, shared_memory(sizeof(seen))};
+  job j = {recipe, bug, shared_memory(sizeof(seen))};
   ad_launch_result result = {.size = sizeof result};
   ad_status status = launch(ranks, take_steps, &j, &result);
   if (status) fail_msg("%s", result.message);
@@ -153,7 +153,7 @@ static int count_reductions(ad_comm *comm, void *context) {
   char *text;
   RANK_MUST(comm, ad_run_create(comm, c->recipe, NULL, &run));
   RANK_MUST(comm, ad_run_step(run, 0, &report));
-  RANK_MUST(comm, ad_comm_flight_record(comm, &text));
+  RANK_MUST(comm, ad_comm_flight_recorder(comm, &text));
   for (const char *at = text; !ad_comm_rank(comm) && (at = strstr(at, " reduce_scatter(")); at++) ++*c->count;
   free(text);
   ad_run_destroy(run);
@@ -196,21 +196,21 @@ static void the_loss_alone_is_the_loss_of_the_step(void **state) {
   release(ranks);
 }
 
-static double planted_difference(const char *planted) {
+static double injected_difference(const char *bug) {
   static const char data[] = ", valid: [1, 0.5, 0]", train[] = STEPPING ", global_batch: 8, microbatches: 2";
-  seen *right = steps_on("dp=3", RANKS, data, train, NULL), *wrong = steps_on("dp=3", RANKS, data, train, planted);
+  seen *right = steps_on("dp=3", RANKS, data, train, NULL), *wrong = steps_on("dp=3", RANKS, data, train, bug);
   double found = difference(wrong, 1, right, 1, 0);
   release(right);
   release(wrong);
   return found;
 }
 
-static void planted_mistakes_change_the_gradient(void **state) {
-  assert_true(planted_difference(NULL) == 0);
-  assert_true(planted_difference("mean-of-microbatch-means") > 1e-3);
-  assert_true(planted_difference("shifted-slice") > 1e-3);
-  assert_true(planted_difference("perturbed-replica") > 1e-6);
-  assert_true(planted_difference("local-count") > 1e-3);
+static void injected_bugs_change_the_gradient(void **state) {
+  assert_true(injected_difference(NULL) == 0);
+  assert_true(injected_difference("mean-of-microbatch-means") > 1e-3);
+  assert_true(injected_difference("shifted-slice") > 1e-3);
+  assert_true(injected_difference("perturbed-replica") > 1e-6);
+  assert_true(injected_difference("local-count") > 1e-3);
 }
 
 /* ---- sharded storage, and overflow in f16 ---- */
@@ -365,7 +365,7 @@ static void keep_warning(void *context, ad_log_level level, const char *message)
   snprintf(warning, sizeof warning, "%s", message);
 }
 
-static void a_step_without_counted_tokens_warns_and_goes_on(void **state) {
+static void a_step_without_counted_tokens_warns_and_continues(void **state) {
   single s = open_single(", valid: [0]", STEPPING ", global_batch: 4, microbatches: 2");
   ad_step_report report;
   warnings = 0;
@@ -403,10 +403,10 @@ static void a_run_writes_its_own_trace_when_asked(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-static void no_part_held_out_is_said(void **state) {
+static void no_validation_part_is_reported(void **state) {
   single s = open_single("", STEPPING ", global_batch: 4");
   double loss;
-  assert_int_equal(ad_run_loss(s.run, 0, AD_HELD_OUT_DRAWN, &loss), AD_INVALID);
+  assert_int_equal(ad_run_loss(s.run, 0, AD_VALIDATION_DRAWN, &loss), AD_INVALID);
   assert_says("held_out");
   close_single(&s);
 }
@@ -423,7 +423,7 @@ static void a_world_of_another_size_than_the_mesh_is_refused(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-static void a_step_on_engine_dry_checks_everything_and_computes_nothing(void **state) {
+static void a_step_on_backend_dry_checks_everything_and_computes_nothing(void **state) {
   ad_recipe *recipe = tiny_recipe("dp_replicate=3 dp_shard=200", ", valid: [1, 0.5]", STEPPING ", global_batch: 700");
   ad_comm *comm;
   ad_run *run;
@@ -448,7 +448,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
     must(ad_comm_open_alone(&comm));
     ad_memory_fail_at(n);
     ad_status status = ad_run_create(comm, recipe, NULL, &run);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     created = !status;
     ad_run_destroy(run);
     ad_comm_close(comm);
@@ -512,11 +512,11 @@ int main(void) {
       cmocka_unit_test(a_steady_step_allocates_nothing),
       cmocka_unit_test(a_step_that_overflows_is_skipped_on_all_ranks_and_changes_nothing),
       cmocka_unit_test(addends_are_what_the_gradient_is_the_sum_of),
-      cmocka_unit_test(a_step_without_counted_tokens_warns_and_goes_on),
+      cmocka_unit_test(a_step_without_counted_tokens_warns_and_continues),
       cmocka_unit_test(a_run_writes_its_own_trace_when_asked),
-      cmocka_unit_test(no_part_held_out_is_said),
+      cmocka_unit_test(no_validation_part_is_reported),
       cmocka_unit_test(a_world_of_another_size_than_the_mesh_is_refused),
-      cmocka_unit_test(a_step_on_engine_dry_checks_everything_and_computes_nothing),
+      cmocka_unit_test(a_step_on_backend_dry_checks_everything_and_computes_nothing),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(a_step_on_three_ranks_is_the_step_of_one),
       cmocka_unit_test(a_rank_without_rows_takes_part),
@@ -525,7 +525,7 @@ int main(void) {
       cmocka_unit_test(each_microbatch_is_reduced_as_its_own_word_says),
       cmocka_unit_test(replicas_agree_bit_for_bit),
       cmocka_unit_test(the_loss_alone_is_the_loss_of_the_step),
-      cmocka_unit_test(planted_mistakes_change_the_gradient),
+      cmocka_unit_test(injected_bugs_change_the_gradient),
       cmocka_unit_test(a_sum_of_losses_that_is_no_number_names_no_rank),
       cmocka_unit_test(a_loss_that_is_no_number_stops_all_ranks_and_names_step_and_rank),
   };

@@ -177,7 +177,7 @@ static void the_trace_has_all_ranks(void) {
   json_decref(trace);
 }
 
-static const char proof[] =
+static const char check_json[] =
     "{\"recipe\":\"tiny\",\"world\":3,\"mesh\":\"dp=3\",\"dtype\":\"f64\",\"params\":[{\"name\":\"blocks.0.<wq>\","
     "\"layout\":\"dp_shard=R\",\"reduced_over\":\"dp_shard\",\"ratio\":1.0,\"max_rel_err\":2e-16,\"bound\":1e-12,"
     "\"replicas_equal\":true,\"cause\":null}],\"summary\":{\"pass\":true},\"sabotage\":[{\"name\":\"local-count\","
@@ -191,7 +191,7 @@ static void run_json_says(const char *key, const char *expected) {
   json_decref(run);
 }
 
-static void run_json_tells_of_the_run(void) {
+static void run_json_reports_the_run(void) {
   run_json_says("name", "\"tiny\"");
   run_json_says("kind", "\"gpt\"");
   run_json_says("engine", "\"shm\"");
@@ -209,14 +209,14 @@ static void run_json_tells_of_the_run(void) {
 
 static void training_writes_metrics_trace_and_report(void **state) {
   assert_int_equal(mkdir(in_folder("deep er"), 0777), 0);
-  put("deep er/check.json", proof);
+  put("deep er/check.json", check_json);
   job j = run_in("deep er", 0);
   for (int rank = 0; rank < RANKS; rank++) assert_string_equal(j.messages[rank], "");
   assert_int_equal(*j.progressed, STEPS);
   assert_int_equal(*j.turned, 1);
   assert_int_equal(metrics_lines(), STEPS);
   the_trace_has_all_ranks();
-  run_json_tells_of_the_run();
+  run_json_reports_the_run();
   char *page = whole_file("deep er/report.html");
   assert_non_null(strstr(page, "blocks.0.\\u003cwq>"));
   assert_non_null(strstr(page, "local-count"));

@@ -5,7 +5,7 @@
 #include "deferred.h"
 #include "world.h"
 
-#include "base/seams.h"
+#include "base/injection.h"
 #include "module/module.h"
 #include "step/run.h"
 
@@ -87,9 +87,9 @@ static int take_steps(ad_comm *comm, void *context) {
   ad_run *run;
   double alone;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  ad_seam_plant(AD_SEAM_OPERANDS, (ad_seam_slot){cut_first_sum, NULL});
+  ad_injection_set(AD_INJECT_OPERANDS, (ad_injection){cut_first_sum, NULL});
   looking at = {run, 0};
-  ad_seam_plant(AD_SEAM_MICROBATCH, (ad_seam_slot){look, &at});
+  ad_injection_set(AD_INJECT_MICROBATCH, (ad_injection){look, &at});
   if (j->deferred != ONE_PASS) RANK_MUST(comm, defer_weights(run, (size_t)j->deferred));
   if (ad_run_param_count(run) > PARAMS_MAX) abort();
   for (int step = 0; step < STEPS; step++) {
@@ -101,7 +101,7 @@ static int take_steps(ad_comm *comm, void *context) {
   j->seen->params = ad_run_param_count(run);
   j->seen->bytes[ad_comm_rank(comm)] = ad_run_tape_bytes(run);
   __atomic_add_fetch(&j->seen->waited, at.waited, __ATOMIC_SEQ_CST);
-  ad_seams_clear();
+  ad_injections_clear();
   ad_run_destroy(run);
   return 0;
 }
@@ -221,14 +221,14 @@ static size_t planned_bytes(const ad_recipe *recipe, int64_t rank, int64_t ranks
   ad_run_options options = {.size = sizeof options, .dtype = AD_F64};
   must(ad_comm_open_dry(rank, ranks, &dry));
   must(ad_run_create(dry, recipe, &options, &run));
-  ad_seam_plant(AD_SEAM_OPERANDS, (ad_seam_slot){cut_first_sum, NULL});
+  ad_injection_set(AD_INJECT_OPERANDS, (ad_injection){cut_first_sum, NULL});
   if (deferred != ONE_PASS) must(defer_weights(run, (size_t)deferred));
   for (int step = 0; step < STEPS; step++) {
     must(ad_run_loss(run, step, AD_TRAINED_ON, &alone));
     must(ad_run_step(run, step, &report));
   }
   size_t bytes = ad_run_tape_bytes(run);
-  ad_seams_clear();
+  ad_injections_clear();
   ad_run_destroy(run);
   ad_comm_close(dry);
   return bytes;
@@ -259,7 +259,7 @@ static void forget_weights(void *context, void *passing) {
   const ad_run *run = *(const ad_run **)context;
   static int microbatch;
   (void)passing;
-  if (microbatch++ == 1) ad_run_tape(run, 0, 1)->owes_weights = 0;
+  if (microbatch++ == 1) ad_run_tape(run, 0, 1)->defers_weights = 0;
 }
 
 /* Skips the second pass of the first microbatch, whose tape the third microbatch then uses. */
@@ -268,14 +268,14 @@ static void skip_weights(void *context, void *passing) {
   const ad_run *run = *(const ad_run **)context;
   (void)passing;
   if (has_skipped) return;
-  ad_run_tape(run, 0, 0)->owes_weights = 0;
+  ad_run_tape(run, 0, 0)->defers_weights = 0;
   has_skipped = 1;
 }
 
 static void remember_weights(void *context, void *passing) {
   const ad_run *run = *(const ad_run **)context;
   (void)passing;
-  if (has_skipped++ == 1) ad_run_tape(run, 0, 0)->owes_weights = 1;
+  if (has_skipped++ == 1) ad_run_tape(run, 0, 0)->defers_weights = 1;
 }
 
 static int take_a_tape_that_waits(ad_comm *comm, void *context) {
@@ -284,8 +284,8 @@ static int take_a_tape_that_waits(ad_comm *comm, void *context) {
   ad_run *run;
   RANK_MUST(comm, ad_run_create(comm, context, &options, &run));
   RANK_MUST(comm, defer_weights(run, 1));
-  ad_seam_plant(AD_SEAM_MICROBATCH, (ad_seam_slot){skip_weights, &run});
-  ad_seam_plant(AD_SEAM_ORDER, (ad_seam_slot){remember_weights, &run});
+  ad_injection_set(AD_INJECT_MICROBATCH, (ad_injection){skip_weights, &run});
+  ad_injection_set(AD_INJECT_ORDER, (ad_injection){remember_weights, &run});
   RANK_MUST(comm, ad_run_step(run, 0, &report));
   return 0;
 }
@@ -297,7 +297,7 @@ static int leave_weights_out(ad_comm *comm, void *context) {
   ad_run *run;
   RANK_MUST(comm, ad_run_create(comm, recipe, &options, &run));
   RANK_MUST(comm, defer_weights(run, 2));
-  ad_seam_plant(AD_SEAM_MICROBATCH, (ad_seam_slot){forget_weights, &run});
+  ad_injection_set(AD_INJECT_MICROBATCH, (ad_injection){forget_weights, &run});
   RANK_MUST(comm, ad_run_step(run, 0, &report));
   return 0;
 }
@@ -329,12 +329,12 @@ static int pass_after_pass(ad_comm *comm, void *context) {
   double alone;
   RANK_MUST(comm, ad_run_create(comm, context, &options, &run));
   RANK_MUST(comm, defer_weights(run, 1));
-  ad_seam_plant(AD_SEAM_PHASE, (ad_seam_slot){look_at_pool, &run});
+  ad_injection_set(AD_INJECT_PHASE, (ad_injection){look_at_pool, &run});
   for (int step = 0; step < STEPS; step++) {
     RANK_MUST(comm, ad_run_loss(run, step, AD_TRAINED_ON, &alone));
     RANK_MUST(comm, ad_run_step(run, step, &report));
   }
-  ad_seams_clear();
+  ad_injections_clear();
   ad_run_destroy(run);
   return 0;
 }

@@ -227,7 +227,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   for (long n = 1; status == AD_MEMORY; n++) {
     ad_memory_fail_at(n);
     status = ad_validation_open(folder, 5, &run);
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     assert_true(n < 100);
   }
   assert_true(run.first.step == 1 && run.best.step == 2);

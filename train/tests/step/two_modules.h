@@ -98,12 +98,12 @@ static ad_param_spec two_param(const char *name, int64_t rows, int64_t columns, 
 
 static ad_status two_add_modules(const two *model, ad_program *to) {
   const ad_mesh *front = ad_program_mesh(to, 0), *back = ad_program_mesh(to, 1);
-  ad_layout whole = ad_layout_all(front, AD_R), columns = ad_layout_all(back, AD_R);
+  ad_layout full = ad_layout_all(front, AD_R), columns = ad_layout_all(back, AD_R);
   ad_layout_set(&columns, AD_AXES(AD_TP), AD_S(1));
-  ad_param_spec of_front[] = {two_param("w", IN, MID, whole), two_param("v", MID, 1, whole)};
+  ad_param_spec of_front[] = {two_param("w", IN, MID, full), two_param("v", MID, 1, full)};
   ad_param_spec of_back[] = {two_param("u", MID, OUT, columns)};
   ad_state_spec balance = {
-      .size = sizeof balance, .name = "balance", .dtype = AD_F64, .shape = {1, {MID}}, .layout = whole, .value = 0.5};
+      .size = sizeof balance, .name = "balance", .dtype = AD_F64, .shape = {1, {MID}}, .layout = full, .value = 0.5};
   of_front[1].unit = 1;
   ad_module_spec modules[] = {
       {.size = sizeof(ad_module_spec),
@@ -171,7 +171,7 @@ static ad_array two_describe(const two *model, int64_t m, ad_dtype dtype, void *
   return array;
 }
 
-static ad_status two_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
+static ad_status two_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   two *model = own;
   const ad_program_setting *setting = model->setting;
   for (int64_t m = 0; m < setting->microbatches; m++) {
@@ -191,7 +191,7 @@ static ad_status two_read(void *own, int64_t step, ad_held_out held_out, int64_t
   return AD_OK;
 }
 
-static int two_has_held_out(const void *own) { return 0; }
+static int two_has_validation(const void *own) { return 0; }
 static size_t two_data_bytes(const void *own) { return sizeof(two); }
 static double two_flops(const void *own, int64_t samples) { return 6.0 * (double)samples * (IN * MID + MID * OUT); }
 
@@ -212,7 +212,7 @@ static void two_register(void) {
                                        .destroy = two_destroy,
                                        .open = two_open,
                                        .read = two_read,
-                                       .data = {.has_held_out = two_has_held_out, .bytes = two_data_bytes},
+                                       .data = {.has_validation = two_has_validation, .bytes = two_data_bytes},
                                        .account = {.flops = two_flops}};
   if (!ad_program_kind_find("two")) must(ad_program_register(&kind));
 }

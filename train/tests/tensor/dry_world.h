@@ -49,14 +49,14 @@ static inline ad_tensor *indices(dry_world *d, const char *layout_text, ad_shape
 }
 
 /* The call is refused with these facts, and the place in the test; its sentence stands in the list of the function. */
-#define refused(d, out, status, ...)                                                                                \
-  says_or_fail(                                                                                                     \
-      refusal_lacks((d), (out), (status), SAYS_FACTS(strrchr(__FILE__, '/') + 1, __VA_ARGS__), __FILE__, __func__), \
+#define refused(d, out, status, ...)                                                                                  \
+  says_or_fail(                                                                                                       \
+      refusal_missing((d), (out), (status), SAYS_FACTS(strrchr(__FILE__, '/') + 1, __VA_ARGS__), __FILE__, __func__), \
       __FILE__, __LINE__)
 
 /* What the refusal lacks, as says_wrong. */
-static inline const char *refusal_lacks(dry_world *d, const ad_tensor *out, ad_status status, const char *const *facts,
-                                        const char *file, const char *test) {
+static inline const char *refusal_missing(dry_world *d, const ad_tensor *out, ad_status status,
+                                          const char *const *facts, const char *file, const char *test) {
   assert_null(ad_tensor_array(out));
   assert_int_equal(ad_tape_status(d->tape), status);
   const char *wrong = says_wrong(ad_last_error(), facts, file, test);

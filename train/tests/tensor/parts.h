@@ -23,17 +23,17 @@ static inline void compare_on_all(formula fused, formula composed, const char *l
   }
 }
 
-static const char rows_cut[] = "dp_shard=S0 tp=I", both_cut[] = "dp_shard=S0 tp=S2";
+static const char rows_sharded[] = "dp_shard=S0 tp=I", both_sharded[] = "dp_shard=S0 tp=S2";
 
-static inline ad_tensor *whole(ad_tape *t, ad_tensor *x) {
+static inline ad_tensor *full(ad_tape *t, ad_tensor *x) {
   ad_tensor *rows = ad_tensor_array(x)->layout.type[AD_TP] == AD_S(2) ? ad_all_gather(t, x, "tp", AD_I) : x;
   return ad_all_gather(t, rows, "dp_shard", AD_I);
 }
-static inline ad_tensor *rows_of(ad_tape *t, ad_tensor *whole_value) {
-  return ad_convert(t, whole_value, "dp_shard", AD_S(0));
+static inline ad_tensor *rows_of(ad_tape *t, ad_tensor *full_value) {
+  return ad_convert(t, full_value, "dp_shard", AD_S(0));
 }
-static inline ad_tensor *part_of(ad_tape *t, ad_tensor *whole_value) {
-  return ad_convert(t, rows_of(t, whole_value), "tp", AD_S(2));
+static inline ad_tensor *part_of(ad_tape *t, ad_tensor *full_value) {
+  return ad_convert(t, rows_of(t, full_value), "tp", AD_S(2));
 }
 static inline ad_tensor *summed(ad_tape *t, ad_tensor *addends) { return ad_all_reduce(t, addends, "dp_shard", AD_I); }
 static inline ad_tensor *summed_of_parts(ad_tape *t, ad_tensor *addends) {

@@ -348,20 +348,20 @@ typedef struct cut {
   int gathers; /* 1: every rank gathers all keys and values; 0: they go around a ring */
 } cut;
 
-static ad_array own_part(ad_comm *comm, const ad_layout *layout, const value *whole, int64_t width) {
-  ad_shape shape = {3, {BATCH, (int64_t)whole->count / width / BATCH, width}};
+static ad_array own_part(ad_comm *comm, const ad_layout *layout, const value *full, int64_t width) {
+  ad_shape shape = {3, {BATCH, (int64_t)full->count / width / BATCH, width}};
   ad_layout everywhere = ad_layout_all(layout->mesh, AD_R);
   ad_array own = ad_array_describe(comm, AD_BF16, &shape, layout);
   ad_part all, mine;
   own.data = zeros(ad_array_numel(&own), sizeof(uint16_t));
   ad_part_of(&everywhere, &shape, ad_comm_rank(comm), &all);
   ad_part_of(layout, &shape, ad_comm_rank(comm), &mine);
-  ad_part_copy(own.data, &mine, whole->half, &all, &mine, sizeof(uint16_t));
+  ad_part_copy(own.data, &mine, full->half, &all, &mine, sizeof(uint16_t));
   return own;
 }
 
 /* Gathers the parts of a cut value, on a tape of its own. */
-static void bring_together(ad_comm *comm, const ad_layout *layout, const ad_array *own, value *whole) {
+static void bring_together(ad_comm *comm, const ad_layout *layout, const ad_array *own, value *full) {
   ad_tape *t;
   ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
   ad_array part = *own;
@@ -369,8 +369,8 @@ static void bring_together(ad_comm *comm, const ad_layout *layout, const ad_arra
   CHECK_OK(ad_tape_create(comm, layout->mesh, &options, &t));
   ad_tensor *all = ad_all_gather(t, ad_constant(t, &part), "cp", AD_R);
   CHECK_OK(ad_tape_status(t));
-  CHECK(ad_array_numel(ad_tensor_array(all)) == whole->count);
-  memcpy(whole->half, ad_tensor_array(all)->data, whole->count * sizeof(uint16_t));
+  CHECK(ad_array_numel(ad_tensor_array(all)) == full->count);
+  memcpy(full->half, ad_tensor_array(all)->data, full->count * sizeof(uint16_t));
   ad_tape_destroy(t);
 }
 
@@ -479,7 +479,7 @@ static void gathered_keys_serve_the_rows_of_each_rank(void **state) {
 }
 
 /* The hostile engine fills memory that is being received into with NaN: the ring neither reads nor overwrites it. */
-static void a_ring_holds_under_a_hostile_engine(void **state) {
+static void a_ring_holds_under_a_hostile_backend(void **state) {
   setting s = {.seq = 90, .spread = 1};
   setenv("ADDEND_HOSTILE", "13", 1);
   cut_into(2, "cp=2", "cp=S1z", s, 1);
@@ -509,7 +509,7 @@ int main(void) {
       cmocka_unit_test(large_scores_keep_their_sums),
       cmocka_unit_test(the_operation_rounds_once_at_its_end),
       cmocka_unit_test(gathered_keys_serve_the_rows_of_each_rank),
-      cmocka_unit_test(a_ring_holds_under_a_hostile_engine),
+      cmocka_unit_test(a_ring_holds_under_a_hostile_backend),
       cmocka_unit_test(gradients_are_added_to_what_is_there),
       cmocka_unit_test(operands_that_carry_no_gradient_are_left_alone),
   };

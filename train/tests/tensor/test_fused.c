@@ -1,15 +1,15 @@
 /* Tests operations that communicate inside, or compute on a part, against their composition from law 2's table: the
  * operands are gathered, the whole is computed, the rank's part is taken. Values and gradients are compared on real
  * ranks in f64. Parts are uneven and empty, groups of size 1 and 3. */
-#include "base/mistakes.h"
+#include "base/known_bugs.h"
 #include "says.h"
-#include "tensor/mistakes.h"
+#include "tensor/known_bugs.h"
 #include "two_ways.h"
 
 /* ---- cross-entropy over a cut vocabulary ---- */
 
 static ad_tensor *fused_loss(ad_tape *t, ad_tensor *const *x) { return ad_cross_entropy(t, x[0], x[1]); }
-static ad_tensor *whole_loss(ad_tape *t, ad_tensor *const *x) {
+static ad_tensor *full_loss(ad_tape *t, ad_tensor *const *x) {
   return ad_cross_entropy(t, ad_all_gather(t, x[0], "tp", AD_I), x[1]);
 }
 
@@ -19,10 +19,10 @@ static void compare_loss(const char *mesh, int64_t vocabulary) {
                                   {"dp_shard=S0 tp=I", SHAPE(2, 4, 5), (int32_t)vocabulary}},
                        .input_count = 2,
                        .fused = fused_loss,
-                       .composed = whole_loss});
+                       .composed = full_loss});
 }
 
-static void the_loss_of_a_cut_vocabulary_is_that_of_the_whole(void **state) {
+static void the_loss_of_a_sharded_vocabulary_is_that_of_the_full_one(void **state) {
   compare_loss("dp_shard=1 tp=1", 7);
   compare_loss("dp_shard=1 tp=2", 7);
   compare_loss("dp_shard=1 tp=3", 7);
@@ -33,14 +33,14 @@ static void the_loss_of_a_cut_vocabulary_is_that_of_the_whole(void **state) {
 /* A NaN logit in the last rank's part, which is not the target, makes the loss NaN on every rank. */
 static int no_number_comes_out(ad_comm *comm, void *context) {
   ad_mesh *mesh;
-  ad_layout cut, same;
+  ad_layout sharded, same;
   ad_tape *t;
   ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
   CHECK_OK(ad_mesh_create(context, &mesh));
-  CHECK_OK(ad_layout_parse(mesh, "tp=S1", &cut));
+  CHECK_OK(ad_layout_parse(mesh, "tp=S1", &sharded));
   CHECK_OK(ad_layout_parse(mesh, "tp=I", &same));
   CHECK_OK(ad_tape_create(comm, mesh, &options, &t));
-  ad_array logits = make(comm, AD_F64, &SHAPE(2, 1, 6), &cut, 1, 0),
+  ad_array logits = make(comm, AD_F64, &SHAPE(2, 1, 6), &sharded, 1, 0),
            targets = make(comm, AD_I32, &SHAPE(1, 1), &same, 2, 5);
   ((int32_t *)targets.data)[0] = 0;
   if (ad_comm_rank(comm) == ad_comm_size(comm) - 1) ((double *)logits.data)[ad_array_numel(&logits) - 1] = NAN;
@@ -64,7 +64,7 @@ static void a_logit_that_is_no_number_is_the_loss_of_all_ranks(void **state) {
 static ad_tensor *part_lookup(ad_tape *t, ad_tensor *const *x) {
   return ad_all_reduce(t, ad_embedding(t, x[0], x[1]), "tp", AD_I);
 }
-static ad_tensor *whole_lookup(ad_tape *t, ad_tensor *const *x) {
+static ad_tensor *full_lookup(ad_tape *t, ad_tensor *const *x) {
   return ad_embedding(t, ad_all_gather(t, x[0], "tp", AD_I), x[1]);
 }
 
@@ -76,7 +76,7 @@ static ad_tensor *shifted(ad_tape *t, ad_tensor *const *x, ad_tensor *(*lookup)(
   return lookup(t, x);
 }
 static ad_tensor *fused_lookup(ad_tape *t, ad_tensor *const *x) { return shifted(t, x, part_lookup); }
-static ad_tensor *composed_lookup(ad_tape *t, ad_tensor *const *x) { return shifted(t, x, whole_lookup); }
+static ad_tensor *composed_lookup(ad_tape *t, ad_tensor *const *x) { return shifted(t, x, full_lookup); }
 
 static void compare_lookup(const char *mesh, int64_t rows) {
   compare((comparison){
@@ -87,7 +87,7 @@ static void compare_lookup(const char *mesh, int64_t rows) {
       .composed = composed_lookup});
 }
 
-static void a_lookup_in_parts_is_that_in_the_whole(void **state) {
+static void a_lookup_in_parts_is_that_in_the_full_table(void **state) {
   compare_lookup("dp_shard=1 tp=1", 7);
   compare_lookup("dp_shard=2 tp=3", 7);
   compare_lookup("dp_shard=1 tp=3", 2);
@@ -108,39 +108,39 @@ static ad_tensor *with_gathered_keys(ad_tape *t, ad_tensor *const *x) {
   return attention(t, x[0], ad_all_gather(t, x[1], "cp", AD_R), ad_all_gather(t, x[2], "cp", AD_R));
 }
 /* Instead of the ring: every rank gathers everything, computes the whole and takes its part. */
-static ad_tensor *on_whole_zigzag(ad_tape *t, ad_tensor *const *x) {
+static ad_tensor *on_full_zigzag(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *q = ad_all_gather(t, x[0], "cp", AD_I), *k = ad_all_gather(t, x[1], "cp", AD_I),
             *v = ad_all_gather(t, x[2], "cp", AD_I);
   return ad_convert(t, attention(t, q, k, v), "cp", AD_S_ZIGZAG(1));
 }
-static ad_tensor *on_whole_plain(ad_tape *t, ad_tensor *const *x) {
+static ad_tensor *on_full_plain(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *q = ad_all_gather(t, x[0], "cp", AD_I), *k = ad_all_gather(t, x[1], "cp", AD_I),
             *v = ad_all_gather(t, x[2], "cp", AD_I);
   return ad_convert(t, attention(t, q, k, v), "cp", AD_S(1));
 }
 
-static comparison ring_of(const char *mesh, const char *cut, int64_t batch, int64_t seq, int64_t heads,
+static comparison ring_of(const char *mesh, const char *sharded, int64_t batch, int64_t seq, int64_t heads,
                           int64_t kv_heads) {
   return (comparison){.mesh = mesh,
-                      .inputs = {{cut, SHAPE(3, batch, seq, heads * HEAD_DIM), 0},
-                                 {cut, SHAPE(3, batch, seq, kv_heads * HEAD_DIM), 0},
-                                 {cut, SHAPE(3, batch, seq, kv_heads * HEAD_DIM), 0}},
+                      .inputs = {{sharded, SHAPE(3, batch, seq, heads * HEAD_DIM), 0},
+                                 {sharded, SHAPE(3, batch, seq, kv_heads * HEAD_DIM), 0},
+                                 {sharded, SHAPE(3, batch, seq, kv_heads * HEAD_DIM), 0}},
                       .input_count = 3,
                       .fused = in_parts};
 }
 
 static void compare_ring(const char *mesh, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads) {
   comparison c = ring_of(mesh, "dp_shard=S0 cp=S1z", batch, seq, heads, kv_heads);
-  c.composed = on_whole_zigzag;
+  c.composed = on_full_zigzag;
   compare(c);
   c.composed = with_gathered_keys;
   compare(c);
   c = ring_of(mesh, "dp_shard=S0 cp=S1", batch, seq, heads, kv_heads);
-  c.composed = on_whole_plain;
+  c.composed = on_full_plain;
   compare(c);
 }
 
-static void attention_around_the_ring_is_that_of_the_whole(void **state) {
+static void attention_around_the_ring_is_that_of_the_full_values(void **state) {
   for (sees_all = 0; sees_all < 2; sees_all++) {
     compare_ring("dp_shard=1 cp=1", 2, 8, 2, 2);
     compare_ring("dp_shard=1 cp=2", 2, 8, 2, 1);
@@ -165,15 +165,15 @@ static ad_tensor *queries_gathered(ad_tape *t, ad_tensor *const *x) {
   return ad_convert(t, attention(t, ad_all_gather(t, x[0], "tp", AD_I), x[1], x[2]), "tp", AD_S(2));
 }
 
-static void compare_heads(const char *mesh, int64_t heads, int64_t kv_heads, int cut) {
-  const char *kv = cut ? "tp=S2" : "tp=I";
+static void compare_heads(const char *mesh, int64_t heads, int64_t kv_heads, int sharded) {
+  const char *kv = sharded ? "tp=S2" : "tp=I";
   compare((comparison){.mesh = mesh,
                        .inputs = {{"tp=S2", SHAPE(3, 2, 6, heads * HEAD_DIM), 0},
                                   {kv, SHAPE(3, 2, 6, kv_heads * HEAD_DIM), 0},
                                   {kv, SHAPE(3, 2, 6, kv_heads * HEAD_DIM), 0}},
                        .input_count = 3,
-                       .fused = cut ? in_parts : keys_on_all,
-                       .composed = cut ? heads_gathered : queries_gathered});
+                       .fused = sharded ? in_parts : keys_on_all,
+                       .composed = sharded ? heads_gathered : queries_gathered});
 }
 
 static void grouped_heads_find_their_keys(void **state) {
@@ -206,35 +206,35 @@ static int outcomes_differ(const outcome *a, const outcome *b) {
 }
 
 /* Each known mistake changes the numbers of every rank; the mistake in the mask cannot be planted without a mask. */
-static int mistakes_show(ad_comm *comm, void *context) {
+static int bugs_show(ad_comm *comm, void *context) {
   size_t count;
-  const ad_mistake *mistakes = ad_tensor_mistakes(&count);
+  const ad_known_bug *bugs = ad_tensor_known_bugs(&count);
   rank_case r = case_open(comm, context);
   outcome right = run(comm, r.mesh, context, r.arrays, 1);
   for (size_t i = 0; i < count; i++) {
-    if (!(mistakes[i].needs & (AD_NEED_RING | AD_NEED_CUT_SEQUENCE))) continue;
-    ad_mistake_scene scene = {.rank = ad_comm_rank(comm)};
-    int shows = !sees_all || !(mistakes[i].needs & AD_NEED_MASKED_RING);
-    ad_mistake_plant(&mistakes[i], &scene);
-    outcome planted = run(comm, r.mesh, context, r.arrays, 1);
-    ad_seams_clear();
+    if (!(bugs[i].needs & (AD_NEED_RING | AD_NEED_SHARDED_SEQUENCE))) continue;
+    ad_known_bug_scene scene = {.rank = ad_comm_rank(comm)};
+    int shows = !sees_all || !(bugs[i].needs & AD_NEED_MASKED_RING);
+    ad_known_bug_inject(&bugs[i], &scene);
+    outcome injected = run(comm, r.mesh, context, r.arrays, 1);
+    ad_injections_clear();
     CHECK(scene.fired == shows);
-    CHECK(outcomes_differ(&planted, &right) == shows);
-    release(&planted);
+    CHECK(outcomes_differ(&injected, &right) == shows);
+    release(&injected);
   }
   release(&right);
   case_close(&r);
   return 0;
 }
 
-static void known_mistakes_show_with_either_mask(void **state) {
+static void known_bugs_show_with_either_mask(void **state) {
   for (sees_all = 0; sees_all < 2; sees_all++) {
     for (int members = 2; members < 4; members++) {
       char mesh[32];
       snprintf(mesh, sizeof mesh, "dp_shard=1 cp=%d", members);
       comparison c = ring_of(mesh, "dp_shard=S0 cp=S1z", 2, 12, 2, 2);
       c.fused = with_positions;
-      run_ranks(members, mistakes_show, &c);
+      run_ranks(members, bugs_show, &c);
     }
   }
 }
@@ -260,7 +260,7 @@ static int fails_before_the_ring(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_rank_that_fails_before_a_ring_tells_the_others(void **state) {
+static void a_rank_that_fails_before_a_ring_reports_to_the_others(void **state) {
   run_ranks(2, fails_before_the_ring, NULL);
 }
 
@@ -295,7 +295,7 @@ static ad_tensor *bias_after_the_sum(ad_tape *t, ad_tensor *const *x) {
   return ad_add_row(t, ad_all_reduce(t, ad_linear(t, x[0], x[1]), "tp", AD_I), x[2]);
 }
 
-static void a_bias_on_a_pending_sum_counts_once(void **state) {
+static void a_bias_on_a_partial_counts_once(void **state) {
   comparison c = {.mesh = "tp=3",
                   .inputs = {{"tp=S1", SHAPE(2, 5, 7), 0}, {"tp=S0", SHAPE(2, 7, 4), 0}, {"tp=I", SHAPE(1, 4), 0}},
                   .input_count = 3,
@@ -308,15 +308,15 @@ static void a_bias_on_a_pending_sum_counts_once(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_loss_of_a_cut_vocabulary_is_that_of_the_whole),
+      cmocka_unit_test(the_loss_of_a_sharded_vocabulary_is_that_of_the_full_one),
       cmocka_unit_test(a_logit_that_is_no_number_is_the_loss_of_all_ranks),
-      cmocka_unit_test(a_rank_that_fails_before_a_ring_tells_the_others),
-      cmocka_unit_test(a_lookup_in_parts_is_that_in_the_whole),
-      cmocka_unit_test(attention_around_the_ring_is_that_of_the_whole),
+      cmocka_unit_test(a_rank_that_fails_before_a_ring_reports_to_the_others),
+      cmocka_unit_test(a_lookup_in_parts_is_that_in_the_full_table),
+      cmocka_unit_test(attention_around_the_ring_is_that_of_the_full_values),
       cmocka_unit_test(grouped_heads_find_their_keys),
-      cmocka_unit_test(known_mistakes_show_with_either_mask),
+      cmocka_unit_test(known_bugs_show_with_either_mask),
       cmocka_unit_test(the_norm_of_heads_sums_over_all_heads),
-      cmocka_unit_test(a_bias_on_a_pending_sum_counts_once),
+      cmocka_unit_test(a_bias_on_a_partial_counts_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,10 +13,10 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "addend/random.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "draw.h"
-#include "products/gemm_cut.h"
-#include "tensor/mistakes.h"
+#include "products/gemm_split.h"
+#include "tensor/known_bugs.h"
 
 /* ---- matrices of any dtype and stride ---- */
 
@@ -256,39 +256,39 @@ static void products_of_nothing_give_zeros_or_change_nothing(void **state) {
 /* ---- products cut in two pieces along k ---- */
 
 /* The sum of both pieces, wherever k is cut, is rounded once, so it is as good as the whole product. */
-static void products_cut_in_two_are_as_good_as_whole_ones(void **state) {
-  gemm_cuts cuts = {.seed = 1};
-  ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){ad_gemm_cut, &cuts});
+static void products_split_in_two_are_as_good_as_full_ones(void **state) {
+  gemm_splits splits = {.seed = 1};
+  ad_injection_set(AD_INJECT_PRODUCT, (ad_injection){ad_gemm_split, &splits});
   products_are_as_good_as_their_arithmetic(state);
-  ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){0});
-  assert_true(cuts.made > 100);
+  ad_injection_set(AD_INJECT_PRODUCT, (ad_injection){0});
+  assert_true(splits.made > 100);
 }
 
-static int differ(const trial *of, const gemm_cuts *from) {
+static int differ(const trial *of, const gemm_splits *from) {
   operands at = make_operands(of);
-  matrix whole = copy_of(&at.c), cut = copy_of(&at.c);
-  gemm_cuts cuts = *from;
-  multiply(of, &at, &whole);
-  ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){ad_gemm_cut, &cuts});
-  multiply(of, &at, &cut);
-  ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){0});
+  matrix full = copy_of(&at.c), split = copy_of(&at.c);
+  gemm_splits splits = *from;
+  multiply(of, &at, &full);
+  ad_injection_set(AD_INJECT_PRODUCT, (ad_injection){ad_gemm_split, &splits});
+  multiply(of, &at, &split);
+  ad_injection_set(AD_INJECT_PRODUCT, (ad_injection){0});
   int found = 0;
   for (int64_t row = 0; row < of->m; row++)
     for (int64_t column = 0; column < of->n; column++)
-      found += value_of(&whole, row, column) != value_of(&cut, row, column);
-  free(whole.data);
-  free(cut.data);
+      found += value_of(&full, row, column) != value_of(&split, row, column);
+  free(full.data);
+  free(split.data);
   free_operands(&at);
   return found;
 }
 
 /* Cut products make the reference's draws differ in rounding: in f32 most elements differ; in bf16 few do, unless each
  * piece is rounded. */
-static void a_cut_product_rounds_otherwise(void **state) {
+static void a_split_product_rounds_otherwise(void **state) {
   trial f32 = {AD_F32, AD_F32, 40, 50, 300, .factor = 1}, narrow = {AD_BF16, AD_BF16, 40, 50, 300, .factor = 1};
-  assert_true(differ(&f32, &(gemm_cuts){.seed = 1}) > 1000);
-  assert_true(differ(&narrow, &(gemm_cuts){.seed = 1}) < 40);
-  assert_true(differ(&narrow, &(gemm_cuts){.seed = 1, .rounds_between = 1}) > 400);
+  assert_true(differ(&f32, &(gemm_splits){.seed = 1}) > 1000);
+  assert_true(differ(&narrow, &(gemm_splits){.seed = 1}) < 40);
+  assert_true(differ(&narrow, &(gemm_splits){.seed = 1, .rounds_between = 1}) > 400);
 }
 
 /* ---- rounding in bf16 ---- */
@@ -416,29 +416,29 @@ static void a_product_without_memory_says_so_once(void **state) {
 }
 
 /* The planted mistake only rounds differently: its product is near the right one, but not equal. */
-static void the_planted_product_rounds_and_does_nothing_else(void **state) {
+static void the_injected_product_rounds_and_does_nothing_else(void **state) {
   trial of = {AD_BF16, AD_BF16, 20, 30, 301, .factor = 1};
   operands at = make_operands(&of);
-  matrix right = copy_of(&at.c), planted = copy_of(&at.c);
+  matrix right = copy_of(&at.c), injected = copy_of(&at.c);
   size_t count, i = 0;
-  const ad_mistake *mistakes = ad_tensor_mistakes(&count);
-  while (i < count && strcmp(mistakes[i].name, "product-sums-in-bf16") != 0) i++;
+  const ad_known_bug *bugs = ad_tensor_known_bugs(&count);
+  while (i < count && strcmp(bugs[i].name, "product-sums-in-bf16") != 0) i++;
   assert_true(i < count);
   multiply(&of, &at, &right);
-  ad_mistake_scene scene = {0};
-  ad_mistake_plant(&mistakes[i], &scene);
-  multiply(&of, &at, &planted);
-  ad_seams_clear();
-  double apart = 0, whole = 0;
+  ad_known_bug_scene scene = {0};
+  ad_known_bug_inject(&bugs[i], &scene);
+  multiply(&of, &at, &injected);
+  ad_injections_clear();
+  double apart = 0, full = 0;
   for (int64_t row = 0; row < of.m; row++)
     for (int64_t column = 0; column < of.n; column++) {
-      apart += pow(value_of(&planted, row, column) - value_of(&right, row, column), 2);
-      whole += pow(value_of(&right, row, column), 2);
+      apart += pow(value_of(&injected, row, column) - value_of(&right, row, column), 2);
+      full += pow(value_of(&right, row, column), 2);
     }
-  assert_true(scene.fired && is_whole(&planted));
-  assert_true(apart > 0 && sqrt(apart / whole) < 5e-2);
+  assert_true(scene.fired && is_whole(&injected));
+  assert_true(apart > 0 && sqrt(apart / full) < 5e-2);
   free(right.data);
-  free(planted.data);
+  free(injected.data);
   free_operands(&at);
 }
 
@@ -568,8 +568,8 @@ static int run_with(ad_library library, ad_units units, const char *name) {
       cmocka_unit_test(products_are_as_good_as_their_arithmetic),
       cmocka_unit_test(large_products_are_too),
       cmocka_unit_test(products_of_nothing_give_zeros_or_change_nothing),
-      cmocka_unit_test(products_cut_in_two_are_as_good_as_whole_ones),
-      cmocka_unit_test(a_cut_product_rounds_otherwise),
+      cmocka_unit_test(products_split_in_two_are_as_good_as_full_ones),
+      cmocka_unit_test(a_split_product_rounds_otherwise),
       cmocka_unit_test(sums_kept_in_bf16_are_seen),
       cmocka_unit_test(a_result_in_bf16_is_rounded_once),
       cmocka_unit_test(what_is_no_number_passes),
@@ -630,7 +630,7 @@ int main(void) {
       cmocka_unit_test(bf16_is_widened_where_onednn_has_none),
       cmocka_unit_test(sums_that_break_matrix_units_are_widened),
       cmocka_unit_test(small_products_are_made_where_they_lie),
-      cmocka_unit_test(the_planted_product_rounds_and_does_nothing_else),
+      cmocka_unit_test(the_injected_product_rounds_and_does_nothing_else),
   };
   int failed = cmocka_run_group_tests_name("instructions", first, NULL, NULL) + run_without_matrix_units();
   if (ad_gemm_prepare()) return 1;

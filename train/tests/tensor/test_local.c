@@ -45,7 +45,7 @@ static void close_outside(outside *o) {
 
 /* x is I, but outside each rank uses its copy for its own addend of a loss: rank r computes (r + 1) * sum(x). So the
  * gradient that comes back is stated as P. */
-static int each_rank_uses_its_copy(ad_comm *comm, void *context) {
+static int each_rank_uses_its_replica(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=I");
   ad_tensor *x = ad_input(o.t, &o.array);
@@ -69,7 +69,7 @@ static int each_rank_uses_its_copy(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void addends_of_what_left_are_summed(void **state) { run_ranks(3, each_rank_uses_its_copy, NULL); }
+static void addends_of_what_left_are_summed(void **state) { run_ranks(3, each_rank_uses_its_replica, NULL); }
 
 /* If the stated gradient has the dual type, the value leaves as it is and backward moves nothing. */
 static int all_ranks_do_the_same(ad_comm *comm, void *context) {
@@ -97,7 +97,7 @@ static int a_part_leaves(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_cut_value_leaves_as_each_ranks_own(void **state) { run_ranks(3, a_part_leaves, NULL); }
+static void a_sharded_value_leaves_as_each_ranks_own(void **state) { run_ranks(3, a_part_leaves, NULL); }
 
 /* ---- refusals ---- */
 
@@ -136,7 +136,7 @@ static int a_sum_leaves(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_pending_sum_leaves_with_its_gradient_stated(void **state) { run_ranks(3, a_sum_leaves, NULL); }
+static void a_partial_leaves_with_its_gradient_stated(void **state) { run_ranks(3, a_sum_leaves, NULL); }
 
 /* ---- values that enter the tape (ad_from_local) ---- */
 
@@ -187,7 +187,9 @@ static int values_come_in_on_two_axes(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void what_comes_in_may_be_cut_on_another_axis(void **state) { run_ranks(4, values_come_in_on_two_axes, NULL); }
+static void what_comes_in_may_be_sharded_on_another_axis(void **state) {
+  run_ranks(4, values_come_in_on_two_axes, NULL);
+}
 
 static int refused_to_come_in(ad_comm *comm, void *context) {
   outside o;
@@ -218,11 +220,11 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(addends_of_what_left_are_summed),
       cmocka_unit_test(a_stated_dual_changes_nothing),
-      cmocka_unit_test(a_cut_value_leaves_as_each_ranks_own),
+      cmocka_unit_test(a_sharded_value_leaves_as_each_ranks_own),
       cmocka_unit_test(what_no_entry_leads_to_is_refused),
-      cmocka_unit_test(a_pending_sum_leaves_with_its_gradient_stated),
+      cmocka_unit_test(a_partial_leaves_with_its_gradient_stated),
       cmocka_unit_test(what_comes_in_gets_its_gradient_as_stated),
-      cmocka_unit_test(what_comes_in_may_be_cut_on_another_axis),
+      cmocka_unit_test(what_comes_in_may_be_sharded_on_another_axis),
       cmocka_unit_test(what_cannot_come_in_is_refused),
       cmocka_unit_test(without_a_tape_nothing_leaves_or_comes_in),
   };

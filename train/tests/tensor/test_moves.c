@@ -72,25 +72,25 @@ static void run_trial(const trial *t, const ad_shape *shape) {
   ad_array_destroy(t->comm, &y);
 }
 
-static const ad_type cuts[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1)};
-enum { CUTS = sizeof cuts / sizeof *cuts };
+static const ad_type shardings[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1)};
+enum { SHARDINGS = sizeof shardings / sizeof *shardings };
 static const ad_shape shapes[] = {{3, {5, 3, 2}}, {3, {1, 7, 4}}, {3, {6, 12, 6}}, {3, {0, 3, 5}}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static int is_cut_kind(ad_type kind) { return kind == AD_S(0); }
+static int is_sharded_kind(ad_type kind) { return kind == AD_S(0); }
 
 /* Declaring a cut needs equal parts. */
 static int is_possible(const trial *t, const ad_shape *shape) {
-  return t->entry->move != AD_MOVE_DECLARE || !(ad_type_is_cut(t->from) || ad_type_is_cut(t->to)) ||
+  return t->entry->move != AD_MOVE_DECLARE || !(ad_type_is_sharded(t->from) || ad_type_is_sharded(t->to)) ||
          shape->dim[1] == 12;
 }
 
 static void run_types(trial *t) {
-  for (int from = 0; from < (is_cut_kind(t->entry->from) ? CUTS : 1); from++)
-    for (int to = 0; to < (is_cut_kind(t->entry->to) ? CUTS : 1); to++) {
-      t->from = is_cut_kind(t->entry->from) ? cuts[from] : t->entry->from;
-      t->to = is_cut_kind(t->entry->to) ? cuts[to] : t->entry->to;
-      for (int i = 0; i < SHAPES && (t->from != t->to || !ad_type_is_cut(t->from)); i++)
+  for (int from = 0; from < (is_sharded_kind(t->entry->from) ? SHARDINGS : 1); from++)
+    for (int to = 0; to < (is_sharded_kind(t->entry->to) ? SHARDINGS : 1); to++) {
+      t->from = is_sharded_kind(t->entry->from) ? shardings[from] : t->entry->from;
+      t->to = is_sharded_kind(t->entry->to) ? shardings[to] : t->entry->to;
+      for (int i = 0; i < SHAPES && (t->from != t->to || !ad_type_is_sharded(t->from)); i++)
         for (t->used_twice = 0; t->used_twice < 2; t->used_twice++)
           if (is_possible(t, &shapes[i])) run_trial(t, &shapes[i]);
     }
@@ -211,7 +211,7 @@ static int differentiate(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_block_cut_over_ranks_has_its_gradients(void **state) {
+static void a_block_sharded_over_ranks_has_its_gradients(void **state) {
   run_ranks(1, differentiate, (char[]){"dp_shard=1 tp=1"});
   run_ranks(2, differentiate, (char[]){"dp_shard=1 tp=2"});
   run_ranks(3, differentiate, (char[]){"dp_shard=1 tp=3"});
@@ -235,11 +235,11 @@ static ad_status give(void *context, size_t param) { return AD_OK; }
  * copy is viewed. */
 static int run_view(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view;
-  ad_layout cut;
+  ad_layout sharded;
   CHECK_OK(ad_mesh_create("dp_shard=2 tp=2", &mesh));
   CHECK_OK(ad_mesh_create_view(mesh, "efsdp=1 ep=4", &view));
-  CHECK_OK(ad_layout_parse(mesh, "dp_shard=S0 tp=S0", &cut));
-  ad_array x = random_array(comm, &(ad_shape){2, {8, 3}}, &cut, 1), c[2];
+  CHECK_OK(ad_layout_parse(mesh, "dp_shard=S0 tp=S0", &sharded));
+  ad_array x = random_array(comm, &(ad_shape){2, {8, 3}}, &sharded, 1), c[2];
   const ad_array *list[] = {&x};
   ad_parameters from = {.size = sizeof from, .values = list, .count = 1, .acquire = give};
   ad_shape rows = {2, {2, 3}};
@@ -309,10 +309,10 @@ static const ad_rotary_scaling slower = {.factor = 8, .low_turns = 0.5, .high_tu
 static int rotate_parts(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
-  ad_layout whole = ad_layout_all(mesh, AD_I), layout;
+  ad_layout full = ad_layout_all(mesh, AD_I), layout;
   CHECK_OK(ad_layout_parse(mesh, context, &layout));
   ad_shape shape = {3, {2, 13, 8}};
-  ad_array x = random_array(comm, &shape, &whole, 1), back = ad_array_describe(comm, AD_F64, &shape, &whole);
+  ad_array x = random_array(comm, &shape, &full, 1), back = ad_array_describe(comm, AD_F64, &shape, &full);
   ad_tape *tape = open_tape(comm, mesh);
   ad_tensor *leaf = ad_constant(tape, &x), *right = ad_rotary_scaled(tape, leaf, 4, 10000, &slower);
   ad_tensor *part = ad_convert(tape, leaf, "tp", layout.type[AD_TP]);
@@ -353,7 +353,7 @@ static int fail_on_rank_1(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_failed_tape_tells_the_ranks_that_wait_for_it(void **state) {
+static void a_failed_tape_reports_to_the_ranks_that_wait_for_it(void **state) {
   ad_launch_options options = {.size = sizeof options, .ranks = 3, .function = fail_on_rank_1};
   ad_launch_result result = {.size = sizeof result};
   assert_int_equal(ad_launch(&options, &result), AD_OK);  // every rank passed its own checks
@@ -364,11 +364,11 @@ static void a_failed_tape_tells_the_ranks_that_wait_for_it(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_transition_is_the_adjoint_of_its_backward),
-      cmocka_unit_test(a_block_cut_over_ranks_has_its_gradients),
+      cmocka_unit_test(a_block_sharded_over_ranks_has_its_gradients),
       cmocka_unit_test(a_view_changes_no_value_and_no_gradient),
       cmocka_unit_test(a_loss_is_divided_by_the_count_of_all_ranks),
       cmocka_unit_test(rotary_knows_the_positions_of_a_part),
-      cmocka_unit_test(a_failed_tape_tells_the_ranks_that_wait_for_it),
+      cmocka_unit_test(a_failed_tape_reports_to_the_ranks_that_wait_for_it),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -681,16 +681,16 @@ static void microbatches_drop_what_the_whole_batch_drops(void **state) {
   ad_array x = random_array(&w, AD_F64, (ad_shape){2, {SAMPLES, OF_SAMPLE}}, 1, 0);
   ad_array rest = ad_array_describe(w.comm, AD_F64, &(ad_shape){2, {SAMPLES - FIRST, OF_SAMPLE}}, &w.layout);
   rest.data = (double *)x.data + FIRST * OF_SAMPLE;
-  const double *whole = ad_tensor_array(ad_dropout(t, ad_constant(t, &x), 0.25, 7, "a", 3, 0))->data;
+  const double *full = ad_tensor_array(ad_dropout(t, ad_constant(t, &x), 0.25, 7, "a", 3, 0))->data;
   const double *part = ad_tensor_array(ad_dropout(t, ad_constant(t, &rest), 0.25, 7, "a", 3, FIRST))->data;
   const double *step = ad_tensor_array(ad_dropout(t, ad_constant(t, &x), 0.25, 7, "a", 4, 0))->data;
   const double *none = ad_tensor_array(ad_dropout(t, ad_constant(t, &x), 0, 7, "a", 3, 0))->data;
   must(ad_tape_status(t));
   size_t dropped = 0;
-  for (size_t i = 0; i < SAMPLES * OF_SAMPLE; i++) dropped += whole[i] == 0;
+  for (size_t i = 0; i < SAMPLES * OF_SAMPLE; i++) dropped += full[i] == 0;
   assert_in_range(dropped, 30, 70);  // a quarter of 200
-  assert_memory_equal(whole + FIRST * OF_SAMPLE, part, (SAMPLES - FIRST) * OF_SAMPLE * sizeof *part);
-  assert_memory_not_equal(whole, step, SAMPLES * OF_SAMPLE * sizeof *step);
+  assert_memory_equal(full + FIRST * OF_SAMPLE, part, (SAMPLES - FIRST) * OF_SAMPLE * sizeof *part);
+  assert_memory_not_equal(full, step, SAMPLES * OF_SAMPLE * sizeof *step);
   assert_memory_equal(none, x.data, ad_array_bytes(&x));
   free(x.data);
   ad_tape_destroy(t);

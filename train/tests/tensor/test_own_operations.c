@@ -135,7 +135,7 @@ static void refused(const char *name, const ad_operation *op, size_t count, cons
     refused("without " #member, &less, 2, &half, SAYS_FACTS("mine.c:7", __VA_ARGS__)); \
   } while (0)
 
-static void a_record_that_lacks_what_it_must_have_is_refused(void **state) {
+static void a_record_without_what_it_must_have_is_refused(void **state) {
   WITHOUT(name, "ad_operation");
   WITHOUT(forward, "bend", "ad_operation", "forward");
   WITHOUT(backward, "bend", "ad_operation", "backward");
@@ -262,7 +262,7 @@ static ad_status thin_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
 static const ad_operation thin = {.size = sizeof thin,
                                   .name = "thin",
                                   .dims = "n->n",
-                                  .whole = "n",
+                                  .full = "n",
                                   .describe = thin_describe,
                                   .forward = thin_forward,
                                   .backward = thin_backward};
@@ -285,7 +285,7 @@ int main(void) {
       cmocka_unit_test(an_operation_of_ones_own_computes_and_has_its_gradient),
       cmocka_unit_test(its_sentence_sticks_to_the_tape),
       cmocka_unit_test(numbers_of_an_array_are_read_and_put_in_any_dtype),
-      cmocka_unit_test(a_record_that_lacks_what_it_must_have_is_refused),
+      cmocka_unit_test(a_record_without_what_it_must_have_is_refused),
       cmocka_unit_test(dims_that_mean_nothing_are_refused),
       cmocka_unit_test(no_tape_and_no_operands_are_refused),
       cmocka_unit_test(a_record_of_a_newer_header_is_refused),

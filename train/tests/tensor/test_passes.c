@@ -32,7 +32,7 @@ static ad_reducer *open_reducer(const stage *s) {
                                .shape = s->param[i].shape,
                                .layout = s->w.layout,
                                .storage = s->w.layout};
-    specs[i].contract.param = AD_F64;
+    specs[i].policy.param = AD_F64;
   }
   /* each parameter gets a bucket of its own */
   ad_reducer_options options = {.size = sizeof options, .bucket_bytes = 1};
@@ -86,8 +86,8 @@ static recorded record(const stage *s, ad_tape *t, size_t m) {
   h = ad_linear(t, ad_gelu(t, h), r.p[FIRST]);
   ad_tensor *left = ad_slice(t, h, 0, WIDTH / 2), *right = ad_slice(t, h, WIDTH / 2, WIDTH / 2);
   r.output[1] = ad_multiply(t, left, ad_constant(t, &s->c));
-  ad_tensor *whole = ad_concat(t, (ad_tensor *[]){right, left}, 2);
-  r.output[0] = ad_cross_entropy(t, ad_linear_transposed(t, whole, r.p[TABLE]), ad_constant(t, &s->targets));
+  ad_tensor *full = ad_concat(t, (ad_tensor *[]){right, left}, 2);
+  r.output[0] = ad_cross_entropy(t, ad_linear_transposed(t, full, r.p[TABLE]), ad_constant(t, &s->targets));
   return r;
 }
 
@@ -403,12 +403,12 @@ static void gradients_add_up_in_the_order_of_the_second_passes(void **state) {
 /* Runs one whole backward, or the second of two passes, as a microbatch of the reducer. */
 static void go_back(stage *s, ad_tape *t, const recorded *r, ad_sync sync) {
   must(ad_reducer_begin_microbatch(s->reducer, sync));
-  must(t->owes_weights ? ad_backward_weights(t) : start(s, t, r, AD_LAST_START));
+  must(t->defers_weights ? ad_backward_weights(t) : start(s, t, r, AD_LAST_START));
   must(ad_reducer_end_microbatch(s->reducer));
 }
 
 /* Between the two passes of the first microbatch another one runs forward and its whole backward. */
-static void whole_passes_of_other_tapes_come_between(void **state) {
+static void full_passes_of_other_tapes_come_between(void **state) {
   stage s;
   ad_array sums[PARAMS];
   open_stage(&s);
@@ -439,7 +439,7 @@ static void whole_passes_of_other_tapes_come_between(void **state) {
 }
 
 /* A whole backward of another tape does not count as the second pass that a tape owes. */
-static void whole_passes_pay_nothing_that_another_tape_owes(void **state) {
+static void full_passes_flush_nothing_that_another_tape_deferred(void **state) {
   stage s;
   open_stage(&s);
   s.from.reducer = s.reducer;
@@ -515,7 +515,7 @@ static void a_step_whose_weights_wait_is_refused_before_its_reduction(void **sta
   close_stage(&s);
 }
 
-static void a_step_that_was_refused_goes_on_with_the_weights(void **state) {
+static void a_step_that_was_refused_continues_with_the_weights(void **state) {
   stage s;
   ad_tape *t[2];
   open_stage(&s);
@@ -666,7 +666,7 @@ static void what_the_reducer_took_is_given_back(void **state) {
   open_stage(&s);
   ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = shapes[FIRST], .layout = s.w.layout};
   spec.storage = s.w.layout;
-  spec.contract = (ad_contract){.param = AD_F64, .grad = AD_F32};
+  spec.policy = (ad_precision_policy){.param = AD_F64, .grad = AD_F32};
   const ad_array *list[] = {&s.param[FIRST]};
   ad_parameters from = {.size = sizeof from, .values = list, .count = 1};
   must(ad_reducer_create(s.w.comm, &spec, 1, NULL, &from.reducer));
@@ -687,7 +687,7 @@ static void what_the_reducer_took_is_given_back(void **state) {
 }
 
 /* Values that were handed to code outside the tape stay valid, though no call of backward needs them. */
-static void what_was_handed_out_stays(void **state) {
+static void what_was_returned_stays(void **state) {
   stage s;
   ad_tape_pool *pool;
   open_stage(&s);
@@ -714,11 +714,11 @@ static ad_status fail_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
   return ad_fail(AD_INVALID, "it fails");
 }
 
-/* An operation that fails in backward when its operand already has the gradient's memory (hands_over). */
+/* An operation that fails in backward when its operand already has the gradient's memory (passes_gradient_on). */
 static const ad_operation failing = {.size = sizeof failing,
                                      .name = "failing",
                                      .dims = "...->...",
-                                     .hands_over = 1,
+                                     .passes_gradient_on = 1,
                                      .forward = copy_forward,
                                      .backward = fail_backward};
 
@@ -786,7 +786,7 @@ static size_t bytes_of_steps(const stage *s, ad_comm *comm, int steps) {
   return bytes;
 }
 
-static void tapes_under_way_take_turns_with_memory_and_dry_ones_plan_it(void **state) {
+static void tapes_in_flight_take_turns_with_memory_and_dry_ones_plan_it(void **state) {
   stage s;
   ad_comm *dry;
   open_stage(&s);
@@ -834,10 +834,10 @@ static int sum_weights(ad_comm *comm, void *context) {
   ad_tensor *w[2][2];
   double x[4], weight[4];
   CHECK_OK(ad_mesh_create("tp=2", &mesh));
-  ad_layout same = ad_layout_all(mesh, AD_I), cut = same;
-  ad_layout_set(&cut, AD_AXES(AD_TP), AD_S(1));
+  ad_layout same = ad_layout_all(mesh, AD_I), sharded = same;
+  ad_layout_set(&sharded, AD_AXES(AD_TP), AD_S(1));
   ad_array value = ad_array_describe(comm, AD_F64, &(ad_shape){2, {2, 2}}, &same), parameter = value;
-  ad_array columns = ad_array_describe(comm, AD_F64, &(ad_shape){2, {2, 4}}, &cut);
+  ad_array columns = ad_array_describe(comm, AD_F64, &(ad_shape){2, {2, 4}}, &sharded);
   for (int i = 0; i < 4; i++) x[i] = 1 + i + 10 * (double)ad_comm_rank(comm), weight[i] = 0.5 - i;
   columns.data = x;
   parameter.data = weight;
@@ -894,7 +894,7 @@ static int disagree(ad_comm *comm, void *context) {
 }
 
 static void conversions_of_a_weight_are_summed_in_its_pass(void **state) { run_ranks(2, sum_weights, NULL); }
-static void ranks_that_call_passes_in_other_orders_are_told(void **state) { run_ranks(2, disagree, NULL); }
+static void ranks_that_call_passes_in_other_orders_are_reported(void **state) { run_ranks(2, disagree, NULL); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -904,21 +904,21 @@ int main(void) {
       cmocka_unit_test(the_first_pass_of_one_tape_continues_that_of_another),
       cmocka_unit_test(drawn_graphs_in_two_passes_are_the_same_bits),
       cmocka_unit_test(gradients_add_up_in_the_order_of_the_second_passes),
-      cmocka_unit_test(whole_passes_of_other_tapes_come_between),
-      cmocka_unit_test(whole_passes_pay_nothing_that_another_tape_owes),
+      cmocka_unit_test(full_passes_of_other_tapes_come_between),
+      cmocka_unit_test(full_passes_flush_nothing_that_another_tape_deferred),
       cmocka_unit_test(a_seed_on_a_weight_waits_on_the_tape),
       cmocka_unit_test(a_step_whose_weights_wait_is_refused_before_its_reduction),
-      cmocka_unit_test(a_step_that_was_refused_goes_on_with_the_weights),
+      cmocka_unit_test(a_step_that_was_refused_continues_with_the_weights),
       cmocka_unit_test(no_bucket_is_posted_before_its_last_addend),
       cmocka_unit_test(passes_out_of_turn_are_refused),
       cmocka_unit_test(what_waits_holds_what_its_weights_read),
       cmocka_unit_test(what_the_reducer_took_is_given_back),
-      cmocka_unit_test(what_was_handed_out_stays),
+      cmocka_unit_test(what_was_returned_stays),
       cmocka_unit_test(a_reset_gives_everything_back),
-      cmocka_unit_test(tapes_under_way_take_turns_with_memory_and_dry_ones_plan_it),
+      cmocka_unit_test(tapes_in_flight_take_turns_with_memory_and_dry_ones_plan_it),
       cmocka_unit_test(a_product_is_called_for_its_weight_without_it),
       cmocka_unit_test(conversions_of_a_weight_are_summed_in_its_pass),
-      cmocka_unit_test(ranks_that_call_passes_in_other_orders_are_told),
+      cmocka_unit_test(ranks_that_call_passes_in_other_orders_are_reported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,17 +52,17 @@ static ad_tensor *attend(dry_world *d, const char *on_q, ad_shape q, const char 
   return ad_attention(d->tape, leaf(d, on_q, q), leaf(d, on_k, k), leaf(d, on_k, k), head_dim);
 }
 
-static void what_attention_needs_is_told_in_numbers(void **state) {
+static void what_attention_needs_is_reported_in_numbers(void **state) {
   dry_world *d = *state;
-  const ad_shape whole = SHAPE(3, 2, 12, 6), fewer = SHAPE(3, 2, 12, 3);
-  refused(d, attend(d, "dp=I tp=I", whole, "dp=I tp=I", SHAPE(3, 2, 10, 6), 2), AD_INVALID, "attention", "[2, 12, 6]",
-          "[2, 10, 6]");
-  refused(d, attend(d, "dp=S1 tp=S1", whole, "dp=S1 tp=S1", whole, 2), AD_INVALID, "attention", "dp_shard", "tp");
-  assert_non_null(ad_tensor_array(attend(d, "dp=I tp=S2", whole, "dp=I tp=R", fewer, 1)));
+  const ad_shape all_dims = SHAPE(3, 2, 12, 6), fewer = SHAPE(3, 2, 12, 3);
+  refused(d, attend(d, "dp=I tp=I", all_dims, "dp=I tp=I", SHAPE(3, 2, 10, 6), 2), AD_INVALID, "attention",
+          "[2, 12, 6]", "[2, 10, 6]");
+  refused(d, attend(d, "dp=S1 tp=S1", all_dims, "dp=S1 tp=S1", all_dims, 2), AD_INVALID, "attention", "dp_shard", "tp");
+  assert_non_null(ad_tensor_array(attend(d, "dp=I tp=S2", all_dims, "dp=I tp=R", fewer, 1)));
   NEXT(d);
-  assert_non_null(ad_tensor_array(attend(d, "dp=I tp=S2", whole, "dp=I tp=S2", whole, 1)));
+  assert_non_null(ad_tensor_array(attend(d, "dp=I tp=S2", all_dims, "dp=I tp=S2", all_dims, 1)));
   NEXT(d);
-  assert_non_null(ad_tensor_array(attend(d, "dp=I tp=S1", whole, "dp=I tp=S1", whole, 1)));
+  assert_non_null(ad_tensor_array(attend(d, "dp=I tp=S1", all_dims, "dp=I tp=S1", all_dims, 1)));
 }
 
 /* The second of three ranks has the heads 2 to 4 of eight, but only head 1 of four. */
@@ -71,10 +71,10 @@ static void a_rank_has_the_keys_that_its_queries_need(void **state) {
   must(ad_comm_open_dry(1, 3, &d.comm));
   must(ad_mesh_create("tp=3", &d.mesh));
   must(ad_tape_create(d.comm, d.mesh, NULL, &d.tape));
-  const ad_shape whole = SHAPE(3, 2, 12, 8), half = SHAPE(3, 2, 12, 4);
-  refused(&d, attend(&d, "tp=S2", whole, "tp=S2", half, 1), AD_INVALID, "attention", "heads 2", "4", "heads 1", "2",
+  const ad_shape all_dims = SHAPE(3, 2, 12, 8), half = SHAPE(3, 2, 12, 4);
+  refused(&d, attend(&d, "tp=S2", all_dims, "tp=S2", half, 1), AD_INVALID, "attention", "heads 2", "4", "heads 1", "2",
           "1", "head 1");
-  assert_non_null(ad_tensor_array(attend(&d, "tp=S2", whole, "tp=R", half, 1)));
+  assert_non_null(ad_tensor_array(attend(&d, "tp=S2", all_dims, "tp=R", half, 1)));
   ad_tape_destroy(d.tape);
   ad_mesh_destroy(d.mesh);
   ad_comm_close(d.comm);
@@ -297,10 +297,10 @@ static void what_comes_in_and_what_leaves_is_there(void **state) {
   refused(d, ad_from_local(d->tape, NULL, "tp=I", NULL), AD_INVALID, "from_local", "NULL");
   ad_array none = {.dtype = AD_F32};
   refused(d, ad_from_local(d->tape, &none, "tp=I", NULL), AD_INVALID, "from_local", "NULL");
-  const ad_array *cut = array_of(d, AD_F32, "dp=I tp=S1", SHAPE(2, 4, 5));
-  refused(d, ad_from_local(d->tape, cut, "dp=I tp=V", NULL), AD_INVALID, "from_local", "[4, 6]", "[4, 5]");
-  cut = array_of(d, AD_F32, "dp=I tp=S1", SHAPE(2, 4, 6));
-  assert_non_null(ad_tensor_array(ad_from_local(d->tape, cut, "dp=I tp=V", NULL)));
+  const ad_array *sharded = array_of(d, AD_F32, "dp=I tp=S1", SHAPE(2, 4, 5));
+  refused(d, ad_from_local(d->tape, sharded, "dp=I tp=V", NULL), AD_INVALID, "from_local", "[4, 6]", "[4, 5]");
+  sharded = array_of(d, AD_F32, "dp=I tp=S1", SHAPE(2, 4, 6));
+  assert_non_null(ad_tensor_array(ad_from_local(d->tape, sharded, "dp=I tp=V", NULL)));
 }
 
 /* Beyond engine dry, values have memory: those of a leaf, and those of a parameter where it is used. */
@@ -336,7 +336,7 @@ int main(void) {
       TEST(a_factor_is_a_finite_number),
       TEST(rotations_are_of_pairs_by_a_positive_base),
       TEST(the_numbers_of_a_scaled_rotation_are_named),
-      TEST(what_attention_needs_is_told_in_numbers),
+      TEST(what_attention_needs_is_reported_in_numbers),
       cmocka_unit_test(a_rank_has_the_keys_that_its_queries_need),
       TEST(an_operand_of_attention_has_the_dtype_of_the_tape),
       TEST(a_rank_has_one_piece_of_a_table),

@@ -21,7 +21,7 @@ enum { NUMEL_MAX = 512, SIDE_MAX = 16, SAID_MAX = 4 };
 /* ---- values by type: what each rank holds of a whole value ---- */
 
 /* Element i of the whole value with the number `stream`. */
-static double whole_value(uint64_t stream, int64_t i) { return ad_random_normal(stream, 0, (uint64_t)i); }
+static double full_value(uint64_t stream, int64_t i) { return ad_random_normal(stream, 0, (uint64_t)i); }
 
 /* Lists the indices along `dim` of the whole value that this rank holds. */
 static void list_held(const ad_array *array, int dim, int64_t rank, int64_t out[SIDE_MAX]) {
@@ -51,7 +51,7 @@ static void fill(ad_comm *comm, const ad_array *array, uint64_t stream) {
     int64_t rest = (int64_t)i, index = 0, stride = 1;
     for (int d = array->shape.ndim; d-- > 0; rest /= array->local.dim[d], stride *= array->shape.dim[d])
       index += held[d][rest % array->local.dim[d]] * stride;
-    ((double *)array->data)[i] = whole_value(stream, index) * factor_of(array, rank);
+    ((double *)array->data)[i] = full_value(stream, index) * factor_of(array, rank);
   }
 }
 
@@ -126,14 +126,14 @@ static ad_tensor *ended(const scene *s, ad_tensor *x) {
 static double total_of(ad_comm *comm, const ad_tensor *loss) {
   double total = NAN;
   ad_array out = {.data = &total};
-  CHECK_OK(ad_array_whole(comm, ad_tensor_array(loss), &out));
+  CHECK_OK(ad_array_full(comm, ad_tensor_array(loss), &out));
   return total;
 }
 
-static void whole_of(ad_comm *comm, const ad_array *array, double out[NUMEL_MAX]) {
-  ad_array whole = {.data = out};
+static void full_of(ad_comm *comm, const ad_array *array, double out[NUMEL_MAX]) {
+  ad_array full = {.data = out};
   CHECK(array != NULL);
-  CHECK_OK(ad_array_whole(comm, array, &whole));
+  CHECK_OK(ad_array_full(comm, array, &full));
 }
 
 /* ---- operations with two operands ---- */
@@ -179,14 +179,14 @@ typedef struct outcome {
 static outcome take_outcome(scene *s, ad_tensor *y, ad_tensor *const x[2]) {
   outcome found;
   ad_layout layout = ad_tensor_array(y)->layout;
-  ad_axes pending = ad_layout_axes_of(&layout, AD_P);
-  if (pending) ad_layout_set(&layout, pending, AD_R);
+  ad_axes partial = ad_layout_axes_of(&layout, AD_P);
+  if (partial) ad_layout_set(&layout, partial, AD_R);
   const ad_array *weights = keep(s, &ad_tensor_array(y)->shape, &layout, 9);
   ad_tensor *loss = ended(s, ad_sum(s->tape, ad_multiply(s->tape, y, ad_constant(s->tape, weights))));
   CHECK_OK(ad_tape_status(s->tape));
   CHECK_OK(ad_backward(s->tape, loss));
   found.loss = total_of(s->comm, loss);
-  for (int i = 0; i < 2; i++) whole_of(s->comm, ad_grad(x[i]), found.gradient[i]);
+  for (int i = 0; i < 2; i++) full_of(s->comm, ad_grad(x[i]), found.gradient[i]);
   return found;
 }
 
@@ -237,13 +237,13 @@ static void do_step(ad_tape *t, const char *step, const char *axes, ad_tensor **
   x[operand - 1] = ad_move_at(t, x[operand - 1], (ad_move)move, axes, type_called(to), AD_HERE);
 }
 
-static void do_what_is_said(ad_tape *t, const char *said, const char *axes, ad_tensor **x) {
-  for (const char *step = said; step; step = strstr(step, ", then "), step = step ? step + strlen(", then ") : NULL)
+static void follow_advice(ad_tape *t, const char *advice, const char *axes, ad_tensor **x) {
+  for (const char *step = advice; step; step = strstr(step, ", then "), step = step ? step + strlen(", then ") : NULL)
     do_step(t, step, axes, x);
 }
 
 /* Copies what follows "this may repair it: " in the tape's error; returns 0 if nothing is proposed. */
-static int take_said(const ad_tape *tape, char *out, size_t size) {
+static int take_advised(const ad_tape *tape, char *out, size_t size) {
   CHECK(ad_tape_status(tape) != AD_OK);
   const char *may = strstr(ad_last_error(), AD_MAY_REPAIR);
   snprintf(out, size, "%s", may ? may + strlen(AD_MAY_REPAIR) : "");
@@ -253,23 +253,23 @@ static int take_said(const ad_tape *tape, char *out, size_t size) {
 /* Returns 1 if a repair was proposed and its result is right, 0 if the operands fit as they are or
  * nothing is proposed. */
 static int is_repaired(scene *s, const pairing *p, const ad_type type[2], const outcome *right) {
-  char said[SAID_MAX][256];
+  char advice[SAID_MAX][256];
   ad_tensor *leaf[2];
   for (int count = 0; count < SAID_MAX; count++) {
     begin_again(s);
     leaves_of(s, p, type, leaf);
     ad_tensor *x[] = {leaf[0], leaf[1]};
-    int cuts_later = 0;
+    int shards_later = 0;
     for (int i = 0; i < count; i++) {
-      int is_whole = !strcmp(said[i], "cut the sequence after this call");
-      cuts_later |= is_whole;
+      int is_whole = !strcmp(advice[i], "cut the sequence after this call");
+      shards_later |= is_whole;
       for (int o = 0; o < 2 && is_whole; o++)
         if (ad_type_dim(type[o]) == 1) x[o] = ad_all_gather(s->tape, x[o], "tp", AD_I);
-      if (!is_whole) do_what_is_said(s->tape, said[i], "tp", x);
+      if (!is_whole) follow_advice(s->tape, advice[i], "tp", x);
     }
     CHECK_OK(ad_tape_status(s->tape));
     ad_tensor *y = p->apply(s->tape, x[0], x[1]);
-    if (cuts_later && ad_tensor_array(y) && ad_tensor_array(y)->layout.type[AD_TP] == AD_I)
+    if (shards_later && ad_tensor_array(y) && ad_tensor_array(y)->layout.type[AD_TP] == AD_I)
       y = ad_convert(s->tape, y, "tp", AD_S(1));
     if (ad_tensor_array(y)) {
       if (!count) return 0;
@@ -277,7 +277,7 @@ static int is_repaired(scene *s, const pairing *p, const ad_type type[2], const 
       compare(&found, right, p);
       return 1;
     }
-    if (!take_said(s->tape, said[count], sizeof *said)) {
+    if (!take_advised(s->tape, advice[count], sizeof *advice)) {
       CHECK(!count);
       return 0;
     }
@@ -315,7 +315,7 @@ typedef enum purpose { LINES, SQUARES, TIMES, LOWERED } purpose;
 
 /* Element i's share of the loss and its gradient: 3 x, x^2, x c with a constant c equal to x, or -clamp(x). */
 static void expected_of(purpose what, int64_t i, double *loss, double *gradient) {
-  double x = whole_value(1, i);
+  double x = full_value(1, i);
   switch (what) {
     case LINES:
       *loss = 3 * x, *gradient = 3;
@@ -338,21 +338,21 @@ static double owners(const ad_array *x, purpose what) {
 static void has_gradient(scene *s, const ad_tensor *x, purpose what) {
   const ad_array *value = ad_tensor_array(x), *grad = ad_grad(x);
   int64_t numel = ad_shape_numel(&value->shape);
-  double whole[NUMEL_MAX], part, slope;
+  double full[NUMEL_MAX], part, slope;
   int is_own = ad_layout_axes_of(&value->layout, AD_V) != 0;
-  if (!is_own) whole_of(s->comm, grad, whole);
+  if (!is_own) full_of(s->comm, grad, full);
   ad_array summed = {0};
-  ad_axes pending = ad_layout_axes_of(&grad->layout, AD_P);
-  if (pending && is_own) {
+  ad_axes partial = ad_layout_axes_of(&grad->layout, AD_P);
+  if (partial && is_own) {
     ad_layout layout = grad->layout;
-    ad_layout_set(&layout, pending, AD_R);
+    ad_layout_set(&layout, partial, AD_R);
     CHECK_OK(ad_array_create(s->comm, AD_F64, &grad->shape, &layout, &summed));
-    CHECK_OK(ad_array_move(s->comm, grad, AD_MOVE_ALL_REDUCE, pending, AD_R, AD_F64, &summed));
+    CHECK_OK(ad_array_move(s->comm, grad, AD_MOVE_ALL_REDUCE, partial, AD_R, AD_F64, &summed));
     grad = &summed;
   }
   for (int64_t i = 0; i < numel && !is_own; i++) {
     expected_of(what, i, &part, &slope);
-    is_near(whole[i], slope);
+    is_near(full[i], slope);
   }
   CHECK(!is_own || what == LINES || what == SQUARES);
   for (size_t i = 0; i < ad_array_numel(value) && is_own; i++)
@@ -393,7 +393,7 @@ static ad_tensor *gathered_addends(scene *s, ad_tensor *x) {
 }
 
 /* Dimension 0 is cut on dp_shard and, inside that, on tp: the outer cut cannot be gathered first. */
-static ad_tensor *outer_cut_undone(scene *s, ad_tensor *x) {
+static ad_tensor *outer_sharding_undone(scene *s, ad_tensor *x) {
   if (s->way == 1) x = ad_all_gather(s->tape, x, "tp", AD_R);
   return squares(s, ad_all_gather(s->tape, x, s->way == 2 ? "dp_shard,tp" : "dp_shard", AD_R));
 }
@@ -415,7 +415,7 @@ static ad_tensor *on_two_views(scene *s, ad_tensor *x) {
   return ended(s, ad_sum(s->tape, ad_multiply(s->tape, c, x)));
 }
 
-static ad_tensor *loss_of_copies(scene *s, ad_tensor *x) {
+static ad_tensor *loss_of_replicas(scene *s, ad_tensor *x) {
   ad_tensor *sum = ad_all_reduce(s->tape, square_sum(s, x), "dp_shard", s->way == 2 ? AD_I : AD_R);
   return s->way == 1 ? ad_once(s->tape, sum, "dp_shard") : sum;
 }
@@ -443,9 +443,9 @@ static ad_tensor *own_factors(scene *s, ad_tensor *x) {
 /* In the repaired program both tp ranks have the whole of x. */
 static ad_tensor *own_numbers(scene *s, ad_tensor *x) {
   ad_tensor *operands[] = {own_ones(s, &ad_tensor_array(x)->shape), x};
-  int is_cut = ad_type_is_cut(ad_tensor_array(x)->layout.type[AD_TP]);
-  if (s->way && is_cut) operands[1] = ad_all_gather(s->tape, x, "tp", AD_R);
-  if (s->way && !is_cut) operands[1] = ad_all_reduce(s->tape, x, "tp", AD_R);
+  int is_sharded = ad_type_is_sharded(ad_tensor_array(x)->layout.type[AD_TP]);
+  if (s->way && is_sharded) operands[1] = ad_all_gather(s->tape, x, "tp", AD_R);
+  if (s->way && !is_sharded) operands[1] = ad_all_reduce(s->tape, x, "tp", AD_R);
   return ad_scale(s->tape, squares(s, ad_multiply(s->tape, operands[0], operands[1])), 0.5);
 }
 
@@ -484,32 +484,32 @@ static ad_tensor *lowered(scene *s, ad_tensor *x) {
 }
 
 /* x crosses a bridge to four ranks of dp_shard. */
-static ad_tensor *crossed(scene *s, ad_tensor *x) {
+static ad_tensor *transferred(scene *s, ad_tensor *x) {
   CHECK_OK(ad_mesh_create("dp_shard=4", &s->other));
   if (!ad_tensor_array(x)) return x;
   ad_layout from = ad_tensor_array(x)->layout, to = ad_layout_all(s->other, AD_R);
   ad_layout_set(&to, AD_AXES(AD_DP_SHARD), AD_S(0));
   ad_status status = ad_bridge_create(s->comm, &from, &to, NULL, &s->bridge);
-  return status ? ad_tape_fail(s->tape, status) : ad_cross(s->tape, x, s->bridge);
+  return status ? ad_tape_fail(s->tape, status) : ad_transfer_tensor(s->tape, x, s->bridge);
 }
 
 /* x is I on tp, and tp ranks use copies of it (R) besides. */
-static ad_tensor *copies_cross(scene *s, ad_tensor *x) {
-  ad_tensor *copies = ad_convert(s->tape, x, "tp", AD_R), *besides = lines(s, ad_scale(s->tape, copies, 0));
-  ad_tensor *loss = squares(s, crossed(s, s->way ? x : copies));
+static ad_tensor *replicas_transfer(scene *s, ad_tensor *x) {
+  ad_tensor *replicas = ad_convert(s->tape, x, "tp", AD_R), *besides = lines(s, ad_scale(s->tape, replicas, 0));
+  ad_tensor *loss = squares(s, transferred(s, s->way ? x : replicas));
   return ad_add(s->tape, loss, ad_view(s->tape, besides, s->other ? s->other : s->mesh));
 }
 
-static ad_tensor *gathered_copies_cross(scene *s, ad_tensor *x) {
-  return squares(s, crossed(s, ad_all_gather(s->tape, x, "tp", s->way ? AD_I : AD_R)));
+static ad_tensor *gathered_replicas_transfer(scene *s, ad_tensor *x) {
+  return squares(s, transferred(s, ad_all_gather(s->tape, x, "tp", s->way ? AD_I : AD_R)));
 }
 
-static ad_tensor *parts_cross(scene *s, ad_tensor *x) {
-  return squares(s, crossed(s, s->way ? ad_all_gather(s->tape, x, "tp", AD_I) : x));
+static ad_tensor *parts_transfer(scene *s, ad_tensor *x) {
+  return squares(s, transferred(s, s->way ? ad_all_gather(s->tape, x, "tp", AD_I) : x));
 }
 
-static ad_tensor *addends_cross(scene *s, ad_tensor *x) {
-  return squares(s, crossed(s, s->way ? ad_all_reduce(s->tape, x, "tp", AD_I) : x));
+static ad_tensor *addends_transfer(scene *s, ad_tensor *x) {
+  return squares(s, transferred(s, s->way ? ad_all_reduce(s->tape, x, "tp", AD_I) : x));
 }
 
 typedef struct refusal {
@@ -518,7 +518,7 @@ typedef struct refusal {
   ad_shape shape;
   purpose what;
   int ways;
-  const char *said;
+  const char *advice;
 } refusal;
 
 static const refusal refusals[] = {
@@ -535,10 +535,10 @@ static const refusal refusals[] = {
      LINES,
      2,
      "all_reduce P->R, or leave `tp` out of this all_gather"},
-    {outer_cut_undone, "dp_shard=S0 tp=S0", {2, {6, 4}}, SQUARES, 2, "undo `tp` first, or both together"},
+    {outer_sharding_undone, "dp_shard=S0 tp=S0", {2, {6, 4}}, SQUARES, 2, "undo `tp` first, or both together"},
     {nested_otherwise, "tp=S0 dp_shard=S0", {2, {6, 4}}, TIMES, 1, "cut operand 2 in the order of operand 1"},
     {on_two_views, "dp_shard=I tp=I", {2, {6, 4}}, TIMES, 2, "change the view of one of them"},
-    {loss_of_copies,
+    {loss_of_replicas,
      "dp_shard=S0 tp=I",
      {2, {6, 4}},
      SQUARES,
@@ -568,15 +568,20 @@ static const refusal refusals[] = {
      LOWERED,
      1,
      "all_reduce P->I or all_gather S->I, so that its operands are I there"},
-    {copies_cross, "dp_shard=S0 tp=I", {2, {8, 4}}, SQUARES, 1, "convert I->R after the bridge, or gather S->I before"},
-    {gathered_copies_cross,
+    {replicas_transfer,
+     "dp_shard=S0 tp=I",
+     {2, {8, 4}},
+     SQUARES,
+     1,
+     "convert I->R after the bridge, or gather S->I before"},
+    {gathered_replicas_transfer,
      "dp_shard=S0 tp=S1",
      {2, {8, 4}},
      SQUARES,
      1,
      "convert I->R after the bridge, or gather S->I before"},
-    {parts_cross, "dp_shard=S0 tp=S1", {2, {8, 4}}, SQUARES, 1, "all_gather S->I or all_reduce P->I before"},
-    {addends_cross, "dp_shard=S0 tp=P", {2, {8, 4}}, SQUARES, 1, "all_gather S->I or all_reduce P->I before"},
+    {parts_transfer, "dp_shard=S0 tp=S1", {2, {8, 4}}, SQUARES, 1, "all_gather S->I or all_reduce P->I before"},
+    {addends_transfer, "dp_shard=S0 tp=P", {2, {8, 4}}, SQUARES, 1, "all_gather S->I or all_reduce P->I before"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals, WORLD = 4 };
 
@@ -598,7 +603,7 @@ static void is_refused(const refusal *r, int64_t rank) {
   if (!status) status = ad_backward(s.tape, loss);
   CHECK(status == AD_TYPE);
   const char *may = strstr(ad_last_error(), AD_MAY_REPAIR);
-  if (!may || strcmp(may + strlen(AD_MAY_REPAIR), r->said) != 0) CHECK_FACTS(r->said);
+  if (!may || strcmp(may + strlen(AD_MAY_REPAIR), r->advice) != 0) CHECK_FACTS(r->advice);
   CHECK(may != NULL);
   close_scene(&s);
   ad_comm_close(dry);
@@ -630,13 +635,13 @@ static void programs_that_do_what_is_said_give_what_the_formula_has(void **state
 
 /* Follows an error such as "but the value is I on `tp`; this may repair it: convert I->R there, so that ...": the axis is
  * the last name before the proposal. */
-static void do_there(scene *s, const char *said, ad_tensor **x) {
+static void do_there(scene *s, const char *advice, ad_tensor **x) {
   char axis[16];
-  const char *may = strstr(said, AD_MAY_REPAIR), *at = may;
+  const char *may = strstr(advice, AD_MAY_REPAIR), *at = may;
   CHECK(may != NULL);
-  for (int quotes = 0; at > said && quotes < 2; quotes += *at == '`') at--;
+  for (int quotes = 0; at > advice && quotes < 2; quotes += *at == '`') at--;
   CHECK(sscanf(at, "`%15[^`]", axis) == 1);
-  do_what_is_said(s->tape, may + strlen(AD_MAY_REPAIR), axis, x);
+  follow_advice(s->tape, may + strlen(AD_MAY_REPAIR), axis, x);
 }
 
 static ad_tensor *leaf_of(scene *s, const ad_type type[2]) {
@@ -647,12 +652,12 @@ static ad_tensor *leaf_of(scene *s, const ad_type type[2]) {
 }
 
 /* Returns how many repairs it took until the change of view was accepted. */
-static int view_as_said(scene *s, const ad_type type[2]) {
-  char said[SAID_MAX][512];
+static int view_as_advised(scene *s, const ad_type type[2]) {
+  char advice[SAID_MAX][512];
   for (int count = 0; count < SAID_MAX; count++) {
     begin_again(s);
     ad_tensor *leaf = leaf_of(s, type), *x = leaf;
-    for (int i = 0; i < count; i++) do_there(s, said[i], &x);
+    for (int i = 0; i < count; i++) do_there(s, advice[i], &x);
     CHECK_OK(ad_tape_status(s->tape));
     ad_tensor *y = ad_view(s->tape, x, s->view);
     if (ad_tensor_array(y)) {
@@ -663,7 +668,7 @@ static int view_as_said(scene *s, const ad_type type[2]) {
       return count;
     }
     CHECK(ad_tape_status(s->tape) == AD_TYPE);
-    snprintf(said[count], sizeof *said, "%s", ad_last_error());
+    snprintf(advice[count], sizeof *advice, "%s", ad_last_error());
   }
   CHECK(!"four repairs, and still refused");
   return 0;
@@ -676,7 +681,7 @@ static int repair_views(ad_comm *comm, void *context) {
   scene s;
   open_scene(&s, comm, "dp_shard=2 tp=2", "ep=4");
   for (int i = 0; i < TYPES * TYPES; i++)
-    repaired += view_as_said(&s, (ad_type[]){types[i / TYPES], types[i % TYPES]}) > 0;
+    repaired += view_as_advised(&s, (ad_type[]){types[i / TYPES], types[i % TYPES]}) > 0;
   CHECK(repaired == TYPES * TYPES - 4); /* all but those in which both types are the same one of R, I, V, P */
   close_scene(&s);
   return 0;
@@ -710,9 +715,9 @@ static void compute_outside(scene *s, const ad_tensor *leaf, ad_tensor *local) {
 }
 
 /* Reads "state S(0)" as the layout "tp=S0". */
-static void read_stated(const char *said, char layout[32]) {
+static void read_stated(const char *advice, char layout[32]) {
   char type[16];
-  CHECK(said && sscanf(said, "state %15s", type) == 1);
+  CHECK(advice && sscanf(advice, "state %15s", type) == 1);
   int dim = ad_type_dim(type_called(type));
   if (dim >= 0) snprintf(type, sizeof type, "S%d", dim);
   snprintf(layout, 32, "tp=%s", type);
@@ -720,16 +725,16 @@ static void read_stated(const char *said, char layout[32]) {
 
 /* Follows "all_reduce P->I, or state R" in both ways, or a proposal that has only the second; returns 1 if it was
  * refused first. */
-static int leave_as_said(scene *s, const char *is, const char *stated) {
-  char said[128], layout[32];
+static int leave_as_advised(scene *s, const char *is, const char *stated) {
+  char advice[128], layout[32];
   ad_tensor *leaf = leaf_called(s, is), *x = leaf;
   if (ad_tensor_array(ad_to_local(s->tape, leaf, stated))) return 0;
-  CHECK(ad_tape_status(s->tape) == AD_TYPE && take_said(s->tape, said, sizeof said));
-  const char *state = strstr(said, "state ");
+  CHECK(ad_tape_status(s->tape) == AD_TYPE && take_advised(s->tape, advice, sizeof advice));
+  const char *state = strstr(advice, "state ");
   read_stated(state, layout);
-  if (state > said) {
+  if (state > advice) {
     leaf = x = leaf_called(s, is);
-    do_what_is_said(s->tape, said, "tp", &x);
+    follow_advice(s->tape, advice, "tp", &x);
     compute_outside(s, leaf, ad_to_local(s->tape, x, stated));
   }
   leaf = leaf_called(s, is);
@@ -739,10 +744,10 @@ static int leave_as_said(scene *s, const char *is, const char *stated) {
 
 /* Follows "sum the value first, or state its gradient's layout (R on that axis ...)" in both ways. */
 static void leave_unstated(scene *s) {
-  char said[128];
+  char advice[128];
   CHECK(!ad_tensor_array(ad_to_local(s->tape, leaf_called(s, "tp=P"), NULL)));
-  CHECK(take_said(s->tape, said, sizeof said));
-  CHECK_TEXT_SAYS(said, "R");
+  CHECK(take_advised(s->tape, advice, sizeof advice));
+  CHECK_TEXT_SAYS(advice, "R");
   for (int i = 0; i < 2; i++) {
     ad_tensor *leaf = leaf_called(s, "tp=P");
     compute_outside(s, leaf, ad_to_local(s->tape, ad_all_reduce(s->tape, leaf, "tp", i ? AD_I : AD_R), NULL));
@@ -751,14 +756,14 @@ static void leave_unstated(scene *s) {
   compute_outside(s, leaf, ad_to_local(s->tape, leaf, "tp=R"));
 }
 
-static int come_in_as_said(scene *s, const char *is, const char *stated) {
-  char said[128], layout[32];
+static int come_in_as_advised(scene *s, const char *is, const char *stated) {
+  char advice[128], layout[32];
   ad_tensor *leaf;
   const ad_array *value = ad_tensor_array(leaf_called(s, is));
   if (ad_tensor_array(ad_from_local(s->tape, value, stated, &leaf))) return 0;
   if (ad_tape_status(s->tape) != AD_TYPE) return 0; /* a wrong shape has no repair */
-  CHECK(take_said(s->tape, said, sizeof said) && !strncmp(said, "state ", 6));
-  read_stated(said, layout);
+  CHECK(take_advised(s->tape, advice, sizeof advice) && !strncmp(advice, "state ", 6));
+  read_stated(advice, layout);
   value = ad_tensor_array(leaf_called(s, is));
   ad_tensor *loss = lines(s, ad_from_local(s->tape, value, layout, &leaf));
   CHECK_OK(ad_backward(s->tape, loss));
@@ -771,8 +776,8 @@ static int repair_edges(ad_comm *comm, void *context) {
   int left = 0, came = 0;
   open_scene(&s, comm, "tp=4", NULL);
   for (int i = 0; i < OWN_TYPES * OWN_TYPES; i++) {
-    left += leave_as_said(&s, own_types[i / OWN_TYPES], own_types[i % OWN_TYPES]);
-    came += come_in_as_said(&s, own_types[i / OWN_TYPES], own_types[i % OWN_TYPES]);
+    left += leave_as_advised(&s, own_types[i / OWN_TYPES], own_types[i % OWN_TYPES]);
+    came += come_in_as_advised(&s, own_types[i / OWN_TYPES], own_types[i % OWN_TYPES]);
   }
   CHECK(left > 10 && came > 5);
   leave_unstated(&s);
@@ -798,26 +803,26 @@ static ad_array moved(scene *s, const ad_array *from, ad_move move, ad_type to) 
 }
 
 /* Follows "declare V->S(d) or V->P first": the ranks' values become parts of one value, or its addends. */
-static void make_whole(scene *s) {
+static void make_full(scene *s) {
   double out[NUMEL_MAX];
-  ad_array whole = {.data = out};
+  ad_array full = {.data = out};
   ad_layout layout = layout_called(s, "tp=V");
   const ad_array *own = keep(s, &(ad_shape){1, {8}}, &layout, 1);
-  CHECK_STATUS(ad_array_whole(s->comm, own, &whole), AD_TYPE);
+  CHECK_STATUS(ad_array_full(s->comm, own, &full), AD_TYPE);
   CHECK_SAYS("V-");
   ad_array parts = moved(s, own, AD_MOVE_DECLARE, AD_S(0)), addends = moved(s, own, AD_MOVE_DECLARE, AD_P);
-  whole_of(s->comm, &parts, out);
-  for (int i = 0; i < 8 * WORLD; i++) is_near(out[i], whole_value(1, i % 8) * (i / 8 + 1));
-  whole_of(s->comm, &addends, out);
-  for (int i = 0; i < 8; i++) is_near(out[i], whole_value(1, i) * (1 + 2 + 3 + 4));
+  full_of(s->comm, &parts, out);
+  for (int i = 0; i < 8 * WORLD; i++) is_near(out[i], full_value(1, i % 8) * (i / 8 + 1));
+  full_of(s->comm, &addends, out);
+  for (int i = 0; i < 8; i++) is_near(out[i], full_value(1, i) * (1 + 2 + 3 + 4));
 }
 
 /* Follows "reduce it first" and "bring both to one layout first". */
 static void reduce_first(scene *s) {
   double sum = NAN, expected = 0, out[NUMEL_MAX];
-  ad_layout pending = layout_called(s, "tp=P"), whole = layout_called(s, "tp=R");
-  const ad_array *addends = keep(s, &(ad_shape){1, {8}}, &pending, 1);
-  ad_array to = *keep(s, &(ad_shape){1, {8}}, &whole, 1);
+  ad_layout partial = layout_called(s, "tp=P"), full = layout_called(s, "tp=R");
+  const ad_array *addends = keep(s, &(ad_shape){1, {8}}, &partial, 1);
+  ad_array to = *keep(s, &(ad_shape){1, {8}}, &full, 1);
   ad_group group = ad_mesh_group(s->mesh, AD_AXES(AD_TP), ad_comm_rank(s->comm));
   CHECK_STATUS(ad_array_square_sum(s->comm, &group, &addends, 1, &sum), AD_TYPE);
   CHECK_LISTED();
@@ -826,16 +831,16 @@ static void reduce_first(scene *s) {
   ad_array reduced = moved(s, addends, AD_MOVE_ALL_REDUCE, AD_R);
   CHECK_OK(ad_array_square_sum(s->comm, &group, (const ad_array *[]){&reduced}, 1, &sum));
   CHECK_OK(ad_array_add(&to, &reduced));
-  whole_of(s->comm, &to, out);
-  for (int i = 0; i < 8; i++) expected += whole_value(1, i) * whole_value(1, i);
+  full_of(s->comm, &to, out);
+  for (int i = 0; i < 8; i++) expected += full_value(1, i) * full_value(1, i);
   is_near(sum, expected);
-  for (int i = 0; i < 8; i++) is_near(out[i], 2 * whole_value(1, i));
+  for (int i = 0; i < 8; i++) is_near(out[i], 2 * full_value(1, i));
 }
 
 static int repair_arrays(ad_comm *comm, void *context) {
   scene s;
   open_scene(&s, comm, "tp=4", NULL);
-  make_whole(&s);
+  make_full(&s);
   begin_again(&s);
   reduce_first(&s);
   close_scene(&s);

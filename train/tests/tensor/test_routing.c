@@ -122,7 +122,7 @@ static void what_is_given_is_an_expert_and_none_twice(void **state) {
 }
 
 /* A routing reports to its caller what was chosen, including choices that were dropped later. */
-static void a_routing_tells_its_choices_and_how_clear_they_were(void **state) {
+static void a_routing_reports_its_choices_and_how_clear_they_were(void **state) {
   static const double values[] = {1, 3, 2.5, /**/ 4, 9, 8.25, /**/ 0, 1, 7};
   static const int32_t wanted[] = {1, 2, 1, 2, 2, 1};
   world w = world_open();
@@ -226,7 +226,7 @@ static void rows_that_were_never_dispatched_do_not_return(void **state) {
 }
 
 /* A routing takes a rank's own rows (V), not parts of a cut value. */
-static void rows_that_are_parts_of_a_whole_are_refused(void **state) {
+static void rows_that_are_parts_of_a_full_value_are_refused(void **state) {
   for (int back = 0; back <= 1; back++) {
     world w = world_open();
     ad_tape *t = open_tape(&w, AD_F64);
@@ -234,13 +234,13 @@ static void rows_that_are_parts_of_a_whole_are_refused(void **state) {
     ad_routing *routing;
     ad_top_k(t, scores_leaf(&w, t, &array, 2, 3, NULL), 1, NULL, &routing);
     must(ad_layout_parse(w.mesh, "tp=S0", &w.layout));
-    ad_array cut = random_array(&w, AD_F64, (ad_shape){2, {2, 4}}, 5, 0);
-    ad_tensor *x = ad_input(t, &cut);
+    ad_array sharded = random_array(&w, AD_F64, (ad_shape){2, {2, 4}}, 5, 0);
+    ad_tensor *x = ad_input(t, &sharded);
     assert_null(ad_tensor_array(back ? ad_from_slots(t, x, routing) : ad_to_slots(t, x, routing)));
     assert_int_equal(ad_tape_status(t), AD_TYPE);
     assert_says("tp", "0");
     free(array.data);
-    free(cut.data);
+    free(sharded.data);
     ad_tape_destroy(t);
     world_close(&w);
   }
@@ -291,12 +291,12 @@ enum { TOP_K = 2 };
 /* Shapes: x [tokens, d], scores [tokens, experts], w [experts, d, m]. */
 static ad_tensor *routed(ad_tape *t, ad_tensor *const *x, int scores_first) {
   const ad_mesh *mesh = ad_tensor_array(x[0])->layout.mesh;
-  int is_cut = (ad_mesh_named(mesh) & AD_AXES(AD_ETP)) != 0,
-      has_copies = (ad_mesh_named(mesh) & AD_AXES(AD_EFSDP)) != 0;
+  int is_sharded = (ad_mesh_named(mesh) & AD_AXES(AD_ETP)) != 0,
+      has_replicas = (ad_mesh_named(mesh) & AD_AXES(AD_EFSDP)) != 0;
   ad_tensor *tokens = ad_to_rows(t, x[0]), *scores = ad_to_rows(t, x[1]), *w = x[2];
-  if (is_cut) tokens = ad_convert(t, tokens, "etp", AD_R);
-  if (is_cut) scores = ad_convert(t, scores, "etp", AD_R);
-  if (has_copies) w = ad_convert(t, w, "efsdp", AD_R);
+  if (is_sharded) tokens = ad_convert(t, tokens, "etp", AD_R);
+  if (is_sharded) scores = ad_convert(t, scores, "etp", AD_R);
+  if (has_replicas) w = ad_convert(t, w, "efsdp", AD_R);
   ad_routing *routing;
   ad_tensor *chosen = ad_top_k(t, scores, TOP_K, NULL, &routing), *factors = ad_slot_weights(t, chosen, routing);
   ad_tensor *slots = ad_to_slots(t, tokens, routing);
@@ -343,12 +343,12 @@ static void mark_chosen(const double *scores, int64_t tokens, int64_t experts, d
  * multiplied with the experts' matrices, one below the other. */
 static ad_tensor *by_all_experts(ad_tape *t, ad_tensor *const *x) {
   const ad_mesh *mesh = ad_tensor_array(x[0])->layout.mesh;
-  int is_cut = (ad_mesh_named(mesh) & AD_AXES(AD_ETP)) != 0,
-      has_copies = (ad_mesh_named(mesh) & AD_AXES(AD_EFSDP)) != 0;
-  const char *cut = has_copies ? "efsdp,ep" : "ep";
-  ad_tensor *tokens = ad_all_gather(t, x[0], cut, AD_I), *scores = ad_all_gather(t, x[1], cut, AD_I);
+  int is_sharded = (ad_mesh_named(mesh) & AD_AXES(AD_ETP)) != 0,
+      has_replicas = (ad_mesh_named(mesh) & AD_AXES(AD_EFSDP)) != 0;
+  const char *sharded = has_replicas ? "efsdp,ep" : "ep";
+  ad_tensor *tokens = ad_all_gather(t, x[0], sharded, AD_I), *scores = ad_all_gather(t, x[1], sharded, AD_I);
   ad_tensor *w = ad_all_gather(t, x[2], "ep", AD_I);
-  if (is_cut) w = ad_all_gather(t, w, "etp", AD_I);
+  if (is_sharded) w = ad_all_gather(t, w, "etp", AD_I);
   int64_t count = ad_tensor_array(scores)->shape.dim[0], experts = ad_tensor_array(scores)->shape.dim[1];
   double *mask;
   ad_tensor *chosen = constant_of(t, scores, (ad_shape){2, {count, experts * WIDTH}}, NULL, &mask);
@@ -357,9 +357,9 @@ static ad_tensor *by_all_experts(ad_tape *t, ad_tensor *const *x) {
   scores = ad_linear(t, scores, constant_of(t, scores, (ad_shape){2, {experts, experts * WIDTH}}, spreads, NULL));
   tokens = ad_multiply(t, ad_multiply(t, tokens, scores), chosen);
   ad_tensor *y = ad_linear(t, tokens, ad_to_rows(t, w));
-  if (has_copies) y = ad_convert(t, y, "efsdp", AD_S(0));
+  if (has_replicas) y = ad_convert(t, y, "efsdp", AD_S(0));
   y = ad_convert(t, y, "ep", AD_S(0));
-  return is_cut ? ad_convert(t, y, "etp", AD_S(1)) : y;
+  return is_sharded ? ad_convert(t, y, "etp", AD_S(1)) : y;
 }
 
 static void compare_routed(const char *mesh, const char *rows, const char *w, int64_t tokens, int64_t experts) {
@@ -383,7 +383,7 @@ static void rows_find_their_experts_and_come_back(void **state) {
   compare_routed("ep=3", "ep=S0", "ep=S0", 5, 2); /* one rank has no expert */
 }
 
-static void experts_are_cut_and_copied(void **state) {
+static void experts_are_sharded_and_replicated(void **state) {
   compare_routed("ep=2 etp=2", "ep=S0 etp=I", "ep=S0 etp=S2", 7, 4);
   compare_routed("ep=1 etp=3", "ep=S0 etp=I", "ep=S0 etp=S2", 7, 4);
   compare_routed("efsdp=2 ep=3", "efsdp=S0 ep=S0", "efsdp=I ep=S0", 13, 4);
@@ -396,15 +396,15 @@ int main(void) {
       cmocka_unit_test(scores_that_are_not_chosen_have_exactly_zero_gradient),
       cmocka_unit_test(choices_are_kept_by_the_number_of_their_token_and_taken_where_they_are_given),
       cmocka_unit_test(what_is_given_is_an_expert_and_none_twice),
-      cmocka_unit_test(a_routing_tells_its_choices_and_how_clear_they_were),
+      cmocka_unit_test(a_routing_reports_its_choices_and_how_clear_they_were),
       cmocka_unit_test(where_nothing_was_chosen_a_routing_has_no_choices),
       cmocka_unit_test(a_bias_has_a_float_for_each_expert),
       cmocka_unit_test(more_choices_than_experts_are_refused),
       cmocka_unit_test(rows_that_were_never_dispatched_do_not_return),
-      cmocka_unit_test(rows_that_are_parts_of_a_whole_are_refused),
+      cmocka_unit_test(rows_that_are_parts_of_a_full_value_are_refused),
       cmocka_unit_test(scores_have_the_slope_of_their_values),
       cmocka_unit_test(rows_find_their_experts_and_come_back),
-      cmocka_unit_test(experts_are_cut_and_copied),
+      cmocka_unit_test(experts_are_sharded_and_replicated),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

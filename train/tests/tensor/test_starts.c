@@ -119,7 +119,7 @@ static void a_start_takes_losses_and_arriving_gradients_together(void **state) {
   close_branches(&f);
 }
 
-static void an_output_that_stands_twice_counts_twice(void **state) {
+static void an_output_that_is_listed_twice_counts_twice(void **state) {
   branches f;
   open_branches(&f);
   ad_tape *t = open_tape(&f.w, AD_F64);
@@ -225,7 +225,7 @@ static ad_reducer *open_reducer(const branches *f, size_t params) {
                                .shape = f->param[i].shape,
                                .layout = f->w.layout,
                                .storage = f->w.layout};
-    specs[i].contract.param = AD_F64;
+    specs[i].policy.param = AD_F64;
   }
   ad_reducer *reducer;
   must(ad_reducer_create(f->w.comm, specs, params, NULL, &reducer));
@@ -437,9 +437,9 @@ static void a_gradient_that_is_not_the_dual_of_its_output_is_refused(void **stat
 /* Law 5: a loss that starts backward is P or I, even if other outputs start with it. */
 static void a_loss_among_the_outputs_keeps_the_seed_rule(void **state) {
   dry_world d = open_dry();
-  ad_array pending = described(&d, "dp=P tp=I", (ad_shape){0, {0}});
+  ad_array partial = described(&d, "dp=P tp=I", (ad_shape){0, {0}});
   ad_array same = described(&d, "dp=R tp=I", (ad_shape){0, {0}}), dual = dual_of(same);
-  ad_tensor *outputs[] = {ad_input(d.tape, &pending), ad_input(d.tape, &same)};
+  ad_tensor *outputs[] = {ad_input(d.tape, &partial), ad_input(d.tape, &same)};
   must(ad_backward_from(d.tape, outputs, NULL, 1, AD_MORE_STARTS));
   assert_int_equal(ad_backward_from(d.tape, outputs, NULL, 2, AD_LAST_START), AD_TYPE);
   assert_says("backward", "R->P");
@@ -482,7 +482,7 @@ static int fail_later(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_start_that_is_refused_after_a_good_one_is_told_to_the_others(void **state) {
+static void a_start_that_is_refused_after_a_good_one_is_reported_to_the_others(void **state) {
   run_ranks(2, fail_later, NULL);
 }
 
@@ -490,7 +490,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_gradient_that_comes_back_continues_its_tape),
       cmocka_unit_test(a_start_takes_losses_and_arriving_gradients_together),
-      cmocka_unit_test(an_output_that_stands_twice_counts_twice),
+      cmocka_unit_test(an_output_that_is_listed_twice_counts_twice),
       cmocka_unit_test(two_losses_in_two_starts_are_their_sum),
       cmocka_unit_test(what_is_recorded_between_two_starts_belongs_to_the_second),
       cmocka_unit_test(a_kept_gradient_adds_up_over_the_starts_and_passes_each_on_once),
@@ -504,7 +504,7 @@ int main(void) {
       cmocka_unit_test(a_gradient_has_the_shape_and_dtype_of_its_output),
       cmocka_unit_test(a_gradient_that_is_not_the_dual_of_its_output_is_refused),
       cmocka_unit_test(a_loss_among_the_outputs_keeps_the_seed_rule),
-      cmocka_unit_test(a_start_that_is_refused_after_a_good_one_is_told_to_the_others),
+      cmocka_unit_test(a_start_that_is_refused_after_a_good_one_is_reported_to_the_others),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

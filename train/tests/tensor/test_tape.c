@@ -40,7 +40,7 @@ static void open_model(model *m, ad_dtype dtype) {
                                   .shape = shapes[i],
                                   .layout = m->w.layout,
                                   .storage = m->w.layout};
-    m->specs[i].contract.param = dtype;
+    m->specs[i].policy.param = dtype;
     m->list[i] = &m->param[i];
   }
   m->from = (ad_parameters){.size = sizeof(ad_parameters), .values = m->list, .count = PARAMS};
@@ -260,7 +260,7 @@ static void gradients_of_another_dtype_go_through_the_tapes_memory(void **state)
   model m;
   open_model(&m, AD_F64);
   for (size_t i = 0; i < PARAMS; i++)
-    m.specs[i].contract = (ad_contract){.param = AD_F64, .grad = AD_F32, .reduce = AD_F32};
+    m.specs[i].policy = (ad_precision_policy){.param = AD_F64, .grad = AD_F32, .reduce = AD_F32};
   ad_reducer *reducer = open_reducer(&m);
   ad_tape *tape = open_tape(&m.w, AD_F64);
   step(&m, tape, reducer, 2);
@@ -301,7 +301,7 @@ static void a_parameter_used_on_no_rows_is_present(void **state) {
 
 /* ---- errors on the tape ---- */
 
-static void the_first_error_that_a_model_hands_on_stays(void **state) {
+static void the_first_error_that_a_model_passes_on_stays(void **state) {
   world w = world_open();
   ad_tape *tape = open_tape(&w, AD_F32);
   assert_ptr_equal(ad_tape_comm(tape), w.comm);
@@ -378,7 +378,7 @@ static void any_failed_allocation_is_an_error_and_leaves_nothing(void **state) {
     ad_memory_fail_at(n);
     status = ad_tape_create(m.w.comm, m.w.mesh, &options, &tape);
     if (!status) status = ad_backward(tape, run_model(&m, tape, p));
-    assert_true(tells_allocation(n, status));
+    assert_true(reports_allocation(n, status));
     if (tape) {
       ad_tape_reset(tape);  // a tape that ran out of memory can be reset and used again
       must(ad_backward(tape, run_model(&m, tape, p)));
@@ -491,7 +491,7 @@ int main(void) {
       cmocka_unit_test(gradients_of_another_dtype_go_through_the_tapes_memory),
       cmocka_unit_test(a_parameter_that_nothing_reaches_is_absent),
       cmocka_unit_test(a_parameter_used_on_no_rows_is_present),
-      cmocka_unit_test(the_first_error_that_a_model_hands_on_stays),
+      cmocka_unit_test(the_first_error_that_a_model_passes_on_stays),
       cmocka_unit_test(an_equal_step_allocates_nothing),
       cmocka_unit_test(what_an_earlier_step_left_in_memory_is_never_read),
       cmocka_unit_test(any_failed_allocation_is_an_error_and_leaves_nothing),

@@ -235,7 +235,7 @@ static void what_is_unread_is_not_read(void **state) {
   other.unread = 1u << 0;
   BREAKS("reads what is unread", &other, "ad_operation", "unread");
   other.unread = 0;
-  other.hands_over = 1;
+  other.passes_gradient_on = 1;
   other.backward = clears_first;
   BREAKS("clears_first", &other, "hands_over");
 }
@@ -339,14 +339,14 @@ static void backward_is_the_derivative_of_forward_in_every_dtype(void **state) {
 /* An operation that is off in element 0 by a share of what the comparison allows for: of the largest element that one
  * process computes in f64, which for results counts one more. */
 static struct {
-  ad_dtype in;          /* the dtype in which it is off, */
-  int if_cut, gradient; /* if the result is cut; whether the gradient of operand 1 is off, or the result */
+  ad_dtype in;              /* the dtype in which it is off, */
+  int if_sharded, gradient; /* if the result is cut; whether the gradient of operand 1 is off, or the result */
   double share, largest;
 } off;
 
 static int is_off(const ad_array *y) {
-  int is_cut = ad_layout_cut_axes(&y->layout) != 0, is_addend = ad_layout_axes_of(&y->layout, AD_P) != 0;
-  return y->dtype == off.in && is_cut == off.if_cut && !is_addend && ad_array_numel(y) > 0;
+  int is_sharded = ad_layout_sharded_axes(&y->layout) != 0, is_addend = ad_layout_axes_of(&y->layout, AD_P) != 0;
+  return y->dtype == off.in && is_sharded == off.if_sharded && !is_addend && ad_array_numel(y) > 0;
 }
 
 /* Whether this is the one process that computes in f64. */
@@ -386,7 +386,7 @@ static void a_comparison_allows_for_roundings_alone(void **state) {
   static const struct {
     const char *name;
     ad_dtype in;
-    int if_cut, gradient;
+    int if_sharded, gradient;
     double allowed;
     const char *facts[6];
   } comparisons[] = {
@@ -401,7 +401,7 @@ static void a_comparison_allows_for_roundings_alone(void **state) {
   other.forward = forward_is_off;
   other.backward = backward_is_off;
   for (size_t i = 0; i < sizeof comparisons / sizeof *comparisons; i++) {
-    off.in = comparisons[i].in, off.if_cut = comparisons[i].if_cut, off.gradient = comparisons[i].gradient;
+    off.in = comparisons[i].in, off.if_sharded = comparisons[i].if_sharded, off.gradient = comparisons[i].gradient;
     off.share = 0.8 * comparisons[i].allowed;
     holds(ad_check_operation(&other, &on_matrix));
     off.share = 1.2 * comparisons[i].allowed;
@@ -419,39 +419,39 @@ static void the_rule_is_held_to_what_ranks_make(void **state) {
   BREAKS("no additivity", &other, "\"tp=P\", \"tp=P\"", "tp=3");
 }
 
-static ad_status fails_where_it_is_cut(ad_tape *tape, ad_tensor *out) {
-  int is_cut = ad_layout_cut_axes(&ad_tensor_array(out)->layout) != 0;
-  return is_cut ? ad_fail(AD_TYPE, "mine.c: it is cut") : bend_forward(tape, out);
+static ad_status fails_where_it_is_sharded(ad_tape *tape, ad_tensor *out) {
+  int is_sharded = ad_layout_sharded_axes(&ad_tensor_array(out)->layout) != 0;
+  return is_sharded ? ad_fail(AD_TYPE, "mine.c: it is cut") : bend_forward(tape, out);
 }
 
 /* Mistake: the result is off only where it is cut over two axes. */
-static ad_status is_off_where_it_is_cut_twice(ad_tape *tape, ad_tensor *out) {
-  ad_axes cut = ad_layout_cut_axes(&ad_tensor_array(out)->layout);
+static ad_status is_off_where_it_is_sharded_twice(ad_tape *tape, ad_tensor *out) {
+  ad_axes sharded = ad_layout_sharded_axes(&ad_tensor_array(out)->layout);
   AD_TRY(bend_forward(tape, out));
-  if ((cut & AD_AXES(AD_DP_SHARD)) && (cut & AD_AXES(AD_TP))) ad_array_set(ad_tensor_array(out), 0, 1e3);
+  if ((sharded & AD_AXES(AD_DP_SHARD)) && (sharded & AD_AXES(AD_TP))) ad_array_set(ad_tensor_array(out), 0, 1e3);
   return AD_OK;
 }
 
 /* Mistake: the result is off only where operands have the type I over two axes. */
-static ad_status is_off_where_it_is_whole_twice(ad_tape *tape, ad_tensor *out) {
-  ad_axes whole = ad_layout_axes_of(&ad_tensor_array(out)->layout, AD_I);
+static ad_status is_off_where_it_is_full_twice(ad_tape *tape, ad_tensor *out) {
+  ad_axes full = ad_layout_axes_of(&ad_tensor_array(out)->layout, AD_I);
   AD_TRY(bend_forward(tape, out));
-  if ((whole & AD_AXES(AD_DP_SHARD)) && (whole & AD_AXES(AD_TP))) ad_array_set(ad_tensor_array(out), 0, 1e3);
+  if ((full & AD_AXES(AD_DP_SHARD)) && (full & AD_AXES(AD_TP))) ad_array_set(ad_tensor_array(out), 0, 1e3);
   return AD_OK;
 }
 
 static void operands_are_laid_out_on_two_axes(void **state) {
   ad_operation other = bend;
-  other.forward = is_off_where_it_is_cut_twice;
-  BREAKS("is_off_where_it_is_cut_twice", &other, "dp_shard=2 tp=3", "element 0");
-  other.forward = is_off_where_it_is_whole_twice;
-  BREAKS("is_off_where_it_is_whole_twice", &other, "dp_shard=I tp=I", "dp_shard=2 tp=3", "element 0");
+  other.forward = is_off_where_it_is_sharded_twice;
+  BREAKS("is_off_where_it_is_sharded_twice", &other, "dp_shard=2 tp=3", "element 0");
+  other.forward = is_off_where_it_is_full_twice;
+  BREAKS("is_off_where_it_is_full_twice", &other, "dp_shard=I tp=I", "dp_shard=2 tp=3", "element 0");
 }
 
 /* Where the type rule accepts operands, forward must work. */
 static void a_forward_that_fails_is_no_refusal(void **state) {
   ad_operation other = bend;
-  other.forward = fails_where_it_is_cut;
+  other.forward = fails_where_it_is_sharded;
   assert_int_equal(ad_check_operation(&other, &on_matrix), AD_TYPE);
   assert_says("tp=3", "rank 0", "mine.c");
 }
@@ -483,20 +483,20 @@ static const ad_operation centre = {.size = sizeof centre,
                                     .name = "centre",
                                     .dims = "mn->mn",
                                     .linearity = AD_MULTILINEAR,
-                                    .whole = "n",
+                                    .full = "n",
                                     .unread = 1,
                                     .forward = centre_forward,
                                     .backward = centre_backward};
 
-static void a_dimension_that_must_be_whole_is_found(void **state) {
+static void a_dimension_that_must_be_full_is_found(void **state) {
   ad_operation_trial trial = on_matrix;
   trial.count = 1;
   holds(ad_check_operation(&centre, &trial));
   ad_operation other = centre;
-  other.whole = NULL;
+  other.full = NULL;
   breaks_on("a dimension that must be whole", &other, &trial, SAYS_FACTS("centre", "tp=S1"));
   other = centre;
-  other.whole = "nm";  // declaring more dimensions whole than needed is no mistake
+  other.full = "nm";  // declaring more dimensions whole than needed is no mistake
   holds(ad_check_operation(&other, &trial));
 }
 
@@ -518,7 +518,7 @@ static void a_backward_that_is_not_linear_says_so(void **state) {
   ad_operation_trial trial = on_matrix;
   trial.count = 1;
   clip.name = "clip";
-  clip.whole = NULL;
+  clip.full = NULL;
   clip.forward = same_forward;
   clip.backward = clip_backward;
   clip.not_linear = 1;
@@ -576,7 +576,7 @@ int main(void) {
       cmocka_unit_test(the_rule_is_held_to_what_ranks_make),
       cmocka_unit_test(operands_are_laid_out_on_two_axes),
       cmocka_unit_test(a_forward_that_fails_is_no_refusal),
-      cmocka_unit_test(a_dimension_that_must_be_whole_is_found),
+      cmocka_unit_test(a_dimension_that_must_be_full_is_found),
       cmocka_unit_test(a_backward_that_is_not_linear_says_so),
       cmocka_unit_test(a_trial_that_means_nothing_is_refused),
       cmocka_unit_test(without_memory_it_says_so),

@@ -2,7 +2,7 @@
  * themselves are tested in core/tests/layout. */
 #include <stdio.h>
 #include "says.h"
-#include "base/seams.h"
+#include "base/injection.h"
 #include "layout/sentences.h"
 #include "reduce/count.h"
 #include "tensor/repair.h"
@@ -225,12 +225,12 @@ static void a_tape_takes_no_dtype_of_collectives_alone(void **state) {
 
 /* Rows that all ranks of an axis flattened alike cannot return to a tensor that is cut on this axis: rows and tensor
  * would be cut at different places. */
-static void rows_that_were_cut_on_their_way_do_not_return(void **state) {
+static void rows_that_were_sharded_on_their_way_do_not_return(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *like = leaf(d, "dp=S0 tp=I", SHAPE(3, 3, 4, 8));
-  ad_tensor *cut = ad_convert(d->tape, ad_to_rows(d->tape, x), "tp", AD_S(0));
+  ad_tensor *sharded = ad_convert(d->tape, ad_to_rows(d->tape, x), "tp", AD_S(0));
   must(ad_tape_status(d->tape));
-  assert_null(ad_tensor_array(ad_from_rows(d->tape, cut, like)));
+  assert_null(ad_tensor_array(ad_from_rows(d->tape, sharded, like)));
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
   assert_says("S(0)", "tp", "I");
 }
@@ -238,32 +238,32 @@ static void rows_that_were_cut_on_their_way_do_not_return(void **state) {
 static void a_move_over_axes_of_different_types_is_a_chain(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=I tp=R", SHAPE(2, 6, 8));
-  ad_tensor *cut = ad_convert(d->tape, x, "dp tp", AD_S(0)), *whole = ad_all_gather(d->tape, cut, "dp tp", AD_I);
+  ad_tensor *sharded = ad_convert(d->tape, x, "dp tp", AD_S(0)), *full = ad_all_gather(d->tape, sharded, "dp tp", AD_I);
   must(ad_tape_status(d->tape));
-  assert_types(ad_tensor_array(cut), AD_S(0), AD_S(0));
-  assert_types(ad_tensor_array(whole), AD_I, AD_I);
-  must(ad_backward(d->tape, ad_sum(d->tape, whole)));
+  assert_types(ad_tensor_array(sharded), AD_S(0), AD_S(0));
+  assert_types(ad_tensor_array(full), AD_I, AD_I);
+  must(ad_backward(d->tape, ad_sum(d->tape, full)));
   assert_types(ad_grad(x), AD_I, AD_P);
 }
 
-static void nested_cuts_come_back_in_their_order(void **state) {
+static void nested_shardings_come_back_in_their_order(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "tp=S0 dp=S0", SHAPE(2, 12, 8));  // tp is the outer cut of dimension 0
-  ad_tensor *whole = ad_all_gather(d->tape, x, "dp tp", AD_I);
+  ad_tensor *full = ad_all_gather(d->tape, x, "dp tp", AD_I);
   must(ad_tape_status(d->tape));
-  must(ad_backward(d->tape, ad_sum(d->tape, whole)));
+  must(ad_backward(d->tape, ad_sum(d->tape, full)));
   ad_layout dual = ad_layout_dual(&ad_tensor_array(x)->layout);
   assert_true(ad_layout_equal(&ad_grad(x)->layout, &dual));
 }
 
 /* The loss of a batch that is cut over dp_shard, the only data axis that the mesh names; on the other it is R. */
-static ad_tensor *loss_of_cut_batch(dry_world *d) {
+static ad_tensor *loss_of_sharded_batch(dry_world *d) {
   return ad_sum(d->tape, leaf(d, "dp_shard=S0 tp=I", SHAPE(2, 6, 8)));
 }
 
 static void an_axis_that_the_mesh_does_not_name_is_left_out_of_a_set(void **state) {
   dry_world *d = *state;
-  ad_tensor *loss = loss_of_cut_batch(d);
+  ad_tensor *loss = loss_of_sharded_batch(d);
   assert_types(ad_tensor_array(ad_all_reduce(d->tape, loss, "dp", AD_R)), AD_R, AD_I);
   ad_tensor *reduced = ad_all_reduce(d->tape, loss, "dp", AD_I);
   assert_types(ad_tensor_array(reduced), AD_I, AD_I);
@@ -273,13 +273,13 @@ static void an_axis_that_the_mesh_does_not_name_is_left_out_of_a_set(void **stat
 
 static void a_set_that_has_arrived_is_refused_by_its_named_axis(void **state) {
   dry_world *d = *state;
-  ad_tensor *reduced = ad_all_reduce(d->tape, loss_of_cut_batch(d), "dp", AD_I);
+  ad_tensor *reduced = ad_all_reduce(d->tape, loss_of_sharded_batch(d), "dp", AD_I);
   must(ad_tape_status(d->tape));
   ad_all_reduce(d->tape, reduced, "dp", AD_I);
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
   assert_says("all_reduce", "I", "dp_shard");
   ad_tape_reset(d->tape);
-  ad_all_reduce(d->tape, loss_of_cut_batch(d), "dp_replicate", AD_R);
+  ad_all_reduce(d->tape, loss_of_sharded_batch(d), "dp_replicate", AD_R);
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
   assert_says("all_reduce", "R", "dp_replicate");
 }
@@ -330,7 +330,7 @@ static void cannot_start(dry_world *d, const char *layout, const char *const *fa
   ad_tape_reset(d->tape);
 }
 
-static void what_a_loss_is_said_to_lack_makes_it_one(void **state) {
+static void what_is_reported_missing_makes_a_loss_one(void **state) {
   dry_world *d = *state;
   cannot_start(d, "dp=P tp=R", SAYS_FACTS("backward", "R", "tp", "R->P", "P->I", "P->R"));
   must(ad_backward(d->tape, ad_once(d->tape, leaf(d, "dp=P tp=R", (ad_shape){0}), "tp")));
@@ -351,10 +351,10 @@ static ad_type type_called(const char *text) {
 }
 
 /* Applies a proposal such as "convert operand 2 I->R" on `tp`. */
-static void do_what_is_said(dry_world *d, const char *said, ad_tensor *operands[2]) {
+static void follow_advice(dry_world *d, const char *advice, ad_tensor *operands[2]) {
   char name[32], from[16], to[16], printed[16];
   int operand, move = 0;
-  if (sscanf(said, "%31s operand %d %15[^-]->%15s", name, &operand, from, to) != 4) fail_msg("%s", said);
+  if (sscanf(advice, "%31s operand %d %15[^-]->%15s", name, &operand, from, to) != 4) fail_msg("%s", advice);
   while (move < AD_MOVE_COUNT && strcmp(ad_move_name((ad_move)move), name) != 0) move++;
   ad_tensor **x = &operands[operand - 1];
   assert_string_equal(ad_type_print(ad_tensor_array(*x)->layout.type[AD_TP], printed, sizeof printed), from);
@@ -366,27 +366,27 @@ static void what_is_said_to_repair_a_place_does(void **state) {
   static const char *const types[] = {"dp=S0 tp=R", "dp=S0 tp=I",  "dp=S0 tp=V",
                                       "dp=S0 tp=P", "dp=S0 tp=S0", "dp=S0 tp=S2"};
   dry_world *d = *state;
-  int said_count = 0, silent = 0;
+  int reported_count = 0, silent = 0;
   for (int i = 0; i < 36; i++) {
-    const ad_shape whole = SHAPE(3, 6, 4, 8), front = SHAPE(3, 6, 2, 8);
+    const ad_shape full = SHAPE(3, 6, 4, 8), front = SHAPE(3, 6, 2, 8);
     if (i / 6 == i % 6) continue;
-    assert_null(ad_tensor_array(ad_place(d->tape, leaf(d, types[i / 6], whole), leaf(d, types[i % 6], front))));
+    assert_null(ad_tensor_array(ad_place(d->tape, leaf(d, types[i / 6], full), leaf(d, types[i % 6], front))));
     assert_says("place", "operand 1", "operand 2", "tp");
     const char *may = strstr(ad_last_error(), AD_MAY_REPAIR);
-    char said[128];
-    snprintf(said, sizeof said, "%s", may ? may + strlen(AD_MAY_REPAIR) : "");
+    char advice[128];
+    snprintf(advice, sizeof advice, "%s", may ? may + strlen(AD_MAY_REPAIR) : "");
     ad_tape_reset(d->tape);
     silent += !may;
     if (may) {
-      ad_tensor *operands[2] = {leaf(d, types[i / 6], whole), leaf(d, types[i % 6], front)};
-      do_what_is_said(d, said, operands);
-      if (!ad_tensor_array(ad_place(d->tape, operands[0], operands[1]))) fail_msg("%s: %s", said, ad_last_error());
-      said_count++;
+      ad_tensor *operands[2] = {leaf(d, types[i / 6], full), leaf(d, types[i % 6], front)};
+      follow_advice(d, advice, operands);
+      if (!ad_tensor_array(ad_place(d->tape, operands[0], operands[1]))) fail_msg("%s: %s", advice, ad_last_error());
+      reported_count++;
     }
     ad_tape_reset(d->tape);
     d->count = 0;
   }
-  assert_int_equal(said_count, 24);
+  assert_int_equal(reported_count, 24);
   assert_int_equal(silent, 6); /* V with I, or V with a cut */
 }
 
@@ -503,7 +503,7 @@ static ad_tensor *reshaped(dry_world *d, const char *layout, ad_shape to) {
 }
 
 /* dp has three ranks, tp has two. */
-static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
+static void a_sharding_stays_where_its_parts_are_the_same_elements(void **state) {
   dry_world *d = *state;
   const ad_array *y = ad_tensor_array(reshaped(d, "dp=S0 tp=S2", SHAPE(5, 3, 2, 4, 8, 1)));
   assert_types(y, AD_S(0), AD_S(3));
@@ -579,7 +579,7 @@ static ad_tensor *concat_of_two(dry_world *d, ad_tensor *a, ad_tensor *b) {
   return ad_concat(d->tape, (ad_tensor *[]){a, b}, 2);
 }
 
-static void columns_that_stand_side_by_side_are_of_one_type(void **state) {
+static void columns_side_by_side_are_of_one_type(void **state) {
   dry_world *d = *state;
   ad_tensor *out = concat_of_two(d, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 3)));
   assert_types(ad_tensor_array(out), AD_S(0), AD_P);
@@ -640,10 +640,10 @@ static void a_count_that_is_the_same_on_all_ranks_takes_no_sum(void **state) {
     int seen = 0;
     int64_t total;
     ad_count *count = count_on(*state, layouts[sums]);
-    ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){see_transit, &seen});
+    ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){see_transit, &seen});
     must(ad_count_post(count, &(int64_t){5}));
     must(ad_count_wait(count, &total));
-    ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){0});
+    ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){0});
     assert_int_equal(seen, sums);
     assert_int_equal(total, 5);
     ad_count_destroy(count);
@@ -754,7 +754,7 @@ static ad_tensor *attend(dry_world *d, ad_shape q, ad_shape k, ad_shape v) {
   return ad_attention(d->tape, leaf(d, layout, q), leaf(d, layout, k), leaf(d, layout, v), 4);
 }
 
-static void keys_and_values_of_attention_are_alike_and_fit_its_queries(void **state) {
+static void keys_and_values_of_attention_are_the_same_and_fit_its_queries(void **state) {
   dry_world *d = *state;
   ad_shape right = SHAPE(3, 6, 8, 12), wider = SHAPE(3, 6, 8, 24), longer = SHAPE(3, 6, 9, 12),
            more = SHAPE(3, 7, 8, 12);
@@ -803,26 +803,26 @@ int main(void) {
       TEST(wrong_options_are_refused),
       TEST(a_tape_takes_no_dtype_of_collectives_alone),
       TEST(a_move_over_axes_of_different_types_is_a_chain),
-      TEST(nested_cuts_come_back_in_their_order),
+      TEST(nested_shardings_come_back_in_their_order),
       TEST(an_axis_that_the_mesh_does_not_name_is_left_out_of_a_set),
-      TEST(rows_that_were_cut_on_their_way_do_not_return),
+      TEST(rows_that_were_sharded_on_their_way_do_not_return),
       TEST(a_set_that_has_arrived_is_refused_by_its_named_axis),
       TEST(the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial),
       TEST(transitions_are_numbered_in_the_order_of_recording),
       TEST(what_is_not_linear_takes_no_gradient_that_is_an_addend),
-      TEST(what_a_loss_is_said_to_lack_makes_it_one),
+      TEST(what_is_reported_missing_makes_a_loss_one),
       TEST(what_is_said_to_repair_a_place_does),
       TEST(what_a_refused_call_takes_is_listed_in_one_order),
       TEST(the_line_of_a_call_is_kept_however_long_its_path_is),
       TEST(what_is_linear_in_neither_takes_no_addends),
       TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
       TEST(stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is),
-      TEST(a_cut_stays_where_its_parts_are_the_same_elements),
+      TEST(a_sharding_stays_where_its_parts_are_the_same_elements),
       TEST(a_function_of_one_number_takes_no_addends),
       TEST(a_layer_norm_is_of_whole_rows),
       TEST(dropout_is_of_parts_of_one_whole),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
-      TEST(columns_that_stand_side_by_side_are_of_one_type),
+      TEST(columns_side_by_side_are_of_one_type),
       TEST(columns_that_do_not_fit_are_named),
       TEST(a_count_that_is_the_same_on_all_ranks_takes_no_sum),
       TEST(a_loss_is_divided_by_a_summed_count_only),
@@ -831,7 +831,7 @@ int main(void) {
       TEST(a_count_of_fewer_ranks_than_the_tapes_is_refused),
       TEST(a_view_goes_there_and_back),
       TEST(tensors_on_two_views_meet_on_one_of_them),
-      TEST(keys_and_values_of_attention_are_alike_and_fit_its_queries),
+      TEST(keys_and_values_of_attention_are_the_same_and_fit_its_queries),
       TEST(a_parameter_is_one_of_its_module),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

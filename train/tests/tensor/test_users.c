@@ -282,7 +282,7 @@ static void open_bridge(const experiment *e, ad_mesh **to_mesh) {
   ad_layout to;
   CHECK_OK(ad_mesh_create(e->of->to_mesh, to_mesh));
   CHECK_OK(ad_layout_parse(*to_mesh, e->of->to, &to));
-  ad_bridge_options options = {.size = sizeof options, .alike = !strcmp(e->of->mesh, e->of->to_mesh)};
+  ad_bridge_options options = {.size = sizeof options, .identical = !strcmp(e->of->mesh, e->of->to_mesh)};
   CHECK_OK(ad_bridge_create(e->comm, &e->value[0].layout, &to, &options, &bridge));
 }
 
@@ -378,9 +378,9 @@ static ad_tensor *rows_and_back(ad_tape *t, ad_tensor *const *x) { return ad_fro
 static ad_tensor *view(ad_tape *t, ad_tensor *const *x) { return ad_view(t, x[0], x[0]->array.layout.mesh); }
 static ad_tensor *move(ad_tape *t, ad_tensor *const *x) { return ad_convert(t, x[0], "tp", AD_R); }
 static ad_tensor *summed(ad_tape *t, ad_tensor *const *x) { return ad_all_reduce(t, x[0], "tp", AD_I); }
-static ad_tensor *cross(ad_tape *t, ad_tensor *const *x) { return ad_cross(t, x[0], bridge); }
-static ad_tensor *wire(ad_tape *t, ad_tensor *const *x) {
-  return ad_wire_at(t, x[0], &(wire_rounding){.gradient_scale = 1}, AD_HERE);
+static ad_tensor *transfer(ad_tape *t, ad_tensor *const *x) { return ad_transfer_tensor(t, x[0], bridge); }
+static ad_tensor *comm_dtype(ad_tape *t, ad_tensor *const *x) {
+  return ad_comm_round_at(t, x[0], &(transfer_rounding){.gradient_scale = 1}, AD_HERE);
 }
 /* Everything that a mixture of experts does with rows: x[0] tokens, x[1] scores, x[2] the experts' matrices. */
 static ad_tensor *routed(ad_tape *t, ad_tensor *const *x) {
@@ -464,7 +464,7 @@ static const composition any_float[] = {
     {"rows_and_back", rows_and_back, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"view", view, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"move", move, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
-    {"wire", wire, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"wire", comm_dtype, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"routed",
      routed,
      {{SHAPE(2, 7, 5), VALUE, "ep=V"}, {SHAPE(2, 7, 3), WIDE, "ep=V"}, {SHAPE(3, 3, 5, 4), VALUE, "ep=S0"}},
@@ -478,7 +478,7 @@ static const composition any_float[] = {
      0,
      0},
     {"cross",
-     cross,
+     transfer,
      {{SHAPE(2, 6, 5), VALUE, "dp_shard=S0 tp=I"}},
      "dp_shard=1 tp=1",
      "dp_shard=1 tp=1",
@@ -527,12 +527,12 @@ static const composition between[] = {
      0,
      0},
     {"cross",
-     cross,
+     transfer,
      {{SHAPE(2, 6, 5), VALUE, "dp_shard=S0 tp=I"}},
      "dp_shard=2 tp=1",
      "dp_shard=1 tp=2",
      "dp_shard=S0 tp=I"},
-    {"hand on", cross, {{SHAPE(2, 3, 7), VALUE, "cp=S1z"}}, "cp=2", "cp=2", "cp=S1z"},
+    {"hand on", transfer, {{SHAPE(2, 3, 7), VALUE, "cp=S1z"}}, "cp=2", "cp=2", "cp=S1z"},
 };
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))

@@ -35,30 +35,30 @@ typedef struct comparison {
 
 /* ---- whole values, of which each rank takes its part ---- */
 
-static inline void fill(ad_array *whole, uint64_t stream, int32_t below) {
-  for (size_t i = 0; i < ad_array_numel(whole); i++) {
+static inline void fill(ad_array *full, uint64_t stream, int32_t below) {
+  for (size_t i = 0; i < ad_array_numel(full); i++) {
     uint64_t bits = ad_random_bits(7, stream, i);
-    if (whole->dtype == AD_I32)
-      ((int32_t *)whole->data)[i] = (int32_t)(bits % (uint64_t)(below + 1)) - 1; /* -1: this target does not count */
+    if (full->dtype == AD_I32)
+      ((int32_t *)full->data)[i] = (int32_t)(bits % (uint64_t)(below + 1)) - 1; /* -1: this target does not count */
     else
-      ((double *)whole->data)[i] = ad_random_normal(7, stream, i);
+      ((double *)full->data)[i] = ad_random_normal(7, stream, i);
   }
 }
 
 static inline ad_array make(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout,
                             uint64_t stream, int32_t below) {
   ad_layout everywhere = ad_layout_all(layout->mesh, AD_R);
-  ad_array whole = ad_array_describe(comm, dtype, shape, &everywhere);
+  ad_array full = ad_array_describe(comm, dtype, shape, &everywhere);
   ad_array own = ad_array_describe(comm, dtype, shape, layout);
-  whole.data = malloc(ad_array_bytes(&whole) + 1);
+  full.data = malloc(ad_array_bytes(&full) + 1);
   own.data = malloc(ad_array_bytes(&own) + 1);
-  CHECK(whole.data && own.data);
-  fill(&whole, stream, below);
+  CHECK(full.data && own.data);
+  fill(&full, stream, below);
   ad_part all, mine;
   ad_part_of(&everywhere, shape, ad_comm_rank(comm), &all);
   ad_part_of(layout, shape, ad_comm_rank(comm), &mine);
-  ad_part_copy(own.data, &mine, whole.data, &all, &mine, ad_dtype_size(dtype));
-  free(whole.data);
+  ad_part_copy(own.data, &mine, full.data, &all, &mine, ad_dtype_size(dtype));
+  free(full.data);
   return own;
 }
 

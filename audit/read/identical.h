@@ -1,0 +1,29 @@
+/* Addends of one sum that are bit-identical: how often each of them was counted cannot be told apart. */
+#ifndef DIFF_IDENTICAL_H
+#define DIFF_IDENTICAL_H
+#include <jansson.h>
+#include "read/part.h"
+
+/* Which addends of one parameter are bit-identical. */
+typedef struct ad_identical {
+  unsigned char *cells; /* [world][microbatches]: 1 where the addend equals another addend of the same sum */
+  unsigned char *ranks; /* [world]: 1 for each rank that holds such an addend */
+  json_t *who;          /* "ranks 2 and 3 hold the same addend": one key for each set of equal addends */
+} ad_identical;
+
+ad_status ad_identical_create(const ad_dump *dump, ad_identical *out) AD_CHECKED;
+void ad_identical_destroy(ad_identical *identical);
+/* Finds one parameter's equal addends; `identical` forgets those of the parameter before. */
+ad_status ad_identical_find(const ad_parts *parts, ad_identical *identical) AD_CHECKED;
+/* Prints which ranks hold the same addend, at most two sets of them. */
+void ad_identical_print(const ad_identical *identical, char *out, size_t size);
+/* Adds 1 to all[key] for each key of an ad_identical's `who`, so that `all` has the number of parameters for each
+ * sentence. */
+void ad_identical_count(const json_t *who, json_t *all);
+/* Appends a message for each key of `all`. `params`: the number of parameters in the dump. `allowed`: the user said
+ * that equal addends are meant (--allow-identical), so that no advice is added. */
+void ad_identical_report(const json_t *all, size_t params, int allowed, json_t *messages);
+/* Whether every element of every addend is 0; 1 also if there is no addend. */
+int ad_addends_are_zero(const ad_parts *parts);
+
+#endif

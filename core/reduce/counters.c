@@ -1,0 +1,40 @@
+/* The tally of a bucket: which gradients and microbatches its arrays hold, and what is still to come. */
+#include "reduce/reducer.h"
+
+void ad_counters_begin_step(ad_bucket *bucket) {
+  bucket->counters.has_earlier = 0;
+  bucket->counters.unsent = 0;
+}
+
+void ad_counters_begin_sum(ad_bucket *bucket) {
+  bucket->counters.has_sum = 0;
+  bucket->counters.summed = 0;
+}
+
+/* With AD_SYNC_SHARD only a reduce_scatter is worth sending early: without one the bucket keeps its sum. */
+void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync) {
+  bucket->counters.arrived = 0;
+  bucket->counters.unsent++;
+  bucket->counters.sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->key.scatters);
+}
+
+void ad_counters_arrived(ad_bucket *bucket) { bucket->counters.arrived++; }
+
+void ad_counters_expect(ad_bucket *bucket, int count) { bucket->counters.expected += count; }
+
+/* In the last microbatch (AD_SYNC_ALL) gradients that earlier microbatches left for later must be there too. */
+int ad_counters_are_complete(const ad_bucket *bucket, ad_sync sync) {
+  int awaits_others = sync == AD_SYNC_ALL && bucket->counters.expected;
+  return bucket->counters.arrived == bucket->members.count && !awaits_others;
+}
+
+void ad_counters_sent(ad_bucket *bucket) {
+  bucket->counters.summed += bucket->counters.unsent;
+  bucket->counters.unsent = 0;
+}
+
+void ad_counters_summed(ad_bucket *bucket) { bucket->counters.has_sum = 1; }
+
+void ad_counters_set_aside(ad_bucket *bucket) { bucket->counters.has_earlier = 1; }
+
+void ad_counters_forget(ad_bucket *bucket) { bucket->counters.has_sum = bucket->counters.has_earlier = 0; }

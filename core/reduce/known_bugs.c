@@ -1,0 +1,378 @@
+/* Known mistakes of reducers, which proofs plant between a gradient and its sum to see that they are noticed. The
+ * reducer itself uses nothing from here. */
+#include "reduce/known_bugs.h"
+
+#include <string.h>
+#include "array/array.h"
+#include "array/packed.h"
+#include "array/transit.h"
+#include "kernels/kernels.h"
+#include "reduce/count.h"
+#include "reduce/reducer.h"
+
+static void multiply(const ad_array *array, double factor) {
+  if (array->data) ad_cast_scaled(array->data, array->dtype, array->data, array->dtype, factor, ad_array_numel(array));
+}
+
+static int64_t index_in(const ad_bucket *bucket, ad_axes axes, int64_t rank) {
+  ad_group group = ad_mesh_group(bucket->key.mesh, axes, rank);
+  return ad_group_index(&group, rank);
+}
+
+/* ---- mistakes with microbatches ---- */
+
+static void note_microbatch(void *context, void *passing) {
+  ((ad_known_bug_scene *)context)->microbatch = (int64_t) * (const size_t *)passing;
+}
+
+static void end_step(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  scene->microbatch = -1;
+  scene->steps++;
+}
+
+/* Mistake: every microbatch finishes and clears the buffer in which microbatches accumulate. */
+static void clear_earlier(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  ad_reducer *reducer = passing;
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    scene->fired |= reducer->params[i].filled;
+    reducer->params[i].filled = 0;
+  }
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    if (ad_bucket_settle(reducer, i)) return;
+    scene->fired |= reducer->buckets[i].counters.has_sum;
+    ad_counters_forget(&reducer->buckets[i]);
+  }
+}
+
+/* Mistake: each microbatch is divided by its own count, and the step is the mean of these means. */
+static void divide_by_own_count(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  ad_divisor_passing *divisor = passing;
+  if (scene->microbatch < 0) return;
+  divisor->total = (double)ad_count_of(divisor->count, (size_t)scene->microbatch) * (double)scene->microbatches;
+  scene->fired = 1;
+}
+
+/* ---- mistakes made before a bucket is sent ---- */
+
+/* Mistake: the sum of earlier microbatches, reduced over the shard axis alone, is added only after the last
+ * microbatch was reduced over all axes. Law 6 refuses it. */
+static void put_partial_off(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  ad_bucket_passing *pass = passing;
+  ad_bucket *bucket = pass->bucket;
+  if (pass->reducer->sync != AD_SYNC_ALL || !bucket->key.scatters || !bucket->counters.has_sum) return;
+  pass->status = ad_bucket_keep_earlier(pass->reducer, bucket);
+  if (pass->status) return;
+  if (bucket->sum.data) ad_copy(bucket->earlier.data, bucket->sum.data, ad_array_bytes(&bucket->sum));
+  bucket->earlier.layout = bucket->sum.layout;
+  ad_counters_forget(bucket);
+  ad_counters_set_aside(bucket);
+  scene->fired = 1;
+}
+
+/* Mistake: a microbatch that is summed over the first group alone is divided by the ranks of all groups. */
+static void apply_both_factors(void *context, void *passing) {
+  ad_bucket_passing *pass = passing;
+  if (pass->reducer->sync == AD_SYNC_ALL) return;
+  int64_t all = ad_bucket_ranks(&pass->bucket->key, pass->bucket->key.step_count),
+          first = ad_bucket_ranks(&pass->bucket->key, 0);
+  multiply(&pass->bucket->sent, (double)first / (double)all);
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+/* Mistake: a factor of 1 that was stored as f64 is read as f32. */
+static void apply_factor_of_wrong_width(void *context, void *passing) {
+  ad_bucket_passing *pass = passing;
+  double stored = 1;
+  float read;
+  memcpy(&read, &stored, sizeof read);
+  multiply(&pass->bucket->sent, (double)read);
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+/* Mistake: the bucket's memory is reused before the collective has read it; its second half is gone. */
+static void reuse_early(void *context, void *passing) {
+  const ad_array *sent = &((ad_bucket_passing *)passing)->bucket->sent;
+  size_t bytes = ad_array_bytes(sent);
+  if (!sent->data) return;
+  memset((char *)sent->data + bytes / 2, 0, bytes - bytes / 2);
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+/* Mistake: the slot is filled with another bucket's gradients before the collective has read the first one's. */
+static void fill_again(void *context, void *passing) {
+  const ad_bucket_passing *pass = passing;
+  const ad_bucket *bucket = pass->bucket;
+  if (bucket->turn.window < 0 || !bucket->sent.data) return;
+  const ad_window *window = &pass->reducer->windows[bucket->turn.window];
+  for (size_t i = 0; i < window->count; i++) {
+    size_t bytes = ad_array_bytes(&bucket->sent), there = window->slots[i].bytes;
+    if (i == bucket->turn.slot) continue;
+    ad_copy(bucket->sent.data, window->slots[i].memory, bytes < there ? bytes : there);
+    ((ad_known_bug_scene *)context)->fired = 1;
+    return;
+  }
+}
+
+/* ---- mistakes made in place of a collective of the step ---- */
+
+/* Mistake: the result of the collective is this rank's own addend alone, or the rank's rows of it. */
+static void take_own(const ad_transit_passing *pass) {
+  const ad_array *in = pass->in, *out = pass->out;
+  int64_t rank = ad_comm_rank(pass->comm);
+  ad_group group = ad_array_group(pass->comm, in, pass->transit->axes);
+  int64_t members = pass->transit->move == AD_MOVE_REDUCE_SCATTER ? ad_group_size(&group) : 1;
+  int64_t index = members > 1 ? ad_group_index(&group, rank) : 0;
+  ad_reducing how = {.dtype = in->dtype, .accumulate = pass->transit->accumulate, .out_dtype = out->dtype};
+  how.shift = in->scale;
+  how.adds = pass->transit->adds;
+  for (size_t i = 0; i < in->segment_count; i++) {
+    size_t from, to, whole, own, row = in->segments[i].row;
+    ad_packed_stretch(in, rank, i, &from, &whole);
+    ad_packed_stretch(out, rank, i, &to, &own);
+    from += row ? (size_t)ad_cut((int64_t)(whole / row), index, members).first * row : 0;
+    const void *source = (const char *)in->data + from * ad_dtype_size(in->dtype);
+    void *target = (char *)out->data + to * ad_dtype_size(out->dtype);
+    ad_reduce(&target, 1, &source, 1, &how, own);
+  }
+}
+
+/* Mistake: in the first step, the collective leaves each rank its own addend. */
+static void leave_first_step(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  ad_transit_passing *pass = passing;
+  if (scene->steps || !pass->transit->names || ad_comm_is_dry(pass->comm)) return;
+  take_own(pass);
+  pass->handled = 1;
+  scene->fired = 1;
+}
+
+/* Mistake: rank 1 of the group hands in one element, or one row, fewer than the others. */
+static void shorten(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  ad_transit_passing *pass = passing;
+  ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
+  int64_t rank = ad_comm_rank(pass->comm);
+  size_t numel = ad_array_numel(pass->in);
+  if (!pass->transit->names || !pass->request || !numel || ad_group_index(&group, rank) != 1) return;
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = group, .in = pass->in->data, .out = pass->in->data};
+  call.count = numel - 1;
+  call.dtype = pass->in->dtype;
+  call.site = AD_HERE;
+  pass->status = ad_comm_post(pass->comm, &call, pass->request);
+  pass->handled = 1;
+  scene->fired = 1;
+}
+
+/* ---- mistakes in the order of collectives ---- */
+
+static int sums_over_many(const ad_bucket *bucket) {
+  return bucket->key.step_count && ad_mesh_ranks_over(bucket->key.mesh, bucket->key.steps[0].axes) > 1;
+}
+
+static int same_group(const ad_bucket *a, const ad_bucket *b) {
+  return sums_over_many(a) && sums_over_many(b) && ad_mesh_equal(a->key.mesh, b->key.mesh) &&
+         a->key.steps[0].axes == b->key.steps[0].axes;
+}
+
+/* Finds the first two buckets that are summed over the same group of several ranks. If only one is, both results are
+ * that one; returns 0 if none is. */
+static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
+  for (*first = 0; *first < reducer->bucket_count; ++*first) {
+    for (*second = *first + 1; *second < reducer->bucket_count; ++*second) {
+      if (same_group(&reducer->buckets[*first], &reducer->buckets[*second])) return 1;
+    }
+  }
+  for (*first = 0; *first < reducer->bucket_count; ++*first) {
+    *second = *first;
+    if (sums_over_many(&reducer->buckets[*first])) return 1;
+  }
+  return 0;
+}
+
+/* Posts the ranks' comparison of which parameters had a gradient before the bucket of this group. */
+static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
+  ad_presence_set *set = &reducer->presence_sets[0];
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = *group, .in = set->words, .out = set->words, .count = 1};
+  call.dtype = AD_I64;
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  return ad_comm_post(reducer->comm, &call, &set->request);
+}
+
+/* Mistake: the second rank of a group launches its first two buckets in reverse order. If there is only one bucket, the
+ * rank posts the comparison that follows it first. */
+static void change_order(void *context, void *passing) {
+  ad_order_passing *pass = passing;
+  const ad_reducer *reducer = pass->reducer;
+  size_t first, second;
+  if (!reducer->presence_set_count || !find_swap(reducer, &first, &second)) return;
+  const ad_bucket *bucket = &reducer->buckets[first];
+  ad_group group = ad_mesh_group(bucket->key.mesh, bucket->key.steps[0].axes, ad_comm_rank(reducer->comm));
+  if (ad_group_index(&group, ad_comm_rank(reducer->comm)) != 1) return;
+  ((ad_known_bug_scene *)context)->fired = 1;
+  if (first != second)
+    pass->bucket = pass->bucket == first ? second : pass->bucket == second ? first : pass->bucket;
+  else if (pass->launches && pass->bucket == first)
+    pass->status = compare_first(pass->reducer, &group);
+}
+
+/* ---- mistakes with dtypes ---- */
+
+/* Mistake: a gradient is rounded to bf16 on its way into the bucket. */
+static void bring_to_bf16(void *context, void *passing) {
+  *(ad_dtype *)passing = AD_BF16;
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+static int is_narrow(ad_dtype dtype) { return dtype == AD_BF16 || dtype == AD_F16; }
+
+/* Mistake: a matrix product leaves its gradient in f32, and this dtype is taken for the contract's. */
+static void take_raw_for_policy(void *context, void *passing) {
+  ad_precision_policy *policy = passing;
+  if (policy->raw || !is_narrow(policy->grad)) return;
+  policy->param = policy->grad = AD_F32;
+  if (is_narrow(policy->reduce)) policy->reduce = AD_F32;
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+static void write_nothing_in_place(void *context, void *passing) { *(int *)passing = 0; }
+
+static void round_added(void *context, void *passing) {
+  const ad_added_passing *pass = passing;
+  ad_round_to_bf16(pass->values, pass->dtype, pass->numel);
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+static void round_reduced(void *context, void *passing) {
+  const ad_array *sum = &((ad_bucket_passing *)passing)->bucket->sum;
+  if (!sum->data) return;
+  ad_round_to_bf16(sum->data, sum->dtype, ad_array_numel(sum));
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+/* ---- mistakes made after a step ---- */
+
+static ad_path_step step_behind(const ad_bucket *bucket) { return bucket->key.steps[bucket->steps.next - 1]; }
+
+/* Mistake: in a group of one rank the sum is taken for another rank's and added to itself. */
+static void add_to_itself(void *context, void *passing) {
+  const ad_bucket *bucket = ((ad_bucket_passing *)passing)->bucket;
+  if (ad_mesh_ranks_over(bucket->key.mesh, step_behind(bucket).axes) != 1) return;
+  multiply(&bucket->sum, 2);
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+/* Mistake: shards are padded to an equal number of rows, and the padding of a smaller shard is counted with it. */
+static void count_padding(void *context, void *passing) {
+  const ad_bucket_passing *pass = passing;
+  const ad_bucket *bucket = pass->bucket;
+  ad_path_step step = step_behind(bucket);
+  if (step.move != AD_MOVE_REDUCE_SCATTER || !bucket->sum.data) return;
+  int64_t members = ad_mesh_ranks_over(bucket->key.mesh, step.axes);
+  int64_t index = index_in(bucket, step.axes, ad_comm_rank(pass->reducer->comm));
+  size_t size = ad_dtype_size(bucket->sum.dtype);
+  char *end = bucket->sum.data;
+  for (size_t i = 0; i < bucket->members.count; i++) {
+    ad_segment segment = bucket->members.segments[i];
+    int64_t own = ad_cut(segment.rows, index, members).count, padded = (segment.rows + members - 1) / members;
+    end += (size_t)own * segment.row * size;
+    char *last = end - segment.row * size;
+    if (!own || own >= padded) continue;
+    ad_accumulate(last, bucket->sum.dtype, last, bucket->sum.dtype, 1, segment.row);
+    ((ad_known_bug_scene *)context)->fired = 1;
+  }
+}
+
+/* ---- the list of a reducer's known mistakes ---- */
+
+static const ad_known_bug bugs[] = {
+    {.name = "mean-of-microbatch-means",
+     .catalogue = 16,
+     .words = "each microbatch is averaged by its own count",
+     .needs = AD_NEED_TOKENS | AD_NEED_DIVIDED | AD_NEED_MICROBATCHES | AD_NEED_UNEQUAL_MICROBATCHES,
+     .at = {{AD_INJECT_DIVISOR, divide_by_own_count},
+            {AD_INJECT_PHASE, note_microbatch},
+            {AD_INJECT_GRADIENTS, end_step}}},
+    {.name = "last-microbatch-only",
+     .catalogue = 19,
+     .words = "the accumulation buffer is cleared on every microbatch",
+     .needs = AD_NEED_TOKENS | AD_NEED_MICROBATCHES,
+     .at = {{AD_INJECT_MICROBATCH, clear_earlier}}},
+    {.name = "first-step-unsynchronised",
+     .catalogue = 6,
+     .words = "the first step's gradients are not reduced",
+     .needs = AD_NEED_TOKENS | AD_NEED_SUMMED,
+     .at = {{AD_INJECT_TRANSIT, leave_first_step}, {AD_INJECT_GRADIENTS, end_step}}},
+    {.name = "bucket-order",
+     .words = "two ranks launch buckets in different order",
+     .needs = AD_NEED_FIRST_OVER_MANY,
+     .at = {{AD_INJECT_ORDER, change_order}}},
+    {.name = "bucket-size",
+     .catalogue = 30,
+     .words = "two ranks reduce buffers of different sizes",
+     .needs = AD_NEED_FIRST_OVER_MANY,
+     .at = {{AD_INJECT_TRANSIT, shorten}}},
+    {.name = "partial-after-all-reduce",
+     .catalogue = 21,
+     .words = "earlier microbatches are added after the all-reduce",
+     .needs = AD_NEED_TOKENS | AD_NEED_SCATTERED_FIRST | AD_NEED_SHARDS_KEPT,
+     .at = {{AD_INJECT_LAUNCH, put_partial_off}}},
+    {.name = "both-factors-when-one-runs",
+     .catalogue = 22,
+     .words = "the factor of two reductions is applied to one",
+     .needs = AD_NEED_TOKENS | AD_NEED_OVER_REPLICAS | AD_NEED_SHARDS_KEPT,
+     .at = {{AD_INJECT_LAUNCH, apply_both_factors}}},
+    {.name = "factor-wrong-width",
+     .catalogue = 23,
+     .words = "a factor is stored in one width and read in another",
+     .needs = AD_NEED_TOKENS | AD_NEED_REDUCED,
+     .at = {{AD_INJECT_LAUNCH, apply_factor_of_wrong_width}}},
+    {.name = "bucket-by-raw-dtype",
+     .catalogue = 24,
+     .words = "a gradient is summed in the dtype it was produced in",
+     .needs = AD_NEED_TOKENS | AD_NEED_REDUCED | AD_NEED_WIDE_SUMS,
+     .of_dtype = 1,
+     .at = {{AD_INJECT_BROUGHT, bring_to_bf16}, {AD_INJECT_IN_PLACE, write_nothing_in_place}}},
+    {.name = "bucket-by-wide-gradient",
+     .words = "a narrow parameter's gradient gets the bucket of the wide dtype it was produced in",
+     .needs = AD_NEED_NARROW_GRADIENTS,
+     .of_dtype = 1,
+     .at_creation = 1,
+     .at = {{AD_INJECT_POLICY, take_raw_for_policy}}},
+    {.name = "narrow-accumulate",
+     .catalogue = 25,
+     .words = "sums are formed in bf16 although the contract promises a wider dtype",
+     .needs = AD_NEED_TOKENS | AD_NEED_REDUCED | AD_NEED_WIDE_SUMS,
+     .of_dtype = 1,
+     .at = {{AD_INJECT_ADDED, round_added},
+            {AD_INJECT_REDUCED, round_reduced},
+            {AD_INJECT_IN_PLACE, write_nothing_in_place}}},
+    {.name = "bucket-reused-early",
+     .catalogue = 26,
+     .words = "a bucket is reused before its reduction has read it",
+     .needs = AD_NEED_TOKENS | AD_NEED_REDUCED,
+     .at = {{AD_INJECT_LAUNCH, reuse_early}}},
+    {.name = "slot-filled-again",
+     .words = "a slot is filled again before its sum was taken",
+     .needs = AD_NEED_TOKENS | AD_NEED_TURNS,
+     .at = {{AD_INJECT_LAUNCH, fill_again}}},
+    {.name = "add-to-itself-in-group-of-one",
+     .words = "in a group of one rank a sum is added to itself",
+     .needs = AD_NEED_TOKENS | AD_NEED_OVER_ONE,
+     .at = {{AD_INJECT_REDUCED, add_to_itself}}},
+    {.name = "padding-counted",
+     .words = "the padding of uneven shards is counted",
+     .needs = AD_NEED_TOKENS | AD_NEED_UNEVEN,
+     .at = {{AD_INJECT_REDUCED, count_padding}}},
+};
+
+const ad_known_bug *ad_reduce_known_bugs(size_t *count) {
+  *count = sizeof bugs / sizeof *bugs;
+  return bugs;
+}

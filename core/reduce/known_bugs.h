@@ -1,0 +1,9 @@
+/* The list of known mistakes of reducers, which a proof plants one by one to see that it notices them. */
+#ifndef REDUCE_KNOWN_BUGS_H
+#define REDUCE_KNOWN_BUGS_H
+#include "base/known_bugs.h"
+#include "base/internal.h"
+
+AD_INTERNAL const ad_known_bug *ad_reduce_known_bugs(size_t *count);
+
+#endif

@@ -1,0 +1,10 @@
+/* Completing the contract of a parameter, for the reducer. */
+#ifndef REDUCE_PRECISION_POLICY_H
+#define REDUCE_PRECISION_POLICY_H
+#include "addend/parameter.h"
+#include "base/internal.h"
+
+AD_INTERNAL AD_CHECKED ad_status ad_precision_policy_complete(
+    ad_precision_policy *policy); /* fills zero fields; a complete one stays as it is; AD_INVALID if it means nothing */
+
+#endif

@@ -1,0 +1,324 @@
+/* Checks that ranks agree on what their buckets hold: on the list of parameters, once, and in every step on which
+ * parameters had a gradient. Agreement costs one tiny collective; only a difference costs more collectives, to name
+ * it. */
+#include <stdio.h>
+#include "array/array.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "addend/random.h"
+#include "base/text.h"
+#include "reduce/reducer.h"
+
+/* One all-reduce with MAX compares two numbers on all ranks: it reduces each number and its complement, and the maximum
+ * of the complements is the complement of the minimum. */
+enum { WORDS = 4, ENTRY_TEXT = 384 };
+
+/* ---- groups of ranks that compare their parameters ---- */
+
+static int is_known(const ad_reducer *reducer, const ad_mesh *mesh) {
+  for (size_t i = 0; i < reducer->presence_set_count; i++) {
+    if (ad_mesh_equal(reducer->presence_sets[i].group.mesh, mesh)) return 1;
+  }
+  return 0;
+}
+
+ad_status ad_presence_sets_build(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    const ad_mesh *mesh = reducer->params[i].layout.mesh;
+    if (is_known(reducer, mesh)) continue;
+    AD_TRY(ad_grow(&reducer->presence_sets, reducer->presence_set_count, reducer->presence_set_count + 1));
+    ad_presence_set *set = &reducer->presence_sets[reducer->presence_set_count++];
+    set->group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
+    if (ad_comm_is_dry(reducer->comm)) continue;
+    void *words;
+    AD_TRY(ad_comm_alloc(reducer->comm, WORDS * sizeof *set->words, &words));
+    set->words = words;
+  }
+  return AD_OK;
+}
+
+void ad_presence_sets_release(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->presence_set_count; i++) {
+    ad_presence_set *set = &reducer->presence_sets[i];
+    // Other ranks may still read these words. If one of them fails, this wait ends with an error as well.
+    if (set->request.id && ad_comm_wait(reducer->comm, &set->request)) set->request.id = 0;
+    if (set->words) ad_comm_free(reducer->comm, set->words);
+  }
+  ad_release(reducer->presence_sets);
+}
+
+/* ---- comparing a number among the ranks of a group ---- */
+
+static ad_status post_compare(ad_reducer *reducer, ad_presence_set *set, int64_t count, uint64_t hash) {
+  int64_t signed_hash = (int64_t)hash;
+  set->words[0] = count;
+  set->words[1] = ~count;
+  set->words[2] = signed_hash;
+  set->words[3] = ~signed_hash;
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = set->group, .in = set->words, .out = set->words};
+  call.count = WORDS;
+  call.dtype = AD_I64;
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  return ad_comm_post(reducer->comm, &call, &set->request);
+}
+
+static int all_equal(const ad_presence_set *set) {
+  return set->words[0] == ~set->words[1] && set->words[2] == ~set->words[3];
+}
+
+/* Gathers `count` elements of every member into *out, one member after another, in comm memory that the caller
+ * frees. */
+static ad_status gather(ad_reducer *reducer, const ad_presence_set *set, const void *own, size_t bytes, void **out) {
+  int64_t members = ad_group_size(&set->group);
+  char *memory;
+  void *block;
+  AD_TRY(ad_comm_alloc(reducer->comm, bytes * (size_t)(members + 1), &block));
+  memory = block;
+  memcpy(memory + bytes * (size_t)members, own, bytes);
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_GATHER,
+                        .group = set->group,
+                        .in = memory + bytes * (size_t)members,
+                        .out = memory};
+  call.count = bytes / sizeof(int32_t);
+  call.dtype = AD_I32;
+  call.site = AD_HERE;
+  ad_status status = ad_comm_run(reducer->comm, &call);
+  if (status) {
+    ad_comm_free(reducer->comm, block);
+    return status;
+  }
+  *out = block;
+  return AD_OK;
+}
+
+/* ---- checking that ranks have the same list of parameters ---- */
+
+static int is_on(const ad_presence_set *set, const ad_reduced_param *param) {
+  return ad_mesh_equal(set->group.mesh, param->layout.mesh);
+}
+
+/* The first parameter with a number of at least *next that lies on the roster's mesh; *next becomes the number after
+ * it. NULL: there is none. */
+static const ad_reduced_param *next_param(const ad_reducer *reducer, const ad_presence_set *set, size_t *next) {
+  while (*next < reducer->param_count) {
+    const ad_reduced_param *param = &reducer->params[(*next)++];
+    if (is_on(set, param)) return param;
+  }
+  return NULL;
+}
+
+/* The parameter that is entry number `entry` of the compared list. Entry 0 is the reducer's options, the others are the
+ * parameters on the roster's mesh. NULL past the end. */
+static const ad_reduced_param *entry_param(const ad_reducer *reducer, const ad_presence_set *set, size_t entry) {
+  const ad_reduced_param *param = NULL;
+  for (size_t seen = 0, next = 0; seen < entry; seen++) param = next_param(reducer, set, &next);
+  return param;
+}
+
+static void describe_param(const ad_reduced_param *param, ad_text *text) {
+  char shape[96], layout[160], storage[160];
+  const ad_precision_policy *policy = &param->policy;
+  ad_text_add(text, "`%s` %s layout \"%s\" storage \"%s\" param %s grad %s%s reduce %s accumulate %s", param->name,
+              ad_shape_print(&param->shape, shape, sizeof shape),
+              ad_layout_print(&param->layout, layout, sizeof layout),
+              ad_layout_print(&param->storage, storage, sizeof storage), ad_dtype_name(policy->param),
+              policy->raw ? "raw " : "", policy->grad ? ad_dtype_name(policy->grad) : "of any dtype",
+              ad_dtype_name(policy->reduce), ad_dtype_name(policy->accumulate));
+}
+
+/* Describes an entry of the list in words, for a message. `param` NULL: the list has no entry of this number. */
+static void describe_entry(const ad_reducer *reducer, const ad_reduced_param *param, size_t entry,
+                           char buffer[ENTRY_TEXT]) {
+  ad_text text = ad_text_on(buffer, ENTRY_TEXT);
+  if (!entry) {
+    ad_text_add(&text, "bucket_bytes %zu", reducer->options.bucket_bytes);
+  } else if (param) {
+    describe_param(param, &text);
+  } else {
+    ad_text_add(&text, "no parameter");
+  }
+}
+
+static size_t entry_count(const ad_reducer *reducer, const ad_presence_set *set) {
+  size_t count = 1;
+  for (size_t i = 0; i < reducer->param_count; i++) count += (size_t)is_on(set, &reducer->params[i]);
+  return count;
+}
+
+/* Hashes each entry of the list. */
+static void hash_entries(const ad_reducer *reducer, const ad_presence_set *set, uint64_t *hashes, size_t entries) {
+  char text[ENTRY_TEXT];
+  for (size_t i = 0, next = 0; i < entries; i++) {
+    describe_entry(reducer, i ? next_param(reducer, set, &next) : NULL, i, text);
+    hashes[i] = ad_random_stream(text);
+  }
+}
+
+static ad_status hash_list(const ad_reducer *reducer, const ad_presence_set *set, size_t entries, uint64_t *out) {
+  uint64_t *hashes, hash = 0;
+  AD_TRY(ad_new(entries, &hashes));
+  hash_entries(reducer, set, hashes, entries);
+  for (size_t i = 0; i < entries; i++) hash = ad_random_bits(hash, hashes[i], i);
+  ad_release(hashes);
+  *out = hash;
+  return AD_OK;
+}
+
+/* The first entry whose hash differs between members; `entries` if there is none. */
+static size_t first_difference(const uint64_t *hashes, size_t entries, int64_t members) {
+  for (size_t entry = 0; entry < entries; entry++) {
+    for (int64_t member = 1; member < members; member++) {
+      if (hashes[(size_t)member * entries + entry] != hashes[entry]) return entry;
+    }
+  }
+  return entries;
+}
+
+static ad_status find_list_difference(ad_reducer *reducer, const ad_presence_set *set, size_t entries, size_t *out) {
+  uint64_t *own, *all;
+  void *gathered;
+  AD_TRY(ad_new(entries, &own));
+  hash_entries(reducer, set, own, entries);
+  ad_status status = gather(reducer, set, own, entries * sizeof *own, &gathered);
+  ad_release(own);
+  if (status) return status;
+  all = gathered;
+  *out = first_difference(all, entries, ad_group_size(&set->group));
+  ad_comm_free(reducer->comm, gathered);
+  return AD_OK;
+}
+
+/* Collective: every rank calls this, and every rank gets the same message. */
+static ad_status name_list_difference(ad_reducer *reducer, const ad_presence_set *set) {
+  size_t entry;
+  AD_TRY(find_list_difference(reducer, set, (size_t)set->words[0], &entry));
+  char own[ENTRY_TEXT] = {0};
+  describe_entry(reducer, entry_param(reducer, set, entry), entry, own);
+  void *gathered;
+  AD_TRY(gather(reducer, set, own, sizeof own, &gathered));
+  const char *texts = gathered, *other = texts;
+  int64_t member = 0;
+  while (member + 1 < ad_group_size(&set->group) && !strcmp(other, texts))
+    other = texts + (size_t)++member * ENTRY_TEXT;
+  char number[48] = "the options differ";
+  if (entry) snprintf(number, sizeof number, "parameter %zu differs", entry - 1);
+  ad_fail(AD_MISMATCH, "reducer: %s between ranks: rank %lld has %s; rank %lld has %s", number,
+          (long long)ad_group_rank(&set->group, 0), texts, (long long)ad_group_rank(&set->group, member), other);
+  ad_comm_free(reducer->comm, gathered);
+  return AD_MISMATCH;
+}
+
+ad_status ad_presence_sets_compare_lists(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->presence_set_count; i++) {
+    ad_presence_set *set = &reducer->presence_sets[i];
+    if (!set->words) continue;
+    size_t entries = entry_count(reducer, set);
+    uint64_t hash = 0;
+    AD_TRY(hash_list(reducer, set, entries, &hash));
+    AD_TRY(post_compare(reducer, set, (int64_t)entries, hash));
+    AD_TRY(ad_comm_wait(reducer->comm, &set->request));
+    if (!all_equal(set)) return name_list_difference(reducer, set);
+  }
+  return AD_OK;
+}
+
+/* ---- checking that ranks have gradients of the same parameters ---- */
+
+/* The number that ranks compare for a parameter: in how many microbatches of the step its gradient came, and, if its
+ * contract is raw, in which dtype. */
+static int32_t presence(const ad_reduced_param *param) {
+  int32_t dtype = param->policy.raw ? (int32_t)param->produced : 0;
+  return (int32_t)param->present << 8 | dtype;
+}
+
+static int32_t count_in(int32_t presence) { return presence >> 8; }
+static ad_dtype dtype_in(int32_t presence) { return (ad_dtype)(presence & 0xff); }
+
+static uint64_t hash_presence(const ad_reducer *reducer, const ad_presence_set *set) {
+  uint64_t hash = 0;
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    if (is_on(set, &reducer->params[i])) hash = ad_random_bits(hash, (uint64_t)presence(&reducer->params[i]), i);
+  }
+  return hash;
+}
+
+ad_status ad_presence_sets_post(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->presence_set_count; i++) {
+    ad_presence_set *set = &reducer->presence_sets[i];
+    if (!set->words || set->posted) continue;
+    AD_TRY(post_compare(reducer, set, (int64_t)reducer->param_count, hash_presence(reducer, set)));
+    set->posted = 1;
+  }
+  return AD_OK;
+}
+
+static void list_ranks(ad_text *text, const ad_presence_set *set, const int32_t *seen, size_t params, size_t param,
+                       int32_t wanted) {
+  for (int64_t member = 0; member < ad_group_size(&set->group); member++) {
+    if (seen[(size_t)member * params + param] != wanted) continue;
+    ad_text_add(text, " %lld", (long long)ad_group_rank(&set->group, member));
+  }
+}
+
+static int seen_before(const ad_presence_set *set, const int32_t *seen, size_t params, size_t param, int64_t member) {
+  int64_t i = 0;
+  while (seen[(size_t)i * params + param] != seen[(size_t)member * params + param]) i++;
+  return i < member;
+}
+
+/* Fails with who had how many gradients of a parameter: "1 on rank 1, 2 on rank 0 2". For raw gradients it names their
+ * dtypes as well. */
+static ad_status fail_presence(const ad_reducer *reducer, const ad_presence_set *set, const int32_t *seen,
+                               size_t param) {
+  size_t params = reducer->param_count;
+  int raw = reducer->params[param].policy.raw;
+  char buffer[768];
+  ad_text text = ad_text_on(buffer, sizeof buffer);
+  for (int64_t member = 0; member < ad_group_size(&set->group); member++) {
+    if (seen_before(set, seen, params, param, member)) continue;
+    int32_t value = seen[(size_t)member * params + param];
+    ad_text_add(&text, "%s in %d", text.used ? "," : "", (int)count_in(value));
+    if (raw && dtype_in(value)) ad_text_add(&text, " as %s", ad_dtype_name(dtype_in(value)));
+    ad_text_add(&text, " on rank");
+    list_ranks(&text, set, seen, params, param, value);
+  }
+  return ad_fail(AD_MISMATCH,
+                 "reducer: `%s` had a gradient in a different number of microbatches%s on different ranks:%s; this "
+                 "step's gradients are unusable, the reducer can begin the next step",
+                 reducer->params[param].name, raw ? " (or, as its contract is raw, in a different dtype)" : "", buffer);
+}
+
+static ad_status name_absent(ad_reducer *reducer, const ad_presence_set *set) {
+  int32_t *own;
+  size_t params = reducer->param_count;
+  void *gathered;
+  AD_TRY(ad_new(params, &own));
+  for (size_t i = 0; i < params; i++) own[i] = is_on(set, &reducer->params[i]) ? presence(&reducer->params[i]) : 0;
+  ad_status status = gather(reducer, set, own, params * sizeof *own, &gathered);
+  ad_release(own);
+  if (status) return status;
+  const int32_t *counts = gathered;
+  for (size_t param = 0; param < params && !status; param++) {
+    for (int64_t member = 1; member < ad_group_size(&set->group) && !status; member++) {
+      int differs = counts[(size_t)member * params + param] != counts[param];
+      if (differs) status = fail_presence(reducer, set, counts, param);
+    }
+  }
+  ad_comm_free(reducer->comm, gathered);
+  return status;
+}
+
+ad_status ad_presence_sets_wait(ad_reducer *reducer) {
+  ad_status first = AD_OK;
+  for (size_t i = 0; i < reducer->presence_set_count; i++) {
+    ad_presence_set *set = &reducer->presence_sets[i];
+    if (!set->words) continue;
+    set->posted = 0;
+    AD_TRY(ad_comm_wait(reducer->comm, &set->request));
+    if (!all_equal(set) && !first) first = name_absent(reducer, set);
+  }
+  return first;
+}

@@ -1,0 +1,60 @@
+/* One rank's share of a proof: used by the clean proof (check_ranks.c) and by trials of planted mistakes (trial.c). */
+#ifndef CHECK_CHECKER_H
+#define CHECK_CHECKER_H
+#include "check/addends.h"
+#include "check/computing.h"
+#include "check/mutation.h"
+#include "check/result.h"
+#include "check/reference.h"
+#include "check/replicas.h"
+#include "module/module.h"
+
+enum { AD_ACCOUNT_PATH = 256 };
+
+/* The axes along which ranks have different counts of what losses are divided by, although they should have one. */
+typedef struct ad_reported_counts {
+  ad_axes within; /* axes that a count is summed over: its ranks do not have one sum */
+  ad_axes beside; /* other axes: ranks that count the same rows do not count the same */
+} ad_reported_counts;
+
+/* One rank's share of one proof. Parameters are numbered over all modules, as in ad_run_param_at. */
+typedef struct ad_checker {
+  ad_comm *comm;
+  const ad_check_job *job;
+  ad_run *run;
+  ad_group everyone;
+  size_t param_count;
+  ad_array *gradients;                  /* the whole gradient of each parameter */
+  const ad_array **full_gradients;      /* the addresses of `gradients` */
+  const ad_array **parts;               /* this rank's array of each parameter, for the comparison of replicas */
+  ad_replicas *replicas[AD_PART_COUNT]; /* how copies compare, for each kind of array and parameter */
+  ad_array scratch;                     /* room for any whole array of the model */
+  unsigned char *cancels;  /* for each parameter, 1: its gradient was zero but for rounding in a step that was judged */
+  int knows_cancelling;    /* 1: `cancels` is complete; only these parameters may differ by that */
+  int shards_formulas;     /* 1: ranks compute formulas in pieces (check/formulas.h) */
+  ad_addends addends;      /* the ranks' own addends, summed in f64; only where dtypes round */
+  ad_computing computing;  /* how far rounding may move gradients; on the first rank, only if dtypes round */
+  ad_reference *reference; /* on the first rank, NULL elsewhere */
+  ad_step_report reference_report;    /* on the first rank: what the reference reported of the last judged step */
+  ad_overflow overflow;               /* overflows in the steps since ad_checker_begin */
+  int counts_calls;                   /* 1: the collectives of the next step are compared with its plan */
+  ad_calls made, planned;             /* the collectives that ranks made, and those of the plan */
+  int accounts;                       /* 1: account.c counts the addends of a step that does not hold */
+  int has_account;                    /* the step under way dumps its addends for account.c */
+  ad_reported_counts reported_counts; /* how the counts of that step differ */
+  char account[AD_ACCOUNT_PATH];      /* prefix of the account's folders */
+  ad_places places; /* on the first rank: the program's transitions, listed when an account is first read */
+} ad_checker;
+
+/* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */
+ad_status ad_checker_create(ad_checker *checker, ad_comm *comm, const ad_check_job *job) AD_CHECKED;
+void ad_checker_destroy(ad_checker *checker);
+/* Before the first step: marks every number of the proof as not judged, on the first rank. */
+void ad_checker_begin(ad_checker *checker);
+/* Takes a step with whatever mistake is planted, lifts the mistake, and judges the step. On the first rank
+ * job->proof keeps the worst numbers of all steps. */
+ad_status ad_checker_step(ad_checker *checker, int64_t step, ad_step_report *report) AD_CHECKED;
+/* The part of ad_checker_step that compares numbers, on the first rank: holds the whole gradients, the ranks' addends
+ * and the report `dist` of a step against the reference, which took the same step last and left reference_report. */
+void ad_checker_judge(ad_checker *checker, const ad_step_report *dist);
+#endif

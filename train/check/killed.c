@@ -1,0 +1,92 @@
+/* Says of a proof that failed with a mistake planted which number caught the mistake: the parameter that shows it best,
+ * its causes, or what else failed; and of a mistake that only rounds whether it must be caught. */
+#include <math.h>
+#include <stdio.h>
+
+#include "check/computing.h"
+#include "check/mutants.h"
+
+static double error_of(const ad_check_param *param) {
+  double share = ad_param_share(param);
+  return isnan(share) || isnan(param->ratio) ? INFINITY : share;
+}
+
+/* The parameter that shows the mistake best: one with unequal replicas before others, then the one with the largest
+ * error. */
+static const ad_check_param *worst_param(const ad_check_result *result) {
+  const ad_check_param *worst = NULL;
+  for (size_t i = 0; i < result->param_count; i++) {
+    const ad_check_param *param = &result->params[i];
+    if (param->replicas_equal && param->update_equal && error_of(param) <= 1) continue;
+    if (!worst || param->replicas_equal < worst->replicas_equal ||
+        (param->replicas_equal == worst->replicas_equal && error_of(param) > error_of(worst)))
+      worst = param;
+  }
+  return worst;
+}
+
+static int gradients_hold(const ad_check_result *result) {
+  for (size_t i = 0; i < result->param_count; i++)
+    if (error_of(&result->params[i]) > 1) return 0;
+  return 1;
+}
+
+/* Names what failed where no gradient did. */
+static void report_what_failed(const ad_check_result *result, ad_mutant *mutant) {
+  char *text = mutant->message;
+  size_t size = sizeof mutant->message;
+  if (!(result->norm_err <= result->norm_bound))
+    snprintf(text, size, "all gradients are right, and their norm is off by %.2g", result->norm_err);
+  else if (*result->reports)
+    snprintf(text, size, "all gradients are right; %s", result->reports);
+  else if (!(result->loss_err <= result->loss_bound))
+    snprintf(text, size, "all gradients are right, and a loss is off by %.2g", result->loss_err);
+  else if (*result->calls)
+    snprintf(text, size, "all gradients are right, and the step's collectives are not those of its plan: %s",
+             result->calls);
+}
+
+void ad_mutant_killed_by_number(const ad_check_result *result, ad_mutant *mutant) {
+  mutant->killed_by = AD_KILLED_BY_NUMBER;
+  mutant->loss_err = result->loss_err;
+  const ad_check_param *param = worst_param(result);
+  if (!param || (result->norm_causes.count && gradients_hold(result))) {
+    report_what_failed(result, mutant);
+    snprintf(mutant->param, sizeof mutant->param, "%s", result->norm_param);
+    ad_causes_copy(&mutant->causes, &result->norm_causes);
+    return;
+  }
+  if (gradients_hold(result)) snprintf(mutant->message, sizeof mutant->message, "%s", result->reports);
+  snprintf(mutant->param, sizeof mutant->param, "%s", param->name);
+  mutant->ratio = param->ratio;
+  ad_causes_copy(&mutant->causes, &param->causes);
+}
+
+/* ---- a mistake that only rounds, and that the proof passed ---- */
+
+/* By how much the mistake moved gradients, over what their own roundings do: one process's error in the recipe's own
+ * dtypes, and that of wires. Root mean square over the parameters. Both are measured, and depend on no bound. */
+static double moved_over_roundings(const ad_computing *computing, const double *moved) {
+  double squares = 0;
+  for (size_t i = 0; i < computing->count; i++)
+    if (moved[i] != 0) squares += pow(moved[i] / hypot(computing->spread[i].error, computing->comm_rounding[i]), 2);
+  return sqrt(squares / (double)computing->count);
+}
+
+/* Where sums are short, a mistake that rounds more often moves gradients by less than the roundings of the right program
+ * do, for which every bound has room: in a custom program it has no effect if it moves them by less than `within` of
+ * these. (core/docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all of their own
+ * roundings.) A mistake that moves gradients by more survives, since a bound that it passes is too wide. In addend's own
+ * programs all sums are long enough. */
+void ad_mutant_moved_by_rounding(const ad_check_result *result, const ad_computing *computing, const double *moved,
+                                 int shards_formulas, ad_mutant *mutant) {
+  double share = 0, within = shards_formulas ? 1 : 0.5;
+  for (size_t i = 0; i < result->param_count; i++) share = fmax(share, ad_param_share(&result->params[i]));
+  mutant->moved = moved_over_roundings(computing, moved);
+  if (mutant->moved < within) mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
+  snprintf(
+      mutant->message, sizeof mutant->message,
+      "it only rounds, and moves gradients by %.2g of what the program's own roundings move them (from %g on it must "
+      "show); gradients reach %.2g of their bounds, and all together %.2g",
+      mutant->moved, within, share, result->process_share);
+}

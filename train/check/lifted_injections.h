@@ -1,0 +1,15 @@
+/* Lifts everything that is planted at seams while something must be computed right, and puts it back. */
+#ifndef CHECK_LIFTED_INJECTIONS_H
+#define CHECK_LIFTED_INJECTIONS_H
+#include "base/injection.h"
+
+typedef struct ad_lifted_injections {
+  ad_injection slots[AD_INJECT_COUNT];
+} ad_lifted_injections;
+ad_lifted_injections ad_injections_lift(void); /* lifts all plants */
+/* Lifts all plants but those where values are computed (products, statistics, residuals), whose mistakes are in a
+ * rank's own addends too. */
+ad_lifted_injections ad_injections_lift_reducing(void);
+void ad_injections_restore(const ad_lifted_injections *lifted);
+
+#endif

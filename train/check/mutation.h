@@ -1,0 +1,79 @@
+/* Plants derived mistakes: finds one transition of a program each time it is recorded or executed, and does it wrongly.
+ * All transitions pass two seams (base/injection.h) at which this is done; the code that executes them knows nothing of
+ * it. */
+#ifndef CHECK_MUTATION_H
+#define CHECK_MUTATION_H
+#include "addend/parameter.h"
+#include "array/transit.h"
+#include "program/program.h"
+
+/* The operators: what is done to a transition instead of doing it right. */
+#define AD_OPERATOR_LIST(X)                                                                                      \
+  X(LEFT_OUT, "left_out")       /* is not done */                                                                \
+  X(DOUBLED, "doubled")         /* is done twice */                                                              \
+  X(AVERAGED, "averaged")       /* divided by the ranks of its group */                                          \
+  X(MORE_AXES, "more_axes")     /* done over one axis more */                                                    \
+  X(FEWER_AXES, "fewer_axes")   /* done over one axis fewer */                                                   \
+  X(OTHER_GROUP, "other_group") /* done over other ranks: groups sheared along another axis, of the same size */ \
+  X(BACKWARD_IDENTITY, "backward_identity")         /* backward hands the gradient on unchanged */               \
+  X(BACKWARD_LOCAL, "backward_local")               /* backward takes this rank's part, zeros elsewhere */       \
+  X(FIRST_MICROBATCH_ONLY, "first_microbatch_only") /* done in the first microbatch of a step only */            \
+  X(ONCE_EVERYWHERE, "once_everywhere")             /* the copy of every rank counts */
+typedef enum ad_operator {
+#define AD_OPERATOR_CODE(code, name) AD_OPERATOR_##code,
+  AD_OPERATOR_LIST(AD_OPERATOR_CODE)
+#undef AD_OPERATOR_CODE
+      AD_OPERATOR_COUNT
+} ad_operator;
+const char *ad_operator_name(ad_operator operator_);
+int ad_operator_has_axis(
+    ad_operator operator_); /* derived.c: the operator adds or drops one axis, or shears along it */
+
+typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP } ad_place_phase;
+
+/* One transition of a program: on a tape, on a parameter's path from gradient to storage, of a count, or of a norm. */
+typedef struct ad_place {
+  char what[AD_PROGRAM_NAME_SIZE]; /* its call site on a tape; its parameter on a path; else "norm" or "count ..." */
+  ad_place_phase phase;
+  ad_move move;
+  ad_type from, to;
+  ad_axes axes;    /* the axes over which the transition goes */
+  ad_axes named;   /* the axes that its mesh names; others have one rank, and no program speaks of them */
+  ad_axes large;   /* the axes of its mesh that have more than one rank */
+  ad_axes same;    /* the axes along which all ranks hand in the same values */
+  ad_axes partial; /* other axes, on which the value is a pending sum */
+  int64_t ranks;   /* number of ranks in the transition's group */
+  int ordinal;     /* the transition's number on its tape; -1: it is on no tape */
+  int is_segment;  /* 1: the transition is one parameter's part of a packed array */
+  int times;       /* how often it is executed in a step */
+  int64_t rank;    /* a rank that executes it */
+} ad_place;
+/* Describes the transition: "blocks.0.attn.wq: all_reduce over dp_replicate". Returns buffer. */
+const char *ad_place_print(const ad_place *place, char *buffer, size_t size);
+
+/* A growing list of transitions. */
+typedef struct ad_places {
+  ad_place *list;
+  size_t count, capacity;
+  ad_status status; /* AD_MEMORY if the list is not whole */
+} ad_places;
+/* From now on lists every transition that is executed, until the seams are lifted. */
+void ad_places_watch(ad_places *places);
+/* Adds the transitions of `from`, which another rank listed, that `to` does not have. */
+ad_status ad_places_add(ad_places *to, const ad_places *from) AD_CHECKED;
+void ad_places_release(ad_places *places);
+
+/* A mistake: the operator at `place`, over or along `axis` if the operator has one. */
+typedef struct ad_mutation {
+  ad_place place;
+  ad_operator operator_;
+  ad_axis axis;
+  int in_record; /* 1: the types show it, as if the program had been written so; 0: the types claim what was not done */
+  int executions, fired; /* how often the transition was executed in this step; fired 1: the mistake was made at all */
+  int of_constant;       /* 1: the value that is moved carries no gradient */
+} ad_mutation;
+/* Plants the mistake: it is made from now on, until the seams are lifted. Borrows `mutation`. A mistake in execution
+ * needs all arrays to be f64 or i64. */
+void ad_mutation_begin(ad_mutation *mutation);
+
+#endif

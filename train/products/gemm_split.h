@@ -1,0 +1,24 @@
+/* Makes products in pieces along the summed dimension: the same terms, added in another order, so that every sum is
+ * rounded differently. By them the proof measures how far a right gradient may be off. */
+#ifndef PRODUCTS_GEMM_SPLIT_H
+#define PRODUCTS_GEMM_SPLIT_H
+#include "products/gemm_ways.h"
+
+/* The context of ad_gemm_split. A product is cut at a place that follows from `seed` and from the number of products cut
+ * before. */
+typedef struct gemm_splits {
+  uint64_t seed, made;
+  int rounds_between; /* 1: each piece is rounded to the result's dtype before the next is added, as on ranks that hold
+                       * pieces; 0: the sum of the pieces is rounded once */
+  int within;         /* 1: a piece is being made, which is not cut again */
+} gemm_splits;
+
+/* A function for AD_INJECT_PRODUCT. Leaves products alone that have fewer than two terms, or no memory. */
+void ad_gemm_split(void *context, void *passing);
+
+/* The operand from term `at` of the sums on: from column `at` of a, or from row `at` of b (`in_rows`). */
+gemm_operand ad_gemm_from_term(gemm_operand of, ad_dtype values, int64_t at, int in_rows);
+/* Writes sums [m, n] of this dtype to the product's result, or adds them if the product adds. */
+void ad_gemm_write_out(const gemm_product *of, const void *sums, ad_dtype dtype);
+
+#endif

@@ -1,0 +1,181 @@
+/* What a recipe says of each parameter, of its meshes, and of its program. */
+#include "recipe/precision_policy.h"
+
+#include <fnmatch.h>
+#include <string.h>
+#include "addend/recipe.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
+#include "reduce/precision_policy.h"
+
+ad_precision_policy ad_precision_policy_merge(ad_precision_policy base, ad_precision_policy over) {
+  if (over.param) base.param = over.param;
+  if (over.grad || over.raw) {
+    base.grad = over.grad;
+    base.raw = over.raw;
+  }
+  if (over.reduce) base.reduce = over.reduce;
+  if (over.accumulate) base.accumulate = over.accumulate;
+  return base;
+}
+
+ad_status ad_recipe_complete(const ad_recipe *recipe, ad_precision_policy *policy) {
+  ad_precision_policy full = *policy;
+  if (full.raw && !full.grad) full.grad = ad_dtype_wide(recipe->precision.compute);
+  AD_TRY(ad_precision_policy_complete(&full));
+  *policy = full;
+  return AD_OK;
+}
+
+ad_status ad_recipe_precision_policy(const ad_recipe *recipe, const char *param, ad_precision_policy *out) {
+  AD_NEED(recipe, param, out);
+  ad_precision_policy policy = recipe->precision.policy;
+  for (size_t i = 0; i < recipe->precision.override_count; i++) {
+    const ad_recipe_override *override = &recipe->precision.overrides[i];
+    if (!fnmatch(override->pattern, param, 0)) policy = ad_precision_policy_merge(policy, override->policy);
+  }
+  ad_status status = ad_recipe_complete(recipe, &policy);
+  if (status) return ad_fail_in(status, "%s: precision of parameter `%s`", recipe->path, param);
+  *out = policy;
+  return AD_OK;
+}
+
+ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec) {
+  ad_layout storage = spec->layout;
+  if (recipe->shard.zero && spec->shape.ndim) ad_layout_set(&storage, spec->sharded, AD_S(0));
+  return storage;
+}
+
+/* ---- the recipe's meshes and how many ranks they need ---- */
+
+int ad_recipe_is_disjoint(const ad_recipe *recipe) {
+  return recipe->placement && !strcmp(recipe->placement, AD_DISJOINT);
+}
+
+const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  if (recipe->mesh_count == 1) {
+    ad_text_add(&text, "%s", recipe->meshes[0].text);
+    return buffer;
+  }
+  for (size_t i = 0; i < recipe->mesh_count; i++)
+    ad_text_add(&text, "%s%s: %s", i ? ", " : "{", recipe->meshes[i].module, recipe->meshes[i].text);
+  ad_text_add(&text, "}");
+  return buffer;
+}
+
+/* The ranks of a module's mesh. If modules share their ranks, their blocks share them too. */
+static int64_t ranks_of(const ad_recipe *recipe, const ad_mesh *mesh) {
+  int shared = recipe->mesh_count > 1 && !ad_recipe_is_disjoint(recipe);
+  return ad_mesh_size(mesh) / (shared ? ad_mesh_axis_size(mesh, AD_BLOCK) : 1);
+}
+
+ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *meshes) {
+  char buffer[512];
+  ad_text sizes = ad_text_on(buffer, sizeof buffer);
+  int differ = 0;
+  if (ad_recipe_is_disjoint(recipe)) return AD_OK;
+  for (size_t i = 0; i < recipe->mesh_count; i++) {
+    differ |= ranks_of(recipe, meshes[i]) != ranks_of(recipe, meshes[0]);
+    ad_text_add(&sizes, "%s%s has %s, so %lld ranks%s", i ? "; " : "",
+                recipe->meshes[i].module ? recipe->meshes[i].module : "it", recipe->meshes[i].text,
+                (long long)ranks_of(recipe, meshes[i]),
+                ad_mesh_axis_size(meshes[i], AD_BLOCK) > 1 ? " that its blocks share" : "");
+  }
+  if (!differ) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "the modules run on the same ranks, so their meshes must have equally many ranks: %s; with placement: disjoint "
+      "each module has ranks of its own",
+      buffer);
+}
+
+int64_t ad_recipe_ranks(const ad_recipe *recipe, const ad_mesh *const *meshes) {
+  int64_t ranks = ranks_of(recipe, meshes[0]);
+  for (size_t i = 1; ad_recipe_is_disjoint(recipe) && i < recipe->mesh_count; i++) ranks += ranks_of(recipe, meshes[i]);
+  return ranks;
+}
+
+static ad_status take_size(const ad_recipe *recipe, ad_mesh **meshes, int64_t *out) {
+  for (size_t i = 0; i < recipe->mesh_count; i++) AD_TRY(ad_mesh_create(recipe->meshes[i].text, &meshes[i]));
+  AD_TRY(ad_recipe_check_sizes(recipe, (const ad_mesh *const *)meshes));
+  *out = ad_recipe_ranks(recipe, (const ad_mesh *const *)meshes);
+  return AD_OK;
+}
+
+ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out) {
+  AD_NEED(recipe, out);
+  ad_mesh **meshes;
+  AD_TRY(ad_new(recipe->mesh_count, &meshes));
+  ad_status status = take_size(recipe, meshes, out);
+  for (size_t i = 0; i < recipe->mesh_count; i++) ad_mesh_destroy(meshes[i]);
+  ad_release(meshes);
+  return status;
+}
+
+/* ---- creating the recipe's program ---- */
+
+ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype) {
+  if (dtype) return dtype;
+  return recipe->precision.compute ? recipe->precision.compute : AD_F32;
+}
+
+ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype) {
+  ad_dtype compute = ad_recipe_compute(recipe, dtype), residual = recipe->precision.residual;
+  return (ad_program_setting){.comm = comm,
+                              .disjoint = ad_recipe_is_disjoint(recipe),
+                              .global_batch = recipe->train.global_batch,
+                              .microbatches = recipe->train.microbatches,
+                              .seed = (uint64_t)recipe->train.seed,
+                              .steps = recipe->train.steps,
+                              .evaluated = recipe->evaluate.samples,
+                              .compute = compute,
+                              .residual = dtype || !residual ? ad_dtype_wide(compute) : residual,
+                              .stages = recipe->schedule.stages,
+                              .stage_layers = recipe->schedule.layers,
+                              .stage_layer_count = recipe->schedule.layer_count};
+}
+
+ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) {
+  const char **meshes;
+  AD_TRY(ad_new(recipe->mesh_count, &meshes));
+  for (size_t i = 0; i < recipe->mesh_count; i++) meshes[i] = recipe->meshes[i].text;
+  ad_program_setting setting = ad_recipe_setting(recipe, comm, dtype);
+  setting.meshes = meshes;
+  ad_status status = ad_program_create(recipe->program, recipe->options, &setting, out);
+  ad_release(meshes);
+  return status;
+}
+
+/* Gives one parameter its storage and its contract. */
+static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t module, size_t param, ad_dtype dtype) {
+  char name[AD_PROGRAM_NAME_SIZE];
+  ad_param_spec *spec = ad_program_param(program, module, param);
+  spec->storage = ad_recipe_storage(recipe, spec);
+  spec->policy = (ad_precision_policy){.param = dtype, .grad = dtype, .reduce = dtype, .accumulate = dtype};
+  if (dtype) return AD_OK;
+  return ad_recipe_precision_policy(recipe, ad_program_param_name(program, module, param, name, sizeof name),
+                                    &spec->policy);
+}
+
+ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dtype dtype) {
+  for (size_t m = 0; m < ad_program_module_count(program); m++)
+    for (size_t p = 0; p < ad_program_module(program, m)->param_count; p++)
+      AD_TRY(specify(recipe, program, m, p, dtype));
+  return AD_OK;
+}
+
+ad_status ad_recipe_program(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) {
+  AD_NEED(recipe, comm, out);
+  ad_program *program;
+  AD_TRY(ad_recipe_declare(recipe, comm, dtype, &program));
+  ad_status status = ad_recipe_specify(recipe, program, dtype);
+  if (status)
+    ad_program_destroy(program);
+  else
+    *out = program;
+  return status;
+}

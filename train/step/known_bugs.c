@@ -1,0 +1,174 @@
+/* The known mistakes around a step, made at seams. Nothing here is part of what a step does. */
+#include "step/known_bugs.h"
+
+#include <math.h>
+#include <string.h>
+#include "array/transit.h"
+#include "kernels/kernels.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "step/run.h"
+
+enum { SPOILED_RANK = 1 }; /* the one rank that makes the mistake */
+
+static int is_spoiled(const ad_known_bug_scene *scene) { return scene->rank == SPOILED_RANK; }
+
+/* One rank reads its slice from another step's batch: steps 0 and 1 are swapped, 2 and 3, and so on, so that no program
+ * is asked for a step that the right run does not have. It is rank 0, since if matrices are cut, other ranks may read
+ * text without any effect: its characters are all in the first part of the vocabulary. */
+static void shift_slice(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  if (scene->rank) return;
+  *(int64_t *)passing ^= 1;
+  scene->fired = 1;
+}
+
+/* Changes, after the reduction, one rank's copy of the last gradient of which it holds elements. */
+static void perturb(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  const ad_run *run = passing;
+  if (!is_spoiled(scene)) return;
+  for (size_t i = ad_run_param_count(run); i-- > 0;) {
+    const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    double amount = 1e-3;
+    if (!gradient || !gradient->data || !ad_array_numel(gradient)) continue;
+    ad_accumulate(gradient->data, gradient->dtype, &amount, AD_F64, 1, 1);
+    scene->fired = 1;
+    return;
+  }
+}
+
+/* Averages each gradient over the ranks whose tokens it comes from, but experts' gradients only over the copies of the
+ * expert. */
+static void divide_by_own_group(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  const ad_run *run = passing;
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_layout *layout = &ad_run_param_at(run, i).spec->layout;
+    const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (!ad_type_is_sharded(layout->type[AD_EP])) continue;
+    scene->ratio = (double)ad_mesh_axis_size(layout->mesh, AD_EP);
+    if (!gradient || !gradient->data) continue;
+    ad_cast_scaled(gradient->data, gradient->dtype, gradient->data, gradient->dtype, scene->ratio,
+                   ad_array_numel(gradient));
+    scene->fired = 1;
+  }
+}
+
+/* ---- mistake: counting a module's norm on another module's mesh ---- */
+
+/* Another module's mesh on the same ranks as `own`; NULL: there is none, or `own` is only a view of a module's mesh. */
+static const ad_mesh *other_mesh(const ad_run *run, const ad_mesh *own) {
+  const ad_mesh *other = NULL;
+  int is_a_modules = 0;
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
+    const ad_mesh *mesh = ad_program_module(run->program, m)->mesh;
+    if (ad_mesh_equal(mesh, own))
+      is_a_modules = 1;
+    else if (ad_mesh_same_ranks(mesh, own))
+      other = mesh;
+  }
+  return is_a_modules ? other : NULL;
+}
+
+static int is_first(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
+  ad_group group = ad_mesh_group(mesh, axes, rank);
+  return ad_group_rank(&group, 0) == rank;
+}
+
+/* Whether, among the ranks with the same elements as `rank`, not exactly one is counted on the other mesh. */
+static int counts_otherwise(const ad_mesh *own, const ad_mesh *other, ad_axes replicas, int64_t rank) {
+  ad_group same = ad_mesh_group(own, replicas, rank);
+  int counted = 0;
+  for (int64_t i = 0; i < ad_group_size(&same); i++) counted += is_first(other, replicas, ad_group_rank(&same, i));
+  return counted != 1;
+}
+
+int ad_replicas_differ_on_other_mesh(const ad_run *run) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (!gradient) continue;
+    const ad_mesh *own = gradient->layout.mesh, *other = other_mesh(run, own);
+    ad_axes replicas = ad_layout_same_axes(&gradient->layout);
+    int64_t first = ad_mesh_first_rank(own);
+    for (int64_t rank = first; other && rank < first + ad_mesh_size(own); rank++)
+      if (counts_otherwise(own, other, replicas, rank)) return 1;
+  }
+  return 0;
+}
+
+static void keep_run(void *context, void *passing) { ((ad_known_bug_scene *)context)->kept = passing; }
+
+/* Whether this is the transition that selects one of several copies of a parameter's sum of squares: one f64, not on a
+ * tape. */
+static int counts_for_the_norm(const ad_transit_passing *pass) {
+  const ad_array *in = pass->in;
+  return pass->transit->move == AD_MOVE_ONCE && pass->transit->what && strcmp(pass->transit->what, "norm") != 0 &&
+         in->dtype == AD_F64 && in->shape.ndim == 1 && in->shape.dim[0] == 1;
+}
+
+/* Selects the copy that counts by its position on another module's mesh. */
+static void count_on_other_mesh(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  ad_transit_passing *pass = passing;
+  int64_t rank = ad_comm_rank(pass->comm);
+  if (!scene->kept || !counts_for_the_norm(pass)) return;
+  const ad_mesh *own = pass->in->layout.mesh, *other = other_mesh(scene->kept, own);
+  if (!other) return;
+  if (!is_first(other, pass->transit->axes, rank)) *(double *)pass->out->data = 0;
+  if (is_first(own, pass->transit->axes, rank) != is_first(other, pass->transit->axes, rank)) scene->fired = 1;
+  pass->handled = 1;
+}
+
+/* Makes the norm infinite on one rank, which then decides alone to skip the step. */
+static void overflow(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  if (!is_spoiled(scene)) return;
+  *(double *)passing = INFINITY;
+  scene->fired = 1;
+}
+
+/* Rounds the masters to bf16, so that each update starts from rounded values. */
+static void round_master(void *context, void *passing) {
+  const ad_array *master = passing;
+  if (!master->data) return;
+  ad_round_to_bf16(master->data, master->dtype, ad_array_numel(master));
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+static const ad_known_bug bugs[] = {
+    {.name = "shifted-slice",
+     .words = "one rank's slice is of the batch of another step",
+     .needs = AD_NEED_TOKENS | AD_NEED_RANKS,
+     .no_effect =
+         "rank 0 reads the batch of another step and no judged number has other bits: what it reads is the same "
+         "in both, or counts for nothing",
+     .at = {{AD_INJECT_READ, shift_slice}}},
+    {.name = "perturbed-replica",
+     .words = "one replica of a parameter is changed",
+     .needs = AD_NEED_RANKS,
+     .at = {{AD_INJECT_GRADIENTS, perturb}}},
+    {.name = "experts-divided-by-own-group",
+     .catalogue = 12,
+     .words = "the gradients of experts are divided by the ranks that have a copy, not by those that have tokens",
+     .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
+     .at = {{AD_INJECT_GRADIENTS, divide_by_own_group}}},
+    {.name = "norm-over-other-mesh",
+     .words = "of a module's gradients those copies count in the norm that would on another module's mesh",
+     .needs = AD_NEED_TOKENS | AD_NEED_OTHER_REPLICAS,
+     .at = {{AD_INJECT_GRADIENTS, keep_run}, {AD_INJECT_TRANSIT, count_on_other_mesh}}},
+    {.name = "overflow-per-rank",
+     .words = "a rank that sees an overflow skips the step alone",
+     .needs = AD_NEED_F16 | AD_NEED_RANKS,
+     .of_dtype = 1,
+     .at = {{AD_INJECT_NORM, overflow}}},
+    {.name = "master-in-bf16",
+     .words = "a master is rounded to bf16 after every step",
+     .needs = AD_NEED_TOKENS,
+     .at = {{AD_INJECT_UPDATED, round_master}}},
+};
+
+const ad_known_bug *ad_train_known_bugs(size_t *count) {
+  *count = sizeof bugs / sizeof *bugs;
+  return bugs;
+}

@@ -1,0 +1,167 @@
+/* Known mistakes that can be planted in ring attention, in positions on a cut sequence, in experts, and in the dtypes
+ * that are computed in. Nothing here is part of what these operations do. */
+#include "tensor/known_bugs.h"
+
+#include "array/array.h"
+#include "array/transit.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "tensor/attention.h"
+#include "products/gemm_split.h"
+#include "tensor/ring.h"
+#include "tensor/routing.h"
+#include "tensor/tape.h"
+
+/* Notes that the mistake took effect. */
+static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }
+
+/* Skips the last turn of the ring: the last block of keys is never attended to. */
+static void leave_last_turn(void *context, void *passing) {
+  ring_turn_passing *at = passing;
+  if (!at->turn || at->turn + 1 != at->ring->members) return;
+  at->columns->span_count = 0;
+  fire(context);
+}
+
+/* Masks a block of keys that arrived by this rank's own positions. */
+static void mask_by_own_positions(void *context, void *passing) {
+  ring_turn_passing *at = passing;
+  if (!at->is_masked || !at->turn || at->own->count != at->columns->count) return;
+  *at->columns = *at->own;
+  fire(context);
+}
+
+/* Overwrites the gradients that other ranks gathered for a block, in place of adding to them. */
+static void forget_gathered(void *context, void *passing) {
+  *(int *)passing = 0;
+  fire(context);
+}
+
+/* Each rank counts its positions of a cut sequence from 0. */
+static void count_from_zero(void *context, void *passing) {
+  positions *at = passing;
+  int64_t next = 0;
+  for (int i = 0; i < at->span_count; i++) {
+    if (at->span[i].first != next) fire(context);
+    at->span[i].first = next;
+    next += at->span[i].count;
+  }
+}
+
+/* Zeroes the gradients of scores whose expert is on another rank. */
+static void drop_others_slots(void *context, void *passing) {
+  const slot_scores_passing *at = passing;
+  const ad_routing *routing = at->routing;
+  for (size_t i = 0; i < routing->slots; i++) {
+    size_t expert = (size_t)routing->expert[routing->choice_of_slot[i]];
+    if (expert >= routing->own_first && expert < routing->own_first + routing->own_experts) continue;
+    ad_set_element(at->grad->dtype, at->grad->data, i, 0);
+    fire(context);
+  }
+}
+
+/* Averages the experts' gradients over their copies only. With a loss that each rank divides by its own count,
+ * gradients are averages over the ranks with tokens; the gradient that goes back to the experts is already a sum
+ * over `ep`. In the backward pass the exchange to the experts and the one from them alternate, and the second
+ * undoes the first's factor. */
+static void average_over_replicas(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  const ad_transit_passing *pass = passing;
+  const ad_array *rows = pass->in;
+  if (!pass->transit->send_rows || !pass->transit->backward || ad_comm_is_dry(pass->comm)) return;
+  double ranks = (double)ad_mesh_ranks_over(rows->layout.mesh, pass->transit->axes);
+  double factor = scene->passed++ % 2 ? 1 / ranks : ranks;
+  ad_cast_scaled(rows->data, rows->dtype, rows->data, rows->dtype, factor, ad_array_numel(rows));
+  scene->ratio = ranks;
+  scene->fired = 1;
+}
+
+/* ---- sums and statistics in too few digits ---- */
+
+/* Adds a few terms of each sum, then rounds the partial sum to bf16. */
+static void sum_in_bf16(const gemm_product *of, uint16_t *sums) {
+  enum { TERMS = 4 };
+  for (int64_t at = 0; at < of->k; at += TERMS)
+    ad_gemm(AD_BF16, AD_BF16, of->m, of->n, of->k - at < TERMS ? of->k - at : TERMS, of->factor,
+            ad_gemm_from_term(of->a, AD_BF16, at, 0), ad_gemm_from_term(of->b, AD_BF16, at, 1), at > 0, sums, of->n);
+}
+
+static void round_within_product(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  gemm_passing *pass = passing;
+  const gemm_product *of = pass->product;
+  uint16_t *sums;
+  if (scene->kept || of->values != AD_BF16 || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
+  scene->kept = of; /* this product is made of products that pass this seam, too */
+  sum_in_bf16(of, sums);
+  ad_gemm_write_out(of, sums, AD_BF16);
+  scene->kept = NULL;
+  ad_release(sums);
+  pass->handled = scene->fired = 1;
+}
+
+/* Rounds a statistic, by which rows are normalised, to bf16. */
+static void round_statistic(void *context, void *passing) {
+  ad_round_to_bf16(passing, AD_F64, 1);
+  fire(context);
+}
+
+/* Makes the residual stream bf16. */
+static void narrow_stream(void *context, void *passing) {
+  *(ad_dtype *)passing = AD_BF16;
+  fire(context);
+}
+
+static const ad_known_bug bugs[] = {
+    {.name = "ring-without-last-turn",
+     .words = "the last block of keys that comes around the ring is not attended",
+     .needs = AD_NEED_TOKENS | AD_NEED_RING,
+     .at = {{AD_INJECT_RING_TURN, leave_last_turn}}},
+    {.name = "ring-masked-by-own-positions",
+     .words = "a block of keys that arrived is masked by the positions of the rank's own keys",
+     .needs = AD_NEED_TOKENS | AD_NEED_RING | AD_NEED_MASKED_RING,
+     .at = {{AD_INJECT_RING_TURN, mask_by_own_positions}}},
+    {.name = "ring-gradients-overwritten",
+     .catalogue = 5,
+     .words = "the gradient of the keys holds the addend of one rank only",
+     .needs = AD_NEED_TOKENS | AD_NEED_RING,
+     .at = {{AD_INJECT_RING_GATHERED, forget_gathered}}},
+    {.name = "positions-from-zero",
+     .words = "each rank of a cut sequence counts its positions from 0",
+     .needs = AD_NEED_TOKENS | AD_NEED_SHARDED_SEQUENCE,
+     .at = {{AD_INJECT_POSITIONS, count_from_zero}}},
+    {.name = "scores-of-other-ranks-slots-dropped",
+     .catalogue = 4,
+     .words = "a score whose expert is on another rank gets no gradient",
+     .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
+     .at = {{AD_INJECT_SLOT_SCORES, drop_others_slots}}},
+    {.name = "experts-averaged-over-copies",
+     .catalogue = 13,
+     .words =
+         "gradients that the backward of an exchange summed over ep are averaged over the copies of the experts only",
+     .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
+     .at = {{AD_INJECT_TRANSIT, average_over_replicas}}},
+    {.name = "product-sums-in-bf16",
+     .words = "matrix products of bf16 operands accumulate in bf16",
+     .needs = AD_NEED_TOKENS | AD_NEED_NARROW_PRODUCTS | AD_NEED_FULL_FORMULAS,
+     .of_dtype = 1,
+     .rounds = 1,
+     .at = {{AD_INJECT_PRODUCT, round_within_product}}},
+    {.name = "statistics-in-bf16",
+     .words = "the statistics by which rows are normalised are bf16",
+     .needs = AD_NEED_TOKENS | AD_NEED_NARROW_PRODUCTS | AD_NEED_FULL_FORMULAS,
+     .of_dtype = 1,
+     .rounds = 1,
+     .at = {{AD_INJECT_STATISTIC, round_statistic}}},
+    {.name = "residual-in-bf16",
+     .words = "the residual stream is bf16 where the recipe promises f32",
+     .needs = AD_NEED_TOKENS | AD_NEED_WIDE_STREAM | AD_NEED_FULL_FORMULAS,
+     .of_dtype = 1,
+     .rounds = 1,
+     .at = {{AD_INJECT_RESIDUAL, narrow_stream}}},
+};
+
+const ad_known_bug *ad_tensor_known_bugs(size_t *count) {
+  *count = sizeof bugs / sizeof *bugs;
+  return bugs;
+}
