@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
   ad_cli_program addend = {
       .name = "addend",
       .help = "Trains, checks and plans distributed gradients.",
-      .example = ad_cli_trainer_part.count ? "check recipes/gpt-dp.yaml --sabotage" : "diff dump/",
+      .example = ad_cli_trainer_part.count ? "check recipes/gpt-dp.yaml --mutate" : "diff dump/",
       .commands = commands,
       .count = sizeof commands / sizeof *commands,
   };

@@ -228,7 +228,7 @@ endif()
 # but only with the first run in a build folder.
 set(cost 100)
 foreach(name examples/built torch/watch mpi/openmpi mpi/mpich comm/launch cli/pools cli/bridge cli/hsdp cli/report check/pool_known_bugs
-    cli/check cli/faults check/mutants cli/router tensor/gemm check/result cli/overflow torch/mistakes cli/bench cli/decompose_gpt
+    cli/check cli/faults check/mutants cli/router tensor/gemm check/result cli/overflow torch/bugs cli/bench cli/decompose_gpt
     cli/parallel cli/moe cli/pools_sources report/document check/derived system/memory comm/conformance)
   if(TEST ${name})
     set_tests_properties(${name} PROPERTIES COST ${cost})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compares the causes that `addend check --sabotage` reports for planted mistakes with what was planted.
+"""Compares the causes that `addend check --mutate` reports for planted mistakes with what was planted.
 
     python3 lab/causes.py build/addend recipes/*.yaml >table.md
-    python3 lab/causes.py build/addend recipes/pools-*.yaml --set train.microbatches=3 --mistakes 15
+    python3 lab/causes.py build/addend recipes/pools-*.yaml --set train.microbatches=3 --mutants 15
 
 A cause is right if its kind, its axes, its place (parameter, pass and transition, bridge, pool, count, update) and its
 factor are those of the mistake. Counts for each recipe, over all mistakes that are caught by numbers: whether the right
@@ -96,7 +96,7 @@ KNOWN = {
     'divided-by-microbatches-too': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}|{FORWARD}', ''),
     'divided-by-one-microbatch': ({'averaged', 'unknown'}, rf'divided by counts of their own|{FORWARD}|count that', ''),
     'embedding-twice-in-norm': ({'doubled'}, NORM, 'pp'),
-    'experts-averaged-over-copies': ({'doubled'}, r'not divided|too few ranks', ''),
+    'experts-averaged-over-replicas': ({'doubled'}, r'not divided|too few ranks', ''),
     'experts-divided-by-own-group': ({'doubled'}, r'not divided|too few ranks', ''),
     'factor-wrong-width': ({'missing', 'unknown'}, r'sum is zero, and no rank|factor|not finite', ''),
     'first-step-unsynchronised': ({'partial'}, r'own addend only: not summed over|not reduced over', 'sum'),
@@ -131,12 +131,12 @@ def sizes_of(param):
     return {axis: int(size) for axis, size in (word.split('=') for word in param['mesh'].split())}
 
 
-class Planted:
+class Mutant:
     """A mistake, and the parameter that shows it."""
 
-    def __init__(self, sabotage, param):
-        self.name, self.param, self.expected = sabotage['name'], param, sabotage['expected_ratio']
-        self.sizes, derived = sizes_of(param), sabotage['derived']
+    def __init__(self, mutate, param):
+        self.name, self.param, self.expected = mutate['name'], param, mutate['expected_ratio']
+        self.sizes, derived = sizes_of(param), mutate['derived']
         self.operator = derived and derived['operator']
         if not derived:
             return
@@ -176,7 +176,7 @@ class Planted:
         ranks = math.prod(self.sizes[axis] for axis in over)
         return 'count that losses' in text or math.isclose(max(factor, 1 / factor), ranks, rel_tol=1e-4)
 
-    def is_told_by(self, cause):
+    def is_reported_by(self, cause):
         """Whether kind, axes, place and factor of the cause are those of the mistake."""
         over, text, kind = set_of(cause['axes']), cause['text'], cause['kind']
         if not self.operator:
@@ -214,18 +214,18 @@ class Planted:
         return f'in the {self.phase} pass: a transition' in cause['text'] and bool(listed)
 
 
-def verdict_on(planted, alone, causes):
-    told = any(planted.is_told_by(cause) for cause in causes)
-    if alone and not told and not VAGUE.match(alone['text']):
+def verdict_on(mutants, alone, causes):
+    reported = any(mutants.is_reported_by(cause) for cause in causes)
+    if alone and not reported and not VAGUE.match(alone['text']):
         return 'false'
-    return 'vague' if not told else 'alone' if alone else 'listed'
+    return 'vague' if not reported else 'alone' if alone else 'listed'
 
 
 def look_at(addend, recipe, given):
-    sabotage = f'--sabotage={given.mistakes}' if given.mistakes else '--sabotage'
+    mutate = f'--mutate={given.bugs}' if given.bugs else '--mutate'
     arguments = [argument for each in given.set for argument in ('--set', each)]
     run = subprocess.run(
-        [addend, 'check', recipe, sabotage, '--json', *arguments], capture_output=True, text=True, check=False
+        [addend, 'check', recipe, mutate, '--json', *arguments], capture_output=True, text=True, check=False
     )
     if run.returncode not in (0, 1):
         sys.exit(f'{recipe}: {run.stderr}')
@@ -233,22 +233,22 @@ def look_at(addend, recipe, given):
 
 
 def judge(document, listed):
-    tally, lines = collections.Counter(), []
+    counter, lines = collections.Counter(), []
     params = {param['name']: param for param in document['params']}
-    for sabotage in document['sabotage']:
-        if sabotage['caught_by'] != 'number' or sabotage['param'] is None:
+    for mutate in document['mutants']:
+        if mutate['killed_by'] != 'number' or mutate['param'] is None:
             continue
-        alone = sabotage['cause']
-        causes = [alone] if alone else sabotage['possible_causes']
-        verdict = verdict_on(Planted(sabotage, params[sabotage['param']]), alone, causes)
+        alone = mutate['cause']
+        causes = [alone] if alone else mutate['possible_causes']
+        verdict = verdict_on(Mutant(mutate, params[mutate['param']]), alone, causes)
         said = [cause['text'].replace('../', '') for cause in causes]
-        listed.append((document['recipe'], sabotage['name'].replace('../', ''), sabotage['param'], verdict, ' | '.join(said)))
-        tally['caught'] += 1
-        tally[verdict] += 1
+        listed.append((document['recipe'], mutate['name'].replace('../', ''), mutate['param'], verdict, ' | '.join(said)))
+        counter['caught'] += 1
+        counter[verdict] += 1
         if verdict in ('vague', 'false'):
             words = ' \\| '.join(said)
-            lines.append(f"{sabotage['name']} | {sabotage['param']} | {verdict}: {words} |")
-    return tally, lines
+            lines.append(f"{mutate['name']} | {mutate['param']} | {verdict}: {words} |")
+    return counter, lines
 
 
 def main():
@@ -257,17 +257,17 @@ def main():
     parser.add_argument('recipe', nargs='+', help='a recipe, or the document of its check (.json)')
     parser.add_argument('--list', metavar='FILE', help='every mistake, with what was said of it, as a table with tabs')
     parser.add_argument('--set', metavar='PATH=VALUE', action='append', default=[], help='replace a key of each recipe')
-    parser.add_argument('--mistakes', metavar='N', type=int, help='draw N of the derived mistakes; all, if left out')
+    parser.add_argument('--mutants', metavar='N', type=int, help='draw N of the derived mistakes; all, if left out')
     given = parser.parse_args()
     every, listed, whole = [], [], collections.Counter()
     print('| recipe | by number | rightly named | by a `cause` alone | false `cause` |\n|---|---|---|---|---|')
     for recipe in given.recipe:
         document = json.load(open(recipe)) if recipe.endswith('.json') else look_at(given.addend, recipe, given)
-        tally, lines = judge(document, listed)
-        name, named = document['recipe'], tally['alone'] + tally['listed']
-        print(f"| {name} | {tally['caught']} | {named} | {tally['alone']} | {tally['false']} |", flush=True)
+        counter, lines = judge(document, listed)
+        name, named = document['recipe'], counter['alone'] + counter['listed']
+        print(f"| {name} | {counter['caught']} | {named} | {counter['alone']} | {counter['false']} |", flush=True)
         every += [f'| {name} {line}' for line in lines]
-        whole.update(tally)
+        whole.update(counter)
     print(f"\n{whole['caught']} by number, {whole['alone'] + whole['listed']} named, {whole['alone']} alone, {whole['false']} false")
     print('\n| recipe | planted | shown by | said |\n|---|---|---|---|')
     print('\n'.join(every))

@@ -32,9 +32,9 @@ def library():
 
 def missing_for_torch():
     """What the tests of tests/torch need and this Python has not, or None."""
-    lacking = [name for name in ("torch", "numpy", "safetensors") if importlib.util.find_spec(name) is None]
-    if lacking:
-        return f"{sys.executable} has no {', '.join(lacking)} (script/torch makes a Python that has)"
+    missing = [name for name in ("torch", "numpy", "safetensors") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{sys.executable} has no {', '.join(missing)} (script/torch makes a Python that has)"
     version = importlib.metadata.version("torch")
     if tuple(map(int, version.split(".")[:2])) < LEAST:
         return f"{sys.executable} has PyTorch {version}; 2.6 is the first that addend watches"

@@ -28,11 +28,11 @@ AD_INTERNAL const char *ad_cause_name(ad_cause_kind kind);
   X(AD_NO_AXIS_MICROBATCHES, "microbatches", "it goes by microbatches")                                \
   X(AD_NO_AXIS_ROUNDING, "rounding", "a rounding does not show between which ranks it happened")       \
   X(AD_NO_AXIS_EVERY_ADDEND, "every_addend", "all counts of addends that are known are the same")      \
-  X(AD_NO_AXIS_REPLICAS_AGREE, "copies_agree", "no copies differ")                                     \
+  X(AD_NO_AXIS_REPLICAS_AGREE, "replicas_agree", "no copies differ")                                   \
   X(AD_NO_AXIS_NO_GROUP, "no_group", "no group of ranks has that size")                                \
   X(AD_NO_AXIS_FORMULA, "formula", "a formula is between transitions, which have them")                \
   X(AD_NO_AXIS_POOLS, "pools", "pools have none in common")                                            \
-  X(AD_NO_AXIS_NO_REPLICAS, "no_copies", "there are no copies along any")                              \
+  X(AD_NO_AXIS_NO_REPLICAS, "no_replicas", "there are no copies along any")                            \
   X(AD_NO_AXIS_SEVERAL, "several", "the possible causes are not all on the same")                      \
   X(AD_NO_AXIS_NONE_NAMED, "none_named", "none of the possible causes is on one")                      \
   X(AD_NO_AXIS_NO_CAUSE, "no_cause", "no cause was found")                                             \

@@ -93,6 +93,14 @@ static int begins_some(const ad_cli_option_list *list, const char *name) {
   return 0;
 }
 
+/* The option that had the name typed in earlier versions; NULL: none. */
+static const char *renamed_option(const ad_cli_option_list *list, const char *name) {
+  static const char *const names[][2] = {{"sabotage", "mutate"}, {"plant", "mutate"}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(names[i][0], name) && begins_some(list, names[i][1])) return names[i][1];
+  return NULL;
+}
+
 /* The option whose name is near the one typed, such as "steps" for "stesp=3"; NULL: none. */
 static const char *nearest_option(const ad_cli_option_list *list, const char *name) {
   const char *names[CLI_OPTIONS_MAX];
@@ -109,9 +117,17 @@ static void refuse_unknown(const struct argp *argp, int argc, char **words, unsi
   snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "="), unknown);
   if (begins_some(&list, name)) return;
   /* argp would take the beginning of its own hidden --program-name */
-  const char *near = nearest_option(&list, name);
-  fprintf(stderr, "%s: unrecognized option '--%s'%s%s%s\n", words[0], unknown, near ? "; did you mean --" : "",
-          near ? near : "", near ? "?" : "");
+  const char *now = renamed_option(&list, name), *near = now ? NULL : nearest_option(&list, name);
+  fprintf(stderr, "%s: unrecognized option '--%s'%s%s%s\n", words[0], unknown,
+          now    ? "; it is called --"
+          : near ? "; did you mean --"
+                 : "",
+          now    ? now
+          : near ? near
+                 : "",
+          now    ? " now"
+          : near ? "?"
+                 : "");
   argp_help(argp, stderr, ARGP_HELP_SEE, words[0]);
   exit(CLI_WRONG_CALL);
 }

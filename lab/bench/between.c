@@ -172,7 +172,7 @@ static int counts_waiting(const between_op *op) { return !strcmp(op->op, "train_
 static json_t *row_of(stage *s, player *own, const between_op *op) {
   json_t *row = bench_row(&own->task, members_of(s), own->seconds, own->rounds);
   const char *qdisc = s->options->qdisc;
-  json_t *more = json_pack("{ss ss si si so sI s{} s{} sn}", "engine", "mpi", "mpi", own->kind->words[0], "hosts",
+  json_t *more = json_pack("{ss ss si si so sI s{} s{} sn}", "backend", "mpi", "mpi", own->kind->words[0], "hosts",
                            s->hosts.world.hosts, "ranks_per_host", s->hosts.world.ranks, "qdisc",
                            qdisc ? json_string(qdisc) : json_null(), "least_bytes",
                            (json_int_t)(least_values(op, s->hosts.world) * (double)own->task.bytes), "sent_bytes",

@@ -21,7 +21,7 @@ import struct
 
 import numpy
 
-MISTAKES = ("missing", "last", "half", "twice", "factor", "own", "random", "term")
+BUGS = ("missing", "last", "half", "twice", "factor", "own", "random", "term")
 POOL = 1 << 24  # number of random numbers; each addend is a slice of them
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -35,9 +35,9 @@ parser.add_argument("--dtype", choices=("f32", "f16"), default="f32")
 parser.add_argument("--mistakes", default="missing", help="separated by commas, or all")
 call = parser.parse_args()
 
-mistakes = MISTAKES if call.mistakes == "all" else call.mistakes.split(",")
+bugs = BUGS if call.bugs == "all" else call.bugs.split(",")
 names = [f"blocks.{i:04}.weight" for i in range(call.params)]
-mistake_of = [mistakes[i % len(mistakes)] if i < call.wrong else "" for i in range(call.params)]
+bug_of = [bugs[i % len(bugs)] if i < call.wrong else "" for i in range(call.params)]
 shape = [1024, 1024]
 common = {"addend.version": "1", "addend.mesh": f"dp_replicate=2 dp_shard={call.ranks // 2}", "addend.step": "1",
           "addend.sample": str(call.sampled), "addend.shapes": json.dumps({name: shape for name in names}),
@@ -63,15 +63,15 @@ def write(path, metadata, values):
 
 def count(param, rank, microbatch):
     """How often the addend is counted in the sum."""
-    mistake = mistake_of[param]
+    bug = bug_of[param]
     wrong = {"missing": rank != param % call.ranks, "last": microbatch == call.microbatches - 1, "half": rank < call.ranks / 2,
              "twice": 2, "factor": 1 + (param + 0.5) / call.params, "random": random.uniform(0.5, 1.5)}
-    return float(wrong.get(mistake, 1))
+    return float(wrong.get(bug, 1))
 
 
 call.folder.mkdir()
 total = numpy.zeros((call.params, call.sampled))
-own = numpy.zeros((call.ranks, call.params, call.sampled), dtype=numpy.float32) if "own" in mistakes else None
+own = numpy.zeros((call.ranks, call.params, call.sampled), dtype=numpy.float32) if "own" in bugs else None
 for rank in range(call.ranks):
     for microbatch in range(call.microbatches):
         at = random.integers(POOL)
@@ -82,10 +82,10 @@ for rank in range(call.ranks):
         metadata = {"addend.kind": "addend", "addend.rank": str(rank), "addend.microbatch": str(microbatch)}
         write(call.folder / f"rank{rank:05}.addend.m{microbatch}.safetensors", metadata, addend)
 for param in range(call.params):
-    if mistake_of[param] == "term":
+    if bug_of[param] == "term":
         total[param] += random.standard_normal(call.sampled)
 sums = (total / call.ranks).astype(dtype)
-is_own = numpy.array([mistake == "own" for mistake in mistake_of])[:, None]
+is_own = numpy.array([bug == "own" for bug in bug_of])[:, None]
 for rank in range(call.ranks):
     values = sums if own is None else numpy.where(is_own, own[rank] / call.ranks, sums).astype(dtype)
     write(call.folder / f"rank{rank:05}.sum.safetensors", {"addend.kind": "sum", "addend.rank": str(rank)}, values)

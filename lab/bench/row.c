@@ -13,7 +13,7 @@ void bench_sort(double *seconds, int count) { qsort(seconds, (size_t)count, size
 json_t *bench_row(const bench_task *task, int ranks, double *seconds, int rounds) {
   bench_sort(seconds, rounds);
   return json_pack("{ss ss ss sI si ss ss sb sf sf sf si sn sn s{}}", "op", task->op, "dtype", task->dtype, "storage",
-                   task->storage, "bytes", (json_int_t)task->bytes, "ranks", ranks, "engine", "shm", "memory",
+                   task->storage, "bytes", (json_int_t)task->bytes, "ranks", ranks, "backend", "shm", "memory",
                    task->memory, "in_place", task->in_place, "seconds_median", seconds[rounds / 2], "seconds_min",
                    seconds[0], "seconds_max", seconds[rounds - 1], "rounds", rounds, "floor_seconds", "floor_ratio",
                    "peers");

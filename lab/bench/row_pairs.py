@@ -18,7 +18,7 @@ import math
 import statistics
 import subprocess
 
-NAMES = "op dtype storage bytes ranks engine memory in_place".split()
+NAMES = "op dtype storage bytes ranks backend memory in_place".split()
 
 
 def rows(words, read=str, key="seconds_median"):

@@ -119,9 +119,9 @@ def main():
                 print("\n".join(lines), flush=True)
             lines = []
     if hasattr(addend.torch.watch, "watches"):
-        told = counted_us()
+        reported = counted_us()
         if dist.get_rank() == 0:
-            print(f"\nA step that `every={EVERY}` leaves out costs {told:.1f} us.")
+            print(f"\nA step that `every={EVERY}` leaves out costs {reported:.1f} us.")
     dist.destroy_process_group()
 
 

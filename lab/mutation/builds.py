@@ -66,7 +66,7 @@ class Build:
         self.tests = {each["name"]: each["command"] for each in kept}
         for recipe in self.source.glob("recipes/*.yaml"):
             self.tests[f"check {recipe.stem}"] = [f"{self.build}/addend", "check", str(recipe)]
-            self.tests[f"sabotage {recipe.stem}"] = [f"{self.build}/addend", "check", str(recipe), "--sabotage"]
+            self.tests[f"mutate {recipe.stem}"] = [f"{self.build}/addend", "check", str(recipe), "--mutate"]
 
     def make(self, *targets):
         words = ["ninja", "-C", self.build, *targets]

@@ -7,23 +7,23 @@
 #define AD_TEXT_KEY(name, kind, ...) \
   { "data." name, kind, __VA_ARGS__ }
 /* Entries for the key table of a program whose struct `options` has the ad_text_options `member`. */
-#define AD_TEXT_KEYS(options, member)                                                                               \
-  AD_TEXT_KEY("text", AD_KEY_TEXT, .list = 1, .offset = offsetof(options, member.text),                             \
-              .second = offsetof(options, member.text_count), .fallback = "",                                       \
-              .help = "files, or folders of files, whose bytes are tokens; or data.tokens"),                        \
-      AD_TEXT_KEY("tokens", AD_KEY_TEXT, .list = 1, .offset = offsetof(options, member.tokens),                     \
-                  .second = offsetof(options, member.token_count), .fallback = "",                                  \
-                  .help = "token ids in place of data.text: .npy files of uint16 or uint32"),                       \
-      AD_TEXT_KEY("mask", AD_KEY_TEXT, .list = 1, .offset = offsetof(options, member.mask),                         \
-                  .second = offsetof(options, member.mask_count), .fallback = "",                                   \
-                  .help = "a .npy file of uint8 or bool for each of data.tokens: 0 where a token is no target"),    \
-      AD_TEXT_KEY("seq", AD_KEY_INTEGER, .offset = offsetof(options, member.seq), .least = 1, .most = 1 << 24,      \
-                  .help = "tokens of a sample"),                                                                    \
-      AD_TEXT_KEY("valid", AD_KEY_NUMBER, .list = 1, .offset = offsetof(options, member.valid),                     \
-                  .second = offsetof(options, member.valid_count), .least = 0, .most = 1, .fallback = "",           \
-                  .help = "fraction of each sample's tokens that count, cyclic by sample; empty: all"),             \
-      AD_TEXT_KEY("held_out", AD_KEY_NUMBER, .offset = offsetof(options, member.validation), .least = 0, .most = 1, \
-                  .open_most = 1, .fallback = "0",                                                                  \
+#define AD_TEXT_KEYS(options, member)                                                                                 \
+  AD_TEXT_KEY("text", AD_KEY_TEXT, .list = 1, .offset = offsetof(options, member.text),                               \
+              .second = offsetof(options, member.text_count), .fallback = "",                                         \
+              .help = "files, or folders of files, whose bytes are tokens; or data.tokens"),                          \
+      AD_TEXT_KEY("tokens", AD_KEY_TEXT, .list = 1, .offset = offsetof(options, member.tokens),                       \
+                  .second = offsetof(options, member.token_count), .fallback = "",                                    \
+                  .help = "token ids in place of data.text: .npy files of uint16 or uint32"),                         \
+      AD_TEXT_KEY("mask", AD_KEY_TEXT, .list = 1, .offset = offsetof(options, member.mask),                           \
+                  .second = offsetof(options, member.mask_count), .fallback = "",                                     \
+                  .help = "a .npy file of uint8 or bool for each of data.tokens: 0 where a token is no target"),      \
+      AD_TEXT_KEY("seq", AD_KEY_INTEGER, .offset = offsetof(options, member.seq), .least = 1, .most = 1 << 24,        \
+                  .help = "tokens of a sample"),                                                                      \
+      AD_TEXT_KEY("valid", AD_KEY_NUMBER, .list = 1, .offset = offsetof(options, member.valid),                       \
+                  .second = offsetof(options, member.valid_count), .least = 0, .most = 1, .fallback = "",             \
+                  .help = "fraction of each sample's tokens that count, cyclic by sample; empty: all"),               \
+      AD_TEXT_KEY("validation", AD_KEY_NUMBER, .offset = offsetof(options, member.validation), .least = 0, .most = 1, \
+                  .open_most = 1, .fallback = "0",                                                                    \
                   .help = "fraction at the end of every file that is kept for validation")
 enum { AD_TEXT_KEY_COUNT = 6 };
 

@@ -72,11 +72,11 @@ const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
      .help = "length of a step up"},
     {"ascent.eps", AD_KEY_NUMBER, .offset = AT(ascent_epsilon), .least = 0, .most = 1, .open_least = 1,
      .fallback = "1e-8", .help = "Adam's guard against division by zero"},
-    {"wire.values", AD_KEY_DTYPE, .offset = AT(comm_dtype_values), .word = "compute", .fallback = "compute",
+    {"comm_dtype.values", AD_KEY_DTYPE, .offset = AT(comm_dtype_values), .word = "compute", .fallback = "compute",
      .help = "in which importances travel: compute (as they are) or a dtype"},
-    {"wire.gradients", AD_KEY_DTYPE, .offset = AT(comm_dtype_gradients), .word = "compute", .fallback = "compute",
+    {"comm_dtype.gradients", AD_KEY_DTYPE, .offset = AT(comm_dtype_gradients), .word = "compute", .fallback = "compute",
      .help = "in which gradients travel"},
-    {"wire.weights", AD_KEY_DTYPE, .offset = AT(comm_dtype_weights), .word = "compute", .fallback = "compute",
+    {"comm_dtype.weights", AD_KEY_DTYPE, .offset = AT(comm_dtype_weights), .word = "compute", .fallback = "compute",
      .help = "in which components travel to the adversary"}};
 
 /* ---- reading and checking the sites ---- */

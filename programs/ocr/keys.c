@@ -24,11 +24,11 @@ const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT] = {
      .help = "the two modules may cut the batch into parts that do not lie inside each other"},
     {"data.text", AD_KEY_TEXT, .list = 1, .offset = AT(lines.text), .second = AT(lines.text_count),
      .help = "files, or folders of files"},
-    {"data.held_out", AD_KEY_NUMBER, .offset = AT(lines.validation), .least = 0, .most = 1, .open_most = 1,
+    {"data.validation", AD_KEY_NUMBER, .offset = AT(lines.validation), .least = 0, .most = 1, .open_most = 1,
      .fallback = "0", .help = "fraction at the end of every file that is kept for validation"},
     {"data.fonts", AD_KEY_TEXT, .list = 1, .offset = AT(lines.fonts), .second = AT(lines.font_count),
      .help = "files of fonts; each line is drawn in one of them"},
-    {"data.held_out_font", AD_KEY_TEXT, .offset = AT(lines.validation_font), .fallback = "",
+    {"data.validation_font", AD_KEY_TEXT, .offset = AT(lines.validation_font), .fallback = "",
      .help = "one more font, for lines of the held-out part alone"},
     {"data.chars", AD_KEY_INTEGER, .offset = AT(lines.chars), .least = 1, .most = 1 << 12,
      .help = "characters of a line at most"},
@@ -193,7 +193,7 @@ static size_t check_fonts(const ad_line_options *lines, const ad_complaints *to)
   }
   if (!lines->validation_font) return bad;
   ad_status status = ad_line_font_check(lines, lines->validation_font);
-  if (status) ad_complain_of(to, "data.held_out_font", status);
+  if (status) ad_complain_of(to, "data.validation_font", status);
   return bad + (status != AD_OK);
 }
 

@@ -197,7 +197,7 @@ static void add_sample(const reading *r, int64_t line, json_t *samples) {
       samples, json_pack("{s:o, s:o, s:I, s:I, s:s, s:b}", "text", text_of(r->truth + line * r->chars, r->length[line]),
                          "read", text_of(r->read + line * r->chars, read_length(r, line)), "width",
                          (json_int_t)options->width, "height", (json_int_t)options->height, "pixels",
-                         pixels ? pixels : "", "held_out_font", (int)(r->font[line] >= options->font_count)));
+                         pixels ? pixels : "", "validation_font", (int)(r->font[line] >= options->font_count)));
   free(pixels);
 }
 
@@ -259,7 +259,7 @@ static char *document_of(const result *of) {
   json_t *font = of->other_font.characters > 0 ? json_real(rate_of(of->other_font)) : json_null();
   json_t *document = json_pack("{s:I, s:f, s:f, s:f, s:o, s:O}", "lines", (json_int_t)of->lines, "characters",
                                of->seen.characters, "character_error_rate", rate_of(of->seen), "blank",
-                               rate_of(of->blank), "held_out_font", font, "samples", of->samples);
+                               rate_of(of->blank), "validation_font", font, "samples", of->samples);
   char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
   json_decref(document);
   return text;

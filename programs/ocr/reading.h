@@ -15,7 +15,7 @@ typedef struct ad_ocr_reader {
 } ad_ocr_reader;
 
 /* Reads the first options->read lines of the held-out set, and again with blank pictures. On the first rank *out is a
- * JSON document that the caller frees, with: lines, characters; character_error_rate, blank, held_out_font (null: no
+ * JSON document that the caller frees, with: lines, characters; character_error_rate, blank, validation_font (null: no
  * line was drawn in that font), each the edits to the true line over its length; samples, each with text, read, width,
  * height, and pixels (base64 of a byte each, 0 is paper). Collective over all ranks. */
 ad_status ad_ocr_read_lines(const ad_ocr_reader *reader, char **out) AD_CHECKED;

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from addend_train import (
         CheckParam as CheckParam,
         CheckReport as CheckReport,
+        Mutant as Mutant,
         Plan as Plan,
         PlanParam as PlanParam,
         PlanStep as PlanStep,
-        Sabotage as Sabotage,
         TrainResult as TrainResult,
         check as check,
         plan as plan,

@@ -60,7 +60,7 @@ _launched = function("ad_comm_launched", ctypes.c_int)
 _close = function("ad_comm_close", None, _comm_p)
 _rank = function("ad_comm_rank", ctypes.c_int64, _comm_p)
 _size = function("ad_comm_size", ctypes.c_int64, _comm_p)
-_engine = function("ad_comm_backend", ctypes.c_char_p, _comm_p)
+_backend = function("ad_comm_backend", ctypes.c_char_p, _comm_p)
 _fail = function("ad_comm_fail", None, _comm_p, ctypes.c_int, ctypes.c_char_p)
 _run = checked("ad_comm_run_at", _comm_p, ctypes.POINTER(_Collective), ctypes.c_char_p)
 _cut = function("ad_cut", _Span, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -166,9 +166,9 @@ class Comm:
         return int(_size(self._need()))
 
     @property
-    def engine(self) -> str:
+    def backend(self) -> str:
         """The engine that moves data between ranks: "shm" (shared memory, one machine) or "mpi"."""
-        text: bytes = _engine(self._need())
+        text: bytes = _backend(self._need())
         return text.decode()
 
     def all_reduce(self, array: Any, out: Any = None, axes: Optional[str] = None, op: str = "sum") -> Any:
@@ -178,7 +178,7 @@ class Comm:
         are. Sums and products follow one fixed tree over the group, so every rank has the same bits; integers wrap."""
         source = memory_of(array, "array", written=out is None)
         result = source if out is None else memory_of(out, "out", written=True)
-        _need_alike(source, result, source.shape)
+        _need_the_same(source, result, source.shape)
         self._collective("AD_ALL_REDUCE", axes, source, result, count=source.numel, reduction=_reduction(op))
         return array if out is None else out
 
@@ -224,7 +224,7 @@ class Comm:
             raise InvalidError("a single number (shape []) has no rows to divide among ranks: hand in an array")
         group = self._group(axes)
         rows = _cut(whole.shape[0], _group_index(group, self.rank), _group_size(group)).count
-        _need_alike(whole, part, (rows, *whole.shape[1:]))
+        _need_the_same(whole, part, (rows, *whole.shape[1:]))
         segment = _Segment(whole.shape[0], whole.row)
         self._collective(
             op,
@@ -262,7 +262,7 @@ def _reduction(op: str) -> int:
     return _REDUCTIONS[op]
 
 
-def _need_alike(source: Memory, out: Memory, shape: Any) -> None:
+def _need_the_same(source: Memory, out: Memory, shape: Any) -> None:
     if out.dtype != source.dtype:
         raise InvalidError(f"the arrays have different dtypes, {_short(source)} and {_short(out)}: use one dtype")
     if out.shape != tuple(shape):

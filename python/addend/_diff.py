@@ -150,8 +150,8 @@ def _ok(document: Mapping[str, Any]) -> Optional[bool]:
 
 def _param(document: Mapping[str, Any]) -> DiffParam:
     reference = document.get("reference")
-    told = read(DiffReference, reference, **causes(reference)) if reference else None
-    return read(DiffParam, document, ok=_ok(document), reference=told, **causes(document))
+    sentences = read(DiffReference, reference, **causes(reference)) if reference else None
+    return read(DiffParam, document, ok=_ok(document), reference=sentences, **causes(document))
 
 
 def _report(document: Mapping[str, Any], table: str) -> DiffReport:
@@ -191,13 +191,13 @@ def diff(
     raises no exception: look at the report's `ok`, which is None if it cannot be judged."""
     if isinstance(files, (str, os.PathLike)):
         files = [files]
-    with progress("diff") as told:
-        return judged(files, told, reference, html, allow_identical, threads=threads)
+    with progress("diff") as sentences:
+        return judged(files, sentences, reference, html, allow_identical, threads=threads)
 
 
 def judged(
     files: Iterable[Path],
-    told: Any,
+    sentences: Any,
     reference: Optional[Path] = None,
     html: Optional[Path] = None,
     allow_identical: bool = False,
@@ -211,7 +211,7 @@ def judged(
     paths = [path_of(path) for path in files]
     given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    options = _Options(ctypes.sizeof(_Options), given, told, None, int(allow_identical), int(finite), threads)
+    options = _Options(ctypes.sizeof(_Options), given, sentences, None, int(allow_identical), int(finite), threads)
     _diff(texts(paths), len(paths), options, holds, out)
     text = take_text(out)
     _table(text.encode(), 0, table)

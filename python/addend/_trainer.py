@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from addend._errors import MissingTrainerError
 
 CALLS = ("check", "plan", "train")
-RESULTS = ("CheckParam", "CheckReport", "Plan", "PlanParam", "PlanStep", "Sabotage", "TrainResult")
+RESULTS = ("CheckParam", "CheckReport", "Plan", "PlanParam", "PlanStep", "Mutant", "TrainResult")
 GET = "`pip install './python[train]'` in addend's folder builds it; script/setup there installs what that needs"
 
 

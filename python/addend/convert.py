@@ -124,9 +124,9 @@ def _megatron_names(chunks: Mapping[str, Tensors], stage: int, stages: int) -> T
 def _sglang_entry(path: pathlib.Path) -> Entry:
     entry = _load(path)
     meta = entry.get("meta") if isinstance(entry, dict) else None
-    lacking = [key for key in ("name", "step", "rank", "world_size", "dump_index") if key not in (meta or {})]
-    if lacking or "value" not in entry:
-        raise ValueError(f"{path} is not a file of SGLang's dumper: it lacks {', '.join(lacking) or 'the value'}")
+    absent = [key for key in ("name", "step", "rank", "world_size", "dump_index") if key not in (meta or {})]
+    if absent or "value" not in entry:
+        raise ValueError(f"{path} is not a file of SGLang's dumper: it lacks {', '.join(absent) or 'the value'}")
     return dict(entry)
 
 

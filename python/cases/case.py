@@ -64,7 +64,7 @@ def by_check(report):
     return f"wrong: {len(wrong)} of {len(report.params)} parameters; {begins}"
 
 
-def told(run, words):
+def reported(run, words):
     """Return in words what `run` returns, or raises."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -86,8 +86,8 @@ def play(world, watched, checked):
     print(
         json.dumps(
             {
-                "watch": told(lambda: ranks.run(world, watched)[0], by_watch),
-                "check": told(checked, by_check),
+                "watch": reported(lambda: ranks.run(world, watched)[0], by_watch),
+                "check": reported(checked, by_check),
             }
         ),
         flush=True,

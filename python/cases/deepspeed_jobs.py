@@ -41,9 +41,9 @@ def gradient_of(parameter):
     return safe_get_full_grad(parameter) if kept is None else kept.view_as(parameter)
 
 
-def watch(engine, losses, **told):
-    told = {"gradient": gradient_of, "expect": 1 / dist.get_world_size(), **told}
-    with addend.torch.watch(engine.module, **told) as watching:
+def watch(engine, losses, **reported):
+    reported = {"gradient": gradient_of, "expect": 1 / dist.get_world_size(), **reported}
+    with addend.torch.watch(engine.module, **reported) as watching:
         for at, loss in enumerate(losses):
             engine.backward(loss())
             if at < len(losses) - 1:

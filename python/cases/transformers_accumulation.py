@@ -44,12 +44,12 @@ def step(model, batches, loss=None):
         )
         trainer = Trainer(model=model, args=arguments)
         model.train()
-        told = ()
+        reported = ()
         if hasattr(trainer, "get_batch_samples"):
             batches, count = trainer.get_batch_samples(iter(batches), len(batches))
-            told = (count,)
+            reported = (count,)
         for batch in batches:
-            trainer.training_step(model, dict(batch), *told)
+            trainer.training_step(model, dict(batch), *reported)
 
 
 def watched():

@@ -19,7 +19,6 @@ enum {
   KEY_LAYOUT,
   KEY_MICROBATCHES,
   KEY_MINUTES,
-  KEY_PLANT,
   KEY_REFERENCE,
   KEY_REPRODUCE,
   KEY_MUTATE,
@@ -40,7 +39,7 @@ typedef struct named {
 static const struct argp_option check_options[] = {
     {"json", KEY_JSON, 0, 0, "Print one JSON document on standard output", 0},
     {"reference", KEY_REFERENCE, "FILE", 0, "Compare with what --write-reference wrote, without one process", 0},
-    {"sabotage", KEY_MUTATE, 0, 0, "Try mutants: mistakes in the collectives of the backward", 0},
+    {"mutate", KEY_MUTATE, 0, 0, "Try mutants: mistakes in the collectives of the backward", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Stop processes that have not ended by then, and show where they are", 0},
     {"write-reference", KEY_WRITE_REFERENCE, "FILE", 0, "Run one process alone, and write what it computes", 0},
     {0},
@@ -63,7 +62,7 @@ static const struct argp_option matrix_options[] = {
     {"microbatches", KEY_MICROBATCHES, "LIST", 0, "Numbers of microbatches of a step, in their order (2,1,3)", 0},
     {"minutes", KEY_MINUTES, "N", 0,
      "Begin no further cell after so long; if some are left, they are not tried, and the exit status is 3", 0},
-    {"plant", KEY_PLANT, 0, 0,
+    {"mutate", KEY_MUTATE, 0, 0,
      "Try mutants of cells that match: rules of plans, hooks and collectives; report which survive", 0},
     {"reproduce", KEY_REPRODUCE, "FOLDER", 0, "Write, for each bug, a program that shows it without addend", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Stop a cell that has not ended by then (120)", 0},
@@ -91,7 +90,7 @@ static const struct argp torch_check_argp = {
     .doc =
         "Compares the ranks of a PyTorch job with one process, and says where they first differ. The function returns "
         "a dictionary of the arguments of addend.torch.check.\vExample: addend torch-check jobs:tensor_parallel "
-        "--sabotage" NEEDS,
+        "--mutate" NEEDS,
 };
 
 static const struct argp torch_matrix_argp = {
@@ -140,7 +139,7 @@ static int run_python(int argc, char **argv, const char *command, const char *pr
 static int run_torch_check(int argc, char **argv) {
   named input = {.most = 1, .missing = "name one function that returns the arguments of check: MODULE:FUNCTION"};
   ad_cli_parse(&torch_check_argp, argc, argv, 0, &input);
-  return run_python(argc, argv, "torch-check", PROGRAM("torch-check", "_proof._command"));
+  return run_python(argc, argv, "torch-check", PROGRAM("torch-check", "_checks._command"));
 }
 
 static int run_torch_matrix(int argc, char **argv) {

@@ -1,6 +1,6 @@
 """DistributedDataParallel with gradient accumulation; addend watches the first step and reports wrong gradients.
 
-OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 python/examples/ddp.py [--mistake]"""
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 python/examples/ddp.py [--bug]"""
 
 import argparse
 import contextlib
@@ -18,8 +18,8 @@ STEPS, MICROBATCHES, ROWS, INPUTS, CLASSES = 5, 2, 16, 64, 8
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mistake", action="store_true", help="keep no_sync() on in the last microbatch too")
-    mistake = parser.parse_args().mistake
+    parser.add_argument("--bug", action="store_true", help="keep no_sync() on in the last microbatch too")
+    bug = parser.parse_args().bug
 
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -32,7 +32,7 @@ def main():
             for m in range(MICROBATCHES):
                 x = torch.randn(ROWS, INPUTS)
                 y = x[:, :CLASSES].argmax(1)
-                synchronised = m == MICROBATCHES - 1 and not mistake
+                synchronised = m == MICROBATCHES - 1 and not bug
                 with contextlib.nullcontext() if synchronised else model.no_sync():
                     (cross_entropy(model(x), y) / MICROBATCHES).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

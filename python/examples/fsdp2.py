@@ -1,6 +1,6 @@
 """FSDP2 with hybrid sharding, two replicas of two shards, and two microbatches a step; addend watches the first step.
 
-OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 python/examples/fsdp2.py [--mistake]"""
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 python/examples/fsdp2.py [--bug]"""
 
 import argparse
 import contextlib
@@ -20,9 +20,9 @@ STEPS, MICROBATCHES, ROWS, INPUTS, CLASSES = 5, 2, 16, 64, 8
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--mistake", action="store_true", help="synchronise the outermost module's gradients only, not its children's"
+        "--bug", action="store_true", help="synchronise the outermost module's gradients only, not its children's"
     )
-    mistake = parser.parse_args().mistake
+    bug = parser.parse_args().bug
 
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
@@ -39,7 +39,7 @@ def main():
                 x = torch.randn(ROWS, INPUTS)
                 y = x[:, :CLASSES].argmax(1)
                 last = m == MICROBATCHES - 1
-                model.set_requires_gradient_sync(last, recurse=not (last and mistake))
+                model.set_requires_gradient_sync(last, recurse=not (last and bug))
                 (cross_entropy(model(x), y) / MICROBATCHES).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

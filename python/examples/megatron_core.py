@@ -1,6 +1,6 @@
 """One step of Megatron-Core with tensor and data parallelism, 2 x 2 ranks; addend watches it.
 
-OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 python/examples/megatron_core.py [--distributed-optimizer] [--mistake]"""
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 python/examples/megatron_core.py [--distributed-optimizer] [--bug]"""
 
 import argparse
 import contextlib
@@ -47,7 +47,7 @@ def on_processors():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--distributed-optimizer", action="store_true")
-    parser.add_argument("--mistake", action="store_true", help="plant a mistake: average gradients a second time")
+    parser.add_argument("--bug", action="store_true", help="plant a mistake: average gradients a second time")
     arguments = parser.parse_args()
 
     on_processors()
@@ -66,7 +66,7 @@ def main():
     model = DistributedDataParallel(config, ddp, Block(config))
     torch.manual_seed(10 + mpu.get_data_parallel_rank())  # each data-parallel rank has its own batches
     model.zero_grad_buffer()
-    with addend.torch.sabotage(model.module, "average") if arguments.mistake else contextlib.nullcontext():
+    with addend.torch.mutate(model.module, "average") if arguments.bug else contextlib.nullcontext():
         with addend.torch.watch(**addend.torch.megatron(model)):
             for m in range(2):
                 with model.no_sync() if m == 0 else contextlib.nullcontext():

@@ -1,7 +1,7 @@
 """A mixture of experts: experts are sharded over tp, every rank of tp computes the router, FSDP2 shards both over dp.
 addend watches the first step.
 
-OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 python/examples/tensor_parallel.py [--mistake]"""
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 python/examples/tensor_parallel.py [--bug]"""
 
 import argparse
 import contextlib
@@ -42,14 +42,14 @@ class MixtureOfExperts(nn.Module):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--mistake", action="store_true", help="turn the scores into a local tensor without grad_placements"
+        "--bug", action="store_true", help="turn the scores into a local tensor without grad_placements"
     )
-    mistake = parser.parse_args().mistake
+    bug = parser.parse_args().bug
 
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
-    model = MixtureOfExperts(mesh["tp"], None if mistake else [Partial()])
+    model = MixtureOfExperts(mesh["tp"], None if bug else [Partial()])
     fully_shard(model, mesh=mesh["dp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(1 + mesh.get_local_rank("dp"))  # ranks of one tp group have the same batches

@@ -1,7 +1,7 @@
 """DeepSpeed's ZeRO; addend watches the second step. DeepSpeed divides gradients by the number of ranks and hands out
 unsharded ones on request, which addend.torch.deepspeed() tells the watch.
 
-OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu torchrun --nproc-per-node 4 python/examples/zero.py [--stage 0..3] [--mistake]"""
+OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu torchrun --nproc-per-node 4 python/examples/zero.py [--stage 0..3] [--bug]"""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", type=int, default=2)
     parser.add_argument(
-        "--mistake", action="store_true", help="plant a mistake: leave out the last rank's addend of a parameter"
+        "--bug", action="store_true", help="plant a mistake: leave out the last rank's addend of a parameter"
     )
     arguments = parser.parse_args()
 
@@ -39,8 +39,8 @@ def main():
     for step in range(STEPS):
         watch = addend.torch.watch(**addend.torch.deepspeed(engine))
         with contextlib.ExitStack() as stack:
-            if step == 1 and arguments.mistake:
-                stack.enter_context(addend.torch.sabotage(engine.module, "skip"))
+            if step == 1 and arguments.bug:
+                stack.enter_context(addend.torch.mutate(engine.module, "skip"))
             if step == 1:
                 stack.enter_context(watch)
             for m in range(MICROBATCHES):

@@ -54,22 +54,22 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> Optional[bool]:
         pytest.fail(f"a test can use the fixture {_FIXTURE} or {_SHARED}, not both", pytrace=False)
     if importlib.util.find_spec("torch") is None:
         pytest.skip(f"{asked[0]} needs PyTorch")
-    (_run if asked[0] == _FIXTURE else _run_shared)(pyfuncitem, **_told(pyfuncitem))
+    (_run if asked[0] == _FIXTURE else _run_shared)(pyfuncitem, **_reported(pyfuncitem))
     return True
 
 
-def _told(item: Any) -> Dict[str, Any]:
+def _reported(item: Any) -> Dict[str, Any]:
     marker = item.get_closest_marker("addend")
-    told: Dict[str, Any] = {"ranks": 2, "seed": 0, "timeout": 120}
+    reported: Dict[str, Any] = {"ranks": 2, "seed": 0, "timeout": 120}
     given = dict(marker.kwargs) if marker else {}
     if marker and marker.args:
         given["ranks"] = marker.args[0]
-    unknown = set(given) - set(told)
+    unknown = set(given) - set(reported)
     if unknown:
         names = ", ".join(f"`{name}`" for name in sorted(unknown))
         pytest.fail(f"the marker `addend` takes ranks, seed and timeout, not {names}", pytrace=False)
-    told.update(given)
-    return told
+    reported.update(given)
+    return reported
 
 
 def _run_shared(item: Any, ranks: int, seed: int, timeout: float) -> None:

@@ -28,7 +28,7 @@ proven() { # arguments: what is tried, command
   python3 -c 'import json; proof = json.load(open("printed")); assert proof["holds"] is True and proof["summary"]["params"] == 4, proof["summary"]' || fail "$what"
   echo "$what: holds"
 }
-three=(--set "mesh=dp_shard=2 tp=2" --set shard.zero=3 --sabotage=12)
+three=(--set "mesh=dp_shard=2 tp=2" --set shard.zero=3 --mutate=12)
 "$compiler" -std=c11 "${strict[@]}" "${cflags[@]}" classifier.c -o classifier "${shared[@]}"
 export LD_LIBRARY_PATH=$libraries
 proven "a program" ./classifier check classifier.yaml "${three[@]}"
@@ -65,7 +65,7 @@ train: {global_batch: 8, microbatches: 2, steps: 3, lr: 0.01}
 END
 "$compiler" -std=c11 "${strict[@]}" -shared -fPIC "${cflags[@]}" "$source/tests/install/experts.c" -o experts.so
 for view in "ep=2 etp=2" "ep=4 etp=1"; do
-  "$addend" check experts.yaml --program ./experts.so --set views.sparse="$view" --sabotage=20 --json >proof.json || fail "experts on $view"
+  "$addend" check experts.yaml --program ./experts.so --set views.sparse="$view" --mutate=20 --json >proof.json || fail "experts on $view"
   grep -q '"smallest_margin"' proof.json || fail "experts on $view: no margin"
 done
 g++ -x c++ -std=c++17 "${strict[@]}" -Wno-missing-field-initializers -shared -fPIC "${cflags[@]}" "$source/tests/install/experts.c" -o experts.so
@@ -110,7 +110,7 @@ says printed named.yaml:2 program
 python=$(bash "$source/tests/support/python.sh" --find numpy) || { echo "own program: Python was not tried: no NumPy" && exit 0; }
 PYTHONPATH=$source/python:$source/train/python ADDEND_LIBRARY=$libraries/libaddend.so "$python" - <<'P'
 import addend
-report = addend.check("classifier.yaml", program="./classifier.so", set={"mesh": "dp=2"}, sabotage=4)
+report = addend.check("classifier.yaml", program="./classifier.so", set={"mesh": "dp=2"}, mutate=4)
 assert report.ok and report.mesh == "dp=2" and len(report.params) == 4, report
 for mesh in ("dp=5", "dp=2 tp=2"):  # twice: it is loaded once
     assert len(addend.plan("classifier.yaml", program="./classifier.so", set={"mesh": mesh}).params) == 4

@@ -92,8 +92,8 @@ if [ -z "$torch" ]; then
   exit 0
 fi
 "$torch" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
-OMP_NUM_THREADS=1 timeout 300 "$python" -m torch.distributed.run --nproc-per-node 2 "$source/python/examples/ddp.py" --mistake \
-  >job.txt 2>job.err || { cat job.err >&2 && fail "ddp.py --mistake"; }
+OMP_NUM_THREADS=1 timeout 300 "$python" -m torch.distributed.run --nproc-per-node 2 "$source/python/examples/ddp.py" --bug \
+  >job.txt 2>job.err || { cat job.err >&2 && fail "ddp.py --bug"; }
 says_facts job.txt BAD "4 parameters" dp
 says_facts job.txt WRONG "4 of" "4 parameters"
 cat job.txt

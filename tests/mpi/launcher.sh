@@ -110,7 +110,7 @@ refused 2 "ADDEND_DUMP_STEP|0 to|4294967295|x" env ADDEND_DUMP_STEP=x "${launch[
 echo "dumps: as on shm"
 
 refused 2 '2 rank(s)|dp_replicate=3 dp_shard=1|has 3' "${launch[@]}" -n 2 "$build/addend" train "$recipe"
-refused 2 '--sabotage' "${launch[@]}" -n 3 "$build/addend" check "$recipe" --sabotage
+refused 2 '--mutate' "${launch[@]}" -n 3 "$build/addend" check "$recipe" --mutate
 refused 2 'no-such-recipe.yaml' "${launch[@]}" -n 2 "$build/addend" check no-such-recipe.yaml
 must "${launch[@]}" -n 3 "$build/addend" train "$recipe" --set train.steps=2 --resume --out "$work/begun"
 says "$work/out" "$work/begun/checkpoints"

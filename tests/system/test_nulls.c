@@ -284,7 +284,7 @@ static void reducers_and_counts(void **state) {
   int adds;
   double norm;
   int64_t sum;
-  refused(ad_precision_policy_complete(NULL), "contract", "NULL");
+  refused(ad_precision_policy_complete(NULL), "policy", "NULL");
   refused(ad_reducer_create(NULL, &spec, 1, NULL, &reducer), "comm", "NULL");
   refused(ad_reducer_create(comm, NULL, 1, NULL, &reducer), "params", "NULL");
   refused(ad_reducer_create(comm, &spec, 1, NULL, NULL), "out", "NULL");

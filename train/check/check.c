@@ -136,7 +136,7 @@ static ad_status check_options(const ad_check_options *options) {
   if (options->steps < 0)
     return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
   if (options->mutant_count < 0)
-    return ad_fail(AD_INVALID, "the number of mutants to draw (--sabotage=N) is %lld: it must be 0 (all) or more",
+    return ad_fail(AD_INVALID, "the number of mutants to draw (--mutate=N) is %lld: it must be 0 (all) or more",
                    (long long)options->mutant_count);
   if (options->directional && options->dump)
     return ad_fail(
@@ -146,7 +146,7 @@ static ad_status check_options(const ad_check_options *options) {
       (options->mutate || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
     return ad_fail(
         AD_INVALID,
-        "--directional always takes one step in f64, without mutants: leave out --sabotage, --steps and --dtype");
+        "--directional always takes one step in f64, without mutants: leave out --mutate, --steps and --dtype");
   return AD_OK;
 }
 
@@ -248,8 +248,8 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
                    (long long)ad_comm_size(comm), ad_comm_size(comm) == 1 ? "was" : "were");
   if (options->mutate)
     return ad_fail(AD_INVALID,
-                   "--sabotage starts ranks of its own for every mutant, so it does not run under mpirun or srun: "
-                   "run addend check --sabotage without them, on one machine");
+                   "--mutate starts ranks of its own for every mutant, so it does not run under mpirun or srun: "
+                   "run addend check --mutate without them, on one machine");
   return AD_OK;
 }
 

@@ -37,7 +37,7 @@ static json_t *param_document(const ad_check_param *param) {
   json_object_set_new(document, "reached", json_boolean(param->reached));
   if (isnan(param->one_process)) return document;
   json_object_set_new(document, "one_process_err", json_number(param->one_process));
-  json_object_set_new(document, "wires_err", json_number(param->comm_rounding));
+  json_object_set_new(document, "comm_rounding_err", json_number(param->comm_rounding));
   json_object_set_new(document, "cosine", json_number(param->cosine));
   json_object_set_new(document, "sum_share", json_number(param->sum_share));
   json_object_set_new(document, "process_share", json_number(param->process_share));
@@ -73,7 +73,7 @@ static void add_overflow(const ad_overflow *overflow, json_t *document) {
   json_object_set_new(
       document, "overflow",
       json_pack("{s:I, s:i, s:o, s:i}", "steps", (json_int_t)overflow->skipped, "scale", overflow->scale, "param",
-                text_or_null(overflow->param), "proven_at", overflow->taken_at));
+                text_or_null(overflow->param), "checked_at", overflow->taken_at));
 }
 
 static int replicas_equal(const ad_check_result *result) {
@@ -150,7 +150,7 @@ static json_t *mutant_document(const ad_mutant *mutant) {
   json_t *document =
       json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:n, s:n, s:o, s:o}", "name", mutant->name, "catalogue",
                 mutant->catalogue ? json_integer(mutant->catalogue) : json_null(), "dtype",
-                ad_mutant_is_of_dtype(mutant) ? "recipe" : "f64", "caught_by", ad_killed_by_name(mutant->killed_by),
+                ad_mutant_is_of_dtype(mutant) ? "recipe" : "f64", "killed_by", ad_killed_by_name(mutant->killed_by),
                 "param", text_or_null(killing_param(mutant)), "ratio", json_number(mutant->ratio), "expected_ratio",
                 json_number(mutant->expected_ratio), "loss_rel_err", json_number(mutant->loss_err), "moved",
                 json_number(mutant->moved), "only_loss", "cause", "message", text_or_null(mutant->message), "derived",
@@ -174,8 +174,8 @@ static json_t *coverage_document(const ad_mutants *mutants) {
   json_int_t by_number = (json_int_t)count_derived(mutants, AD_KILLED_BY_NUMBER);
   json_int_t protocol = (json_int_t)count_derived(mutants, AD_KILLED_BY_PROTOCOL);
   return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "places", (json_int_t)mutants->places,
-                   "mistakes", (json_int_t)mutants->derived, "drawn_from", (json_int_t)mutants->derived_in_all, "seed",
-                   (json_int_t)mutants->seed, "caught", type + by_number + protocol, "by_type", type, "by_number",
+                   "mutants", (json_int_t)mutants->derived, "drawn_from", (json_int_t)mutants->derived_in_all, "seed",
+                   (json_int_t)mutants->seed, "killed", type + by_number + protocol, "by_type", type, "by_number",
                    by_number, "by_protocol", protocol, "no_effect",
                    (json_int_t)count_derived(mutants, AD_KILLED_BY_NO_EFFECT), "survived",
                    (json_int_t)count_derived(mutants, AD_KILLED_BY_NONE));
@@ -190,7 +190,7 @@ static void add_untried(const ad_mutants *mutants, json_t *document) {
   json_t *list = json_array();
   for (int own = 0; own < 2; own++) {
     json_int_t count = (json_int_t)ad_mutants_untried(mutants, own);
-    if (count) json_array_append_new(list, json_pack("{s:s, s:I}", "dtype", dtypes[own], "mistakes", count));
+    if (count) json_array_append_new(list, json_pack("{s:s, s:I}", "dtype", dtypes[own], "mutants", count));
   }
   json_object_set_new(document, "untried", list);
 }
@@ -205,8 +205,8 @@ static void add_mutants(const ad_mutants *mutants, json_t *document) {
     else
       json_array_append_new(not_applicable, json_pack("{s:s, s:s}", "name", mutant->name, "why", mutant->message));
   }
-  json_object_set_new(document, "sabotage", list);
-  json_object_set_new(document, "not_planted", not_applicable);
+  json_object_set_new(document, "mutants", list);
+  json_object_set_new(document, "not_applicable", not_applicable);
   add_untried(mutants, document);
   json_object_set_new(document, "coverage", coverage_document(mutants));
   json_object_set_new(document, "survivors", json_integer((json_int_t)ad_mutants_survivors(mutants)));
@@ -307,7 +307,7 @@ json_t *ad_findings_document(const ad_findings *findings) {
   const ad_check_result *result = findings->result;
   int directional = findings->options->directional;
   json_t *document = json_pack("{s:s, s:I, s:o, s:s, s:s, s:I, s:f, s:{s:o, s:o}}", "recipe", findings->recipe->name,
-                               "world", (json_int_t)findings->world, "mesh", mesh_document(findings->recipe), "engine",
+                               "world", (json_int_t)findings->world, "mesh", mesh_document(findings->recipe), "backend",
                                findings->backend, "dtype", dtype_name(findings), "steps", (json_int_t)findings->steps,
                                "seconds", findings->seconds, "loss", "dist", json_number(result->loss_dist), "ref",
                                directional ? json_null() : json_number(result->loss_ref));

@@ -13,8 +13,8 @@
 #include "addend/random.h"
 
 const char *ad_killed_by_name(ad_killed_by killed_by) {
-  static const char *const names[] = {"none", "type",      "number",    "protocol",
-                                      "plan", "no_effect", "unplanted", "untried"};
+  static const char *const names[] = {"none", "type",      "number",         "protocol",
+                                      "plan", "no_effect", "not_applicable", "untried"};
   return names[killed_by];
 }
 

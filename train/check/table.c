@@ -133,7 +133,7 @@ static void print_overflow(FILE *file, const json_t *document, const json_t *of)
       file,
       "    %lld of %lld steps overflowed at scale 2^%lld in `%s` and %s skipped, as in training; checked at 2^%lld\n",
       skipped, ad_integer_of(document, "steps"), ad_integer_of(overflow, "scale"), ad_text_of(overflow, "param"),
-      skipped == 1 ? "was" : "were", ad_integer_of(overflow, "proven_at"));
+      skipped == 1 ? "was" : "were", ad_integer_of(overflow, "checked_at"));
 }
 
 /* How many parameters a row would say this of. *worst: the largest error among them, *first: the first of them. */
@@ -338,7 +338,7 @@ static void print_doubt(FILE *file, const json_t *document, long long params) {
     return;
   }
   fprintf(file, " one process, but %lld mutant%s survived: `%s`", survivors, ad_plural(survivors),
-          ad_table_first_survivor(json_object_get(document, "sabotage")));
+          ad_table_first_survivor(json_object_get(document, "mutants")));
   if (survivors > 1) fprintf(file, " and %lld more", survivors - 1);
 }
 
@@ -385,7 +385,7 @@ static void print_match(FILE *file, const json_t *document, long long params) {
   }
   print_worst(file, document);
   fprintf(file, "%lld parameter%s", params, ad_plural(params));
-  if (json_object_get(document, "sabotage")) fprintf(file, "; no mutant survived");
+  if (json_object_get(document, "mutants")) fprintf(file, "; no mutant survived");
 }
 
 /* Prints the verdict, which is the first line and the last. */

@@ -15,7 +15,7 @@ void ad_table_no_axis(FILE *file, const json_t *judged) {
 }
 
 static int is_derived(const json_t *mutant) { return json_is_object(json_object_get(mutant, "derived")); }
-static int has_survived(const json_t *mutant) { return !strcmp(ad_text_of(mutant, "caught_by"), "none"); }
+static int has_survived(const json_t *mutant) { return !strcmp(ad_text_of(mutant, "killed_by"), "none"); }
 
 const char *ad_table_first_survivor(const json_t *mutants) {
   const json_t *mutant;
@@ -25,7 +25,7 @@ const char *ad_table_first_survivor(const json_t *mutants) {
 }
 
 static void print_mutant(FILE *file, const json_t *mutant, const ad_paint *paint) {
-  const char *killed_by = ad_text_of(mutant, "caught_by"), *message = ad_text_of(mutant, "message");
+  const char *killed_by = ad_text_of(mutant, "killed_by"), *message = ad_text_of(mutant, "message");
   int survived = strcmp(killed_by, "none") == 0;
   fprintf(file, "  %s%-9s%s %-42s", survived ? paint->bad : paint->good, survived ? "SURVIVED" : killed_by, paint->off,
           ad_text_of(mutant, "name"));
@@ -48,7 +48,7 @@ static long long count_of(const json_t *mutants, const char *operator_, const ch
   json_array_foreach(mutants, i, mutant) {
     const json_t *derived = json_object_get(mutant, "derived");
     int is_of = json_is_object(derived) && !strcmp(ad_text_of(derived, "operator"), operator_);
-    count += is_of && (!killed_by || !strcmp(ad_text_of(mutant, "caught_by"), killed_by));
+    count += is_of && (!killed_by || !strcmp(ad_text_of(mutant, "killed_by"), killed_by));
   }
   return count;
 }
@@ -77,7 +77,7 @@ static void print_reasons(FILE *file, const json_t *mutants, const ad_paint *pai
   const json_t *mutant;
   json_array_foreach(mutants, i, mutant) {
     size_t k = 0;
-    if (!is_derived(mutant) || strcmp(ad_text_of(mutant, "caught_by"), "no_effect") != 0) continue;
+    if (!is_derived(mutant) || strcmp(ad_text_of(mutant, "killed_by"), "no_effect") != 0) continue;
     while (k < known && strcmp(reasons[k], ad_text_of(mutant, "message")) != 0) k++;
     if (k == REASONS) continue;
     if (k == known) reasons[known++] = ad_text_of(mutant, "message");
@@ -100,7 +100,7 @@ static void print_ends(FILE *file, const json_t *mutants, int derived) {
     long long count = 0;
     size_t i;
     json_array_foreach(mutants, i, mutant) count +=
-        is_derived(mutant) == derived && !strcmp(ad_text_of(mutant, "caught_by"), ends[k].killed_by);
+        is_derived(mutant) == derived && !strcmp(ad_text_of(mutant, "killed_by"), ends[k].killed_by);
     if (!count && !ends[k].always) continue;
     fprintf(file, "%s%lld %s", begun ? ", " : "", count, ends[k].words);
     begun = 1;
@@ -109,7 +109,7 @@ static void print_ends(FILE *file, const json_t *mutants, int derived) {
 
 static void print_derived(FILE *file, const json_t *document, const json_t *mutants) {
   const json_t *coverage = json_object_get(document, "coverage");
-  long long count = ad_integer_of(coverage, "mistakes"), of = ad_integer_of(coverage, "drawn_from");
+  long long count = ad_integer_of(coverage, "mutants"), of = ad_integer_of(coverage, "drawn_from");
   if (!count) return;
   fprintf(file, "  %lld mutant%s of the program's own transitions, at %lld places: ", count, ad_plural(count),
           ad_integer_of(coverage, "places"));
@@ -120,7 +120,7 @@ static void print_derived(FILE *file, const json_t *document, const json_t *muta
 
 static void print_known(FILE *file, const json_t *document, const json_t *mutants) {
   const json_t *mutant;
-  long long count = 0, left = (long long)json_array_size(json_object_get(document, "not_planted"));
+  long long count = 0, left = (long long)json_array_size(json_object_get(document, "not_applicable"));
   size_t i;
   json_array_foreach(mutants, i, mutant) count += !is_derived(mutant);
   fprintf(file, "  %lld known bug%s as mutant%s: ", count, ad_plural(count), ad_plural(count));
@@ -145,7 +145,7 @@ static void print_untried(FILE *file, const json_t *document, const ad_paint *pa
   json_array_foreach(json_object_get(document, "untried"), i, entry) {
     int own = !strcmp(ad_text_of(entry, "dtype"), "recipe");
     fprintf(file, "  %sBAD%s  without a mutation the first two steps do not match in %s: %lld mutants were not tried\n",
-            paint->bad, paint->off, own ? "the recipe's own dtypes" : "f64", ad_integer_of(entry, "mistakes"));
+            paint->bad, paint->off, own ? "the recipe's own dtypes" : "f64", ad_integer_of(entry, "mutants"));
   }
 }
 
@@ -158,7 +158,7 @@ static void print_each(FILE *file, const json_t *mutants, int all, const ad_pain
 }
 
 void ad_table_mutants(FILE *file, const json_t *document, int all, const ad_paint *paint) {
-  const json_t *mutants = json_object_get(document, "sabotage");
+  const json_t *mutants = json_object_get(document, "mutants");
   if (!mutants) return;
   fprintf(file, "\n");
   print_derived(file, document, mutants);
@@ -170,5 +170,5 @@ void ad_table_mutants(FILE *file, const json_t *document, int all, const ad_pain
     print_reasons(file, mutants, paint);
   }
   print_each(file, mutants, all, paint);
-  if (all) print_not_tried(file, json_object_get(document, "not_planted"), paint);
+  if (all) print_not_tried(file, json_object_get(document, "not_applicable"), paint);
 }

@@ -2,7 +2,7 @@
 #ifndef CHECKPOINT_CHECKPOINT_FORMAT_H
 #define CHECKPOINT_CHECKPOINT_FORMAT_H
 
-#define AD_CHECKPOINT_FORMAT "addend checkpoint 1"
+#define AD_CHECKPOINT_FORMAT "addend checkpoint 2"
 /* The file's first bytes; the checksum is of all bytes after them. */
 #define AD_CHECKPOINT_FIRST "{\"xxh64\": \"%016llx\", \"index\":\n"
 enum { AD_CHECKSUM_DIGITS = 16, AD_CHECKPOINT_FIRST_BYTES = 39, AD_SHARD_NAME_SIZE = 48 };

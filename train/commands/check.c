@@ -26,11 +26,11 @@ static const struct argp_option options[] = {
      "Compare the loss's difference quotient with <gradient, direction>, without a reference; a custom program's check "
      "takes it along",
      0},
-    {"sabotage", KEY_MUTATE, "N", OPTION_ARG_OPTIONAL,
+    {"mutate", KEY_MUTATE, "N", OPTION_ARG_OPTIONAL,
      "Then try mutants, copies of the program with a mistake made on purpose, and report how many the check kills: "
      "those derived from the program (N of them, drawn; all without N) and known bugs",
      0},
-    {"seed", KEY_SEED, "S", 0, "Seed of the draw of --sabotage=N (default 1)", 0},
+    {"seed", KEY_SEED, "S", 0, "Seed of the draw of --mutate=N (default 1)", 0},
     {"all", KEY_ALL, NULL, 0,
      "Print a row for each parameter and each mutant; without this option, only for what does not match and for "
      "mutants that survived",
@@ -74,7 +74,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       return input->check.directional = 1, 0;
     case KEY_MUTATE:
       input->check.mutate = 1;
-      if (argument) input->check.mutant_count = ad_cli_parse_number(argument, "--sabotage", 1, state);
+      if (argument) input->check.mutant_count = ad_cli_parse_number(argument, "--mutate", 1, state);
       return 0;
     case KEY_SEED:
       input->check.mutant_seed = (uint64_t)ad_cli_parse_number(argument, "--seed", 1, state);
@@ -97,7 +97,7 @@ static const struct argp check_argp = {
     .doc =
         "Compares the distributed gradient of a recipe, parameter by parameter, with that of one process on the same "
         "global batch. The first line and the last are the verdict."
-        "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --sabotage\n"
+        "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --mutate\n"
         "Exit status: 0 it matches, 1 it does not, nothing was checked, or it cannot be told since a mutant survived, "
         "2 "
         "wrong call or recipe, 3 could not finish.",
@@ -169,5 +169,5 @@ static int run_check(int argc, char **argv) {
 
 const ad_cli_command ad_cli_check = {
     "check", run_check,
-    "compare the distributed gradient with that of one process; --sabotage shows what the check notices", &check_argp,
+    "compare the distributed gradient with that of one process; --mutate shows what the check notices", &check_argp,
     check_word};

@@ -39,7 +39,7 @@ int ad_main(int argc, char **argv, const ad_program_kind *const *kinds) {
   if (status) return ad_cli_failed(status);
   ad_cli_program mine = {.name = name_of(argc > 0 && argv[0] ? argv[0] : "addend", name),
                          .help = "Trains, checks and plans distributed gradients of a custom program.",
-                         .example = "check RECIPE.yaml --sabotage",
+                         .example = "check RECIPE.yaml --mutate",
                          .print_more = print_kinds};
   return ad_cli_main(argc, argv, &mine);
 }

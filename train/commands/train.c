@@ -286,8 +286,8 @@ static int print_document(const train_job *job) {
   json_t *document =
       json_pack("{s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:f, s:s, s:s, s:o*}", "recipe", job->recipe->name, "steps",
                 (json_int_t)all, "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken",
-                (json_int_t)steps_taken(story), "loss", loss_document(story), "held_out", validation_loss_of(story),
-                "validation", validation_of(story), "tokens_per_second", story->counted_per_second, "counted",
+                (json_int_t)steps_taken(story), "loss", loss_document(story), "validation", validation_loss_of(story),
+                "validation_change", validation_of(story), "tokens_per_second", story->counted_per_second, "counted",
                 story->counted, "folder", job->options.folder, "summary", summary_of(job));
   char *text = ad_cli_json(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
   if (!text)

@@ -13,7 +13,7 @@ int64_t ad_validation_size(int64_t size, double validation) { return (int64_t)fl
 ad_status ad_text_check_numbers(int64_t seq, double validation) {
   if (seq < 1) return ad_fail(AD_INVALID, "seq must be at least 1, is %lld", (long long)seq);
   if (!(validation >= 0 && validation < 1))
-    return ad_fail(AD_INVALID, "held_out must be at least 0 and below 1, is %g", validation);
+    return ad_fail(AD_INVALID, "data.validation must be at least 0 and below 1, is %g", validation);
   return AD_OK;
 }
 

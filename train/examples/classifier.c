@@ -1,6 +1,6 @@
 /* Your own model in one file: two dense layers classify the rows of a CSV file; its last column is the class, and every
  * fifth row is held out for evaluation. Built as a program, this file is a command: `classifier check classifier.yaml
- * --sabotage`. Built as a shared object, it is loaded by the addend command: `addend check --program ./classifier.so
+ * --mutate`. Built as a shared object, it is loaded by the addend command: `addend check --program ./classifier.so
  * classifier.yaml`. train/docs/own-program.md explains it step by step. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -210,8 +210,8 @@ static json_t *param_document(ad_run *run, size_t index, ad_collectives *collect
                    "numel", (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "pool",
                    (json_int_t)collectives->pool, "layout", ad_layout_shown(&spec->layout, layout, sizeof layout),
                    "storage", ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
-                   ad_layout_shown(&gradient, dual, sizeof dual), "contract", shared_policy(&spec->policy, collectives),
-                   "path", path_document(spec, index, collectives));
+                   ad_layout_shown(&gradient, dual, sizeof dual), "precision",
+                   shared_policy(&spec->policy, collectives), "path", path_document(spec, index, collectives));
 }
 
 static json_t *collective_document(ad_run *run, const ad_collectives *of, const ad_planned *planned) {

@@ -81,7 +81,7 @@ static json_t *row_document(const ad_run *run, size_t module, const gradient_row
                 ad_axes_print(row->first.axes, axes, sizeof axes), "dtype", ad_dtype_name(row->first.dtype), "buckets",
                 (json_int_t)count, "slots", (json_int_t)count, "bytes", (json_int_t)bytes);
   const char *why = row->first.window < 0 ? why_full(ad_run_recipe(run), &row->first) : NULL;
-  if (why) json_object_set_new(document, "whole_because", json_string(why));
+  if (why) json_object_set_new(document, "full_because", json_string(why));
   if (row->first.window >= 0) describe_window(run, module, row, document);
   return document;
 }

@@ -87,14 +87,14 @@ static ad_status print_params(FILE *file, const json_t *plan) {
   size_t i;
   char layout[160], gradient[160], policy[64];
   ad_mesh *mesh = NULL;
-  fprintf(file, "  %-24s %12s  %-28s %-28s %-18s %s\n", "parameter", "elements", "layout", "gradient", "contract",
+  fprintf(file, "  %-24s %12s  %-28s %-28s %-18s %s\n", "parameter", "elements", "layout", "gradient", "precision",
           "reduced by");
   json_array_foreach(json_object_get(plan, "params"), i, param) {
     AD_TRY(follow_mesh(param, &mesh)); /* on failure *mesh is NULL */
     fprintf(file, "  %-24s %12lld  %-28s %-28s %-18s ", ad_text_of(param, "name"), ad_integer_of(param, "numel"),
             short_layout(mesh, ad_text_of(param, "layout"), layout, sizeof layout),
             short_layout(mesh, ad_text_of(param, "gradient_layout"), gradient, sizeof gradient),
-            short_policy(json_object_get(param, "contract"), policy, sizeof policy));
+            short_policy(json_object_get(param, "precision"), policy, sizeof policy));
     print_path(file, json_object_get(param, "path"));
   }
   ad_mesh_destroy(mesh);
@@ -340,7 +340,7 @@ static void print_gradients(FILE *file, const json_t *plan) {
   char over[128], module[MODULE_MAX];
   fprintf(file, "\n  %-45s %8s %6s %12s\n", "gradients in memory", "buckets", "slots", "MiB");
   json_array_foreach(json_object_get(plan, "gradient_memory"), i, row) {
-    const char *why = ad_text_of(row, "whole_because");
+    const char *why = ad_text_of(row, "full_because");
     const char *axes = ad_text_of(row, "axes");
     snprintf(over, sizeof over, "%s%s%s", *axes ? ad_text_of(row, "op") : "not reduced", *axes ? " over " : "", axes);
     fprintf(file, "  %-38s %-6s %8lld %6lld %12.2f", over, ad_text_of(row, "dtype"), ad_integer_of(row, "buckets"),

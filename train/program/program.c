@@ -19,7 +19,7 @@ const ad_program_setting *ad_program_setting_of(const ad_program *program) { ret
 void *ad_program_own(const ad_program *program) { return program->own; }
 int ad_program_has_validation(const ad_program *program) {
   const ad_program_kind *kind = program->kind;
-  return kind->data.has_validation && AD_GUEST(kind, "has_held_out", kind->data.has_validation(program->own));
+  return kind->data.has_validation && AD_GUEST(kind, "has_validation", kind->data.has_validation(program->own));
 }
 const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
   return ad_has(module, program->mesh_count, __func__, "module") ? program->meshes[module] : NULL;
@@ -47,7 +47,7 @@ const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss) {
 }
 size_t ad_program_transfer_count(const ad_program *program) { return program->transfer_count; }
 const ad_transfer_spec *ad_program_transfer(const ad_program *program, size_t transfer) {
-  return ad_has(transfer, program->transfer_count, __func__, "crossing") ? &program->transfers[transfer] : NULL;
+  return ad_has(transfer, program->transfer_count, __func__, "transfer") ? &program->transfers[transfer] : NULL;
 }
 size_t ad_program_gives_param(const ad_program *program, const char *name) {
   size_t count = 0;

@@ -219,13 +219,13 @@ static int asks(const ad_reading *r, const ad_schema_entry *entry) {
  */
 static void check_evaluated(ad_reading *r, const ad_program *program) {
   static const char *const paths[] = {"evaluate.samples", "evaluate.every", "evaluate.lines"};
-  int has_key = ad_schema_find(&r->schema, "data.held_out") != NULL;
+  int has_key = ad_schema_find(&r->schema, "data.validation") != NULL;
   if (ad_program_has_validation(program)) return;
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     const ad_schema_entry *entry = ad_schema_find(&r->schema, paths[i]);
     if (!entry || !asks(r, entry)) continue;
     WRONG(r, paths[i], "no data is held out for evaluation: %s",
-          has_key ? "set data.held_out above 0, or leave this key out"
+          has_key ? "set data.validation above 0, or leave this key out"
                   : "this program cannot hold out data; leave this key out");
   }
 }

@@ -400,7 +400,25 @@ static void list_known(const ad_schema *schema, const char *section, ad_text *ou
   if (!*before) ad_text_add(out, "`%s` has no keys below it", section);
 }
 
+/* The path in `section` of the key that had the name `unknown` in earlier versions; "": there is none. */
+static void find_renamed(const ad_schema *schema, const char *section, const char *unknown, char *out, size_t size) {
+  static const char *const names[][2] = {
+      {"held_out", "validation"}, {"held_out_font", "validation_font"}, {"wire", "comm_dtype"}};
+  *out = 0;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (strcmp(names[i][0], unknown) != 0) continue;
+    snprintf(out, size, "%s%s%s", section, *section ? "." : "", names[i][1]);
+    if (!ad_schema_find(schema, out) && !ad_schema_is_section(schema, out)) *out = 0;
+  }
+}
+
 int ad_schema_suggest(const ad_schema *schema, const char *section, const char *unknown, ad_text *out) {
+  char renamed[NAME_MAX_COMPARED];
+  find_renamed(schema, section, unknown, renamed, sizeof renamed);
+  if (*renamed) {
+    ad_text_add(out, "it is called %s now", renamed);
+    return 1;
+  }
   if (strchr(unknown, '.') && ad_schema_find(schema, unknown)) {
     ad_text_add(out, "write %s below %.*s:", strchr(unknown, '.') + 1, (int)strcspn(unknown, "."), unknown);
     return 1;

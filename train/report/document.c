@@ -23,7 +23,7 @@ static size_t count_lines(const char *text) {
 
 /* Keeps every n-th line, the last, and lines with what is not measured at every step. */
 static int is_kept(const json_t *line, size_t number, size_t count, size_t every) {
-  return number % every == 0 || number + 1 == count || json_object_get(line, "held_out_loss") ||
+  return number % every == 0 || number + 1 == count || json_object_get(line, "validation_loss") ||
          json_object_get(line, "pss_all_bytes") || json_object_get(line, "skipped");
 }
 

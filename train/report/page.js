@@ -146,7 +146,7 @@ function verdictContext(check, holds) {
 
 /* The tiles of a run: {title, value, context, tone}. Titles are true of all `runs`. */
 function tilesOf(run, runs = [run]) {
-  return [checkTile(run), lossTile(run), heldOutTile(run), speedTile(run, runs), ranksTile(run)];
+  return [checkTile(run), lossTile(run), validationTile(run), speedTile(run, runs), ranksTile(run)];
 }
 
 function checkTile(run) {
@@ -170,15 +170,15 @@ function lossTile(run) {
   return {title: 'Final loss', value, context: [means, isNumber(guess) && `a uniform guess: ${loss(guess)}`].filter(Boolean).join('; ')};
 }
 
-function heldOutTile(run) {
-  const last = lastLineWith(run, 'held_out_loss');
+function validationTile(run) {
+  const last = lastLineWith(run, 'validation_loss');
   if (!last) return {title: 'Held-out loss', value: NONE, context: 'not measured', tone: 'quiet'};
-  const where = isNumber(last.held_out_samples) ? `, ${plural(last.held_out_samples, 'sample')}` : '';
+  const where = isNumber(last.validation_samples) ? `, ${plural(last.validation_samples, 'sample')}` : '';
   const context = [`at step ${count(last.step)}${where}`, ...changeWords(last, run.metrics[0].validation_before)].join('; ');
-  return {title: 'Held-out loss', value: heldOutWords(last), context};
+  return {title: 'Held-out loss', value: validationWords(last), context};
 }
 
-const heldOutWords = (line) => loss(line.held_out_loss) + (isNumber(line.held_out_standard_error) ? ` ± ${loss(line.held_out_standard_error)}` : '');
+const validationWords = (line) => loss(line.validation_loss) + (isNumber(line.validation_standard_error) ? ` ± ${loss(line.validation_standard_error)}` : '');
 
 /* One change of the held-out loss. It was judged where the losses of single samples are known, in train. */
 function changeText(change, name) {
@@ -261,11 +261,11 @@ function smoothedNote(runs, widthOf) {
 function lossSpec(runs) {
   const note = smoothedNote(runs, calmWindowOf);
   const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare((line) => line.loss)};
-  const heldOut = {label: 'held out', of: bare((line) => line.held_out_loss), other: bare((line) => line.held_out_loss), points: true};
+  const validation = {label: 'held out', of: bare((line) => line.validation_loss), other: bare((line) => line.validation_loss), points: true};
   const unit = runs.every((run) => run.run && isNumber(run.run.uniform_loss)) ? `nats per ${countedInAll(runs).replace(/s\b/g, '')}` : undefined;
   return {
     title: 'Loss', unit, size: 'large', log: true, bands: true, note, otherwise: note && 'every step',
-    curves: [training, heldOut],
+    curves: [training, validation],
   };
 }
 
@@ -913,7 +913,7 @@ const readLetter = ([letter, how]) => (how === 'right' ? letter : make(how === '
 
 function drawSample(sample) {
   const words = make('span', {class: 'letters'}, ...marked(sample.text, sample.read).map(readLetter));
-  return make('li', {}, drawPicture(sample), words, sample.held_out_font && make('small', {}, 'held-out font'));
+  return make('li', {}, drawPicture(sample), words, sample.validation_font && make('small', {}, 'held-out font'));
 }
 
 const wrongShare = (share) => (isNumber(share) ? `${(100 * share).toFixed(1)} %` : NONE);
@@ -921,7 +921,7 @@ const wrongShare = (share) => (isNumber(share) ? `${(100 * share).toFixed(1)} %`
 function drawReading(run) {
   const result = run.result;
   if (!result || !Array.isArray(result.samples)) return null;
-  const other = isNumber(result.held_out_font) ? `, ${wrongShare(result.held_out_font)} of those in a font that was held out` : '';
+  const other = isNumber(result.validation_font) ? `, ${wrongShare(result.validation_font)} of those in a font that was held out` : '';
   const sentence = `${plural(result.lines, 'line')} that nobody trained on, letter by letter: ${wrongShare(result.character_error_rate)} of the ` +
     `characters are wrong${other}; of empty pictures, where only the text can be guessed, ${wrongShare(result.blank)}. ` +
     'A wrong letter is marked, a missing one struck out.';
@@ -1209,15 +1209,15 @@ const CAUGHT = {
 const says = (mistake) => mistake.message || causeWords(mistake);
 
 function drawMistakes(check) {
-  const mistakes = check.sabotage;
-  if (!mistakes) return make('p', {class: 'quiet'}, 'No mutant was tried: ', code('addend check --sabotage'), ' does that.');
+  const mistakes = check.mutants;
+  if (!mistakes) return make('p', {class: 'quiet'}, 'No mutant was tried: ', code('addend check --mutate'), ' does that.');
   const derived = mistakes.filter((mistake) => mistake.derived), known = mistakes.filter((mistake) => !mistake.derived);
-  const folds = [drawMap(derived, check.coverage), drawKnown(known), drawNotPlanted(check.not_planted || [])];
+  const folds = [drawMap(derived, check.coverage), drawKnown(known), drawNotPlanted(check.not_applicable || [])];
   return make('div', {class: 'box folds'}, drawSurvivors(mistakes), folds);
 }
 
 function drawSurvivors(mistakes) {
-  const survivors = mistakes.filter((mistake) => mistake.caught_by === 'none');
+  const survivors = mistakes.filter((mistake) => mistake.killed_by === 'none');
   const none = make('b', {class: 'good'}, 'No mutant survived');
   if (!survivors.length) return make('p', {}, none, `, of ${count(mistakes.length)}.`);
   const columns = knownColumns.filter((column) => !column.onlyCaught);
@@ -1226,7 +1226,7 @@ function drawSurvivors(mistakes) {
 
 const knownColumns = [
   {title: 'mutant', className: 'mistake', cell: (mistake) => code(mistake.name)},
-  {title: 'killed by', onlyCaught: true, className: 'name', cell: (mistake) => CAUGHT[mistake.caught_by] || mistake.caught_by},
+  {title: 'killed by', onlyCaught: true, className: 'name', cell: (mistake) => CAUGHT[mistake.killed_by] || mistake.killed_by},
   {title: 'parameter', className: 'name', onlyCaught: true, cell: (mistake) => mistake.param || NONE},
   {title: 'ratio', number: true, onlyCaught: true, cell: (mistake) => short(mistake.ratio)},
   {title: 'what the check says', className: 'says', cell: (mistake) => says(mistake) || NONE},
@@ -1252,10 +1252,10 @@ function drawMap(derived, coverage) {
   const words = new Map(), spoken = make('output', {class: 'spoken'}, hint);
   const map = mapTable(derived, places, operators, words);
   tellEach(map, words, spoken);
-  const drawn = coverage && coverage.drawn_from > coverage.mistakes ? `, drawn from ${count(coverage.drawn_from)}` : '';
+  const drawn = coverage && coverage.drawn_from > coverage.mutants ? `, drawn from ${count(coverage.drawn_from)}` : '';
   const title = `Mistakes derived from the program: ${count(derived.length)} at ${plural(places.length, 'place')}${drawn}`;
   const details = fold(make('h3', {}, title), caughtKeys(derived), map, spoken);
-  details.open = derived.some((mistake) => mistake.caught_by === 'none');
+  details.open = derived.some((mistake) => mistake.killed_by === 'none');
   return details;
 }
 
@@ -1272,14 +1272,14 @@ function mapTable(derived, places, operators, words) {
 }
 
 function squareOf(mistake, words) {
-  const square = make('span', {class: `square by-${mistake.caught_by}`});
+  const square = make('span', {class: `square by-${mistake.killed_by}`});
   const more = says(mistake) ? ` — ${says(mistake)}` : '';
-  words.set(square, `${CAUGHT[mistake.caught_by] || mistake.caught_by}: ${mistake.name}${more}`);
+  words.set(square, `${CAUGHT[mistake.killed_by] || mistake.killed_by}: ${mistake.name}${more}`);
   return square;
 }
 
 function caughtKeys(derived) {
-  const number = (kind) => derived.filter((mistake) => mistake.caught_by === kind).length;
+  const number = (kind) => derived.filter((mistake) => mistake.killed_by === kind).length;
   return make('ul', {class: 'keys'}, Object.keys(CAUGHT).map((kind) =>
     make('li', {}, make('span', {class: `square by-${kind}`}), `${CAUGHT[kind]}: ${count(number(kind))}`)));
 }
@@ -1312,7 +1312,7 @@ function drawProvenance(run) {
     ['addend', own.compiler ? `${own.version}, ${own.compiler}` : own.version],
     ['begun', own.date && dateWords(own.date)], ['finished', typeof own.finished === 'string' ? dateWords(own.finished) : null],
     ['machine', [own.host, own.processor].filter(Boolean).join(', ')],
-    ['engine', own.engine && `${own.engine}, ${plural(own.ranks, 'rank')}, ${placedMeshText(own)}`],
+    ['backend', own.backend && `${own.backend}, ${plural(own.ranks, 'rank')}, ${placedMeshText(own)}`],
     ['model', own.kind && `${own.kind}: ${plural(own.parameters, 'parameter')} with ${count(own.elements)} elements`],
     ...(own.facts || []),
     ['steps', stepsWords(run)], ['speed', speedWords(run)], ['memory', memoryWords(run)],

@@ -37,11 +37,11 @@ const checkShape = objectOf({
   })),
   summary: objectOf({}), mesh: maybe(meshShape), reason: maybe(aText), directional: maybe(objectOf({})), own_dtypes: maybe(objectOf({})),
   coverage: maybe(objectOf({})),
-  sabotage: maybe(listOf(objectOf({
-    name: aText, caught_by: aText, param: maybe(aText), message: maybe(aText), cause: maybe(causeShape),
+  mutants: maybe(listOf(objectOf({
+    name: aText, killed_by: aText, param: maybe(aText), message: maybe(aText), cause: maybe(causeShape),
     derived: maybe(objectOf({place: aText, operator: aText})),
   }))),
-  not_planted: maybe(listOf(objectOf({name: aText, why: maybe(aText)}))),
+  not_applicable: maybe(listOf(objectOf({name: aText, why: maybe(aText)}))),
 });
 
 const commandShape = maybe(listOf(aText));

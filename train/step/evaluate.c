@@ -10,7 +10,7 @@ int64_t ad_run_evaluated(const ad_run *run) {
   int64_t wanted = run->recipe->evaluate.samples, all = wanted;
   if (!wanted || !ad_program_has_validation(run->program)) return 0;
   if (kind->data.validation_samples)
-    all = AD_GUEST(kind, "held_out_samples", kind->data.validation_samples(ad_program_own(run->program)));
+    all = AD_GUEST(kind, "validation_samples", kind->data.validation_samples(ad_program_own(run->program)));
   return wanted < all ? wanted : all;
 }
 

@@ -47,9 +47,10 @@ static void write_measured(FILE *file, const ad_program *program) {
 
 static void write_validation(FILE *file, const ad_evaluation *validation) {
   if (!validation->samples || isnan(validation->loss)) return;
-  fprintf(file, ",\"held_out_loss\":%.9g,\"held_out_samples\":%lld", validation->loss, (long long)validation->samples);
+  fprintf(file, ",\"validation_loss\":%.9g,\"validation_samples\":%lld", validation->loss,
+          (long long)validation->samples);
   if (!isnan(validation->standard_error))
-    fprintf(file, ",\"held_out_standard_error\":%.6g", validation->standard_error);
+    fprintf(file, ",\"validation_standard_error\":%.6g", validation->standard_error);
 }
 
 static void write_change(FILE *file, const char *name, const ad_validation_change *change) {

@@ -134,7 +134,7 @@ static int put_flops(json_t *document, const ad_run *run) {
 
 static int put_run(json_t *document, const ad_run *run) {
   const ad_recipe *recipe = run->recipe;
-  return put_text(document, "engine", ad_comm_backend(run->comm)) |
+  return put_text(document, "backend", ad_comm_backend(run->comm)) |
          put_integer(document, "ranks", ad_comm_size(run->comm)) | put_member(document, "mesh", mesh_of(recipe)) |
          put_placement(document, run) | put_integer(document, "steps", recipe->train.steps) |
          put_integer(document, "parameters", (int64_t)ad_run_param_count(run)) |

@@ -135,7 +135,7 @@ static const ad_known_bug bugs[] = {
      .words = "a score whose expert is on another rank gets no gradient",
      .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
      .at = {{AD_INJECT_SLOT_SCORES, drop_others_slots}}},
-    {.name = "experts-averaged-over-copies",
+    {.name = "experts-averaged-over-replicas",
      .catalogue = 13,
      .words =
          "gradients that the backward of an exchange summed over ep are averaged over the copies of the experts only",

@@ -43,7 +43,7 @@ static ad_status comm_round_backward(ad_tape *tape, ad_tensor *out, const ad_gra
   return AD_OK;
 }
 
-static const ad_operation comm_dtype = {.name = "wire",
+static const ad_operation comm_dtype = {.name = "comm_round",
                                         .dims = "...->...",
                                         .linearity = AD_NONLINEAR,
                                         .dtypes = AD_IN_ANY_FLOAT,

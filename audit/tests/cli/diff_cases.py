@@ -46,10 +46,10 @@ WORDS = {"right": "right", **dict.fromkeys(("identical_addends", "not_judged", "
 
 def verdict(document, kind, axis=None, ranks=(), factor=None, name="w", words=""):
     found = param(document, name)
-    told = found["kind"], found["axis"], found["ranks"], found["text"]
-    assert found["kind"] == kind and found["axis"] == axis and found["ranks"] == list(ranks), told
+    reported = found["kind"], found["axis"], found["ranks"], found["text"]
+    assert found["kind"] == kind and found["axis"] == axis and found["ranks"] == list(ranks), reported
     assert factor is None or abs(found["factor"] - factor) < 1e-6, found["factor"]
-    assert words in found["text"], told
+    assert words in found["text"], reported
     assert found["verdict"] == WORDS.get(kind, "wrong"), found["verdict"]
     assert bool(causes_of(found)) == (found["verdict"] == "wrong"), found
     return found
@@ -59,13 +59,13 @@ def causes_of(found):
     return [found["cause"]] if found["cause"] else found["possible_causes"]
 
 
-def causes(document, *told, name="w", of=lambda found: found):
+def causes(document, *reported, name="w", of=lambda found: found):
     """`told`: the axes of each possible cause, or its place if it has no axes."""
     found = of(param(document, name) if name else document)
     listed = causes_of(found)
     assert bool(found["cause"]) == (len(listed) == 1) and (not found["cause"] or found["possible_causes"] == []), found
     assert all(set(cause) == {"kind", "axes", "factor", "text", "place"} for cause in listed), listed
-    assert [cause["axes"] or cause["place"] for cause in listed] == list(told), listed
+    assert [cause["axes"] or cause["place"] for cause in listed] == list(reported), listed
     return listed
 
 
@@ -241,8 +241,8 @@ verdict(document, "unexplained", None, range(6), words="or is summed over tp, wh
 says = "`w`: sampled, and cut over tp, so ranks there hold other elements: this dump cannot say whether the sum goes over tp; dump whole tensors"
 assert len(document["messages"]) == 1 and document["messages"][0].startswith(says), document["messages"]
 page = os.path.join(work, "sampled.html")
-told = subprocess.run([program, "diff", "--html", page, os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
-assert told.returncode == 1 and "note " + says in told.stdout and says in open(page).read(), told
+reported = subprocess.run([program, "diff", "--html", page, os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
+assert reported.returncode == 1 and "note " + says in reported.stdout and says in open(page).read(), reported
 
 # Copies that differ.
 found = verdict(judged(job, counts=lambda p, rank: {(0, 0): 1.0} if rank == 3 else None), "replicas_differ", "dp,tp", [3])
@@ -387,18 +387,18 @@ judged(parts, status=0, extra=values(["aa", "bb", "aa", "bb"]))
 verdict(judged(parts, extra=values(["aa", "bb", "aa", "cc"])), "replicas_differ", "dp", [3])
 
 
-def unequal(job, p, told):
+def unequal(job, p, reported):
     """Compare every pair of ranks that have the same elements: find the axes along which values differ between
     neighbours, if there are any, and the ranks whose values are not the first rank's.
     """
     beside, anywhere, ranks = set(), set(), []
     for b in range(job.world):
-        same = [a for a in range(b) if told[a] and told[b] and job.own_box(p, a) == job.own_box(p, b)]
+        same = [a for a in range(b) if reported[a] and reported[b] and job.own_box(p, a) == job.own_box(p, b)]
         for a in same:
-            axes = {axis for axis, _ in job.axes if job.place(a)[axis] != job.place(b)[axis]} if told[a] != told[b] else set()
+            axes = {axis for axis, _ in job.axes if job.place(a)[axis] != job.place(b)[axis]} if reported[a] != reported[b] else set()
             anywhere |= axes
             beside |= axes if len(axes) == 1 else set()
-        ranks += [b] if same and told[b] != told[same[0]] else []
+        ranks += [b] if same and reported[b] != reported[same[0]] else []
     return ",".join(axis for axis, _ in job.axes if axis in (beside or anywhere)), ranks
 
 
@@ -407,13 +407,13 @@ for types in "", "b=S0":
     drawn = Job("a=2 b=3 c=2", [Param("w", [7], types)])
     by_axis = [[{"w": f"at {drawn.place(r)[axis]}"} for r in range(drawn.world)] for axis in "abc"]
     some = [[{"w": draws.choice(["aa", "aa", "bb"])} if draws.randrange(20) > most else {} for _ in range(drawn.world)] for most in (0, 5, 9, 15)]
-    for told in by_axis + some:
-        axes, ranks = unequal(drawn, drawn.params[0], [own.get("w") for own in told])
-        how = {"extra": lambda kind, rank, m: {"addend.values": json.dumps(told[rank])} if kind == "sum" else {}}
+    for reported in by_axis + some:
+        axes, ranks = unequal(drawn, drawn.params[0], [own.get("w") for own in reported])
+        how = {"extra": lambda kind, rank, m: {"addend.values": json.dumps(reported[rank])} if kind == "sum" else {}}
         verdict(judged(drawn, **how), "replicas_differ", axes, ranks) if ranks else judged(drawn, status=0, **how)
 # Two ranks that are no neighbours: all axes on which they are apart are named.
-two_told = {2: {"w": "aa"}, 9: {"w": "bb"}}
-document = judged(drawn, extra=lambda kind, rank, m: {"addend.values": json.dumps(two_told[rank])} if kind == "sum" and rank in two_told else {})
+two_reported = {2: {"w": "aa"}, 9: {"w": "bb"}}
+document = judged(drawn, extra=lambda kind, rank, m: {"addend.values": json.dumps(two_reported[rank])} if kind == "sum" and rank in two_reported else {})
 verdict(document, "replicas_differ", "a,c", [9])
 unjudged = judged(three, counts=times(three, 0.7), extra=lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'})
 verdict(unjudged, "not_judged", words="cannot tell: it is compressed")
@@ -570,8 +570,8 @@ for length, order in (80, (2, 1, 0)), (80, (0, 2, 1)), (48, (4, 3, 2, 1, 0)), (4
     moves = sorted({(part - at) * length for at, part in enumerate(order)} - {0})
     document = judged(parts, after=arranged("w", length, order))
     found = says(document, "shifted", None, range(3), name="w", words="parts of it at other places")
-    told = int("".join(found["text"].split("element i ", 2)[2].split(" should")[0].split()))
-    assert told in moves, (told, moves)
+    reported = int("".join(found["text"].split("element i ", 2)[2].split(" should")[0].split()))
+    assert reported in moves, (reported, moves)
     more = len(moves) - 1
     assert (f"{more} other part" in found["text"]) if more else "other part" not in found["text"], found
     assert param(document, "v")["pass"]
@@ -628,13 +628,13 @@ for n in 2, 3:
     says(given_to_b(right_of["c"][:-n] + right_of["d"][:n]), kind, name="b", words="`c` and 1 other parameter" if n == 3 else "")
 says(given_to_b(right_of["c"][15:] + right_of["c"][:15]), "other_parameters", name="b", words="the right sum of `c`: ")
 # An element that one segment gives counts for no other: `d` is `c` in 15 elements, and gives few beside those.
-alike = Job("dp=3", [Param(name, [30]) for name in "bcd"])
+identical = Job("dp=3", [Param(name, [30]) for name in "bcd"])
 for r in range(3):
-    alike.addends[r, 0, "d"] = alike.addends[r, 0, "c"][:15] + alike.addends[r, 0, "d"][15:]
-right_of = {p.name: alike.sum_of(p, 0, alike.right(p, 0)) for p in alike.params}
+    identical.addends[r, 0, "d"] = identical.addends[r, 0, "c"][:15] + identical.addends[r, 0, "d"][15:]
+right_of = {p.name: identical.sum_of(p, 0, identical.right(p, 0)) for p in identical.params}
 for n, kind in (2, "unexplained"), (3, "other_parameters"):
     made = right_of["c"][:-n] + right_of["d"][-n:]
-    says(judged(alike, after=lambda p, rank, values: made if p.name == "b" else values), kind, name="b")  # noqa: B023
+    says(judged(identical, after=lambda p, rank, values: made if p.name == "b" else values), kind, name="b")  # noqa: B023
 # What another parameter's sum should be goes by its own factor.
 halved = Job("dp=3", [Param("b", [30]), Param("c", [30], expect=0.5)])
 given = lambda p, rank, values: halved.sum_of(halved.params[1], rank, halved.right(p, rank))
@@ -765,10 +765,10 @@ for _ in range(12):
 
 # Addends that are equal cannot be told apart: that looks like sums made too early, so right sums give no verdict on
 # them.
-alike = Job("dp=4", [Param("w", [20]), Param("v", [30])])
+identical = Job("dp=4", [Param("w", [20]), Param("v", [30])])
 for name in "w", "v":
-    alike.addends[3, 0, name] = alike.addends[2, 0, name]
-document = judged(alike)
+    identical.addends[3, 0, name] = identical.addends[2, 0, name]
+document = judged(identical)
 assert document["verdict"] == "cannot_tell", document["verdict"]
 for name in "w", "v":
     found = verdict(document, "identical_addends", None, [2, 3], name=name, words="ranks 2 and 3 hold the same addend")
@@ -776,22 +776,22 @@ for name in "w", "v":
 same = "ranks 2 and 3 hold the same addend: only the sum of their counts is known"
 assert document["messages"] == [same + "; give each rank a batch of its own, or allow it (--allow-identical) where they are meant to "
                                 "be equal"], document["messages"]
-document = judged(alike, "--allow-identical", status=0)
+document = judged(identical, "--allow-identical", status=0)
 assert document["messages"] == [same], document["messages"]
 assert param(document)["counts"] is None and param(document)["ranks"] == []
 # A sum that is wrong whichever of the equal addends were counted is still called wrong.
-document = judged(alike, counts=lambda p, rank: {(r, 0): 1.0 for r in (1, 2, 3)})
+document = judged(identical, counts=lambda p, rank: {(r, 0): 1.0 for r in (1, 2, 3)})
 assert document["verdict"] == "wrong"
 verdict(document, "missing", "dp", [0])
 for r in range(4):
-    alike.addends[r, 0, "w"] = alike.addends[0, 0, "w"]
+    identical.addends[r, 0, "w"] = identical.addends[0, 0, "w"]
 fourth = lambda p, rank: {(r, 0): 0.25 for r in range(4)} if p.name == "w" else None
-document = judged(alike, counts=fourth)
+document = judged(identical, counts=fourth)
 assert document["verdict"] == "wrong"
 verdict(document, "not_distinguishable", words="averaged over dp")
 verdict(document, "identical_addends", None, [2, 3], name="v")
 assert any("ranks 0, 1, 2 and 3 hold the same addend (1 of 2 parameters)" in m for m in document["messages"])
-judged(alike, "--allow-identical", counts=fourth)
+judged(identical, "--allow-identical", counts=fourth)
 # The same with microbatches; and one rank's first addend may be another's second.
 twice = Job("dp=2", [Param("w", [20]), Param("v", [9])], microbatches=2)
 twice.addends[1, 1, "w"] = twice.addends[1, 0, "w"]
@@ -849,8 +849,8 @@ assert judged(uneven, status=0)["messages"] == []
 # Divisors of the backwards that ran still say what each rank divided by.
 divided = lambda kind, rank, m: {"addend.divisor": str(4 + rank)} if kind == "addend" and m < ran[rank] else {}
 verdict(judged(uneven, skip=less, counts=run_only, extra=divided), "divided_by_own_count", words="4 to 6")
-alike_divided = lambda kind, rank, m: {"addend.divisor": "4"} if kind == "addend" and m < ran[rank] else {}
-judged(uneven, status=0, skip=less, counts=run_only, extra=alike_divided)
+identical_divided = lambda kind, rank, m: {"addend.divisor": "4"} if kind == "addend" and m < ran[rank] else {}
+judged(uneven, status=0, skip=less, counts=run_only, extra=identical_divided)
 # Two bf16 numbers are equal by chance in one of some hundred cases; three, or one f32 number, are not.
 for dtype, numel, status in ("BF16", 1, 0), ("BF16", 2, 0), ("BF16", 3, 1), ("F16", 2, 0), ("F16", 3, 1), ("F32", 1, 1), ("F64", 1, 1):
     few = Job("dp=3", [Param("w", [numel], dtype=dtype)])
@@ -867,15 +867,15 @@ assert param(document)["pass"] and not param(document, "v")["pass"]
 assert [m.split(" hold")[0] for m in sorted(document["messages"])] == ["ranks 0 and 1", "ranks 2, 3 and 5"], document["messages"]
 # A reference shows what the sum should be.
 whole = os.path.join(work, "alike.safetensors")
-write(whole, {}, {p.name: ("F32", p.shape, alike.sum_of(p, 0, alike.right(p, 0))) for p in alike.params})
-judged(alike, "--reference", whole, status=0)
+write(whole, {}, {p.name: ("F32", p.shape, identical.sum_of(p, 0, identical.right(p, 0))) for p in identical.params})
+judged(identical, "--reference", whole, status=0)
 # The sentences that are printed.
-told = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
-assert told.returncode == 1 and "  ??   v" in told.stdout and "CANNOT TELL: 2 of 2 parameters; give each rank a batch of its own, or " \
-    "--allow-identical where addends are meant to be equal\n" in told.stdout, told.stdout
-judged(alike, counts=fourth)
-told = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
-assert told.returncode == 1 and "DOES NOT MATCH: 1 of 2 parameters; of 1 more it cannot tell" in told.stdout, told.stdout
+reported = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
+assert reported.returncode == 1 and "  ??   v" in reported.stdout and "CANNOT TELL: 2 of 2 parameters; give each rank a batch of its own, or " \
+    "--allow-identical where addends are meant to be equal\n" in reported.stdout, reported.stdout
+judged(identical, counts=fourth)
+reported = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
+assert reported.returncode == 1 and "DOES NOT MATCH: 1 of 2 parameters; of 1 more it cannot tell" in reported.stdout, reported.stdout
 
 # Sums that are still partial, and sums that no rank has.
 part = Job("dp=3 tp=2", [Param("w", [10])])

@@ -18,7 +18,7 @@ U = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
 done = 0
 
 
-def told(job, *arguments, **how):
+def reported(job, *arguments, **how):
     """Return the document of a dump of this job."""
     path = os.path.join(work, "dump")
     shutil.rmtree(path, ignore_errors=True)
@@ -37,7 +37,7 @@ def param(document, name="w"):
 
 
 def kind(job, name="w", **how):
-    return param(told(job, **how), name)["kind"]
+    return param(reported(job, **how), name)["kind"]
 
 
 def both(what, allowed, wrong, judge, right="right", little=0.01):
@@ -132,8 +132,8 @@ merged = Job("dp=2 tp=2", [Param("w", [30], "tp=I")])
 for r in 1, 3:
     merged.addends[r, 0, "w"] = rounded("F32", [merged.random.gauss(0, 1) for _ in range(30)])
 same = merged.sum_of(merged.params[0], 0, merged.right(merged.params[0], 0))
-assert param(told(merged))["kind"] == "own_only"
-document = told(merged, after=lambda p, rank, values: same)
+assert param(reported(merged))["kind"] == "own_only"
+document = reported(merged, after=lambda p, rank, values: same)
 assert param(document)["kind"] != "right" and not document["pass"], param(document)["text"]
 assert set(param(document)["ranks"]) == {1, 3}, param(document)
 
@@ -142,9 +142,9 @@ assert set(param(document)["ranks"]) == {1, 3}, param(document)
 # A loss scale that was divided out twice leaves all counts near zero, which is no missing addend beside them.
 small = Job("dp=2", [Param("w", [30])])
 for factor in 1 / 1024, 2.0**-16, 2.0**-20:
-    found = param(told(small, counts=lambda p, rank: dict.fromkeys([(0, 0), (1, 0)], factor)))
+    found = param(reported(small, counts=lambda p, rank: dict.fromkeys([(0, 0), (1, 0)], factor)))
     assert found["kind"] == "factor" and "loss scale" in found["text"], found["text"]
-    found = param(told(small, counts=lambda p, rank: {(rank, 0): factor}))
+    found = param(reported(small, counts=lambda p, rank: {(rank, 0): factor}))
     assert found["kind"] == "own_only" and abs(found["factor"] - factor) < 1e-3 * factor, found["text"]
 
 # ---- axes whose type I is only assumed ----
@@ -162,7 +162,7 @@ def assumed(part, factor=1.0, metadata=ASSUMED, summed=(0, 1, 2, 3), dtype="F32"
         kept[at] -= part * kept[at]
         job.addends[r, 0, "w"] = rounded(dtype, kept)
     ranks = lambda rank: summed if len(summed) == 4 else [r for r in range(4) if r % 2 == rank % 2]
-    return told(job, counts=lambda p, rank: {(r, 0): factor for r in ranks(rank)}, metadata=metadata)
+    return reported(job, counts=lambda p, rank: {(r, 0): factor for r in ranks(rank)}, metadata=metadata)
 
 
 def answers(part, **how):
@@ -214,7 +214,7 @@ def note_rank(p, rank, values):
     return values
 
 
-assert set(param(told(twofold, after=note_rank))["ranks"]) == {1}, param(told(twofold, after=note_rank))
+assert set(param(reported(twofold, after=note_rank))["ranks"]) == {1}, param(reported(twofold, after=note_rank))
 
 # ---- norms ----
 
@@ -228,7 +228,7 @@ def squares_of(job, p):
 def norm_of(job, square, off=()):
     """`off`: by which part each rank's norm is wrong"""
     says = lambda k, rank, m: {"addend.norm": repr(math.sqrt(square) * (1 + dict(off).get(rank, 0)))} if k == "sum" else {}
-    return told(job, extra=says)["norm"]
+    return reported(job, extra=says)["norm"]
 
 
 def words(norm):
@@ -287,10 +287,10 @@ both("microbatches", 1e-4, "factor", lambda off: kind(stepped, counts=times(step
 # Whether one division was left out follows from the expected count.
 for off, said in (0, True), (0.9e-4, True), (-0.9e-4, True), (1.1e-4, False), (-1.1e-4, False):
     mean = Job("dp=4 tp=3", [Param("w", [60], sum_dtype="F64")], expect=(1 + off) / 12)
-    text = param(told(mean, counts=times(mean, 12)))["text"]
+    text = param(reported(mean, counts=times(mean, 12)))["text"]
     assert text.startswith("not divided over dp,tp") == said and "12 times" in text, (off, text)
 both("factors of two parameters", 1e-4, True, right=False, judge=lambda off: any(
-    "factor differs" in m for m in told(job, counts=lambda p, rank: times(job, 0.7 * (1 + off if p.name == "b" else 1), "wb")(p, rank))["messages"]))
+    "factor differs" in m for m in reported(job, counts=lambda p, rank: times(job, 0.7 * (1 + off if p.name == "b" else 1), "wb")(p, rank))["messages"]))
 # A negative count is no mistake of a sum: below -1/2, the sum is none of these addends.
 for factor, wanted in (-0.499, "factor"), (-0.501, "unexplained"):
     assert kind(job, "b", counts=times(job, factor, "b")) == wanted, factor
@@ -308,7 +308,7 @@ for r in range(3):
 four = lambda p, rank: {(r, 0): 4.0 if r == 2 else 1.0 for r in range(3)}
 for part, wanted in (0.98, "factor"), (1.02, "unexplained"):
     far = lambda p, rank, values: [v * (1 + part * bound_of(3, 1, "F16")) for v in values]  # noqa: B023
-    found = param(told(level, counts=four, after=far))
+    found = param(reported(level, counts=four, after=far))
     assert found["kind"] == wanted and (found["ranks"] == [2]) == (part < 1), (part, found)
 # The same with the smallest numbers of f16: one step for each rounding.
 steps = Job("dp=3", [Param("w", [2], dtype="F16")])
@@ -316,24 +316,24 @@ for r, values in enumerate(((10, 22), (13, 9), (20, 20))):
     steps.addends[r, 0, "w"] = [v * 2.0**-24 for v in values]
 for more, wanted in (4, "factor"), (5, "unexplained"):
     far = lambda p, rank, values: [values[0] + more * 2.0**-24, values[1] - more * 2.0**-24]  # noqa: B023
-    found = param(told(steps, counts=four, after=far))
+    found = param(reported(steps, counts=four, after=far))
     assert found["kind"] == wanted and (found["ranks"] == [2]) == (more < 5), (more, found)
 # A dtype that is not narrower than the one that adds explains no difference.
 plain = Job("dp=3", [Param("w", [3], sum_dtype="F64")])
-text = param(told(plain, after=off_at(1, bound_of(3, 1, "F32") + 0.5 * U["F32"], plain)))["text"]
+text = param(reported(plain, after=off_at(1, bound_of(3, 1, "F32") + 0.5 * U["F32"], plain)))["text"]
 assert "as if it was summed in f16 or bf16," in text, text
 held = Job("dp=3", [Param("w", [3], dtype="F64")])
-text = param(told(held, after=off_at(1, bound_of(3, 1, "F32", "F32") * 0.9, held)))["text"]
+text = param(reported(held, after=off_at(1, bound_of(3, 1, "F32", "F32") * 0.9, held)))["text"]
 assert "as if it was summed in f32, f16 or bf16," in text, text
 # Fewer elements than addends: any one microbatch may be wrong, or all ranks at any one place of an axis.
 three = Job("dp=2", [Param("w", [4])], microbatches=3)
 for m in range(3):
-    found = param(told(three, counts=lambda p, rank: {(r, k): 2.0 if k == m else 1.0 for r, k in three.right(p, rank)}))  # noqa: B023
+    found = param(reported(three, counts=lambda p, rank: {(r, k): 2.0 if k == m else 1.0 for r, k in three.right(p, rank)}))  # noqa: B023
     assert found["kind"] == "factor" and found["counts"] == [[2 if k == m else 1 for k in range(3)]] * 2, found
 places = Job("dp=3 tp=2", [Param("w", [4])])
 for axis, size in ("dp", 3), ("tp", 2):
     for place in range(size):
-        found = param(told(places, counts=lambda p, rank: {k: 1.0 for k in places.right(p, rank) if places.place(k[0])[axis] != place}))  # noqa: B023
+        found = param(reported(places, counts=lambda p, rank: {k: 1.0 for k in places.right(p, rank) if places.place(k[0])[axis] != place}))  # noqa: B023
         assert found["kind"] == "missing" and found["axis"] == axis, found
         assert found["ranks"] == [r for r in range(6) if places.place(r)[axis] == place], found
 # A single number is a multiple of any other: its possible causes are listed, up to nine.
@@ -341,7 +341,7 @@ for mesh, readings in ("dp=2 tp=2", 4), ("a=2 b=2 c=2 d=2", 9):
     one = Job(mesh, [Param("w", [1])])
     for r in range(one.world):
         one.addends[r, 0, "w"] = rounded("F32", [1 + r * r / 7])
-    found = param(told(one, counts=times(one, 0.7123)))
+    found = param(reported(one, counts=times(one, 0.7123)))
     assert len(found["possible_causes"]) == readings, found
     assert ("; or still others" in found["text"]) == (readings == 9), found["text"]
     assert len([r for r in found["possible_causes"] if r["text"] in found["text"]]) >= 2, found["text"]
@@ -351,7 +351,7 @@ for left, wanted in (0.0495, "missing"), (-0.0495, "missing"), (0.0505, "roundin
     for i in range(3):
         size = sum(abs(hidden.addends[r, 0, "w"][i]) for r in range(6))
         hidden.addends[4, 0, "w"][i] = rounded("F32", [3e-6 * size])[0]
-    found = param(told(hidden, counts=lambda p, rank: {(r, 0): left if r == 4 else 1.0 for r in range(6)}))  # noqa: B023
+    found = param(reported(hidden, counts=lambda p, rank: {(r, 0): left if r == 4 else 1.0 for r in range(6)}))  # noqa: B023
     assert found["kind"] == wanted and found["ranks"] == ([4] if wanted == "missing" else []), (left, found)
 # Addends that a narrow dtype's rounding hides are found by their counts, if there are so many addends that the bound
 # may hide one.
@@ -360,12 +360,12 @@ for ranks, numel, wanted in (10, 300, "right"), (11, 300, "missing"), (11, 20, "
     weak.addends[7, 0, "w"] = rounded("BF16", [0.04 if i % 3 else -0.05 for i in range(numel)])
     for r in range(ranks):  # large enough everywhere that one addend is hidden
         weak.addends[r, 0, "w"] = rounded("BF16", [v + math.copysign(0.5, v) if r != 7 else v for v in weak.addends[r, 0, "w"]])
-    found = param(told(weak, counts=lambda p, rank: {(r, 0): 0.0 if r == 7 else 1.0 for r in range(ranks)}))  # noqa: B023
+    found = param(reported(weak, counts=lambda p, rank: {(r, 0): 0.0 if r == 7 else 1.0 for r in range(ranks)}))  # noqa: B023
     assert found["kind"] == wanted and found["ranks"] == ([7] if wanted == "missing" else []), found
 # A factor that gives the sum to its last digit is not rounding, however near to one it is.
 near = Job("dp=3", [Param("w", [40], sum_dtype="F64")])
 for factor in 1.00005, 0.99995:
-    found = param(told(near, counts=times(near, factor)))
+    found = param(reported(near, counts=times(near, factor)))
     assert found["kind"] == "factor" and abs(found["factor"] - factor) < 1e-6, found
 # Rounding in a dtype explains a difference if it is at most a quarter of the addends.
 for ranks, wanted in (61, "rounding"), (62, "unexplained"):
@@ -384,7 +384,7 @@ assert kind(idle, counts=times(idle, 1 / 3)) == "averaged"
 
 # If no addend of a rank's own group is in its sum, the sum is "nothing".
 gone = Job("dp=3", [Param("w", [40])])
-found = param(told(gone, skip=lambda k, rank, m, name: k == "addend" and rank == 1,
+found = param(reported(gone, skip=lambda k, rank, m, name: k == "addend" and rank == 1,
                    counts=lambda p, rank: {(r, 0): 0.0 if rank == 1 else 1.0 for r in (0, 2)}))
 assert found["kind"] == "replicas_differ" and found["ranks"] == [1], found
 # If several sets of ranks hold equal addends, the message names two sets and counts the others.
@@ -392,7 +392,7 @@ for sets, said in (2, None), (3, ", and so does 1 other set of ranks"), (4, ", a
     equal = Job(f"dp={2 * sets}", [Param("w", [40])])
     for r in range(1, 2 * sets, 2):
         equal.addends[r, 0, "w"] = equal.addends[r - 1, 0, "w"]
-    text = param(told(equal))["text"]
+    text = param(reported(equal))["text"]
     assert text.count("hold the same addend") == 2, text
     assert said in text if said else "and so do" not in text, text
 
@@ -422,7 +422,7 @@ reference = os.path.join(work, "reference.safetensors")
 
 def referred(name, values):
     write(reference, {}, {**truth, name: ("F64", [40], values)})
-    return param(told(model, "--reference", reference), name)["reference"]
+    return param(reported(model, "--reference", reference), name)["reference"]
 
 
 # The bound is 1024 roundings of the narrower dtype, at least 1e-12 and at most 1/32, relative to the reference's
@@ -446,9 +446,9 @@ only_w = Job("dp=3", [Param("w", [40])])
 only_w.addends = {key: values for key, values in model.addends.items() if key[2] == "w"}
 other = os.path.join(work, "half")
 half.save(other)
-assert told(only_w, "--reference", other)["pass"]
+assert reported(only_w, "--reference", other)["pass"]
 half.save(other, skip=lambda k, rank, m, name: k == "sum" and rank == 1)
-lacks = subprocess.run([program, "diff", os.path.join(work, "dump"), "--reference", other], capture_output=True, text=True, timeout=60)
-assert lacks.returncode == 2 and "the reference lacks 20 of its elements" in lacks.stderr, lacks
+missing = subprocess.run([program, "diff", os.path.join(work, "dump"), "--reference", other], capture_output=True, text=True, timeout=60)
+assert missing.returncode == 2 and "the reference lacks 20 of its elements" in missing.stderr, missing
 
 print(f"diff at its edges: {done} dumps judged")

@@ -38,33 +38,33 @@ def sum_packed(parameters, read_from=0):
         at += parameter.numel()
 
 
-def synchronise(model, mistake):
+def synchronise(model, bug):
     words, *layers = model.parameters()
-    if mistake == "sparse":
+    if bug == "sparse":
         values = words.grad._values()
         dist.all_reduce(values)
     else:
         words.grad = words.grad.to_dense()
         dist.all_reduce(words.grad)
-    if mistake in ("maximum", "one_rank"):
+    if bug in ("maximum", "one_rank"):
         for parameter in layers:
-            if mistake == "maximum":
+            if bug == "maximum":
                 dist.all_reduce(parameter.grad, op=dist.ReduceOp.MAX)
             else:
                 dist.reduce(parameter.grad, 0)
-    elif mistake == "order" and dist.get_rank() == dist.get_world_size() - 1:
+    elif bug == "order" and dist.get_rank() == dist.get_world_size() - 1:
         sum_packed(layers[::-1])
     else:
-        sum_packed(layers, HEADER if mistake == "shifted" else 0)
+        sum_packed(layers, HEADER if bug == "shifted" else 0)
 
 
-def main(mistake, folder):
+def main(bug, folder):
     dist.init_process_group("gloo")
     model = Net()
     numbers = torch.randperm(9, generator=torch.Generator().manual_seed(dist.get_rank()))[:4]
     with addend.torch.dump(model, folder):
         model(numbers).square().sum().backward()
-        synchronise(model, mistake)
+        synchronise(model, bug)
     dist.destroy_process_group()
 
 

@@ -118,6 +118,7 @@ meant "--jsno|--json" plan --set a=b -j R.yaml --jsno
 meant "--opp|--op" bench --opp products
 meant "--hepl|--help" report --hepl
 meant "prodcuts" bench --op prodcuts
+meant "--sabotage=3|--mutate" check --sabotage=3 R.yaml # the option's name before 0.1.0
 meant "--nonsense" check R.yaml --nonsense
 meant "--se|--seed|--set" check R.yaml --se 3
 meant "R.yaml" check --out --stesp R.yaml # --stesp is the value of --out, though it looks like an option

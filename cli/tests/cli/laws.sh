@@ -7,9 +7,9 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 for recipe in $(sed -n 's/^\(recipes\/[a-z0-9-]*\.yaml\): .*/\1/p' "$source/core/docs/laws.md" | sort -u); do
   name=$(basename "$recipe")
-  "$addend" check "$source/$recipe" --sabotage --all --out "$name.json" >"$name.txt" 2>progress || {
+  "$addend" check "$source/$recipe" --mutate --all --out "$name.json" >"$name.txt" 2>progress || {
     cat progress "$name.txt" >&2
-    echo "FAILED: addend check $recipe --sabotage" >&2
+    echo "FAILED: addend check $recipe --mutate" >&2
     exit 1
   }
 done
@@ -33,7 +33,7 @@ assert len(examples) >= 11 and len(examples) == laws.count("```text"), len(examp
 wrong = []
 for _, recipe, name, words in examples:
     printed = [plain(line) for line in open(recipe + ".txt")]
-    said = [plain(each["message"] or "") for each in json.load(open(recipe + ".json"))["sabotage"] if plain(each["name"]) == plain(name)]
+    said = [plain(each["message"] or "") for each in json.load(open(recipe + ".json"))["mutants"] if plain(each["name"]) == plain(name)]
     if plain(words) not in said + printed:
         wrong.append(f"core/docs/laws.md: {recipe}: {name}: " + (f"it is printed now: {said}\nnot: {words}" if said else "is not planted"))
 assert not wrong, "\n".join(wrong)

@@ -30,7 +30,7 @@ TERM=dumb on_terminal "$addend" check "$recipe" --steps 1
 
 # A training's bar shows the loss of the last evaluation on held-out data, which the first one was before the first step.
 head -c 6001 /usr/share/common-licenses/GPL-3 >text.txt
-on_terminal "$addend" train "$recipe" --set train.steps=300 --set 'data.text=[text.txt]' --set data.held_out=0.1 \
+on_terminal "$addend" train "$recipe" --set train.steps=300 --set 'data.text=[text.txt]' --set data.validation=0.1 \
   --set evaluate.every=300 -o evaluated
 losses_on_bars() { # prints the losses on each bar in `seen`, which has a step of 300 and a time
   python3 -c 'import re

@@ -34,7 +34,7 @@ static void the_nearest_of_several_is_found(void **state) {
   assert_string_equal(ad_nearest_name("stesp", names, 4), "steps");
   assert_string_equal(ad_nearest_name("sed", names, 4), "set"); /* of several equally near names the first */
   assert_string_equal(ad_nearest_name("stopp", names, 4), "stop");
-  assert_null(ad_nearest_name("sabotage", names, 4));
+  assert_null(ad_nearest_name("mutants", names, 4));
   assert_null(ad_nearest_name("xyz", names, 4));
   assert_null(ad_nearest_name("stesp", names, 0));
   assert_null(ad_nearest_name(NULL, names, 4));

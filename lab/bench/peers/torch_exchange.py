@@ -26,11 +26,11 @@ def prepare_rows(rows):
     expert = torch.cat([torch.arange(own).repeat_interleave(torch.tensor(of_rank)) for of_rank in come])
     order = torch.argsort(expert, stable=True)
     x = (worker.RANK * 65536 + torch.arange(rows)).float()[:, None].repeat(1, WIDTH)
-    told, per_expert = torch.empty(worker.RANKS * own, dtype=torch.int64), torch.tensor(sent)
+    reported, per_expert = torch.empty(worker.RANKS * own, dtype=torch.int64), torch.tensor(sent)
     came, placed, left, back = (torch.zeros(n, WIDTH) for n in (len(order), len(order), len(order), rows))
 
     def there_and_back():
-        dist.all_to_all_single(told, per_expert)
+        dist.all_to_all_single(reported, per_expert)
         dist.all_to_all_single(came, x, receive_rows, send_rows)
         torch.index_select(came, 0, order, out=placed)
         left.index_copy_(0, order, placed)

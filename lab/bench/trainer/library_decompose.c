@@ -18,7 +18,7 @@ static const char RECIPE[] =
     "  - {match: \"blocks.*.mlp.*\", components: %lld}\n"
     "losses: {sparsity: {power: 0.9, beta: 0.3}}\n"
     "ascent: {steps: 2}\n"
-    "wire: {values: f16, gradients: bf16, weights: bf16}\n"
+    "comm_dtype: {values: f16, gradients: bf16, weights: bf16}\n"
     "mesh: {ci: \"dp=%d\", blocks: \"block=%d dp=%d\", adv: \"dp=%d\"}\n"
     "placement: %s\n"
     "train: {global_batch: %d, microbatches: 2, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n";

@@ -19,11 +19,11 @@ document = json.loads(sys.argv[1])
 assert document["copy_gbps"] > 0 and document["machine"]["cores"] >= 1 and document["machine"]["openblas_core"], document
 assert document["machine"]["instructions"] is None or document["machine"]["instructions"], document
 rows = document["rows"]
-keys = {"op", "dtype", "storage", "bytes", "ranks", "engine", "memory", "in_place", "seconds_median", "floor_seconds", "peers"}
+keys = {"op", "dtype", "storage", "bytes", "ranks", "backend", "memory", "in_place", "seconds_median", "floor_seconds", "peers"}
 peers = {"openmpi", "openmpi_tuned", "mpich", "gloo", "addend_openmpi", "addend_mpich", "torch_ddp", "torch_fsdp"}
 for row in rows:
     assert keys <= row.keys() and peers <= row["peers"].keys(), row
-    assert row["op"] == "all_reduce" and row["engine"] == "shm" and row["ranks"] == 2, row
+    assert row["op"] == "all_reduce" and row["backend"] == "shm" and row["ranks"] == 2, row
     assert row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"], row
     assert row["seconds_min"] > 0 and row["floor_seconds"] > 0, row
     assert all(seconds is None for seconds in row["peers"].values()), row
@@ -150,7 +150,7 @@ import json, sys
 HANGS = 60  # seconds
 rows = json.loads(sys.argv[1])["rows"]
 for row in rows:
-    assert row["op"] == "errors" and row["engine"] == "shm" and row["rounds"] == 5 and row["peers"] == {}, row
+    assert row["op"] == "errors" and row["backend"] == "shm" and row["rounds"] == 5 and row["peers"] == {}, row
     assert 0 < row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"] < HANGS, row
 seen = [(row["mistake"], row["ranks"]) for row in rows]
 assert seen == [("mismatch", 2), ("mismatch", 3), ("death", 2), ("death", 3), ("circle", 3)], seen

@@ -48,7 +48,7 @@ import json, sys
 rows = json.loads(sys.argv[1])["rows"]
 values = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}  # that must cross; of an all_to_all each rank's half
 for row in rows:
-    assert row["engine"] == "mpi" and row["hosts"] == 2 and row["ranks"] == 2 * row["ranks_per_host"], row
+    assert row["backend"] == "mpi" and row["hosts"] == 2 and row["ranks"] == 2 * row["ranks_per_host"], row
     assert 0 < row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"] and row["link_seconds"] > 0, row
     assert row["peers"] == {} and row["qdisc"] is None and row["sent_bytes"].keys() == {"addend", "link"}, row
     least = row["bytes"] * values.get(row["op"], row["ranks_per_host"])

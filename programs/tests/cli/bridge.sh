@@ -54,13 +54,13 @@ for encoder in dp=3+tp=2 tp=2+dp=3; do
   done
 done
 draw_cases "meshes" 2 "${cases[@]}"
-for arguments in "${drawn[@]}"; do prove $arguments; done
+for arguments in "${drawn[@]}"; do check_recipe $arguments; done
 
 # The decoder's sequence is cut over tp too: inside the part that cp cuts, on an axis of one rank, and without cp.
-prove ocr-fan-in-small model.sequence_parallel=true
-prove ocr-fan-out model.sequence_parallel=true
-prove ocr-fan-out mesh.model=dp=4+tp=2 model.sequence_parallel=true
-prove ocr-fan-in-small mesh.model=cp=2+tp=4 model.sequence_parallel=true shard.zero=3
+check_recipe ocr-fan-in-small model.sequence_parallel=true
+check_recipe ocr-fan-out model.sequence_parallel=true
+check_recipe ocr-fan-out mesh.model=dp=4+tp=2 model.sequence_parallel=true
+check_recipe ocr-fan-in-small mesh.model=cp=2+tp=4 model.sequence_parallel=true shard.zero=3
 
 # The same for modules on disjoint ranks, whose numbers need not match: with copies on either side from which nobody
 # receives, and with parts without a row.
@@ -85,18 +85,18 @@ dp=3,dp=5+tp=2 dp=2,cp=2+dp=4 1 true
 dp=3,dp=5+tp=2 dp=2,cp=2+dp=4 7 true
 Y
 draw_cases "pools" 2 "${cases[@]}"
-for arguments in "${drawn[@]}"; do prove $arguments; done
-(export ADDEND_HOSTILE=17 && prove ocr-disjoint shard.zero=3 --steps 3)
+for arguments in "${drawn[@]}"; do check_recipe $arguments; done
+(export ADDEND_HOSTILE=17 && check_recipe ocr-disjoint shard.zero=3 --steps 3)
 
 cases=()
 for recipe in ocr-fan-in ocr-fan-in-small ocr-fan-out ocr-equal ocr-cp-both ocr-ragged ocr-disjoint; do
   cases+=("$recipe --steps 5" "$recipe --directional" "$recipe precision.compute=bf16 --steps 3")
 done
 draw_cases "recipes of bridges" 2 "${cases[@]}"
-for arguments in "${drawn[@]}"; do prove $arguments; done
+for arguments in "${drawn[@]}"; do check_recipe $arguments; done
 
 # ---- one norm over both modules, in which every distinct parameter counts once ----
-prove ocr-fan-out --steps 1 --dump dump
+check_recipe ocr-fan-out --steps 1 --dump dump
 python3 - "$source/train/tests/cli" <<'Y'
 import json, struct, sys
 sys.path.insert(0, sys.argv[1])
@@ -116,13 +116,13 @@ seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
 sabotage() { # recipe, the mistakes of a bridge, the model's mesh if not the recipe's
   local recipe=$1 planted=${2-} mesh=${3-}
-  prove $recipe ${mesh:+mesh.model=$mesh} --sabotage$count --seed "$seed"
+  check_recipe $recipe ${mesh:+mesh.model=$mesh} --mutate$count --seed "$seed"
   python3 - "$recipe" "$planted" <<'Y'
 import json, sys
 recipe, planted = sys.argv[1:]
 proof = json.load(open("proof.json"))
-assert proof["survivors"] == 0 and proof["coverage"]["mistakes"] >= 40, proof["coverage"]
-caught = {m["name"]: m["caught_by"] for m in proof["sabotage"] if m["derived"] is None}
+assert proof["survivors"] == 0 and proof["coverage"]["mutants"] >= 40, proof["coverage"]
+caught = {m["name"]: m["killed_by"] for m in proof["mutants"] if m["derived"] is None}
 of_bridge = [name for name in caught if name.startswith(("slice", "zeros-for")) or name == "norm-over-other-mesh"]
 assert ",".join(sorted(of_bridge)) == planted, (recipe, of_bridge)
 for name in of_bridge:

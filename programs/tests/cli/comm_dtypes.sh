@@ -20,9 +20,9 @@ what, least, most = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 params = json.load(open("proof.json"))["params"]
 assert params and all(p["max_rel_err"] <= p["bound"] for p in params), params
 # One process's error is itself a draw: in 60 proofs of twenty recipes ranks were at most 1.9 times as far off.
-assert all(p["max_rel_err"] <= 4 * p["one_process_err"] + 0.4 * p["wires_err"] + 2e-6 for p in params), params
+assert all(p["max_rel_err"] <= 4 * p["one_process_err"] + 0.4 * p["comm_rounding_err"] + 2e-6 for p in params), params
 assert least < max(p[what] for p in params) < most, params
-assert what == "wires_err" or all(p["wires_err"] == 0 for p in params), params
+assert what == "comm_rounding_err" or all(p["comm_rounding_err"] == 0 for p in params), params
 assert all(1 - p["cosine"] <= most**2 for p in params), params
 Y
 }
@@ -37,16 +37,16 @@ done
 set -- "$addend" "$source"
 draw_cases "pools" 1 "${cases[@]}"
 for case in "${drawn[@]}"; do
-  prove pools-10 --dtype recipe $case
+  check_recipe pools-10 --dtype recipe $case
   within one_process_err 1e-7 1e-4
   for wire in "values:+f16" "gradients:+bf16" "weights:+bf16" "values:+f16,+gradients:+bf16,+weights:+bf16"; do
-    prove pools-10 --dtype recipe $case "wire={$wire}"
-    within wires_err 2e-5 5e-2
+    check_recipe pools-10 --dtype recipe $case "comm_dtype={$wire}"
+    within comm_rounding_err 2e-5 5e-2
   done
 done
 
 # Gradients too small for f16 cross with the loss scale that they carry, in one process too.
-prove pools-10 --dtype recipe "wire={values:+f16,+gradients:+f16}" "precision={grad:+f16,+loss_scale:+16}" \
+check_recipe pools-10 --dtype recipe "comm_dtype={values:+f16,+gradients:+f16}" "precision={grad:+f16,+loss_scale:+16}" \
   losses.{faithfulness,stochastic,sparsity,adversarial}.coefficient=1e-6
 
 # A wire that promises a wider dtype travels as bf16, as the other wires do by right.
@@ -58,10 +58,10 @@ for mistake in "${drawn[@]}"; do
   done
   draw_cases "pools whose $promised are narrower than promised" 1 "${cases[@]}"
   for case in "${drawn[@]}"; do
-    prove pools-10 --dtype recipe --sabotage=1 $case "wire={${wire#,+}}"
+    check_recipe pools-10 --dtype recipe --mutate=1 $case "comm_dtype={${wire#,+}}"
     python3 - "$name" <<'Y'
 import json, sys
-caught = {one["name"]: one["caught_by"] for one in json.load(open("proof.json"))["sabotage"]}
+caught = {one["name"]: one["killed_by"] for one in json.load(open("proof.json"))["mutants"]}
 assert caught[sys.argv[1]] == "number", caught
 Y
   done

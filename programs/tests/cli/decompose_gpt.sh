@@ -31,8 +31,8 @@ done
 python3 - <<'P' || fail "what the target learned"
 import json
 lines = [json.loads(line) for line in open("whole/target/metrics.jsonl")]
-held_out = [line["held_out_loss"] for line in lines if "held_out_loss" in line]
-assert len(lines) == 300 and held_out[0] > 5 and held_out[-1] < 3.2, held_out
+validation = [line["validation_loss"] for line in lines if "validation_loss" in line]
+assert len(lines) == 300 and validation[0] > 5 and validation[-1] < 3.2, validation
 assert json.load(open("whole/target/run.json"))["kind"] == "gpt"
 assert len(open("whole/metrics.jsonl").readlines()) == 8
 P

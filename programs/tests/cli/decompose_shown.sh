@@ -14,7 +14,7 @@ import random
 draw = random.Random(1)
 print(" ".join(draw.choice("adds bytes carry <data> each from gates hold".split()) for _ in range(4000)))' >words.txt
 target='layers: 1, d_model: 16, heads: 2, d_hidden: 32}'
-data='data: {text: [words.txt], held_out: 0.1, seq: 24}'
+data='data: {text: [words.txt], validation: 0.1, seq: 24}'
 cat >target.yaml <<Y
 name: target
 model: {kind: gpt, $target
@@ -79,8 +79,8 @@ for other in "two", "three", "shared": same(one, json.load(open(f"{other}/result
 
 # The target's own loss, of the same samples: the first of the held-out set.
 frozen = [json.loads(line) for line in open("frozen/metrics.jsonl")]
-assert [line["held_out_samples"] for line in frozen] == [8 * 2]
-close(one["cross_entropy"]["target"], frozen[0]["held_out_loss"], 1e-9, "the target's cross-entropy")
+assert [line["validation_samples"] for line in frozen] == [8 * 2]
+close(one["cross_entropy"]["target"], frozen[0]["validation_loss"], 1e-9, "the target's cross-entropy")
 
 # ||W - V U|| / ||W||.
 def rows(tensor):

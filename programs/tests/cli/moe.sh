@@ -48,32 +48,32 @@ for view in "${views[@]}"; do
   for k in 1 3 4; do cases+=("$view model.top_k=$k model.sigmoid=true" "$view model.top_k=$k model.tied=false"); done
 done
 draw_cases "views" 3 "${cases[@]}"
-for arguments in "${drawn[@]}"; do prove $arguments; done
+for arguments in "${drawn[@]}"; do check_recipe $arguments; done
 cases=()
 for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16; do
   cases+=("$recipe" "$recipe --directional" "$recipe precision.compute=bf16 --steps 3")
 done
 draw_cases "recipes of experts" 2 "${cases[@]}"
-for arguments in "${drawn[@]}"; do prove $arguments; done
-prove moe-tp2ep
+for arguments in "${drawn[@]}"; do check_recipe $arguments; done
+check_recipe moe-tp2ep
 python3 -c '
 import json
 summary = json.load(open("proof.json"))["summary"]
 assert 0 < summary["smallest_margin"] < 0.5, summary'
 qwen="model.normalised_scores=true model.top_k=3 model.head_dim=6 model.vocabulary=259 model.bias=qkv model.qk_norm=true
   model.norm_epsilon=0.01 model.rotary_base=12 model.rotary_scaling=[8,0.5,2,16]"
-prove moe-tp2ep $qwen
-prove moe-16 $qwen model.bias=attention model.sigmoid=true
-prove moe-tp2ep $qwen --directional
-prove moe-tp2ep model.top_k=5 # every token takes all experts, so nothing is chosen
+check_recipe moe-tp2ep $qwen
+check_recipe moe-16 $qwen model.bias=attention model.sigmoid=true
+check_recipe moe-tp2ep $qwen --directional
+check_recipe moe-tp2ep model.top_k=5 # every token takes all experts, so nothing is chosen
 ! grep -q smallest_margin proof.json || fail "a margin where every expert is chosen"
-prove moe-balance --steps 5
+check_recipe moe-balance --steps 5
 python3 -c '
 import json
 states = json.load(open("proof.json"))["summary"]["states"]
 assert states["rel_err"] <= states["bound"] == 1e-12, states'
-prove moe-16 model.score_before_experts=true model.sequence_parallel=false
-prove moe-tp2ep mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1
+check_recipe moe-16 model.score_before_experts=true model.sequence_parallel=false
+check_recipe moe-tp2ep mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1
 
 # ---- how often experts are chosen: the same on every topology, with drops under a limit, evened out by the bias ----
 measured() { # arguments: recipe, KEY=VALUE...; last.json gets the last step of its training
@@ -139,11 +139,11 @@ seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
 draw_cases "recipes with mistakes" 1 moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16
 for recipe in "${drawn[@]}"; do
-  prove $recipe --sabotage$count --seed "$seed"
+  check_recipe $recipe --mutate$count --seed "$seed"
   python3 -c '
 import json
 proof = json.load(open("proof.json"))
-assert proof["survivors"] == 0 and proof["coverage"]["mistakes"] >= 40, proof["coverage"]'
+assert proof["survivors"] == 0 and proof["coverage"]["mutants"] >= 40, proof["coverage"]'
 done
 
 # ---- checkpoints: the same bits on the same view; any other view can resume ----

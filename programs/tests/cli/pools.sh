@@ -13,16 +13,16 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/check.sh"
 # Proves in f64 alone; `prove` proves in the recipe's own dtypes too.
-prove_wide() { prove pools-10 precision.compute=f64 precision.param=f64 "$@"; }
+prove_wide() { check_recipe pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 
 # ---- pools as shipped, of equal sizes, nested either way, no multiples of each other, of one rank each, random ----
 cases=(pools-10 pools-square pools-inverted-a pools-inverted-b pools-ragged pools-1 "pools-1 mesh.blocks=block=6+dp=1")
 for case in "${cases[@]}"; do
-  cases+=("$case precision.compute=bf16" "$case precision.compute=bf16 wire={values:+f16,+gradients:+f16,+weights:+bf16} ascent.scope=batch")
+  cases+=("$case precision.compute=bf16" "$case precision.compute=bf16 comm_dtype={values:+f16,+gradients:+f16,+weights:+bf16} ascent.scope=batch")
 done
 draw_cases "named pools" 2 "${cases[@]}"
-for case in "${drawn[@]}"; do prove $case; done
+for case in "${drawn[@]}"; do check_recipe $case; done
 cases=()
 for ci in 1 2 3 5; do
   for block in 1 2 3; do
@@ -40,10 +40,10 @@ for ci in 1 2 3 5; do
   done
 done
 draw_cases "pools" 2 "${cases[@]}"
-for case in "${drawn[@]}"; do prove pools-10 $case; done
+for case in "${drawn[@]}"; do check_recipe pools-10 $case; done
 
-prove pools-10 ascent.steps=0
-prove pools-10 --steps 3
+check_recipe pools-10 ascent.steps=0
+check_recipe pools-10 --steps 3
 
 # ---- each loss alone; slopes without a reference (--directional) ----
 none="losses.faithfulness.coefficient=0 losses.stochastic.coefficient=0 losses.sparsity.coefficient=0 losses.adversarial.coefficient=0"
@@ -51,7 +51,7 @@ draw_cases "losses alone" 1 faithfulness stochastic sparsity adversarial
 for loss in "${drawn[@]}"; do
   prove_wide $none losses.$loss.coefficient=2
 done
-prove pools-10 --directional ascent.steps=0 model.plain_clamp=true
+check_recipe pools-10 --directional ascent.steps=0 model.plain_clamp=true
 
 for sets in "" "--set ascent.steps=0"; do
   status=0; "$addend" check "$source/recipes/pools-10.yaml" --directional $sets >out.txt 2>&1 || status=$?
@@ -60,26 +60,26 @@ for sets in "" "--set ascent.steps=0"; do
 done
 
 # ---- planted mistakes ----
-prove pools-10 --sabotage=20
+check_recipe pools-10 --mutate=20
 python3 - <<'Y'
 import json
 proof = json.load(open("proof.json"))
 assert proof["survivors"] == 0, proof["survivors"]
 # A mean instead of a sum divides a pool's gradients by its number of ranks, so the ratio to the reference is 1/ranks.
-for m in proof["sabotage"]:
-    if m["derived"] and m["name"].startswith("averaged") and m["caught_by"] == "number" and m["expected_ratio"]:
+for m in proof["mutants"]:
+    if m["derived"] and m["name"].startswith("averaged") and m["killed_by"] == "number" and m["expected_ratio"]:
         assert abs(m["ratio"] / m["expected_ratio"] - 1) < 1e-9, m
 Y
 
 # With one loss alone each mistake has its known effect: faithfulness that counts on every rank of a block is too large
 # by their number, and a gradient averaged over a pool is too small by its number of ranks.
 signature() { # argument: loss
-  prove_wide $none losses.$1.coefficient=2 "$(pools 2 2 3 1)" --sabotage
+  prove_wide $none losses.$1.coefficient=2 "$(pools 2 2 3 1)" --mutate
   python3 - "$1" <<'Y'
 import json, sys
 proof, loss = json.load(open("proof.json")), sys.argv[1]
 assert proof["survivors"] == 0, proof["survivors"]
-caught = [m for m in proof["sabotage"] if m["derived"] and m["caught_by"] == "number"]
+caught = [m for m in proof["mutants"] if m["derived"] and m["killed_by"] == "number"]
 once = [m for m in caught if "once_everywhere" in m["name"] and "decompose/phases.c" in m["name"] and m["ratio"] is not None]
 averaged = [m for m in caught if m["name"].startswith("averaged") and m["param"] and m["param"] in m["name"]]
 if loss == "faithfulness":

@@ -10,7 +10,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/check.sh"
-prove_wide() { prove pools-10 precision.compute=f64 precision.param=f64 "$@"; }
+prove_wide() { check_recipe pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 judged() { python3 -c "import json; states = json.load(open('proof.json'))['summary']['states']; assert 0 <= states['rel_err'] < 1e-12, states"; }
 
@@ -23,7 +23,7 @@ for how in "ascent.rule=adam" "ascent.rule=sign" "ascent.bounds=sigmoid" "ascent
   judged
 done
 prove_wide "$(pools 3 2 1 5)" train.global_batch=4 train.microbatches=1 ascent.bounds=sigmoid --steps 3
-prove pools-10 --directional ascent.steps=0 model.plain_clamp=true ascent.scope=batch ascent.bounds=sigmoid
+check_recipe pools-10 --directional ascent.steps=0 model.plain_clamp=true ascent.scope=batch ascent.bounds=sigmoid
 
 # ---- resuming a stopped training ----
 train() { local out=$1; shift; "$addend" train "$source/recipes/pools-10.yaml" --out "$out" --set checkpoint.every=4 --set ascent.scope=batch --set ascent.bounds=sigmoid "$@" >out.txt 2>&1 || { cat out.txt >&2; fail "train $*"; }; }

@@ -15,7 +15,7 @@ print("".join(draw.choice("0123456789") for _ in range(20000)))' >digits.txt
 cat >digits.yaml <<'Y'
 name: digits
 model: {kind: ocr, encoder_layers: 1, encoder_d_model: 32, encoder_heads: 2, patch: 4, layers: 2, d_model: 32, heads: 2, rotary_base: 100}
-data: {text: [digits.txt], held_out: 0.2, fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 4, height: 12, width: 32, sizes: [9, 9]}
+data: {text: [digits.txt], validation: 0.2, fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 4, height: 12, width: 32, sizes: [9, 9]}
 mesh: {encoder: "dp=1", model: "dp=1"}
 train: {global_batch: 32, steps: 1000, lr: 3e-3, warmup: 20, seed: 2}
 Y
@@ -42,10 +42,10 @@ assert blind["character_error_rate"] > 0.7, blind
 for sample in one["samples"]:
     ink = base64.b64decode(sample["pixels"])
     assert len(ink) == sample["width"] * sample["height"] and max(ink) > 100 and 2 <= len(sample["text"]) <= 4, sample
-    assert sample["held_out_font"] is False and set(sample["text"]) <= set("0123456789"), sample
+    assert sample["validation_font"] is False and set(sample["text"]) <= set("0123456789"), sample
 for again in result("eight"), result("pools"):
     for key in "character_error_rate", "blank": assert abs(one[key] - again[key]) < 0.005, (key, one, again)
-    for key in "lines", "characters", "held_out_font": assert one[key] == again[key], (key, one, again)
+    for key in "lines", "characters", "validation_font": assert one[key] == again[key], (key, one, again)
     assert [(s["text"], s["pixels"]) for s in one["samples"]] == [(s["text"], s["pixels"]) for s in again["samples"]]
 Y
 echo "reading: all hold"

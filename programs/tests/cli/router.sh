@@ -18,10 +18,10 @@ import json, sys
 tp, ep, is_balanced_whole = sys.argv[1] == "tp", int(sys.argv[2]), sys.argv[3] == "whole"
 proof = json.load(open("proof.json"))
 assert proof["survivors"] == 0, proof["survivors"]
-all_derived = proof["coverage"]["mistakes"] == proof["coverage"]["drawn_from"]
+all_derived = proof["coverage"]["mutants"] == proof["coverage"]["drawn_from"]
 
 def numbered(n, derived):
-    return [m for m in proof["sabotage"] if m["catalogue"] == n and bool(m["derived"]) == derived]
+    return [m for m in proof["mutants"] if m["catalogue"] == n and bool(m["derived"]) == derived]
 
 def causes_of(mistake):
     return [mistake["cause"]] if mistake["cause"] else mistake["possible_causes"]
@@ -37,27 +37,27 @@ if all_derived:
     done = [m for m in final if m["derived"]["form"] == "execution"]
     assert bool(written) == bool(done) == tp, final
     for m in written:
-        assert m["caught_by"] == "type" and m["message"], m
+        assert m["killed_by"] == "type" and m["message"], m
     for m in done:
-        assert m["caught_by"] == "number" and m["param"].endswith(".moe.router"), m
+        assert m["killed_by"] == "number" and m["param"].endswith(".moe.router"), m
         told = {cause["kind"] for cause in causes_of(m) if cause["axes"] == "tp"}
         assert told and ("partial" in told) != is_balanced_whole, m
 
-spread = {4: "scores-of-other-ranks-slots-dropped", 12: "experts-divided-by-own-group", 13: "experts-averaged-over-copies"}
+spread = {4: "scores-of-other-ranks-slots-dropped", 12: "experts-divided-by-own-group", 13: "experts-averaged-over-replicas"}
 if ep == 1:
-    why = {m["name"]: m["why"] for m in proof["not_planted"]}
+    why = {m["name"]: m["why"] for m in proof["not_applicable"]}
     assert all(why[name] == "no experts are spread over several ranks (ep)" for name in spread.values()), why
     sys.exit()
 for n, name in spread.items():
     [m] = numbered(n, False)
-    assert m["name"] == name and m["caught_by"] == "number", m
+    assert m["name"] == name and m["killed_by"] == "number", m
 # 4: all copies agree, and lack what went through experts on other ranks.
 [dropped] = numbered(4, False)
 assert dropped["param"].endswith(".moe.router"), dropped
 assert bool(numbered(4, True)) == all_derived, numbered(4, True)
 for m in numbered(4, True) + [dropped]:
     left_out = [cause for cause in causes_of(m) if cause["axes"] and "left out" in cause["text"]]
-    assert m["caught_by"] == "number" and left_out and {cause["kind"] for cause in left_out} == {"unknown"}, m
+    assert m["killed_by"] == "number" and left_out and {cause["kind"] for cause in left_out} == {"unknown"}, m
 # 12 and 13: exactly ep times.
 for m in numbered(12, False) + numbered(13, False):
     assert ".moe." in m["param"] and m["param"].split(".")[-1] in ("gate", "up", "down"), m
@@ -83,8 +83,8 @@ done
 draw_cases "mistakes of experts" 1 "${cases[@]}"
 for case in "${drawn[@]}" "tp 4 moe-16"; do
   read -r tp ep recipe arguments <<<"$case"
-  [ "$recipe" = moe-16 ] && sabotage=--sabotage=1 || sabotage=--sabotage
-  prove "$recipe" $arguments model.layers=1 "$sabotage"
+  [ "$recipe" = moe-16 ] && sabotage=--mutate=1 || sabotage=--mutate
+  check_recipe "$recipe" $arguments model.layers=1 "$sabotage"
   case $case in *moe-balance*sequence_parallel=false*) balanced=whole ;; *) balanced= ;; esac
   python3 judge.py "$tp" "$ep" "$balanced" || fail "$case"
 done

@@ -152,7 +152,7 @@ static void assert_number(const json_t *document, const char *name, double wante
 static void assert_sample(const json_t *sample, const line *l) {
   assert_string_equal(json_string_value(json_object_get(sample, "text")), l->truth);
   assert_string_equal(json_string_value(json_object_get(sample, "read")), l->read);
-  assert_int_equal(json_is_true(json_object_get(sample, "held_out_font")), l->font == 1);
+  assert_int_equal(json_is_true(json_object_get(sample, "validation_font")), l->font == 1);
 }
 
 static void judge(const made *m, const char *text) {
@@ -170,7 +170,7 @@ static void judge(const made *m, const char *text) {
   assert_number(document, "lines", LINES);
   assert_number(document, "characters", characters);
   assert_number(document, "character_error_rate", rate_of(m, 0, 0));
-  assert_number(document, "held_out_font", rate_of(m, 1, 0));
+  assert_number(document, "validation_font", rate_of(m, 1, 0));
   assert_number(document, "blank", rate_of(m, 0, 1));
   json_decref(document);
 }

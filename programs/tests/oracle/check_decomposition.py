@@ -21,7 +21,7 @@ from generate import batch_of, initial_weights, mlp_shapes, shapes_of, texts_of
 
 STEPS, SEED, CLOSE = 3, 5, 2e-8  # CLOSE: metrics.jsonl has nine digits
 MODEL = {"layers": 2, "d_model": 16, "heads": 2, "d_hidden": 24, "tied": True, "kv_heads": 0, "qk_norm": False, "bias": False}
-DATA = {"text": ["programs/tests/oracle/fixtures/text"], "seq": 12, "held_out": 0, "valid": []}
+DATA = {"text": ["programs/tests/oracle/fixtures/text"], "seq": 12, "validation": 0, "valid": []}
 BATCH = 6
 COUNTS = {"attn": 5, "mlp": 7}
 SITES = {f"blocks.{i}.{name}": COUNTS[name.split(".")[0]] for i in range(MODEL["layers"]) for name in MATRICES}

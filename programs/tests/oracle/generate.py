@@ -38,7 +38,7 @@ CASES = {
     },
     "gpt-untied": {
         "model": {"kind": "gpt", "layers": 2, "d_model": 12, "heads": 3, "d_hidden": 21, "tied": False, "rotary_base": 50},
-        "data": {"text": [TEXT], "seq": 13, "held_out": 0.15},
+        "data": {"text": [TEXT], "seq": 13, "validation": 0.15},
         "train": {"global_batch": 5, "steps": STEPS, "lr": 7e-3, "beta1": 0.8, "beta2": 0.97, "epsilon": 1e-6,
                   "weight_decay": 0.3, "clip": 0, "seed": 12345678901},
     },
@@ -57,7 +57,7 @@ CASES = {
     },
     "gpt-everything": {
         "model": {"kind": "gpt", "layers": 2, "d_model": 10, "heads": 1, "d_hidden": 15, "tied": False, "rotary_base": 200},
-        "data": {"text": [TEXT], "seq": 12, "valid": [0.25, 1, 0, 0.7, 1, 0.05], "held_out": 0.1},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.25, 1, 0, 0.7, 1, 0.05], "validation": 0.1},
         "train": {"global_batch": 8, "microbatches": 4, "steps": STEPS, "lr": 1e-2, "warmup": 3, "final_lr_fraction": 0,
                   "clip": 0.5, "beta1": 0.85, "beta2": 0.99, "epsilon": 1e-7, "weight_decay": 0.1, "seed": 9},
     },
@@ -77,7 +77,7 @@ CASES = {
     "gpt-head-norms": {
         "model": {"kind": "gpt", "layers": 2, "d_model": 16, "heads": 4, "kv_heads": 2, "d_hidden": 21, "qk_norm": True,
                   "bias": True, "rotary_base": 100},
-        "data": {"text": [TEXT], "seq": 12, "held_out": 0.1},
+        "data": {"text": [TEXT], "seq": 12, "validation": 0.1},
         "train": {"global_batch": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5, "seed": 33},
     },
     # Heads are together wider than the residual stream, which they do not divide; no tp divides the vocabulary; of each
@@ -87,7 +87,7 @@ CASES = {
         "model": {"kind": "gpt", "layers": 2, "d_model": 10, "heads": 4, "kv_heads": 2, "head_dim": 6, "d_hidden": 13,
                   "vocabulary": 259, "tied": False, "bias": "qkv", "qk_norm": True, "norm_epsilon": 0.01, "rotary_base": 12,
                   "rotary_scaling": [8, 0.5, 2, 16]},
-        "data": {"text": [TEXT], "seq": 12, "valid": [1, 0.3, 0.6], "held_out": 0.1},
+        "data": {"text": [TEXT], "seq": 12, "valid": [1, 0.3, 0.6], "validation": 0.1},
         "train": {"global_batch": 4, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "seed": 34},
     },
     # Heads are together narrower than the residual stream and share one key head; wo has a bias too, as in Llama.
@@ -107,7 +107,7 @@ CASES = {
 DEFAULTS = {  # the manual page's defaults
     "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000, "kv_heads": 0, "qk_norm": False, "bias": False,
               "vocabulary": 256, "head_dim": 0, "norm_epsilon": NORM_EPSILON, "rotary_scaling": []},
-    "data": {"valid": [], "held_out": 0},
+    "data": {"valid": [], "validation": 0},
     "train": {"microbatches": 1, "warmup": 0, "final_lr_fraction": 0.1, "clip": 1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8,
               "weight_decay": 0, "seed": 1},
 }
@@ -131,7 +131,7 @@ def texts_of(data):
     train, held = b"", b""
     for path in files_of(data["text"]):
         content = path.read_bytes()
-        kept = math.floor(len(content) * data["held_out"])
+        kept = math.floor(len(content) * data["validation"])
         train += content[:len(content) - kept]
         held += content[len(content) - kept:]
     return train, held
@@ -338,9 +338,9 @@ class Gpt:
     def initial(self):
         return initial_weights(shapes_of(self.model, self.branch_shapes()), self.train["seed"])
 
-    def batch(self, step, held_out=False):
+    def batch(self, step, validation=False):
         """Return a step's batch: the arrays that the fixture keeps, by name, which the losses get."""
-        stream = b"data held out" if held_out else b"data"
+        stream = b"data held out" if validation else b"data"
         tokens, targets = batch_of(self.data, self.train, self.texts[stream], stream, step)
         return {"tokens": tokens, "targets": targets}
 
@@ -429,11 +429,11 @@ def train_case(program, initial):
     batches = [program.batch(step) for step in range(STEPS)]
     out = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
     out["count"] = np.array([program.counted(batch["targets"]) for batch in batches])
-    if program.data["held_out"]:
-        batch = program.batch(0, held_out=True)
-        out |= {f"held_out.{name}": array for name, array in batch.items()}
+    if program.data["validation"]:
+        batch = program.batch(0, validation=True)
+        out |= {f"validation.{name}": array for name, array in batch.items()}
         with torch.no_grad():
-            out["held_out.loss"] = np.array([program.losses(w, **batch)[0].item()])
+            out["validation.loss"] = np.array([program.losses(w, **batch)[0].item()])
     seen = [take_step(program, w, optimizer, batches[step], step, out) for step in range(STEPS)]
     out |= {name: np.array([each[name] for each in seen]) for name in seen[0]}
     out |= {f"weight.{STEPS}:{name}": p.detach().numpy() for name, p in w.items()}

@@ -35,7 +35,7 @@ CASES = {
     "decompose-annealed": {
         "model": {"kind": "decompose", "layers": 2, "d_model": 8, "heads": 2, "d_hidden": 10, "tied": False, "kv_heads": 1,
                   "qk_norm": True, "bias": True, "rotary_base": 100},
-        "data": {"text": [TEXT], "seq": 6, "held_out": 0.2, "valid": [1, 0.5, 0]},
+        "data": {"text": [TEXT], "seq": 6, "validation": 0.2, "valid": [1, 0.5, 0]},
         "train": {"global_batch": 5, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5,
                   "epsilon": 1e-5, "weight_decay": 0.1, "seed": 71},
         "importance": {"layers": 2, "d_model": 8, "heads": 2},
@@ -50,7 +50,7 @@ CASES = {
     # Sources move by signs to the edges of [0, 1] and stay there; the held-out set begins again.
     "decompose-signs": {
         "model": {"kind": "decompose", "layers": 1, "d_model": 8, "heads": 1, "plain_clamp": True},
-        "data": {"text": [TEXT], "seq": 7, "held_out": 0.1},
+        "data": {"text": [TEXT], "seq": 7, "validation": 0.1},
         "train": {"global_batch": 3, "microbatches": 2, "steps": STEPS, "lr": 3e-2, "seed": 72},
         "importance": {"layers": 1, "d_model": 12, "heads": 3},
         "sites": [{"match": "blocks.0.attn.w[vo]", "components": 5}, {"match": "blocks.0.mlp.*", "components": 3}],
@@ -64,7 +64,7 @@ CASES = {
     # sigmoids.
     "decompose-measured": {
         "model": {"kind": "decompose", "layers": 1, "d_model": 8, "heads": 2},
-        "data": {"text": [TEXT], "seq": 6, "held_out": 0.1},
+        "data": {"text": [TEXT], "seq": 6, "validation": 0.1},
         "train": {"global_batch": 4, "microbatches": 2, "steps": STEPS, "lr": 6e-2, "seed": 73},
         "importance": {"layers": 1, "d_model": 6, "heads": 1},
         "sites": [{"match": "blocks.0.attn.wv", "components": 4}, {"match": "blocks.0.mlp.up", "components": 3}],
@@ -223,8 +223,8 @@ class Decompose(Gpt):
 
     # ---- the target and its importances ----
 
-    def batch(self, step, held_out=False):
-        return super().batch(step, held_out) | {"step": np.array([step])}
+    def batch(self, step, validation=False):
+        return super().batch(step, validation) | {"step": np.array([step])}
 
     def logits(self, tokens, stand_ins):
         w = self.target | stand_ins
@@ -354,7 +354,7 @@ class Decompose(Gpt):
 
     # ---- the final result ----
 
-    def held_out_batch(self, step):
+    def validation_batch(self, step):
         """Return a batch of the held-out set of train/include/addend/data.h, which begins again after its last sample."""
         text, seq, size = self.texts[b"data held out"], self.data["seq"], self.train["global_batch"]
         windows = (len(text) - 1) // seq
@@ -436,12 +436,12 @@ class Decompose(Gpt):
         return np.array(out, float)
 
     def found(self, w):
-        if not self.data["held_out"]:
+        if not self.data["validation"]:
             return {}
         self.random = {site: self.random_factors(site) for site in self.sites}
         cis, sums, counted = [], 0, 0
         for step in range(BATCHES):
-            tokens, targets = self.held_out_batch(step)
+            tokens, targets = self.validation_batch(step)
             x, wanted = self.importances(w, tokens)
             cis.append(x.clamp(0, 1))
             counted += (targets >= 0).sum()

@@ -46,7 +46,7 @@ CASES = {
         "model": {"kind": "moe", "layers": 2, "d_model": 12, "heads": 2, "experts": 6, "top_k": 4, "expert_hidden": 7,
                   "shared_experts": 5, "sigmoid": True, "tied": False, "bias": True, "qk_norm": True, "capacity": 1,
                   "balance_loss": 0.5, "balance_rate": 2**-7},
-        "data": {"text": [TEXT], "seq": 12, "valid": [0.25, 1, 0.7, 0.05], "held_out": 0.1},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.25, 1, 0.7, 0.05], "validation": 0.1},
         "train": {"global_batch": 6, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "clip": 2, "weight_decay": 0.1, "seed": 43},
     },
     # The scores of three experts each are divided by their sum before a limit drops some; the other options are those

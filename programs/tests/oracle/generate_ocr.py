@@ -32,8 +32,8 @@ CASES = {
         "model": {"kind": "ocr", "encoder_layers": 2, "encoder_d_model": 16, "encoder_heads": 4, "patch": 3, "layers": 2,
                   "d_model": 12, "heads": 2, "kv_heads": 1, "d_hidden": 17, "tied": False, "bias": True, "qk_norm": True,
                   "rotary_base": 50},
-        "data": {"text": [TEXT], "held_out": 0.2, "fonts": [f"{FONTS}/DejaVuSans.ttf", f"{FONTS}/DejaVuSansMono.ttf"],
-                 "held_out_font": f"{FONTS}/DejaVuSans-Bold.ttf", "chars": 5, "height": 12, "width": 21, "sizes": [6, 8],
+        "data": {"text": [TEXT], "validation": 0.2, "fonts": [f"{FONTS}/DejaVuSans.ttf", f"{FONTS}/DejaVuSansMono.ttf"],
+                 "validation_font": f"{FONTS}/DejaVuSans-Bold.ttf", "chars": 5, "height": 12, "width": 21, "sizes": [6, 8],
                  "weights": [-0.02, 0.02], "rotation": 2, "noise": 0.05},
         "train": {"global_batch": 8, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5,
                   "weight_decay": 0.1, "seed": 61},
@@ -51,9 +51,9 @@ CASES = {
 # ---- lines, drawn by addend: train/include/addend/data.h ----
 
 class LineOptions(ctypes.Structure):
-    _fields_ = [("text", ctypes.POINTER(ctypes.c_char_p)), ("text_count", ctypes.c_size_t), ("held_out", ctypes.c_double),
+    _fields_ = [("text", ctypes.POINTER(ctypes.c_char_p)), ("text_count", ctypes.c_size_t), ("validation", ctypes.c_double),
                 ("fonts", ctypes.POINTER(ctypes.c_char_p)), ("font_count", ctypes.c_size_t),
-                ("held_out_font", ctypes.c_char_p), ("chars", ctypes.c_int64), ("height", ctypes.c_int64),
+                ("validation_font", ctypes.c_char_p), ("chars", ctypes.c_int64), ("height", ctypes.c_int64),
                 ("width", ctypes.c_int64), ("sizes", ctypes.POINTER(ctypes.c_double)), ("size_count", ctypes.c_size_t),
                 ("weights", ctypes.POINTER(ctypes.c_double)), ("weight_count", ctypes.c_size_t),
                 ("rotation", ctypes.c_double), ("noise", ctypes.c_double), ("blank", ctypes.c_int)]
@@ -71,8 +71,8 @@ class Lines:
     def __init__(self, library, data):
         self.library, self.data, self.handle = library, data, ctypes.c_void_p()
         sizes, weights = ((ctypes.c_double * len(each))(*each) for each in (data["sizes"], data.get("weights", [])))
-        font = data["held_out_font"].encode() if "held_out_font" in data else None
-        options = LineOptions(texts(data["text"]), len(data["text"]), data["held_out"], texts(data["fonts"]),
+        font = data["validation_font"].encode() if "validation_font" in data else None
+        options = LineOptions(texts(data["text"]), len(data["text"]), data["validation"], texts(data["fonts"]),
                               len(data["fonts"]), font, data["chars"], data["height"], data["width"], sizes, len(sizes),
                               weights, len(weights), data.get("rotation", 0), data.get("noise", 0), 0)
         self.check(library.ad_line_data_open(ctypes.byref(options), ctypes.byref(self.handle)))
@@ -80,12 +80,12 @@ class Lines:
     def check(self, status):
         assert status == 0, ctypes.string_at(self.library.ad_last_error()).decode()
 
-    def draw(self, seed, held_out, index):
+    def draw(self, seed, validation, index):
         """Return a line's characters, and its picture [height, width]."""
         line = Line()
         characters = np.zeros(self.data["chars"], np.uint8)
         picture = np.zeros((self.data["height"], self.data["width"]), np.float32)
-        self.check(self.library.ad_line_data_draw(self.handle, ctypes.c_uint64(seed), held_out, ctypes.c_uint64(index),
+        self.check(self.library.ad_line_data_draw(self.handle, ctypes.c_uint64(seed), validation, ctypes.c_uint64(index),
                                                   ctypes.byref(line), characters.ctypes.data_as(ctypes.c_void_p),
                                                   picture.ctypes.data_as(ctypes.c_void_p)))
         return characters[:line.count], picture
@@ -118,7 +118,7 @@ class Ocr(Gpt):
         return {f"encoder.{name}": value for name, value in encoder.items()} | {
             f"model.{name}": value for name, value in super().initial().items()}
 
-    def batch(self, step, held_out=False):
+    def batch(self, step, validation=False):
         """Return a batch: a picture takes the first positions, as token 0; the last of them predicts the first
         character.
         """
@@ -126,7 +126,7 @@ class Ocr(Gpt):
         tokens = np.full((lines, first + self.data["chars"]), NEWLINE, np.int32)
         targets, pictures = np.full_like(tokens, -1), []
         for i in range(lines):
-            characters, picture = self.lines.draw(self.train["seed"], held_out, step * lines + i)
+            characters, picture = self.lines.draw(self.train["seed"], validation, step * lines + i)
             end = first + len(characters)
             tokens[i, :first], tokens[i, first:end] = 0, characters
             targets[i, first - 1:end - 1], targets[i, end - 1] = characters, NEWLINE

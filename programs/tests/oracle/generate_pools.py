@@ -25,7 +25,7 @@ DEFAULTS = {"train": {"microbatches": 1, "warmup": 0, "final_lr_fraction": 0.1, 
                       "epsilon": 1e-8, "weight_decay": 0, "seed": 1},
             "ascent": {"steps": 1, "rule": "adam", "scope": "sample", "bounds": "clamp", "lr": 0.1, "eps": 1e-8},
             "model": {"tied": True, "d_hidden": 0, "rotary_base": 10000, "kv_heads": 0, "qk_norm": False, "bias": False}}
-DATA = {"text": [TEXT], "seq": 6, "held_out": 0, "valid": []}
+DATA = {"text": [TEXT], "seq": 6, "validation": 0, "valid": []}
 LOSSES = {"faithfulness": {"coefficient": 1}, "stochastic": {"coefficient": 1, "divergence": "mse"},
           "sparsity": {"coefficient": 1, "power": 1, "beta": 0, "epsilon": 1e-6, "anneal_from": 0, "anneal_to": 1},
           "adversarial": {"coefficient": 1}}
@@ -324,10 +324,10 @@ def train_case(case):
         out |= kept(f"{step}.weights", w) | kept(f"{step}.states", states)
         out |= kept(f"{step}.inputs", {f"microbatch.{m}.tokens": batch for m, batch in enumerate(batches)})
         optimizer.zero_grad()
-        told = decomposition.step(step, w, states, [torch.from_numpy(batch).long() for batch in batches])
+        reported = decomposition.step(step, w, states, [torch.from_numpy(batch).long() for batch in batches])
         out |= kept(f"{step}.gradients", {name: value.grad for name, value in w.items()})
-        told |= update(decomposition, w, optimizer, step) | {"lr": learning_rate(train, step)}
-        out |= kept(f"{step}.told", {name: np.array([value]) for name, value in told.items()})
+        reported |= update(decomposition, w, optimizer, step) | {"lr": learning_rate(train, step)}
+        out |= kept(f"{step}.told", {name: np.array([value]) for name, value in reported.items()})
     return out
 
 

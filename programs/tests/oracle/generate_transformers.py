@@ -241,7 +241,7 @@ class Transformers(Gpt):
                 p.mul_(8) if p.ndim > 1 else p.add_(0.3 * torch.randn_like(p))
         return model
 
-    def batch(self, step, held_out=False):
+    def batch(self, step, validation=False):
         samples = range(step * self.train["global_batch"], (step + 1) * self.train["global_batch"])
         begins = [window_of(self.train["seed"], sample) * SEQ for sample in samples]
         tokens = np.stack([self.tokens[at:at + SEQ] for at in begins]).astype(np.int32)

@@ -83,7 +83,7 @@ static void use_pictures(job *j) {
   size_t batch = (size_t)j->recipe->train.global_batch;
   must(ad_line_data_open(&options_of(j)->lines, &lines));
   compare_pictures(j, lines, 0, STEPS * batch, "pictures");
-  if (options_of(j)->lines.validation > 0) compare_pictures(j, lines, 1, batch, "held_out.pictures");
+  if (options_of(j)->lines.validation > 0) compare_pictures(j, lines, 1, batch, "validation.pictures");
   ad_line_data_close(lines);
 }
 

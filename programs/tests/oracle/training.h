@@ -237,7 +237,7 @@ static inline void judge_validation(const job *j, ad_run *run) {
   const ad_program *program = ad_run_program(run);
   if (!ad_program_kind_of(program)->data.has_validation(ad_program_own(program))) return;
   CHECK_OK(ad_run_loss(run, 0, AD_VALIDATION_DRAWN, &loss));
-  judge_number(j, "held_out.loss", 0, loss);
+  judge_number(j, "validation.loss", 0, loss);
 }
 
 static inline int train(ad_comm *comm, void *context) {
@@ -309,7 +309,7 @@ static inline void compare_samples(const job *j) {
   int64_t vocabulary = ((const ad_decoder_options *)j->recipe->options)->vocabulary;
   must(options->token_count ? open_tokens(options, vocabulary, &text) : open_text(options, &text));
   for (int64_t step = 0; step < STEPS; step++) samples_of_step(j, text, step, 0, "tokens", "targets");
-  if (text_of(j->recipe)->validation > 0) samples_of_step(j, text, 0, 1, "held_out.tokens", "held_out.targets");
+  if (text_of(j->recipe)->validation > 0) samples_of_step(j, text, 0, 1, "validation.tokens", "validation.targets");
   ad_text_data_close(text);
 }
 

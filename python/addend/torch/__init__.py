@@ -1,13 +1,13 @@
 """Watches one step of a PyTorch job and tells which ranks' addends its summed gradients contain
 (python/docs/torch.md)."""
 
+from addend.torch._checks import assert_matches_one_process, check, write_reference
 from addend.torch._frameworks import deepspeed, megatron
 from addend.torch._matrix import matrix, matrix_cells
-from addend.torch._proof import assert_matches_one_process, check, write_reference
-from addend.torch._sabotage import sabotage
+from addend.torch._mutate import mutate
 from addend.torch._trainer import watch_trainer
 from addend.torch._watch import assert_summed, dump, watch
-from addend.torch.group import flight_record
+from addend.torch.group import flight_recorder
 
 __all__ = [
     "assert_matches_one_process",
@@ -15,11 +15,11 @@ __all__ = [
     "check",
     "deepspeed",
     "dump",
-    "flight_record",
+    "flight_recorder",
     "matrix",
     "matrix_cells",
     "megatron",
-    "sabotage",
+    "mutate",
     "watch",
     "watch_trainer",
     "write_reference",

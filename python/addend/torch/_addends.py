@@ -102,12 +102,12 @@ class Addends:
             hooks = watched.used._backward_hooks or {}
             for key in list(hooks)[:-1]:
                 hooks[key] = hooks.pop(key)
-            planted = [key for key, hook in hooks.items() if getattr(hook, "addends_own", False)]
-            if len(hooks) > 1 + len(planted):
+            mutants = [key for key, hook in hooks.items() if getattr(hook, "addends_own", False)]
+            if len(hooks) > 1 + len(mutants):
                 self._handles.append(watched.used.register_hook(functools.partial(self._take_behind, watched)))
-            for key in planted:
+            for key in mutants:
                 hooks[key] = hooks.pop(key)
-            self._known[watched.name] = len(hooks) - len(planted)
+            self._known[watched.name] = len(hooks) - len(mutants)
             if watched.used._post_accumulate_grad_hooks:
                 self._attach_around(watched, watched.used._post_accumulate_grad_hooks)
         torch.autograd.backward = self._run_backward
@@ -229,7 +229,7 @@ class Addends:
         if grad is not None:  # autograd may call a hook without a gradient
             self.guarded(watched.name, self._keep, watched, grad)
 
-    def _planted(self, watched: Watched) -> float:
+    def _mutants(self, watched: Watched) -> float:
         """By what a planted mistake multiplied the gradient in this backward."""
         hooks: Iterable[Any] = (watched.used._backward_hooks or {}).values()
         times: list[float] = [hook.times() for hook in hooks if getattr(hook, "addends_own", False)]
@@ -238,11 +238,11 @@ class Addends:
     def _take_behind(self, watched: Watched, grad: torch.Tensor | None, is_late: bool = False) -> None:
         """Records the gradient after the job's own hooks. `is_late`: after planted mistakes, too, which are taken out;
         nothing is recorded if they left nothing."""
-        planted = self._planted(watched) if is_late else 1.0
-        if grad is not None and planted and is_late == (watched.name in self._late):
+        mutants = self._mutants(watched) if is_late else 1.0
+        if grad is not None and mutants and is_late == (watched.name in self._late):
             number = self.guarded(watched.name, self._number, watched)
             if number is not None and watched.name in self.taken.get(number, {}):
-                self.guarded(watched.name, self._add, self.behind, number, watched, grad, planted)
+                self.guarded(watched.name, self._add, self.behind, number, watched, grad, mutants)
 
     def _attach_late(self, watched: Watched) -> None:
         """Records the gradient after hooks that were attached since the watch began: they run behind all of its own."""
@@ -269,7 +269,7 @@ class Addends:
         after.values -= before.values
         if self._had[watched.name] and bool(after.values.any()):
             self._carried.add(watched.name)
-        after.values /= self._planted(watched) or 1.0
+        after.values /= self._mutants(watched) or 1.0
         changes = self._changes.setdefault(self.microbatch, {})
         if watched.name in changes:
             after.values += changes[watched.name].values
@@ -292,12 +292,12 @@ class Addends:
             self._note_inside(number, watched.name, grad.detach())
 
     def _add(
-        self, to: dict[int, dict[str, Piece]], number: int, watched: Watched, grad: torch.Tensor, planted: float = 1.0
+        self, to: dict[int, dict[str, Piece]], number: int, watched: Watched, grad: torch.Tensor, mutants: float = 1.0
     ) -> None:
         plan = self._plans.get(watched.name)
         piece = plan.take(grad) if plan is not None and plan.fits(grad) else self._take_placed(watched, grad)
-        if planted != 1:
-            piece = dataclasses.replace(piece, values=piece.values / planted)
+        if mutants != 1:
+            piece = dataclasses.replace(piece, values=piece.values / mutants)
         pieces = to.setdefault(number, {})
         if watched.name in pieces:
             pieces[watched.name].values += piece.values

@@ -34,8 +34,8 @@ class Collection:
     def __init__(self, folder: str, files: Sequence[File], names: Sequence[str], group: Group):
         self._folder, self._files, self._group = folder, files, group
         own = [[len(file.data.get(name, b"")) for _, _, file in files] for name in names]
-        told = _gather.everyones(([len(file.header) for _, _, file in files], own), group)
-        self._headers, self._lengths = [headers for headers, _ in told], [lengths for _, lengths in told]
+        reported = _gather.everyones(([len(file.header) for _, _, file in files], own), group)
+        self._headers, self._lengths = [headers for headers, _ in reported], [lengths for _, lengths in reported]
         self._names = names
         self.chunks = self._cut()
         self._brought = 0
@@ -119,7 +119,7 @@ class Collection:
         while self._brought < len(self.chunks):
             self.bring()
 
-    def told(self, what: bytes) -> None:
+    def reported(self, what: bytes) -> None:
         """Called on the first rank when parameter `what` is judged; after a chunk's last one, brings the next chunk."""
         if self._brought < len(self.chunks) and what == self._names[self.chunks[self._brought - 1][1] - 1].encode():
             self.drop()

@@ -63,8 +63,8 @@ def ties(watched: Iterable[Watched], sets: Iterable[Sequence[str]], everyones: S
     """Marks parameters that were taken for tied because their values are equal, but whose gradients differ."""
     firsts = {names[0]: names for names in sets}
     for entry in watched:
-        told = [of_rank[entry.name] for of_rank in everyones if entry.name in of_rank]
-        if entry.name in firsts and len({box for box, _ in told}) < len(set(told)):
+        reported = [of_rank[entry.name] for of_rank in everyones if entry.name in of_rank]
+        if entry.name in firsts and len({box for box, _ in reported}) < len(set(reported)):
             both = ", ".join(f'"{name}"' for name in firsts[entry.name])
             entry.unjudged = (
                 f"{both} have equal values but different gradients: if they are tied, their gradients were not summed; "

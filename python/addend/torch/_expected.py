@@ -235,8 +235,8 @@ def unsaid(
 def _own_factor(entry: Watched, mesh: _meshes.Mesh, types: Mapping[str, Types]) -> float:
     """The wrapper's factor or, if the parameter has none and is to be summed over the same axes, the others'."""
     axes = _beside_axes(entry, mesh)
-    is_alike = entry.beside is not None and all(types[entry.name][axis] == "R" for axis in axes)
-    return entry.factor * (entry.beside[1] if entry.beside and is_alike else 1)
+    is_identical = entry.beside is not None and all(types[entry.name][axis] == "R" for axis in axes)
+    return entry.factor * (entry.beside[1] if entry.beside and is_identical else 1)
 
 
 def factors_of(

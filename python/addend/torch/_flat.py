@@ -120,9 +120,9 @@ def _in_module(prefix: str, state: Any, handle: Any) -> Iterator[Found]:
     reduce = handle._reduce_dtype if handle._reduce_dtype != handle._orig_param_dtype else None
     factor = 1 / (state._gradient_predivide_factor * state._gradient_postdivide_factor)
     hook = _comm_hooks.of_function(getattr(state, "_comm_hook", None))
-    told: Any = getattr(state, "_comm_hook_state", None)
-    if not hook.custom and hasattr(told, "gradient_predivide_factor"):
-        factor = 1 / (told.gradient_predivide_factor * told.gradient_postdivide_factor)
+    reported: Any = getattr(state, "_comm_hook_state", None)
+    if not hook.custom and hasattr(reported, "gradient_predivide_factor"):
+        factor = 1 / (reported.gradient_predivide_factor * reported.gradient_postdivide_factor)
     ranks, mesh = _ranks(state), getattr(state, "_device_mesh", None)
     for at, (name, start, count) in enumerate(zip(buffer._fqns, _starts(buffer), buffer._numels)):
         _need_plain(buffer, f"{prefix}{name}".replace(f"{_plain.FLAT}.", ""))

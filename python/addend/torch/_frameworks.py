@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 if TYPE_CHECKING:
     from addend.torch._arguments import Arguments
 
-    class Told(Arguments):
+    class Reported(Arguments):
         """The arguments of a watch, and its model."""
 
         model: nn.Module
@@ -50,7 +50,7 @@ def _data_mesh(device: str, sequence: int) -> DeviceMesh:
     return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
-def deepspeed(engine: Any) -> Told:
+def deepspeed(engine: Any) -> Reported:
     """The arguments of watch, dump and assert_summed for a DeepSpeed engine: ZeRO 0 to 3, with sequence parallelism or
     without.
 
@@ -66,10 +66,10 @@ def deepspeed(engine: Any) -> Told:
     _need_data_parallelism(engine)
     sequence = getattr(engine, "sequence_parallel_size", 1) or 1
     model: nn.Module = engine.module
-    told: Told = {"model": model, "gradient": _deepspeed_gradient, "expect": sequence / dist.get_world_size()}
+    reported: Reported = {"model": model, "gradient": _deepspeed_gradient, "expect": sequence / dist.get_world_size()}
     if sequence > 1:
-        told["mesh"] = _data_mesh(next(model.parameters()).device.type, sequence)
-    return told
+        reported["mesh"] = _data_mesh(next(model.parameters()).device.type, sequence)
+    return reported
 
 
 def _megatron_sizes(mpu: Any) -> Dict[str, int]:
@@ -107,7 +107,7 @@ def _main_grad(parameter: torch.Tensor) -> torch.Tensor | None:
     return gradient
 
 
-def megatron(models: Union[nn.Module, Sequence[nn.Module]]) -> Told:
+def megatron(models: Union[nn.Module, Sequence[nn.Module]]) -> Reported:
     """The arguments of watch, dump and assert_summed for Megatron-Core's model chunks in its DistributedDataParallel.
 
         for chunk in models:

@@ -36,16 +36,16 @@ def rank_in(group: Group) -> int:
 def together(find: Callable[[], T], group: Group) -> dict[int, T]:
     """Calls find() on every rank; returns all results, by rank. An error on one rank is raised on all of them, so that
     no rank waits for one that failed."""
-    told: Tuple[Optional[str], Any]
+    reported: Tuple[Optional[str], Any]
     own: Optional[Exception] = None
     ranks = group_ranks(group)
     try:
-        told = (None, find())
+        reported = (None, find())
     except ValueError as error:
-        told, own = (str(error), None), error
+        reported, own = (str(error), None), error
     except Exception as error:
-        told, own = (f"rank {ranks[rank_in(group)]}: {type(error).__name__}: {error}", None), error
-    values: Dict[int, Tuple[Optional[str], Any]] = dict(zip(ranks, everyones(told, group)))
+        reported, own = (f"rank {ranks[rank_in(group)]}: {type(error).__name__}: {error}", None), error
+    values: Dict[int, Tuple[Optional[str], Any]] = dict(zip(ranks, everyones(reported, group)))
     for said, _ in values.values():
         if said:
             raise ValueError(said) from own

@@ -56,8 +56,8 @@ _post_transfer = bound("ad_comm_post_transfer_at", ctypes.c_int, _address, _addr
 _test = bound("ad_comm_test", ctypes.c_int, _address, _address, _address)
 _wait = bound("ad_comm_wait", ctypes.c_int, _address, _address)
 _fail = bound("ad_comm_fail", None, _address, ctypes.c_int, ctypes.c_char_p)
-_flight_record = checked("ad_comm_flight_recorder", ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
-_lacking = checked("ad_comm_missing", ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+_flight_recorder = checked("ad_comm_flight_recorder", ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+_missing = checked("ad_comm_missing", ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 _PEER_FAILED = constant("AD_PEER_FAILED")
 _sizeof = ctypes.sizeof
 TRANSFER = "transfer"
@@ -106,7 +106,7 @@ class Calls:
         self.handle: Optional[int] = self._comm._handle.value
         self._templates: Dict[str, Any] = {op: _template(op) for op in (*OPS, TRANSFER)}
         self._addresses = {op: ctypes.addressof(one) for op, one in self._templates.items()}
-        self._under_way: Deque[Posted] = deque()
+        self._in_flight: Deque[Posted] = deque()
         self._is_done = ctypes.c_int()
         self._is_done_at = ctypes.addressof(self._is_done)
         self.since = 0.0  # time.monotonic() at which the present wait began; 0: no thread waits
@@ -143,7 +143,7 @@ class Calls:
                 if status:
                     raise error_of_status(status)
                 posted.requests.append(request)
-            self._under_way.append(posted)
+            self._in_flight.append(posted)
             return posted
 
     def _begin(self, site: bytes) -> None:
@@ -151,13 +151,13 @@ class Calls:
             raise InvalidError("this process group was destroyed or aborted: create a new one")
         self._site = site
         self.count += 1
-        if self._under_way:
+        if self._in_flight:
             self._settle_first()
 
     def _settle_first(self) -> None:
         """Settles the oldest posted calls that are complete, in case their callers never wait for them."""
-        while self._under_way and self._test(self._under_way[0]):
-            self._under_way.popleft()
+        while self._in_flight and self._test(self._in_flight[0]):
+            self._in_flight.popleft()
 
     # ---- testing and waiting for posted calls ----
 
@@ -207,7 +207,7 @@ class Calls:
         end = time.monotonic() + seconds
         while not self.test(posted):
             if time.monotonic() > end:
-                self.fail(f"a wait took longer than its timeout of {seconds:g} s{self.lacking()}")
+                self.fail(f"a wait took longer than its timeout of {seconds:g} s{self.missing()}")
             time.sleep(0.0002)
 
     def _lose(self, posted: Posted, status: int) -> None:
@@ -221,9 +221,9 @@ class Calls:
             raise InvalidError("this process group was destroyed or aborted before a posted call was complete")
         return self.handle
 
-    def under_way(self) -> List[Posted]:
+    def in_flight(self) -> List[Posted]:
         with self._lock:
-            return list(self._under_way)
+            return list(self._in_flight)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[int]:
@@ -236,8 +236,8 @@ class Calls:
     def finish(self) -> None:
         """Waits for all posted calls."""
         with self._lock:
-            while self._under_way:
-                self.wait(self._under_way.popleft())
+            while self._in_flight:
+                self.wait(self._in_flight.popleft())
 
     def fail(self, words: str) -> None:
         """Raises an error with these words on every rank of the group, in the call in which it waits or in its next
@@ -246,27 +246,27 @@ class Calls:
             if self.handle is not None and os.getpid() == self._pid:
                 _fail(self.handle, _PEER_FAILED, words.encode(errors="replace"))
 
-    def lacking(self) -> str:
+    def missing(self) -> str:
         """Where the ranks are that the present wait lacks, as the end of a sentence. Any thread may call this."""
         with _closing:
             if self.handle is None or os.getpid() != self._pid:
                 return ""
             text = ctypes.c_void_p()
-            _lacking(self.handle, text)
+            _missing(self.handle, text)
             words = take_text(text)
         return f"; {words}" if words else ""
 
     def close(self) -> None:
         with self._lock, _closing:
             self.handle = None
-            self._under_way.clear()
+            self._in_flight.clear()
             if os.getpid() == self._pid:
                 self._comm.close()
 
-    def flight_record(self) -> str:
+    def flight_recorder(self) -> str:
         with self._lock:
             text = ctypes.c_void_p()
-            _flight_record(self._need(), text)
+            _flight_recorder(self._need(), text)
             return take_text(text)
 
     def give_up_if_late(self, now: float) -> None:
@@ -274,7 +274,7 @@ class Calls:
         since = self.since
         if since and now - since > self.seconds:
             place = self._site.decode()
-            self.fail(f"waited {self.seconds:g} s, the timeout of its process group, at {place}{self.lacking()}")
+            self.fail(f"waited {self.seconds:g} s, the timeout of its process group, at {place}{self.missing()}")
 
 
 # ---- timeouts: one thread for all groups of the process ----

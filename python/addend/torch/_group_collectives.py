@@ -371,7 +371,7 @@ class Collectives:
 
     def _give_up(self, words: str, work: Work) -> None:
         """Fails the group with these words; waiting for `work`, which is not complete, raises them here."""
-        self._calls.fail(words + self._calls.lacking())
+        self._calls.fail(words + self._calls.missing())
         work.wait()
 
     def _late(self, works: Any, seconds: float) -> Any:
@@ -387,7 +387,7 @@ class Collectives:
         """Does nothing: calls are posted one by one, and _end_coalescing waits for them together."""
 
     def _end_coalescing(self, device: Any = None) -> Work:
-        return CoalescedWork(self._calls, self._calls.under_way())
+        return CoalescedWork(self._calls, self._calls.in_flight())
 
 
 # ---- checking and converting arguments ----

@@ -16,7 +16,7 @@ from addend.torch._parameters import Watched
 from addend.torch._pipeline import Stage
 
 Tied = Optional[Sequence[Collection[str]]]
-_Told = List[Tuple[str, int]]  # one rank's parameters: name, and index of the pipeline stage (-1: none)
+_Reported = List[Tuple[str, int]]  # one rank's parameters: name, and index of the pipeline stage (-1: none)
 Checked = Tuple[_sample.Box, str]  # box, checksum
 _Key = Tuple[Tuple[int, ...], _sample.Box, str, str]  # global shape, box, dtype, checksum
 
@@ -39,7 +39,7 @@ def checksum(values: torch.Tensor) -> str:
     return checksums([values])[0]
 
 
-def _find_stages(watched: Sequence[Watched], stages: Sequence[Stage]) -> _Told:
+def _find_stages(watched: Sequence[Watched], stages: Sequence[Stage]) -> _Reported:
     for entry in watched:
         for stage in stages:
             if id(entry.owned) in stage.names or id(entry.used) in stage.names:
@@ -54,11 +54,11 @@ def _name_in_stage(entry: Watched) -> str:
     return f"stage{stage.index}.{_parameters.plain_names(stage.module)[raw]}"
 
 
-def _keep_apart(watched: Sequence[Watched], everyones: Iterable[_Told]) -> list[str]:
+def _keep_apart(watched: Sequence[Watched], everyones: Iterable[_Reported]) -> list[str]:
     """If two stages use the same name, puts the stage's number before the names of all stages' parameters."""
     owners: Dict[str, set[int]] = {}
-    for told in everyones:
-        for name, stage in told:
+    for reported in everyones:
+        for name, stage in reported:
             owners.setdefault(name, set()).add(stage)
     if any(len(stages) > 1 for stages in owners.values()):
         for entry in watched:
@@ -102,13 +102,13 @@ def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int,
     def mine() -> Dict[str, _Key | None]:
         return {entry.name: _key(entry) for entry in watched if len(holders[entry.name]) < world}
 
-    alike: Dict[_Key, List[str]] = {}
-    for told in _gather.together(mine, group).values():
-        for name, key in told.items():
-            if key is not None and name not in alike.setdefault(key, []):
-                alike[key].append(name)
+    identical: Dict[_Key, List[str]] = {}
+    for reported in _gather.together(mine, group).values():
+        for name, key in reported.items():
+            if key is not None and name not in identical.setdefault(key, []):
+                identical[key].append(name)
     found = []
-    for names in alike.values():
+    for names in identical.values():
         ranks = [rank for name in names for rank in holders[name]]
         if len(names) > 1 and len({_unlike(name) for name in names}) > 1 and len(ranks) == len(set(ranks)):
             found.append(names)
@@ -126,8 +126,8 @@ def settle(
     """Sets each entry's final name. Returns the ranks of each pipeline, and the sets of names that are one tied
     parameter; all entries of a set get the set's first name."""
     mine = _find_stages(watched, stages)
-    told = _gather.everyones(mine, group)
-    everyones = list(_gather.together(lambda: _keep_apart(watched, told), group).values())
+    reported = _gather.everyones(mine, group)
+    everyones = list(_gather.together(lambda: _keep_apart(watched, reported), group).values())
     holders: Dict[str, set[int]] = {}
     for rank, names in enumerate(everyones):
         for name in names:

@@ -38,7 +38,7 @@ class Watched:
     part: Part | None = None  # for a plain tensor that is this rank's part of a DTensor
     stage: Stage | None = None  # pipeline stage of the parameter
     tied: Tuple[str, ...] = ()  # the names under which several stages have the parameter; their addends are summed
-    pending: Callable[[], list[torch.Tensor]] = list  # gradients that the wrapper keeps for a later reduction
+    partials: Callable[[], list[torch.Tensor]] = list  # gradients that the wrapper keeps for a later reduction
     flat: _flat.InBuffer | None = None  # the parameter's place in a flat buffer, which is `used`
 
 
@@ -98,7 +98,7 @@ def _fsdp_param(part: nn.Parameter, groups: Sequence[Any]) -> tuple[Any, Any]:
     return next((group, param) for group in groups for param in group.fsdp_params if param.sharded_param is part)
 
 
-def _pending(whole: torch.Tensor, group: Any, fsdp_param: Any) -> list[torch.Tensor]:
+def _partial(whole: torch.Tensor, group: Any, fsdp_param: Any) -> list[torch.Tensor]:
     """Gradients that a backward without synchronisation left: unsharded ones or, if only the all-reduce over replicas
     was off, shards."""
     accumulated = getattr(fsdp_param, "unsharded_accumulated_grad", None)  # with reduce_dtype, before PyTorch 2.15
@@ -132,7 +132,7 @@ def _of_sharded(name: str, part: nn.Parameter, whole: nn.Parameter, group: Any, 
         factor=1 / (getattr(group, "gradient_divide_factor", None) or mesh.size()),
         reduce=fsdp_param.reduce_dtype,
         custom=_custom_of(group),
-        pending=functools.partial(_pending, whole, group, fsdp_param),
+        partials=functools.partial(_partial, whole, group, fsdp_param),
     )
 
 
@@ -195,11 +195,11 @@ def find(model: nn.Module) -> list[Watched]:
         else:
             frozen.append(entry)
     every = [*_of_flat(model), *watched.values()]
-    _expect_alike(every, frozen)
+    _expect_the_same(every, frozen)
     return every
 
 
-def _expect_alike(watched: Sequence[Watched], frozen: Sequence[Watched]) -> None:
+def _expect_the_same(watched: Sequence[Watched], frozen: Sequence[Watched]) -> None:
     """If all wrappers, also those of frozen parameters, multiply sums by the same factor, parameters without a wrapper
     are expected to be summed in the same way."""
     wrapped = [entry for entry in (*watched, *frozen) if entry.data]

@@ -73,10 +73,10 @@ def _of_state(module: nn.Module, state: Any) -> Replicated | None:
     ddp = getattr(state, "_ddp", None) if getattr(state, "has_initialized", False) else None
     if ddp is not None:
         return _of_hooks(ddp, set(map(id, state._param_list)))
-    told = getattr(state, "_init_kwargs", None)
-    if told is None:
+    reported = getattr(state, "_init_kwargs", None)
+    if reported is None:
         return None
-    mesh, group = told.get("device_mesh"), told.get("process_group")
+    mesh, group = reported.get("device_mesh"), reported.get("process_group")
     ranks = dist.get_process_group_ranks(group or (mesh.get_group() if mesh is not None else dist.group.WORLD))
     ignored = {
         id(param) for other in (getattr(state, "_init_args", None) or ((), ()))[1] for param in other.parameters()

@@ -94,16 +94,16 @@ def of_files(
 def _judge(
     folder: str, collection: _collect.Collection, allow_identical: bool, notes_on: Notes, together: bool
 ) -> addend.DiffReport | Exception:
-    def told(_: object, what: bytes, done: int, of: int) -> None:
+    def reported(_: object, what: bytes, done: int, of: int) -> None:
         try:
-            collection.told(what)
+            collection.reported(what)
         except Exception as error:  # no exception can pass through C code
             failed.append(error)
 
     failed: list[Exception] = []
     try:
         files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
-        report = judged(files, CProgress(told), allow_identical=allow_identical, finite=not together)
+        report = judged(files, CProgress(reported), allow_identical=allow_identical, finite=not together)
         return failed[0] if failed else noted(report, notes_on(report))
     except Exception as error:  # returned, so that it is sent to the other ranks, which wait for the report
         return error

@@ -229,12 +229,12 @@ class Step:
 
     def _settle(self, stages: Sequence[_pipeline.Stage], openings: Mapping[int, Opening]) -> None:
         """Settles every parameter's name and the box of it that each rank has."""
-        told = list(openings.values())
-        alike = len({opening.names for opening in told}) == 1
-        if alike and all(opening.cut is not None for opening in told):
+        reported = list(openings.values())
+        identical = len({opening.names for opening in reported}) == 1
+        if identical and all(opening.cut is not None for opening in reported):
             self._find_places({rank: opening.cut or {} for rank, opening in openings.items()})
             return
-        if not alike or any(opening.special for opening in told):
+        if not identical or any(opening.special for opening in reported):
             self._lines, self._ties = _names.settle(self._watched, stages, self._tied, self._group)
         self._find_places(self._together(self._prepare))
 
@@ -408,16 +408,16 @@ class Step:
     def _unify(self, everyones: Mapping[int, Seen]) -> None:
         """Combines what the ranks saw: types that one rank saw hold on ranks that did not use the parameter, and all
         ranks number the microbatches in the same way."""
-        told = list(everyones.values())
-        for seen in told:
+        reported = list(everyones.values())
+        for seen in reported:
             self._kinds.update((name, kind) for name, kind in seen.kinds.items() if name in self._kinds)
         self._find_factors()
-        self._numbers = sorted({number for seen in told for number in seen.numbers})
-        used = {name for seen in told for name in seen.used - seen.zero}
+        self._numbers = sorted({number for seen in reported for number in seen.numbers})
+        used = {name for seen in reported for name in seen.used - seen.zero}
         self._used = sorted(used, key=str.encode)
-        idle = dict.fromkeys(name for seen in told for name in [*seen.idle, *sorted(seen.zero)])
+        idle = dict.fromkeys(name for seen in reported for name in [*seen.idle, *sorted(seen.zero)])
         self._unused = [name for name in idle if name not in used]
-        discarded = {name for seen in told for name in seen.discarded} & {*self._unused}
+        discarded = {name for seen in reported for name in seen.discarded} & {*self._unused}
         self._lost = {
             **_expected.lost(self._unused, used, self._meant_unused),
             **dict.fromkeys(sorted(discarded), "torch.autograd.grad returned its gradient, and it is in no sum"),
@@ -425,8 +425,8 @@ class Step:
         self._readings = _readings.united({rank: seen.readings for rank, seen in everyones.items()})
         having = {rank: seen.used - seen.silent for rank, seen in everyones.items()}
         _readings.doubt_hooks(self._readings, having, self._average_twice(), self._mesh.sizes)
-        self._custom = {name: hook for seen in told for name, hook in seen.custom.items()}
-        _doubts.ties(self._watched, self._ties, [seen.tied for seen in told])
+        self._custom = {name: hook for seen in reported for name, hook in seen.custom.items()}
+        _doubts.ties(self._watched, self._ties, [seen.tied for seen in reported])
 
     def _average_twice(self) -> dict[str, float]:
         """The expected factors of used parameters whose mean over ranks is taken, if a hook takes it, a second time: it

@@ -30,10 +30,10 @@ def _some(names: list[str]) -> str:
 
 def need_none(watched: Iterable[Watched]) -> None:
     """Raises ValueError if a parameter already has a gradient before the step."""
-    pending = [entry.name for entry in watched if not all(map(is_zero, entry.pending()))]
-    if pending:
+    partials = [entry.name for entry in watched if not all(map(is_zero, entry.partials()))]
+    if partials:
         raise ValueError(
-            f"{_some(pending)}: fully_shard keeps gradients of an earlier step that were never synchronised, because "
+            f"{_some(partials)}: fully_shard keeps gradients of an earlier step that were never synchronised, because "
             "synchronisation was off in that step's last microbatch. zero_grad() does not clear them, so the next sum "
             "would contain them; call set_requires_gradient_sync(True) and set_requires_all_reduce(True) before the "
             "last backward of every step"

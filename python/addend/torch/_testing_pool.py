@@ -84,7 +84,7 @@ class Pool:
         first = min(range(self.size), key=lambda rank: ended[rank].order())
         if ended[first].outcome == "skipped":
             return "skipped", ended[first].text, said
-        return "failed", _told(ended, first, seconds), said
+        return "failed", _reported(ended, first, seconds), said
 
     def _play(self, place: Dict[str, Any], seconds: float) -> List[Ended]:
         self._bodies += 1
@@ -245,7 +245,7 @@ class Pool:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _told(ended: List[Ended], first: int, seconds: float) -> str:
+def _reported(ended: List[Ended], first: int, seconds: float) -> str:
     """The failure's message: all of what rank `first` said, and one line for each different end of the other ranks."""
     size, one = len(ended), ended[first]
     head = {

@@ -43,18 +43,18 @@ def serve(control_fd: str, folder: str, size: str) -> None:
     gc.freeze()  # so that ranks' garbage collection skips all imported objects
     pids: List[int] = []
     while True:
-        told, pipes, _, _ = socket.recv_fds(control, 1, int(size))
-        if told == b"p":
+        reported, pipes, _, _ = socket.recv_fds(control, 1, int(size))
+        if reported == b"p":
             control.sendall(b"p")
             continue
-        if told == b"s":
+        if reported == b"s":
             pids = [_fork(rank, pipes, control, folder) for rank in range(int(size))]
             for pipe in pipes:
                 os.close(pipe)
             continue
         hows = [_end(pid) for pid in pids]
         pids = []
-        if not told:
+        if not reported:
             shutil.rmtree(folder, ignore_errors=True)
             return
         with contextlib.suppress(OSError):
@@ -106,8 +106,8 @@ def _be_rank(rank: int, size: int, pipe: socket.socket, folder: str) -> None:
     torch.set_num_threads(1)
     store = _store(0, size) if rank == 0 else None
     pipe.sendall(f"{os.getpid()} {store.port if store else 0}".encode())
-    while told := pipe.recv(1):
-        if told == b"p":
+    while reported := pipe.recv(1):
+        if reported == b"p":
             pipe.sendall(b"p")
             continue
         with open(f"{folder}/call", "rb") as file:
@@ -134,7 +134,7 @@ def _outcome(call: Dict[str, Any], rank: int, store: Any, size: int) -> Tuple[st
         if type(error).__name__ == "Skipped":
             return "skipped", str(error)
         _tell_others(rank, error)
-        return "failed", _told(error)
+        return "failed", _reported(error)
 
 
 def _play(call: Dict[str, Any], rank: int, store: Any, size: int) -> bytes:
@@ -179,7 +179,7 @@ def _tell_others(rank: int, error: BaseException) -> None:
             group._calls.fail(words)
 
 
-def _told(error: BaseException) -> str:
+def _reported(error: BaseException) -> str:
     """The error's traceback, from the test body on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:

@@ -77,11 +77,11 @@ def watch_trainer(trainer: Any, every: int = 1000, **arguments: Any) -> Any:
             """The report on the last watched step; None: no step was watched yet."""
             return steps.report
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+        def on_step_begin(self, args: Any, state: Any, control: Any, **reported: Any) -> None:
             """Begins a watch before the step's first forward."""
             steps.begin(state.global_step)
 
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **reported: Any) -> None:
             """Ends the watch, if gradient clipping did not end it before."""
             steps.end()
 

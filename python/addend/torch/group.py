@@ -14,20 +14,20 @@ import torch.distributed as dist
 from addend._errors import InvalidError
 from addend.torch._group import Group
 
-__all__ = ["Group", "flight_record"]
+__all__ = ["Group", "flight_recorder"]
 
 
 def _create(options: Any, _: Any = None) -> Group:
     return Group(options.store, options.group_rank, options.group_size, options.timeout)
 
 
-def flight_record(group: Optional[dist.ProcessGroup] = None) -> str:
+def flight_recorder(group: Optional[dist.ProcessGroup] = None) -> str:
     """This rank's last calls in a group (the default group if left out), oldest first, one line each: operation, count,
     dtype, the caller's line, state and time."""
     found = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(found, Group):
         raise InvalidError('flight_record takes a process group of backend "addend", and this is another backend\'s')
-    return found._calls.flight_record()
+    return found._calls.flight_recorder()
 
 
 dist.Backend.register_backend("addend", _create, extended_api=True, devices=["cpu"])

@@ -47,16 +47,16 @@ class World:
     def _run(self, body: Any, arguments: bytes) -> List[Any]:
         __tracebackhide__ = True
         place = dict(_place(body), arguments=arguments, seed=self.seed, timeout=self.timeout)
-        outcome, told, said = self._pool.run(place, self.timeout)
+        outcome, reported, said = self._pool.run(place, self.timeout)
         for rank, text in enumerate(said):
             sys.stdout.write("".join(f"[rank {rank}] {line}\n" for line in text.splitlines()))
         if outcome == "skipped":
             import pytest
 
-            pytest.skip(told)
+            pytest.skip(reported)
         if outcome == "failed":
-            raise RankError(told)
-        return [pickle.loads(answer) for answer in told]
+            raise RankError(reported)
+        return [pickle.loads(answer) for answer in reported]
 
     def close(self) -> None:
         """Ends the ranks; a later `run` would start them again."""

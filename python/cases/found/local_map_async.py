@@ -51,8 +51,8 @@ def one_rank(rank, folder, bad):
             expected = (weights.sum(0).sum(-1) + 1).expand(rows, 4, 3)
             is_right = torch.allclose(found, expected, atol=1e-5)
             if rank == 0:
-                told = f"{rows} row{'s' * (rows > 1)}, async_op={is_async}: the gradient is"
-                print(told, "right" if is_right else f"{found[0, 0].tolist()}, expected {expected[0, 0].tolist()}")
+                reported = f"{rows} row{'s' * (rows > 1)}, async_op={is_async}: the gradient is"
+                print(reported, "right" if is_right else f"{found[0, 0].tolist()}, expected {expected[0, 0].tolist()}")
                 bad.value |= not is_right
     dist.barrier()
     dist.destroy_process_group()

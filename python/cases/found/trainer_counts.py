@@ -65,7 +65,7 @@ class StopError(Exception):
 
 
 class Stop(TrainerCallback):
-    def on_pre_optimizer_step(self, *arguments, **told):
+    def on_pre_optimizer_step(self, *arguments, **reported):
         raise StopError
 
 
@@ -112,8 +112,8 @@ def main(rank, folder, words):
     make, rows = KINDS[kind][0], Rows(kind == "tp")
     wanted = wanted_of(make.from_pretrained(folder), rows, kind)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    told = {"distributed_config": DistributedConfig(tp_size=2)} if kind == "tp" else {}
-    model = make.from_pretrained(folder, **told)
+    reported = {"distributed_config": DistributedConfig(tp_size=2)} if kind == "tp" else {}
+    model = make.from_pretrained(folder, **reported)
     arguments = TrainingArguments(
         f"{folder}/{rank}", use_cpu=True, ddp_backend="gloo", report_to=[], save_strategy="no", max_steps=1,
         gradient_accumulation_steps=2, max_grad_norm=0.0, average_tokens_across_devices=kind != "tp",

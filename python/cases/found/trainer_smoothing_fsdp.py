@@ -46,13 +46,13 @@ def model_of(folder, words):
 
 
 class Repaired(Trainer):
-    def compute_loss(self, model, inputs, *more, **told):
+    def compute_loss(self, model, inputs, *more, **reported):
         """Shifts where the model's own loss does."""
         smoother, shifts = self.label_smoother, self._loss_shifts_labels
         self.label_smoother = lambda out, labels, shift_labels=False, **count: smoother(
             out, labels, shift_labels=shifts, **count
         )
-        loss = super().compute_loss(model, inputs, *more, **told)
+        loss = super().compute_loss(model, inputs, *more, **reported)
         self.label_smoother = smoother
         return loss
 

@@ -49,7 +49,7 @@ class StopError(Exception):
 
 
 class Stop(TrainerCallback):
-    def on_pre_optimizer_step(self, *arguments, **told):
+    def on_pre_optimizer_step(self, *arguments, **reported):
         raise StopError
 
 

@@ -128,11 +128,11 @@ def wrapped_names(model):
 
 def fsdp(sizes=None, **arguments):
     def parallelize(model, mesh):
-        told = {"fsdp_version": 2, "auto_wrap_policy": "transformer_based_wrap", **arguments}
-        if told["auto_wrap_policy"] == "transformer_based_wrap":
-            told["transformer_cls_names_to_wrap"] = wrapped_names(model)
+        reported = {"fsdp_version": 2, "auto_wrap_policy": "transformer_based_wrap", **arguments}
+        if reported["auto_wrap_policy"] == "transformer_based_wrap":
+            reported["transformer_cls_names_to_wrap"] = wrapped_names(model)
         config = Parallelism(**(sizes or {"dp_shard_size": mesh.size()}))
-        accelerator = accelerator_of(FullyShardedDataParallelPlugin(**told), parallelism_config=config)
+        accelerator = accelerator_of(FullyShardedDataParallelPlugin(**reported), parallelism_config=config)
         return prepared(accelerator, model)
 
     return parallelize

@@ -84,7 +84,7 @@ def zero(stage, microbatches, **more):
             **more,
         }
         trained = [p for p in model.parameters() if p.requires_grad]
-        model.__dict__["engine"] = deepspeed.initialize(model=model, model_parameters=trained, config=config)[0]
+        model.__dict__["backend"] = deepspeed.initialize(model=model, model_parameters=trained, config=config)[0]
         return model
 
     return parallelize
@@ -122,7 +122,7 @@ def cut(microbatches):
 def loss(model, batch):
     ids, labels = batch
     return cross_entropy(
-        model.__dict__.get("engine", model)(ids).transpose(1, 2), labels, reduction="sum"
+        model.__dict__.get("backend", model)(ids).transpose(1, 2), labels, reduction="sum"
     ), labels.numel()
 
 

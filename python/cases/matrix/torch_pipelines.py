@@ -55,11 +55,11 @@ def staged(schedule, stages_of_rank, wrap=alone, pieces=PIECES, scales=False):
             for stage in own
         ]
         losses = {}
-        told = get_schedule_class(schedule)(
+        reported = get_schedule_class(schedule)(
             made if len(made) > 1 else made[0], pieces, loss_fn=lambda *a: losses["fn"](*a), scale_grads=scales
         )
         modules = [stage.submod for stage in made]
-        modules[0].stages = told, losses, 0 in own, count - 1 in own
+        modules[0].stages = reported, losses, 0 in own, count - 1 in own
         return modules
 
     return parallelize

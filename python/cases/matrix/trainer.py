@@ -275,12 +275,12 @@ class Parallelism(ParallelismConfig):
         super()._validate_accelerator(accelerator)
 
 
-def trained(model, **told):
+def trained(model, **reported):
     """The model as `train()` prepares it."""
-    function = told.pop("compute_loss_func", None)
+    function = reported.pop("compute_loss_func", None)
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(), use_cpu=True, ddp_backend="gloo", report_to=[], save_strategy="no",
-        disable_tqdm=True, logging_strategy="no", max_grad_norm=0.0, max_steps=1, optim="adamw_torch", **told,
+        disable_tqdm=True, logging_strategy="no", max_grad_norm=0.0, max_steps=1, optim="adamw_torch", **reported,
     )  # fmt: skip
     stop = Stop()
     trainer = Checked(model, arguments, train_dataset=Rows(), compute_loss_func=function, callbacks=[stop])
@@ -312,21 +312,21 @@ def optimizer(model):
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, foreach=False)
 
 
-def replicas(model, mesh, **told):
-    return trained(model, **told)
+def replicas(model, mesh, **reported):
+    return trained(model, **reported)
 
 
-def plugin(model, mesh, **told):
+def plugin(model, mesh, **reported):
     """FSDP2 as Accelerate applies it."""
     names = {type(module).__name__ for module in model.modules() if type(module).__name__.endswith("DecoderLayer")}
     policy = {"auto_wrap_policy": "no_wrap"}
     if names:
         policy = {"auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": sorted(names)}
     Parallelism.plugin = FullyShardedDataParallelPlugin(fsdp_version=2, **policy)
-    return trained(model, parallelism_config=Parallelism(dp_shard_size=mesh.size()), **told)
+    return trained(model, parallelism_config=Parallelism(dp_shard_size=mesh.size()), **reported)
 
 
-def loaded(model, mesh, sizes=None, **told):
+def loaded(model, mesh, sizes=None, **reported):
     """Divided by Transformers when it is loaded."""
     folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(folder)
@@ -339,8 +339,8 @@ def loaded(model, mesh, sizes=None, **told):
         attn_implementation="eager", experts_implementation="eager",
     )  # fmt: skip
     if "tp" in mesh.mesh_dim_names or sizes:  # the Trainer asks Accelerate for these, which wants a GPU
-        told["parallelism_config"] = Parallelism()
-    return trained(parts.train(), **told)
+        reported["parallelism_config"] = Parallelism()
+    return trained(parts.train(), **reported)
 
 
 # -- layouts
@@ -356,13 +356,13 @@ OPTIONS = {
 
 
 def layout(mesh, parallelize, which, option="", rows_of=tokens_of, shifted=True, by_batch=False):
-    told = OPTIONS[option]
+    reported = OPTIONS[option]
     return {
         "mesh": mesh,
         "models": list(which),
-        "parallelize": functools.partial(parallelize, **told),
-        "batches": batches_of(rows_of, told.get("average_tokens_across_devices", True), shifted, by_batch),
-        "loss": loss_of(told.get("label_smoothing_factor", 0.0)),
+        "parallelize": functools.partial(parallelize, **reported),
+        "batches": batches_of(rows_of, reported.get("average_tokens_across_devices", True), shifted, by_batch),
+        "loss": loss_of(reported.get("label_smoothing_factor", 0.0)),
     }
 
 

@@ -295,8 +295,10 @@ class Dpo(Given, trl.DPOTrainer):
 class Kto(Given, trl.KTOTrainer):
     def take(self, microbatches):
         kept = ("prompt_ids", "completion_ids", "KL_completion_ids", "label")
-        told = kept if self.calculate_KL else tuple(key for key in kept if key != "KL_completion_ids")
-        self.batches = [self.data_collator([{key: row[key] for key in told} for row in rows]) for rows in microbatches]
+        reported = kept if self.calculate_KL else tuple(key for key in kept if key != "KL_completion_ids")
+        self.batches = [
+            self.data_collator([{key: row[key] for key in reported} for row in rows]) for rows in microbatches
+        ]
 
 
 class Reward(Given, trl.RewardTrainer):
@@ -339,7 +341,7 @@ KINDS = {
 }
 
 
-def trained(kind, model, parallelism_config=None, **told):
+def trained(kind, model, parallelism_config=None, **reported):
     """The model as the trainer's `train()` prepares it."""
     make, config, columns = KINDS[kind]
     data = Dataset.from_dict({name: DATA[name] for name in columns})
@@ -348,17 +350,17 @@ def trained(kind, model, parallelism_config=None, **told):
         more["ref_model"] = reference()
     if kind == "grpo":
         more.update(reward_funcs=rewarded, rollout_func=rolled_out)
-        told.update(num_generations=ROWS * ranks_of(model), max_completion_length=LONGEST)
+        reported.update(num_generations=ROWS * ranks_of(model), max_completion_length=LONGEST)
         model.config._name_or_path = reference_folder()
     if kind == "sft":
-        told["dataset_kwargs"] = {"skip_prepare_dataset": True}
+        reported["dataset_kwargs"] = {"skip_prepare_dataset": True}
         data = Dataset.from_dict({"input_ids": [[3, 4]] * 8, "labels": [[3, 4]] * 8})
     if kind in ("sft", "dpo"):
-        told["router_aux_loss_coef"] = 0.0  # that loss is a mean of each microbatch's own
+        reported["router_aux_loss_coef"] = 0.0  # that loss is a mean of each microbatch's own
     arguments = config(
         output_dir=tempfile.mkdtemp(), use_cpu=True, ddp_backend="gloo", report_to=[], save_strategy="no", bf16=False,
         disable_tqdm=True, logging_strategy="no", max_grad_norm=0.0, max_steps=1, optim="adamw_torch",
-        per_device_train_batch_size=ROWS, parallelism_config=parallelism_config, **told,
+        per_device_train_batch_size=ROWS, parallelism_config=parallelism_config, **reported,
     )  # fmt: skip
     (stop,) = more["callbacks"]
     trainer = make(model, args=arguments, train_dataset=data, **more)
@@ -403,13 +405,13 @@ JOBS = {
 HERE = {"ddp", "ddp of three", "plugin", "loaded fsdp", "loaded tp"}
 
 
-def with_trainer(kind, how, told):
+def with_trainer(kind, how, reported):
     """`how` of the other file, with this file's trainer in place of its own."""
 
     def parallelize(model, mesh):
         before, base.trained = base.trained, lambda model, **more: trained(kind, model, **more)
         try:
-            return how(model, mesh, **told)
+            return how(model, mesh, **reported)
         finally:
             base.trained = before
 
@@ -426,11 +428,11 @@ layouts = {
     named(name, job): {
         "mesh": mesh,
         "models": models_of(kind, name),
-        "parallelize": with_trainer(kind, how, told),
+        "parallelize": with_trainer(kind, how, reported),
         "batches": batches_of(weigh, even=kind in ("dpo", "reward", "grpo")),
         "loss": loss,
     }
-    for job, (kind, loss, weigh, told) in JOBS.items()
+    for job, (kind, loss, weigh, reported) in JOBS.items()
     for name, (mesh, how, _) in MESHES.items()
     if name in HERE
 }

@@ -70,7 +70,7 @@ with addend.Comm("dp=2 tp=2") as comm:
     comm.broadcast(z, root=3)
     assert (z == 3).all()
     comm.barrier("dp")
-    assert (comm.size, comm.engine, str(comm.mesh)) == (4, "shm", "dp_shard=2 tp=2")
+    assert (comm.size, comm.backend, str(comm.mesh)) == (4, "shm", "dp_shard=2 tp=2")
     empty = comm.all_reduce(numpy.zeros((0, 3)))
     assert empty.shape == (0, 3)
 try:
@@ -135,7 +135,7 @@ class Folder:
             time.sleep(0.01)
 
 with addend.Comm(store=Folder(), rank=int(sys.argv[2]), size=3) as comm:
-    print(comm.all_reduce(numpy.array([1.0 + comm.rank]))[0], comm.engine)
+    print(comm.all_reduce(numpy.array([1.0 + comm.rank]))[0], comm.backend)
 """
 
 

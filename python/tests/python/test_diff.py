@@ -37,12 +37,12 @@ def write(path, kind, rank, tensors, **more):
 class Dump:
     """Write a step of four ranks that average two parameters; `wrong` gives w's sum from the addends."""
 
-    def __init__(self, folder, wrong=None, norm_of=None, alike=False):
+    def __init__(self, folder, wrong=None, norm_of=None, identical=False):
         self.folder = Path(folder)
         draw = numpy.random.default_rng(1)
         addends = [{"w": draw.standard_normal((8, 4)), "b": draw.standard_normal(6)} for _ in range(RANKS)]
         addends = [{name: tensor.astype("f4") for name, tensor in one.items()} for one in addends]
-        if alike:
+        if identical:
             addends[2]["w"] = addends[1]["w"]
         sums = {name: sum(one[name] for one in addends) / RANKS for name in ("w", "b")}
         self.whole = dict(sums)
@@ -134,7 +134,7 @@ class Reports(unittest.TestCase):
         self.assertIsNone(addend.diff(other)["w"].cause.operation)
 
     def test_what_cannot_be_told_is_neither_right_nor_wrong(self):
-        Dump(self.folder, alike=True)
+        Dump(self.folder, identical=True)
         report = addend.diff(self.folder)
         self.assertEqual((report.ok, report.verdict), (None, "cannot_tell"))
         self.assertEqual((report["b"].ok, report["b"].verdict), (True, "right"))
@@ -145,7 +145,7 @@ class Reports(unittest.TestCase):
         self.assertTrue(addend.diff(self.folder, allow_identical=True).ok)
 
     def test_any_number_of_threads_gives_the_same_report(self):
-        Dump(self.folder, alike=True)
+        Dump(self.folder, identical=True)
         self.assertEqual(addend.diff(self.folder, threads=3).document, addend.diff(self.folder).document)
         for threads in (0, 65):
             with raises(self, ValueError, "threads", "1 to", "64", str(threads)):
@@ -199,17 +199,17 @@ class Reports(unittest.TestCase):
 
 
 class Progress(unittest.TestCase):
-    def lines_of(self, told, seconds):
+    def lines_of(self, sentences, seconds):
         """Return what is printed of `told` calls with so many seconds between two of them."""
         written = io.StringIO()
         clock = itertools.count(100, seconds)
         with mock.patch("time.monotonic", lambda: next(clock)), contextlib.redirect_stderr(written):
             with progress("diff") as tell:
-                for i in range(told):
-                    tell(None, b"files", i + 1, told)
+                for i in range(sentences):
+                    tell(None, b"files", i + 1, sentences)
         return written.getvalue().splitlines()
 
-    def test_elsewhere_than_on_a_terminal_work_that_lasts_is_told_now_and_then(self):
+    def test_elsewhere_than_on_a_terminal_work_that_lasts_is_reported_now_and_then(self):
         self.assertEqual(self.lines_of(8, 0.5), [])
         self.assertEqual(self.lines_of(8, 2), ["diff 3/8 files", "diff 6/8 files"])
 

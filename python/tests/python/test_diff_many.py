@@ -14,7 +14,7 @@ import addend
 
 DUMPS = pathlib.Path(__file__).resolve().parents[3] / "lab" / "bench" / "dumps.py"
 RANKS, MICROBATCHES, PARAMS = 64, 16, 24
-MISTAKES = ("missing", "last", "half", "twice", "factor", "own", "random", "term")
+BUGS = ("missing", "last", "half", "twice", "factor", "own", "random", "term")
 
 
 def dumped(folder, *options, sampled):
@@ -26,7 +26,7 @@ def dumped(folder, *options, sampled):
 
 
 class Many(unittest.TestCase):
-    def hold(self, mistake, index, found):
+    def hold(self, bug, index, found):
         """Return the verdict on the parameter, whether it was fitted or not."""
         kinds = {
             "missing": "missing",
@@ -35,17 +35,17 @@ class Many(unittest.TestCase):
             "twice": "doubled",
             "own": "own_only",
         }
-        if mistake in kinds:
-            self.assertEqual(found.kind, kinds[mistake], found.text)
-        if mistake == "missing":
+        if bug in kinds:
+            self.assertEqual(found.kind, kinds[bug], found.text)
+        if bug == "missing":
             self.assertEqual(found.ranks, (index % RANKS,))
-        if mistake == "half":
+        if bug == "half":
             self.assertEqual(found.ranks, tuple(range(RANKS // 2, RANKS)))
-        if mistake == "factor":
+        if bug == "factor":
             self.assertTrue(math.isclose(found.factor, 1 + (index + 0.5) / PARAMS, rel_tol=1e-4), found.text)
-        if mistake == "random":
+        if bug == "random":
             self.assertIn(found.kind, ("factor", "not_fitted"), found.text)
-        if mistake == "term":
+        if bug == "term":
             self.assertIn(found.kind, ("unexplained", "not_fitted"), found.text)
 
     def test_whatever_fails_is_said(self):
@@ -53,10 +53,10 @@ class Many(unittest.TestCase):
             wrong = ["--params", str(PARAMS), "--wrong", str(PARAMS), "--mistakes", "all"]
             report = dumped(folder, *wrong, sampled=1100)
         for index, found in enumerate(report.params):
-            mistake = MISTAKES[index % len(MISTAKES)]
-            with self.subTest(mistake, index=index):
+            bug = BUGS[index % len(BUGS)]
+            with self.subTest(bug, index=index):
                 self.assertFalse(found.ok)
-                self.hold(mistake, index, found)
+                self.hold(bug, index, found)
         unfitted = [found.name for found in report.params if found.kind == "not_fitted"]
         self.assertIn(f"blocks.{PARAMS - 1:04}.weight", unfitted)
         self.assertNotEqual(report.params[7].kind, "right")

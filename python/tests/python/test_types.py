@@ -44,8 +44,8 @@ class Layouts(unittest.TestCase):
 
     def test_a_gradient_s_way_to_its_storage_is_derived(self):
         gradient = self.mesh.layout("dp_shard=P tp=S1")
-        to_whole = gradient.path_to(self.mesh.layout("dp_shard=R tp=S1"))
-        self.assertEqual([(step.move, step.axes) for step in to_whole], [("all_reduce", "dp_shard")])
+        to_full = gradient.path_to(self.mesh.layout("dp_shard=R tp=S1"))
+        self.assertEqual([(step.move, step.axes) for step in to_full], [("all_reduce", "dp_shard")])
         to_shard = gradient.path_to(self.mesh.layout("dp_shard=S0 tp=S1"))
         self.assertEqual([(step.move, step.axes) for step in to_shard], [("reduce_scatter", "dp_shard")])
 
@@ -77,7 +77,7 @@ class Layouts(unittest.TestCase):
 class Propagation(unittest.TestCase):
     mesh = addend.Mesh("dp_shard=2 tp=4")
 
-    def test_a_contracted_cut_leaves_a_partial_sum(self):
+    def test_a_contracted_sharded_dimension_leaves_a_partial(self):
         x, w = self.mesh.layout("dp_shard=S0 tp=S1"), self.mesh.layout("dp_shard=R tp=S0")
         self.assertEqual(str(addend.propagate("bk,kn->bn", x, w)), "dp_shard=S0 tp=P")
 

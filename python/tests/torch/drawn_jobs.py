@@ -32,7 +32,7 @@ class Spec:
     microbatches: int = 1
     dtype: str = "f32"
     options: dict = dataclasses.field(default_factory=dict)
-    mistake: typing.Optional[str] = None
+    bug: typing.Optional[str] = None
     seed: int = 1
 
     @property
@@ -48,7 +48,7 @@ class Spec:
     def factor(self):
         """Return the factor by which the wrapper, or the script in its place, multiplies the sum."""
         sums = self.wrapper in ("hooked", "tp") or (self.wrapper == "hand" and not self.options.get("divides"))
-        by_shards = self.mistake == "replicas_by_turns"  # the hook over replicas does not divide
+        by_shards = self.bug == "replicas_by_turns"  # the hook over replicas does not divide
         return 1.0 if sums else 1 / (self.mesh[1] if by_shards else self.data)
 
     @property
@@ -58,7 +58,7 @@ class Spec:
     def __str__(self):
         options = " ".join(f"{k}={v}" for k, v in self.options.items() if v)
         mesh = "x".join(map(str, self.mesh))
-        wrong = f" MISTAKE {self.mistake}" if self.mistake else ""
+        wrong = f" MISTAKE {self.bug}" if self.bug else ""
         return f"{self.wrapper} {mesh} {self.model} {self.dtype} {self.microbatches} microbatches {options}{wrong}"
 
 
@@ -93,7 +93,7 @@ def hook(spec, model):
     for p in model.parameters():
         if not p.requires_grad:
             continue
-        if spec.mistake == "masked":
+        if spec.bug == "masked":
             p.register_hook(lambda gradient: gradient * (gradient > 0))
         if kind == "looks":
             p.register_hook(lambda gradient: None)
@@ -118,19 +118,19 @@ def run(spec, model, data, watch, sync=None):
     """Run all microbatches of one rank; `sync(m)` is a context."""
     factor, losses = spec.factor, []
     for m in range(spec.microbatches):
-        own = 0 if spec.mistake == "same_batch" else data
-        batch = 0 if spec.mistake == "same_microbatch" else m
+        own = 0 if spec.bug == "same_batch" else data
+        batch = 0 if spec.bug == "same_microbatch" else m
         if watch and spec.options.get("counts"):
-            watch.divisor(own_count(spec, data, m) if spec.mistake == "mean_of_means" else whole_count(spec, factor))
+            watch.divisor(own_count(spec, data, m) if spec.bug == "mean_of_means" else whole_count(spec, factor))
         with sync(m) if sync else contextlib.nullcontext():
             loss = drawn_models.share(spec, model, own, batch, **drawn_models.arguments(spec, data, m)) / factor
-            if spec.mistake == "mean_of_means":
+            if spec.bug == "mean_of_means":
                 loss = loss * whole_count(spec, factor) / own_count(spec, data, m)
             if spec.options.get("call") == "together":
                 losses.append(loss)
             else:
                 backward(spec, loss)
-        if spec.mistake == "last_only" and m < spec.microbatches - 1:
+        if spec.bug == "last_only" and m < spec.microbatches - 1:
             model.zero_grad()
     if losses:
         sum(losses).backward()
@@ -150,17 +150,17 @@ def change(spec, model, watch=None):
         if p.grad is None:
             continue
         local = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
-        if spec.mistake == "divided_again":
+        if spec.bug == "divided_again":
             local /= dist.get_world_size()
-        if spec.mistake == "summed_again" and not isinstance(p.grad, DTensor):
+        if spec.bug == "summed_again" and not isinstance(p.grad, DTensor):
             dist.all_reduce(local)
-        if spec.mistake == "unscaled_twice":
+        if spec.bug == "unscaled_twice":
             local /= 1024
-        if spec.mistake == "clipped_early":
+        if spec.bug == "clipped_early":
             local *= 0.3033
-        if spec.mistake == "decayed":
+        if spec.bug == "decayed":
             local += 0.1 * (p.to_local() if isinstance(p, DTensor) else p).detach()
-        if spec.mistake == "one_rank_scaled" and dist.get_rank() == spec.world - 1:
+        if spec.bug == "one_rank_scaled" and dist.get_rank() == spec.world - 1:
             local *= 2
 
 
@@ -169,8 +169,8 @@ def change(spec, model, watch=None):
 
 def ddp_hook(spec, model):
     kind, world = spec.options.get("comm"), spec.data
-    divisor = {"hook_sums": 1, "hook_divides_twice": world * world}.get(spec.mistake, world)
-    if spec.mistake in ("hook_sums", "hook_divides_twice") or kind == "mean":
+    divisor = {"hook_sums": 1, "hook_divides_twice": world * world}.get(spec.bug, world)
+    if spec.bug in ("hook_sums", "hook_divides_twice") or kind == "mean":
 
         def mean(state, bucket):
             done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
@@ -186,7 +186,7 @@ def ddp(spec):
     plain, options = drawn_models.make(spec), spec.options
     hook(spec, plain)
     group = None
-    if spec.mistake == "half_world":
+    if spec.bug == "half_world":
         group = [dist.new_group(half) for half in ([0, 1], [2, 3])][dist.get_rank() // 2]
     model = DistributedDataParallel(
         plain,
@@ -197,7 +197,7 @@ def ddp(spec):
         bucket_cap_mb=0.001 if options.get("buckets") else None,
     )
     ddp_hook(spec, model)
-    if spec.mistake == "other_weights" and dist.get_rank() == spec.world - 1:
+    if spec.bug == "other_weights" and dist.get_rank() == spec.world - 1:
         with torch.no_grad():
             next(model.parameters()).add_(0.5)
     watched = torch.compile(model, backend="aot_eager") if options.get("compiled") else model
@@ -205,7 +205,7 @@ def ddp(spec):
     def sync(m):
         last = m == spec.microbatches - 1
         off = {"no_sync_left_on": True, "no_sync_off_by_one": m > 0}.get(
-            spec.mistake, options.get("accumulate") == "no_sync" and not last
+            spec.bug, options.get("accumulate") == "no_sync" and not last
         )
         return model.no_sync() if off else contextlib.nullcontext()
 
@@ -228,7 +228,7 @@ def norm(spec, model, watch):
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     gradients = [g.full_tensor() if isinstance(g, DTensor) else g.to_dense() for g in gradients]
     value = torch.stack([g.double().norm() for g in gradients]).norm()
-    watch.norm(value * spec.world**0.5 if spec.mistake == "norm_counts_copies" else value)
+    watch.norm(value * spec.world**0.5 if spec.bug == "norm_counts_copies" else value)
 
 
 def replicated(spec):
@@ -277,9 +277,9 @@ def shard(spec, model, mesh):
 def sharded_step(spec, model):
     def sync(m):
         last, setting = m == spec.microbatches - 1, spec.options.get("accumulate")
-        if spec.mistake == "sync_left_off":
+        if spec.bug == "sync_left_off":
             model.set_requires_gradient_sync(False)
-        elif spec.mistake == "replicas_left_off":
+        elif spec.bug == "replicas_left_off":
             model.set_requires_all_reduce(False)
         elif setting == "no_sync":
             model.set_requires_gradient_sync(last)
@@ -295,7 +295,7 @@ def sharded_step(spec, model):
 
 
 def fsdp(spec):
-    if spec.mistake == "replicas_by_turns":
+    if spec.bug == "replicas_by_turns":
         return by_turns(spec)
     names = ("dp",) if len(spec.mesh) == 1 else ("dp_replicate", "dp_shard")
     model = shard(spec, drawn_models.make(spec), mesh_of(spec.mesh, names))
@@ -307,7 +307,7 @@ def fsdp(spec):
 
 
 def reduced_group(spec, mesh):
-    if spec.mistake == "one_axis_only":
+    if spec.bug == "one_axis_only":
         return mesh.get_group(mesh.mesh_dim_names[0])
     return None
 
@@ -316,29 +316,29 @@ def hand(spec):
     mesh = mesh_of(spec.mesh, ("dp",)) if len(spec.mesh) == 1 else mesh_of(spec.mesh, ("outer", "inner"))
     model, options, group = drawn_models.make(spec), spec.options, reduced_group(spec, mesh)
     hook(spec, model)
-    divisor = 1 if spec.mistake == "not_divided" else 1 / spec.factor
+    divisor = 1 if spec.bug == "not_divided" else 1 / spec.factor
     sums = {}  # gradients of jobs that keep them elsewhere
     last_rank = dist.get_rank() == spec.world - 1
 
     def reduce(gradient):
-        if spec.mistake == "addend_lost" and last_rank:
+        if spec.bug == "addend_lost" and last_rank:
             gradient.zero_()
-        if spec.mistake == "addend_doubled" and last_rank:
+        if spec.bug == "addend_doubled" and last_rank:
             gradient *= 2
-        if spec.mistake == "own_clip":
+        if spec.bug == "own_clip":
             gradient *= 0.1 / (0.1 + gradient.norm())
         dist.all_reduce(gradient, group=group)
         gradient /= divisor
         return gradient
 
     def keeps(name):
-        return spec.mistake == "forgotten" and name == first
+        return spec.bug == "forgotten" and name == first
 
     first = next(name for name, p in model.named_parameters() if p.requires_grad)
 
     def step(watch):
         def sync(m):
-            if spec.mistake == "reduced_each_time" and m:
+            if spec.bug == "reduced_each_time" and m:
                 reduce_all()
             return contextlib.nullcontext()
 
@@ -353,7 +353,7 @@ def hand(spec):
                     sums[id(p)] = reduce(gradient.float())
                 elif not keeps(name):
                     gradient = reduce(gradient)
-                    if had or spec.mistake != "absent_keep_none":
+                    if had or spec.bug != "absent_keep_none":
                         p.grad = gradient
 
         run(spec, model, dist.get_rank(), watch, sync)
@@ -367,7 +367,7 @@ def hand(spec):
     if options.get("main"):
         watch["gradient"] = lambda p: sums.get(id(p))
         gradients = lambda: {name: sums.get(id(p)) for name, p in model.named_parameters()}  # noqa: E731
-    affected = {"forgotten": {first}, "absent_keep_none": {"spare.weight", "spare.bias"}}.get(spec.mistake)
+    affected = {"forgotten": {first}, "absent_keep_none": {"spare.weight", "spare.bias"}}.get(spec.bug)
     return Job(model, step, watch, gradients, affected=affected)
 
 
@@ -460,7 +460,7 @@ def parts(spec):
         model.up.bias.copy_(whole.up.bias[: drawn_models.OUT][cut])
     data = mesh.get_local_rank("dp")
     wrong = {"wrong_group": "tp", "not_summed": None}
-    group = wrong.get(spec.mistake, "dp")
+    group = wrong.get(spec.bug, "dp")
 
     def step(watch):
         for m in range(spec.microbatches):

@@ -33,7 +33,7 @@ class Job:
 
 
 @dataclasses.dataclass
-class Mistake:
+class Bug:
     """A job, and what the report must say of its mistake."""
 
     job: typing.Callable  # job(True): with the mistake
@@ -46,13 +46,13 @@ class Mistake:
     needs: str = ""  # "reference", "divisor", "norm": without this the watch cannot see the mistake
 
 
-MISTAKES = []
+BUGS = []
 
 
-def mistake(title, fsdp2=False, **expected):
+def bug(title, fsdp2=False, **expected):
     def keep(job):
         if ranks.FSDP2 or not fsdp2:
-            MISTAKES.append(Mistake(job, title, **expected))
+            BUGS.append(Bug(job, title, **expected))
         return job
 
     return keep
@@ -133,7 +133,7 @@ def _hook_job(world, divisor):
     return Job(model, run_step(model), lambda: whole_mean(all_batches(world)))
 
 
-@mistake(
+@bug(
     "a DDP communication hook forgets to divide by the number of ranks",
     world=3,
     parameters=NET,
@@ -145,12 +145,12 @@ def hook_forgets_to_divide(wrong):
     return _hook_job(3, 1 if wrong else 3)
 
 
-@mistake("a DDP communication hook divides twice", world=4, parameters=NET, verdict="averaged", axis="dp", factor=0.25)
+@bug("a DDP communication hook divides twice", world=4, parameters=NET, verdict="averaged", axis="dp", factor=0.25)
 def hook_divides_twice(wrong):
     return _hook_job(4, 16 if wrong else 4)
 
 
-@mistake(
+@bug(
     "`no_sync()` stays on in the last microbatch of DDP",
     world=4,
     parameters=NET,
@@ -169,7 +169,7 @@ def no_sync_left_on(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(4, 2)))
 
 
-@mistake(
+@bug(
     "each rank divides its loss by its own number of tokens: a mean of means",
     world=4,
     parameters=NET,
@@ -191,7 +191,7 @@ def mean_of_means(wrong):
     return Job(model, step, lambda: whole_mean([draw(rank, 0, rows[rank]) for rank in range(4)]))
 
 
-@mistake(
+@bug(
     "each microbatch's loss is divided by its own number of tokens",
     world=2,
     parameters=NET,
@@ -214,7 +214,7 @@ def mean_of_microbatches(wrong):
     return Job(model, step, lambda: whole_mean([draw(rank, m, rows[m]) for rank in range(2) for m in range(3)]))
 
 
-@mistake(
+@bug(
     "`no_sync()` is left one microbatch too early: the last one is synchronised with nobody",
     world=2,
     parameters=NET,
@@ -233,7 +233,7 @@ def no_sync_off_by_one(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(2, 4)))
 
 
-@mistake(
+@bug(
     "DDP's process group has half of the ranks",
     world=4,
     parameters=NET,
@@ -264,7 +264,7 @@ def summed_by_hand(model, before=None, after=None):
     return Job(model, step, lambda: whole_mean(all_batches(dist.get_world_size())))
 
 
-@mistake(
+@bug(
     "each rank begins with weights of its own, for nobody sent the first one's to the others",
     world=3,
     parameters=NET,
@@ -281,7 +281,7 @@ def other_weights(wrong):
     return summed_by_hand(model)
 
 
-@mistake(
+@bug(
     "each rank clips its gradients before they are summed",
     world=3,
     parameters=NET,
@@ -295,7 +295,7 @@ def clipped_before_the_sum(wrong):
     return summed_by_hand(model, before if wrong else None)
 
 
-@mistake(
+@bug(
     "what was accumulated is clipped after every microbatch",
     world=2,
     parameters=NET,
@@ -332,7 +332,7 @@ def _each(collective):
     return _by_hand(lambda parameters: [collective(parameter.grad) for parameter in parameters])
 
 
-@mistake(
+@bug(
     "the gradients are reduced to the first rank, and not to all",
     world=3,
     parameters=NET,
@@ -344,7 +344,7 @@ def reduced_to_one(wrong):
     return _each((lambda gradient: dist.reduce(gradient, 0)) if wrong else dist.all_reduce)
 
 
-@mistake(
+@bug(
     "a helper that takes maxima is used for gradients",
     world=3,
     parameters=NET,
@@ -357,7 +357,7 @@ def maximum_for_sum(wrong):
     return _each(lambda gradient: dist.all_reduce(gradient, op=operation))
 
 
-@mistake(
+@bug(
     "a buffer of all gradients begins with a number, and is read as if it did not",
     world=3,
     parameters=NET,
@@ -377,7 +377,7 @@ def read_beside(wrong):
     return _by_hand(collective)
 
 
-@mistake(
+@bug(
     "one rank packs its parameters in another order",
     world=3,
     parameters=NET,
@@ -396,7 +396,7 @@ def another_order(wrong):
     return _by_hand(collective)
 
 
-@mistake(
+@bug(
     "gradients are clipped before the watch ends",
     world=3,
     parameters=NET,
@@ -410,7 +410,7 @@ def clipped_too_early(wrong):
     return summed_by_hand(model, after=after if wrong else None)
 
 
-@mistake(
+@bug(
     "gradients are unscaled twice",
     world=2,
     parameters=NET,
@@ -441,7 +441,7 @@ class PartsOverTp(nn.Module):
         return self.net(self.norm(x))
 
 
-@mistake(
+@bug(
     "DDP with `static_graph`, and the sum over tp in a hook of the gradient's node that is attached after DDP's own: "
     "right in the first step, lost from the second on",
     world=4,
@@ -487,7 +487,7 @@ class Branches(nn.Module):
         return self.net(x) + self.extra(x) if use_extra else self.net(x)
 
 
-@mistake(
+@bug(
     "a loop over gradients sums a zero where a rank did not use the parameter, and does not give that rank the sum",
     world=4,
     parameters=["extra.weight", "extra.bias"],
@@ -530,7 +530,7 @@ def sharded(mesh):
     return model
 
 
-@mistake(
+@bug(
     "`set_requires_gradient_sync(True, recurse=False)` in the last microbatch: the layers below stay off",
     world=4,
     parameters=["up.weight", "up.bias"],
@@ -550,7 +550,7 @@ def sync_left_off(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(4, 2)))
 
 
-@mistake(
+@bug(
     "HSDP that all-reduces what the last microbatch's reduce-scatter left, and adds the earlier partial afterwards",
     world=8,
     parameters=NET,
@@ -585,7 +585,7 @@ def partial_added_late(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(8, 2)), arguments)
 
 
-@mistake(
+@bug(
     "HSDP whose hook sums over the replicas in every other microbatch",
     world=4,
     parameters=NET,
@@ -614,7 +614,7 @@ def replicas_in_every_other(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(4, 4)), {"mesh": mesh, "expect": 1 / 4})
 
 
-@mistake(
+@bug(
     "a global norm that counts every replica of HSDP",
     world=4,
     parameters=NET,
@@ -687,7 +687,7 @@ class MixtureOfExperts(nn.Module):
         return self.net(x + self.experts(x))
 
 
-@mistake(
+@bug(
     "FSDP2 divides experts by the ranks that share them, not by all ranks whose tokens they saw",
     world=4,
     parameters=["experts.weight"],
@@ -752,7 +752,7 @@ class Router(nn.Module):
         return SumForward.apply(part, self.mesh.get_group())
 
 
-@mistake(
+@bug(
     "the router of a mixture of experts: `to_local()` without `grad_placements`",
     world=4,
     parameters=["gate.weight"],
@@ -810,7 +810,7 @@ class RowLinear(nn.Module):
         return SumForward.apply(part + bias, group) if self.bias_in_parts else SumForward.apply(part, group) + bias
 
 
-@mistake(
+@bug(
     "a replicated bias is added on every tp rank, before the sum",
     world=2,
     parameters=["net." + name for name in NET] + ["weight", "bias"],
@@ -862,7 +862,7 @@ def contrast(outputs):
     return torch.logsumexp(likeness - 9 * torch.eye(len(outputs)), 1).mean()
 
 
-@mistake(
+@bug(
     "a differentiable all_gather whose backward returns the own slice of the own gradient",
     world=4,
     parameters=NET,

@@ -30,8 +30,8 @@ from torch.distributed.tensor import DTensor
 
 import addend
 import addend.torch
+import drawn_bugs
 import drawn_jobs
-import drawn_mistakes
 import pool
 from addend.torch import _addends
 
@@ -65,7 +65,7 @@ def error_of(spec, gradients, whole):
     return worst
 
 
-def whole_gradient(gradient):
+def full_gradient(gradient):
     if isinstance(gradient, DTensor):
         return gradient.full_tensor()
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
@@ -73,7 +73,7 @@ def whole_gradient(gradient):
 
 def gradients_of(spec, job):
     found = job.gradients() if job.gradients else {n: p.grad for n, p in job.model.named_parameters()}
-    found = {drawn_jobs.plain_name(name): whole_gradient(gradient) for name, gradient in found.items()}
+    found = {drawn_jobs.plain_name(name): full_gradient(gradient) for name, gradient in found.items()}
     if spec.wrapper != "parts":
         return found
     pieces = {}
@@ -134,7 +134,7 @@ def answer_right(spec, report, error):
     return {True: "right", False: "FALSE ALARM", None: "cannot tell"}[report.ok]
 
 
-def told_of(param):
+def reported_of(param):
     """Return (kind, axes) of the named causes, and whether there is a single one."""
     if param.cause:
         return [(param.cause.kind, param.cause.axes or "")], True
@@ -149,34 +149,34 @@ def norm_causes(norm):
     return [([(c.kind, c.axes or "") for c in causes], norm.cause is not None)]
 
 
-def is_true(mistake, told):
-    return any(kind == k and (axes is drawn_mistakes.ANY or axes == a) for kind, axes in mistake.true for k, a in told)
+def is_true(bug, reported):
+    return any(kind == k and (axes is drawn_bugs.ANY or axes == a) for kind, axes in bug.true for k, a in reported)
 
 
 def answer_wrong(spec, report, error, affected):
-    mistake = drawn_mistakes.MISTAKES[spec.mistake]
-    if not mistake.equal and error < 1e-3:
+    bug = drawn_bugs.BUGS[spec.bug]
+    if not bug.equal and error < 1e-3:
         return "NOT WRONG"
     if isinstance(report, str):
         return "refused"
-    noted = mistake.noted and any(_addends._HOOKED in message for message in report.messages)
+    noted = bug.noted and any(_addends._HOOKED in message for message in report.messages)
     if report.ok:
         return "true cause" if noted else "MISSED"
     if report.ok is None:
-        open_ones = [told_of(p)[0] for p in report.params if p.ok is None and p.possible_causes]
-        if mistake.untold or noted:
+        open_ones = [reported_of(p)[0] for p in report.params if p.ok is None and p.possible_causes]
+        if bug.unreported or noted:
             return "true cause"
-        if open_ones and all(is_true(mistake, told) for told in open_ones):
+        if open_ones and all(is_true(bug, reported) for reported in open_ones):
             return "true cause"
-        untrue = {kind for told in open_ones if not is_true(mistake, told) for kind, _ in told}
+        untrue = {kind for reported in open_ones if not is_true(bug, reported) for kind, _ in reported}
         return "FALSE CAUSE" if untrue - {*VAGUE} else "cannot tell"
     failing = [p for p in report.params if p.ok is False]
     if any(affected is not None and p.name not in affected for p in failing):
         return "FALSE CAUSE"
-    causes = [told_of(p) for p in failing] + norm_causes(report.norm)
-    if any(alone and not is_true(mistake, told) and told[0][0] not in VAGUE for told, alone in causes):
+    causes = [reported_of(p) for p in failing] + norm_causes(report.norm)
+    if any(alone and not is_true(bug, reported) and reported[0][0] not in VAGUE for reported, alone in causes):
         return "FALSE CAUSE"
-    found_true = bool(causes) and all(is_true(mistake, told) for told, _ in causes)
+    found_true = bool(causes) and all(is_true(bug, reported) for reported, _ in causes)
     return "true cause" if found_true else "wrong, no cause of its own"
 
 
@@ -211,7 +211,7 @@ class Judge:
 
 
 def draw(what, seed, k, compiled):
-    spec = (drawn_jobs.draw_right if what == "right" else drawn_mistakes.draw_wrong)(seed, k)
+    spec = (drawn_jobs.draw_right if what == "right" else drawn_bugs.draw_wrong)(seed, k)
     if spec.options.get("compiled") and not compiled:
         spec.options["compiled"] = None
     return spec

@@ -327,7 +327,7 @@ def data_parallel(draw, model, share, microbatches=None, kinds=WRAPPERS, wrapped
     """Return a job in which each rank has its own data; `share(model, data, m)`: its loss, the mean of which over ranks
     and microbatches is wanted, or with `summed` the sum. `reference`: the model of one process, if it is no copy.
     """
-    summed, told, fields = more.pop("summed", False), more.pop("watch", {}), more.pop("fields", {})
+    summed, reported, fields = more.pop("summed", False), more.pop("watch", {}), more.pop("fields", {})
     microbatches = microbatches or draw.randint(1, 3)
     parts = 1 if summed else microbatches * draw.world
     reference = more.pop("reference", None) or copy.deepcopy(model)
@@ -345,7 +345,7 @@ def data_parallel(draw, model, share, microbatches=None, kinds=WRAPPERS, wrapped
         ]
         return alone(reference, shares)
 
-    return Job(wrapped.model, step, whole, {**wrapped.watch, **told}, wrapped.gradients, **fields)
+    return Job(wrapped.model, step, whole, {**wrapped.watch, **reported}, wrapped.gradients, **fields)
 
 
 def local_of(tensor):

@@ -23,7 +23,7 @@ def plain_name(name):
     return name
 
 
-def whole_gradient(gradient):
+def full_gradient(gradient):
     if isinstance(gradient, DTensor):
         return gradient.full_tensor()
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
@@ -63,7 +63,7 @@ def watched(drawn):
     except Exception as error:
         report = f"{type(error).__name__}: {error}"
     found = job.gradients() if job.gradients else {n: p.grad for n, p in job.model.named_parameters()}
-    found = {plain_name(name): whole_gradient(gradient) for name, gradient in found.items()}
+    found = {plain_name(name): full_gradient(gradient) for name, gradient in found.items()}
     return report, error_of(found, job.whole()), job.affected, job.bound
 
 
@@ -76,7 +76,7 @@ def checked(drawn):
 # -- what a report says
 
 
-def told_of(param):
+def reported_of(param):
     """Return (kind, axes, factor, place) of each named cause."""
     causes = [param.cause] if getattr(param, "cause", None) else list(getattr(param, "possible_causes", ()))
     if causes:
@@ -84,23 +84,23 @@ def told_of(param):
     return [(param.kind, param.axis or "", param.factor, None)]
 
 
-def fits(wanted, told):
-    return all(w is None or close(w, t) for w, t in zip(wanted, told))
+def fits(wanted, reported):
+    return all(w is None or close(w, t) for w, t in zip(wanted, reported))
 
 
-def close(wanted, told):
+def close(wanted, reported):
     if isinstance(wanted, (int, float)):
-        return told is None or abs(told - wanted) <= 0.02 * abs(wanted)
-    return wanted == told
+        return reported is None or abs(reported - wanted) <= 0.02 * abs(wanted)
+    return wanted == reported
 
 
-def is_true(truth, told):
-    return any(fits(wanted, one) for wanted in truth.causes for one in told)
+def is_true(truth, reported):
+    return any(fits(wanted, one) for wanted in truth.causes for one in reported)
 
 
-def is_false(truth, told):
+def is_false(truth, reported):
     """Return whether a cause is named, and none of those named is true."""
-    return not is_true(truth, told) and not all(kind in VAGUE for kind, *_ in told)
+    return not is_true(truth, reported) and not all(kind in VAGUE for kind, *_ in reported)
 
 
 def answer_right(report, error, bound):
@@ -122,9 +122,9 @@ def answer_wrong(truth, report, error, affected):
         return "cannot tell"
     failing = [p for p in report.params if p.ok is False]
     for p in failing:
-        if (affected is not None and p.name not in affected) or is_false(truth, told_of(p)):
+        if (affected is not None and p.name not in affected) or is_false(truth, reported_of(p)):
             return "FALSE CAUSE"
-    named = bool(failing) and all(is_true(truth, told_of(p)) for p in failing)
+    named = bool(failing) and all(is_true(truth, reported_of(p)) for p in failing)
     return "true cause" if named else "wrong, no cause of its own"
 
 

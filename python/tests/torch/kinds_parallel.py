@@ -94,8 +94,8 @@ def fully_shard_divide_factor(draw):
 
     loss = lambda one, r: token_sum(one, draw.tokens(r))  # noqa: E731
     places = [(r,) for r in range(draw.world)]
-    told = draw.one_of({}, {"expect": 1.0})
-    return Job(model, step, lambda: kinds.alone(reference, shares_of(loss, places, total)), told)
+    reported = draw.one_of({}, {"expect": 1.0})
+    return Job(model, step, lambda: kinds.alone(reference, shares_of(loss, places, total)), reported)
 
 
 @watched(4)
@@ -186,8 +186,8 @@ def late_adapters(draw, plain, typed, averages=True):
 
     loss = lambda one, r: square(one, draw.batch(r))  # noqa: E731
     whole = lambda: kinds.alone(reference, shares_of(loss, [(r,) for r in range(draw.world)], draw.world))  # noqa: E731
-    told = {"types": {"*.a": "dp=R", "*.b": "dp=R"}, "expect": 1 / draw.world} if typed else {}
-    return Job(model, step, whole, told)
+    reported = {"types": {"*.a": "dp=R", "*.b": "dp=R"}, "expect": 1 / draw.world} if typed else {}
+    return Job(model, step, whole, reported)
 
 
 class LateAdapted(nn.Module):
@@ -268,7 +268,7 @@ def tensor_parallel_beside_replicas(draw):
     if not by_hand:
         fully_shard(model, mesh=mesh["dp"])
     data, at = mesh.get_local_rank("dp"), mesh.get_local_rank("tp")
-    told = {"mesh": mesh, "expect": 1.0} if by_hand else {}
+    reported = {"mesh": mesh, "expect": 1.0} if by_hand else {}
 
     def step(watch):
         x, y = draw.batch(data)
@@ -281,7 +281,7 @@ def tensor_parallel_beside_replicas(draw):
                 dist.all_reduce(kinds.local_of(p.grad), group=mesh.get_group("dp"))
 
     loss = lambda one, r: square(one, draw.batch(r))  # noqa: E731
-    return Job(model, step, lambda: kinds.alone(reference, shares_of(loss, [(0,), (1,)], 2)), told)
+    return Job(model, step, lambda: kinds.alone(reference, shares_of(loss, [(0,), (1,)], 2)), reported)
 
 
 class Gated(nn.Module):
@@ -379,7 +379,7 @@ def norm_on_cut_heads(draw):
     return plain_norm(draw)
 
 
-def plain_norm(draw, sums=True, told=None):
+def plain_norm(draw, sums=True, reported=None):
     model = Decoder(per_head=True)
     reference = copy.deepcopy(model)
     mesh = mesh_of("tp", 2)
@@ -390,7 +390,7 @@ def plain_norm(draw, sums=True, told=None):
     share = lambda one: token_sum(one, draw.tokens(0)) / 20  # noqa: E731
     names = {name for name, _ in model.named_parameters() if "head_norm" in name}
     return Job(
-        model, lambda watch: share(model).backward(), lambda: kinds.alone(reference, [share]), told or {},
+        model, lambda watch: share(model).backward(), lambda: kinds.alone(reference, [share]), reported or {},
         affected=None if sums else names,
     )  # fmt: skip
 
@@ -529,8 +529,8 @@ def hand_cut(draw, sequence, sums=(), adapted=False, missing=()):
     types = {**{"*": "tp=I"}, **HAND_TYPES, **summed}
     if not sequence:
         types["a"] = "tp=R"
-    told = {"mesh": mesh, "types": types}
-    return Job(model, step, whole, told, lambda: put_together(model, group))
+    reported = {"mesh": mesh, "types": types}
+    return Job(model, step, whole, reported, lambda: put_together(model, group))
 
 
 @watched(2, 4)
@@ -721,7 +721,7 @@ SCHEDULES = ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B", "Schedu
 SCHEDULES += ["ScheduleInterleavedZeroBubble", "ScheduleZBVZeroBubble", "ScheduleDualPipeV"]
 
 
-def pipeline(draw, name, replicas=1, wrapper=None, microbatches=4, steps=1, scales=True, loss_scale=1.0, told=None):
+def pipeline(draw, name, replicas=1, wrapper=None, microbatches=4, steps=1, scales=True, loss_scale=1.0, reported=None):
     warnings.simplefilter("ignore")
     schedule = getattr(schedules, name)
     size = draw.world // replicas
@@ -764,7 +764,7 @@ def pipeline(draw, name, replicas=1, wrapper=None, microbatches=4, steps=1, scal
         found = kinds.alone(alone, shares)
         return {n: g for n, g in found.items() if int(n.split(".")[0]) in indices}
 
-    return Job(model, step, whole, told or {}, gradients)
+    return Job(model, step, whole, reported or {}, gradients)
 
 
 def kinds_name(name):
@@ -828,7 +828,7 @@ class Ends(nn.Module):
         return self.head(x) if self.head is not None else x
 
 
-def tied_pipeline(draw, sums=1, told=None):
+def tied_pipeline(draw, sums=1, reported=None):
     """An embedding and a head of one weight on two ends of a pipeline; `sums`: how often they are summed."""
     warnings.simplefilter("ignore")
     torch.manual_seed(draw.base)
@@ -857,9 +857,9 @@ def tied_pipeline(draw, sums=1, told=None):
         own = (first, last)[draw.rank]
         return kinds.gradients_of(own)
 
-    return Job(model, step, whole, {"tied": [("embed.weight", "head.weight")]} if told is None else told)
+    return Job(model, step, whole, {"tied": [("embed.weight", "head.weight")]} if reported is None else reported)
 
 
 @watched(2)
 def tied_ends_of_a_pipeline(draw):
-    return tied_pipeline(draw, told=draw.one_of(None, {}))
+    return tied_pipeline(draw, reported=draw.one_of(None, {}))

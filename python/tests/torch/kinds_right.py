@@ -329,12 +329,12 @@ def token_mean_with_divisor(draw):
     job = language(draw, share, ("ddp", "fsdp2"), count, summed=True)
     step = job.step
 
-    def told(watch):
+    def reported(watch):
         if watch:
             watch.divisor(total / draw.world)
         step(watch)
 
-    job.step = told if count == 1 else step
+    job.step = reported if count == 1 else step
     return job
 
 
@@ -1276,9 +1276,9 @@ def sums_kept_elsewhere(draw):
         for p in model.parameters():
             dist.all_reduce(mains[p])
 
-    told = {"gradient": mains.get}
+    reported = {"gradient": mains.get}
     names = {p: name for name, p in model.named_parameters()}
-    wrapped = kinds.Wrapped(model, 1, finish, told, gradients=lambda: {names[p]: g for p, g in mains.items()})
+    wrapped = kinds.Wrapped(model, 1, finish, reported, gradients=lambda: {names[p]: g for p, g in mains.items()})
     job = data_parallel(draw, model, share, draw.randint(1, 2), wrapped=wrapped, reference=reference)
     job.bound = 1e-4 if dtype == torch.float32 else 5e-2
     return job
@@ -1328,8 +1328,8 @@ def fused_accumulation(draw):
 
     shares = [lambda one, r=r: share(one, r) for r in range(draw.world)]
     gradients = lambda: {name: p.main_grad for name, p in model.named_parameters()}  # noqa: E731
-    told = {"gradient": lambda p: p.main_grad}
-    return Job(model, step, lambda: kinds.alone(reference, shares), told, gradients)
+    reported = {"gradient": lambda p: p.main_grad}
+    return Job(model, step, lambda: kinds.alone(reference, shares), reported, gradients)
 
 
 # -- groups of some ranks
@@ -1365,8 +1365,8 @@ def ddp_over_one_axis(draw):
         square(model, draw.batch(data)).backward()
 
     shares = [lambda one, r=r: square(one, draw.batch(r)) / 2 for r in range(2)]
-    told = {"mesh": mesh, "types": {"*": "dp=R tp=I"}}
-    return Job(model, step, lambda: kinds.alone(reference, shares), told)
+    reported = {"mesh": mesh, "types": {"*": "dp=R tp=I"}}
+    return Job(model, step, lambda: kinds.alone(reference, shares), reported)
 
 
 @watched(2, 3)

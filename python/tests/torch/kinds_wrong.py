@@ -20,7 +20,7 @@ ADDENDS = "it does not see an addend that is wrong itself (python/docs/torch.md)
 NOT_SUMMED = (("own_only", None, None), ("partial", None, None))
 
 
-def summed_wrongly(draw, how, microbatches=None, affected=None, model=None, share=None, averages=None, told=None):
+def summed_wrongly(draw, how, microbatches=None, affected=None, model=None, share=None, averages=None, reported=None):
     """A job that sums by hand: `how(parameters)` stands for the sum, which is one or an average."""
     model = model or Net()
     averages = draw.random() < 0.5 if averages is None else averages
@@ -31,8 +31,8 @@ def summed_wrongly(draw, how, microbatches=None, affected=None, model=None, shar
         for p in model.parameters():
             p.grad /= divisor
 
-    told = {**({"expect": 1 / draw.world} if averages else {}), **(told or {})}
-    wrapped = kinds.Wrapped(model, divisor, finish, told)
+    reported = {**({"expect": 1 / draw.world} if averages else {}), **(reported or {})}
+    wrapped = kinds.Wrapped(model, divisor, finish, reported)
     fields = {"affected": affected}
     return data_parallel(draw, model, share or rows_share(draw), microbatches, wrapped=wrapped, fields=fields)
 
@@ -173,7 +173,7 @@ def one_axis_forgotten(draw):
     """Summed over dp, and not over cp."""
     mesh = mesh_of("dp cp", 2, 2)
     how = lambda ps: [dist.all_reduce(p.grad, group=mesh.get_group("dp")) for p in ps]  # noqa: E731
-    return summed_wrongly(draw, how, averages=False, told={"mesh": mesh})
+    return summed_wrongly(draw, how, averages=False, reported={"mesh": mesh})
 
 
 @watched(4, truth=truth("doubled:cp:2.0", "doubled:dp:2.0"))
@@ -186,7 +186,7 @@ def one_axis_twice(draw):
             dist.all_reduce(p.grad)
             dist.all_reduce(p.grad, group=mesh.get_group("cp"))
 
-    return summed_wrongly(draw, how, averages=False, told={"mesh": mesh})
+    return summed_wrongly(draw, how, averages=False, reported={"mesh": mesh})
 
 
 @watched(2, 3, 4, truth=truth("doubled:dp"))
@@ -249,8 +249,8 @@ def divided_by_all_ranks(draw):
             p.grad /= 4
 
     shares = [lambda one, r=r: square(one, draw.batch(r)) / 2 for r in range(2)]
-    told = {"mesh": mesh, "types": {"*": "dp=R tp=I"}, "expect": 0.5}
-    return Job(model, step, lambda: kinds.alone(reference, shares), told)
+    reported = {"mesh": mesh, "types": {"*": "dp=R tp=I"}, "expect": 0.5}
+    return Job(model, step, lambda: kinds.alone(reference, shares), reported)
 
 
 @watched(2, 3, truth=truth("own_only:dp"))
@@ -279,8 +279,8 @@ def ddp_over_a_sub_group(draw):
     model = DistributedDataParallel(model, process_group=groups[draw.rank // 2])
     shares = [lambda one, r=r: square(one, draw.batch(r)) / 4 for r in range(4)]
     step = lambda watch: square(model, draw.batch(draw.rank)).backward()  # noqa: E731
-    told = draw.one_of({}, {"mesh": mesh_of("dp", 4)})
-    return Job(model, step, lambda: kinds.alone(reference, shares), told)
+    reported = draw.one_of({}, {"mesh": mesh_of("dp", 4)})
+    return Job(model, step, lambda: kinds.alone(reference, shares), reported)
 
 
 # -- microbatches
@@ -451,7 +451,7 @@ def divided_by_one_ranks_tokens(draw):
             p.grad /= counts[draw.rank]
 
     share = lambda one, data, m: token_sum(one, draw.tokens(data, m))  # noqa: E731
-    job = summed_wrongly(draw, how, 1, model=model, share=share, averages=False, told={"expect": 1 / mean})
+    job = summed_wrongly(draw, how, 1, model=model, share=share, averages=False, reported={"expect": 1 / mean})
     whole = job.whole
     job.whole = lambda: {n: g / mean for n, g in whole().items()}
     return job
@@ -584,12 +584,12 @@ def mean_of_ranks_means_with_divisor(draw):
     job.whole = lambda: kinds.alone(reference, [lambda one: square(one, whole)])
     step = job.step
 
-    def told(watch):
+    def reported(watch):
         if watch:
             watch.divisor((draw.rows(draw.rank) + 3 * draw.rank) * OUT)
         step(watch)
 
-    job.step = told
+    job.step = reported
     return job
 
 
@@ -688,8 +688,8 @@ def experts_divided_by_their_own_group(draw):
     shares = [lambda one, r=r: square(one, draw.batch(r)) / draw.world for r in range(draw.world)]
     step = lambda watch: square(model, draw.batch(draw.rank)).backward()  # noqa: E731
     whole = lambda: kinds.alone(reference, shares)  # noqa: E731
-    told = {"expect": 1 / draw.world}
-    return Job(model, step, whole, told, affected={"down.weight", "down.bias"})
+    reported = {"expect": 1 / draw.world}
+    return Job(model, step, whole, reported, affected={"down.weight", "down.bias"})
 
 
 @watched(
@@ -733,8 +733,8 @@ def fused_sum_of_the_wrong_buffer(draw):
 
     shares = [lambda one, r=r: share(one, r) for r in range(draw.world)]
     gradients = lambda: {name: p.main_grad for name, p in model.named_parameters()}  # noqa: E731
-    told = {"gradient": lambda p: p.main_grad}
-    return Job(model, step, lambda: kinds.alone(reference, shares), told, gradients)
+    reported = {"gradient": lambda p: p.main_grad}
+    return Job(model, step, lambda: kinds.alone(reference, shares), reported, gradients)
 
 
 @watched(2, 3, truth=truth("not_observed", equal=True))

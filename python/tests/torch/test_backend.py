@@ -106,19 +106,19 @@ class Backend(unittest.TestCase):
         self.folder = pathlib.Path(made.name)
         text = (PYTHON / "pyproject.toml").read_text()
         named = re.search(r'\[project\.entry-points\."torch\.backends"\]\n(\w+) = "(.+)"', text)
-        told = self.folder / "addend-0.dist-info"
-        told.mkdir()
-        (told / "METADATA").write_text("Metadata-Version: 2.1\nName: addend\nVersion: 0\n")
-        (told / "entry_points.txt").write_text(f"[torch.backends]\n{named[1]} = {named[2]}\n")
+        reported = self.folder / "addend-0.dist-info"
+        reported.mkdir()
+        (reported / "METADATA").write_text("Metadata-Version: 2.1\nName: addend\nVersion: 0\n")
+        (reported / "entry_points.txt").write_text(f"[torch.backends]\n{named[1]} = {named[2]}\n")
         (self.folder / "job.py").write_text(JOB)
         (self.folder / "alone.py").write_text(ALONE)
 
     def run_python(self, *command, **changed):
         library = str(pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve())
         path = os.pathsep.join([str(self.folder), os.environ["PYTHONPATH"]])
-        told = {**os.environ, "ADDEND_LIBRARY": library, "PYTHONPATH": path, **changed}
+        reported = {**os.environ, "ADDEND_LIBRARY": library, "PYTHONPATH": path, **changed}
         return subprocess.run(
-            [sys.executable, *command], cwd=self.folder, env=told, capture_output=True, text=True, timeout=HANGS
+            [sys.executable, *command], cwd=self.folder, env=reported, capture_output=True, text=True, timeout=HANGS
         )
 
     def test_torchruns_ranks_need_no_import(self):

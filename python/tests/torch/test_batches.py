@@ -32,15 +32,15 @@ class Block(nn.Module):
         return x + self.down(torch.tanh(self.up(self.norm(x))))
 
 
-def step(normed, alike, counted, folder=None):
+def step(normed, identical, counted, folder=None):
     """Return the first rank's report of one step of four ranks, or write its dump. `alike`: ranks of tp have the same
     batch.
     """
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = parallelize_module(Block(normed), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     fully_shard(model, mesh=mesh["dp"])
-    batch = mesh.get_local_rank("dp") if alike else mesh.get_rank()
-    rows = ROWS + (0 if alike else mesh.get_local_rank("tp"))
+    batch = mesh.get_local_rank("dp") if identical else mesh.get_rank()
+    rows = ROWS + (0 if identical else mesh.get_local_rank("tp"))
     torch.manual_seed(10 + batch)
     x, y = torch.randn(2, ROWS, WIDTH)
     context = addend.torch.dump(model, folder, sample=None) if folder else addend.torch.watch(model)
@@ -64,28 +64,28 @@ class Batches(unittest.TestCase):
     def test_one_batch_for_all_ranks_of_tp_is_right(self):
         for normed in False, True:
             for counted in False, True:
-                told = report(normed, True, counted)
-                self.assertTrue(told.ok, told)
-                self.assertEqual(list(told.messages), [])
+                reported = report(normed, True, counted)
+                self.assertTrue(reported.ok, reported)
+                self.assertEqual(list(reported.messages), [])
 
     def test_a_norm_that_all_ranks_of_tp_use_shows_different_batches(self):
-        told = report(True, False, False)
-        self.assertEqual(set(wrong(told)), {"norm.weight"})
-        self.assertEqual((wrong(told)["norm.weight"].kind, wrong(told)["norm.weight"].axis), ("own_only", "tp"))
-        says(self, "\n".join(told.messages), "`norm.weight`", "tp")
+        reported = report(True, False, False)
+        self.assertEqual(set(wrong(reported)), {"norm.weight"})
+        self.assertEqual((wrong(reported)["norm.weight"].kind, wrong(reported)["norm.weight"].axis), ("own_only", "tp"))
+        says(self, "\n".join(reported.messages), "`norm.weight`", "tp")
 
     def test_their_counts_show_different_batches(self):
-        told = report(False, False, True)
-        self.assertEqual({param.kind for param in wrong(told).values()}, {"divided_by_own_count"})
-        self.assertEqual(wrong(told)["up.weight"].axis, "tp")
-        says(self, wrong(told)["up.weight"].text, "tp")
+        reported = report(False, False, True)
+        self.assertEqual({param.kind for param in wrong(reported).values()}, {"divided_by_own_count"})
+        self.assertEqual(wrong(reported)["up.weight"].axis, "tp")
+        says(self, wrong(reported)["up.weight"].text, "tp")
 
     def test_where_all_is_cut_only_a_reference_shows_different_batches(self):
         with tempfile.TemporaryDirectory() as work:
             right, other = os.path.join(work, "right"), os.path.join(work, "other")
-            for folder, alike in (right, True), (other, False):
+            for folder, identical in (right, True), (other, False):
                 os.mkdir(folder)
-                ranks.run(4, step, False, alike, False, folder)
+                ranks.run(4, step, False, identical, False, folder)
             self.assertTrue(addend.diff(other).ok)
             self.assertTrue(addend.diff(right, reference=right).ok)
             self.assertEqual(set(wrong(addend.diff(other, reference=right))), {"up.weight", "down.weight"})

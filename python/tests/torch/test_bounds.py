@@ -12,8 +12,8 @@ from torch import nn
 
 import addend
 from addend.torch import _addends, _readings, _sample
-from addend.torch._proof import _double, _draws, _factors, _job, _judge, _losses, _match
-from addend.torch._proof._axes import Axes
+from addend.torch._checks import _double, _draws, _factors, _job, _judge, _losses, _match
+from addend.torch._checks._axes import Axes
 
 DP = Axes({"dp": 2})
 RIGHT = numpy.array([4.0, -1.0, 0.5, 2.0])
@@ -128,14 +128,14 @@ class Check(unittest.TestCase):
                     self.assertIs(found(parts).right, right, (rank, error))
         for some, firsts in (("tp", (0, 2)), ("dp", (0, 1)), ("dp tp", (0,))):
             for first in firsts:
-                for part, pending in ((0.975, True), (1.025, False)):
+                for part, partial in ((0.975, True), (1.025, False)):
                     parts = {}
                     for fibre in axes.fibres(frozenset(some.split()), range(4)):
                         for i, rank in enumerate(fibre):
                             weight = (i + 1) / sum(range(1, len(fibre) + 1))
                             parts[rank] = weight * scales[fibre[0]] * RIGHT
                     parts[first] = moved(parts[first], part * bound * 4.0 * scales[first], 1)
-                    expected = frozenset(some.split() if pending else ())
+                    expected = frozenset(some.split() if partial else ())
                     self.assertEqual(found(parts).axes, expected, (some, first, part))
 
     def test_arrays_of_other_lengths_are_not_close(self):

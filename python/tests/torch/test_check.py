@@ -112,7 +112,7 @@ class Report(unittest.TestCase):
         with raises(self, AssertionError, "NOT MATCH", "4 of", "4 parameters"):
             assert_matches_one_process(Net, plain, batches, loss, 2, timeout=HANGS)
 
-    def test_a_pair_of_the_whole_and_a_cut(self):
+    def test_a_pair_of_a_full_and_a_sharded_value(self):
         def cut(batch, rank, mesh):
             return [tuple(x.chunk(mesh.size())[rank] for x in batch)]
 
@@ -212,9 +212,15 @@ class Report(unittest.TestCase):
             says(self, "\n".join(report.messages), *facts)
 
     def test_in_four_blocks_on_four_ranks(self):
-        import proofs
+        import right_jobs
 
-        report = check(proofs.four_blocks, proofs.megatron, (proofs.whole, proofs.cut), proofs.loss, {"dp": 2, "tp": 2})
+        report = check(
+            right_jobs.four_blocks,
+            right_jobs.megatron,
+            (right_jobs.whole, right_jobs.cut),
+            right_jobs.loss,
+            {"dp": 2, "tp": 2},
+        )
         self.assertTrue(report.ok, report)
         says(self, report.tensors["blocks.3.mlp.up"], "dimension 0", "dp", "dimension 2", "tp")
 
@@ -403,33 +409,33 @@ class Refused(unittest.TestCase):
         says(self, report["up.weight"].text, "rank 0", "[8, 6]")
 
 
-class Sabotage(unittest.TestCase):
+class Mutant(unittest.TestCase):
     def test_all_of_ddps_collectives_are_noticed(self):
-        report = checked(sabotage=True)
+        report = checked(mutate=True)
         self.assertTrue(report.ok, report)
-        self.assertEqual([planted.operator for planted in report.planted], ["left out", "doubled", "averaged"])
-        self.assertTrue(all(planted.collective == "allreduce" and planted.axes == "dp" for planted in report.planted))
+        self.assertEqual([mutants.operator for mutants in report.mutants], ["left out", "doubled", "averaged"])
+        self.assertTrue(all(mutants.collective == "allreduce" and mutants.axes == "dp" for mutants in report.mutants))
         self.assertEqual(report.survivors, ())
 
     def test_what_makes_no_difference_is_said(self):
         """fully_shard gathers the first layer again in backward, which does not need its values."""
-        report = checked(parallelize=sharded, sabotage=True)
+        report = checked(parallelize=sharded, mutate=True)
         self.assertTrue(report.ok, report)
-        survivors = {(planted.collective, planted.operator) for planted in report.survivors}
+        survivors = {(mutants.collective, mutants.operator) for mutants in report.survivors}
         self.assertEqual(survivors, {("allgather_base", word) for word in ("left out", "doubled", "averaged")})
-        self.assertEqual(len(report.planted), 9)
+        self.assertEqual(len(report.mutants), 9)
         says(self, str(report), "9", "6")
         self.assertTrue(str(report).startswith("CANNOT TELL: 4 parameters "), report)
         with raises(self, AssertionError, "allgather_base 0", "dp"):
-            assert_matches_one_process(Net, sharded, batches, loss, 2, sabotage=True, timeout=HANGS)
+            assert_matches_one_process(Net, sharded, batches, loss, 2, mutate=True, timeout=HANGS)
 
-    def test_mistakes_are_planted_in_the_weights_before_the_optimizers_steps(self):
+    def test_mutations_are_of_the_weights_before_the_optimizers_steps(self):
         def adam(model):
             return torch.optim.Adam(model.parameters(), lr=0.01)
 
-        report = checked(parallelize=sharded, optimizer=adam, steps=1, sabotage=True)
+        report = checked(parallelize=sharded, optimizer=adam, steps=1, mutate=True)
         self.assertTrue(report.ok, report)
-        self.assertEqual({"allgather_base"}, {planted.collective for planted in report.survivors})
+        self.assertEqual({"allgather_base"}, {mutants.collective for mutants in report.survivors})
 
     def test_functional_collectives_of_tensor_parallelism(self):
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -448,9 +454,9 @@ class Sabotage(unittest.TestCase):
         def same(rank, mesh):
             return [whole()]
 
-        report = checked(make_model=Deep, parallelize=cut, batches=same, mesh={"tp": 2}, sabotage=True)
+        report = checked(make_model=Deep, parallelize=cut, batches=same, mesh={"tp": 2}, mutate=True)
         self.assertTrue(report.ok, report)
-        self.assertEqual([p.collective for p in report.planted], ["all_reduce"] * 3)
+        self.assertEqual([p.collective for p in report.mutants], ["all_reduce"] * 3)
         self.assertEqual(report.survivors, ())
 
 

@@ -198,7 +198,7 @@ class TwoPasses(unittest.TestCase):
             self.assertIs(report.ok, False)
             self.assertEqual((report.begins.place, report.begins.module), ("backward", "mid"), report)
 
-    def test_a_sum_that_is_left_out_is_no_modules_mistake(self):
+    def test_a_sum_that_is_left_out_is_no_modules_bug(self):
         def run(model, microbatches, loss_of):
             in_two_passes(model, microbatches, loss_of)
             model.mid.weight.grad /= 3
@@ -248,14 +248,14 @@ def moved(factor):
 
 
 class Transfers(unittest.TestCase):
-    def test_planted_in_and_noticed(self):
+    def test_mutated_and_noticed(self):
         for ranks in (2, 4):
-            report = checked(parallelize=moved(1.0), mesh={"cp": ranks}, sabotage=True)
+            report = checked(parallelize=moved(1.0), mesh={"cp": ranks}, mutate=True)
             self.assertTrue(report.ok, report)
-            sends = [planted for planted in report.planted if planted.collective == "send"]
-            self.assertEqual([planted.operator for planted in sends], ["left out", "doubled", "averaged"], report)
-            self.assertTrue(all(planted.noticed and planted.axes == "cp" for planted in sends), report)
-            self.assertTrue(all("test_check_backward.py:" in planted.where for planted in sends), report)
+            sends = [mutants for mutants in report.mutants if mutants.collective == "send"]
+            self.assertEqual([mutants.operator for mutants in sends], ["left out", "doubled", "averaged"], report)
+            self.assertTrue(all(mutants.noticed and mutants.axes == "cp" for mutants in sends), report)
+            self.assertTrue(all("test_check_backward.py:" in mutants.where for mutants in sends), report)
 
     def test_a_wrong_one_is_listed_among_the_calls(self):
         report = checked(parallelize=moved(0.7), mesh={"cp": 3})
@@ -452,12 +452,12 @@ class ComplexParameters(unittest.TestCase):
 class PartialSums(unittest.TestCase):
     def test_a_wrong_gradient_beside_right_ones_that_are_not_summed_yet(self):
         """Gradients of norms stay Partial DTensors; the job makes one of them final without its sum."""
-        import proofs
+        import right_jobs
 
         def parallelize(model, mesh):
             from torch.distributed.tensor.parallel import parallelize_module
 
-            parallelize_module(model, mesh["tp"], proofs.plan(mesh))
+            parallelize_module(model, mesh["tp"], right_jobs.plan(mesh))
             return model
 
         def run(model, microbatches, loss_of):
@@ -467,7 +467,13 @@ class PartialSums(unittest.TestCase):
             weight = model.norm.weight
             weight.grad = DTensor.from_local(weight.grad.to_local(), weight.device_mesh, weight.placements)
 
-        job = (proofs.Decoder, parallelize, (proofs.whole, proofs.whole_on_each), proofs.loss, {"tp": 2})
+        job = (
+            right_jobs.Decoder,
+            parallelize,
+            (right_jobs.whole, right_jobs.whole_on_each),
+            right_jobs.loss,
+            {"tp": 2},
+        )
         report = check(*job, run=run, timeout=HANGS)
         self.assertEqual([param.name for param in report.params if not param.ok], ["norm.weight"], report)
         self.assertEqual(
@@ -477,29 +483,31 @@ class PartialSums(unittest.TestCase):
 
 class SeveralBatches(unittest.TestCase):
     def test_the_module_of_a_pipeline_that_has_several_batches_in_pieces(self):
-        import proofs
-        import proofs_wrapped
+        import right_jobs
+        import right_wrapped
 
-        tokens, targets = proofs.whole()
+        tokens, targets = right_jobs.whole()
         both = [(tokens, targets), (tokens.flip(0, 1), targets.flip(1))]
-        stages = proofs_wrapped.staged_wrongly("1F1B", proofs.one_each, proofs_wrapped.doubled_backward)
+        stages = right_wrapped.staged_wrongly("1F1B", right_jobs.one_each, right_wrapped.doubled_backward)
         batches = lambda rank, mesh: both  # noqa: E731
-        report = check(proofs.four_blocks, stages, batches, proofs.loss, {"pp": 2}, run=proofs.run_stages)
+        report = check(right_jobs.four_blocks, stages, batches, right_jobs.loss, {"pp": 2}, run=right_jobs.run_stages)
         self.assertEqual((report.begins.place, report.begins.module), ("backward", "blocks.1.mlp"), report)
 
 
 class FrozenInFlatParameters(unittest.TestCase):
     def test_zeros_that_fully_sharded_data_parallel_shows_are_no_gradient(self):
-        import proofs
-        import proofs_wrapped
+        import right_jobs
+        import right_wrapped
 
         def half_frozen():
-            model = proofs.Decoder()
+            model = right_jobs.Decoder()
             for i, parameter in enumerate(model.parameters()):
                 parameter.requires_grad_(i % 2 == 0)
             return model
 
-        report = check(half_frozen, proofs_wrapped.flat(), (proofs.whole, proofs.cut), proofs.loss, {"dp": 3})
+        report = check(
+            half_frozen, right_wrapped.flat(), (right_jobs.whole, right_jobs.cut), right_jobs.loss, {"dp": 3}
+        )
         self.assertTrue(report.ok, report)
 
 

@@ -54,10 +54,10 @@ class Command(unittest.TestCase):
             self.assertEqual(done.returncode, 0 if printed.startswith("matches ") else 1)
 
     def test_a_document(self):
-        done = self.run_command("jobs:cut", "--json", "--sabotage")
+        done = self.run_command("jobs:cut", "--json", "--mutate")
         document = json.loads(done.stdout)
         self.assertEqual((done.returncode, document["ok"], document["survivors"]), (0, True, 0), done.stderr)
-        self.assertTrue(document["planted"])
+        self.assertTrue(document["mutants"])
 
     def test_the_test_of_the_page(self):
         spoken = (self.folder / "test_jobs.py").read_text(encoding="utf-8")

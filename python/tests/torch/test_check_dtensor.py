@@ -112,7 +112,7 @@ class Masks(unittest.TestCase):
             report = check(Words, parallelize, tokens, loss, {"tp": 2}, timeout=HANGS)
             self.assertTrue(report.ok, report)
 
-    def test_its_output_is_an_addend_and_no_place_of_another_modules_mistake(self):
+    def test_its_output_is_an_addend_and_no_place_of_another_modules_bug(self):
         report = check(Words, with_a_wrong_mix(outside), tokens, loss, {"tp": 2}, timeout=HANGS)
         self.assertIs(report.ok, False)
         self.assertEqual(report.tensors.get("embed"), "addend over tp", report)

@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 import addend
 from addend.torch import check
-from addend.torch._proof import _double
+from addend.torch._checks import _double
 
 HANGS = 120  # seconds; many times what a proof takes
 
@@ -160,16 +160,16 @@ class NoDouble(unittest.TestCase):
     def test_a_function_that_raises(self):
         self.held(lambda: Net(Cubed()), "Cube")
 
-    def test_mistakes_are_still_caught(self):
+    def test_bugs_are_still_caught(self):
         for make in (lambda: Net(Squared()), lambda: Net(Cubed())):
             report = checked(make, halved)
             self.assertIs(report.ok, False, report)
             self.assertEqual((report.begins.module, report.begins.place), ("down", "backward"), report)
             self.assertTrue(all(param.ok for param in report.params if param.name.startswith("down")), report)
 
-    def test_planted_mistakes_are_noticed(self):
-        report = checked(lambda: Net(Squared()), sabotage=True)
-        self.assertTrue(report.planted)
+    def test_mutants_are_noticed(self):
+        report = checked(lambda: Net(Squared()), mutate=True)
+        self.assertTrue(report.mutants)
         self.assertEqual(report.survivors, ())
 
     def test_a_backward_that_takes_no_f64(self):
@@ -230,7 +230,7 @@ class Autocast(unittest.TestCase):
             self.assertTrue(report.ok, report)
             says(self, "\n".join(report.messages), "autocast", "f64")
 
-    def test_a_mistake_in_it(self):
+    def test_a_bug_in_it(self):
         report = checked(parallelize=halved, loss=self.casting_loss)
         self.assertIs(report.ok, False)
         self.assertEqual(report.begins.module, "down")

@@ -14,9 +14,9 @@ import kinds_judge
 import addend.torch
 import draws
 import judge  # noqa: F401  it has the kinds of kinds.tsv
-import proofs
-import proofs_models  # noqa: F401  its jobs are among those of proofs, as are the next ones
-import proofs_wrapped  # noqa: F401
+import right_jobs
+import right_models  # noqa: F401  its jobs are among those of proofs, as are the next ones
+import right_wrapped  # noqa: F401
 
 HANGS = 200  # seconds; many times what a job takes
 RIGHT_TAKEN = 12
@@ -46,10 +46,10 @@ def hold_right(job):
     require(report.begins is None, report)
 
 
-def hold_wrong(mistake):
-    report = checked(mistake.job)
+def hold_wrong(bug):
+    report = checked(bug.job)
     require(report.ok is False, "not noticed", report)
-    if mistake.place == "norm":
+    if bug.place == "norm":
         require(
             all(param.ok for param in report.params) and "`norm`" in str(report),
             report,
@@ -57,12 +57,12 @@ def hold_wrong(mistake):
         return
     begins = report.begins
     require(
-        begins is not None and begins.place == mistake.place,
-        f"wanted {mistake.place} {mistake.begins}",
+        begins is not None and begins.place == bug.place,
+        f"wanted {bug.place} {bug.begins}",
         report,
     )
-    if mistake.begins or mistake.place in ("forward", "backward"):
-        require(begins.module == mistake.begins, f"wanted {mistake.begins}", report)
+    if bug.begins or bug.place in ("forward", "backward"):
+        require(begins.module == bug.begins, f"wanted {bug.begins}", report)
 
 
 def hold_kind(drawn):
@@ -82,11 +82,11 @@ def held(name, function, *arguments):
 
 
 def cases_of_right():
-    return {name: (hold_right, job) for name, job in proofs.RIGHT.items()}
+    return {name: (hold_right, job) for name, job in right_jobs.RIGHT.items()}
 
 
 def cases_of_wrong():
-    return {f"{mistake.catalogue}: {mistake.name}": (hold_wrong, mistake) for mistake in proofs.WRONG}
+    return {f"{bug.catalogue}: {bug.name}": (hold_wrong, bug) for bug in right_jobs.WRONG}
 
 
 def cases_of_kinds(what):
@@ -96,7 +96,7 @@ def cases_of_kinds(what):
 
 def draw():
     right, wrong = cases_of_right(), cases_of_wrong()
-    numbers = {name: mistake.catalogue for name, (_, mistake) in wrong.items()}
+    numbers = {name: bug.catalogue for name, (_, bug) in wrong.items()}
     return [
         *draws.draw_cases("right jobs for check", list(right), RIGHT_TAKEN),
         *draws.draw_of_each("mistakes for check, one of each number", numbers),

@@ -13,11 +13,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
 
 from addend.torch import check
-from addend.torch._proof import _start
-from addend.torch._proof._job import Part, Task, Whole
-from addend.torch._proof._judge import Judge
-from addend.torch._proof._start import Other, Start
-from addend.torch._proof._trace import Record
+from addend.torch._checks import _start
+from addend.torch._checks._job import Part, Task, Whole
+from addend.torch._checks._judge import Judge
+from addend.torch._checks._start import Other, Start
+from addend.torch._checks._trace import Record
 
 HANGS = 120  # seconds; many times what a check takes
 VALUES = numpy.random.default_rng(5).standard_normal((6, 2))
@@ -229,7 +229,7 @@ def batches(rank, mesh):
     return [x] if rank is None else [x.chunk(mesh.size())[rank]]
 
 
-def alike(rank, mesh):
+def identical(rank, mesh):
     return batches(None, mesh)
 
 
@@ -259,13 +259,13 @@ class Jobs(unittest.TestCase):
         self.assertIn("begins in `mix.qk.weight`, before the first step", str(report))
         self.assertIs(checked(cut_after).ok, True)
 
-    def test_mistakes_planted_in_it_change_nothing(self):
-        report = checked(cut_first, sabotage=True, steps=0)
+    def test_mutations_of_it_change_nothing(self):
+        report = checked(cut_first, mutate=True, steps=0)
         self.assertEqual((report.begins.place, report.begins.param), ("loaded", "mix.qk.weight"), str(report))
 
     def test_other_ways_to_other_values(self):
         for parallelize, param, more in (
-            (planned, "down.weight", {"batches": alike, "averaged": 0.5}),
+            (planned, "down.weight", {"batches": identical, "averaged": 0.5}),
             (flat, "mix.qk.weight", {}),
             (buffered, "mix.scale", {}),
         ):

@@ -15,11 +15,11 @@ from torch import nn
 
 import addend
 from addend.torch import check
-from addend.torch._proof import _losses, _report, _words
-from addend.torch._proof._axes import Axes
-from addend.torch._proof._factors import Factors
-from addend.torch._proof._job import Held, Part, Task, Whole
-from addend.torch._proof._judge import Judge
+from addend.torch._checks import _losses, _report, _words
+from addend.torch._checks._axes import Axes
+from addend.torch._checks._factors import Factors
+from addend.torch._checks._job import Held, Part, Task, Whole
+from addend.torch._checks._judge import Judge
 
 HANGS = 120  # seconds; many times what a check takes
 ROWS = 12
@@ -455,7 +455,7 @@ class FurtherForwards(unittest.TestCase):
         self.assertIs(report.ok, True, str(report))
         self.assertAlmostEqual(report.loss, report.loss_alone, delta=1e-9)
 
-    def test_a_mistake_beside_them_begins_where_it_is(self):
+    def test_a_bug_beside_them_begins_where_it_is(self):
         report = staged(doubled=True)
         self.assertEqual({param.name for param in report.params if not param.ok}, {"0.linear.bias", "0.linear.weight"})
         self.assertEqual((report.begins.module, report.begins.place), ("0", "backward"), str(report))
@@ -471,7 +471,7 @@ class FurtherForwards(unittest.TestCase):
     def test_a_validation_in_the_step(self):
         self.assertIs(self.validated().ok, True)
 
-    def test_a_mistake_beside_a_validation_begins_where_it_is(self):
+    def test_a_bug_beside_a_validation_begins_where_it_is(self):
         report = self.validated(WrongInTraining)
         self.assertEqual((report.begins.module, report.begins.place), ("up", "backward"), str(report))
 

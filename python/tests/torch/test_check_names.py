@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import addend.torch
 from addend.torch import _plain
-from addend.torch._proof import _names
+from addend.torch._checks import _names
 
 
 class Net(nn.Module):
@@ -165,7 +165,7 @@ class Check(unittest.TestCase):
                 self.assertTrue(report.ok, report)
                 self.assertEqual({param.name for param in report.params}, NAMES)
 
-    def test_a_mistake_in_a_wrapper_is_found_in_its_sum(self):
+    def test_a_bug_in_a_wrapper_is_found_in_its_sum(self):
         report = addend.torch.check(make_model, summed_by_hand, batches, loss, 2, run=sums)
         self.assertEqual([param.name for param in report.params if not param.ok], ["up.bias"])
         wrong = {

@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from addend.torch import check
-from addend.torch._proof import _names, _trace
-from addend.torch._proof._calls import Calls
-from addend.torch._proof._trace import Trace
+from addend.torch._checks import _names, _trace
+from addend.torch._checks._calls import Calls
+from addend.torch._checks._trace import Trace
 
 HANGS = 120  # seconds; many times what a proof takes
 
@@ -129,7 +129,7 @@ def converted(x, mesh):
     return DTensor.from_local(x, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
 
 
-def taken_for_whole(x, mesh):
+def taken_for_full(x, mesh):
     x = DTensor.from_local(x, mesh, [Replicate()])
     return x.to_local()
 
@@ -203,7 +203,7 @@ def cut_and_gathered(x, mesh):
     return x.full_tensor(grad_placements=[Partial()])
 
 
-def gathered_for_the_whole(x, mesh):
+def gathered_for_the_full_value(x, mesh):
     x = DTensor.from_local(x, mesh, [Replicate()])
     x = x.redistribute(placements=[Shard(1)])
     return x.full_tensor()  # grad_placements=[Partial()] is missing
@@ -240,7 +240,7 @@ def columns_and_rows(between=nothing, inside=nothing, add=added, after=nothing):
     return parallelize
 
 
-def proof(parallelize, mesh=2):
+def check_places(parallelize, mesh=2):
     return check(Net, parallelize, whole, loss, {"tp": mesh}, timeout=HANGS)
 
 
@@ -286,13 +286,13 @@ class Lines(unittest.TestCase):
 
 class Places(unittest.TestCase):
     def right(self, **calls):
-        report = proof(columns_and_rows(**calls))
+        report = check_places(columns_and_rows(**calls))
         self.assertTrue(report.ok, report)
         self.assertIsNone(report.begins)
 
     def begins(self, where, function, name, place="backward", **calls):
         """Check that the mistake begins in `where`, and that a single call is named, in this function."""
-        report = proof(columns_and_rows(**calls))
+        report = check_places(columns_and_rows(**calls))
         self.assertFalse(report.ok, report)
         self.assertEqual((report.begins.module, report.begins.place), (where, place), report)
         self.assertEqual(len(report.begins.calls), 1, report)
@@ -306,11 +306,11 @@ class Places(unittest.TestCase):
         self.right(between=converted, add=added_in_place)
         self.right(inside=converted, after=added_in_place, add=nothing)
 
-    def test_a_function_between_modules_whose_backward_lacks_its_sum(self):
+    def test_a_function_between_modules_whose_backward_misses_its_sum(self):
         report = self.begins("up", not_summed, "CopyIn.apply", between=not_summed)
         self.assertEqual(report.begins.axes, ("tp",))
 
-    def test_a_function_in_a_module_whose_backward_lacks_its_sum(self):
+    def test_a_function_in_a_module_whose_backward_misses_its_sum(self):
         self.begins("up", not_summed, "CopyIn.apply", inside=not_summed)
 
     def test_a_function_whose_backward_sums_once_more(self):
@@ -319,9 +319,9 @@ class Places(unittest.TestCase):
         says(self, report.begins.text, "first", "2 times")
         self.begins("up", summed_twice, "CopyIn.apply", inside=summed_twice)
 
-    def test_a_to_local_that_takes_an_addend_for_the_whole(self):
-        self.begins("up", taken_for_whole, "DTensor.to_local", between=taken_for_whole)
-        self.begins("up", taken_for_whole, "DTensor.to_local", inside=taken_for_whole)
+    def test_a_to_local_that_takes_an_addend_for_the_full_value(self):
+        self.begins("up", taken_for_full, "DTensor.to_local", between=taken_for_full)
+        self.begins("up", taken_for_full, "DTensor.to_local", inside=taken_for_full)
         self.begins("up", looked_at, "DTensor.to_local", between=looked_at)
 
     def test_a_functional_collective_that_sums_again_in_the_backward(self):
@@ -334,21 +334,23 @@ class Places(unittest.TestCase):
         says(self, report.begins.text, "down")
 
     def test_collectives_of_both_phases_are_listed(self):
-        report = proof(columns_and_rows(inside=copied, add=added_functionally))
+        report = check_places(columns_and_rows(inside=copied, add=added_functionally))
         line = line_of(added_functionally)
         for phase in ("forward", "backward"):
             found = [call for call in report.begins.collectives if call.startswith(f"{phase}, all_reduce ")]
             says(self, "\n".join(found), "all_reduce", "tp", line)
 
     def test_where_no_call_is_wrong_none_is_named(self):
-        report = proof(columns_and_rows())  # nothing sums what `up` returns
+        report = check_places(columns_and_rows())  # nothing sums what `up` returns
         self.assertEqual((report.begins.module, report.begins.calls), ("up", ()), report)
-        report = proof(columns_and_rows(inside=lambda x, mesh: copied(x, mesh) * 1.0 + x.detach() * 0, add=halved))
+        report = check_places(
+            columns_and_rows(inside=lambda x, mesh: copied(x, mesh) * 1.0 + x.detach() * 0, add=halved)
+        )
         self.assertEqual((report.begins.module, report.begins.calls), ("down", ()), report)
 
     def test_a_call_is_not_blamed_for_what_is_beside_it(self):
         for between in (forked, used_twice, halves_added):
-            report = proof(columns_and_rows(between=between))
+            report = check_places(columns_and_rows(between=between))
             self.assertEqual((report.begins.place, report.begins.calls), ("backward", ()), report)
 
     def test_what_hooks_call_in_the_backward_is_no_call_of_the_forward(self):
@@ -356,39 +358,39 @@ class Places(unittest.TestCase):
             model.last.bias.register_hook(lambda gradient: added(gradient, mesh) / mesh.size())
             return columns_and_rows(between=forked)(model, mesh)
 
-        report = proof(parallelize)
+        report = check_places(parallelize)
         self.assertEqual((report.begins.place, report.begins.calls), ("backward", ()), report)
 
     def test_a_value_that_is_wrong_as_a_call_gives_it(self):
         self.begins("", averaged, "Mean.apply", "forward", inside=copied, add=nothing, after=averaged)
         calls = dict(inside=copied, add=nothing, after=averaged_by_conversion)
-        report = proof(columns_and_rows(**calls))
+        report = check_places(columns_and_rows(**calls))
         self.assertEqual((report.begins.module, report.begins.place), ("", "forward"), report)
         self.assertEqual(names_of(report), ["DTensor.redistribute"], report)
 
     def test_on_three_ranks(self):
-        report = proof(columns_and_rows(between=not_summed), mesh=3)
+        report = check_places(columns_and_rows(between=not_summed), mesh=3)
         self.assertEqual((report.begins.module, names_of(report)), ("up", ["CopyIn.apply"]), report)
-        self.assertTrue(proof(columns_and_rows(inside=copied), mesh=3).ok)
+        self.assertTrue(check_places(columns_and_rows(inside=copied), mesh=3).ok)
 
-    def test_a_call_that_lacks_its_sum_in_the_forward(self):
+    def test_a_call_whose_sum_is_missing_in_the_forward(self):
         report = self.begins("down", not_added, "CopyIn.apply", "forward", inside=copied, add=nothing, after=not_added)
         self.assertEqual(report.begins.axes, ("tp",))
 
     def test_a_wrong_value_that_no_call_gives(self):
-        report = proof(columns_and_rows(inside=copied, after=lambda x, mesh: 2 * x))
+        report = check_places(columns_and_rows(inside=copied, after=lambda x, mesh: 2 * x))
         self.assertEqual((report.begins.place, report.begins.calls), ("forward", ()), report)
 
-    def test_conversions_to_the_whole(self):
+    def test_conversions_to_the_full_value(self):
         self.right(inside=copied, add=nothing, after=added_by_conversion)
         self.right(between=cut_and_gathered)
         for after in (nothing, not_summed):  # a call that is right there
-            report = proof(columns_and_rows(between=gathered_for_the_whole, after=after))
+            report = check_places(columns_and_rows(between=gathered_for_the_full_value, after=after))
             self.assertEqual((report.begins.module, report.begins.place), ("", "backward"), report)
             self.assertEqual(names_of(report), ["DTensor.redistribute", "DTensor.full_tensor"], report)
 
     def test_calls_that_cannot_be_told_apart_are_all_named(self):
-        report = proof(columns_and_rows(inside=not_summed_twice))
+        report = check_places(columns_and_rows(inside=not_summed_twice))
         self.assertEqual(report.begins.module, "up", report)
         self.assertEqual(len(report.begins.calls), 2, report)
         for call in report.begins.calls:
@@ -476,18 +478,18 @@ class Seeing(nn.Module):
 
 class OfOtherBatches(unittest.TestCase):
     def test_what_only_differs_because_a_rank_has_a_part_of_the_batch_is_not_where_an_error_begins(self):
-        def parallelize(model, mesh, mistake):
-            model.last.weight.data[0, 0] += mistake
+        def parallelize(model, mesh, bug):
+            model.last.weight.data[0, 0] += bug
             return DistributedDataParallel(model)
 
         def batches(rank, mesh):
             ((x, y),) = whole(rank, mesh)
             return [(x, y) if rank is None else (x[:2], y[:2]) if rank == 0 else (x[2:], y[2:])]
 
-        for mistake in (0.0, 0.5):
-            report = check(Seeing, partial(parallelize, mistake=mistake), batches, loss, {"dp": 2}, timeout=HANGS)
-            self.assertEqual(report.ok, not mistake, str(report))
-            if mistake:
+        for bug in (0.0, 0.5):
+            report = check(Seeing, partial(parallelize, bug=bug), batches, loss, {"dp": 2}, timeout=HANGS)
+            self.assertEqual(report.ok, not bug, str(report))
+            if bug:
                 self.assertEqual((report.begins.module, report.begins.place), ("last", "loaded"))
 
 

@@ -15,28 +15,34 @@ from says import raises
 from torch import nn
 
 import addend
-import proofs
+import right_jobs
 from addend.torch import check, write_reference
 
 HANGS = 120  # seconds; many times what a proof takes
 
 
 def job(**others):
-    found = {"parallelize": proofs.megatron, "mesh": {"dp": 2, "tp": 2}, "make_model": proofs.Decoder}
-    return {**found, "batches": (proofs.whole, proofs.cut), "loss": proofs.loss, "timeout": HANGS, **others}
+    found = {"parallelize": right_jobs.megatron, "mesh": {"dp": 2, "tp": 2}, "make_model": right_jobs.Decoder}
+    return {
+        **found,
+        "batches": (right_jobs.whole, right_jobs.cut),
+        "loss": right_jobs.loss,
+        "timeout": HANGS,
+        **others,
+    }
 
 
 def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-class Other(proofs.Decoder):
+class Other(right_jobs.Decoder):
     def __init__(self):
         super().__init__()
-        self.head = nn.Linear(proofs.WIDTH, proofs.VOCABULARY, bias=False)
+        self.head = nn.Linear(right_jobs.WIDTH, right_jobs.VOCABULARY, bias=False)
 
 
-class Moved(proofs.Decoder):
+class Moved(right_jobs.Decoder):
     def __init__(self):
         super().__init__()
         with torch.no_grad():
@@ -44,8 +50,8 @@ class Moved(proofs.Decoder):
 
 
 def other_batch():
-    tokens, targets = proofs.whole()
-    tokens[3, 2] = (tokens[3, 2] + 1) % proofs.VOCABULARY
+    tokens, targets = right_jobs.whole()
+    tokens[3, 2] = (tokens[3, 2] + 1) % right_jobs.VOCABULARY
     return tokens, targets
 
 
@@ -58,12 +64,12 @@ class Reference(unittest.TestCase):
         write_reference(cls.path, **job(optimizer=sgd, steps=1))
 
     def test_the_reports_are_those_without_a_file(self):
-        for parallelize in (proofs.megatron, proofs.at("blocks.1.mlp.up", copies=False)):
+        for parallelize in (right_jobs.megatron, right_jobs.at("blocks.1.mlp.up", copies=False)):
             asked = job(parallelize=parallelize, optimizer=sgd, steps=1)
             self.assertEqual(str(check(**asked, reference=self.path)), str(check(**asked)))
 
     def test_one_process_does_not_run(self):
-        with mock.patch("addend.torch._proof._job.alone", side_effect=AssertionError("it ran")):
+        with mock.patch("addend.torch._checks._job.alone", side_effect=AssertionError("it ran")):
             self.assertTrue(check(**job(), reference=self.path).ok)
 
     def test_it_is_safetensors(self):
@@ -79,7 +85,7 @@ class Reference(unittest.TestCase):
     def test_a_file_of_something_else(self):
         self.refuses("make_model", make_model=Other)
         self.refuses("make_model", make_model=Moved)
-        self.refuses("batches", batches=(other_batch, proofs.cut))
+        self.refuses("batches", batches=(other_batch, right_jobs.cut))
         self.refuses("seed=20", "21", seed=21)
         self.refuses("after 1", "after 2", optimizer=sgd, steps=2)
 
@@ -107,7 +113,7 @@ class Reference(unittest.TestCase):
         self.refuses("reference=", path=pathlib.Path(self.folder.name, "none.safetensors"))
 
     def test_integer_buffers_and_tied_weights(self):
-        class Tied(proofs.Decoder):
+        class Tied(right_jobs.Decoder):
             def __init__(self):
                 super().__init__()
                 self.register_buffer("seen", torch.tensor(3))
@@ -115,12 +121,12 @@ class Reference(unittest.TestCase):
                 self.head.weight = self.embed.weight
 
         path = pathlib.Path(self.folder.name, "tied")
-        asked = job(make_model=Tied, parallelize=proofs.ddp, mesh={"dp": 2})
+        asked = job(make_model=Tied, parallelize=right_jobs.ddp, mesh={"dp": 2})
         write_reference(path, **asked)
         report = check(**asked, reference=path)
         self.assertTrue(report.ok, report)
 
-    def test_a_model_too_large_is_told_of_it(self):
+    def test_a_model_too_large_is_reported(self):
         class Huge(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -133,10 +139,10 @@ class Reference(unittest.TestCase):
 
     def test_the_command(self):
         pathlib.Path(self.folder.name, "ajob.py").write_text(
-            "import proofs\n"
+            "import right_jobs\n"
             "def cut():\n"
-            "    return dict(make_model=proofs.Decoder, parallelize=proofs.megatron, loss=proofs.loss,\n"
-            "                batches=(proofs.whole, proofs.cut), mesh={'dp': 2, 'tp': 2})\n",
+            "    return dict(make_model=right_jobs.Decoder, parallelize=right_jobs.megatron, loss=right_jobs.loss,\n"
+            "                batches=(right_jobs.whole, right_jobs.cut), mesh={'dp': 2, 'tp': 2})\n",
             encoding="utf-8",
         )
         for words, status, said in (
@@ -144,7 +150,7 @@ class Reference(unittest.TestCase):
             (["--reference", "file"], 0, "matches"),
             (["--reference", "none"], 2, ""),
         ):
-            code = "from addend.torch._proof import _command; import sys; _command.main(sys.argv[1:])"
+            code = "from addend.torch._checks import _command; import sys; _command.main(sys.argv[1:])"
             done = subprocess.run(
                 [sys.executable, "-c", code, "ajob:cut", *words],
                 cwd=self.folder.name,

@@ -1,6 +1,6 @@
 """Test what `addend.torch.check` says of blocks with a residual path: a sum that is missing, and gradients that are
 lost, averaged or wrong in the branch or beside it, on one rank or on all. What becomes of addends that a layer hands
-back is read from the gradient of the tensor that it took. Source: addend/torch/_proof/_fates.py.
+back is read from the gradient of the tensor that it took. Source: addend/torch/_checks/_fates.py.
 """
 
 import unittest
@@ -134,9 +134,9 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, **told):
+    def __init__(self, **reported):
         super().__init__()
-        self.first, self.block, self.head = nn.Linear(6, 8), Block(**told), nn.Linear(8, 5)
+        self.first, self.block, self.head = nn.Linear(6, 8), Block(**reported), nn.Linear(8, 5)
 
     def forward(self, x):
         if self.block.sequence and dist.is_initialized():
@@ -164,10 +164,10 @@ def squares(model, x):
     return model(x).square().sum(), len(x)
 
 
-def checked(**told):
+def checked(**reported):
     def make_model():
         torch.manual_seed(1)
-        return Net(**told)
+        return Net(**reported)
 
     return check(make_model, parallelize, batches, squares, {"tp": 2}, timeout=HANGS)
 
@@ -179,9 +179,9 @@ EITHER, NEITHER = MISSING + LOST, ()
 class Residual(unittest.TestCase):
     def hold(self, table):
         """table: by name, (what is wrong in the block, the module, its factor, what may be the matter with addends)"""
-        for name, (told, module, factor, readings) in table.items():
+        for name, (reported, module, factor, readings) in table.items():
             with self.subTest(name):
-                begins = checked(**told).begins
+                begins = checked(**reported).begins
                 found = (begins.module, begins.place, begins.factor and round(begins.factor, 6), begins.readings)
                 self.assertEqual(found, (module, "backward", factor, readings), begins)
                 self.assertEqual("tp" in begins.axes, "missing sum" in readings or factor in (0.5, 2.0), begins)
@@ -189,8 +189,8 @@ class Residual(unittest.TestCase):
                     says(self, begins.text, "tp", case=name)
 
     def test_right_jobs(self):
-        for told in ({}, {"between": DIRECT}, {"between": BETWEEN}, {"sequence": True, "enter": then(own_rows)}):
-            self.assertIs(checked(**told).ok, True, told)
+        for reported in ({}, {"between": DIRECT}, {"between": BETWEEN}, {"sequence": True, "enter": then(own_rows)}):
+            self.assertIs(checked(**reported).ok, True, reported)
 
     def test_a_branch_behind_a_norm(self):
         self.hold(

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from addend.torch import check
-from addend.torch._proof._tied import Tied as Ties
+from addend.torch._checks._tied import Tied as Ties
 
 
 class Tied(nn.Module):

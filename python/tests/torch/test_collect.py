@@ -38,7 +38,7 @@ def taken(folder):
     return sum(512 * os.stat(os.path.join(folder, name)).st_blocks for name in os.listdir(folder))
 
 
-def run_watched(at_once, sabotaged):
+def run_watched(at_once, mutated):
     """Return (the report, number of chunks, most bytes that they took on disk)."""
     model, seen, most = DistributedDataParallel(model_of_layers()), [], [0]
     bring = _collect.Collection.bring
@@ -49,9 +49,9 @@ def run_watched(at_once, sabotaged):
         if dist.get_rank() == 0:
             most[0] = max(most[0], taken(collection._folder))
 
-    plant = addend.torch.sabotage(model, "skip") if sabotaged else contextlib.nullcontext()
+    put_bug = addend.torch.mutate(model, "skip") if mutated else contextlib.nullcontext()
     with mock.patch.object(_gather, "AT_ONCE", at_once), mock.patch.object(_collect.Collection, "bring", measure):
-        with contextlib.redirect_stdout(None), plant, addend.torch.watch(model) as watch:
+        with contextlib.redirect_stdout(None), put_bug, addend.torch.watch(model) as watch:
             step_of(model, 2)
     return watch.report, seen, most[0]
 
@@ -119,12 +119,12 @@ class Collect(unittest.TestCase):
         self.assertEqual(whole.thinned(8).take(part).values.tolist(), part.tolist())
 
     def test_a_part_at_a_time_is_judged_as_all_at_once(self):
-        for sabotaged in (False, True):
-            whole = ranks.run(3, run_watched, 64 << 20, sabotaged)
-            parts = ranks.run(3, run_watched, 1 << 18, sabotaged)
+        for mutated in (False, True):
+            whole = ranks.run(3, run_watched, 64 << 20, mutated)
+            parts = ranks.run(3, run_watched, 1 << 18, mutated)
             self.assertEqual(whole[0][1], [1])
             for (report, _, _), (in_parts, seen, _) in zip(whole, parts):
-                self.assertEqual(report.ok, not sabotaged)
+                self.assertEqual(report.ok, not mutated)
                 self.assertEqual(report, in_parts)
                 self.assertEqual(seen, [len(seen)] * len(seen))
                 self.assertGreater(len(seen), 3)

@@ -89,8 +89,8 @@ class Deaths(unittest.TestCase):
         for place in PLACES:
             for dead in 0, 1:
                 with self.subTest(place=place, dead=dead):
-                    told = ranks.run(WORLD, run_dying, place, dead, dead=(dead,))
-                    for ok, text in told:
+                    reported = ranks.run(WORLD, run_dying, place, dead, dead=(dead,))
+                    for ok, text in reported:
                         if ok is False and (place, dead) == ("report", 1):
                             continue  # the first rank had sent the report: that nothing was summed
                         self.assertIsNone(ok)

@@ -120,10 +120,10 @@ class Lists(unittest.TestCase):
 
 
 class Before(unittest.TestCase):
-    def entry(self, gradient, pending=()):
+    def entry(self, gradient, partial=()):
         param = nn.Parameter(torch.ones(3))
         param.grad = gradient
-        return Watched("w", param, param, pending=lambda: list(pending))
+        return Watched("w", param, param, partial=lambda: list(partial))
 
     def test_gradients_of_zeros_are_none(self):
         model = nn.Linear(3, 2)

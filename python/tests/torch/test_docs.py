@@ -123,7 +123,7 @@ class Docs(unittest.TestCase):
         lines = code("trainer = transformers.Trainer")
         given = []
         trainer = types.SimpleNamespace(add_callback=given.append, train=lambda: given.append("trained"))
-        with unittest.mock.patch.object(transformers, "Trainer", lambda *told, **more: trainer):
+        with unittest.mock.patch.object(transformers, "Trainer", lambda *reported, **more: trainer):
             exec(
                 lines, {"transformers": transformers, "addend": addend, "model": None, "arguments": None, "rows": None}
             )

@@ -1,6 +1,6 @@
 """Test by tables of synthetic inputs how a job is made to compute in f64: what is converted, which buffers count as
 rounded, what has no f64 and is computed in f32, and what is noted. No job runs.
-Source: addend/torch/_proof/_double.py.
+Source: addend/torch/_checks/_double.py.
 """
 
 import collections
@@ -17,7 +17,7 @@ from torch.autograd import graph
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from addend.torch._proof import _double
+from addend.torch._checks import _double
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 ULP = 2.0**-23  # of f32, from 1 to 2
@@ -193,12 +193,12 @@ class Unified(unittest.TestCase):
 class NoDouble(torch.autograd.Function):
     """An operation without f64, or one whose tensors need one dtype. `told`: the dtypes with which it was called."""
 
-    error, told, inner = RuntimeError("no Double"), [], None
+    error, reported, inner = RuntimeError("no Double"), [], None
 
     @staticmethod
     def forward(ctx, x, *more):
         dtypes = {each.dtype for each in (x, *more)}
-        NoDouble.told.append([each.dtype for each in (x, *more)])
+        NoDouble.reported.append([each.dtype for each in (x, *more)])
         NoDouble.inner = x.half().dtype
         if dtypes == {F64} if not more else len(dtypes) > 1:
             raise NoDouble.error
@@ -206,7 +206,7 @@ class NoDouble(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        NoDouble.told.append(gradient.dtype)
+        NoDouble.reported.append(gradient.dtype)
         raise RuntimeError("no Double")
 
 
@@ -230,7 +230,7 @@ def own_twice(x):
 
 class Narrow(unittest.TestCase):
     def setUp(self):
-        NoDouble.error, NoDouble.told, NoDouble.inner = RuntimeError("no Double"), [], None
+        NoDouble.error, NoDouble.reported, NoDouble.inner = RuntimeError("no Double"), [], None
 
     def test_an_operation_whose_error_says_that_it_has_no_f64_is_computed_in_f32(self):
         words = {"Double": True, "float64": True, "f64": True, "fp64": True, "a double.": True}
@@ -255,7 +255,7 @@ class Narrow(unittest.TestCase):
             mode = _double.Double()
             with mode:
                 self.assertRaises(RuntimeError, NoDouble.apply, torch.ones(2, dtype=F64))
-            self.assertEqual((NoDouble.told[-1], mode.narrow), ([F64], {}))
+            self.assertEqual((NoDouble.reported[-1], mode.narrow), ([F64], {}))
 
     def test_what_an_operation_in_f32_writes_in_place_is_kept(self):
         x, y = torch.full((2,), 3.0, dtype=F64), torch.full((2,), 5.0, dtype=F64)
@@ -275,7 +275,7 @@ class Narrow(unittest.TestCase):
                 NoDouble.apply(torch.ones(2, dtype=F64))
                 self.assertEqual(NoDouble.inner, F16)  # its own conversions stay
                 self.assertEqual(torch.ones(2).half().dtype, F64)  # and no others
-        self.assertEqual(NoDouble.told, [[F64], [F32], [F32]])
+        self.assertEqual(NoDouble.reported, [[F64], [F32], [F32]])
         self.assertNotIn("`", mode.narrow["NoDouble"])
 
     def test_inside_of_an_operation_the_operation_is_named_alone(self):
@@ -290,7 +290,7 @@ class Narrow(unittest.TestCase):
         mode, one = _double.Double(), torch.ones(2, dtype=F64)
         with mode:
             self.assertEqual(NoDouble.apply(one, torch.ones(2)).dtype, F64)
-            self.assertEqual(NoDouble.told, [[F64, F32], [F64, F64]])
+            self.assertEqual(NoDouble.reported, [[F64, F32], [F64, F64]])
             self.assertRaises(RuntimeError, NoDouble.apply, torch.ones(2), torch.ones(2, dtype=torch.int64))
         self.assertEqual(mode.narrow, {})
 
@@ -329,9 +329,9 @@ class Narrow(unittest.TestCase):
             mode, x = _double.Double(), torch.ones(2, dtype=F64, requires_grad=True)
             with mode:
                 loss = NoDouble.apply(x).sum()
-                NoDouble.told.clear()
+                NoDouble.reported.clear()
                 self.assertRaisesRegex(RuntimeError, "no Double", run, loss, x)
-            self.assertEqual((NoDouble.told, [*mode.narrow]), ([F32], ["NoDouble"]))
+            self.assertEqual((NoDouble.reported, [*mode.narrow]), ([F32], ["NoDouble"]))
 
 
 CONVERSIONS, DROPOUT, AUTOCAST = "f64", "dropout", "autocast"
@@ -413,13 +413,13 @@ class Step(unittest.TestCase):
             lambda loss, x: torch.autograd.grad(loss, x),
             lambda loss, x: torch.autograd.backward([loss]),
         ):
-            told, x = [], torch.ones(2, dtype=F64, requires_grad=True)
+            reported, x = [], torch.ones(2, dtype=F64, requires_grad=True)
             y = x * 2
-            y.register_hook(lambda gradient, told=told: told.append(gradient.float().dtype))
+            y.register_hook(lambda gradient, reported=reported: reported.append(gradient.float().dtype))
             with _double.Double():
                 run(y.sum(), x)
                 self.assertEqual(torch.ones(2).half().dtype, F64)
-            self.assertEqual(told, [F64])
+            self.assertEqual(reported, [F64])
             self.assertEqual(torch.ones(2).half().dtype, F16)
 
     def test_nothing_is_left_of_a_mode(self):
@@ -439,12 +439,12 @@ class Step(unittest.TestCase):
             self.assertEqual(kept(), before)
 
     def test_what_a_dispatch_mode_repeats_in_a_backward_has_the_dtypes_of_the_forward(self):
-        add, told = torch.ops.aten.add.Tensor, []
+        add, reported = torch.ops.aten.add.Tensor, []
         self.assertEqual([_double._is_repeated(each) for each in (add, torch.add)], [False, False])
         x = torch.ones(2, requires_grad=True)
-        x.register_hook(lambda _: told.extend(_double._is_repeated(each) for each in (add, torch.add)))
+        x.register_hook(lambda _: reported.extend(_double._is_repeated(each) for each in (add, torch.add)))
         x.sum().backward()
-        self.assertEqual(told, [True, False])
+        self.assertEqual(reported, [True, False])
 
 
 class Made(unittest.TestCase):

@@ -10,8 +10,8 @@ import kinds
 import kinds_judge
 
 import addend
+import drawn_bugs
 import drawn_jobs
-import drawn_mistakes
 import draws
 import judge
 import pool
@@ -30,7 +30,7 @@ def _fail():
     raise ValueError("no")
 
 
-def _told(name, truth, **watch):
+def _reported(name, truth, **watch):
     """Return the judge's answer to a kind with another truth, and with more arguments for the watch."""
     kind, judged = kinds.KINDS[name], judge.Judge()
 
@@ -65,13 +65,13 @@ class Kinds(unittest.TestCase):
         self.assertLessEqual(set(kinds_judge.OPEN), set(kept))
 
     def test_a_right_job_that_is_called_wrong_is_seen(self):
-        answer, said = _told("several_losses", None, expect=0.25)
+        answer, said = _reported("several_losses", None, expect=0.25)
         self.assertEqual(answer, "FALSE ALARM", said)
 
     def test_a_job_whose_truth_is_another_is_seen(self):
-        self.assertEqual(_told("averaged_twice", None)[0], "NOT RIGHT")
-        self.assertEqual(_told("several_losses", kinds.truth("doubled"))[0], "NOT WRONG")
-        self.assertEqual(_told("loss_divided_twice", kinds.truth("averaged"))[0], "MISSED")
+        self.assertEqual(_reported("averaged_twice", None)[0], "NOT RIGHT")
+        self.assertEqual(_reported("several_losses", kinds.truth("doubled"))[0], "NOT WRONG")
+        self.assertEqual(_reported("loss_divided_twice", kinds.truth("averaged"))[0], "MISSED")
 
     def test_a_false_cause_of_a_kind_is_seen(self):
         for cause, answer in (
@@ -80,7 +80,7 @@ class Kinds(unittest.TestCase):
             ("averaged:tp", "FALSE CAUSE"),
             ("doubled", "FALSE CAUSE"),
         ):
-            self.assertEqual(_told("averaged_twice", kinds.truth(cause))[0], answer, cause)
+            self.assertEqual(_reported("averaged_twice", kinds.truth(cause))[0], answer, cause)
 
     def test_each_field_of_a_cause_is_judged(self):
         for kind, cause, answer in (
@@ -95,8 +95,8 @@ class Kinds(unittest.TestCase):
             ("summed_after_each_microbatch", "factor:::images", "wrong, no cause of its own"),
         ):
             truth = kinds.truth(cause, equal=kind == "weights_drawn_by_each_rank")
-            told, said = _told(kind, truth)
-            self.assertEqual(told, answer, f"{kind}, {cause}: {said}")
+            reported, said = _reported(kind, truth)
+            self.assertEqual(reported, answer, f"{kind}, {cause}: {said}")
         with self.assertRaises(addend.InvalidError):
             kinds.truth("maximum")
 
@@ -107,10 +107,10 @@ class Drawn(unittest.TestCase):
         tables, lines = judge.judge_all(TAKEN, DRAWN_BY, show=lambda text: print(text, flush=True))
         self.assertEqual({what: sum(found.values()) for what, found in tables.items()}, TAKEN)
         self.assertEqual([line for line in lines if not judge.is_open(line)], [])
-        told = tables["wrong"]["true cause"] + sum(judge.is_open(line) for line in lines)
-        self.assertGreaterEqual(told, 0.75 * TAKEN["wrong"])
+        reported = tables["wrong"]["true cause"] + sum(judge.is_open(line) for line in lines)
+        self.assertGreaterEqual(reported, 0.75 * TAKEN["wrong"])
 
-    def test_counts_that_a_fit_hardly_knows_are_no_mistake(self):
+    def test_counts_that_a_fit_hardly_knows_are_no_bug(self):
         """bf16 sums of twelve addends, one of which is smaller than the rounding error."""
         judged = judge.Judge()
         for seed, k in (2, 47), (3, 31):
@@ -125,35 +125,35 @@ class Drawn(unittest.TestCase):
         judged.end()
 
     def test_a_seed_draws_the_same_jobs(self):
-        for draw in drawn_jobs.draw_right, drawn_mistakes.draw_wrong:
+        for draw in drawn_jobs.draw_right, drawn_bugs.draw_wrong:
             self.assertEqual([str(draw(7, k)) for k in range(40)], [str(draw(7, k)) for k in range(40)])
             self.assertNotEqual([str(draw(7, k)) for k in range(40)], [str(draw(8, k)) for k in range(40)])
 
-    def test_every_mistake_is_drawn(self):
-        found = {drawn_mistakes.draw_wrong(1, k).mistake for k in range(len(drawn_mistakes.MISTAKES))}
-        there = {name for name in drawn_mistakes.MISTAKES if drawn_mistakes._wrappers(name)}
+    def test_every_bug_is_drawn(self):
+        found = {drawn_bugs.draw_wrong(1, k).bug for k in range(len(drawn_bugs.BUGS))}
+        there = {name for name in drawn_bugs.BUGS if drawn_bugs._wrappers(name)}
         self.assertEqual(found, there)
 
     def test_a_job_that_is_not_what_it_says_is_seen(self):
         judged = judge.Judge()
-        spec = drawn_jobs.Spec("hand", (2,), options={"divides": True}, mistake="not_divided")
+        spec = drawn_jobs.Spec("hand", (2,), options={"divides": True}, bug="not_divided")
         answer, _ = judged.ask("right", spec)
         self.assertEqual(answer, "NOT RIGHT")
-        spec.mistake = "no such mistake"
-        drawn_mistakes.MISTAKES[spec.mistake] = drawn_mistakes.Mistake([], ())
+        spec.bug = "no such mistake"
+        drawn_bugs.BUGS[spec.bug] = drawn_bugs.Bug([], ())
         answer, _ = judged.ask("wrong", spec)
-        del drawn_mistakes.MISTAKES[spec.mistake]
+        del drawn_bugs.BUGS[spec.bug]
         judged.end()
         self.assertEqual(answer, "NOT WRONG")
 
     def test_a_false_cause_is_seen(self):
         judged = judge.Judge()
         for name, options in ("hook_sums", {}), ("other_weights", {}), ("norm_counts_copies", {"norm": True}):
-            spec = drawn_jobs.Spec("ddp", (2,), options=options, mistake=name)
+            spec = drawn_jobs.Spec("ddp", (2,), options=options, bug=name)
             answer, said = judged.ask("wrong", spec)
             self.assertEqual(answer, "true cause", said)
-            other = dataclasses.replace(drawn_mistakes.MISTAKES[name], true=(("averaged", "dp"),))
-            with mock.patch.dict(drawn_mistakes.MISTAKES, {name: other}):
+            other = dataclasses.replace(drawn_bugs.BUGS[name], true=(("averaged", "dp"),))
+            with mock.patch.dict(drawn_bugs.BUGS, {name: other}):
                 answer, said = judged.ask("wrong", spec)
             self.assertEqual(answer, "FALSE CAUSE", said)
         judged.end()

@@ -1,5 +1,5 @@
 """Test by tables of synthetic inputs what is reported of ranks that failed, died or hang: which of them comes first,
-and which lines of their output or stacks. No rank runs. Sources: _testing_pool and _proof/_ranks of addend.torch.
+and which lines of their output or stacks. No rank runs. Sources: _testing_pool and _checks/_ranks of addend.torch.
 """
 
 import pathlib
@@ -9,7 +9,7 @@ import unittest
 from unittest import mock
 
 from addend.torch import _testing_pool
-from addend.torch._proof import _ranks
+from addend.torch._checks import _ranks
 
 SHOWN = 12  # lines
 
@@ -77,28 +77,28 @@ class InTests(Folder):
         for name in ("PeerFailedError", "RankLeftError", "RankDiedError"):
             self.assertEqual(_testing_pool.Ended("failed", name, 1.0).order(), (1, 1.0), name)
 
-    def told(self, first, *ends):
+    def reported(self, first, *ends):
         ended = [_testing_pool.Ended(outcome, text, 0.0) for outcome, text in ends]
-        return _testing_pool._told(ended, first, 2.5).splitlines()
+        return _testing_pool._reported(ended, first, 2.5).splitlines()
 
     def test_equal_ends_of_other_ranks_share_a_line(self):
         ends = [("failed", "Traceback\nKeyError: 1\n"), ("passed", b""), ("died", "SIGKILL"), ("passed", b"2")]
-        head, *rest = self.told(0, *ends)
+        head, *rest = self.reported(0, *ends)
         self.assertEqual([rest[0], rest[1], len(rest)], ["Traceback", "KeyError: 1", 4])
         self.assertTrue(head.startswith("rank 0 of 4 "))
         self.assertTrue(rest[2].startswith("ranks 1, 3 "))
         self.assertTrue(rest[3].startswith("rank 2 "))
         self.assertIn("SIGKILL", rest[3])
-        head, *rest = self.told(2, *ends)
+        head, *rest = self.reported(2, *ends)
         self.assertIn("SIGKILL", head)
         self.assertEqual([line.split()[:3:2] for line in rest], [["rank", "failed:"], ["ranks", "3"]])
         self.assertTrue(rest[0].endswith("KeyError: 1"))
-        head, *rest = self.told(1, ("hung", "  at 7"), ("hung", "  at 8"), ("skipped", "no GPU"))
+        head, *rest = self.reported(1, ("hung", "  at 7"), ("hung", "  at 8"), ("skipped", "no GPU"))
         self.assertIn(" 2.5 s", head)
         self.assertEqual([rest[0], rest[2], rest[3].rpartition(": ")[2]], ["  at 8", "  at 7", "no GPU"])
 
 
-class InAProof(Folder):
+class InACheck(Folder):
     """Ranks of a check, and the one process beside them."""
 
     def test_the_stacks_of_those_that_hang(self):

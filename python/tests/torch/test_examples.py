@@ -1,4 +1,4 @@
-"""Test the examples, as torchrun starts them: each prints a report that passes, and with --mistake a report that
+"""Test the examples, as torchrun starts them: each prints a report that passes, and with --bug a report that
 names it. The dump of four_mistakes.py has its four mistakes and no other.
 """
 
@@ -36,7 +36,7 @@ def found_of(param):
     return param.kind, param.axis, factor if near else None
 
 
-def hold_four_mistakes():
+def hold_four_bugs():
     with tempfile.TemporaryDirectory() as folder:
         ranks.play(8, EXAMPLES / "four_mistakes.py", folder)
         report = addend.diff(folder)
@@ -51,10 +51,10 @@ def main():
     held = [
         hold(name, arguments, words)
         for name in names
-        for arguments, words in (((), "matches"), (("--mistake",), SAYS[name]))
+        for arguments, words in (((), "matches"), (("--bug",), SAYS[name]))
     ]
     if ranks.FSDP2:
-        held.append(hold_four_mistakes())
+        held.append(hold_four_bugs())
     return 0 if all(held) else 1
 
 

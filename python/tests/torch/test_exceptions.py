@@ -217,7 +217,7 @@ def run_failing(what):
 
 def run_alone(raises):
     """The first rank enters a watch alone, and later both do."""
-    model, told = Net(), []
+    model, log = Net(), []
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(io.StringIO()) as printed:
         warnings.simplefilter("always")
@@ -229,9 +229,9 @@ def run_alone(raises):
             )
             with watch:
                 step_of(model)
-            told.append(watch.report.ok if dist.get_rank() == 0 else None)
+            log.append(watch.report.ok if dist.get_rank() == 0 else None)
         except addend.GradientError as error:
-            told.append(error.report.ok)
+            log.append(error.report.ok)
     took = time.monotonic() - start
     dist.barrier()
     model.zero_grad()
@@ -241,7 +241,7 @@ def run_alone(raises):
         [str(w.message) for w in warned if "addend" in str(w.message)],
         printed.getvalue(),
         took,
-        told,
+        log,
         watch.report.ok,
     )
 
@@ -274,7 +274,7 @@ def run_left():
 
 def run_every():
     """Return of six steps which were watched, the reports, and the hooks that existed."""
-    model, told = DistributedDataParallel(Net()), []
+    model, log = DistributedDataParallel(Net()), []
     kept = addend.torch.watch(model, every=3)
     for step in range(6):
         model.zero_grad()
@@ -284,17 +284,17 @@ def run_every():
             watch.norm(1.0)
             hooks = sum(len(p._backward_hooks or ()) for p in model.parameters())
             model(batch()).square().mean().backward()
-        told.append((watch.watches, bool(printed.getvalue()), hooks))
-    return told, kept.report.norm.reported
+        log.append((watch.watches, bool(printed.getvalue()), hooks))
+    return log, kept.report.norm.reported
 
 
 class Exceptions(unittest.TestCase):
-    def hold_not_judged(self, told, verdict, *facts):
-        for rank, (report, printed, *_) in enumerate(told):
+    def hold_not_judged(self, log, verdict, *facts):
+        for rank, (report, printed, *_) in enumerate(log):
             self.assertIsNone(report.ok)
             self.assertEqual(report.verdict, verdict)
             says(self, str(report), *facts)
-            self.assertEqual(str(report), str(told[0][0]))
+            self.assertEqual(str(report), str(log[0][0]))
             self.assertEqual(report.messages, (str(report),))
             self.assertEqual(printed, "" if rank else f"{report}\n")
 
@@ -306,9 +306,9 @@ class Exceptions(unittest.TestCase):
 
     def test_overflow_is_a_verdict(self):
         for rank, factor in ((1, float("inf")), (0, float("nan"))):
-            told = ranks.run(2, run_overflow, rank, factor)
-            self.hold_not_judged(told, "overflow", f"rank {rank}", "up.weight", "3 more")
-            self.assertTrue(all(same for *_, same in told))
+            log = ranks.run(2, run_overflow, rank, factor)
+            self.hold_not_judged(log, "overflow", f"rank {rank}", "up.weight", "3 more")
+            self.assertTrue(all(same for *_, same in log))
 
     def test_an_overflow_of_the_sum_is_told_apart(self):
         self.hold_not_judged(ranks.run(2, run_overflown_sum), "overflow", "ranks 0", "and 1", "up.weight")
@@ -345,19 +345,19 @@ class Exceptions(unittest.TestCase):
         for said, same in ranks.run(2, run_failing_behind):
             self.assertEqual((said, same), ("up.weight: KeyError: 'behind'", True))
 
-    def test_an_error_of_one_rank_is_told_on_all(self):
+    def test_an_error_of_one_rank_is_reported_on_all(self):
         for what in ("gradient", "norm"):
-            told = ranks.run(2, run_failing, what)
-            self.assertEqual(told, [("rank 1: KeyError: 'mine'", "NoneType"), ("rank 1: KeyError: 'mine'", "KeyError")])
+            log = ranks.run(2, run_failing, what)
+            self.assertEqual(log, [("rank 1: KeyError: 'mine'", "NoneType"), ("rank 1: KeyError: 'mine'", "KeyError")])
 
     def test_a_rank_that_is_alone_is_found_and_said_on_it(self):
         for is_raised in (False, True):
-            (warned, printed, took, told, later), (silent, *_, later_too) = ranks.run(2, run_alone, is_raised)
+            (warned, printed, took, log, later), (silent, *_, later_too) = ranks.run(2, run_alone, is_raised)
             self.assertEqual((len(warned), silent), (1, []))
             says(self, warned[0], "rank 0", "rank 1", f"{WAIT:g} s")
             says(self, printed, "rank 0", "rank 1", f"{WAIT:g} s")
             self.assertGreaterEqual(took, WAIT)
-            self.assertEqual((told, later, later_too), ([None], True, True))
+            self.assertEqual((log, later, later_too), ([None], True, True))
 
     def test_ranks_that_miss_each_other_go_on(self):
         first, second = ranks.run(2, run_late)
@@ -372,9 +372,9 @@ class Exceptions(unittest.TestCase):
         says(self, first[1][0], "rank 1", "KeyError")
 
     def test_every_leaves_steps_out(self):
-        for rank, (told, norm) in enumerate(ranks.run(2, run_every)):
+        for rank, (log, norm) in enumerate(ranks.run(2, run_every)):
             expected = [(step % 3 == 1, step % 3 == 1 and rank == 0, 4 if step % 3 == 1 else 0) for step in range(6)]
-            self.assertEqual(told, expected)
+            self.assertEqual(log, expected)
             self.assertEqual(norm, 1.0)
 
     def test_a_dump_of_an_overflow_is_written_and_one_of_nothing_is_refused(self):

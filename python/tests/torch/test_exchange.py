@@ -30,7 +30,7 @@ def value_of(rank, size):
     return [rank, bytes([65 + rank]) * size]
 
 
-def run_told(sizes):
+def run_reported(sizes):
     """Return (what all ranks told, what the first rank told, number of collectives)."""
     rank, calls = dist.get_rank(), []
     all_gather, broadcast = dist.all_gather, dist.broadcast
@@ -45,21 +45,21 @@ def run_told(sizes):
         mock.patch.object(dist, "all_gather", counted(all_gather)),
         mock.patch.object(dist, "broadcast", counted(broadcast)),
     ):
-        told = _gather.everyones(value_of(rank, sizes[rank]), None)
+        reported = _gather.everyones(value_of(rank, sizes[rank]), None)
         first = _gather.from_first(lambda: value_of(rank, sizes[rank]), None)
-    return told, first, len(calls)
+    return reported, first, len(calls)
 
 
 def run_all(sizes_of):
-    return [run_told(sizes) for sizes in sizes_of]
+    return [run_reported(sizes) for sizes in sizes_of]
 
 
 class Exchange(unittest.TestCase):
     def test_values_of_any_length_reach_all(self):
         cases = [[size, 3, 0] for size in SIZES] + [[0, size, 20001] for size in SIZES]
         for of_rank in ranks.run(3, run_all, cases):
-            for sizes, (told, first, _) in zip(cases, of_rank):
-                self.assertEqual(told, [value_of(rank, size) for rank, size in enumerate(sizes)])
+            for sizes, (reported, first, _) in zip(cases, of_rank):
+                self.assertEqual(reported, [value_of(rank, size) for rank, size in enumerate(sizes)])
                 self.assertEqual(first, value_of(0, sizes[0]))
 
     def test_small_values_take_one_collective(self):

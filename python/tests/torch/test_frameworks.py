@@ -58,7 +58,7 @@ def engine_of(stage, **more):
     return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
 
 
-def run_deepspeed(stage, mistake, more=None):
+def run_deepspeed(stage, bug, more=None):
     """Watch the second of two steps."""
     engine, narrow = engine_of(stage, **(more or {})), torch.bfloat16 if more else torch.float32
     watch = addend.torch.watch(**addend.torch.deepspeed(engine))
@@ -66,8 +66,8 @@ def run_deepspeed(stage, mistake, more=None):
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.redirect_stdout(None))
             if step:
-                if mistake:
-                    stack.enter_context(addend.torch.sabotage(engine.module, mistake))
+                if bug:
+                    stack.enter_context(addend.torch.mutate(engine.module, bug))
                 stack.enter_context(watch)
             for m in range(2):
                 x, y = (part.to(narrow) for part in draw(dist.get_rank(), 2 * step + m))
@@ -84,10 +84,10 @@ def run_deepspeed(stage, mistake, more=None):
 class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
-        told = {"config": config, "init_method": nn.init.xavier_normal_}
+        reported = {"config": config, "init_method": nn.init.xavier_normal_}
         self.norm = nn.LayerNorm(16)
-        self.up = ColumnParallelLinear(16, 64, gather_output=False, **told)
-        self.down = RowParallelLinear(64, 16, bias=True, input_is_parallel=True, skip_bias_add=False, **told)
+        self.up = ColumnParallelLinear(16, 64, gather_output=False, **reported)
+        self.down = RowParallelLinear(64, 16, bias=True, input_is_parallel=True, skip_bias_add=False, **reported)
 
     def forward(self, x):
         return self.down(torch.tanh(self.up(self.norm(x))[0]))[0]
@@ -112,15 +112,15 @@ def chunk_of(distributed):
     return DistributedDataParallel(config, ddp, Block(config))
 
 
-def run_megatron(distributed, mistake, chunks=1):
+def run_megatron(distributed, bug, chunks=1):
     models = [chunk_of(distributed) for _ in range(chunks)]
     torch.manual_seed(10 + mpu.get_data_parallel_rank())
-    told = addend.torch.megatron(models if chunks > 1 else models[0])
+    reported = addend.torch.megatron(models if chunks > 1 else models[0])
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(None))
-        if mistake:
-            stack.enter_context(addend.torch.sabotage(told["model"], mistake))
-        watch = stack.enter_context(addend.torch.watch(**told))
+        if bug:
+            stack.enter_context(addend.torch.mutate(reported["model"], bug))
+        watch = stack.enter_context(addend.torch.watch(**reported))
         for m in range(2):
             with contextlib.ExitStack() as unsynchronised:
                 for model in models if m == 0 else ():

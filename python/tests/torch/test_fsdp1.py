@@ -38,10 +38,10 @@ def wrong(kind, axis, parameters=NET, **others):
     return keep
 
 
-def wrap(model, originals, **told):
+def wrap(model, originals, **reported):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # silences the warning that NO_SHARD is deprecated
-        return FullyShardedDataParallel(model, use_orig_params=originals, device_id=CPU, **told)
+        return FullyShardedDataParallel(model, use_orig_params=originals, device_id=CPU, **reported)
 
 
 def mesh_of(*sizes):
@@ -188,7 +188,7 @@ def other_weights(originals):
 # -- what ranks do
 
 
-def whole_gradients(model):
+def full_gradients(model):
     """Return whole gradients by name, put together from all ranks' parts of each buffer; and whether rows of the
     original parameters agree.
     """
@@ -208,13 +208,13 @@ def whole_gradients(model):
 def errors_of(model, microbatches):
     """Return the worst relative error against one process."""
     expected = whole_mean(all_batches(WORLD, microbatches))
-    found = whole_gradients(model)
+    found = full_gradients(model)
     by_end = {name: gradient for name in expected for own, gradient in found.items() if name.endswith(own)}
     return max(((by_end[name] - e.reshape(-1)).norm() / e.norm()).item() for name, e in expected.items())
 
 
-def run_step(model, told, microbatches=3, synchronised=(2,)):
-    with contextlib.redirect_stdout(None), addend.torch.watch(model, **told) as watch:
+def run_step(model, reported, microbatches=3, synchronised=(2,)):
+    with contextlib.redirect_stdout(None), addend.torch.watch(model, **reported) as watch:
         for m in range(microbatches):
             with contextlib.nullcontext() if m in synchronised else model.no_sync():
                 (mean_loss(model, draw(dist.get_rank(), m)) / microbatches).backward()
@@ -224,11 +224,11 @@ def run_step(model, told, microbatches=3, synchronised=(2,)):
 def run_right(names, originals):
     found = {}
     for name in names:
-        model, told = RIGHT[name](originals)
+        model, reported = RIGHT[name](originals)
         reports = []
         for synchronised in ((2,), (0, 1, 2)):
             model.zero_grad()
-            reports.append(run_step(model, told, synchronised=synchronised))
+            reports.append(run_step(model, reported, synchronised=synchronised))
         found[name] = (reports, errors_of(model, 3) if name in ("full_shard", "hybrid_shard") else 0)
     return found
 
@@ -237,14 +237,14 @@ def run_wrong(names, originals):
     found = {}
     for name in names:
         make, *_, others = WRONG[name]
-        model, told = make(originals)
-        found[name] = run_step(model, told, synchronised=others.get("synchronised", (2,)))
+        model, reported = make(originals)
+        found[name] = run_step(model, reported, synchronised=others.get("synchronised", (2,)))
     return found
 
 
 def run_mixed(**arguments):
-    model, told = mixed()
-    return run_step(model, {**told, **arguments})
+    model, reported = mixed()
+    return run_step(model, {**reported, **arguments})
 
 
 def run_mixed_but_idle():
@@ -304,7 +304,7 @@ class Fsdp1(unittest.TestCase):
                         self.assertEqual({p.name for p in report.params}, set(NET))
                 self.assertLess(error, 1e-5)
 
-    def test_mistakes_are_named(self):
+    def test_bugs_are_named(self):
         for originals in (False, True):
             for name, report in ranks.run(WORLD, run_wrong, sorted(WRONG), originals)[0].items():
                 _, kind, axis, parameters, others = WRONG[name]
@@ -319,9 +319,9 @@ class Fsdp1(unittest.TestCase):
     def test_what_is_frozen_tied_or_not_used(self):
         report = ranks.run(WORLD, run_mixed)[0]
         # Of what is not used FSDP1 sums zeros, which show nothing.
-        untold = {p.name for p in report.params if p.verdict != "right"}
-        self.assertEqual((report.verdict, untold), ("cannot_tell", {"idle.weight", "idle.bias"}), str(report))
-        self.assertEqual({report[name].kind for name in untold}, {"not_observed"})
+        unreported = {p.name for p in report.params if p.verdict != "right"}
+        self.assertEqual((report.verdict, unreported), ("cannot_tell", {"idle.weight", "idle.bias"}), str(report))
+        self.assertEqual({report[name].kind for name in unreported}, {"not_observed"})
         names = {p.name for p in report.params}
         self.assertLessEqual({*NET, "into.weight", "into.bias", "again.bias", "one"}, names)
         self.assertFalse({name for name in names if name.startswith("frozen")})
@@ -339,8 +339,8 @@ class Fsdp1(unittest.TestCase):
             ("a gradient of an original", "zero_grad"),
         ):
             with self.subTest(what=what):
-                for told in ranks.run(WORLD, run_refused, what):
-                    says(self, told, *facts)
+                for reported in ranks.run(WORLD, run_refused, what):
+                    says(self, reported, *facts)
 
     def test_dumps_are_held_against_one_process(self):
         """The dump has a row of elements for each parameter of a flat buffer: the whole parameter's, in order."""

@@ -28,10 +28,10 @@ def run_gathered(lengths, at_once):
 
 class Gather(unittest.TestCase):
     def hold(self, lengths, at_once, sent):
-        told = ranks.run(len(lengths), run_gathered, lengths, at_once)
+        reported = ranks.run(len(lengths), run_gathered, lengths, at_once)
         for rank, length in enumerate(lengths):
-            self.assertEqual(told[0][0].get(rank, b""), bytes([rank]) * length)
-            self.assertEqual(told[rank][1], sent)
+            self.assertEqual(reported[0][0].get(rank, b""), bytes([rank]) * length)
+            self.assertEqual(reported[rank][1], sent)
 
     def test_no_more_is_sent_than_there_is(self):
         self.hold([5000, 0, 4999], 64 << 20, [5000])
@@ -42,8 +42,8 @@ class Gather(unittest.TestCase):
         self.hold([8, 1], 8, [4, 4])
 
     def test_the_others_receive_nothing(self):
-        told = ranks.run(2, run_gathered, [3, 3], 1 << 20)
-        self.assertEqual(told[1][0], {})
+        reported = ranks.run(2, run_gathered, [3, 3], 1 << 20)
+        self.assertEqual(reported[1][0], {})
 
 
 if __name__ == "__main__":

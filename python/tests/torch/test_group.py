@@ -288,15 +288,15 @@ def run_coalesced():
 
 def run_objects():
     rank, world = dist.get_rank(), dist.get_world_size()
-    told = [None] * world
-    dist.all_gather_object(told, {"rank": rank, "text": "x" * rank * 100})
+    reported = [None] * world
+    dist.all_gather_object(reported, {"rank": rank, "text": "x" * rank * 100})
     heard = ["nothing"] if rank else ["a word"]
     dist.broadcast_object_list(heard, src=0)
     got = [None]
     dist.scatter_object_list(got, [f"for {peer}" for peer in range(world)] if rank == 1 else None, src=1)
     gathered = [None] * world if rank == 0 else None
     dist.gather_object(rank, gathered, dst=0)
-    return [one["rank"] for one in told], heard, got, gathered
+    return [one["rank"] for one in reported], heard, got, gathered
 
 
 def run_async():
@@ -425,8 +425,8 @@ class Operations(unittest.TestCase):
         self.everywhere(run_coalesced)
 
     def test_objects(self):
-        told, heard, got, gathered = self.everywhere(run_objects, (3,))[3][0]
-        self.assertEqual((told, heard, got, gathered), ([0, 1, 2], ["a word"], ["for 0"], [0, 1, 2]))
+        reported, heard, got, gathered = self.everywhere(run_objects, (3,))[3][0]
+        self.assertEqual((reported, heard, got, gathered), ([0, 1, 2], ["a word"], ["for 0"], [0, 1, 2]))
 
     def test_async(self):
         self.assertEqual(self.everywhere(run_async)[2][0], (False, [1, 1, 1], True, True))

@@ -44,12 +44,12 @@ def refused(call, kind=addend.AddendError):
     raise AssertionError("nothing was said")
 
 
-def wait_until_told(store):
+def wait_until_reported(store):
     """A rank that does not call waits until another one has got its error."""
     store.wait(["told"], datetime.timedelta(seconds=WITHIN))
 
 
-def told(store, *result):
+def reported(store, *result):
     store.set("told", "")
     return result
 
@@ -100,9 +100,9 @@ def run_left():
     store = get_store()
     if dist.get_rank() == 1:
         dist.destroy_process_group()
-        wait_until_told(store)
+        wait_until_reported(store)
         return None
-    return told(store, *refused(lambda: dist.all_reduce(torch.ones(4)), addend.RankLeftError))
+    return reported(store, *refused(lambda: dist.all_reduce(torch.ones(4)), addend.RankLeftError))
 
 
 def run_circle():
@@ -114,35 +114,35 @@ def run_timeout():
     """Rank 1 does not call, and gets the error at its next call."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=2))
     if dist.get_rank():
-        wait_until_told(get_store())
+        wait_until_reported(get_store())
         return refused(lambda: dist.barrier(group=group), addend.PeerFailedError)[0]
     words, seconds = refused(lambda: dist.all_reduce(torch.ones(4), group=group), addend.PeerFailedError)
-    return told(get_store(), words, seconds, here(-1))
+    return reported(get_store(), words, seconds, here(-1))
 
 
 def run_stopped():
     """Rank 1 is stopped while the others wait for it, and continues long after."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=2))
-    told = [0] * dist.get_world_size()
-    dist.all_gather_object(told, os.getpid())
+    reported = [0] * dist.get_world_size()
+    dist.all_gather_object(reported, os.getpid())
     dist.all_reduce(torch.ones(5), group=group)
     line = here(-1)
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-        return (*refused(lambda: dist.barrier(group=group), addend.PeerFailedError), told[1], line)
+        return (*refused(lambda: dist.barrier(group=group), addend.PeerFailedError), reported[1], line)
     try:
-        return (*refused(lambda: dist.barrier(group=group), addend.PeerFailedError), told[1], line)
+        return (*refused(lambda: dist.barrier(group=group), addend.PeerFailedError), reported[1], line)
     finally:
         time.sleep(2)
-        os.kill(told[1], signal.SIGCONT)
+        os.kill(reported[1], signal.SIGCONT)
 
 
 def run_wait_with_timeout():
     if dist.get_rank():
-        wait_until_told(get_store())
+        wait_until_reported(get_store())
         return None
     work = dist.irecv(torch.ones(4), 1)
-    return told(get_store(), *refused(lambda: work.wait(datetime.timedelta(seconds=0.5)), addend.PeerFailedError))
+    return reported(get_store(), *refused(lambda: work.wait(datetime.timedelta(seconds=0.5)), addend.PeerFailedError))
 
 
 def run_monitored_barrier(absent):
@@ -162,12 +162,12 @@ def run_abort():
     """Another thread aborts the group while this one waits; the other rank gets the error at its next call."""
     store = get_store()
     if dist.get_rank():
-        wait_until_told(store)
+        wait_until_reported(store)
         return refused(lambda: dist.barrier(), addend.PeerFailedError)[0]
     threading.Timer(0.3, dist.group.WORLD.abort).start()
     words, seconds = refused(lambda: dist.barrier(), addend.PeerFailedError)
     assert seconds < WITHIN, seconds
-    told(store)
+    reported(store)
     time.sleep(0.2)
     refused(lambda: dist.barrier(), addend.InvalidError)
     dist.destroy_process_group()
@@ -271,10 +271,10 @@ def run_memory():
     return other.sum().item(), taken.sum().item()
 
 
-def run_flight_record():
+def run_flight_recorder():
     dist.all_reduce(torch.ones(6))
     where = here(-1)
-    return addend.torch.flight_record(), where
+    return addend.torch.flight_recorder(), where
 
 
 def run_split():
@@ -388,8 +388,8 @@ class Errors(unittest.TestCase):
         for words in self.on_two(run_abort):
             says(self, words, "rank 0")
 
-    def test_flight_record(self):
-        for text, line in self.on_two(run_flight_record):
+    def test_flight_recorder(self):
+        for text, line in self.on_two(run_flight_recorder):
             says(self, text, "all_reduce", "6 f32", line)
 
 
@@ -404,7 +404,7 @@ class Life(unittest.TestCase):
             self.assertLess(after[1] - before[1], 10)
             self.assertLess(after[3] - before[3], 4096)  # KiB, after all groups
 
-    def test_destroyed_while_calls_are_under_way(self):
+    def test_destroyed_while_calls_are_in_flight(self):
         self.assertEqual(ranks.run(2, run_destroyed_early, backend="addend"), [[[2.0] * 4]] * 2)
 
     def test_time_between_calls_is_no_wait(self):

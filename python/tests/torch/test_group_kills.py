@@ -81,20 +81,20 @@ def digest(net):
     return found.hexdigest()
 
 
-class Planted(Exception):
+class Mutant(Exception):
     pass
 
 
-def plant(case, param):
+def mutate(case, param):
     """Make the fault once, in the middle of a backward."""
 
     def go_wrong(_):
         handle.remove()
         if case.fault == "raise":
-            raise Planted
+            raise Mutant
         if case.fault == "leave":
             dist.destroy_process_group()
-            raise Planted
+            raise Mutant
         dist.broadcast(torch.ones(3), src=case.victim)
 
     handle = param.register_hook(go_wrong)
@@ -110,7 +110,7 @@ def train(case, note):
     for step in range(STEPS):
         if case.fault in ("raise", "leave", "other call") and (rank, step) == (case.victim, case.step):
             output = net(torch.randn(4, 32, generator=made))
-            plant(case, output)
+            mutate(case, output)
         else:
             output = net(torch.randn(4, 32, generator=made))
         optimizer.zero_grad()

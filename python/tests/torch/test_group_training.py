@@ -202,7 +202,7 @@ def close(got, expected, bound):
     )
 
 
-def told(function, *arguments):
+def reported(function, *arguments):
     """Return tensors as arrays, which a pipe takes without a file of its own for each."""
     return [tensor.numpy() for tensor in function(*arguments)]
 
@@ -210,7 +210,7 @@ def told(function, *arguments):
 def run(world, function, *arguments, **options):
     return [
         [torch.from_numpy(array) for array in arrays]
-        for arrays in ranks.run(world, told, function, *arguments, **options)
+        for arrays in ranks.run(world, reported, function, *arguments, **options)
     ]
 
 
@@ -227,7 +227,7 @@ class Training(unittest.TestCase):
                     self.assertTrue(close(ours[rank], gloos[rank], 1e-12), (world, rank))
                     self.assertTrue(all(map(torch.equal, ours[rank], ours[0])))
 
-    def alike(self, function, worlds):
+    def identical(self, function, worlds):
         for world in worlds:
             ours, gloos = run(world, function, backend="addend"), run(world, function)
             for one, other in zip(ours, gloos):
@@ -246,16 +246,16 @@ class Training(unittest.TestCase):
         self.hold(run_zero, (2, 4))
 
     def test_functional_collectives(self):
-        self.alike(run_functional, (2, 3))
+        self.identical(run_functional, (2, 3))
 
     def test_subgroups(self):
-        self.alike(run_subgroups, (3, 4))
+        self.identical(run_subgroups, (3, 4))
 
     def test_tensor_parallel(self):
         self.hold(run_tp, (2, 4))
 
     def test_dtensor(self):
-        self.alike(run_dtensor, (2, 4))
+        self.identical(run_dtensor, (2, 4))
 
     @FSDP2
     def test_fsdp(self):

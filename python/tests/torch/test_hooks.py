@@ -49,8 +49,8 @@ class Job:
     facts of lines of its report.
     """
 
-    def __init__(self, model, step=None, answer=True, facts=(), open_names=NET, **told):
-        self.model, self.step, self.told = model, step or mean_of(model), told
+    def __init__(self, model, step=None, answer=True, facts=(), open_names=NET, **reported):
+        self.model, self.step, self.reported = model, step or mean_of(model), reported
         self.answer, self.facts, self.open_names = answer, facts, open_names
         self.around = contextlib.nullcontext()
 
@@ -87,10 +87,10 @@ def hooked(hook, where="up.weight", microbatches=1, kind="register_hook", no_syn
 CHANGED = "`up.weight`"  # the subject of the note that a hook changed it
 
 
-def of_hook(model, step, open_names=("up.weight",), facts=(), **told):
+def of_hook(model, step, open_names=("up.weight",), facts=(), **reported):
     """A job whose hook may be right or not: both readings are named."""
     names = open_names[0] if len(open_names) == 1 else f"{len(open_names)} parameters"
-    return Job(model, step, answer=None, open_names=open_names, facts=[facts or (names,)], **told)
+    return Job(model, step, answer=None, open_names=open_names, facts=[facts or (names,)], **reported)
 
 
 @job
@@ -317,8 +317,8 @@ def run_subgroups(pairs, halved, by_group):
     own = groups[next(i for i, pair in enumerate(pairs) if dist.get_rank() in pair)]
     state = post_localSGD_hook.PostLocalSGDState(None, own, 0)
     model = communicates(post_localSGD_hook.post_localSGD_hook, state)
-    told = {"group": own} if by_group else {}
-    with contextlib.redirect_stdout(None), addend.torch.watch(model, **told) as watch:
+    reported = {"group": own} if by_group else {}
+    with contextlib.redirect_stdout(None), addend.torch.watch(model, **reported) as watch:
         mean_of(model)()
         for p in model.parameters() if dist.get_rank() in halved else ():
             p.grad /= 2
@@ -577,7 +577,7 @@ def zero_redundancy():
     return Job(model, step)
 
 
-def scaled(model, unscales, **told):
+def scaled(model, unscales, **reported):
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
@@ -585,7 +585,7 @@ def scaled(model, unscales, **told):
         scaler.scale(mean_loss(model, draw(dist.get_rank()))).backward()
         unscales(scaler, optimizer)
 
-    return Job(model, step, facts=[("GradScaler", "by 1024")], **told)
+    return Job(model, step, facts=[("GradScaler", "by 1024")], **reported)
 
 
 @job
@@ -596,7 +596,7 @@ def unscaled():
     )
 
 
-def scaled_before(scale, unscales=None, make=DistributedDataParallel, **told):
+def scaled_before(scale, unscales=None, make=DistributedDataParallel, **reported):
     """`scale(scaler, loss)` is computed before the watch, the backward and `unscales` are in it. GradScaler's division
     is right for certain only where every backward begins with a product with its own scale."""
     model = make(Net())
@@ -609,7 +609,7 @@ def scaled_before(scale, unscales=None, make=DistributedDataParallel, **told):
         found.backward()
         unscales(scaler, optimizer) if unscales else scaler.unscale_(optimizer)
 
-    return Job(model, step, facts=[("GradScaler", "by 1024")], **told)
+    return Job(model, step, facts=[("GradScaler", "by 1024")], **reported)
 
 
 def open_scale(made):
@@ -743,7 +743,7 @@ def unscaled_and_said():
         DistributedDataParallel(Net()),
         lambda scaler, optimizer: scaler.unscale_(optimizer),
     )
-    made.told, made.facts = {"expect": 0.5 / 1024}, ()
+    made.reported, made.facts = {"expect": 0.5 / 1024}, ()
     return made
 
 
@@ -1010,9 +1010,9 @@ def encoder_beside_tensor_parallelism():
 # -- mistakes beside hooks: they are not called right
 
 
-def mistake(made, answer=False, **others):
+def mutation(made, answer=False, **others):
     made.answer, made.open_names = answer, others.get("open_names", made.open_names)
-    made.told.update(others.get("told", {}))
+    made.reported.update(others.get("told", {}))
     return made
 
 
@@ -1024,13 +1024,13 @@ def halved_and_not_summed():
         with model.no_sync():
             step()
 
-    return mistake(Job(model, unsynchronised, facts=[("BAD", "dp")]))
+    return mutation(Job(model, unsynchronised, facts=[("BAD", "dp")]))
 
 
 @job
 def summed_in_a_hook_and_by_ddp():
     model, step = hooked(lambda p: dist.all_reduce(p.grad), kind=ACCUMULATED)
-    return mistake(Job(model, step))
+    return mutation(Job(model, step))
 
 
 @job
@@ -1044,7 +1044,7 @@ def step_in_a_hook_without_a_sum():
             p.grad = None
 
         p.register_post_accumulate_grad_hook(hook)
-    return mistake(Job(model, facts=[("BAD", "dp")]))
+    return mutation(Job(model, facts=[("BAD", "dp")]))
 
 
 @job
@@ -1054,17 +1054,17 @@ def custom_that_sums_nothing():
         done.set_result(bucket.buffer())
         return done
 
-    return mistake(Job(communicates(nothing), facts=[("BAD", "dp")]))
+    return mutation(Job(communicates(nothing), facts=[("BAD", "dp")]))
 
 
 @job
 def adapters_without_a_sum():
-    return mistake(Job(*adapted(plain=False, sums=False), facts=[("BAD", "dp")]))
+    return mutation(Job(*adapted(plain=False, sums=False), facts=[("BAD", "dp")]))
 
 
 @job
 def norm_of_heads_without_a_sum():
-    return mistake(Job(*heads(None), facts=[("`norm.weight`", "tp")]))
+    return mutation(Job(*heads(None), facts=[("`norm.weight`", "tp")]))
 
 
 def tripled(p):
@@ -1081,7 +1081,7 @@ def norm_of_heads_tripled():
 def same_work_summed_though_it_is_said():
     """A factor 2 that is the number of ranks may be a hook's own, too."""
     made = Job(*same(lambda p: dist.all_reduce(p.grad)), types={"norm.*": "tp=I"}, facts=[("norm.bias", "tp")])
-    return mistake(made, answer=None, open_names=["norm.weight", "norm.bias"])
+    return mutation(made, answer=None, open_names=["norm.weight", "norm.bias"])
 
 
 @job
@@ -1102,7 +1102,7 @@ def unscaled_twice():
 
     made = scaled(DistributedDataParallel(Net()), twice)
     made.facts = [("BAD", "1/1.04858e+06")]
-    return mistake(made)
+    return mutation(made)
 
 
 # -- hooks that may hide a mistake: what they made is right or is not
@@ -1190,8 +1190,8 @@ def by_shard(p):
     local.mul_(1e-3 / local.norm())
 
 
-for _name, (_make, _facts, _told) in OPEN.items():
-    JOBS[_name] = lambda make=_make, facts=_facts, told=_told: of_hook(*make(), NET, facts, **told)
+for _name, (_make, _facts, _reported) in OPEN.items():
+    JOBS[_name] = lambda make=_make, facts=_facts, reported=_reported: of_hook(*make(), NET, facts, **reported)
 
 
 @job
@@ -1200,7 +1200,7 @@ def one_rank_dropped_in_a_communication_hook():
         bucket.buffer().mul_(1 / WORLD if dist.get_rank() == 0 else 0)
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda future: future.value()[0])
 
-    return mistake(Job(communicates(dropped), facts=[("BAD", "rank 1")]))
+    return mutation(Job(communicates(dropped), facts=[("BAD", "rank 1")]))
 
 
 @job
@@ -1209,13 +1209,13 @@ def looks_and_sums_nothing():
     model = Net()
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(lambda p: None)
-    return mistake(Job(model, mean_of(model, 2), facts=[("BAD", "dp")]), told={"expect": 1 / WORLD})
+    return mutation(Job(model, mean_of(model, 2), facts=[("BAD", "dp")]), reported={"expect": 1 / WORLD})
 
 
 # -- planted mistakes beside the job's own hooks: none of them is hidden
 
 
-def planted(kind, hook, hook_kind, is_late, is_inside):
+def mutants(kind, hook, hook_kind, is_late, is_inside):
     net = Net()
     model = DistributedDataParallel(net)
 
@@ -1224,16 +1224,16 @@ def planted(kind, hook, hook_kind, is_late, is_inside):
             getattr(p, hook_kind)(hook)
 
     def step():
-        with addend.torch.sabotage(model, kind) if is_inside else contextlib.nullcontext():
+        with addend.torch.mutate(model, kind) if is_inside else contextlib.nullcontext():
             if is_late:
                 attach()
             mean_of(model)()
 
     if not is_late:
         attach()
-    made = mistake(Job(model, step))
+    made = mutation(Job(model, step))
     if not is_inside:
-        made.around = addend.torch.sabotage(model, kind)
+        made.around = addend.torch.mutate(model, kind)
     return made
 
 
@@ -1247,7 +1247,7 @@ for _kind in ("average", "skip", "double"):
             "accumulated_third": (scale_accumulated(1 / 3), ACCUMULATED, False),
         }.items():
             JOBS[f"planted_{_kind}_{_what}_{'inside' if _inside else 'around'}"] = (
-                lambda kind=_kind, hooks=_hooks, inside=_inside: planted(kind, *hooks, inside)
+                lambda kind=_kind, hooks=_hooks, inside=_inside: mutants(kind, *hooks, inside)
             )
 
 
@@ -1264,7 +1264,7 @@ def run_jobs(names):
                 with (
                     made.around,
                     contextlib.redirect_stdout(None),
-                    addend.torch.watch(made.model, **made.told) as watch,
+                    addend.torch.watch(made.model, **made.reported) as watch,
                 ):
                     made.step()
                 found[name] = (watch.report, made.answer, made.facts, made.open_names)
@@ -1284,8 +1284,10 @@ class Subgroups(unittest.TestCase):
                 for rank, report in enumerate(ranks.run(4, run_subgroups, pairs, halved, True)):
                     with self.subTest(pairs=pairs, halved=halved, rank=rank):
                         self.assertEqual((report.ok, report.world), (rank not in halved, 2), report)
-                        told = {(p.cause.kind, p.cause.axes, p.cause.factor) for p in report.params if p.ok is False}
-                        self.assertEqual(told, {("averaged", "dp", 0.5)} if rank in halved else set(), report)
+                        reported = {
+                            (p.cause.kind, p.cause.axes, p.cause.factor) for p in report.params if p.ok is False
+                        }
+                        self.assertEqual(reported, {("averaged", "dp", 0.5)} if rank in halved else set(), report)
 
     def test_all_ranks_together_are_not_judged(self):
         for pairs in self.PAIRS:

@@ -20,9 +20,9 @@ from says import raises_facts, says_facts
 
 import addend
 import addend.torch
-from addend.torch._matrix import _cells, _known, _matrix, _planted, _run, _show
+from addend.torch._checks import _ranks
+from addend.torch._matrix import _cells, _known, _matrix, _mutants, _run, _show
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, NOT_TRIED, WRONG, Cell, Layout, Outcome
-from addend.torch._proof import _ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
@@ -160,7 +160,7 @@ class Runs(unittest.TestCase):
         self.assertEqual([one.verdict for one in found], [CANNOT_RUN, NOT_TRIED, NOT_TRIED])
         self.assertEqual([one.why for one in found[1:]], ["asked"] * 2)
 
-    def test_a_cell_that_is_killed_while_mistakes_are_planted_says_so(self):
+    def test_a_cell_that_is_killed_while_it_is_mutated_says_so(self):
         def kills(job, seconds):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -168,10 +168,10 @@ class Runs(unittest.TestCase):
         exec(compile(JOBS, "jobs.py", "exec"), jobs)
         job = _cells.Job({**{key: jobs[key] for key in ("make_model", "parallelize", "loss")}, "mesh": {"dp": 2}})
         job.arguments["batches"] = lambda rank, mesh: jobs["batches"](rank, mesh, 1)
-        with mock.patch.object(_planted, "planted", kills):
-            (found,) = self.run_cells(lambda _: job, plant=True)
-        self.assertEqual((found.verdict, found.planted, found.is_untested), (MATCHES, (), True))
-        says_facts(self, found.unplanted, "signal 9")
+        with mock.patch.object(_mutants, "mutants", kills):
+            (found,) = self.run_cells(lambda _: job, mutate=True)
+        self.assertEqual((found.verdict, found.mutants, found.is_untested), (MATCHES, (), True))
+        says_facts(self, found.not_mutated, "signal 9")
         self.assertIsNone(report(found).ok)
 
     def test_each_is_reported_once(self):
@@ -202,29 +202,29 @@ class Report(unittest.TestCase):
         ):
             self.assertIs(report(*outcomes, known=known).ok, ok)
 
-    def test_what_was_planted_counts(self):
-        def planted(*results, unplanted="", known=()):
-            some = [_cells.Planted("hook", f"h{i}", "left out", result) for i, result in enumerate(results)]
+    def test_what_was_mutated_counts(self):
+        def mutants(*results, not_mutated="", known=()):
+            some = [_cells.Mutant("hook", f"h{i}", "left out", result) for i, result in enumerate(results)]
             some = [dataclasses.replace(one, known=one.name in known) for one in some]
-            return dataclasses.replace(outcome(MATCHES, cell()), planted=tuple(some), unplanted=unplanted)
+            return dataclasses.replace(outcome(MATCHES, cell()), mutants=tuple(some), not_mutated=not_mutated)
 
         noticed, survived, late = _cells.NOTICED, _cells.SURVIVED, NOT_TRIED
         for one, ok in (
-            (planted(noticed), True),
-            (planted(noticed, survived), False),
-            (planted(survived, known=["h0"]), True),
-            (planted(survived, survived, known=["h0"]), False),
-            (planted(noticed, late, unplanted="1 of 2 were not tried"), None),
-            (planted(unplanted="it died"), None),
-            (dataclasses.replace(planted(unplanted="it died"), unplanted_known=True), True),
+            (mutants(noticed), True),
+            (mutants(noticed, survived), False),
+            (mutants(survived, known=["h0"]), True),
+            (mutants(survived, survived, known=["h0"]), False),
+            (mutants(noticed, late, not_mutated="1 of 2 were not tried"), None),
+            (mutants(not_mutated="it died"), None),
+            (dataclasses.replace(mutants(not_mutated="it died"), not_mutated_known=True), True),
         ):
             self.assertIs(report(one).ok, ok)
             is_new = ok is not True
             self.assertEqual("::error" in _show.github(report(one)) or "::warning" in _show.github(report(one)), is_new)
-        shown = report(planted(survived, unplanted="it_died"))
+        shown = report(mutants(survived, not_mutated="it_died"))
         says_facts(self, _show.github(shown), "hook h0")
         says_facts(self, _show.github(shown), "it_died")
-        self.assertEqual((shown.document["survivors"], shown.document["cells"][0]["unplanted"]), (1, "it_died"))
+        self.assertEqual((shown.document["survivors"], shown.document["cells"][0]["not_mutated"]), (1, "it_died"))
 
     def test_names_with_commas_are_told_apart(self):
         for names, text in (
@@ -330,18 +330,18 @@ class Known(unittest.TestCase):
         self.assertTrue(known.has(outcome(WRONG, cell("ab", 3, tp=2), "h.4.w")))
         self.assertFalse(known.has(outcome(WRONG, cell("b", 3, tp=2), "h.4.w")))
 
-    def test_mistakes_that_are_not_noticed(self):
-        some = [_cells.Planted("rule", f"tp `a.{i}`, x: colwise", "left out", _cells.SURVIVED) for i in (1, 2)]
+    def test_mutants_that_are_not_noticed(self):
+        some = [_cells.Mutant("rule", f"tp `a.{i}`, x: colwise", "left out", _cells.SURVIVED) for i in (1, 2)]
         one = dataclasses.replace(
-            outcome(MATCHES, cell("a", 2)), planted=tuple(some), unplanted="rank 1: no time at all"
+            outcome(MATCHES, cell("a", 2)), mutants=tuple(some), not_mutated="rank 1: no time at all"
         )
-        _known.write(self.file, [dataclasses.replace(one, planted=tuple(some[:1]))])
+        _known.write(self.file, [dataclasses.replace(one, mutants=tuple(some[:1]))])
         found = _known.read(self.file).marked(one)
-        self.assertEqual([each.known for each in found.planted], [True, False])
-        self.assertTrue(found.unplanted_known)
-        other = dataclasses.replace(one, cell=cell("b", 2), unplanted="none")
+        self.assertEqual([each.known for each in found.mutants], [True, False])
+        self.assertTrue(found.not_mutated_known)
+        other = dataclasses.replace(one, cell=cell("b", 2), not_mutated="none")
         found = _known.read(self.file).marked(other)
-        self.assertEqual([each.known for each in found.planted] + [found.unplanted_known], [False] * 3)
+        self.assertEqual([each.known for each in found.mutants] + [found.not_mutated_known], [False] * 3)
         self.assertFalse(_known.read(self.file).has(one))
 
     def test_cells_that_were_not_tried_are_accepted_by_hand_alone(self):

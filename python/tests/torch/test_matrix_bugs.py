@@ -30,9 +30,9 @@ BY_RANKS, BY_COUNT = cause("averaged", "fsdp"), cause("averaged", place="microba
 
 def summed(name, counts, *causes):
     """What `check` says of a wrong sum on two ranks: the counts of its microbatches, and what may be the cause."""
-    told = {"name": name, "verdict": "wrong", "kind": "averaged", "text": "wrong", "counts": [list(counts)] * 2}
+    reported = {"name": name, "verdict": "wrong", "kind": "averaged", "text": "wrong", "counts": [list(counts)] * 2}
     one = causes[0] if len(causes) == 1 else None
-    return {**told, "cause": one, "possible_causes": list(causes) if one is None else []}
+    return {**reported, "cause": one, "possible_causes": list(causes) if one is None else []}
 
 
 def cell(model, layout, count, *wrong, begins=None, names=(), plans=PLANS):
@@ -255,7 +255,7 @@ TABLE = {
 
 
 class BugsTest(unittest.TestCase):
-    def test_each_different_bug_is_told_once(self):
+    def test_each_different_bug_is_reported_once(self):
         for name, (cells, wanted) in TABLE.items():
             with self.subTest(name):
                 found = _bugs.bugs(cells)
@@ -263,7 +263,7 @@ class BugsTest(unittest.TestCase):
                 self.assertEqual(sorted(facts), sorted(want[1:] for want in wanted), [bug.cause for bug in found])
                 for words, *rest in wanted:
                     same = [b.cause for b in found if [len(b.params), len(b.outcomes), b.microbatches] == rest]
-                    self.assertTrue(any(words in told for told in same), (words, same))
+                    self.assertTrue(any(words in reported for reported in same), (words, same))
 
     def test_a_known_cell_says_as_much_of_others_as_one_that_is_new(self):
         one, two = cell("a", TP, 1, *norms(0.5)), cell("a", TP, 2, *norms(1, 0.5))

@@ -1,5 +1,5 @@
 """Test the command `addend torch-matrix` where it is interrupted, where its outputs cannot be written, where a user's
-file fails or prints, and its options --plant, --reproduce, --minutes and --format github. Cells are a project's own."""
+file fails or prints, and with --mutate, --reproduce, --minutes and --format github. Cells are a project's own."""
 
 import contextlib
 import io
@@ -195,13 +195,13 @@ class Commands(unittest.TestCase):
         self.assertIn("no program is written for jobs, dp=2, forgets, 2 microbatches", done.stderr)
         self.assertEqual(list((self.folder / "programs").iterdir()), [])
 
-    def test_a_planted_mistake_that_is_not_noticed(self):
+    def test_a_mutation_that_is_not_noticed(self):
         self.file(LINEAR + SEES)
-        words = ["jobs.py", "--microbatches", "1", "--plant"]
+        words = ["jobs.py", "--microbatches", "1", "--mutate"]
         done = self.run_command(*words, "--json", "--write-known", "known")
         document = json.loads(done.stdout)
-        self.assertEqual(done.returncode, IS_NO, (done.stderr, document["cells"][0]["unplanted"]))
-        survived = [one["name"] for one in document["cells"][0]["planted"] if one["result"] == "survived"]
+        self.assertEqual(done.returncode, IS_NO, (done.stderr, document["cells"][0]["not_mutated"]))
+        survived = [one["name"] for one in document["cells"][0]["mutants"] if one["result"] == "survived"]
         self.assertEqual(document["survivors"], len(survived))
         self.assertTrue(survived and all("see" in name for name in survived), survived)
         done = self.run_command(*words, "--format", "github", "--known", "known")

@@ -111,12 +111,12 @@ def loss(model, batch): pass
 
 class Refused(unittest.TestCase):
     def test_a_dictionary(self):
-        for name, (told, *facts) in REFUSED.items():
+        for name, (reported, *facts) in REFUSED.items():
             with self.subTest(name), raises_facts(self, addend.InvalidError, "`mine`", *facts):
-                _own.Own("mine", told)
-        for name, told in ACCEPTED.items():
+                _own.Own("mine", reported)
+        for name, reported in ACCEPTED.items():
             with self.subTest(name):
-                self.assertEqual(_own.Own("mine", told).models, ["mine"])
+                self.assertEqual(_own.Own("mine", reported).models, ["mine"])
 
     def test_a_file(self):
         for text, *facts in (
@@ -183,8 +183,8 @@ class Counts(unittest.TestCase):
             (None, counted, [2, 1]),
             (None, batches, [1]),
         ):
-            told = {**layouts(**({"batches": own} if own else {})), "batches": of_file}
-            source = _own.Own("mine", told)
+            reported = {**layouts(**({"batches": own} if own else {})), "batches": of_file}
+            source = _own.Own("mine", reported)
             (layout,) = source.layouts("mine")
             self.assertEqual(list(source.counts(layout, [2, 1])), counts)
             made = source.job(Cell("mine", layout, 2), "").arguments["batches"]
@@ -194,12 +194,12 @@ class Counts(unittest.TestCase):
         def norm(model):
             return 0
 
-        told = {**BASE, "norm": norm, "steps": 2, "layouts": {}}
-        told["layouts"] = {
+        reported = {**BASE, "norm": norm, "steps": 2, "layouts": {}}
+        reported["layouts"] = {
             "all": {"mesh": {"dp": 2}},
             "none": {"mesh": {"dp": 2}, "norm": None, "make_model": batches_of_none, "steps": 1},
         }
-        source = _own.Own("mine", told)
+        source = _own.Own("mine", reported)
         of = {layout.variant: source.job(Cell("mine", layout, 1), "").arguments for layout in source.layouts("mine")}
         self.assertEqual((of["all"]["norm"], of["all"]["steps"], of["all"]["make_model"]), (norm, 2, make_model))
         self.assertEqual(("norm" in of["none"], of["none"]["steps"]), (False, 1))
@@ -224,7 +224,7 @@ class Chosen(unittest.TestCase):
     PLAIN = {**BASE, "name": "plain", "meshes": [{"dp": 2}, {"dp": 3}]}
 
     def test_by_name_and_by_mesh(self):
-        for told, wanted, names in (
+        for reported, wanted, names in (
             (
                 self.MANY,
                 None,
@@ -239,17 +239,17 @@ class Chosen(unittest.TestCase):
             (self.PLAIN, ["dp=3"], ["plain "]),
         ):
             with self.subTest(wanted):
-                cells = _matrix.Matrix([told], wanted, [1]).cells
+                cells = _matrix.Matrix([reported], wanted, [1]).cells
                 self.assertEqual(sorted(f"{cell.model} {cell.layout.variant}" for cell in cells), sorted(names))
 
     def test_what_there_is_is_said(self):
-        for told, wanted, *facts in (
+        for reported, wanted, *facts in (
             (self.MANY, "dp", "dp", "ddp", "dp=2", "ep, of two", "fsdp=2,ep=2"),
             (self.MANY, {"tp": 2}, "tp=2", "ddp", "again"),
             (self.PLAIN, "ddp", "ddp", "dp=2", "dp=3"),
         ):
             with self.subTest(wanted), raises_facts(self, addend.InvalidError, *facts):
-                _matrix.Matrix([told], [wanted], [1])
+                _matrix.Matrix([reported], [wanted], [1])
         with raises_facts(self, addend.InvalidError, "plain", "ddp"):  # it would have no cell at all
             _matrix.Matrix([self.MANY, self.PLAIN], ["ddp"], [1])
         self.assertEqual(len(_matrix.Matrix([self.MANY, self.PLAIN], ["ddp", {"dp": 3}], [1]).cells), 3)

@@ -13,10 +13,10 @@ from says import raises_facts, says_facts
 from skips import skip_file
 
 import addend
+from addend.torch._checks._axes import Axes
 from addend.torch._matrix import _architectures, _inputs, _matrix, _show, _shrink, _transformers, _variants
 from addend.torch._matrix._cells import CANNOT_RUN, CANNOT_TELL, MATCHES, RUNS, WRONG, Layout
 from addend.torch._matrix._tokens import FIRST, Tokens, token_loss
-from addend.torch._proof._axes import Axes
 
 try:
     import transformers as tf
@@ -132,7 +132,7 @@ class Small(unittest.TestCase):
         small, missing = _architectures.full("qwen4_exp_text").small(2, 2)
         self.assertEqual((small.indexer_kv_heads, missing), (1, ()))
 
-    def test_what_is_lacked_is_told(self):
+    def test_what_is_missing_is_reported(self):
         layers = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2)), torch.nn.Linear(2, 2)]
         both, one = torch.nn.Module(), torch.nn.Module()
         both.layers, one.layers = torch.nn.ModuleList(layers), torch.nn.ModuleList(layers[1:])
@@ -227,15 +227,15 @@ class Inputs(unittest.TestCase):
 
     def test_what_draws_in_training_runs_in_evaluation(self):
         model = _made("phimoe")  # its router chooses experts at random in training
-        _, lacks = _inputs.inputs_of(model, ["fsdp"], 2)
+        _, missing_inputs = _inputs.inputs_of(model, ["fsdp"], 2)
         self.assertFalse(model.training)
-        self.assertEqual(["random numbers" in lack for lack in lacks], [True])
+        self.assertEqual(["random numbers" in reason for reason in missing_inputs], [True])
 
     def test_a_drafter_takes_states_of_another_model(self):
         model = _made("muse_glimmer_assistant")
-        tokens, lacks = _inputs.inputs_of(model, ["fsdp"], 2)
+        tokens, missing_inputs = _inputs.inputs_of(model, ["fsdp"], 2)
         batch = tokens.rows(torch.Generator().manual_seed(1), 2, tokens.padding)
-        self.assertEqual(lacks, ())
+        self.assertEqual(missing_inputs, ())
         self.assertEqual(batch["attention_mask"].shape[1], 2 * batch["noise_embeds"].shape[1])
         self.assertEqual(int((batch["attention_mask"] == 0).sum()), tokens.padding)
 
@@ -365,8 +365,8 @@ class Cells(unittest.TestCase):
         """A model that is made once more on a rank, where numbers are f64, may be another one."""
         base, made = _transformers._Small.base, itertools.count()
 
-        def other(small, *told):
-            model = base(small, *told)
+        def other(small, *reported):
+            model = base(small, *reported)
             with torch.no_grad():
                 next(model.parameters()).mul_(1 + 0.1 * next(made))
             return model

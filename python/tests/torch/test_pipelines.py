@@ -115,11 +115,11 @@ class Pipeline:
         return worst
 
 
-def watched(jobs, told=None):
+def watched(jobs, reported=None):
     reports = []
     for job in jobs:
         pipeline = Pipeline(*job)
-        with contextlib.redirect_stdout(None), addend.torch.watch(pipeline.model, **(told or {})) as watch:
+        with contextlib.redirect_stdout(None), addend.torch.watch(pipeline.model, **(reported or {})) as watch:
             pipeline.step()
         reports.append((watch.report, pipeline.error()))
     return reports
@@ -159,8 +159,8 @@ if not ZERO_BUBBLES:
 
 
 class Pipelines(unittest.TestCase):
-    def hold(self, told, job, mesh, names):
-        report, errors = told[0][0], [error for _, error in told]
+    def hold(self, reported, job, mesh, names):
+        report, errors = reported[0][0], [error for _, error in reported]
         with self.subTest(job=job):
             self.assertLess(max(errors), 1e-5)
             self.assertTrue(report.ok, str(report))
@@ -169,31 +169,31 @@ class Pipelines(unittest.TestCase):
 
     def test_schedules_alone(self):
         jobs = [(schedule, 1, None, Block) for schedule in ALONE]
-        for job, told in zip(jobs, zip(*ranks.run(2, watched, jobs))):
+        for job, reported in zip(jobs, zip(*ranks.run(2, watched, jobs))):
             count = 2 if job[0] in ("ScheduleGPipe", "Schedule1F1B") else 4
-            self.hold(told, job, "dp=1 pp=2", names_of(count))
+            self.hold(reported, job, "dp=1 pp=2", names_of(count))
 
     def test_schedules_beside_replicas(self):
         jobs = [(schedule, 2, wrapper, Block) for schedule, wrapper in BESIDE]
-        for job, told in zip(jobs, zip(*ranks.run(4, watched, jobs))):
-            self.hold(told, job, "dp=2 pp=2", names_of(2 if "1F1B" in job[0] else 4))
+        for job, reported in zip(jobs, zip(*ranks.run(4, watched, jobs))):
+            self.hold(reported, job, "dp=2 pp=2", names_of(2 if "1F1B" in job[0] else 4))
 
     def test_an_expected_factor_with_and_without_the_schedules(self):
         """Which of the two somebody means who gives the factor of DDP is found by the sum; another factor is wrong."""
         job = ("Schedule1F1B", 2, "ddp", Block)
         for factor, is_beside in (1 / 2, True), (1 / 2 / MICROBATCHES, False):
-            told = [of_rank[0] for of_rank in ranks.run(4, watched, [job], {"expect": factor})]
-            self.hold(told, factor, "dp=2 pp=2", names_of(2))
+            reported = [of_rank[0] for of_rank in ranks.run(4, watched, [job], {"expect": factor})]
+            self.hold(reported, factor, "dp=2 pp=2", names_of(2))
             if is_beside:
-                says(self, str(told[0][0]), "expect=", str(MICROBATCHES))
+                says(self, str(reported[0][0]), "expect=", str(MICROBATCHES))
             else:
-                says_nothing_of(self, str(told[0][0]), "expect=")
+                says_nothing_of(self, str(reported[0][0]), "expect=")
         report, _ = ranks.run(4, watched, [job], {"expect": 1 / 4})[0][0]
         self.assertEqual({p.verdict for p in report.params}, {"wrong"}, str(report))
 
     def test_other_shapes_under_one_name(self):
-        told = [of_rank[0] for of_rank in ranks.run(2, watched, [("Schedule1F1B", 1, None, Wide)])]
-        self.hold(told, "wide", "dp=1 pp=2", names_of(2))
+        reported = [of_rank[0] for of_rank in ranks.run(2, watched, [("Schedule1F1B", 1, None, Wide)])]
+        self.hold(reported, "wide", "dp=1 pp=2", names_of(2))
 
     def test_what_fails_inside_ends_no_schedule(self):
         for error, said in ranks.run(2, fails_inside):
@@ -202,8 +202,8 @@ class Pipelines(unittest.TestCase):
 
     def test_parts_that_some_stages_have(self):
         """Ranks of the other stage have no shapes of these parameters to tell."""
-        told = {"types": {"stage1.*": "dp=S0", "stage0.*": "dp=I"}}
-        report, _ = ranks.run(4, watched, [("ScheduleGPipe", 2, None, Block)], told)[0][0]
+        reported = {"types": {"stage1.*": "dp=S0", "stage0.*": "dp=I"}}
+        report, _ = ranks.run(4, watched, [("ScheduleGPipe", 2, None, Block)], reported)[0][0]
         self.assertEqual(
             {name: report[name].numel for name in names_of(2) if name.endswith("up.bias")},
             {"stage0.up.bias": 16, "stage1.up.bias": 32},
@@ -224,9 +224,11 @@ class Pipelines(unittest.TestCase):
     @unittest.skipIf(not ZERO_BUBBLES, "which gradients are lost was seen with PyTorch 2.15")
     def test_a_zero_bubble_loses_gradients_of_layers_that_are_resharded(self):
         """All gradients of the last stage, and some microbatches of others: none of these is called right."""
-        told = [of_rank[0] for of_rank in ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "fsdp2", Deep)])]
-        report = told[0][0]
-        self.assertEqual(max(error for _, error in told), float("inf"))
+        reported = [
+            of_rank[0] for of_rank in ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "fsdp2", Deep)])
+        ]
+        report = reported[0][0]
+        self.assertEqual(max(error for _, error in reported), float("inf"))
         self.assertIsNone(report.ok, str(report))
         self.assertEqual({p.kind for p in report.params}, {"right", "not_judged"}, str(report))
         self.assertTrue(all(p.name.startswith("stage0.") for p in report.params if p.ok), str(report))
@@ -254,7 +256,7 @@ class Ends(nn.Module):
         return torch.tanh(self.mix(self.embed(x))) if hasattr(self, "embed") else self.head(self.mix(x))
 
 
-def run_tied(schedule, summed, told):
+def run_tied(schedule, summed, reported):
     """A step of a pipeline over two ranks, or of stages that are called by hand."""
     warnings.simplefilter("ignore")
     rank = dist.get_rank()
@@ -262,7 +264,7 @@ def run_tied(schedule, summed, told):
     stage = PipelineStage(module, rank, 2, torch.device("cpu"))
     schedule = getattr(schedules, schedule)(stage, MICROBATCHES, loss_fn=lambda y, t: nn.functional.cross_entropy(y, t))
     words = torch.randint(0, 20, (ROWS,), generator=torch.Generator().manual_seed(3))
-    with contextlib.redirect_stdout(None), addend.torch.watch(module, **told) as watch:
+    with contextlib.redirect_stdout(None), addend.torch.watch(module, **reported) as watch:
         schedule.step(words) if rank == 0 else schedule.step(target=words.flip(0))
         if summed:
             dist.all_reduce((module.head if rank else module.embed).weight.grad)
@@ -270,20 +272,20 @@ def run_tied(schedule, summed, told):
 
 
 class TiedEnds(unittest.TestCase):
-    def report(self, summed, **told):
-        return ranks.run(2, run_tied, "Schedule1F1B", summed, told)[0]
+    def report(self, summed, **reported):
+        return ranks.run(2, run_tied, "Schedule1F1B", summed, reported)[0]
 
     def test_summed(self):
-        for told in {}, {"tied": [("embed.weight", "head.weight")]}:
-            report = self.report(True, **told)
+        for reported in {}, {"tied": [("embed.weight", "head.weight")]}:
+            report = self.report(True, **reported)
             self.assertTrue(report.ok, str(report))
             says(self, str(report), "stage0.embed.weight", "stage1.head.weight")
 
     def test_types_by_pattern_that_name_tied_ends_too(self):
         """A tie, found or given, counts before types= of all parameters, and the report says so."""
         tied = [("embed.weight", "head.weight")]
-        for told in {"types": {"*": "pp=I"}}, {"types": {"*": "dp=I pp=I"}, "tied": tied}:
-            report = self.report(True, **told)
+        for reported in {"types": {"*": "pp=I"}}, {"types": {"*": "dp=I pp=I"}, "tied": tied}:
+            report = self.report(True, **reported)
             self.assertTrue(report.ok, str(report))
             says(self, str(report), "types=", "stage0.embed.weight", "stage1.head.weight", "pp=I", "tied=()")
         report = self.report(False, types={"*": "pp=I"}, tied=tied)

@@ -30,10 +30,10 @@ def step(model):
     model(torch.randn(16, 8)).square().mean().backward()
 """
 
-MISTAKE = """
+BUG = """
 def test_mistake(addend_watch):
     model = ddp()
-    with addend_watch(model), addend.torch.sabotage(model, "average"):
+    with addend_watch(model), addend.torch.mutate(model, "average"):
         step(model)
 """
 WRONG = {  # name -> test, what its failure says
@@ -157,16 +157,16 @@ def test_plain():
     def test_what_is_wrong_fails_with_the_table(self):
         """Run a planted mistake always, and two drawn ones of the other ways in which a test fails."""
         names = draws.draw_cases("tests that fail", list(WRONG), 2)
-        status, said = self.run_tests(HEAD + MISTAKE + "".join(WRONG[name][0] for name in names), "-v")
+        status, said = self.run_tests(HEAD + BUG + "".join(WRONG[name][0] for name in names), "-v")
         self.assertEqual(status, 1, said)
-        told = dict(re.findall(r"^_+ (\w+) _+\n(.*?)(?=^_+ \w+ _+\n|^=)", said, re.M | re.S))
-        says(self, told["test_mistake"], "BAD", "2 parameters", "dp")
+        reported = dict(re.findall(r"^_+ (\w+) _+\n(.*?)(?=^_+ \w+ _+\n|^=)", said, re.M | re.S))
+        says(self, reported["test_mistake"], "BAD", "2 parameters", "dp")
         for name in names:
             facts = WRONG[name][1:]
             if facts[0].startswith("its own"):
-                self.assertIn(facts[0], told.get(name, said), said)
+                self.assertIn(facts[0], reported.get(name, said), said)
             else:
-                says(self, told.get(name, said), *facts)
+                says(self, reported.get(name, said), *facts)
 
     def test_pytest_without_pytorch_is_as_it_was(self):
         with tempfile.TemporaryDirectory() as hidden:

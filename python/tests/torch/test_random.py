@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 import addend
 import draws
 from addend.torch import check
-from addend.torch._proof import _check, _double, _draws, _job, _judge
-from addend.torch._proof._axes import Axes
-from addend.torch._proof._draws import Draw, Drawn
-from addend.torch._proof._report import CONSTANTS, OTHERS, SAME
+from addend.torch._checks import _check, _double, _draws, _job, _judge
+from addend.torch._checks._axes import Axes
+from addend.torch._checks._draws import Draw, Drawn
+from addend.torch._checks._report import CONSTANTS, OTHERS, SAME
 
 HANGS = 200  # seconds; many times what a check takes
 ROWS = 12
@@ -289,8 +289,8 @@ class Judged(unittest.TestCase):
             self.assertEqual(names(_check._with_constants(first, lambda f=found: f)), wanted)
         is_open = dataclasses.replace(wrong, ok=None)
         self.assertIs(_check._with_constants(first, lambda: is_open), first)
-        told = _check._with_constants(first, lambda: right).messages
-        self.assertEqual(told[:-1], first.messages)
+        reported = _check._with_constants(first, lambda: right).messages
+        self.assertEqual(reported[:-1], first.messages)
 
         def refused():
             raise addend.InvalidError("no constants")
@@ -301,12 +301,12 @@ class Judged(unittest.TestCase):
         for timeout, ends, limit in ((100.0, 7.0, 24.0), (20.0, 7.0, 20.0), (100.0, 0.0, 10.0)):
             given, first = [], judged()
 
-            def proof(task, axes, timeout, whole_of, given=given, first=first):
+            def checked(task, axes, timeout, whole_of, given=given, first=first):
                 given.append((task.is_constant, timeout))
                 return first
 
             patch = unittest.mock.patch.object
-            with patch(_check, "_proof", proof), patch(_check, "time") as clock:
+            with patch(_check, "_compare", checked), patch(_check, "time") as clock:
                 clock.monotonic.side_effect = [1.0, 1.0 + ends, 50.0]
                 report = check(Net, ddp, rows, squares, 2, timeout=timeout)
             self.assertEqual(given, [(False, timeout), (True, limit)])

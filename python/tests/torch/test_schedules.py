@@ -111,9 +111,9 @@ class Tables(unittest.TestCase):
             table = self.make(name, stages, pipeline, microbatches, options)
             jobs.append((table, form, stages, microbatches, replicas))
             names.append((name, stages, microbatches, form, options))
-        for name, told in zip(names, zip(*ranks.run(pipeline * replicas, execute_all, jobs))):
+        for name, reported in zip(names, zip(*ranks.run(pipeline * replicas, execute_all, jobs))):
             with self.subTest(table=name):
-                self.assertLess(max(told), 1e-12)
+                self.assertLess(max(reported), 1e-12)
 
     def test_a_stage_a_rank(self):
         self.hold(3, [(name, 3, microbatches) for name in ("gpipe", "1f1b", "zb", "leads") for microbatches in (2, 5)])
@@ -189,7 +189,7 @@ class TablesOfPyTorch(unittest.TestCase):
     def happens(self, pipeline, cases):
         """Execute (table, stages, microbatches, whether it is right) and compare what happens with the verdict."""
         jobs = [(table, "compute_comms", stages, microbatches) for table, stages, microbatches, _ in cases]
-        errors = [max(told) for told in zip(*ranks.run(pipeline, execute_all, jobs))]
+        errors = [max(reported) for reported in zip(*ranks.run(pipeline, execute_all, jobs))]
         for (table, *_, right), error in zip(cases, errors):
             with self.subTest(table=table):
                 found = self.judged(table)

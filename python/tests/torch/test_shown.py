@@ -1,6 +1,6 @@
 """Test by tables how many entries of a list a message shows, and that it says so where there are more: of ranks,
 parameters, modules, factors and calls. No job runs. Sources: _gather, _names, _readings and _watch of addend.torch, and
-_judge, _places, _report and _where of its _proof.
+_judge, _places, _report and _where of its _checks.
 """
 
 import dataclasses
@@ -9,8 +9,8 @@ import unittest
 from unittest import mock
 
 from addend.torch import _gather, _names, _readings, _watch
-from addend.torch._proof import _judge, _places, _report, _where
-from addend.torch._proof._axes import Axes
+from addend.torch._checks import _judge, _places, _report, _where
+from addend.torch._checks._axes import Axes
 
 DP = Axes({"dp": 2})
 
@@ -83,7 +83,9 @@ class Shown(unittest.TestCase):
         for count in (2, 6, 7, 20):
             scales = {(rank, m): 1.0 + rank + m / 16 for rank in range(2) for m in range(count - count // 2)}
             scales = dict(list(scales.items())[:count])
-            modules = types.SimpleNamespace(scales=scales, _averaged={0: 2.0, 1: 2.0}, begins=lambda *told: told)
+            modules = types.SimpleNamespace(
+                scales=scales, _averaged={0: 2.0, 1: 2.0}, begins=lambda *reported: reported
+            )
             place, module, said, axes, factor = _where.Modules.loss(modules)
             self.assertEqual((place, module, axes, factor), ("loss", "", frozenset(), None))
             shown = [at for at in scales if f"rank {at[0]}'s microbatch {at[1]}: {scales[at] / 2:.6g}" in said]
@@ -110,7 +112,10 @@ class Shown(unittest.TestCase):
                 places = _places.Places(types.SimpleNamespace())
                 call = types.SimpleNamespace(plain=True, ranks=True)
                 sites = [_places.Site(f"f{i}", f"job.py:{i}", "", {0: [call]}) for i in range(count)]
-                places._sites, places._begins_in = lambda module, sites=sites: sites, lambda *_, told=begin_in: told
+                places._sites, places._begins_in = (
+                    lambda module, sites=sites: sites,
+                    lambda *_, reported=begin_in: reported,
+                )
                 expected = [str(site) for site in sites][:4] if count >= few else []
                 self.assertEqual(places.narrowed(begins).calls, tuple(expected))
 

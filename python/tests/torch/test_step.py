@@ -168,9 +168,9 @@ class Readings(unittest.TestCase):
         says(self, found["w"][0].words, "torch.autograd.grad")
         self.assertEqual(_readings.of({}, {}), {})
         both = _readings.of({"w": _addends.Change("changed", 0.5)}, {"w": [(0.25, "scaled", False)]}, ["w"])["w"]
-        told = [(one.asked, one.hooked, one.times, one.doubt) for one in both]
+        reported = [(one.asked, one.hooked, one.times, one.doubt) for one in both]
         self.assertEqual(
-            told,
+            reported,
             [
                 (False, False, 0.25, "scaled"),
                 (False, True, 1.0, ""),
@@ -192,11 +192,11 @@ class Readings(unittest.TestCase):
         self.assertEqual([*found], ["u", "v", "w"])
         self.assertEqual([one.factors for one in found["v"]], [{1: 2.0}])
         self.assertEqual([(one.times, one.factors) for one in found["u"]], [(0.25, {})])
-        told = {(one.hooked, one.times, one.asked): (one.words, one.doubt, one.factors) for one in found["w"]}
-        self.assertEqual(len(found["w"]), len(told))
-        self.assertEqual(told.pop((False, 1.0, True))[1:], ("", {}))
+        reported = {(one.hooked, one.times, one.asked): (one.words, one.doubt, one.factors) for one in found["w"]}
+        self.assertEqual(len(found["w"]), len(reported))
+        self.assertEqual(reported.pop((False, 1.0, True))[1:], ("", {}))
         self.assertEqual(
-            told,
+            reported,
             {
                 (True, 1.0, False): ("halved", "", {1: 0.5, 0: 0.75, 3: None}),
                 (False, 0.25, False): ("scaled", "may be", {}),
@@ -799,8 +799,8 @@ class Stages(unittest.TestCase):
 
     def test_a_microbatch_is_numbered_by_its_chunk_and_its_round(self):
         observer, first, second = _pipeline.Observer(), types.SimpleNamespace(submod=1), types.SimpleNamespace(submod=2)
-        told = [observer._number(first, "backward_one_chunk", chunk) for chunk in (0, 1, 0, 1)]
-        self.assertEqual(told, [0, 1, 1 << 20, (1 << 20) + 1])
+        reported = [observer._number(first, "backward_one_chunk", chunk) for chunk in (0, 1, 0, 1)]
+        self.assertEqual(reported, [0, 1, 1 << 20, (1 << 20) + 1])
         self.assertEqual(observer._number(second, "backward_one_chunk", 0), 0)
         self.assertEqual(observer._number(first, "backward_weight_one_chunk", 0), 0)  # the other half of the same
         for module, count in ((1, 4), (2, 1), (3, 0)):
@@ -880,26 +880,26 @@ class Stages(unittest.TestCase):
 
     def watched_stage(self, *left_out):
         """A class like PyTorch's, without some methods, and what its methods were called with."""
-        told, addends = [], _addends.Addends([], _sample.Sampler(None), {})
+        reported, addends = [], _addends.Addends([], _sample.Sampler(None), {})
 
         class Stage:
             pass
 
         def method(name):
             def run(stage, *args, **kwargs):
-                told.append((name, addends.microbatch if addends._in_schedule else None, args, kwargs))
-                return len(told)
+                reported.append((name, addends.microbatch if addends._in_schedule else None, args, kwargs))
+                return len(reported)
 
             return run
 
         for name in {"backward_one_chunk", "backward_weight_one_chunk", "scale_grads"} - set(left_out):
             setattr(Stage, name, method(name))
-        return Stage, addends, told
+        return Stage, addends, reported
 
     def test_a_watch_numbers_backwards_and_notes_divisors(self):
         every = ("backward_one_chunk", "backward_weight_one_chunk", "scale_grads")
         for left_out in ((), *((name,) for name in every)):
-            kind, addends, told = self.watched_stage(*left_out)
+            kind, addends, reported = self.watched_stage(*left_out)
             before = {name: vars(kind).get(name) for name in every}
             observer, stage = _pipeline.Observer(), kind()
             stage.submod = nn.Linear(1, 1)
@@ -912,11 +912,11 @@ class Stages(unittest.TestCase):
                         number = 3 + at * (1 << 20)
                         expected.append((name, number, ("loss",), {"full": True}))
                         self.assertEqual(getattr(stage, name)(3, "loss", full=True), len(expected))
-                self.assertEqual([(name, at, args[1:], more) for name, at, args, more in told], expected)
-                self.assertEqual({args[0] for _, _, args, _ in told}, {3})
+                self.assertEqual([(name, at, args[1:], more) for name, at, args, more in reported], expected)
+                self.assertEqual({args[0] for _, _, args, _ in reported}, {3})
                 if "scale_grads" not in left_out:
-                    self.assertEqual(stage.scale_grads(8), len(told))
-                    self.assertEqual(told[-1], ("scale_grads", None, (8,), {}))
+                    self.assertEqual(stage.scale_grads(8), len(reported))
+                    self.assertEqual(reported[-1], ("scale_grads", None, (8,), {}))
                 self.assertEqual(observer.divided, {} if "scale_grads" in left_out else {id(stage.submod): 8})
                 observer.remove()
                 self.assertEqual({name: vars(kind).get(name) for name in every}, before)
@@ -925,7 +925,7 @@ class Stages(unittest.TestCase):
             self.assertEqual((addends.errors, addends._in_schedule), ([], False))
 
     def test_a_stage_that_cannot_be_numbered_runs_all_the_same(self):
-        kind, addends, told = self.watched_stage()
+        kind, addends, reported = self.watched_stage()
         observer, stage = _pipeline.Observer(), kind()  # without a module
         with mock.patch.object(_pipeline, "_base", lambda: kind):
             observer.attach(addends)
@@ -933,7 +933,7 @@ class Stages(unittest.TestCase):
             stage.scale_grads(4)
             observer.remove()
         self.assertEqual(
-            [(name, number) for name, number, _, _ in told], [("backward_one_chunk", None), ("scale_grads", None)]
+            [(name, number) for name, number, _, _ in reported], [("backward_one_chunk", None), ("scale_grads", None)]
         )
         self.assertEqual([error.partition(":")[0] for error in addends.errors], ["backward_one_chunk", "scale_grads"])
 
@@ -1007,8 +1007,8 @@ class Afterwards(unittest.TestCase):
             found._stepped["w"] = (piece(1.0, 1.0, 1.0), [])
             one.owned.grad = gradient
             found.before_addend(one, is_asked)
-            told = (bool(found._cleared), bool(one.unjudged), bool(found._stepped))
-            self.assertEqual(told, (cleared, doubted, not cleared and not doubted), (gradient, is_asked))
+            reported = (bool(found._cleared), bool(one.unjudged), bool(found._stepped))
+            self.assertEqual(reported, (cleared, doubted, not cleared and not doubted), (gradient, is_asked))
 
     def around(self, hooks, backwards=1, own=False, flat=None, take=None):
         """The sums before hooks of the job on a parameter, which get the sum behind a wrapper; and the observer."""
@@ -1073,13 +1073,13 @@ class Afterwards(unittest.TestCase):
                 self.assertEqual(self.around(hooks, **more), (before, after))
 
     def test_an_error_around_a_hook_is_kept_from_the_job(self):
-        one, told = entry(owned=nn.Parameter(torch.ones(3))), []
+        one, reported = entry(owned=nn.Parameter(torch.ones(3))), []
         one.owned.register_post_accumulate_grad_hook(lambda param: None)
-        found = _afterwards.Afterwards([one], None, None, lambda name, do, *given: told.append((name, do, *given)))
+        found = _afterwards.Afterwards([one], None, None, lambda name, do, *given: reported.append((name, do, *given)))
         found.attach()
         self.addCleanup(found.remove)
         one.owned.sum().backward()
-        self.assertEqual(told, [("w", found._note_before, one), ("w", found._note_after, one)])
+        self.assertEqual(reported, [("w", found._note_before, one), ("w", found._note_after, one)])
 
     def test_steps_are_noted_once_each(self):
         """What the optimizer is called with, how often, and whether its step calls its parent's."""

@@ -107,7 +107,7 @@ class Torchrun(unittest.TestCase):
         says(self, done.stdout, "addend.train", "addend run")
         self.assertEqual(done.stdout.count("addend.train"), 3, done.stdout)
 
-    def test_pytorchs_store_brings_ranks_together_and_a_death_is_told(self):
+    def test_pytorchs_store_brings_ranks_together_and_a_death_is_reported(self):
         with tempfile.TemporaryDirectory() as folder:
             job = pathlib.Path(folder, "job.py")
             job.write_text(STORE)

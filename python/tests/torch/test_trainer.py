@@ -48,7 +48,7 @@ class Rows(torch.utils.data.Dataset):
 
 def new_trainer(folder, **more):
     logging.disable(logging.WARNING)
-    told = dict(
+    reported = dict(
         output_dir=folder,
         use_cpu=True,
         ddp_backend="gloo",
@@ -61,7 +61,7 @@ def new_trainer(folder, **more):
         disable_tqdm=True,
         logging_strategy="no",
     )
-    return transformers.Trainer(Net(), transformers.TrainingArguments(**{**told, **more}), train_dataset=Rows())
+    return transformers.Trainer(Net(), transformers.TrainingArguments(**{**reported, **more}), train_dataset=Rows())
 
 
 def train(folder, every, wrong=False, raises=False, **more):
@@ -70,7 +70,7 @@ def train(folder, every, wrong=False, raises=False, **more):
     callback = every and addend.torch.watch_trainer(trainer, every=every, raises=raises)
     raised = False
     with contextlib.redirect_stdout(said):
-        with addend.torch.sabotage(trainer.model, "double") if wrong else contextlib.nullcontext():
+        with addend.torch.mutate(trainer.model, "double") if wrong else contextlib.nullcontext():
             try:
                 trainer.train()
             except addend.GradientError:
@@ -107,7 +107,7 @@ class Trainer(unittest.TestCase):
     def test_a_watched_training_has_the_same_bits(self):
         self.assertEqual([one[5] for one in run(0)], [one[5] for one in run(1)])
 
-    def test_a_mistake_is_told_and_may_end_the_training(self):
+    def test_a_bug_is_reported_and_may_end_the_training(self):
         first, second = run(1, True)
         self.assertEqual((first[1], first[2], first[3]), (False, False, 4))
         says(self, first[0], "BAD", "rank 1", "2 times")

@@ -87,7 +87,7 @@ def run_fused(summed, read):
 
 def run_every():
     """Steps of a training whose first factor is summed in none of them."""
-    model, told = Adapted(), []
+    model, reported = Adapted(), []
     watch, optimizer = addend.torch.watch(model, expect=0.5, every=2), torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
         optimizer.zero_grad()
@@ -95,8 +95,8 @@ def run_every():
             model(batch()).square().mean().backward()
             sum_of(model.second)
         optimizer.step()
-        told.append(watch.watches)
-    return told, watch.report["first"].kind
+        reported.append(watch.watches)
+    return reported, watch.report["first"].kind
 
 
 def run_backwards(counts):
@@ -186,8 +186,8 @@ class Unseen(unittest.TestCase):
                         self.assertIsNot(report.ok, True)
 
     def test_every_begins_with_the_second_step(self):
-        for told in ranks.run(2, run_every):
-            self.assertEqual(told, ([False, True], "own_only"))
+        for reported in ranks.run(2, run_every):
+            self.assertEqual(reported, ([False, True], "own_only"))
 
     def test_ranks_that_ran_other_numbers_of_backwards_are_named(self):
         for report in ranks.run(3, run_backwards, (3, 3, 2)):

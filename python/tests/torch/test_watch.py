@@ -359,7 +359,7 @@ def hooks_of(model):
     return found
 
 
-def values_told(step):
+def values_reported(step):
     """Return {rank: {name: checksum}}."""
     sums = [metadata for metadata in step.metadata.values() if metadata["addend.kind"] == "sum"]
     return {int(metadata["addend.rank"]): json.loads(metadata["addend.values"]) for metadata in sums}
@@ -403,30 +403,30 @@ def run_three(job, folder):
     return state_of(job.model, optimizer)
 
 
-def run_sabotaged(names, folder):
+def run_mutated(names, folder):
     for name, kind, outside in names:
         job = JOBS[name][1]()
         where = os.path.join(folder, name, kind, str(outside))
-        plant, look = addend.torch.sabotage(job.model, kind), addend.torch.dump(job.model, where, **job.watch)
-        with plant if outside else look, look if outside else plant:
+        put_bug, look = addend.torch.mutate(job.model, kind), addend.torch.dump(job.model, where, **job.watch)
+        with put_bug if outside else look, look if outside else put_bug:
             job.step()
 
 
-def run_sabotaged_watch():
+def run_mutated_watch():
     """Return the kinds of parameters in a watch, by (planted mistake, whether the watch is the outer context)."""
     job, found = ddp_job(), {}
     for kind in ("average", "skip", "double"):
         for outside in (True, False):
             job.model.zero_grad()
-            plant, watch = addend.torch.sabotage(job.model, kind), addend.torch.watch(job.model)
+            put_bug, watch = addend.torch.mutate(job.model, kind), addend.torch.watch(job.model)
             with contextlib.redirect_stdout(io.StringIO()):
-                with watch if outside else plant, plant if outside else watch:
+                with watch if outside else put_bug, put_bug if outside else watch:
                     job.step()
             found[kind, outside] = {param.kind for param in watch.report.params if param.verdict == "wrong"}
     return found
 
 
-def run_told(folder):
+def run_reported(folder):
     model = DistributedDataParallel(Net(), find_unused_parameters=True)
     expect, types = {"*": 0.5, "down.*": 3}, {"down.*": "dp=I"}
     with addend.torch.dump(model, folder, norm=lambda: torch.tensor(2.5), divisor=7, expect=expect, types=types) as w:
@@ -535,31 +535,31 @@ def run_turned():
 
 def run_watched(names):
     """Return (job, report, printed text) of each job."""
-    told = []
+    reported = []
     for name in names:
         job, printed = JOBS[name][1](), io.StringIO()
         with contextlib.redirect_stdout(printed):
             with addend.torch.watch(job.model, **job.watch) as w:
                 job.step()
-        told.append((name, w.report, printed.getvalue()))
-    return told
+        reported.append((name, w.report, printed.getvalue()))
+    return reported
 
 
 def run_judged():
     """Return what `raises` and assert_summed say of a mistake, and of a right step."""
-    job, told = ddp_job(), []
-    with addend.torch.sabotage(job.model, "average"):
+    job, reported = ddp_job(), []
+    with addend.torch.mutate(job.model, "average"):
         for judge in (watch_and_raise, addend.torch.assert_summed):
             job.model.zero_grad()
             try:
                 judge(job.step, job.model)
             except addend.GradientError as error:
                 error = pickle.loads(pickle.dumps(error))
-                told.append((type(error).__name__, str(error.report), error.report.params[0].kind))
+                reported.append((type(error).__name__, str(error.report), error.report.params[0].kind))
             except AssertionError as error:
-                told.append((type(error).__name__, str(error), "averaged"))
+                reported.append((type(error).__name__, str(error), "averaged"))
     job.model.zero_grad()
-    return told, addend.torch.assert_summed(job.step, job.model, sample=16).ok
+    return reported, addend.torch.assert_summed(job.step, job.model, sample=16).ok
 
 
 def watch_and_raise(step, model):
@@ -580,26 +580,26 @@ def run_unjudged():
 class Watch(unittest.TestCase):
     def test_jobs_that_are_right_pass_on_all_ranks(self):
         for world, names in by_world(JOBS):
-            told = ranks.run(world, run_watched, names)
-            for of_job in zip(*told):
+            reported = ranks.run(world, run_watched, names)
+            for of_job in zip(*reported):
                 with self.subTest(job=of_job[0][0]):
                     reports = [report for _, report, _ in of_job]
                     self.assertTrue(reports[0].ok, str(reports[0]))
                     self.assertEqual(reports, [reports[0]] * world)
                     self.assertEqual([printed for _, _, printed in of_job], [f"{reports[0]}\n"] + [""] * (world - 1))
 
-    def test_a_mistake_is_raised_on_all_ranks(self):
-        for told, right in ranks.run(3, run_judged):
+    def test_a_bug_is_raised_on_all_ranks(self):
+        for reported, right in ranks.run(3, run_judged):
             self.assertTrue(right)
-            self.assertEqual([kind for kind, _, _ in told], ["GradientError", "AssertionError"])
-            for _, text, verdict in told:
+            self.assertEqual([kind for kind, _, _ in reported], ["GradientError", "AssertionError"])
+            for _, text, verdict in reported:
                 says(self, text, "BAD", "dp", "1/3")
                 self.assertEqual(verdict, "averaged")
 
     def test_what_stops_the_judgement_is_said_on_all_ranks(self):
-        told = ranks.run(2, run_unjudged)
-        self.assertEqual(told, [told[0]] * 2)
-        says(self, told[0][1], "addend.expect")
+        reported = ranks.run(2, run_unjudged)
+        self.assertEqual(reported, [reported[0]] * 2)
+        says(self, reported[0][1], "addend.expect")
 
     def test_what_there_is_not_yet_is_said(self):
         watch = addend.torch.watch(Net())
@@ -609,8 +609,8 @@ class Watch(unittest.TestCase):
             print(watch.report)
 
     def test_a_parameter_that_no_rank_uses_is_said(self):
-        for told in ranks.run(2, run_watched, ["ddp, two backwards"]):
-            report = told[0][1]
+        for reported in ranks.run(2, run_watched, ["ddp, two backwards"]):
+            report = reported[0][1]
             says(self, "\n".join(report.messages), "idle.weight", "idle.bias")
             (said,) = (text for text in report.messages if "idle.weight" in text)
             self.assertIn(said, report.document["messages"])
@@ -636,7 +636,7 @@ class Dump(unittest.TestCase):
                         self.hold_right(step, 1e-2 if "bf16" in name else 1e-5)
                         self.hold_values(step)
                         if name == "fsdp2":
-                            self.assertFalse(any(values_told(step).values()))
+                            self.assertFalse(any(values_reported(step).values()))
 
     def hold_right(self, step, bound):
         self.assertTrue(step.sums)
@@ -648,11 +648,11 @@ class Dump(unittest.TestCase):
 
     def hold_values(self, step):
         """If two ranks have the same part, both tell its checksum."""
-        told = values_told(step)
+        reported = values_reported(step)
         for name, parts in step.sums.items():
             for part in parts:
                 if part.values and len([other for other in parts if other.box == part.box]) > 1:
-                    self.assertIn(name, told[part.rank])
+                    self.assertIn(name, reported[part.rank])
 
     @unittest.skipUnless(ranks.FSDP2, "this PyTorch has no fully_shard")
     def test_replicas_beside_a_smaller_mesh_tell_their_values(self):
@@ -660,7 +660,7 @@ class Dump(unittest.TestCase):
             ranks.run(4, run_replicas_by_hand, folder)
             step = dumped.Step(folder)
             self.hold_values(step)
-            self.assertEqual([sorted(told) for told in values_told(step).values()], [["weight"]] * 4)
+            self.assertEqual([sorted(reported) for reported in values_reported(step).values()], [["weight"]] * 4)
 
     def test_a_dumped_step_leaves_the_same_bits(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -670,10 +670,10 @@ class Dump(unittest.TestCase):
                         self.assertEqual(list(without), list(watched), name)
                         self.assertEqual([key for key in without if without[key] != watched[key]], [], name)
 
-    def test_a_planted_mistake_is_in_what_was_dumped(self):
+    def test_a_mutation_is_in_what_was_dumped(self):
         jobs = ("ddp, no_sync", "fsdp2", "hsdp", "all_reduce by hand", "fsdp2 and tensor parallel")
         jobs = [name for name in jobs if name in JOBS]
-        planted = [
+        mutants = [
             (name, kind, outside)
             for name in jobs
             for kind in ("average", "skip", "double")
@@ -681,20 +681,20 @@ class Dump(unittest.TestCase):
         ]
         with tempfile.TemporaryDirectory() as folder:
             for world, names in by_world(jobs):
-                ranks.run(world, run_sabotaged, [entry for entry in planted if entry[0] in names], folder)
-            for name, kind, outside in planted:
+                ranks.run(world, run_mutated, [entry for entry in mutants if entry[0] in names], folder)
+            for name, kind, outside in mutants:
                 with self.subTest(job=name, kind=kind, outside=outside):
-                    self.hold_planted(dumped.Step(os.path.join(folder, name, kind, str(outside))), name, kind)
+                    self.hold_mutated(dumped.Step(os.path.join(folder, name, kind, str(outside))), name, kind)
 
-    def test_a_planted_mistake_is_wrong_inside_the_watch_and_around_it(self):
-        found = ranks.run(2, run_sabotaged_watch)[0]
+    def test_a_mutation_is_wrong_inside_the_watch_and_around_it(self):
+        found = ranks.run(2, run_mutated_watch)[0]
         kinds = {"average": {"averaged"}, "skip": {"missing"}, "double": {"doubled"}}
-        for (kind, outside), told in found.items():
+        for (kind, outside), reported in found.items():
             with self.subTest(kind=kind, watch_is_outside=outside):
-                self.assertTrue(told, "called right")
-                self.assertLessEqual(told, kinds[kind] | {"factor"})
+                self.assertTrue(reported, "called right")
+                self.assertLessEqual(reported, kinds[kind] | {"factor"})
 
-    def hold_planted(self, step, job, kind):
+    def hold_mutated(self, step, job, kind):
         world = JOBS[job][0]
         wrong = [name for name in step.sums if step.residual(name) > 1e-5]
         if kind == "average":
@@ -708,7 +708,7 @@ class Dump(unittest.TestCase):
 
     def test_what_the_caller_says_is_what_is_dumped(self):
         with tempfile.TemporaryDirectory() as folder:
-            ranks.run(2, run_told, folder)
+            ranks.run(2, run_reported, folder)
             step = dumped.Step(folder)
         self.assertEqual(step.last["addend.norm"], "2.5")
         self.assertEqual((step.expect("up.weight"), step.expect("down.bias")), (0.5, 3))
@@ -739,7 +739,7 @@ class Dump(unittest.TestCase):
                         set(json.loads(step.metadata[addend_file]["addend.shapes"])), set(step.sums), addend_file
                     )
 
-    def test_a_step_is_refused_on_all_ranks_alike(self):
+    def test_a_step_is_refused_on_all_ranks(self):
         for what, facts in REFUSED.items():
             with self.subTest(what):
                 texts = ranks.run(2, run_refused, what)

@@ -1,5 +1,5 @@
 """Test where a check says that an error begins, by tables of synthetic records: what each module's inputs, outputs and
-gradients are on two ranks, compared with one process. No job runs. Source: addend/torch/_proof/_where.py.
+gradients are on two ranks, compared with one process. No job runs. Source: addend/torch/_checks/_where.py.
 """
 
 import itertools
@@ -9,10 +9,10 @@ import unittest
 import numpy
 from says import says, says_nothing_of
 
-from addend.torch._proof import _match, _where
-from addend.torch._proof._axes import Axes
-from addend.torch._proof._factors import Factors
-from addend.torch._proof._trace import Record
+from addend.torch._checks import _match, _where
+from addend.torch._checks._axes import Axes
+from addend.torch._checks._factors import Factors
+from addend.torch._checks._trace import Record
 
 TP, DP = Axes({"tp": 2}), Axes({"dp": 2})
 BOUND = 1e-9
@@ -112,7 +112,7 @@ def only(call, name, kind, change):
     return lambda rank, at, key, value: change(rank, value) if (at, *key) == (call, name, kind) else value
 
 
-def told(begins):
+def reported(begins):
     assert begins is None or isinstance(begins.text, str)
     return begins and (begins.module, begins.place, begins.axes, begins.factor and round(begins.factor, 9))
 
@@ -125,7 +125,7 @@ class Forward(unittest.TestCase):
     def hold(self, table):
         for name, (changes, expected) in table.items():
             with self.subTest(name):
-                self.assertEqual(told(modules(changes).forward()), expected)
+                self.assertEqual(reported(modules(changes).forward()), expected)
 
     def test_the_first_module_whose_output_is_wrong(self):
         inner = of(("b.c", "b", ""), ("out",), noise)
@@ -163,8 +163,8 @@ class Forward(unittest.TestCase):
                 self.assertEqual(modules(of("a", ("gin",), change)).hands_on_wrong(), abs(by) > 1, (rank, by))
 
     def test_a_missing_sum(self):
-        pending = of("a", ("out",), addend)
-        consumed = {**pending, **of(("b", "b.c"), ("in",), addend)}
+        partial = of("a", ("out",), addend)
+        consumed = {**partial, **of(("b", "b.c"), ("in",), addend)}
         last = of(("b.c", "b", ""), ("out",), addend)
         self.hold(
             {
@@ -218,7 +218,7 @@ class Forward(unittest.TestCase):
         self.assertIsNone(modules({key: rows for key in WHOLE}, DP).missing())
         first = {key: lambda rank, value: value[:2] for key in WHOLE}
         found = modules(first, DP).missing()
-        self.assertEqual(told(found), ("", "forward", (), None))
+        self.assertEqual(reported(found), ("", "forward", (), None))
         says(self, found.text, "2 of", "4", "dimension 0", "first 2")
         most = {key: lambda rank, value: value[:3] if rank else value[:2] for key in WHOLE}
         says(self, modules(most, DP).missing().text, "1 of", "4")
@@ -266,19 +266,19 @@ class Lists(unittest.TestCase):
             self.assertIsNone(found.forward(), kind)
             self.assertIsNone(found.missing())
             wrong = self.modules(kind, y=lambda rank, value: NOISE[:2])
-            self.assertEqual(told(wrong.forward()), ("", "forward", (), None))
+            self.assertEqual(reported(wrong.forward()), ("", "forward", (), None))
 
     def test_what_is_nowhere_in_the_list_is_wrong(self):
         for by, right in ((0.9, True), (1.1, False)):
             found = self.modules(change=lambda rank, image, by=by: image + rank * by * BOUND * abs(image).max())
-            self.assertEqual(told(found.forward()), None if right else ("a", "forward", (), None), by)
+            self.assertEqual(reported(found.forward()), None if right else ("a", "forward", (), None), by)
 
     def test_an_output_that_nothing_uses_is_not_where_an_error_begins(self):
         for unused, expected in ((set(), "a"), ({("a", 0, "out", 0)}, None)):
             found = modules(of("a", ("out",), noise), unused=unused)
-            self.assertEqual(told(found.forward()), expected and (expected, "forward", (), None))
+            self.assertEqual(reported(found.forward()), expected and (expected, "forward", (), None))
             wrong = modules(of(("a", "b", "b.c", ""), ("out",), noise), unused=unused)
-            self.assertEqual(told(wrong.forward())[0], expected or "b.c")
+            self.assertEqual(reported(wrong.forward())[0], expected or "b.c")
 
     def test_addends_of_a_list(self):
         """Both ranks have the same two of three images, each an addend."""
@@ -302,10 +302,10 @@ class Microbatches(unittest.TestCase):
             for at in range(count * calls):
                 with self.subTest(count=count, calls=calls, at=at):
                     wrong = microbatched(count, only(at, "a", "out", noise), calls)
-                    self.assertEqual(told(wrong.forward()), ("a", "forward", (), None))
+                    self.assertEqual(reported(wrong.forward()), ("a", "forward", (), None))
                     wrong = microbatched(count, only(at, "a", "gin", noise), calls)
                     self.assertTrue(wrong.hands_on_wrong())
-                    self.assertEqual(told(wrong.backward({"a.weight": ""}, {})), ("a", "backward", (), None))
+                    self.assertEqual(reported(wrong.backward({"a.weight": ""}, {})), ("a", "backward", (), None))
 
     def test_a_key_of_a_microbatch_is_behind_the_calls_of_those_before(self):
         found = object.__new__(_where.Modules)
@@ -374,7 +374,7 @@ class Microbatches(unittest.TestCase):
             found._batches, found._whole_calls, found._calls = batches, {"a": calls}, {0: {"a": calls * pieces}}
             self.assertEqual([found._batch(("a", call, "gout", 0)) for call in range(calls)], numbers)
 
-    def test_a_gradient_that_one_microbatch_lacks(self):
+    def test_a_gradient_that_is_missing_in_one_microbatch(self):
         for at in range(3):
             found = microbatched(3, only(at, "a", "gout", dropped))
             self.assertTrue(found.module("a").without)
@@ -394,24 +394,24 @@ class Loss(unittest.TestCase):
             if found:
                 self.assertEqual((found.place, found.module), ("loss", ""))
                 self.assertAlmostEqual(found.factor, 1 + by, places=9)
-        self.assertEqual(told(self.scaled(2, 2).loss()), ("", "loss", ("tp",), 2.0))
+        self.assertEqual(reported(self.scaled(2, 2).loss()), ("", "loss", ("tp",), 2.0))
         wanted = modules({key: times(2.0) for key in WHOLE if key[1][0] == "g"}, averaged={0: 2.0, 1: 2.0})
         self.assertIsNone(wanted.loss())
 
-    def test_losses_that_do_not_count_alike(self):
+    def test_losses_that_do_not_count_equally(self):
         found = self.scaled(1, 1.5).loss()
-        self.assertEqual(told(found), ("", "loss", (), None))
+        self.assertEqual(reported(found), ("", "loss", (), None))
         says(self, found.text, "rank 0", "rank 1", "microbatch 0", "1", "1.5")
 
     def test_a_wrong_gradient_of_the_output(self):
         self.assertIsNone(modules({}).behind())
-        self.assertEqual(told(modules(of(("",), ("gout",), noise)).behind()), ("b.c", "loss", (), None))
-        self.assertEqual(told(modules(of(("",), ("gout",), addend)).behind()), ("b.c", "loss", ("tp",), None))
+        self.assertEqual(reported(modules(of(("",), ("gout",), noise)).behind()), ("b.c", "loss", (), None))
+        self.assertEqual(reported(modules(of(("",), ("gout",), addend)).behind()), ("b.c", "loss", ("tp",), None))
         lost = {("", "gout"): noise, ("", "out"): noise}
         self.assertIsNone(modules(lost).behind())
-        pending = {("", "gout"): addend, ("", "out"): addend}
+        partial = {("", "gout"): addend, ("", "out"): addend}
         self.assertIsNone(modules({("", "out"): addend}).behind())
-        self.assertEqual(told(modules(pending).behind()), ("b.c", "loss", (), None))
+        self.assertEqual(reported(modules(partial).behind()), ("b.c", "loss", (), None))
 
 
 class Backward(unittest.TestCase):
@@ -438,7 +438,7 @@ class Backward(unittest.TestCase):
         for name, (changes, early, expected) in table.items():
             with self.subTest(name):
                 found = modules(changes)
-                self.assertEqual(told(found.backward(early, {})), expected)
+                self.assertEqual(reported(found.backward(early, {})), expected)
                 self.assertEqual(
                     found.hands_on_wrong(), any("g" in kind for _, kind in changes) and name[-6:] != ", none"
                 )
@@ -456,7 +456,7 @@ class Backward(unittest.TestCase):
             (behind, ("a",), ("", "backward", (), None)),  # nothing comes to a
         ):
             found = modules(changes, ungiven=ungiven)
-            self.assertEqual(told(found.backward(self.EARLY, {})), expected)
+            self.assertEqual(reported(found.backward(self.EARLY, {})), expected)
             self.assertEqual(found.found["b"].keeps, "b" in ungiven)
             if expected[0] and ungiven:
                 self.assertTrue(found.hands_on_wrong())
@@ -476,9 +476,9 @@ class Backward(unittest.TestCase):
         """The second layer's inner module has an addend. Whether the sum belongs around it is shown by the first layer,
         whose inner module has one, too, or a right output."""
 
-        def outwards(first_inner, first, alike=True):
+        def outwards(first_inner, first, identical=True):
             found = object.__new__(_where.Modules)
-            kinds = {"a.c": "Inner", "b.c": "Inner" if alike else "Other", "a": "Layer", "b": "Layer", "": "Net"}
+            kinds = {"a.c": "Inner", "b.c": "Inner" if identical else "Other", "a": "Layer", "b": "Layer", "": "Net"}
             found.ranks, found.found = {0: Record(kinds=kinds)}, {name: _where.Module(name) for name in kinds}
             for name, axes in {"b.c": "tp", "b": "tp", "a.c": first_inner, "a": first, "": ""}.items():
                 index = {rank: () for rank in range(2)}
@@ -486,14 +486,14 @@ class Backward(unittest.TestCase):
                 found.found[name].values = {"out": values, "in": [_where._match.Value(frozenset(), index)]}
             return found._outwards("b.c", "out", "in", "a")
 
-        for first_inner, first, alike, expected in (
+        for first_inner, first, identical, expected in (
             ("tp", "", True, "b"),
             ("", "", True, "b.c"),
             ("tp", "tp", True, "b.c"),
             ("tp", "", False, "b.c"),
             ("dp", "", True, "b.c"),
         ):
-            self.assertEqual(outwards(first_inner, first, alike), expected, (first_inner, first, alike))
+            self.assertEqual(outwards(first_inner, first, identical), expected, (first_inner, first, identical))
 
     def test_a_sum_is_sought_outwards_up_to_a_module(self):
         """Modules inside one another, all with an addend: how far the sum may lie outside of the innermost."""
@@ -509,7 +509,7 @@ class Backward(unittest.TestCase):
                 module.values["out"] = [_where._match.Value(frozenset(axes), index)]
                 module.values["in"] = [_where._match.Value(frozenset(["tp"] if name in consumed else []), index)]
                 if name in wrong:
-                    module.gradients["out"] = [types.SimpleNamespace(wrong=True, pending=False, axes=frozenset())]
+                    module.gradients["out"] = [types.SimpleNamespace(wrong=True, partial=False, axes=frozenset())]
             return found._outwards("a.b.c.d", "out", "in", avoid)
 
         for avoid, more, expected in (
@@ -536,11 +536,11 @@ class Backward(unittest.TestCase):
     def test_a_sum_that_is_missing_where_addends_are_right(self):
         changes = of("a", ("gout", "gin"), addend)
         late = {"a.weight": frozenset(["tp"])}
-        self.assertEqual(told(modules(changes).backward({}, late)), ("", "backward", ("tp",), None))
+        self.assertEqual(reported(modules(changes).backward({}, late)), ("", "backward", ("tp",), None))
         for other in ({}, {"b.weight": frozenset(["tp"])}, {"a.weight": frozenset()}):
             self.assertIsNone(modules(changes).backward({}, other), other)
         whole = {**changes, **of(("",), ("gout",), addend)}
-        self.assertEqual(told(modules(whole).backward({}, late)), ("b.c", "loss", ("tp",), None))
+        self.assertEqual(reported(modules(whole).backward({}, late)), ("b.c", "loss", ("tp",), None))
 
     def test_parameters_with_the_same_addends_on_ranks_show_a_wrong_module_if_one_is(self):
         wrong = of(("b.c",), ("gin",), times(0.5))
@@ -599,10 +599,10 @@ class Fates(unittest.TestCase):
             ranks[rank].kinds.update({name: name for name in ("", "b", "b.c", "b.d", "b.n", "b.i")})
         return _where.Modules(whole, ranks, TP, {0: scale, 1: scale}, BOUND, Factors(TP), 1)
 
-    def hold(self, table, **told):
+    def hold(self, table, **reported):
         for name, (given, module, readings) in table.items():
-            with self.subTest(name, **told):
-                found = self.modules(given, **told).backward({"b.e.weight": ""}, {})
+            with self.subTest(name, **reported):
+                found = self.modules(given, **reported).backward({"b.e.weight": ""}, {})
                 self.assertEqual((found.module, found.place, found.readings), (module, "backward", readings))
                 self.assertEqual(found.axes, ("tp",) if "missing sum" in readings else ())
 

@@ -362,8 +362,8 @@ def run_jobs(names):
     for name in names:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model, step, told = JOBS[name][1]()
-            with contextlib.redirect_stdout(None), addend.torch.watch(model, **told) as watch:
+            model, step, reported = JOBS[name][1]()
+            with contextlib.redirect_stdout(None), addend.torch.watch(model, **reported) as watch:
                 step()
             reports[name] = watch.report
     return reports
@@ -392,8 +392,8 @@ class Wrappers(unittest.TestCase):
         for world in {world for world, _ in JOBS.values()}:
             names = [name for name, (of_job, _) in JOBS.items() if of_job == world]
             for i in range(0, len(names), 6):
-                told = ranks.run(world, run_jobs, names[i : i + 6])
-                cls.reports.update(told[0])
+                reported = ranks.run(world, run_jobs, names[i : i + 6])
+                cls.reports.update(reported[0])
 
     def test_right_jobs_are_right(self):
         held = {"replicated", "replicated_before", "ignored_and_averaged"} & set(JOBS)

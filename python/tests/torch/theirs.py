@@ -90,10 +90,10 @@ def flat(suite):
             yield test
 
 
-class Told(unittest.TextTestResult):
+class Reported(unittest.TextTestResult):
     def __init__(self, *args):
         super().__init__(*args)
-        self.told, self.began = {}, 0
+        self.seen, self.began = {}, 0
 
     def startTest(self, test):
         self.began = time.monotonic()
@@ -101,8 +101,8 @@ class Told(unittest.TextTestResult):
 
     def tell(self, test, outcome, why=""):
         name = ".".join(test.id().split(".")[-2:])
-        self.told[name] = {"outcome": outcome, "why": why[-2000:], "seconds": round(time.monotonic() - self.began, 2)}
-        print(f"{outcome} {name} {self.told[name]['seconds']} s", flush=True)
+        self.seen[name] = {"outcome": outcome, "why": why[-2000:], "seconds": round(time.monotonic() - self.began, 2)}
+        print(f"{outcome} {name} {self.seen[name]['seconds']} s", flush=True)
 
     def addSuccess(self, test):
         super().addSuccess(test)
@@ -137,14 +137,14 @@ def main():
     fork_ranks()
     suites = [of_file(path) for path in given.files] or [theirs()]
     tests = [test for suite in suites for test in flat(suite) if re.search(given.only, test.id())]
-    runner = unittest.TextTestRunner(resultclass=Told, stream=open(os.devnull, "w"), verbosity=0)
-    told = runner.run(unittest.TestSuite(tests)).told
-    outcomes = [one["outcome"] for one in told.values()]
+    runner = unittest.TextTestRunner(resultclass=Reported, stream=open(os.devnull, "w"), verbosity=0)
+    seen = runner.run(unittest.TestSuite(tests)).seen
+    outcomes = [one["outcome"] for one in seen.values()]
     counts = ", ".join(f"{outcomes.count(one)} {one}" for one in ("passed", "failed", "skipped"))
     print(f"{given.backend}, {given.world} ranks: {counts}")
     if given.json:
         with open(given.json, "w") as file:
-            json.dump(told, file, indent=1)
+            json.dump(seen, file, indent=1)
 
 
 if __name__ == "__main__":

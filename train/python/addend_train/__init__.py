@@ -1,7 +1,7 @@
 """addend's trainer: `addend.check`, `addend.plan`, `addend.train`, their results, and files of tokens; in the folder
 `_native` the trainer's library and the program `addend` with all commands. train/python/README.md has examples."""
 
-from addend_train._check import CheckParam, CheckReport, Sabotage, check
+from addend_train._check import CheckParam, CheckReport, Mutant, check
 from addend_train._plan import Plan, PlanParam, PlanStep, plan
 from addend_train._train import TrainResult, train
 
@@ -11,7 +11,7 @@ __all__ = [
     "Plan",
     "PlanParam",
     "PlanStep",
-    "Sabotage",
+    "Mutant",
     "TrainResult",
     "check",
     "plan",

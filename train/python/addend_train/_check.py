@@ -39,11 +39,11 @@ class CheckParam:
 
 
 @dataclass(frozen=True)
-class Sabotage:
+class Mutant:
     """A mutant, a copy of the program with a mistake made on purpose, and what killed it."""
 
     name: str
-    caught_by: str  # type, number, protocol, plan, no_effect, or none: the mutant survived
+    killed_by: str  # type, number, protocol, plan, no_effect, or none: the mutant survived
     param: Optional[str] = None
     ratio: Optional[float] = None
     expected_ratio: Optional[float] = None
@@ -68,7 +68,7 @@ class CheckReport:
     dtype: str
     steps: int
     params: Tuple[CheckParam, ...]
-    sabotage: Tuple[Sabotage, ...]
+    mutants: Tuple[Mutant, ...]
     table: str
     survivors: int = 0
     loss: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def _report(text: str, ok: bool) -> CheckReport:
         table=take_text(table),
         document=document,
         params=tuple(read(CheckParam, param, **causes(param)) for param in document["params"]),
-        sabotage=tuple(read(Sabotage, row, **causes(row)) for row in document.get("sabotage", ())),
+        mutants=tuple(read(Mutant, row, **causes(row)) for row in document.get("mutants", ())),
     )
 
 
@@ -115,7 +115,7 @@ def number(name: str, value: int, least: int = 1) -> str:
 def check(
     recipe: PathLike,
     *,
-    sabotage: Union[bool, int] = False,
+    mutate: Union[bool, int] = False,
     seed: int = 1,
     steps: int = 2,
     dtype: Optional[str] = None,
@@ -126,7 +126,7 @@ def check(
 ) -> CheckReport:  # noqa: A002 (the name is the command's)
     """Compares the recipe's distributed gradient, parameter by parameter, with that of one process on the same batch.
 
-    `sabotage`: then try mutants one at a time and report what killed each; a number tries that many of the derived
+    `mutate`: then try mutants one at a time and report what killed each; a number tries that many of the derived
     mutants, drawn with `seed`. `dtype`: compute in "f64", "f32" or the dtypes of the "recipe".
     `directional`: compare with the loss's difference quotient, without a reference run. `dump`: a folder to write each
     step's inputs and results to. `set`: recipe keys to replace, {"mesh": "dp=2 tp=2"} or ["mesh='dp=2 tp=2'"].
@@ -138,9 +138,9 @@ def check(
     arguments += ["--dtype", dtype] if dtype else []
     arguments += ["--directional"] if directional else []
     arguments += ["--dump", path_of(dump)] if dump is not None else []
-    if sabotage is True:
-        arguments.append("--sabotage")
-    elif sabotage is not False:
-        arguments += ["--sabotage=" + number("sabotage", sabotage), "--seed", number("seed", seed)]
+    if mutate is True:
+        arguments.append("--mutate")
+    elif mutate is not False:
+        arguments += ["--mutate=" + number("mutate", mutate), "--seed", number("seed", seed)]
     status, text = run([*arguments, *arguments_of(recipe, set, program)])
     return _report(text, ok=status == 0)

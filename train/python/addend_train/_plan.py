@@ -48,7 +48,7 @@ class PlanParam:
     layout: str
     storage: str
     gradient_layout: str
-    contract: Mapping[str, str]
+    precision: Mapping[str, str]
     path: Tuple[PlanStep, ...]
     mesh: str = ""
     pool: int = 0

@@ -180,14 +180,14 @@ def _encoding_part(text: str) -> Any:
     return {key: value for key, value in said.items() if key not in unused} if isinstance(said, dict) else said
 
 
-def _encodes_alike(path: pathlib.Path, text: str) -> bool:
+def _encodes_the_same(path: pathlib.Path, text: str) -> bool:
     try:
         return bool(_encoding_part(path.read_text(encoding="utf-8")) == _encoding_part(text))
     except ValueError:
         return False
 
 
-class _Told:
+class _Reported:
     """Shows progress on standard error: one line that changes on a terminal, elsewhere a line every few seconds."""
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ def _pieces(text: Any, number: int) -> List[Tuple[str, bool]]:
 class _Writing:
     def __init__(self, encoder: _Encoder, file: pathlib.Path, mask: Optional[pathlib.Path], end: Optional[str]):
         self.encoder, self.file, self.mask_file = encoder, file, mask
-        self.texts, self.told = 0, _Told()
+        self.texts, self.reported = 0, _Reported()
         self.end = None if end is None else encoder.token(end)
         self.dtype = "uint16" if encoder.vocabulary <= 1 << 16 else "uint32"
         if end is not None and self.end is None:
@@ -235,7 +235,7 @@ class _Writing:
     def run(self, texts: Iterable[Text]) -> Written:
         self._check_tokenizer()
         with ExitStack() as stack:
-            stack.callback(self.told.end)
+            stack.callback(self.reported.end)
             self.tokens = _Array(self.file, self.dtype)
             stack.callback(self.tokens.drop)
             self.mask = None if self.mask_file is None else _Array(self.mask_file, "uint8")
@@ -249,7 +249,7 @@ class _Writing:
     def _check_tokenizer(self) -> None:
         """Refuses a folder with another tokenizer's tokenizer.json: its token files were encoded differently."""
         beside = self.file.parent / "tokenizer.json"
-        if self.encoder.json and beside.exists() and not _encodes_alike(beside, self.encoder.json):
+        if self.encoder.json and beside.exists() and not _encodes_the_same(beside, self.encoder.json):
             raise ValueError(
                 f"{beside} is another tokenizer than the given one: write to another folder, or remove it and the "
                 "token files beside it"
@@ -287,7 +287,7 @@ class _Writing:
         if self.mask:
             self.mask.add(numpy.array(counted, dtype=numpy.uint8))
         self.texts += len(batch)
-        self.told.show(self.texts, self.tokens.count)
+        self.reported.show(self.texts, self.tokens.count)
 
     def _checked(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The ids, if the vocabulary has them all. The dtype of the file follows from it and would cut larger ones."""

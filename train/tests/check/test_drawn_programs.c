@@ -202,15 +202,15 @@ static void mutants_of_a_count_that_cancels_have_no_effect(void **state) {
   json_t *document = check(&c, (ad_check_options){.mutate = 1}, &holds, &table);
   if (!holds) fail_msg("%s", table);
   assert_int_equal(json_integer_value(json_object_get(document, "survivors")), 0);
-  json_array_foreach(json_object_get(document, "sabotage"), i, one) {
+  json_array_foreach(json_object_get(document, "mutants"), i, one) {
     int is_count = !strcmp(text_at(json_object_get(one, "derived"), "place"), "count: all_reduce over dp_shard");
-    if (!is_count || strcmp(text_at(one, "caught_by"), "no_effect") != 0) continue;
+    if (!is_count || strcmp(text_at(one, "killed_by"), "no_effect") != 0) continue;
     assert_text_says(text_at(one, "message"), "per_microbatch");
     of_count++;
   }
   assert_true(of_count >= 2); /* doubled, averaged or left out, as the ranks' shares of the rows have it */
   int is_explained = 0;
-  json_array_foreach(json_object_get(document, "not_planted"), i, one) {
+  json_array_foreach(json_object_get(document, "not_applicable"), i, one) {
     if (strcmp(text_at(one, "name"), "mean-of-microbatch-means") != 0) continue;
     assert_text_says(text_at(one, "why"), "per_microbatch");
     is_explained = 1;
@@ -315,7 +315,7 @@ static void no_right_program_with_bridges_is_called_wrong(void **state) {
 static const json_t *mutant_of(const json_t *document, const char *name) {
   const json_t *one;
   size_t i;
-  json_array_foreach(json_object_get(document, "sabotage"), i,
+  json_array_foreach(json_object_get(document, "mutants"), i,
                      one) if (!strncmp(text_at(one, "name"), name, strlen(name))) return one;
   return NULL;
 }
@@ -353,7 +353,7 @@ static void a_count_that_no_loss_is_divided_by_has_no_effect_and_one_that_divide
     for (int k = 0; k <= apart; k++) {
       const json_t *count = mutant_of(document, counts[k]);
       assert_non_null(count);
-      assert_string_equal(text_at(count, "caught_by"), k == divides ? "type" : "no_effect");
+      assert_string_equal(text_at(count, "killed_by"), k == divides ? "type" : "no_effect");
     }
     json_decref(document);
   }
@@ -391,9 +391,9 @@ static void a_mutant_that_only_rounds_has_no_effect_on_short_sums_alone(void **s
     const json_t *sums = mutant_of(document, "product-sums-in-bf16");
     int survives = !strcmp(cases[i].killed_by, "none");
     assert_non_null(sums);
-    if (holds == survives || strcmp(text_at(sums, "caught_by"), cases[i].killed_by) != 0)
+    if (holds == survives || strcmp(text_at(sums, "killed_by"), cases[i].killed_by) != 0)
       fail_msg("%d rows, bounds times %g: holds %d, %s: %s", cases[i].rows, cases[i].too_wide, holds,
-               text_at(sums, "caught_by"), json_dumps(document, JSON_INDENT(1)));
+               text_at(sums, "killed_by"), json_dumps(document, JSON_INDENT(1)));
     assert_int_equal(json_integer_value(json_object_get(document, "survivors")), survives);
     const json_t *moved = json_object_get(sums, "moved");
     assert_int_equal(json_is_null(moved), !strcmp(cases[i].killed_by, "number"));

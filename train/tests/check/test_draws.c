@@ -304,7 +304,7 @@ static void hold_to_the_words(judged *world, double u, double k, double s, doubl
 
 static ad_recipe *pools_with_comm_dtypes(void) {
   ad_recipe *recipe = NULL;
-  const char *sets[] = {"placement=colocated", "wire={values: bf16, gradients: bf16}"};
+  const char *sets[] = {"placement=colocated", "comm_dtype={values: bf16, gradients: bf16}"};
   must(ad_recipe_read(AD_TEST_SOURCE "/recipes/pools-1.yaml", sets, 2, &recipe));
   return recipe;
 }

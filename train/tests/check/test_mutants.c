@@ -294,7 +294,7 @@ static int is_expert(const char *name) {
 }
 
 static void experts_that_are_divided_by_too_few_ranks_are_ep_times_right_and_all_else_is_right(void **state) {
-  static const char *const names[] = {"experts-divided-by-own-group", "experts-averaged-over-copies"};
+  static const char *const names[] = {"experts-divided-by-own-group", "experts-averaged-over-replicas"};
   for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
     ad_recipe *recipe = recipe_of_experts();
     ad_check_result *result;

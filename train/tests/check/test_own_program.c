@@ -162,7 +162,7 @@ static const char *text_at(const json_t *object, const char *key) {
 static const json_t *shifted_slice(const result *found) {
   const json_t *one;
   size_t i;
-  json_array_foreach(json_object_get(found->document, "sabotage"), i,
+  json_array_foreach(json_object_get(found->document, "mutants"), i,
                      one) if (!strcmp(text_at(one, "name"), "shifted-slice")) return one;
   fail_msg("shifted-slice was not planted:\n%s", found->table);
   return NULL;
@@ -176,7 +176,7 @@ static void a_rank_that_reads_other_data_than_its_own_is_reported(void **state) 
   static const char *const meshes[] = {"dp=2", "dp_shard=3", "dp_replicate=3", "dp_replicate=2 dp_shard=2"};
   for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
     result found = check(meshes[m], 0.1);
-    if (strcmp(text_at(shifted_slice(&found), "caught_by"), "number") != 0)
+    if (strcmp(text_at(shifted_slice(&found), "killed_by"), "number") != 0)
       fail_msg("on %s:\n%s", meshes[m], found.table);
     assert_int_equal(survivors(&found), 0);
     assert_true(found.holds && json_is_true(json_object_get(found.document, "holds")));
@@ -211,7 +211,7 @@ static void what_repairs_a_program_whose_types_do_not_fit_is_reported(void **sta
 static void where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why(void **state) {
   result found = check("dp=3", 0);
   const json_t *shift = shifted_slice(&found);
-  assert_string_equal(text_at(shift, "caught_by"), "no_effect");
+  assert_string_equal(text_at(shift, "killed_by"), "no_effect");
   assert_text_says(text_at(shift, "message"), "rank 0");
   assert_int_equal(survivors(&found), 0);
   assert_true(found.holds);
@@ -224,7 +224,7 @@ static void where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why
  * bound. */
 static void a_survivor_is_the_verdict(void **state) {
   result found = check("dp=3", 4e-17);
-  assert_string_equal(text_at(shifted_slice(&found), "caught_by"), "none");
+  assert_string_equal(text_at(shifted_slice(&found), "killed_by"), "none");
   assert_int_equal(survivors(&found), 1);
   assert_true(json_is_true(json_object_get(json_object_get(found.document, "summary"), "pass")));
   assert_false(found.holds || json_is_true(json_object_get(found.document, "holds")));
@@ -243,11 +243,11 @@ static void where_the_program_is_wrong_without_one_no_mutant_is_called_killed_or
   assert_true(json_is_true(json_object_get(json_object_get(found.document, "summary"), "pass")));
   assert_false(found.holds || json_is_true(json_object_get(found.document, "holds")));
   assert_string_equal(text_at(untried, "dtype"), "f64");
-  assert_true(json_integer_value(json_object_get(untried, "mistakes")) > 2);
-  json_array_foreach(json_object_get(found.document, "sabotage"), i, one) if (!strcmp(text_at(one, "dtype"), "f64"))
-      assert_string_not_equal(text_at(one, "caught_by"), "none");
-  json_array_foreach(json_object_get(found.document, "sabotage"), i, one) if (!strcmp(text_at(one, "dtype"), "f64"))
-      assert_string_not_equal(text_at(one, "caught_by"), "number");
+  assert_true(json_integer_value(json_object_get(untried, "mutants")) > 2);
+  json_array_foreach(json_object_get(found.document, "mutants"), i, one) if (!strcmp(text_at(one, "dtype"), "f64"))
+      assert_string_not_equal(text_at(one, "killed_by"), "none");
+  json_array_foreach(json_object_get(found.document, "mutants"), i, one) if (!strcmp(text_at(one, "dtype"), "f64"))
+      assert_string_not_equal(text_at(one, "killed_by"), "number");
   assert_int_equal(survivors(&found), 0);
   assert_text_says(found.table, "BAD", "f64");
   assert_says_in(__func__, last_line(found.table), SAYS_FACTS("1"));
@@ -259,7 +259,7 @@ static void on_one_rank_nothing_can_be_shifted(void **state) {
   const json_t *one;
   size_t i;
   int is_listed = 0;
-  json_array_foreach(json_object_get(found.document, "not_planted"), i, one) is_listed |=
+  json_array_foreach(json_object_get(found.document, "not_applicable"), i, one) is_listed |=
       !strcmp(text_at(one, "name"), "shifted-slice") && !strcmp(text_at(one, "why"), "there is one rank");
   assert_true(is_listed);
   release(&found);

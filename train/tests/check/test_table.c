@@ -10,7 +10,7 @@
 static char *table_of(int world, const char *error, const char *equal) {
   char document[1024], *table;
   snprintf(document, sizeof document,
-           "{\"recipe\":\"tiny\",\"world\":%d,\"mesh\":\"dp=3\",\"engine\":\"shm\",\"dtype\":\"f64\",\"steps\":1,"
+           "{\"recipe\":\"tiny\",\"world\":%d,\"mesh\":\"dp=3\",\"backend\":\"shm\",\"dtype\":\"f64\",\"steps\":1,"
            "\"seconds\":1.0,\"loss\":{\"dist\":1.0,\"ref\":1.0,\"rel_err\":0.0,\"bound\":1e-12},"
            "\"norm\":{\"dist\":1.0,\"ref\":1.0,\"rel_err\":0.0,\"bound\":1e-12},"
            "\"params\":[{\"name\":\"w\",\"mesh\":\"dp=3\",\"layout\":\"dp=R\",\"storage\":\"dp=R\","
@@ -67,7 +67,7 @@ static void every_possible_cause_is_in_the_row(void **state) {
   char document[1024], *table;
   snprintf(document, sizeof document,
            "%s\"cause\":null,\"possible_causes\":[{\"text\":\"averaged over a\"},{\"text\":\"averaged over b\"}]}],"
-           "\"sabotage\":[{\"name\":\"mistake-1\",\"caught_by\":\"number\",\"param\":\"w\",\"cause\":null,"
+           "\"mutants\":[{\"name\":\"mistake-1\",\"killed_by\":\"number\",\"param\":\"w\",\"cause\":null,"
            "\"possible_causes\":[{\"text\":\"one\"},{\"text\":\"other\"}]}]}",
            before);
   assert_int_equal(ad_check_list(document, AD_PLAIN_TEXT, &table), AD_OK);
@@ -91,8 +91,8 @@ static void a_row_without_an_axis_says_why(void **state) {
     char document[1024], *table;
     snprintf(document, sizeof document,
              "{\"recipe\":\"tiny\",\"world\":4,\"summary\":{\"params\":1,\"counted\":1},\"params\":[{\"name\":\"w\","
-             "\"max_rel_err\":1.0,\"bound\":1e-12,\"replicas_equal\":true,%s}],\"sabotage\":[{\"name\":\"mistake-1\","
-             "\"caught_by\":\"number\",\"param\":\"w\",\"cause\":{\"text\":\"d\",\"no_axis\":\"formula\"},%s}]}",
+             "\"max_rel_err\":1.0,\"bound\":1e-12,\"replicas_equal\":true,%s}],\"mutants\":[{\"name\":\"mistake-1\","
+             "\"killed_by\":\"number\",\"param\":\"w\",\"cause\":{\"text\":\"d\",\"no_axis\":\"formula\"},%s}]}",
              cases[i].param, cases[i].mutant);
     assert_int_equal(ad_check_list(document, AD_PLAIN_TEXT, &table), AD_OK);
     for (int why = AD_AXIS_IS_NAMED + 1; why <= AD_NO_AXIS_NO_NUMBER; why++) {
@@ -110,7 +110,7 @@ static void a_row_without_an_axis_says_why(void **state) {
 static char *table_of_rest(int world, const char *rest) {
   char document[1024], *table;
   snprintf(document, sizeof document,
-           "{\"recipe\":\"tiny\",\"world\":%d,\"mesh\":\"dp=3\",\"engine\":\"shm\",\"dtype\":\"f64\",\"steps\":1,"
+           "{\"recipe\":\"tiny\",\"world\":%d,\"mesh\":\"dp=3\",\"backend\":\"shm\",\"dtype\":\"f64\",\"steps\":1,"
            "\"seconds\":1.0,\"loss\":{\"dist\":1.0},\"norm\":{\"dist\":1.0},\"params\":[],"
            "\"summary\":{\"params\":2,\"worst_rel_err\":1e-16,\"pass\":true,\"counted\":1}%s}",
            world, rest);
@@ -140,11 +140,11 @@ static void the_first_line_and_the_last_are_the_verdict(void **state) {
       {"wrong in own dtypes", 3, ",\"holds\":false,\"own_dtypes\":{\"param\":\"w\",\"pass\":false}", {"2"}},
       {"one survived",
        3,
-       ",\"holds\":false,\"sabotage\":[{\"name\":\"m\",\"caught_by\":\"none\"}],\"survivors\":1",
+       ",\"holds\":false,\"mutants\":[{\"name\":\"m\",\"killed_by\":\"none\"}],\"survivors\":1",
        {"2", "1", "m"}},
       {"two survived",
        3,
-       ",\"holds\":false,\"sabotage\":[{\"name\":\"a\",\"caught_by\":\"none\"},{\"name\":\"b\",\"caught_by\":\"none\"}]"
+       ",\"holds\":false,\"mutants\":[{\"name\":\"a\",\"killed_by\":\"none\"},{\"name\":\"b\",\"killed_by\":\"none\"}]"
        ",\"survivors\":2",
        {"2", "a", "1"}},
       {"a reason", 1, ",\"holds\":false,\"reason\":\"nothing was counted\",\"summary\":{\"counted\":0}", {"CHECKED"}},
@@ -190,32 +190,32 @@ static void a_list_has_all_that_the_document_has_and_a_table_what_does_not_match
       "\"collectives\":{\"as_planned\":false,\"difference\":\"all_reduce of f32\"},\"reports_differ\":\"rank 5 has "
       "another loss\","
       "\"states\":{\"rel_err\":0.75,\"bound\":1e-12},\"overflow\":{\"steps\":1,\"scale\":15,\"param\":\"wide\","
-      "\"proven_at\":14}},"
+      "\"checked_at\":14}},"
       "\"directional\":{\"difference\":0.5,\"derivative\":0.25,\"rel_err\":0.5,\"bound\":1e-7,\"pass\":false},"
       "\"not_smooth\":\"it has steps\","
       "\"own_dtypes\":{\"pass\":false,\"worst_share_of_bound\":1.0625,\"param\":\"off\",\"err\":0.03125,\"one_process_"
       "err\":0.0078125,\"worst_cosine\":0.75,"
       "\"false_alarm\":1e-7,\"replicas_equal\":false,\"overflow\":{\"steps\":2,\"scale\":13,\"param\":\"deep\","
-      "\"proven_at\":11},"
+      "\"checked_at\":11},"
       "\"loss\":{\"rel_err\":0.2,\"bound\":0.1},\"norm\":{\"rel_err\":0.1,\"bound\":0.2}},"
-      "\"coverage\":{\"mistakes\":5,\"drawn_from\":50,\"seed\":8,\"places\":21,\"by_type\":1,\"by_number\":1,\"by_"
+      "\"coverage\":{\"mutants\":5,\"drawn_from\":50,\"seed\":8,\"places\":21,\"by_type\":1,\"by_number\":1,\"by_"
       "protocol\":0,\"no_effect\":2,\"survived\":1},"
-      "\"sabotage\":["
-      "{\"name\":\"d1\",\"caught_by\":\"type\",\"derived\":{\"operator\":\"left_out\"}},"
-      "{\"name\":\"d2\",\"caught_by\":\"number\",\"derived\":{\"operator\":\"left_out\"},\"param\":\"off\",\"ratio\":0."
+      "\"mutants\":["
+      "{\"name\":\"d1\",\"killed_by\":\"type\",\"derived\":{\"operator\":\"left_out\"}},"
+      "{\"name\":\"d2\",\"killed_by\":\"number\",\"derived\":{\"operator\":\"left_out\"},\"param\":\"off\",\"ratio\":0."
       "5,\"cause\":{\"text\":\"left out\"}},"
-      "{\"name\":\"d3\",\"caught_by\":\"no_effect\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"over one "
+      "{\"name\":\"d3\",\"killed_by\":\"no_effect\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"over one "
       "rank\"},"
-      "{\"name\":\"d4\",\"caught_by\":\"no_effect\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"over one "
+      "{\"name\":\"d4\",\"killed_by\":\"no_effect\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"over one "
       "rank\"},"
-      "{\"name\":\"d5\",\"caught_by\":\"none\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"first "
+      "{\"name\":\"d5\",\"killed_by\":\"none\",\"derived\":{\"operator\":\"doubled\"},\"message\":\"first "
       "line\\nsecond line\"},"
-      "{\"name\":\"k1\",\"caught_by\":\"number\",\"derived\":null},"
-      "{\"name\":\"k2\",\"caught_by\":\"none\",\"derived\":null},"
-      "{\"name\":\"k3\",\"caught_by\":\"no_effect\",\"derived\":null,\"message\":\"a known one\"}],"
+      "{\"name\":\"k1\",\"killed_by\":\"number\",\"derived\":null},"
+      "{\"name\":\"k2\",\"killed_by\":\"none\",\"derived\":null},"
+      "{\"name\":\"k3\",\"killed_by\":\"no_effect\",\"derived\":null,\"message\":\"a known one\"}],"
       "\"survivors\":2,"
-      "\"not_planted\":[{\"name\":\"u1\",\"why\":\"it has one microbatch\"},{\"name\":\"u2\",\"why\":\"no ring\"}],"
-      "\"untried\":[{\"dtype\":\"f64\",\"mistakes\":33},{\"dtype\":\"recipe\",\"mistakes\":44}],"
+      "\"not_applicable\":[{\"name\":\"u1\",\"why\":\"it has one microbatch\"},{\"name\":\"u2\",\"why\":\"no ring\"}],"
+      "\"untried\":[{\"dtype\":\"f64\",\"mutants\":33},{\"dtype\":\"recipe\",\"mutants\":44}],"
       "\"holds\":false}";
   static const char *const all[] = {
       "4e-12", "2",     "7",    "1",     "6",     "3",     "2.2",   "1.5",    "1.25", "3.5",   "3.25", "1",     "1e-13",

@@ -363,8 +363,7 @@ static void a_place_that_is_not_found_again_is_reported(void **state) {
     mutant.mutation.place.ordinal += 1000;
     must(ad_derived_try_record(recipe, &mutant));
     assert_int_equal(mutant.killed_by, AD_KILLED_BY_NONE);
-    assert_string_equal(mutant.message,
-                        "the step with the mistake did not reach the transition in which the mistake is planted");
+    assert_string_equal(mutant.message, "the mutant's step did not reach the transition that the mutation changes");
     break;
   }
   ad_places_release(&places);

@@ -10,7 +10,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 for precision in "{param: bf16}" "{param: f16}" "{param: bf16, grad: raw}" "{param: f32, reduce: f16, accumulate: f64}"; do
   for zero in 0 1 3; do
     "$addend" check "$source/recipes/hsdp-2x2.yaml" --set "mesh=dp_replicate=1 dp_shard=1" --set shard.zero=$zero \
-      --set "precision=$precision" --dtype recipe --steps 3 --sabotage --json >proof.json 2>err || {
+      --set "precision=$precision" --dtype recipe --steps 3 --mutate --json >proof.json 2>err || {
       cat err >&2; fail "$precision, shard.zero=$zero: exit $?"
     }
     python3 - "$precision" <<'Y'
@@ -18,11 +18,11 @@ import json, sys
 proof = json.load(open("proof.json"))
 assert proof["world"] == 1 and proof["dtype"] == "recipe" and proof["survivors"] == 0
 assert len(proof["params"]) > 5 and all(1e-7 < param["bound"] for param in proof["params"]), proof["params"]
-known = [entry for entry in proof["sabotage"] if not entry["derived"]]
+known = [entry for entry in proof["mutants"] if not entry["derived"]]
 assert len(known) >= 3, known
 # A collective over one rank changes no values, so a mistake in it may have no effect; its types are still checked.
-for entry in proof["sabotage"]:
-    if entry["derived"]: assert entry["caught_by"] in ("type", "number", "no_effect") and (entry["message"] or entry["ratio"] is not None), entry
+for entry in proof["mutants"]:
+    if entry["derived"]: assert entry["killed_by"] in ("type", "number", "no_effect") and (entry["message"] or entry["ratio"] is not None), entry
 assert proof["coverage"]["no_effect"] > 0, proof["coverage"]
 Y
   done

@@ -8,7 +8,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 
-prove() { # arguments: name, options of check; the proof must hold, and its document NAME.json have the promised keys
+check_recipe() { # arguments: name, options of check; the proof must hold, and its document NAME.json have the promised keys
   local name=$1 status=0; shift
   "$addend" check "$@" --json >"$name.json" 2>"$name.err" || status=$?
   [ $status -eq 0 ] || { cat "$name.err" >&2; tail -5 "$name.json" >&2; fail "$name: exit $status"; }
@@ -16,15 +16,15 @@ prove() { # arguments: name, options of check; the proof must hold, and its docu
 }
 
 recipe=$source/recipes/gpt-dp.yaml
-prove world-3 "$recipe"
+check_recipe world-3 "$recipe"
 for mesh in dp_replicate=1 "dp_replicate=1 dp_shard=2" "dp_replicate=5 dp_shard=1" dp_shard=7 "dp_replicate=3 dp_shard=2"; do
-  prove "mesh" "$recipe" --set mesh="$mesh"
+  check_recipe "mesh" "$recipe" --set mesh="$mesh"
 done
-prove steps "$recipe" --steps 3
-prove f32 "$recipe" --dtype f32
-prove recipe "$recipe" --dtype recipe
-prove directional "$recipe" --directional
-prove microbatches "$recipe" --set train.microbatches=5
+check_recipe steps "$recipe" --steps 3
+check_recipe f32 "$recipe" --dtype f32
+check_recipe recipe "$recipe" --dtype recipe
+check_recipe directional "$recipe" --directional
+check_recipe microbatches "$recipe" --set train.microbatches=5
 
 # A check without anything to judge does not match, and says why.
 no() { # arguments: options of check, which must exit with 1
@@ -54,7 +54,7 @@ says_nothing_of out "does NOT"
 no --set 'data.valid=[0]' --directional
 says out "NOT CHECKED"
 begins_and_ends out "NOT CHECKED"
-no --set 'data.valid=[0]' --sabotage --all
+no --set 'data.valid=[0]' --mutate --all
 [ "$(grep -c "^addend: warning: " err)" -eq 1 ] || fail "it warns once, whatever is planted"
 tail -n 1 out >verdict
 says verdict "NOT CHECKED"
@@ -65,27 +65,27 @@ held = json.load(open("world-3.json"))
 assert held["holds"] is True and held["reason"] is None and held["summary"]["counted"] > 0, held["reason"]
 Y
 draw_cases "meshes with mistakes" 1 "dp_replicate=3 dp_shard=1" "dp_replicate=2 dp_shard=2"
-for mesh in "${drawn[@]}"; do prove sabotage "$recipe" --set mesh="$mesh" --sabotage; done
+for mesh in "${drawn[@]}"; do check_recipe sabotage "$recipe" --set mesh="$mesh" --mutate; done
 
 # A sum over axes of four ranks and of one: without the axis of one rank the sum is the same, bit for bit.
-prove one_of "$recipe" --set mesh="dp_replicate=2 dp_shard=1 tp=2" --set model.sequence_parallel=true --set model.layers=1 --sabotage
+check_recipe one_of "$recipe" --set mesh="dp_replicate=2 dp_shard=1 tp=2" --set model.sequence_parallel=true --set model.layers=1 --mutate
 
 # Some of the mistakes are drawn by a seed.
 one_layer=("$recipe" --set model.layers=1)
-prove all "${one_layer[@]}" --sabotage
-prove drawn "${one_layer[@]}" --sabotage=12 --seed 3
-prove again "${one_layer[@]}" --sabotage=12 --seed 3
-prove others "${one_layer[@]}" --sabotage=12 --seed 4
-prove more "${one_layer[@]}" --sabotage=100000
+check_recipe all "${one_layer[@]}" --mutate
+check_recipe drawn "${one_layer[@]}" --mutate=12 --seed 3
+check_recipe again "${one_layer[@]}" --mutate=12 --seed 3
+check_recipe others "${one_layer[@]}" --mutate=12 --seed 4
+check_recipe more "${one_layer[@]}" --mutate=100000
 python3 - <<'Y'
 import json
-def names(path): return [entry["name"] for entry in json.load(open(path + ".json"))["sabotage"] if entry["derived"]]
+def names(path): return [entry["name"] for entry in json.load(open(path + ".json"))["mutants"] if entry["derived"]]
 assert len(names("drawn")) == 12 and names("drawn") == names("again") != names("others")
 assert names("more") == names("all") and set(names("drawn")) < set(names("all"))
 Y
 
 # The files of a step's inputs and results, for other programs, are consistent.
-prove dumped "$recipe" --dump dump
+check_recipe dumped "$recipe" --dump dump
 python3 - <<'Y'
 import json, math, struct
 def load(path):
@@ -123,10 +123,10 @@ own = json.load(open("world-3.json"))["own_dtypes"]
 assert own["pass"] is True and 0 < own["worst_share_of_bound"] <= 1 and own["param"], own
 for name in "f32", "recipe", "directional": assert "own_dtypes" not in json.load(open(name + ".json")), name
 Y
-prove wide "$recipe" --set 'precision={param: f64, compute: f64}'
+check_recipe wide "$recipe" --set 'precision={param: f64, compute: f64}'
 python3 -c 'import json; assert "own_dtypes" not in json.load(open("wide.json"))'
 
-status=0; "$addend" check "$recipe" --directional --sabotage 2>err || status=$?
+status=0; "$addend" check "$recipe" --directional --mutate 2>err || status=$?
 [ $status -eq 2 ] || fail "contradicting options are a wrong call, not $status"
 "$addend" check --help | grep -q Example || fail "help has an example"
 "$addend" check "$recipe" >out

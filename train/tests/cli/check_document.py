@@ -3,7 +3,7 @@ import json
 import sys
 
 document = json.load(open(sys.argv[1]))
-for key in "recipe world mesh engine dtype steps seconds loss norm params summary".split():
+for key in "recipe world mesh backend dtype steps seconds loss norm params summary".split():
     assert key in document, key
 if document["norm"]["ref"] is not None: assert document["norm"]["counted"] == [] and document["norm"]["cause"] is None, document["norm"]
 assert {"dist", "ref"} <= set(document["loss"]) and {"dist", "ref", "rel_err"} <= set(document["norm"])
@@ -28,15 +28,15 @@ if "own_dtypes" in document:
     assert document["own_dtypes"]["pass"] is True, document["own_dtypes"]
 OPERATORS = """left_out doubled averaged more_axes fewer_axes other_group backward_identity backward_local
                first_microbatch_only once_everywhere""".split()
-if "sabotage" in document:
+if "mutants" in document:
     assert document["survivors"] == 0
-    derived = [entry for entry in document["sabotage"] if entry["derived"]]
-    names = [entry["name"] for entry in document["sabotage"] if not entry["derived"]]
+    derived = [entry for entry in document["mutants"] if entry["derived"]]
+    names = [entry["name"] for entry in document["mutants"] if not entry["derived"]]
     for name in """mean-of-microbatch-means last-microbatch-only shifted-slice perturbed-replica
                    first-step-unsynchronised bucket-order bucket-size""".split():
         assert name in names, name
-    for entry in document["sabotage"]:
-        expected = "name catalogue dtype caught_by param ratio expected_ratio only_loss cause possible_causes message derived".split()
+    for entry in document["mutants"]:
+        expected = "name catalogue dtype killed_by param ratio expected_ratio only_loss cause possible_causes message derived".split()
         assert set(expected) <= set(entry), entry
         named = {cause["axes"] for cause in entry["possible_causes"] or [entry["cause"]] if cause}
         assert entry["axes"] == (named.pop() or None if len(named) == 1 else None), entry
@@ -45,11 +45,11 @@ if "sabotage" in document:
         for cause in entry["possible_causes"] or ([entry["cause"]] if entry["cause"] else []):
             assert set(cause) == {"kind", "axes", "factor", "text", "place", "no_axis"} and cause["text"], entry
             assert (cause["no_axis"] is None) == (cause["axes"] != ""), entry
-        assert entry["caught_by"] in ("type", "number", "protocol", "no_effect"), entry
-        if entry["caught_by"] != "number" or entry["ratio"] is None: assert entry["message"], entry
+        assert entry["killed_by"] in ("type", "number", "protocol", "no_effect"), entry
+        if entry["killed_by"] != "number" or entry["ratio"] is None: assert entry["message"], entry
         only_changes_loss = entry["ratio"] is None and (entry["loss_rel_err"] or 0) > 1e-9  # which no parameter is the place of
-        if entry["caught_by"] == "number" and not only_changes_loss: assert entry["param"] and (entry["cause"] or entry["possible_causes"]), entry
-        if entry["expected_ratio"] is not None and entry["caught_by"] == "number":
+        if entry["killed_by"] == "number" and not only_changes_loss: assert entry["param"] and (entry["cause"] or entry["possible_causes"]), entry
+        if entry["expected_ratio"] is not None and entry["killed_by"] == "number":
             assert abs(entry["ratio"] / entry["expected_ratio"] - 1) < 1e-6, entry
     for entry in derived:
         assert {"place", "operator", "axis", "axes", "phase", "form"} <= set(entry["derived"]) and entry["dtype"] == "f64", entry
@@ -58,17 +58,17 @@ if "sabotage" in document:
         assert entry["derived"]["axis"] is None or f":{entry['derived']['axis']}" in entry["name"], entry
         assert entry["derived"]["operator"] in OPERATORS, entry
         assert entry["derived"]["phase"] in ("forward", "backward", "step"), entry
-        assert entry["caught_by"] in (("type", "no_effect") if entry["derived"]["form"] == "record" else ("number", "no_effect")), entry
-    why = {entry["name"]: entry["no_axis"] for entry in document["sabotage"] if not entry["derived"]}
+        assert entry["killed_by"] in (("type", "no_effect") if entry["derived"]["form"] == "record" else ("number", "no_effect")), entry
+    why = {entry["name"]: entry["no_axis"] for entry in document["mutants"] if not entry["derived"]}
     assert why["bucket-order"] == why["bucket-size"] == "protocol" and why["last-microbatch-only"] in ("microbatches", "several"), why
-    assert all(entry["caught_by"] != "no_effect" for entry in document["sabotage"] if not entry["derived"])
+    assert all(entry["killed_by"] != "no_effect" for entry in document["mutants"] if not entry["derived"])
     coverage = document["coverage"]
-    count = {way: sum(entry["caught_by"] == way for entry in derived) for way in ("type", "number", "protocol", "no_effect")}
-    assert coverage["mistakes"] == len(derived) > 0 and coverage["places"] > 0 and coverage["survived"] == 0, coverage
-    assert coverage["caught"] == count["type"] + count["number"] + count["protocol"], coverage
+    count = {way: sum(entry["killed_by"] == way for entry in derived) for way in ("type", "number", "protocol", "no_effect")}
+    assert coverage["mutants"] == len(derived) > 0 and coverage["places"] > 0 and coverage["survived"] == 0, coverage
+    assert coverage["killed"] == count["type"] + count["number"] + count["protocol"], coverage
     assert (coverage["by_type"], coverage["by_number"], coverage["by_protocol"]) == (
         count["type"], count["number"], count["protocol"]), coverage
-    assert coverage["no_effect"] == count["no_effect"] == coverage["mistakes"] - coverage["caught"], coverage
+    assert coverage["no_effect"] == count["no_effect"] == coverage["mutants"] - coverage["killed"], coverage
     assert len({entry["name"] for entry in derived}) == len(derived), "every name says what was planted where"
 else:
-    assert not {"coverage", "survivors", "not_planted"} & set(document)
+    assert not {"coverage", "survivors", "not_applicable"} & set(document)

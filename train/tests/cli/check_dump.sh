@@ -13,7 +13,7 @@ dump() { # arguments: recipe, folder, options
   "$addend" check "recipes/$recipe.yaml" --dump "$work/$folder" "$@" >"$work/out" 2>"$work/err" || fail "exit $?: check $recipe $*"
 }
 judge() { python3 - . "$work" "$@" 2>"$work/err" || fail "${*:-one module}: another dump than the documents say"; }
-text=(--set 'data.text=[programs/tests/oracle/fixtures/text/first.txt]' --set data.held_out=0)
+text=(--set 'data.text=[programs/tests/oracle/fixtures/text/first.txt]' --set data.validation=0)
 
 # ---- pools: batch and target are the same on every mesh, and so are the adversary's sources ----
 for recipe in pools-1 pools-10 pools-ragged; do dump $recipe $recipe "${text[@]}" --set train.global_batch=7; done

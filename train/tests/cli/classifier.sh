@@ -11,16 +11,16 @@ recipe=train/examples/classifier.yaml
 fail() { echo "FAILED: $*" >&2 && exit 1; }
 . "$source/tests/support/says.sh"
 
-prove() {
-  "$mine" check $recipe "$@" --sabotage --json >"$work/check.json" || fail "check $*: $(tail -c 300 "$work/check.json")"
+check_recipe() {
+  "$mine" check $recipe "$@" --mutate --json >"$work/check.json" || fail "check $*: $(tail -c 300 "$work/check.json")"
   python3 - "$work/check.json" <<'P'
 import json, sys
 d = json.load(open(sys.argv[1]))
 assert d["holds"] and d["survivors"] == 0 and len(d["params"]) == 4, d["reason"]
 assert all(p["max_rel_err"] <= 1e-12 for p in d["params"]), d["params"]
-caught = [s["caught_by"] for s in d["sabotage"]]
+caught = [s["killed_by"] for s in d["mutants"]]
 assert caught.count("number") >= 20 and caught.count("type") >= 10, caught
-assert any("classifier.c" in s["name"] for s in d["sabotage"]) or "tp=" not in d["mesh"], "no mistake at a line of its own"
+assert any("classifier.c" in s["name"] for s in d["mutants"]) or "tp=" not in d["mesh"], "no mistake at a line of its own"
 print(f'{d["mesh"]}: {len(caught)} mistakes')
 P
 }
@@ -37,7 +37,7 @@ import json, sys
 steps = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
 hits = [s["losses"]["accuracy"] for s in steps[-50:]]
 assert len(steps) == 300 and sum(hits) / 50 >= 0.95, sum(hits) / 50
-assert steps[-1]["held_out_samples"] == 30 and steps[-1]["held_out_loss"] < 0.4, steps[-1]
+assert steps[-1]["validation_samples"] == 30 and steps[-1]["validation_loss"] < 0.4, steps[-1]
 run = json.load(open(sys.argv[1] + "/run.json"))
 assert "flops_per_step" not in run and run["kind"] == "classifier" and run["counted"] == "rows", run
 P
@@ -47,7 +47,7 @@ says_nothing_of "$work/trained" tokens/s
 read -r last before < <(python3 - "$work/run" <<'P'
 import json, sys
 steps = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
-print(f'{steps[-1]["held_out_loss"]:.4f}', f'{steps[0]["validation_before"]["loss"]:.4f}')
+print(f'{steps[-1]["validation_loss"]:.4f}', f'{steps[0]["validation_before"]["loss"]:.4f}')
 P
 )
 says "$work/trained" "$last" "30 samples"

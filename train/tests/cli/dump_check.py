@@ -24,11 +24,11 @@ def values(tensor):
 
 class File:
     def __init__(self, path):
-        told = safetensors.metadata(path)
-        read = lambda key: json.loads(told.get(f"addend.{key}", "{}"))
-        assert told["addend.version"] == "1", path
-        self.kind, self.rank, self.step = told["addend.kind"], int(told["addend.rank"]), told["addend.step"]
-        self.mesh = [(name, int(size)) for name, size in (axis.split("=") for axis in told["addend.mesh"].split())]
+        reported = safetensors.metadata(path)
+        read = lambda key: json.loads(reported.get(f"addend.{key}", "{}"))
+        assert reported["addend.version"] == "1", path
+        self.kind, self.rank, self.step = reported["addend.kind"], int(reported["addend.rank"]), reported["addend.step"]
+        self.mesh = [(name, int(size)) for name, size in (axis.split("=") for axis in reported["addend.mesh"].split())]
         self.types, self.shapes, self.held, self.reduce = map(read, ("types", "shapes", "held", "reduce"))
         self.tensors = safetensors.load(path)
 

@@ -30,7 +30,7 @@ same() { # arguments: name, options; the output must be golden/NAME.txt
 }
 same check check "$recipe"
 same check-all check "$recipe" --all
-same check-sabotage check "$recipe" --sabotage
+same check-mutate check "$recipe" --mutate
 same check-directional check "$recipe" --directional
 same plan plan "$recipe"
 same plan-every-microbatch plan "$recipe" --set mesh="dp_replicate=2 dp_shard=2" --set 'train.sync=[all, all]'

@@ -20,14 +20,14 @@ plan, text = json.load(open("plan.json")), open("plan.txt").read()
 rows, ranks = plan["gradient_memory"], plan["memory_per_rank"]
 assert sum(row["bytes"] for row in rows if row["pool"] == 0) == ranks[0]["buckets"], (rows, ranks[0])
 for row in rows:
-    assert row["slots"] == row["buckets"] or "whole_because" not in row, row
+    assert row["slots"] == row["buckets"] or "full_because" not in row, row
 def is_shown(row):
     numbers = f" {row['dtype']:<6} {row['buckets']:8} {row['slots']:6} {row['bytes'] / 2**20:12.2f}"
     lines = [line.split(numbers)[0] for line in text.splitlines() if numbers in line]
     reduction = {row["op"], row["axes"]} if row["axes"] else set()
     return any(reduction <= set(line.split()) for line in lines)
 assert len({is_shown(row) for row in rows}) <= 1, text  # the table shows all of them, or none
-why = [row.get("whole_because") for row in rows]
+why = [row.get("full_because") for row in rows]
 print(*filter(None, why), sep="\n", file=open("why", "w"))
 assert eval(sys.argv[1]), rows
 Y
@@ -78,10 +78,10 @@ done
 "$addend" check "$source/recipes/gpt-3d.yaml" "${small[@]}" --set shard.window=2 >out || { cat out && fail "a window of 2"; }
 
 # Filling a slot again before its sum was taken is a mistake that the check catches.
-"$addend" check "$source/recipes/fsdp-4.yaml" --set shard.bucket_mib=0.001 --sabotage --json >proof.json || fail "the mistakes of slots"
+"$addend" check "$source/recipes/fsdp-4.yaml" --set shard.bucket_mib=0.001 --mutate --json >proof.json || fail "the mistakes of slots"
 python3 - <<'Y' || fail "slot-filled-again is not caught"
 import json
-found = [m for m in json.load(open("proof.json"))["sabotage"] if m["name"] == "slot-filled-again"]
-assert len(found) == 1 and found[0]["caught_by"] == "number", found
+found = [m for m in json.load(open("proof.json"))["mutants"] if m["name"] == "slot-filled-again"]
+assert len(found) == 1 and found[0]["killed_by"] == "number", found
 Y
 echo "gradient_memory: all hold"

@@ -10,7 +10,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 
-prove() { # arguments: recipe, options
+check_recipe() { # arguments: recipe, options
   local recipe=$1 status=0; shift
   "$addend" check "$source/recipes/$recipe.yaml" "$@" --json >proof.json 2>proof.err || status=$?
   [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
@@ -25,12 +25,12 @@ for recipe in hsdp-2x2 hsdp-3x2 fsdp-4 ddp-4 fsdp-uneven hsdp-f16; do
   whole+=("$recipe --set shard.zero=0" "$recipe --steps 10")
 done
 draw_cases "levels and microbatches" 2 "${cases[@]}"
-for arguments in "${drawn[@]}"; do prove $arguments; done
+for arguments in "${drawn[@]}"; do check_recipe $arguments; done
 draw_cases "values whole, and ten steps" 1 "${whole[@]}"
-for arguments in "${drawn[@]}"; do prove $arguments; done
+for arguments in "${drawn[@]}"; do check_recipe $arguments; done
 draw_cases "thirty-two ranks" 1 shard.zero={1,3} train.microbatches={1,5}
-for setting in "${drawn[@]}"; do prove hsdp-4x8 --set $setting; done
-prove hsdp-4x8
+for setting in "${drawn[@]}"; do check_recipe hsdp-4x8 --set $setting; done
+check_recipe hsdp-4x8
 python3 - <<'Y'
 import json
 proof = json.load(open("proof.json"))
@@ -47,9 +47,9 @@ for sync in "[none, shard, all]" "[all, none, all]" "[shard, none, all]" "[all, 
 done
 draw_cases "orders of reductions" 3 "${cases[@]}"
 for case in "${drawn[@]}"; do
-  prove hsdp-3x2 --set train.microbatches=3 --set "train.sync=${case#* }" --set "shard.zero=${case%% *}"
+  check_recipe hsdp-3x2 --set train.microbatches=3 --set "train.sync=${case#* }" --set "shard.zero=${case%% *}"
 done
-for prefetch in 0 5; do prove fsdp-4 --set shard.prefetch=$prefetch --set model.layers=3 --steps 2; done
+for prefetch in 0 5; do check_recipe fsdp-4 --set shard.prefetch=$prefetch --set model.layers=3 --steps 2; done
 status=0; "$addend" check "$source/recipes/fsdp-uneven.yaml" --set 'data.valid=[0]' --json >proof.json 2>err || status=$?
 [ $status -eq 1 ] || fail "nothing was counted, yet exit $status"
 python3 - <<'Y'
@@ -57,18 +57,18 @@ import json
 proof = json.load(open("proof.json"))
 assert proof["reason"] and proof["summary"]["counted"] == 0 and proof["summary"]["worst_rel_err"] == 0, proof["summary"]
 Y
-prove hsdp-2x2 --directional
-prove fsdp-uneven --directional --set shard.zero=3
+check_recipe hsdp-2x2 --directional
+check_recipe fsdp-uneven --directional --set shard.zero=3
 
 # ---- contracts that round: errors within the rounding that they allow ----
 draw_cases "contracts" 2 "{param: f32}" "{param: bf16}" "{param: bf16, reduce: f32}" "{param: bf16, grad: raw}" "{param: f16}" \
   "{param: f32, reduce: f16, accumulate: f64}" '{param: bf16, overrides: {"*.norm.*": {param: f32}}}'
 for contract in "${drawn[@]}"; do
-  prove hsdp-3x2 --dtype recipe --set "precision=$contract" --steps 10
-  prove fsdp-uneven --dtype recipe --set "precision=$contract" --set train.microbatches=5 --set shard.zero=1
+  check_recipe hsdp-3x2 --dtype recipe --set "precision=$contract" --steps 10
+  check_recipe fsdp-uneven --dtype recipe --set "precision=$contract" --set train.microbatches=5 --set shard.zero=1
 done
-prove hsdp-f16 --dtype recipe --steps 10
-prove hsdp-4x8 --dtype recipe --set "precision={param: bf16}"
+check_recipe hsdp-f16 --dtype recipe --steps 10
+check_recipe hsdp-4x8 --dtype recipe --set "precision={param: bf16}"
 python3 - <<'Y'
 import json
 params = json.load(open("proof.json"))["params"]
@@ -83,38 +83,38 @@ planted() { # arguments: names of mistakes that must have been planted; all plan
 import json, sys
 proof = json.load(open("proof.json"))
 assert proof["survivors"] == 0
-for entry in proof["not_planted"]:
+for entry in proof["not_applicable"]:
     assert len(entry["why"].split()) > 3, entry
-names = {entry["name"]: entry for entry in proof["sabotage"]}
+names = {entry["name"]: entry for entry in proof["mutants"]}
 for name in sys.argv[1:]:
     assert name in names, name
 for name in "overflow-per-rank", "narrow-accumulate", "bucket-by-raw-dtype":
     assert name not in names or names[name]["dtype"] == "recipe", name
 if "partial-after-all-reduce" in names:
-    assert names["partial-after-all-reduce"]["caught_by"] == "type"
+    assert names["partial-after-all-reduce"]["killed_by"] == "type"
 Y
 }
 proofs=0
-seed=$ADDEND_TEST_SEED drawn_by=--sabotage=20 # options that draw derived mistakes; known ones are always planted
-[ "$seed" != all ] || seed=1 drawn_by=--sabotage
-prove hsdp-3x2 $drawn_by --seed "$seed"
+seed=$ADDEND_TEST_SEED drawn_by=--mutate=20 # options that draw derived mistakes; known ones are always planted
+[ "$seed" != all ] || seed=1 drawn_by=--mutate
+check_recipe hsdp-3x2 $drawn_by --seed "$seed"
 planted partial-after-all-reduce both-factors-when-one-runs factor-wrong-width bucket-by-raw-dtype narrow-accumulate \
   last-microbatch-only bucket-reused-early
-prove hsdp-f16 $drawn_by --seed "$seed"
+check_recipe hsdp-f16 $drawn_by --seed "$seed"
 planted overflow-per-rank padding-counted
-prove ddp-4 $drawn_by --seed "$seed"
+check_recipe ddp-4 $drawn_by --seed "$seed"
 planted add-to-itself-in-group-of-one
-prove gpt-cp --sabotage=1
+check_recipe gpt-cp --mutate=1
 planted ring-without-last-turn ring-masked-by-own-positions ring-gradients-overwritten positions-from-zero
-prove moe-tp2ep --sabotage=1
-planted scores-of-other-ranks-slots-dropped experts-divided-by-own-group experts-averaged-over-copies
-prove ocr-fan-out --sabotage=1
+check_recipe moe-tp2ep --mutate=1
+planted scores-of-other-ranks-slots-dropped experts-divided-by-own-group experts-averaged-over-replicas
+check_recipe ocr-fan-out --mutate=1
 planted slice-of-first-on-cp slice-by-wrong-order-of-axes slices-gathered-across-cp zeros-for-slices-of-others norm-over-other-mesh
-prove pools-10 --sabotage=1 --set 'wire={values: f16, gradients: f16}'
+check_recipe pools-10 --mutate=1 --set 'comm_dtype={values: f16, gradients: f16}'
 planted bf16-for-f16-values bf16-for-f16-gradients
-prove fsdp-4-bf16 --sabotage=1
+check_recipe fsdp-4-bf16 --mutate=1
 planted product-sums-in-bf16 statistics-in-bf16 residual-in-bf16 master-in-bf16 bucket-by-raw-dtype narrow-accumulate
-prove gpt-pp --sabotage=1
+check_recipe gpt-pp --mutate=1
 planted head-left-out-of-tied-gradient head-alone-in-tied-gradient embedding-twice-in-norm norm-of-each-stage averaged-over-stages \
   divided-by-one-microbatch divided-by-microbatches-too divided-at-each-stage accumulated-divided-again divided-behind-backward
 # Each known mistake is planted and caught in some shipped recipe, except for mistakes of wires.
@@ -123,16 +123,16 @@ import json, sys
 planted, known = set(), set()
 for path in sys.argv[1:]:
     proof = json.load(open(path))
-    here = {entry["name"] for entry in proof["sabotage"] if entry["caught_by"] != "none" and not entry["derived"]}
-    absent = {entry["name"] for entry in proof["not_planted"]}
+    here = {entry["name"] for entry in proof["mutants"] if entry["killed_by"] != "none" and not entry["derived"]}
+    absent = {entry["name"] for entry in proof["not_applicable"]}
     assert not here & absent, here & absent
     planted |= here
     known |= here | absent
 assert planted == known and len(known) > 15, known - planted
 Y
-prove fsdp-uneven $drawn_by --seed "$seed" --set 'precision={param: f16}'
+check_recipe fsdp-uneven $drawn_by --seed "$seed" --set 'precision={param: f16}'
 planted overflow-per-rank padding-counted add-to-itself-in-group-of-one
-prove hsdp-2x2 $drawn_by --seed "$seed" --set mesh="dp_replicate=1 dp_shard=3" --set 'precision={param: f32, reduce: f16}'
+check_recipe hsdp-2x2 $drawn_by --seed "$seed" --set mesh="dp_replicate=1 dp_shard=3" --set 'precision={param: f32, reduce: f16}'
 planted overflow-per-rank padding-counted add-to-itself-in-group-of-one partial-after-all-reduce
 
 # ---- a step that overflows is skipped on every rank, and training continues ----

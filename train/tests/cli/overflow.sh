@@ -35,7 +35,7 @@ scale=$(holding)
 "$addend" check "$recipe" --set precision.loss_scale="$scale" --steps 1 >out || { cat out >&2; fail "2^$scale does not hold"; }
 refused $((scale + 1)) --steps 1
 [ "$(holding)" = "$scale" ] || fail "from 2^24 and from just above the same scale"
-for more in --json --sabotage=1 "--dtype recipe" "--dtype recipe --json"; do
+for more in --json --mutate=1 "--dtype recipe" "--dtype recipe --json"; do
   refused 24 $more --steps 2
   [ "$(holding)" -le "$scale" ] || fail "what holds in two steps holds in one"
 done
@@ -45,7 +45,7 @@ done
 document proof.json "
 own = proof['own_dtypes']['overflow']
 assert own['steps'] >= 2 and own['scale'] == $scale + 2 and own['param'], own
-assert own['proven_at'] <= $scale and proof['holds'] is True, own
+assert own['checked_at'] <= $scale and proof['holds'] is True, own
 assert 0 <= proof['own_dtypes']['worst_share_of_bound'] <= 1 and proof['own_dtypes']['worst_cosine'] > 0.9, proof['own_dtypes']
 assert 'overflow' not in proof['summary'], 'f64 has no scale'"
 skipped=$(python3 -c 'import json; print(json.load(open("proof.json"))["own_dtypes"]["overflow"]["steps"])')
@@ -57,9 +57,9 @@ document proof.json "assert proof['summary']['overflow']['steps'] >= 2, proof['s
 document proof.json "assert 'overflow' not in proof['own_dtypes'], proof['own_dtypes']"
 
 # Mistakes are planted in steps that do not overflow.
-"$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --sabotage=1 --json >proof.json || fail "sabotage beside an overflow"
+"$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --mutate=1 --json >proof.json || fail "sabotage beside an overflow"
 document proof.json "
-caught = {one['name']: one['caught_by'] for one in proof['sabotage']}
+caught = {one['name']: one['killed_by'] for one in proof['mutants']}
 assert proof['survivors'] == 0 and caught['overflow-per-rank'] in ('protocol', 'number'), caught"
 
 # ---- only a later step overflows ----
@@ -81,8 +81,8 @@ said() { # arguments: facts with | between them, command and options; it must ex
 }
 values='blocks.0.attn.wq.V|blocks|adv|1e+05'
 gradients='blocks.0.attn.wq.V|adv|blocks'
-large_values=(--set 'wire={weights: f16}' --set train.lr=1e5 --set train.warmup=0 --set train.clip=0)
-large_gradients=(--set 'wire={gradients: f16}' --set losses.adversarial.coefficient=1e12 --set train.clip=0)
+large_values=(--set 'comm_dtype={weights: f16}' --set train.lr=1e5 --set train.warmup=0 --set train.clip=0)
+large_gradients=(--set 'comm_dtype={gradients: f16}' --set losses.adversarial.coefficient=1e12 --set train.clip=0)
 for where in pools-10 pools-1 "pools-1 --set placement=colocated"; do
   set -- $where
   pools=$source/recipes/$1.yaml; shift
@@ -94,7 +94,7 @@ done
 said "step 1|$values" check "$source/recipes/pools-10.yaml" "${large_values[@]}" --json
 [ ! -s out ] || fail "no document of a proof that was not finished"
 # For a gradient that carries the loss scale, the message tells the scale.
-scaled=(--set 'wire={gradients: f16}' --set 'precision={grad: f16, loss_scale: 24}' --set losses.adversarial.coefficient=1e4 --set train.clip=0)
+scaled=(--set 'comm_dtype={gradients: f16}' --set 'precision={grad: f16, loss_scale: 24}' --set losses.adversarial.coefficient=1e4 --set train.clip=0)
 recipe=$source/recipes/pools-10.yaml
 "$addend" check "$recipe" "${scaled[@]}" --steps 1 >out 2>err && fail "what crosses overflows"
 says err f16 "2^24" blocks.0.attn.wq.V precision.loss_scale

@@ -89,19 +89,19 @@ Y
 
 # ---- derived mistakes: none survives; those that repeat published ones say so ----
 : "${ADDEND_TEST_SEED:?}"
-seed=$ADDEND_TEST_SEED drawn_by=--sabotage=40
-[ "$seed" != all ] || seed=1 drawn_by=--sabotage
+seed=$ADDEND_TEST_SEED drawn_by=--mutate=40
+[ "$seed" != all ] || seed=1 drawn_by=--mutate
 draw_cases "recipes with mistakes" 1 gpt-tp gpt-tp-sp gpt-cp gpt-3d
 for recipe in "${drawn[@]}"; do
   check $recipe "$drawn_by" --seed "$seed"
   python3 - "$recipe" <<'Y'
 import json, sys
 proof = json.load(open("proof.json"))
-assert proof["survivors"] == 0 and proof["coverage"]["mistakes"] >= 40, proof["coverage"]
-known = {m["name"]: m for m in proof["sabotage"] if not m["derived"]}
+assert proof["survivors"] == 0 and proof["coverage"]["mutants"] >= 40, proof["coverage"]
+known = {m["name"]: m for m in proof["mutants"] if not m["derived"]}
 ring = [m for m in known.values() if m["name"].startswith("ring-")]
 assert len(ring) == (3 if sys.argv[1] in ("gpt-cp", "gpt-3d") else 0), known.keys()
-assert all(m["caught_by"] == "number" for m in ring), ring
+assert all(m["killed_by"] == "number" for m in ring), ring
 Y
 done
 

@@ -52,25 +52,25 @@ done
 draw_cases "stages" 8 "${cases[@]}"
 for arguments in "${drawn[@]}"; do
   read -ra words <<<"$arguments"
-  prove "${words[@]}" && is_below
+  check_recipe "${words[@]}" && is_below
 done
-prove gpt-pp && is_below
-prove gpt-pp schedule.stages=6 train.microbatches=2 && is_below
-prove moe-pp --steps 3 && is_below
+check_recipe gpt-pp && is_below
+check_recipe gpt-pp schedule.stages=6 train.microbatches=2 && is_below
+check_recipe moe-pp --steps 3 && is_below
 # The embedding table that the last stage receives has as many rows as the recipe's vocabulary.
-prove gpt-pp model.tied=true model.vocabulary=259 model.head_dim=6 model.bias=qkv && is_below
-prove moe-pp model.vocabulary=257 model.normalised_scores=true model.top_k=2 model.bias=attention && is_below
-prove gpt-pp --directional
+check_recipe gpt-pp model.tied=true model.vocabulary=259 model.head_dim=6 model.bias=qkv && is_below
+check_recipe moe-pp model.vocabulary=257 model.normalised_scores=true model.top_k=2 model.bias=attention && is_below
+check_recipe gpt-pp --directional
 
 # Engine hostile poisons, delays and reorders.
-(export ADDEND_HOSTILE=17 && prove gpt-pp schedule.kind=zb && is_below)
-(export ADDEND_HOSTILE=7 && prove moe-pp schedule.stages=4 shard.zero=3 && is_below)
+(export ADDEND_HOSTILE=17 && check_recipe gpt-pp schedule.kind=zb && is_below)
+(export ADDEND_HOSTILE=7 && check_recipe moe-pp schedule.stages=4 shard.zero=3 && is_below)
 
 # Stages on one rank leave the program unchanged.
-prove gpt-dp mesh=pp=1 schedule.stages=3 && is_below
+check_recipe gpt-dp mesh=pp=1 schedule.stages=3 && is_below
 
 # A single token of the step counts: microbatches without any pass through all stages too.
-prove gpt-pp 'data.valid=[0, 0, 0.1, 0, 0, 0, 0]' && is_below
+check_recipe gpt-pp 'data.valid=[0, 0, 0.1, 0, 0, 0, 0]' && is_below
 
 # ---- the norm has the same bits, however layers are cut into stages ----
 cat >norms.py <<'P'
@@ -82,9 +82,9 @@ for stages in "123":
 assert len(norms) == 1 and float(*norms) > 0, norms
 P
 for recipe in gpt-pp moe-pp; do
-  for stages in 1 2 3; do prove $recipe mesh="pp=$stages+dp_shard=2+tp=2" model.tied=false --dump $stages; done
+  for stages in 1 2 3; do check_recipe $recipe mesh="pp=$stages+dp_shard=2+tp=2" model.tied=false --dump $stages; done
   python3 norms.py
-  prove $recipe mesh="pp=2+dp_shard=2+tp=2" schedule.stages=4 model.tied=false --dump 3 # two stages on each rank
+  check_recipe $recipe mesh="pp=2+dp_shard=2+tp=2" schedule.stages=4 model.tied=false --dump 3 # two stages on each rank
   python3 norms.py
   rm -r 1 2 3
 done
@@ -95,8 +95,8 @@ seed=$ADDEND_TEST_SEED count=20
 [ "$seed" != all ] || seed=1 count=100
 draw_cases "recipes with mistakes" 1 gpt-pp moe-pp
 for recipe in "${drawn[@]}"; do
-  prove $recipe --sabotage=$count --seed "$seed"
-  python3 -c 'import json; p = json.load(open("proof.json")); assert p["survivors"] == 0 and p["coverage"]["mistakes"] >= 20, p["coverage"]'
+  check_recipe $recipe --mutate=$count --seed "$seed"
+  python3 -c 'import json; p = json.load(open("proof.json")); assert p["survivors"] == 0 and p["coverage"]["mutants"] >= 20, p["coverage"]'
 done
 
 # ---- training: the same losses and weights as without stages, in one file under the same names ----
@@ -121,13 +121,13 @@ worst = max(abs(x - y) for n in a for x, y in zip(a[n], b[n]))
 assert worst < 1e-12, worst
 if which == "metrics":
     for x, y in zip(lines(one), lines(other), strict=True):
-        for key in "step", "loss", "tokens", "norm", "held_out_loss", "losses", "measured":
+        for key in "step", "loss", "tokens", "norm", "validation_loss", "losses", "measured":
             assert x.get(key) == y.get(key), (key, x.get(key), y.get(key))
 P
-held_out=(--set data.held_out=0.1 --set evaluate.every=2 --set evaluate.samples=9)
-train one gpt-pp "${held_out[@]}" --set mesh=dp=1
-train two gpt-pp "${held_out[@]}"
-train four gpt-pp "${held_out[@]}" --set mesh="pp=2 tp=2" --set schedule.stages=4 --set schedule.layers=[1,0,1,1]
+validation=(--set data.validation=0.1 --set evaluate.every=2 --set evaluate.samples=9)
+train one gpt-pp "${validation[@]}" --set mesh=dp=1
+train two gpt-pp "${validation[@]}"
+train four gpt-pp "${validation[@]}" --set mesh="pp=2 tp=2" --set schedule.stages=4 --set schedule.layers=[1,0,1,1]
 python3 same.py one two metrics
 python3 same.py one four metrics
 train experts moe-pp --set mesh="dp_shard=2 tp=2"
@@ -143,9 +143,9 @@ goes_on() { # arguments: folder to resume from, recipe, options
   python3 same.py "$from" on weights
 }
 draw_cases "meshes to go on from" 2 "mesh=pp=1" "mesh=pp=3 dp=2" "mesh=pp=4" "mesh=dp=3"
-for mesh in "${drawn[@]}"; do goes_on two gpt-pp "${held_out[@]}" --set "$mesh"; done
-goes_on one gpt-pp "${held_out[@]}"
-goes_on two gpt-pp "${held_out[@]}" --set schedule.stages=4 --set schedule.kind=gpipe
+for mesh in "${drawn[@]}"; do goes_on two gpt-pp "${validation[@]}" --set "$mesh"; done
+goes_on one gpt-pp "${validation[@]}"
+goes_on two gpt-pp "${validation[@]}" --set schedule.stages=4 --set schedule.kind=gpipe
 goes_on staged moe-pp --set mesh="pp=3 dp_shard=1" --set 'views.sparse=ep=1 etp=1'
 
 # ---- a dump has files of each stage ----

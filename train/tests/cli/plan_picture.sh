@@ -199,7 +199,7 @@ exchanges() { # how many, the call's arguments
   python3 exchanges.py picture.svg table "$count" <out || fail "the exchanges of: $*"
 }
 exchanges 5 recipes/pools-10.yaml
-exchanges 5 recipes/pools-10.yaml --set 'wire={values: f16, gradients: bf16, weights: f16}'
+exchanges 5 recipes/pools-10.yaml --set 'comm_dtype={values: f16, gradients: bf16, weights: f16}'
 exchanges 3 recipes/pools-ragged.yaml # microbatches have two sizes
 exchanges 3 recipes/pools-10.yaml --set placement=colocated --set 'mesh={ci: "dp=4", blocks: "block=2 dp=4", adv: "dp=4"}'
 exits_with 0 "$addend" plan recipes/decompose-gpt.yaml --set 'mesh={ci: "dp=3", blocks: "block=8 dp=2", adv: "dp=2"}' --picture picture.svg

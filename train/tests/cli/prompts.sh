@@ -10,7 +10,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
 . "$source/tests/support/says.sh"
 recipe=$source/recipes/gpt-dp.yaml
-small=(--set train.steps=9 --set data.held_out=0.1 --set evaluate.samples=12 --set evaluate.every=4)
+small=(--set train.steps=9 --set data.validation=0.1 --set evaluate.samples=12 --set evaluate.every=4)
 prompts=(--set 'evaluate.prompts=["The free", "a\nb", "the"]' --set evaluate.prompt_tokens=7)
 train() { # arguments: folder, recipe, options
   local folder=$1 of=$2
@@ -118,12 +118,12 @@ P
 
 # ---- the plan's memory for prompts ----
 # Rank 0 alone keeps every parameter in f32, and one whole parameter while it arrives; a node's peak includes both.
-"$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.held_out=0.1 "${prompts[@]}" --json >planned
-"$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.held_out=0.1 --json >planned-without
-alike=("$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=3 --set train.global_batch=6 --set evaluate.every=1 --set data.held_out=0.1 --json)
+"$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.validation=0.1 "${prompts[@]}" --json >planned
+"$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.validation=0.1 --json >planned-without
+alike=("$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=3 --set train.global_batch=6 --set evaluate.every=1 --set data.validation=0.1 --json)
 "$addend" plan "${alike[@]}" "${prompts[@]}" >planned-alike
 "$addend" plan "${alike[@]}" >planned-alike-without
-"$addend" plan "$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=8192 --set train.global_batch=8192 --set evaluate.every=1 --set data.held_out=0.1 "${prompts[@]}" --json \
+"$addend" plan "$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=8192 --set train.global_batch=8192 --set evaluate.every=1 --set data.validation=0.1 "${prompts[@]}" --json \
   --ranks-per-node 8 >planned-large
 "$addend" plan "$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=8192 --set train.global_batch=8192 --json --ranks-per-node 8 >planned-large-without
 python3 - <<'P' || fail "the plan of prompts"

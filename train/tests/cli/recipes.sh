@@ -59,7 +59,7 @@ import json, sys
 plan = json.load(sys.stdin)
 assert plan["world"] == 3 and plan["params"] and plan["collectives"], plan.keys()
 for param in plan["params"]:
-    assert set("name numel mesh layout storage gradient_layout contract path".split()) <= set(param)
+    assert set("name numel mesh layout storage gradient_layout precision path".split()) <= set(param)
     for step in param["path"]:
         assert set("op axes group_size dtype bytes bucket when".split()) <= set(step)
 assert len(plan["memory_per_rank"]) == 3 and plan["memory_per_rank"][0]["peak"] > 0

@@ -28,7 +28,7 @@ holds() { # arguments: page, Python condition on its `runs`
 # The page is the same whoever makes it, except for one word; and every name stands in it unchanged.
 odd='a "run" <!--<script> & <b>'
 mkdir "$odd" other
-exits_with 0 "$addend" check "$recipe" --steps 1 --sabotage=3 --out "$odd/check.json"
+exits_with 0 "$addend" check "$recipe" --steps 1 --mutate=3 --out "$odd/check.json"
 exits_with 0 "$addend" train "$recipe" --set train.steps=30 -o "$odd"
 cp "$odd/report.html" written.html
 exits_with 0 "$addend" report "$odd"
@@ -47,7 +47,7 @@ holds written.html 'all(0 < s["begin"] <= s["end"] for s in runs[0]["timeline"][
 holds written.html 'all({"wait_seconds", "reduction_seconds"} <= set(line) for line in runs[0]["metrics"])'
 
 # Several runs on one page.
-exits_with 0 "$addend" train "$recipe" --set train.steps=20 --set train.lr=1e-2 --set data.held_out=0.1 --set train.microbatches=1 -o other
+exits_with 0 "$addend" train "$recipe" --set train.steps=20 --set train.lr=1e-2 --set data.validation=0.1 --set train.microbatches=1 -o other
 exits_with 0 "$addend" report other "$odd"
 [ "$(cat out)" = other/report.html ] || fail "their page is beside the first"
 cp other/report.html both.html
@@ -75,8 +75,8 @@ python3 - >read/result.json <<'Y'
 import base64, json
 pairs = ("right", "right"), ("wrong", "wrung"), ("many", "manny"), ("missing", "mising"), ("none", ""), ("<b>", "<i>")
 ink = base64.b64encode(bytes([0, 255] * 6)).decode()
-samples = [{"text": text, "read": read, "width": 4, "height": 3, "pixels": ink, "held_out_font": i == 1} for i, (text, read) in enumerate(pairs)]
-print(json.dumps({"lines": 6, "characters": 28, "character_error_rate": 0.25, "blank": 0.875, "held_out_font": 0.2, "samples": samples}))
+samples = [{"text": text, "read": read, "width": 4, "height": 3, "pixels": ink, "validation_font": i == 1} for i, (text, read) in enumerate(pairs)]
+print(json.dumps({"lines": 6, "characters": 28, "character_error_rate": 0.25, "blank": 0.875, "validation_font": 0.2, "samples": samples}))
 Y
 exits_with 0 "$addend" report read
 holds read/report.html 'len(runs[0]["result"]["samples"]) == 6'
@@ -316,7 +316,7 @@ rank() { # arguments: JSON of the last line's changes; makes the page of a run w
 import json, sys
 for step, value in (0, 2.5), (1, 2.4):
     more = json.loads(sys.argv[1]) if step else {"validation_before": {"loss": 5, "samples": 64}}
-    print(json.dumps({"step": step, "loss": 2, "held_out_loss": value, "held_out_samples": 64, "held_out_standard_error": 0.1, **more}))
+    print(json.dumps({"step": step, "loss": 2, "validation_loss": value, "validation_samples": 64, "validation_standard_error": 0.1, **more}))
 Y
   exits_with 0 "$addend" report ranked && draw ranked/report.html
 }
@@ -411,7 +411,7 @@ refuses() { # arguments: file, key; the page says what that key is not
 }
 refuses check.json 'params[1]'
 for wrong in 'document["params"][0]["name"] = 5|params[0].name' \
-  'document["sabotage"] = "some"|sabotage' 'document["sabotage"][0]["derived"] = {"place": 1}|sabotage[0].derived.place' \
+  'document["mutants"] = "some"|mutants' 'document["mutants"][0]["derived"] = {"place": 1}|mutants[0].derived.place' \
   'document["params"][0]["cause"] = "averaged"|params[0].cause' 'document["summary"] = []|summary'; do
   python3 -c 'import json, sys; document = json.load(open(sys.argv[1])); exec(sys.argv[2]); json.dump(document, open(sys.argv[3], "w"))' \
     "$odd/check.json" "${wrong%%|*}" mixed/check.json

@@ -21,30 +21,30 @@ train: {seed: 4, global_batch: 8, microbatches: 2, steps: 2, lr: 1e-2}
 precision: {param: f64, compute: f64}
 Y
 "$addend" check letters.yaml >out || fail "without a planted mistake it is proven"
-"$addend" check letters.yaml --sabotage --json >proof.json || fail "what has no effect is no survivor"
+"$addend" check letters.yaml --mutate --json >proof.json || fail "what has no effect is no survivor"
 python3 - <<'Y'
 import json
 proof = json.load(open("proof.json"))
-caught = {entry["name"]: entry["caught_by"] for entry in proof["sabotage"]}
+caught = {entry["name"]: entry["killed_by"] for entry in proof["mutants"]}
 assert proof["summary"]["pass"] is True, "the recipe itself is sound"
 assert caught["shifted-slice"] == "no_effect", caught
-why = {entry["name"]: entry["message"] for entry in proof["sabotage"]}
+why = {entry["name"]: entry["message"] for entry in proof["mutants"]}
 assert why["shifted-slice"], why
 assert proof["survivors"] == 0 and proof["holds"] is True, caught
 assert caught["last-microbatch-only"] == "number", caught
-known = [entry["name"] for entry in proof["sabotage"] if not entry["derived"] and entry["caught_by"] == "no_effect"]
+known = [entry["name"] for entry in proof["mutants"] if not entry["derived"] and entry["killed_by"] == "no_effect"]
 assert "none" not in caught.values() and known == ["shifted-slice"], caught
 # What no number shows in a text of one letter is no excuse for what is derived from the program.
-derived = [entry for entry in proof["sabotage"] if entry["derived"]]
-silent = [entry["name"] for entry in derived if entry["caught_by"] == "no_effect"]
+derived = [entry for entry in proof["mutants"] if entry["derived"]]
+silent = [entry["name"] for entry in derived if entry["killed_by"] == "no_effect"]
 assert silent == [f"once_everywhere: blocks.0.attn.{w}: once over dp_replicate" for w in ("wq", "wk")], silent  # of norm 0
-assert {entry["caught_by"] for entry in derived} == {"type", "number", "no_effect"}, derived
+assert {entry["killed_by"] for entry in derived} == {"type", "number", "no_effect"}, derived
 for operator in "averaged", "left_out", "doubled":
     numbers = [entry for entry in derived if entry["derived"]["operator"] == operator and entry["derived"]["form"] == "execution"]
-    assert len(numbers) > 8 and all(entry["caught_by"] == "number" for entry in numbers), numbers
-assert proof["coverage"]["survived"] == 0 and proof["coverage"]["mistakes"] == len(derived), proof["coverage"]
+    assert len(numbers) > 8 and all(entry["killed_by"] == "number" for entry in numbers), numbers
+assert proof["coverage"]["survived"] == 0 and proof["coverage"]["mutants"] == len(derived), proof["coverage"]
 Y
-"$addend" check letters.yaml --sabotage --all >out || fail "in words too"
+"$addend" check letters.yaml --mutate --all >out || fail "in words too"
 grep "^  no_effect shifted-slice " out >line || { cat out >&2; fail "shifted-slice has an effect"; }
 says line no_effect
 says_nothing_of out SURVIVED

@@ -34,7 +34,7 @@ npy("other.npy", "<u2", one[:-1] + [9]), npy("labels.npy", "<u2", [1] * 100 + [6
 open("text.npy", "w").write("one two three"), open("empty.npy", "w")
 P
 tokens=(--set 'data.text=[]' --set 'data.tokens=[one.npy, two.npy]')
-masked=("${tokens[@]}" --set 'data.mask=[one.mask.npy, two.mask.npy]' --set data.held_out=0.2)
+masked=("${tokens[@]}" --set 'data.mask=[one.mask.npy, two.mask.npy]' --set data.validation=0.2)
 
 # ---- wrong token files ----
 refused() { # arguments: facts of the message with | between them, options
@@ -135,7 +135,7 @@ a, b = ([json.loads(line) for line in open(f"{folder}/metrics.jsonl")] for folde
 assert len(a) == len(b) == 8
 for x, y in zip(a, b):
     assert x["tokens"] == y["tokens"] > 0 and abs(x["loss"] - y["loss"]) < 1e-5 * x["loss"], (x, y)
-held = [line["held_out_loss"] for line in a if "held_out_loss" in line]
+held = [line["validation_loss"] for line in a if "validation_loss" in line]
 assert held and a[-1]["loss"] < a[0]["loss"]
 run = json.load(open("one/run.json"))
 assert run["facts"][0] == ["tokens", "1401 tokens in 2 files, 46 samples an epoch"] and run["copied"] == ["tokenizer.json"], run
@@ -173,7 +173,7 @@ mkdir data && cp ./*.npy data && cp away.json data/tokenizer.json
 cp away.json tokenizer.json
 "$addend" train "$source/recipes/moe-tp.yaml" "${tokens[@]}" --set train.steps=1 --set train.warmup=0 -o experts >out 2>err || fail "experts on tokens"
 cmp tokenizer.json experts/tokenizer.json || fail "experts have the tokenizer"
-"$addend" train "$source/recipes/decompose-gpt.yaml" --set "data={tokens: mostly.npy, held_out: 0.1, seq: 32}" --set target.steps=3 --set target.warmup=0 --set train.steps=2 --set train.warmup=0 \
+"$addend" train "$source/recipes/decompose-gpt.yaml" --set "data={tokens: mostly.npy, validation: 0.1, seq: 32}" --set target.steps=3 --set target.warmup=0 --set train.steps=2 --set train.warmup=0 \
   -o decomposed >out 2>err || fail "a decomposition of a decoder of tokens"
 cmp tokenizer.json decomposed/tokenizer.json && cmp tokenizer.json decomposed/target/tokenizer.json || fail "a decomposition has the tokenizer, and its target too"
 python3 -c '

@@ -18,12 +18,12 @@ for line in lines:
     assert {"step", "loss", "norm", "lr", "tokens_per_second", "wait_seconds", "reduction_seconds"} <= set(line), line
 assert "pss_rank_bytes" in lines[0] and "pss_rank_bytes" in lines[-1] and "pss_rank_bytes" not in lines[1]
 assert lines[-1]["pss_rank_bytes"] < lines[-1]["pss_all_bytes"] <= 4 * lines[-1]["pss_rank_bytes"], lines[-1]
-held_out = [line for line in lines if "held_out_loss" in line]
-assert [line["step"] for line in held_out] == [*range(0, 25, 3)], held_out
-assert all(line["held_out_samples"] == held_out[0]["held_out_samples"] > 50 and 0 < line["held_out_standard_error"] < 0.2 for line in held_out), held_out
-last = held_out[-1]
-assert story["held_out"] == {"step": 24, "loss": last["held_out_loss"], "standard_error": story["held_out"]["standard_error"], "samples": last["held_out_samples"]}, story
-assert abs(story["held_out"]["standard_error"] - last["held_out_standard_error"]) < 1e-6, story
+validation = [line for line in lines if "validation_loss" in line]
+assert [line["step"] for line in validation] == [*range(0, 25, 3)], validation
+assert all(line["validation_samples"] == validation[0]["validation_samples"] > 50 and 0 < line["validation_standard_error"] < 0.2 for line in validation), validation
+last = validation[-1]
+assert story["validation"] == {"step": 24, "loss": last["validation_loss"], "standard_error": story["validation"]["standard_error"], "samples": last["validation_samples"]}, story
+assert abs(story["validation"]["standard_error"] - last["validation_standard_error"]) < 1e-6, story
 # A mean over three batches each, and what became of each held-out sample since before the first step.
 tenths = [sum(line["loss"] for line in part) / 3 for part in (lines[:3], lines[-3:])]
 assert story["loss"]["tenth_steps"] == 3 and abs(story["loss"]["first_tenth"] - tenths[0]) < 1e-6 > abs(story["loss"]["last_tenth"] - tenths[1]), (story["loss"], tenths)
@@ -32,14 +32,14 @@ points = [json.loads(line) for line in open("runs/gpt-text/validation.jsonl")]
 assert [point["step"] for point in points] == [-1, *range(0, 25, 3)], points
 means = [sum(point["sums"]) / sum(point["counts"]) for point in points]
 before = lines[0]["validation_before"]
-assert abs(means[0] - before["loss"]) < 1e-6 > abs(means[-1] - last["held_out_loss"]) and before["loss"] > lines[0]["held_out_loss"], before
+assert abs(means[0] - before["loss"]) < 1e-6 > abs(means[-1] - last["validation_loss"]) and before["loss"] > lines[0]["validation_loss"], before
 moved = [(b - a, c) for a, b, c in zip(points[0]["sums"], points[-1]["sums"], points[0]["counts"])]
 change = sum(d for d, _ in moved) / sum(c for _, c in moved)
 error = (len(moved) / (len(moved) - 1) * sum((d - change * c) ** 2 for d, c in moved)) ** 0.5 / sum(c for _, c in moved)
-since = story["validation"]["since_first"]
+since = story["validation_change"]["since_first"]
 assert since["step"] == -1 and since["verdict"] == "lower" and abs(since["change"] - change) < 1e-6 > abs(since["standard_error"] - error), since
-assert story["validation"]["before"] and abs(last["validation_since_first"]["change"] - change) < 1e-6, story["validation"]
-assert story["validation"]["since_best"]["step"] == 21, story["validation"]
+assert story["validation_change"]["before"] and abs(last["validation_since_first"]["change"] - change) < 1e-6, story["validation"]
+assert story["validation_change"]["since_best"]["step"] == 21, story["validation"]
 trace = json.load(open("runs/gpt-text/trace.json"))
 events = trace["traceEvents"] if isinstance(trace, dict) else trace
 names = {event["name"] for event in events}
@@ -65,11 +65,11 @@ sed -i '/^\(train\|evaluate\) [0-9]/d' err # progress messages, which a slow mac
 [ ! -s err ] || { cat err >&2; fail "what goes well has nothing else to tell of"; }
 # The recipe says how often and on how many samples a run is evaluated, and the last line tells it. If there are too few
 # samples all are used, which is told.
-held_out() { python3 -c 'import json, sys; print([(line["step"], line["held_out_samples"]) for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")) if "held_out_loss" in line])' "$1"; }
-tiny() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=8 --set data.held_out=0.1 --set data.text=[few.txt] "$@" >out 2>err || { cat err >&2; fail "train $*"; }; }
+validation() { python3 -c 'import json, sys; print([(line["step"], line["validation_samples"]) for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")) if "validation_loss" in line])' "$1"; }
+tiny() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=8 --set data.validation=0.1 --set data.text=[few.txt] "$@" >out 2>err || { cat err >&2; fail "train $*"; }; }
 head -c 6001 /usr/share/common-licenses/GPL-3 >few.txt # 600 bytes are held out: 24 samples of 24 tokens
 tiny -o three --set evaluate.every=3 --set evaluate.samples=10
-[ "$(held_out three)" = "[(2, 10), (5, 10), (7, 10)]" ] || fail "when and how much: $(held_out three)"
+[ "$(validation three)" = "[(2, 10), (5, 10), (7, 10)]" ] || fail "when and how much: $(validation three)"
 says out "10 samples" "8 steps"
 [ ! -s err ] || { cat err >&2; fail "nothing else is told"; }
 says out "8 steps" tokens/s three/report.html
@@ -87,12 +87,12 @@ P
 tiny -o still --set train.lr=0 --set train.steps=3
 grep " 0.0000 +- 0.0000 " out >came && says came "0.0000"
 tiny -o more --set evaluate.samples=1000 --set evaluate.every=8
-[ "$(held_out more)" = "[(7, 24)]" ] || fail "all that there are: $(held_out more)"
+[ "$(validation more)" = "[(7, 24)]" ] || fail "all that there are: $(validation more)"
 says err evaluate.samples 1000 "24 samples"
 tiny -o none --set evaluate.samples=0
-[ "$(held_out none)" = "[]" ] && [ "$(wc -l <out)" -eq 1 ] || { cat out >&2; fail "no evaluation"; }
+[ "$(validation none)" = "[]" ] && [ "$(wc -l <out)" -eq 1 ] || { cat out >&2; fail "no evaluation"; }
 tiny -o uncounted-there --set 'data.valid=[0, 0]'
-[ "$(held_out uncounted-there)" = "[]" ] || fail "nothing that counts"
+[ "$(validation uncounted-there)" = "[]" ] || fail "nothing that counts"
 # Law 5: a step without a counted token has gradient 0, with a warning, and training continues; of several such steps
 # the first is named, with their number.
 "$addend" train "$source/recipes/gpt-dp.yaml" --set 'data.valid=[0]' --set train.steps=2 -o uncounted --json >uncounted.json 2>err || fail "uncounted"

@@ -97,7 +97,7 @@ static void what_is_wrong_with_a_text_is_reported(void **state) {
   wrong("too short to train on", in_folder("ten"), 9, 0.2, AD_INVALID, SAYS_FACTS("8", "9", "10"));
   wrong("too short to validate on", in_folder("ten"), 3, 0.2, AD_INVALID, SAYS_FACTS("2", "3", "4"));
   wrong("seq", in_folder("ten"), 0, 0, AD_INVALID, SAYS_FACTS("1", "0"));
-  wrong("held_out", in_folder("ten"), 3, 1, AD_INVALID, SAYS_FACTS("held_out", "0", "1"));
+  wrong("validation", in_folder("ten"), 3, 1, AD_INVALID, SAYS_FACTS("data.validation", "0", "1"));
   ad_text_data *text;
   assert_int_equal(ad_text_data_open(NULL, 0, 3, 0, &text), AD_INVALID);
 }

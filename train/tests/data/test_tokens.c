@@ -267,7 +267,7 @@ static void what_is_wrong_with_tokens_is_reported(void **state) {
   options.seq = 5;
   refuses("no sample held out", options, SAYS_FACTS("seq 5", "6"));
   options = all_files(1, 0);
-  refuses("all held out", options, SAYS_FACTS("held_out", "0", "1"));
+  refuses("all held out", options, SAYS_FACTS("data.validation", "0", "1"));
   options = all_files(0, 1);
   options.masks = (const char *const[]){path_of[4], path_of[5], path_of[7], path_of[6]};
   refuses("a mask of another size", options, SAYS_FACTS("3.mask.npy", "6"));

@@ -262,7 +262,7 @@ static void read_kind(const char *kind, double *logits) {
   char text[512];
   ad_recipe *recipe;
   snprintf(text, sizeof text,
-           "model: {kind: %s, layers: 2, d_model: 8, heads: 2}\ndata: {text: a, seq: 6, held_out: 0.5}\nmesh: dp=1\n"
+           "model: {kind: %s, layers: 2, d_model: 8, heads: 2}\ndata: {text: a, seq: 6, validation: 0.5}\nmesh: dp=1\n"
            "train: {global_batch: 1, steps: 1, lr: 1}\nevaluate: {every: 1, prompts: [ab]}\n",
            kind);
   if (ad_recipe_parse(text, "kind.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());

@@ -531,7 +531,7 @@ static void a_gradient_that_is_raw_is_distinguished_from_one_that_has_its_dtype(
   size_t i, raw = 0;
   json_array_foreach(json_object_get(plan, "params"), i, param) {
     const char *name = json_string_value(json_object_get(param, "name"));
-    const char *grad = json_string_value(json_object_get(json_object_get(param, "contract"), "grad"));
+    const char *grad = json_string_value(json_object_get(json_object_get(param, "precision"), "grad"));
     int is_raw = strlen(name) > 3 && !strcmp(name + strlen(name) - 3, ".wq");
     if (strcmp(grad, is_raw ? "raw" : "f32") != 0) fail_msg("%s: %s", name, grad);
     raw += (size_t)is_raw;

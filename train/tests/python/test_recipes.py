@@ -40,7 +40,7 @@ class Checks(unittest.TestCase):
         first, *_, last = str(report).splitlines()
         self.assertEqual(first, last)
         self.assertTrue(first.startswith("matches one process "), first)
-        self.assertEqual((report.sabotage, report.coverage), ((), None))
+        self.assertEqual((report.mutants, report.coverage), ((), None))
 
     def test_a_check_that_does_not_match_is_no_error(self):
         report = addend.check(RECIPE, steps=1, set={"mesh": "dp=2", "data.valid": [0]})  # no target counts
@@ -49,22 +49,22 @@ class Checks(unittest.TestCase):
         self.assertEqual(report.document["summary"]["counted"], 0)
 
     def test_mutants_are_killed(self):
-        report = addend.check(RECIPE, steps=1, sabotage=1, seed=3, set=["mesh='dp=2'"])
+        report = addend.check(RECIPE, steps=1, mutate=1, seed=3, set=["mesh='dp=2'"])
         self.assertTrue(report.ok)
-        self.assertEqual((report.survivors, report.coverage["mistakes"]), (0, 1))
-        self.assertTrue(all(row.caught_by in ("type", "number", "protocol", "no_effect") for row in report.sabotage))
-        wrong = [row for row in report.sabotage if row.caught_by == "number"]
+        self.assertEqual((report.survivors, report.coverage["mutants"]), (0, 1))
+        self.assertTrue(all(row.killed_by in ("type", "number", "protocol", "no_effect") for row in report.mutants))
+        wrong = [row for row in report.mutants if row.killed_by == "number"]
         self.assertTrue(wrong and all(row.param for row in wrong))
         self.assertTrue(any(row.cause and row.cause.kind and row.cause.text for row in wrong))
 
-    def test_all_mistakes_of_a_recipe_are_reported_at_once(self):
+    def test_all_errors_of_a_recipe_are_reported_together(self):
         with self.assertRaises(addend.InvalidError) as raised:
             addend.check(RECIPE, set=["mesh='zz=3'", "a.b=2"])
         says(self, str(raised.exception), "--set mesh", "zz")
         says(self, str(raised.exception), "a.b")
 
     def test_a_call_that_is_wrong_is_refused_before_anything_starts(self):
-        for wrong in ({"steps": 0}, {"steps": True}, {"dtype": "bf16"}, {"sabotage": -1}):
+        for wrong in ({"steps": 0}, {"steps": True}, {"dtype": "bf16"}, {"mutate": -1}):
             with self.assertRaises(addend.InvalidError, msg=wrong):
                 addend.check(RECIPE, **wrong)
         with self.assertRaises(OSError):

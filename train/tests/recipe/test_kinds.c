@@ -300,7 +300,7 @@ static void a_pretraining_is_the_recipe_that_its_keys_say(void **state) {
   static const char sites[] = "sites: [{match: \"blocks.*\", components: 3}]\n",
                     gpt[] =
                         "model: {kind: gpt, layers: 1, d_model: 8, heads: 2, d_hidden: 48}\n"
-                        "data: {text: a, seq: 4, held_out: 0.25}\n"
+                        "data: {text: a, seq: 4, validation: 0.25}\n"
                         "train: {steps: 70, lr: 0.02, warmup: 3, global_batch: 24, seed: 7}\n";
   static const char *const
       steps[] = {"70", "70", "0"},
@@ -315,7 +315,7 @@ static void a_pretraining_is_the_recipe_that_its_keys_say(void **state) {
     ad_recipe *recipe = NULL, *first = NULL, *same = NULL;
     snprintf(text, sizeof text, "%s%starget: {steps: %s, lr: 0.02, warmup: 3, global_batch: 24}\n", DECOMPOSE, sites,
              steps[i]);
-    const char *sets[12] = {"model.d_hidden=48", "data.held_out=0.25", "train.seed=7"};
+    const char *sets[12] = {"model.d_hidden=48", "data.validation=0.25", "train.seed=7"};
     for (size_t k = 0; i == 1 && k < 6; k++) sets[3 + k] = more[k];
     if (ad_recipe_parse(text, "dir/r.yaml", sets, i == 1 ? 9 : 3, &recipe)) fail_msg("%s", ad_last_error());
     assert_int_equal(ad_recipe_pretraining(recipe, &first), AD_OK);
@@ -527,7 +527,7 @@ static void a_number_has_its_range_in_every_kind(void **state) {
       {"[0, 1]",
        " data.valid train.final_lr_fraction model.balance_rate data.noise "
        "losses.sparsity.anneal_from losses.sparsity.anneal_to ascent.lr "},
-      {"[0, 1)", " data.held_out train.beta1 train.beta2 "},
+      {"[0, 1)", " data.validation train.beta1 train.beta2 "},
       {"[-24, 24]", " precision.loss_scale "},
       {"[0, 3]", " shard.zero "},
       {"(0, 65536]", " shard.bucket_mib "},

@@ -61,7 +61,7 @@ static void every_kind_of_value_is_read(void **state) {
   ad_recipe *r = READ(
       "name: x\n"
       "model: {kind: gpt, layers: 2, d_model: 32, heads: 4, d_hidden: 48, tied: false, rotary_base: 500.5}\n"
-      "data:\n  text: one\n  seq: 16\n  valid: [1, 0.5, 0]\n  held_out: .25\n" MESH
+      "data:\n  text: one\n  seq: 16\n  valid: [1, 0.5, 0]\n  validation: .25\n" MESH
       "precision: {param: f64, grad: raw, reduce: f64, accumulate: f64, compute: f64, overrides: {\"*norm*\": {param: "
       "f32}}}\n"
       "shard: {bucket_mib: 0.5, window: 3, prefetch: 0}\n"
@@ -147,7 +147,7 @@ static void without_a_program_only_the_keys_of_every_recipe_are_judged(void **st
 }
 
 static void the_program_may_be_named_by_a_set_anywhere(void **state) {
-  ad_recipe *r = READ("data: {text: [a, b], seq: 16}\n" MESH TRAIN, "model.layers=2", "data.held_out=0.5",
+  ad_recipe *r = READ("data: {text: [a, b], seq: 16}\n" MESH TRAIN, "model.layers=2", "data.validation=0.5",
                       "model={layers: 3, d_model: 32, heads: 4}", "model.heads=2", "model.kind=gpt");
   assert_int_equal(gpt_of(r)->decoder.layers, 3);
   assert_int_equal(gpt_of(r)->decoder.heads, 2);
@@ -245,7 +245,7 @@ static void prompts_are_taken_up_to_their_bounds(void **state) {
     for (size_t k = 0; k < cases[i].prompts; k++)
       sprintf(set + strlen(set), "%s\"%s\"", k ? "," : "", k + 1 < cases[i].prompts && !*bytes ? "x" : bytes);
     strcat(set, "]");
-    const char *const sets[] = {"evaluate.every=1", "data.held_out=0.1", set};
+    const char *const sets[] = {"evaluate.every=1", "data.validation=0.1", set};
     ad_recipe *recipe = NULL;
     ad_status status = ad_recipe_parse(GOOD, "r.yaml", sets, 3, &recipe);
     if (status != (cases[i].is_taken ? AD_OK : AD_INVALID)) fail_msg("case %zu: %d %s", i, status, ad_last_error());
@@ -435,8 +435,12 @@ static void layers_are_not_held_to_stages_that_are_refused(void **state) {
   }
 }
 
+static void a_key_that_was_renamed_is_named(void **state) {
+  SAYS(("r.yaml:3: data.held_out", "data.validation"), MODEL MESH "data: {text: [a], seq: 8, held_out: 0.1}\n" TRAIN);
+}
+
 static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
-  static const char *const names[] = {"views", "placement", "losses", "sites", "ascent", "wire"};
+  static const char *const names[] = {"views", "placement", "losses", "sites", "ascent", "comm_dtype"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char text[512], set[64], at_line[64], at_set[64];
     snprintf(text, sizeof text, GOOD "%s: {a: 1}\n", names[i]);
@@ -684,7 +688,7 @@ static void every_key_is_printed(void **state) {
       "  convert_norms: false\n"
       "  gather_keys: false\n  norm_epsilon: 1e-05\n  head_dim: 0\n  rotary_scaling: []\n  vocabulary: 256\n"
       "  d_hidden: 0\n"
-      "data:\n  text: [\"a\", \"b\"]\n  tokens: []\n  mask: []\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
+      "data:\n  text: [\"a\", \"b\"]\n  tokens: []\n  mask: []\n  seq: 16\n  valid: [1, 0.5]\n  validation: 0\n"
       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
       "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
@@ -888,11 +892,11 @@ static void what_is_given_is_held_against_its_default(void **state) {
 }
 
 static void what_is_asked_of_a_validation_set_needs_one(void **state) {
-  ad_recipe *r = READ(GOOD, "data.held_out=0.5", "evaluate={samples: 10, every: 3}");
+  ad_recipe *r = READ(GOOD, "data.validation=0.5", "evaluate={samples: 10, every: 3}");
   assert_int_equal(r->evaluate.samples, 10);
   assert_int_equal(r->evaluate.every, 3);
   ad_recipe_destroy(r);
-  SET_SAYS(("--set evaluate.every", "data.held_out", "0", "--set evaluate.samples"), GOOD, "evaluate.every=3",
+  SET_SAYS(("--set evaluate.every", "data.validation", "0", "--set evaluate.samples"), GOOD, "evaluate.every=3",
            "evaluate.samples=10");
   SET_SAYS(("--set evaluate.samples", "0", "-1"), GOOD, "evaluate.samples=-1");
   ad_recipe_destroy(READ(GOOD, "evaluate={samples: 0}"));
@@ -928,6 +932,7 @@ int main(void) {
       cmocka_unit_test(a_schedule_follows_from_the_stages_unless_it_is_named),
       cmocka_unit_test(a_pipeline_has_a_most_of_stages),
       cmocka_unit_test(layers_are_not_held_to_stages_that_are_refused),
+      cmocka_unit_test(a_key_that_was_renamed_is_named),
       cmocka_unit_test(keys_of_pools_are_unknown_to_a_text_model),
       cmocka_unit_test(what_is_no_yaml_is_reported_with_its_line),
       cmocka_unit_test(nesting_is_refused_past_its_bound),

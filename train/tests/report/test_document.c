@@ -104,7 +104,7 @@ static void a_line_that_is_being_written_ends_the_metrics(void **state) {
 static void a_long_run_is_thinned_but_for_what_is_measured_rarely(void **state) {
   enum { LINES = 50000 };
   FILE *out = fopen(in_folder("metrics.jsonl"), "w");
-  for (int i = 0; i < LINES; i++) fprintf(out, "{\"step\":%d%s}\n", i, i == 1000 ? ",\"held_out_loss\":2.5" : "");
+  for (int i = 0; i < LINES; i++) fprintf(out, "{\"step\":%d%s}\n", i, i == 1000 ? ",\"validation_loss\":2.5" : "");
   fclose(out);
   json_t *run = document(), *lines = json_object_get(run, "metrics");
   says(run, "metrics_every", "3");

@@ -269,9 +269,9 @@ static void pools_register(void) {
   static const ad_key keys[] = {
       {"model.form", AD_KEY_INTEGER, .offset = offsetof(pools_options, form), .most = ALONE, .fallback = "0"},
       {"model.mistake", AD_KEY_INTEGER, .offset = offsetof(pools_options, mistake), .most = 3, .fallback = "0"},
-      {"wire.values", AD_KEY_DTYPE, .offset = offsetof(pools_options, comm_dtype), .word = "as-is",
+      {"comm_dtype.values", AD_KEY_DTYPE, .offset = offsetof(pools_options, comm_dtype), .word = "as-is",
        .fallback = "as-is"},
-      {"wire.gradients", AD_KEY_DTYPE, .offset = offsetof(pools_options, gradient_comm_dtype), .word = "as-is",
+      {"comm_dtype.gradients", AD_KEY_DTYPE, .offset = offsetof(pools_options, gradient_comm_dtype), .word = "as-is",
        .fallback = "as-is"}};
   static const ad_program_kind kind = {.size = sizeof kind,
                                        .name = "pools",

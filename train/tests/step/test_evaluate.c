@@ -57,14 +57,14 @@ static int evaluate(ad_comm *comm, void *context) {
 }
 
 static const char gpt[] = "model: {kind: gpt, layers: 1, d_model: 16, heads: 2}";
-static const char text[] = "data: {text: [/usr/share/common-licenses], seq: 12, valid: [1, 0.5, 0.2], held_out: 0.1}";
+static const char text[] = "data: {text: [/usr/share/common-licenses], seq: 12, valid: [1, 0.5, 0.2], validation: 0.1}";
 static const char moe[] =
     "model: {kind: moe, layers: 1, d_model: 16, heads: 2, experts: 4, top_k: 2, expert_hidden: 16, balance_loss: 0.5}";
 static const char ocr[] =
     "model: {kind: ocr, encoder_layers: 1, encoder_d_model: 16, encoder_heads: 2, patch: 4, layers: 1, d_model: 16, "
     "heads: 2}";
 static const char lines[] =
-    "data: {text: [/usr/share/common-licenses], held_out: 0.1, chars: 4, height: 12, width: 32, sizes: [9, 9],\n"
+    "data: {text: [/usr/share/common-licenses], validation: 0.1, chars: 4, height: 12, width: 32, sizes: [9, 9],\n"
     "  fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf]}";
 
 static seen see_with(const char *writes, int evaluates, int64_t ranks, const char *model, const char *data,
@@ -140,7 +140,7 @@ static ad_evaluation of_seed(int64_t seed, int64_t samples) {
            (long long)seed, (long long)samples);
   char whole[512];
   snprintf(whole, sizeof whole,
-           "name: tiny\n%s\ndata: {text: [/usr/share/common-licenses], seq: 12, held_out: 0.1}\n"
+           "name: tiny\n%s\ndata: {text: [/usr/share/common-licenses], seq: 12, validation: 0.1}\n"
            "mesh: dp=1\ntrain: {warmup: 0%s}\n",
            gpt, train);
   ad_recipe *recipe = NULL;

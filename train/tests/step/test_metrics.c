@@ -128,10 +128,10 @@ static void an_evaluation_is_written_as_far_as_it_is_known(void **state) {
     const char *validation, *before;
   } cases[] = {
       {{1.75, 0.0625, 7},
-       ",\"held_out_loss\":1.75,\"held_out_samples\":7,\"held_out_standard_error\":0.0625",
+       ",\"validation_loss\":1.75,\"validation_samples\":7,\"validation_standard_error\":0.0625",
        ",\"validation_before\":{\"loss\":1.75,\"samples\":7,\"standard_error\":0.0625}"},
       {{1.75, NAN, 1},
-       ",\"held_out_loss\":1.75,\"held_out_samples\":1",
+       ",\"validation_loss\":1.75,\"validation_samples\":1",
        ",\"validation_before\":{\"loss\":1.75,\"samples\":1}"},
       {{NAN, NAN, 7}, "", ""},
       {{1.75, 0.0625, 0}, "", ""},

@@ -288,7 +288,7 @@ static void a_giver_may_go_back_long_after_its_user(void **state) {
 static ad_recipe *recipe_with_comm_dtype(const place *at, pools_form form, int microbatches, const char *comm_dtype) {
   char text[768];
   print_recipe(text, sizeof text, at, form, NO_MISTAKE, microbatches, 0);
-  snprintf(text + strlen(text), sizeof text - strlen(text), "wire: {%s}\n", comm_dtype);
+  snprintf(text + strlen(text), sizeof text - strlen(text), "comm_dtype: {%s}\n", comm_dtype);
   return parse(text);
 }
 

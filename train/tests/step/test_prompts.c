@@ -40,7 +40,7 @@ static ad_recipe *recipe_of(const char *model, const char *data, const char *mes
   char text[1024];
   ad_recipe *recipe;
   snprintf(text, sizeof text,
-           "name: tiny\nmodel: {%s}\ndata: {%s, seq: 12, held_out: 0.2}\nmesh: %s\n"
+           "name: tiny\nmodel: {%s}\ndata: {%s, seq: 12, validation: 0.2}\nmesh: %s\n"
            "train: {seed: 4, global_batch: 4, steps: 3, lr: 1}\nevaluate: {every: 2, samples: 0%s%s}\n",
            model, data, mesh, *prompts ? ", prompt_tokens: 5, prompts: " : "", prompts);
   if (ad_recipe_parse(text, "tiny.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());

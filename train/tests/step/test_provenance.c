@@ -85,7 +85,7 @@ static void a_run_is_distinguished_by_its_numbers(void **state) {
   on_paper paper = open_on_paper(two_recipe(MESHES_OF_SIX, "", ", global_batch: 10, lr: 1", ""), 6);
   json_t *document = document_of(&paper, 0);
   has(document,
-      "{\"name\": \"two\", \"kind\": \"two\", \"engine\": \"dry\", \"ranks\": 6, \"mesh\": {\"front\": "
+      "{\"name\": \"two\", \"kind\": \"two\", \"backend\": \"dry\", \"ranks\": 6, \"mesh\": {\"front\": "
       "\"dp_replicate=2 dp_shard=3\", \"back\": \"dp_shard=2 tp=3\"},"
       " \"placement\": \"colocated\", \"pools\": null, \"steps\": 10, \"parameters\": 3, \"elements\": 52,"
       " \"flops_per_step\": 2880.0, \"uniform_loss\": null, \"counted\": \"weight\", \"facts\": [],"

@@ -407,7 +407,7 @@ static void no_validation_part_is_reported(void **state) {
   single s = open_single("", STEPPING ", global_batch: 4");
   double loss;
   assert_int_equal(ad_run_loss(s.run, 0, AD_VALIDATION_DRAWN, &loss), AD_INVALID);
-  assert_says("held_out");
+  assert_says("data.validation");
   close_single(&s);
 }
 

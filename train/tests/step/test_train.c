@@ -82,7 +82,8 @@ static int remove_folder(void **state) {
 static job run_with(const char *at, int interrupts, rlim_t room) {
   char where[128];
   snprintf(where, sizeof where, "%s", in_folder(at));
-  ad_recipe *recipe = tiny_recipe("dp=2", ", held_out: 0.1", ", global_batch: 4, microbatches: 2, steps: 5, lr: 1e-2");
+  ad_recipe *recipe =
+      tiny_recipe("dp=2", ", validation: 0.1", ", global_batch: 4, microbatches: 2, steps: 5, lr: 1e-2");
   job j = {
       recipe, where, interrupts, shared_memory(RANKS * 256), shared_memory(sizeof(int)), shared_memory(sizeof(int)),
       room};
@@ -180,8 +181,8 @@ static void the_trace_has_all_ranks(void) {
 static const char check_json[] =
     "{\"recipe\":\"tiny\",\"world\":3,\"mesh\":\"dp=3\",\"dtype\":\"f64\",\"params\":[{\"name\":\"blocks.0.<wq>\","
     "\"layout\":\"dp_shard=R\",\"reduced_over\":\"dp_shard\",\"ratio\":1.0,\"max_rel_err\":2e-16,\"bound\":1e-12,"
-    "\"replicas_equal\":true,\"cause\":null}],\"summary\":{\"pass\":true},\"sabotage\":[{\"name\":\"local-count\","
-    "\"caught_by\":\"number\",\"param\":\"w\",\"ratio\":0.5,\"cause\":null,\"message\":null}],\"survivors\":0}";
+    "\"replicas_equal\":true,\"cause\":null}],\"summary\":{\"pass\":true},\"mutants\":[{\"name\":\"local-count\","
+    "\"killed_by\":\"number\",\"param\":\"w\",\"ratio\":0.5,\"cause\":null,\"message\":null}],\"survivors\":0}";
 
 static void run_json_says(const char *key, const char *expected) {
   json_t *run = json_load_file(in_folder("deep er/run.json"), 0, NULL);
@@ -194,7 +195,7 @@ static void run_json_says(const char *key, const char *expected) {
 static void run_json_reports_the_run(void) {
   run_json_says("name", "\"tiny\"");
   run_json_says("kind", "\"gpt\"");
-  run_json_says("engine", "\"shm\"");
+  run_json_says("backend", "\"shm\"");
   run_json_says("ranks", "2");
   run_json_says("mesh", "\"dp=2\"");
   run_json_says("steps", "5");
@@ -352,7 +353,7 @@ static heard train_alone(const struct due *of) {
            ", global_batch: 4, warmup: 0, lr: 1e-3, steps: %d}\nevaluate: {samples: 5, every: %d}\n"
            "checkpoint: {keep: 9, every: %d",
            (int)of->steps, (int)of->evaluates, (int)of->saves);
-  ad_recipe *recipe = tiny_recipe("dp=1", ", held_out: 0.1", train);
+  ad_recipe *recipe = tiny_recipe("dp=1", ", validation: 0.1", train);
   ad_train_options options = {.size = sizeof options,
                               .folder = folder,
                               .context = &h,
@@ -379,7 +380,7 @@ static void it_measures_evaluates_and_saves_when_that_is_due(void **state) {
     assert_int_equal(h.evaluated, of->evaluated << 1 | 1);
     assert_int_equal(h.compared, of->evaluated << 1);
     assert_int_equal(lines_with("step"), ALL_OF(of->steps) << 1);
-    assert_int_equal(lines_with("held_out_loss"), of->evaluated << 1);
+    assert_int_equal(lines_with("validation_loss"), of->evaluated << 1);
     assert_int_equal(lines_with("validation_since_first"), of->evaluated << 1);
     assert_int_equal(lines_with("pss_rank_bytes"), of->measured << 1);
     assert_int_equal(lines_with("validation_before"), 2);

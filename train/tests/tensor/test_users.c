@@ -464,7 +464,7 @@ static const composition any_float[] = {
     {"rows_and_back", rows_and_back, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"view", view, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"move", move, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
-    {"wire", comm_dtype, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"comm_round", comm_dtype, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"routed",
      routed,
      {{SHAPE(2, 7, 5), VALUE, "ep=V"}, {SHAPE(2, 7, 3), WIDE, "ep=V"}, {SHAPE(3, 3, 5, 4), VALUE, "ep=S0"}},

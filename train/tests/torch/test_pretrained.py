@@ -151,8 +151,8 @@ class Pretrained(unittest.TestCase):
                     says(self, self.train("model"), "sliding_window", "8")
                     file = pathlib.Path("model/config.json")
                     file.write_text(json.dumps({**json.loads(file.read_text()), "sliding_window": 7}))
-                    told = self.addend("train", "recipe.yaml", "--overwrite", status=2)
-                    says(self, told, "model/config.json", "sliding_window", "7", "data.seq", "8")
+                    reported = self.addend("train", "recipe.yaml", "--overwrite", status=2)
+                    says(self, reported, "model/config.json", "sliding_window", "7", "data.seq", "8")
                     shutil.rmtree("model")
 
     def test_what_generation_and_fine_tuners_leave_is_named_and_ignored(self):
@@ -163,11 +163,11 @@ class Pretrained(unittest.TestCase):
         kept = json.loads(file.read_text())
         self.assertLessEqual({"unsloth_fixed", "loss_type"}, set(kept))
         file.write_text(json.dumps({**kept, "temperature": 0.6, "top_p": 0.9, "num_beams": 4, "do_sample": False}))
-        told = self.train("model")
-        says(self, told, "unsloth_fixed", "loss_type", "top_p", "num_beams")
-        (line,) = (line for line in told.splitlines() if has(line, "unsloth_fixed"))
+        reported = self.train("model")
+        says(self, reported, "unsloth_fixed", "loss_type", "top_p", "num_beams")
+        (line,) = (line for line in reported.splitlines() if has(line, "unsloth_fixed"))
         self.assertTrue(has(line, "temperature"), line)
-        says_nothing_of(self, told, "do_sample")
+        says_nothing_of(self, reported, "do_sample")
         self.export()
         self.same(model, "out")
 

@@ -68,7 +68,7 @@ class Tokens(unittest.TestCase):
         self.assertEqual(self.file.stat().st_size, 128 + 2 * len(expected))
         self.assertEqual(self.file.read_bytes()[6:10], b"\1\0\x76\0")
 
-    def test_the_tokenizer_beside_it_encodes_alike(self):
+    def test_the_tokenizer_beside_it_encodes_the_same(self):
         tokens.write(TEXTS, self.tokenizer, self.file)
         beside = tokenizers.Tokenizer.from_file(str(self.folder / "tokenizer.json"))
         self.assertEqual(beside.encode(TEXTS[2]).ids, self.tokenizer.encode(TEXTS[2]).ids)
@@ -160,7 +160,7 @@ class Tokens(unittest.TestCase):
         tokens.write(TEXTS, tokenizer, self.file)
         return numpy.load(self.file).tolist()
 
-    def test_a_tokenizer_without_a_json_form_is_taken_and_told(self):
+    def test_a_tokenizer_without_a_json_form_is_taken_and_reported(self):
         class Slow:
             def encode(self, text, add_special_tokens):
                 assert not add_special_tokens
@@ -282,7 +282,7 @@ class Command(unittest.TestCase):
         self.assertIn("Example: python3 -m addend_train.tokens", done.stdout)
         self.assertIn("--mask", done.stdout)
 
-    def test_what_lasts_is_told(self):
+    def test_what_lasts_is_reported(self):
         said = io.StringIO()
         with redirect_stderr(said), mock.patch.object(tokens, "_QUIET_SECONDS", 0.0):
             tokens.write(["a b"] * 3000, self.tokenizer, self.folder / "out/corpus.npy")

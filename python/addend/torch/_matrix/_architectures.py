@@ -105,8 +105,8 @@ class Full:
         """The smallest configuration with every kind of layer and parameter of the full one, and what it lacks.
         `parts`: into so many the rows of a vocabulary are cut; those of a user's model divide by it if the full one's
         do, and all do if `even`."""
-        alike, divisor = parts if self._is_users else 1, parts if even else 1
-        sizes = _shrink.Sizes(ranks, experts, _shrink.head_of(self.config), alike, divisor)
+        identical, divisor = parts if self._is_users else 1, parts if even else 1
+        sizes = _shrink.Sizes(ranks, experts, _shrink.head_of(self.config), identical, divisor)
         if sizes not in self._small:
             self._small[sizes] = self._tried(sizes)
         return self._small[sizes]

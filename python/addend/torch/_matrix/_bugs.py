@@ -8,9 +8,9 @@ import math
 import re
 from typing import Any, Collection, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from addend.torch._checks._axes import Axes
+from addend.torch._checks._factors import Factors
 from addend.torch._matrix._cells import MATCHES, WRONG, Cell, Outcome, starred
-from addend.torch._proof._axes import Axes
-from addend.torch._proof._factors import Factors
 
 _RANKS, _MICROBATCHES, _BOTH = "ranks", "microbatches", "ranks and microbatches"  # what a wrong factor is made of
 _CLOSE = 1e-4  # counts are measured; those that differ by less are the same

@@ -86,7 +86,7 @@ NOTICED, SURVIVED, NO_EFFECT = "noticed", "survived", "without effect"
 
 
 @dataclasses.dataclass(frozen=True)
-class Planted:
+class Mutant:
     """A mistake that was planted in a cell that matches."""
 
     kind: str  # rule, hook or collective
@@ -146,9 +146,9 @@ class Outcome:
     missing: Tuple[str, ...] = ()
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
-    planted: Tuple[Planted, ...] = ()
-    unplanted: str = ""  # why nothing was planted, or not all
-    unplanted_known: bool = False  # whether a file says that this is known and accepted
+    mutants: Tuple[Mutant, ...] = ()
+    not_mutated: str = ""  # why nothing was planted, or not all
+    not_mutated_known: bool = False  # whether a file says that this is known and accepted
 
     @property
     def coverage(self) -> str:
@@ -156,30 +156,30 @@ class Outcome:
         those without effect are not counted among either number. "" if nothing was planted."""
         words = []
         for kind in ("rule", "hook", "collective"):
-            felt = [one for one in self.planted if one.kind == kind and one.result in (NOTICED, SURVIVED)]
+            felt = [one for one in self.mutants if one.kind == kind and one.result in (NOTICED, SURVIVED)]
             if felt:
                 words.append(f"{kind}s {sum(one.result == NOTICED for one in felt)} of {len(felt)}")
         rest = [
             f"{result}: {count}"
             for result in (NO_EFFECT, NOT_TRIED)
-            if (count := sum(one.result == result for one in self.planted))
+            if (count := sum(one.result == result for one in self.mutants))
         ]
         return "; ".join([", ".join(words)] * bool(words) + rest)
 
     @property
-    def survivors(self) -> Tuple[Planted, ...]:
+    def survivors(self) -> Tuple[Mutant, ...]:
         """The planted mistakes that change something and leave the verdict as it is."""
-        return tuple(one for one in self.planted if one.result == SURVIVED)
+        return tuple(one for one in self.mutants if one.result == SURVIVED)
 
     @property
-    def new_survivors(self) -> Tuple[Planted, ...]:
+    def new_survivors(self) -> Tuple[Mutant, ...]:
         """The survivors that are not known."""
         return tuple(one for one in self.survivors if not one.known)
 
     @property
     def is_untested(self) -> bool:
         """Whether mistakes that should have been planted were not, and this is not known."""
-        return self.verdict == MATCHES and bool(self.unplanted) and not self.unplanted_known
+        return self.verdict == MATCHES and bool(self.not_mutated) and not self.not_mutated_known
 
     @property
     def unobserved(self) -> Tuple[str, ...]:

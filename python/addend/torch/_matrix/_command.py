@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=_number, default=1)
     parser.add_argument("--known", metavar="FILE")
     parser.add_argument("--write-known", metavar="FILE")
-    parser.add_argument("--plant", action="store_true")
+    parser.add_argument("--mutate", action="store_true")
     parser.add_argument("--reproduce", metavar="FOLDER")
     parser.add_argument("--format", choices=_FORMATS, default="text")
     parser.add_argument("--json", dest="format", action="store_const", const="json")
@@ -191,7 +191,7 @@ def _matrix(options: argparse.Namespace, requests: _Requests, out: TextIO) -> in
         minutes=options.minutes,
         timeout=options.timeout,
         jobs=options.jobs,
-        plant=options.plant,
+        mutate=options.mutate,
         known=options.known,
         progress=_progress,
         stopped=requests.reason,

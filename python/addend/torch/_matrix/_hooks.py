@@ -11,11 +11,11 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, Mapping, Optional, 
 import torch
 from torch import nn
 
+from addend.torch._checks import _names
 from addend.torch._matrix._cells import starred
-from addend.torch._proof import _names
 
 LEFT_OUT, TWICE, ACCUMULATED = "left out", "run twice", "given what has accumulated"
-Mistake = Tuple[str, str]  # the hook's name, and what becomes of it
+Mutation = Tuple[str, str]  # the hook's name, and what becomes of it
 _REGISTER = ("register_hook", "register_post_accumulate_grad_hook")  # methods of tensors
 _MODULES = {
     "_forward_pre_hooks": "forward pre-hook",
@@ -47,9 +47,9 @@ class Hooks:
 
     Hooks of one function on layers that differ in their numbers alone are one hook: a mistake is in all of them."""
 
-    def __init__(self, planted: Iterable[Mistake] = ()) -> None:
-        self.mistakes: Dict[Mistake, None] = {}
-        self.planted: FrozenSet[Mistake] = frozenset(planted)
+    def __init__(self, mutants: Iterable[Mutation] = ()) -> None:
+        self.mutations: Dict[Mutation, None] = {}
+        self.mutants: FrozenSet[Mutation] = frozenset(mutants)
         self._parameters: Dict[int, str] = {}
         self._kept: Dict[str, Any] = {}
 
@@ -93,10 +93,10 @@ class Hooks:
                 # the module keeps a function here, so that what looks at its signature finds one
                 module.forward = _forward(self, f"forward {_name(forward)} of {_module(path)}", forward, module)
 
-    def is_planted(self, name: str, how: str) -> bool:
+    def is_mutated(self, name: str, how: str) -> bool:
         """Whether this mistake is planted; notes that it can be."""
-        self.mistakes.setdefault((name, how))
-        return (name, how) in self.planted
+        self.mutations.setdefault((name, how))
+        return (name, how) in self.mutants
 
     def place_of(self, tensor: Optional[torch.Tensor]) -> str:
         """How the tensor of a hook is called: a parameter by its starred name."""
@@ -117,14 +117,14 @@ class _OnTensor:
         tensor = given if self._is_after else self._tensor()
         kind = "post-accumulate hook" if self._is_after else "hook"
         name = f"{kind} {_name(self._hook)} of {self._hooks.place_of(tensor)}"
-        planted = functools.partial(self._hooks.is_planted, name)
-        if planted(LEFT_OUT):
+        mutants = functools.partial(self._hooks.is_mutated, name)
+        if mutants(LEFT_OUT):
             return None
         kept = tensor.grad if tensor is not None and tensor.is_leaf and not self._is_after else None
-        if kept is not None and planted(ACCUMULATED):
+        if kept is not None and mutants(ACCUMULATED):
             return self._hook(given + kept)
         result = self._hook(given)
-        if not planted(TWICE):
+        if not mutants(TWICE):
             return result
         again = self._hook(given if result is None else result)
         return result if again is None else again
@@ -140,10 +140,10 @@ class _OnModule:
 
     def __call__(self, *given: Any) -> Any:
         """Called with what PyTorch gives the hook: (module, inputs), (module, inputs, output), ..."""
-        if self._hooks.is_planted(self._name, LEFT_OUT):
+        if self._hooks.is_mutated(self._name, LEFT_OUT):
             return None
         result = self._hook(*given)
-        if not self._hooks.is_planted(self._name, TWICE):
+        if not self._hooks.is_mutated(self._name, TWICE):
             return result
         again = self._hook(*self._changed(given, result))
         return result if again is None else again
@@ -164,9 +164,9 @@ def _forward(hooks: Hooks, name: str, forward: Any, module: nn.Module) -> Callab
 
     @functools.wraps(forward)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        if hooks.is_planted(name, LEFT_OUT):
+        if hooks.is_mutated(name, LEFT_OUT):
             return type(module).forward(module, *args, **kwargs)
-        if twice is not None and hooks.is_planted(name, TWICE):
+        if twice is not None and hooks.is_mutated(name, TWICE):
             return twice(*args, **kwargs)
         return forward(*args, **kwargs)
 

@@ -179,16 +179,16 @@ def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> Tuple[Token
 
     vocabulary = getattr(model.config.get_text_config(), "vocab_size", None) or _VOCABULARY
     plain = Tokens(vocabulary, axes, microbatches, other)
-    lacks = []
+    missing = []
     if model.training and _draws(model, plain):
         model.eval()
-        lacks.append("random numbers of training: it runs in evaluation")
+        missing.append("random numbers of training: it runs in evaluation")
     tokens, blind = _seeing(model, plain, takes)
-    lacks += [blind] * bool(blind)
+    missing += [blind] * bool(blind)
     if blind or not tokens.places:
         _need_apart(model, tokens)
     with contextlib.suppress(Exception):  # the check says it
         if not math.isfinite(_loss(model, tokens)):
             tokens = dataclasses.replace(tokens, padding=0)
-            lacks.append("no padding: the loss with it is not a number")
-    return tokens, tuple(lacks)
+            missing.append("no padding: the loss with it is not a number")
+    return tokens, tuple(missing)

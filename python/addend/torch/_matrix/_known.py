@@ -13,15 +13,15 @@ from addend.torch._matrix._cells import (
     NOT_TRIED,
     RUNS,
     VERDICTS,
+    Mutant,
     Outcome,
-    Planted,
     starred,
     without_rank,
 )
 from addend.torch._replace import write as write_text
 
-_SURVIVED, _UNPLANTED = "not noticed", "not planted"  # of mistakes that were planted, or should have been
-_WORDS = (*VERDICTS, _SURVIVED, _UNPLANTED)
+_SURVIVED, _NOT_MUTATED = "not noticed", "not planted"  # of mistakes that were planted, or should have been
+_WORDS = (*VERDICTS, _SURVIVED, _NOT_MUTATED)
 _HEAD = """# What `addend torch-matrix --known` accepts; a CI fails for everything else.
 # model | layout | microbatches | verdict | of what (wrong parameters, a mistake, or the reason); * is any text
 """
@@ -47,12 +47,12 @@ def _fields(outcome: Outcome, verdict: str = "", of_what: str = "") -> Tuple[str
     return cell.model, cell.layout.name.replace("|", "/"), str(cell.microbatches), *said
 
 
-def _survivor(outcome: Outcome, one: Planted) -> Tuple[str, ...]:
+def _survivor(outcome: Outcome, one: Mutant) -> Tuple[str, ...]:
     return _fields(outcome, _SURVIVED, f"{one.kind} {one.name} {one.how}")
 
 
 def _untested(outcome: Outcome) -> Tuple[str, ...]:
-    return _fields(outcome, _UNPLANTED, _begin(outcome.unplanted))
+    return _fields(outcome, _NOT_MUTATED, _begin(outcome.not_mutated))
 
 
 class Known:
@@ -67,12 +67,12 @@ class Known:
 
     def marked(self, outcome: Outcome) -> Outcome:
         """The outcome, with which of its survivors are known, and whether it is that nothing was planted."""
-        planted = tuple(
+        mutants = tuple(
             dataclasses.replace(one, known=one in outcome.survivors and self._accepts(_survivor(outcome, one)))
-            for one in outcome.planted
+            for one in outcome.mutants
         )
-        known = bool(outcome.unplanted) and self._accepts(_untested(outcome))
-        return dataclasses.replace(outcome, planted=planted, unplanted_known=known)
+        known = bool(outcome.not_mutated) and self._accepts(_untested(outcome))
+        return dataclasses.replace(outcome, mutants=mutants, not_mutated_known=known)
 
     def _accepts(self, said: Tuple[str, ...]) -> bool:
         *fields, of_what = said
@@ -115,5 +115,5 @@ def write(path: Union[str, os.PathLike[str]], outcomes: Sequence[Outcome]) -> No
     """Writes a file that accepts these outcomes, but not that a cell was not tried."""
     lines = [_fields(one) for one in outcomes if one.verdict not in (*_NEEDS_NONE, NOT_TRIED)]
     lines += [_survivor(outcome, one) for outcome in outcomes for one in outcome.survivors]
-    lines += [_untested(outcome) for outcome in outcomes if outcome.verdict == MATCHES and outcome.unplanted]
+    lines += [_untested(outcome) for outcome in outcomes if outcome.verdict == MATCHES and outcome.not_mutated]
     write_text(path, _HEAD + "".join(f"{' | '.join(line)}\n" for line in sorted(lines)))

@@ -11,6 +11,7 @@ import traceback
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import addend
+from addend.torch._checks import _ranks
 from addend.torch._matrix import _architectures, _bugs, _known, _own, _reproduce, _rows, _run, _show, _transformers
 from addend.torch._matrix._cells import (
     CANNOT_RUN,
@@ -25,7 +26,6 @@ from addend.torch._matrix._cells import (
     Source,
     Wanted,
 )
-from addend.torch._proof import _ranks
 
 MICROBATCHES = (2, 1, 3)  # two first: most mistakes that one microbatch shows are in two as well, and others are not
 ALL = "transformers"  # the word for every architecture of Transformers with a plan
@@ -238,7 +238,7 @@ class Matrix:
         except addend.InvalidError:
             raise
         except Exception as error:  # a framework's own, of one architecture of many
-            self._refuse(model, CANNOT_RUN, _ranks.told(error), traceback.format_exc())
+            self._refuse(model, CANNOT_RUN, _ranks.reported(error), traceback.format_exc())
             return []
         return [
             (microbatches.index(count) if count in microbatches else 0, j, Cell(model, layout, count))
@@ -259,7 +259,7 @@ def matrix(
     minutes: Optional[float] = None,
     timeout: float = 120.0,
     jobs: int = 1,
-    plant: bool = False,
+    mutate: bool = False,
     known: Union[str, os.PathLike[str], None] = None,
     progress: Callable[[Outcome, int, int], None] = lambda outcome, done, all_of: None,
     stopped: Callable[[], str] = lambda: "",
@@ -298,7 +298,7 @@ def matrix(
 
     for one in made.refused:
         report(one)
-    options = {"jobs": jobs, "timeout": timeout, "budget": budget, "plant": plant, "progress": report}
+    options = {"jobs": jobs, "timeout": timeout, "budget": budget, "plant": mutate, "progress": report}
     outcomes = (*made.refused, *made.run(made.cells, **options))
     if accepted is not None:
         outcomes = tuple(map(accepted.marked, outcomes))

@@ -13,8 +13,8 @@ import sys
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 import addend
+from addend.torch._checks import _axes, _ranks
 from addend.torch._matrix._cells import Cell, Job, Layout, Wanted
-from addend.torch._proof import _axes, _ranks
 
 NEEDED = ("parallelize", "batches", "loss")
 PASSED = (*NEEDED, "run", "averaged", "norm", "optimizer", "steps", "bound", "seed")  # handed on to `check`
@@ -49,7 +49,7 @@ def read(path: str) -> Dict[str, Any]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise addend.InvalidError(f"{path} cannot be read: {_ranks.told(error)}") from error
+        raise addend.InvalidError(f"{path} cannot be read: {_ranks.reported(error)}") from error
     return dict(vars(module))
 
 
@@ -110,12 +110,12 @@ class Own:
     Raises InvalidError, which names the file, the layout and the key, for what `check` would refuse or ignore.
     """
 
-    def __init__(self, name: str, told: Mapping[str, Any]):
-        self._told = told
-        self._where = os.path.basename(told["__file__"]) if "__file__" in told else f"`{name}`"
+    def __init__(self, name: str, reported: Mapping[str, Any]):
+        self._reported = reported
+        self._where = os.path.basename(reported["__file__"]) if "__file__" in reported else f"`{name}`"
         self._check_keys()
-        models = told.get("models") or {"": told.get("make_model")}
-        self._layouts: Dict[str, Mapping[str, Any]] = dict(told.get("layouts") or {})
+        models = reported.get("models") or {"": reported.get("make_model")}
+        self._layouts: Dict[str, Mapping[str, Any]] = dict(reported.get("layouts") or {})
         self._keys: Dict[str, str] = {f"{name}:{key}" if key else name: key for key in models}
         self._make: Dict[str, Any] = dict(models)
         self.models: Sequence[str] = list(self._keys)
@@ -132,21 +132,21 @@ class Own:
 
     def _check_keys(self) -> None:
         """Refuses a key that no one reads, and a value of another kind than its key wants."""
-        if "__file__" in self._told:
+        if "__file__" in self._reported:
             for key, meant in self._misspelled():
                 self._refuse(f"`{key}` is not read: is `{meant}` meant? A name of your own may begin with _")
         else:
-            self._check_names(self._told, ("name", *_OF_FILE), "")
+            self._check_names(self._reported, ("name", *_OF_FILE), "")
         for key in _OF_FILE:
-            if key in self._told:
-                self._check_value(key, self._told[key], "")
+            if key in self._reported:
+                self._check_value(key, self._reported[key], "")
 
     def _misspelled(self) -> Iterator[Tuple[str, str]]:
         """(a name that the file defines, the key that it may be meant as). Other names are the file's own affair."""
-        free = [key for key in _OF_FILE if key not in self._told]
-        for key, value in self._told.items():
+        free = [key for key in _OF_FILE if key not in self._reported]
+        for key, value in self._reported.items():
             near = [] if key.startswith("_") or key in _OF_FILE else difflib.get_close_matches(key, free, 1, 0.8)
-            here = getattr(value, "__module__", self._told["__name__"]) == self._told["__name__"]
+            here = getattr(value, "__module__", self._reported["__name__"]) == self._reported["__name__"]
             if near and here and not isinstance(value, type) and _KINDS[near[0]][0](value):
                 yield key, near[0]
 
@@ -201,7 +201,7 @@ class Own:
         """Axes and sizes of all layouts, or of the meshes: by name, and those of meshes by their place."""
         found: Dict[str, Dict[str, int]] = {}
         given = {key: layout["mesh"] for key, layout in self._layouts.items()}
-        of = given or {str(i): mesh for i, mesh in enumerate(self._told.get("meshes") or _MESHES)}
+        of = given or {str(i): mesh for i, mesh in enumerate(self._reported.get("meshes") or _MESHES)}
         for key, mesh in of.items():
             try:
                 found[key] = _axes.parse(mesh)
@@ -215,14 +215,14 @@ class Own:
 
     def _need(self) -> None:
         missing = {key: [name for name, one in self._layouts.items() if one.get(key) is None] for key in NEEDED}
-        lacking = [key for key in NEEDED if self._told.get(key) is None and (missing[key] or not self._layouts)]
+        absent = [key for key in NEEDED if self._reported.get(key) is None and (missing[key] or not self._layouts)]
         own_models = self._layouts and all(one.get("make_model") for one in self._layouts.values())
         if None in self._make.values() and not own_models:
-            lacking.insert(0, "make_model")
-        if lacking:
-            those = missing.get(lacking[0], ())
+            absent.insert(0, "make_model")
+        if absent:
+            those = missing.get(absent[0], ())
             whose = f", and layout `{those[0]}` has none of its own" if 0 < len(those) else ""
-            self._refuse(f"it does not define {', '.join(f'`{key}`' for key in lacking)}, as `check` takes them{whose}")
+            self._refuse(f"it does not define {', '.join(f'`{key}`' for key in absent)}, as `check` takes them{whose}")
 
     # -- what a matrix asks
 
@@ -258,14 +258,14 @@ class Own:
 
     def _of(self, layout: Layout) -> Dict[str, Any]:
         """What holds under a layout: the layout's own, and else the file's. None: as if it were not there."""
-        told = {**self._told, **self._layouts.get(layout.variant, {})}
-        return {key: value for key, value in told.items() if value is not None}
+        reported = {**self._reported, **self._layouts.get(layout.variant, {})}
+        return {key: value for key, value in reported.items() if value is not None}
 
     def job(self, cell: Cell, folder: str) -> Job:
         """The functions of the project, for one mesh and number of microbatches."""
-        told = self._of(cell.layout)
-        arguments = {key: told[key] for key in PASSED if key in told}
-        batches = told["batches"]
+        reported = self._of(cell.layout)
+        arguments = {key: reported[key] for key in PASSED if key in reported}
+        batches = reported["batches"]
         if _is_counted(batches):
 
             def counted(rank: Any, mesh: Any) -> List[Any]:

@@ -15,8 +15,8 @@ _DEFAULT = ("transformers_version", "architectures", "dtype")  # of a configurat
 def _literal(config: Any) -> Dict[str, Any]:
     """What makes this configuration: its model's type, and what differs from the architecture's own values."""
     own = {} if getattr(config, "has_no_defaults_at_init", False) else type(config)().to_dict()
-    told = {name: value for name, value in config.to_diff_dict().items() if name not in own or own[name] != value}
-    return {"model_type": config.model_type, **{name: told[name] for name in told if name not in _DEFAULT}}
+    reported = {name: value for name, value in config.to_diff_dict().items() if name not in own or own[name] != value}
+    return {"model_type": config.model_type, **{name: reported[name] for name in reported if name not in _DEFAULT}}
 
 
 def _plans(auto: Any, config: Any) -> Dict[str, Dict[str, str]]:

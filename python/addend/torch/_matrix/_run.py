@@ -17,7 +17,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import torch
 
 import addend
-from addend.torch._matrix import _planted
+from addend.torch._checks import _check, _ranks, check
+from addend.torch._checks._report import OTHERS, MatchReport
+from addend.torch._matrix import _mutants
 from addend.torch._matrix._cells import (
     CANNOT_RUN,
     CANNOT_TELL,
@@ -30,14 +32,12 @@ from addend.torch._matrix._cells import (
     Outcome,
 )
 from addend.torch._process import end_with
-from addend.torch._proof import _check, _ranks, check
-from addend.torch._proof._report import OTHERS, MatchReport
 from addend.torch._replace import replacing
 
 _SAID, _RESULT = "said", "result"  # the files in a process's folder with what it prints, and with its result
 _ENDED = "the process that tried mutants ended"
 _PAUSE = 0.02  # seconds between two looks at the processes
-PLANT_SECONDS = 300.0  # for which mistakes are planted in a cell
+MUTATE_SECONDS = 300.0  # for which mistakes are planted in a cell
 _PART = 0.45  # of a cell's time for one process, and for the ranks: the rest is for the stacks of those that hang
 _LINES = 8  # of it that are shown of a cell that died
 
@@ -73,26 +73,26 @@ def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcom
     except addend.AddendError as error:
         return Outcome(cell, CANNOT_RUN, str(error)), None
     except Exception as error:  # whatever a framework raises is the reason why its cell cannot run
-        return Outcome(cell, CANNOT_RUN, _ranks.told(error), text=traceback.format_exc()), None
+        return Outcome(cell, CANNOT_RUN, _ranks.reported(error), text=traceback.format_exc()), None
     verdict = _verdict(report.ok)
     why = "" if verdict == MATCHES else _why(report)
     return Outcome(cell, verdict, why, report.document, str(report), job.missing, job.recipe), job
 
 
-def _with_planted(outcome: Outcome, job: Optional[Job]) -> Outcome:
+def _with_mutants(outcome: Outcome, job: Optional[Job]) -> Outcome:
     """The outcome with what came of mistakes that are planted in the cell."""
     if outcome.verdict == RUNS:  # nothing is compared
         return outcome
     if job is None or outcome.verdict != MATCHES:
-        return dataclasses.replace(outcome, unplanted="the cell does not match without a mistake")
+        return dataclasses.replace(outcome, not_mutated="the cell does not match without a mistake")
     try:
-        found = _planted.planted(job, PLANT_SECONDS)
+        found = _mutants.mutants(job, MUTATE_SECONDS)
     except Exception as error:  # a framework may raise anything; the cell's own verdict stays
-        why = str(error) if isinstance(error, addend.AddendError) else _ranks.told(error)
-        return dataclasses.replace(outcome, unplanted=why)
+        why = str(error) if isinstance(error, addend.AddendError) else _ranks.reported(error)
+        return dataclasses.replace(outcome, not_mutated=why)
     late = sum(one.result == NOT_TRIED for one in found)
-    why = f"{late} of {len(found)} mistakes were not tried in {PLANT_SECONDS:g} s" if late else ""
-    return dataclasses.replace(outcome, planted=found, unplanted=why)
+    why = f"{late} of {len(found)} mistakes were not tried in {MUTATE_SECONDS:g} s" if late else ""
+    return dataclasses.replace(outcome, mutants=found, not_mutated=why)
 
 
 def _put(result: Any, folder: str) -> None:
@@ -101,16 +101,16 @@ def _put(result: Any, folder: str) -> None:
         pickle.dump(result, file)
 
 
-def _be_cell(job_of: JobOf, cell: Cell, folder: str, timeout: float, plant: bool) -> None:
+def _be_cell(job_of: JobOf, cell: Cell, folder: str, timeout: float, mutate: bool) -> None:
     """The work of a cell's process."""
     outcome, job = _try(job_of, cell, folder, timeout)
-    if not plant:
+    if not mutate:
         _put(outcome, folder)
         return
     _put(
-        dataclasses.replace(outcome, unplanted=_ENDED), folder
+        dataclasses.replace(outcome, not_mutated=_ENDED), folder
     )  # the verdict counts even if a mistake ends this process
-    _put(_with_planted(outcome, job), folder)
+    _put(_with_mutants(outcome, job), folder)
 
 
 class _Process:
@@ -182,12 +182,12 @@ class _Process:
 class _Running:
     """A cell's process."""
 
-    def __init__(self, job_of: JobOf, cell: Cell, timeout: float, plant: bool):
+    def __init__(self, job_of: JobOf, cell: Cell, timeout: float, mutate: bool):
         def work(folder: str) -> None:
-            _be_cell(job_of, cell, folder, timeout, plant)
+            _be_cell(job_of, cell, folder, timeout, mutate)
 
         self.cell = cell
-        self.process = _Process(work, timeout + (PLANT_SECONDS + timeout) * plant)
+        self.process = _Process(work, timeout + (MUTATE_SECONDS + timeout) * mutate)
 
     def outcome(self) -> Optional[Outcome]:
         """What came of the cell, or None while it runs."""
@@ -199,8 +199,8 @@ class _Running:
         seconds = time.monotonic() - self.process.start
         if not isinstance(found, Outcome):
             return Outcome(self.cell, CANNOT_RUN, how, seconds=seconds)
-        if found.unplanted == _ENDED:
-            found = dataclasses.replace(found, unplanted=f"{_ENDED}: {how}")
+        if found.not_mutated == _ENDED:
+            found = dataclasses.replace(found, not_mutated=f"{_ENDED}: {how}")
         return dataclasses.replace(found, seconds=seconds)
 
 
@@ -265,7 +265,7 @@ def run(
     jobs: int = 1,
     timeout: float = 120.0,
     budget: Optional[Budget] = None,
-    plant: bool = False,
+    mutate: bool = False,
     progress: Callable[[Outcome], None] = lambda outcome: None,
 ) -> List[Outcome]:
     """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. With `plant`,
@@ -279,7 +279,7 @@ def run(
         while (waiting or running) and not budget.stopped():
             while waiting and len(running) < jobs and not budget.over():
                 i = waiting.pop(0)
-                running[i] = _Running(job_of, cells[i], timeout, plant)
+                running[i] = _Running(job_of, cells[i], timeout, mutate)
             for i, outcome in list(_ended(running)):
                 del running[i]
                 found[i] = outcome

@@ -7,6 +7,7 @@ import dataclasses
 import html
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
+from addend._verdict import CANNOT_TELL as UNCLEAR, DOES_NOT_MATCH, MATCHES as ALL_MATCH, NOT_CHECKED, Verdict
 from addend.torch._matrix._cells import (
     CANNOT_RUN,
     CANNOT_TELL,
@@ -15,15 +16,11 @@ from addend.torch._matrix._cells import (
     RUNS,
     WRONG,
     Cell,
+    Mutant,
     Outcome,
-    Planted,
     shortened,
     without_rank,
 )
-
-from addend._verdict import CANNOT_TELL as UNCLEAR
-from addend._verdict import DOES_NOT_MATCH, NOT_CHECKED, Verdict
-from addend._verdict import MATCHES as ALL_MATCH
 
 if TYPE_CHECKING:
     from addend.torch._matrix._bugs import Bug
@@ -148,19 +145,19 @@ def _bug(number: int, bug: Bug) -> str:
     return "\n".join(lines)
 
 
-def _mistake(one: Planted) -> str:
+def _mutant_words(one: Mutant) -> str:
     return f"{one.kind} {one.name} {one.how}; it changes {one.by}"
 
 
-def _planted(report: MatrixReport) -> List[str]:
+def _mutants(report: MatrixReport) -> List[str]:
     """What came of mutants, one line a cell, and one for each that survived."""
     lines = []
     for outcome in report.outcomes:
-        if outcome.coverage or outcome.unplanted:
-            is_known = ", known" * outcome.unplanted_known
-            why = f" (not all: {outcome.unplanted}{is_known})" if outcome.unplanted else ""
+        if outcome.coverage or outcome.not_mutated:
+            is_known = ", known" * outcome.not_mutated_known
+            why = f" (not all: {outcome.not_mutated}{is_known})" if outcome.not_mutated else ""
             lines.append(f"mutants: {outcome.cell.name}: killed {outcome.coverage or 'none'}{why}")
-        lines += [f"  SURVIVED{', known' * one.known}: {_mistake(one)}" for one in outcome.survivors]
+        lines += [f"  SURVIVED{', known' * one.known}: {_mutant_words(one)}" for one in outcome.survivors]
     return lines
 
 
@@ -200,7 +197,7 @@ def _cells(count: int) -> str:
 def table(report: MatrixReport) -> str:
     """The report as the command prints it; its first line and its last are the verdict."""
     parts = [_grid(report), *(_bug(i, bug) for i, bug in enumerate(report.bugs, 1))]
-    parts += ["\n".join(lines) for lines in (_planted(report), _unobserved(report), _reasons(report), report.notes)]
+    parts += ["\n".join(lines) for lines in (_mutants(report), _unobserved(report), _reasons(report), report.notes)]
     count = f"{_count(report)}\n{verdict_line(report)}"
     return "\n\n".join(part for part in [verdict_line(report), *parts, count] if part)
 
@@ -218,9 +215,9 @@ def _cell(outcome: Outcome, known: bool) -> Dict[str, Any]:
         "seconds": round(outcome.seconds, 3),
         "unobserved": list(outcome.unobserved),
         "missing": list(outcome.missing),
-        "planted": [dataclasses.asdict(one) for one in outcome.planted],
-        "unplanted": outcome.unplanted,
-        "unplanted_known": outcome.unplanted_known,
+        "mutants": [dataclasses.asdict(one) for one in outcome.mutants],
+        "not_mutated": outcome.not_mutated,
+        "not_mutated_known": outcome.not_mutated_known,
         "report": outcome.report,
     }
 
@@ -272,9 +269,9 @@ def github(report: MatrixReport) -> str:
     warnings = []
     for outcome in report.outcomes:
         name = outcome.cell.name
-        errors += [("error", f"survived: {name}", _mistake(one)) for one in outcome.new_survivors]
+        errors += [("error", f"survived: {name}", _mutant_words(one)) for one in outcome.new_survivors]
         if outcome.is_untested:
-            warnings.append(("warning", f"no mutants: {name}", outcome.unplanted))
+            warnings.append(("warning", f"no mutants: {name}", outcome.not_mutated))
     for outcome in report.new:
         said = f"{outcome.verdict}: {outcome.cell.name}", outcome.why or outcome.verdict
         if outcome.verdict == WRONG:
@@ -323,7 +320,7 @@ def page(report: MatrixReport) -> str:
         bugs="".join(f"<pre>{html.escape(_bug(i, bug))}</pre>" for i, bug in enumerate(report.bugs, 1)),
         notes="".join(
             f"<p>{html.escape(line)}</p>"
-            for line in (*_planted(report), *_unobserved(report), *_reasons(report), *report.notes)
+            for line in (*_mutants(report), *_unobserved(report), *_reasons(report), *report.notes)
         ),
         details="".join(
             f"<details><summary>{html.escape(f'{one.verdict}: {one.cell.name}: ')}"

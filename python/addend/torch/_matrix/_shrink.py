@@ -19,7 +19,7 @@ class Sizes:
     ranks: int = 1  # heads, and columns of linear layers, are cut into so many parts
     experts: int = 1  # experts are cut into so many parts
     head: int = 8  # elements of a head: even, for rotary embeddings
-    alike: int = 1  # a vocabulary leaves the remainder by this that the full one leaves
+    identical: int = 1  # a vocabulary leaves the remainder by this that the full one leaves
     even: int = 1  # a vocabulary divides by this
 
     @property
@@ -68,7 +68,7 @@ def _columns(odd: int) -> Rule:
 
 
 def _vocabulary(value: int, sizes: Sizes, full: Mapping[str, Any]) -> int:
-    small = min(value, ROWS + (value - ROWS) % sizes.alike)
+    small = min(value, ROWS + (value - ROWS) % sizes.identical)
     return small - small % sizes.even or small
 
 
@@ -299,9 +299,9 @@ def smaller(config: Any, sizes: Sizes, layers: int) -> Any:
         if _is_config(value):
             small[name] = smaller(value, sizes, layers)
         elif name not in small:
-            told = value_of(name, value, sizes, layers, full)
-            if told != (list(value) if isinstance(value, tuple) else value) or value != usual.get(name):
-                small[name] = told
+            reported = value_of(name, value, sizes, layers, full)
+            if reported != (list(value) if isinstance(value, tuple) else value) or value != usual.get(name):
+                small[name] = reported
     return type(config)(**small)
 
 

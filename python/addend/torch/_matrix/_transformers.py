@@ -82,8 +82,8 @@ class Transformers:
         sizes = wanted
         unknown = [axis for axis in sizes if axis not in _AXES]
         if unknown or set(sizes) == {"ep"}:
-            told = f"no axis {', '.join(unknown)}" if unknown else "experts only over ranks of other axes"
-            raise addend.InvalidError(f"a layout of Transformers has {told}: name sizes of {', '.join(_AXES)}")
+            reported = f"no axis {', '.join(unknown)}" if unknown else "experts only over ranks of other axes"
+            raise addend.InvalidError(f"a layout of Transformers has {reported}: name sizes of {', '.join(_AXES)}")
         ep = {"ep": sizes["ep"]} if "ep" in sizes else {}
         return Layout({axis: size for axis, size in sizes.items() if axis != "ep"}, ep)
 
@@ -96,7 +96,7 @@ class Transformers:
         torch.set_num_threads(1)  # ranks are forked from this process
         replicas = [axis for axis in layout.mesh if axis != "tp"]
         model = small.base()
-        tokens, lacks = _inputs.inputs_of(model, replicas, cell.microbatches)
+        tokens, missing_inputs = _inputs.inputs_of(model, replicas, cell.microbatches)
         small = dataclasses.replace(small, training=model.training)
         if layout.variant == _variants.BF16:
             small.make_model(torch.bfloat16).save_pretrained(folder)
@@ -113,7 +113,7 @@ class Transformers:
         }
         if layout.variant == _variants.NO_SYNC:
             arguments["run"] = _variants.no_sync
-        missing += lacks
+        missing += missing_inputs
         recipe = {**_recipe.recipe(full.auto, config, tokens), "training": small.training}
         recipe["rows"] = _shrink.vocabularies(config)
         if layout.variant == _variants.LORA:

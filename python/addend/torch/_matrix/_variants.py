@@ -76,7 +76,7 @@ def one_step(
     mesh: Mapping[str, int],
 ) -> Callable[[int, str], None]:
     """The work of ranks that only shows that a step runs: every gradient that there is must be finite."""
-    from addend.torch._proof._axes import Axes
+    from addend.torch._checks._axes import Axes
 
     def work(rank: int, folder: str) -> None:
         torch.set_num_threads(1)
