@@ -158,9 +158,9 @@ static double attention_elements(const ad_decoder *d, int64_t seq) {
   return (double)(d->options->heads * ad_decoder_head_dim(d->options) * seq);
 }
 
-/* ---- cutting the decoder into stages of a pipeline ---- */
+/* ---- dividing the decoder into stages of a pipeline ---- */
 
-/* Cuts the layers into stages by their cost. Blocks are all alike, so one is declared to find what each costs. */
+/* Divides the layers into stages by their cost. One block is declared to find the cost of all, which are identical. */
 static ad_status cut_layers(ad_decoder *d, const ad_mesh *mesh, int64_t *out) {
   ad_declarations block = ad_declarations_on(mesh);
   declare_block(d, &block, 0);

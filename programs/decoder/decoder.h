@@ -13,7 +13,7 @@ typedef struct ad_branch {
   void (*declare)(void *own, const ad_decoder *decoder, ad_declarations *to, int64_t block);
   /* x: the normalised stream; the result has x's shape and layout. */
   ad_tensor *(*forward)(void *own, const ad_decoder *decoder, ad_tape *t, int64_t block, ad_tensor *x);
-  /* Hands in losses of the branch's own, at the end of a microbatch's forward pass. NULL: it has none. */
+  /* Submits the branch's own losses, at the end of a microbatch's forward pass. NULL: it has none. */
   void (*end)(void *own, const ad_decoder *decoder, ad_phase_run *at);
 } ad_branch;
 
@@ -64,11 +64,11 @@ ad_status ad_decoder_declare(ad_decoder *decoder, const ad_decoder_options *opti
 void ad_decoder_release(ad_decoder *decoder);
 
 /* A phase of the decoder's module calls these in this order. Tokens are [batch, seq], S0 on dp, S1z or R on cp; the
- * stream is [batch, seq, d_model], I or S1 on tp, S1z on cp; logits are cut along the vocabulary over tp. */
+ * stream is [batch, seq, d_model], I or S1 on tp, S1z on cp; logits are sharded along the vocabulary over tp. */
 void ad_decoder_begin(ad_decoder *decoder, ad_phase_run *at, size_t stage);
 ad_tensor *ad_decoder_embed(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens);
-/* ad_decoder_embed in two parts, for programs that change the whole stream in between: the stream with its whole
- * sequence, I on tp; then the cut along the sequence over tp (S1, inside what cp cuts), if the options ask for it. */
+/* ad_decoder_embed in two parts, for programs that change the full stream in between: the stream with its full
+ * sequence, I on tp; then, if the options ask for it, sharded along the sequence (S1, inside cp). */
 ad_tensor *ad_decoder_embed_full(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens);
 ad_tensor *ad_decoder_shard(const ad_decoder *decoder, ad_tape *t, ad_tensor *x);
 ad_tensor *ad_decoder_blocks(const ad_decoder *decoder, ad_tape *t, ad_tensor *x);

@@ -10,7 +10,7 @@ static const ad_parallel plain = {0};
 
 /* ---- declaring the encoder's parameters ---- */
 
-/* Declares a matrix that every rank of tp has and uses alike. */
+/* Declares a matrix of which all ranks of tp have the same replica and make the same use. */
 static size_t declare_matrix(ad_declarations *to, const char *name, int64_t in, int64_t out) {
   ad_param_spec matrix = {.size = sizeof matrix,
                           .shape = {2, {in, out}},

@@ -123,15 +123,15 @@ static void check_rotary_scaling(const ad_decoder_options *options, const ad_com
                 "high_freq_factor must be above low_freq_factor, but they are %.15g and %.15g", n[2], n[1]);
 }
 
-/* tp cuts heads evenly. It may cut the vocabulary unevenly, but every rank needs a part. */
+/* tp shards heads evenly. It may shard the vocabulary unevenly, but every rank needs a part. */
 static void check_tensor_axis(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
   char fits[128];
   if (options->heads >= 1 && options->d_model >= 1 && options->heads % tp)
-    ad_complain(to, "model.heads", "tp=%lld cuts the heads evenly, but %lld is not a multiple of tp; %s", tp,
+    ad_complain(to, "model.heads", "tp=%lld shards the heads evenly, but %lld is not a multiple of tp; %s", tp,
                 (long long)options->heads, fitting_heads(options, tp, fits, sizeof fits));
   long long vocabulary = ad_decoder_vocabulary(options);
   if (vocabulary < tp)
-    ad_complain(to, "mesh", "tp=%lld cuts the vocabulary, which has %lld tokens; tp may be at most %lld", tp,
+    ad_complain(to, "mesh", "tp=%lld shards the vocabulary, which has %lld tokens; tp may be at most %lld", tp,
                 vocabulary, vocabulary);
 }
 
@@ -143,10 +143,10 @@ static void check_bytes(const ad_decoder_options *options, const ad_complaints *
 
 static void check_short_sequence(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
   if (options->sequence_parallel && options->data.seq < tp)
-    ad_complain(
-        to, "data.seq",
-        "tp=%lld cuts the sequence with sequence_parallel, but the sequence has %lld tokens; at least %lld are needed",
-        tp, (long long)options->data.seq, tp);
+    ad_complain(to, "data.seq",
+                "tp=%lld shards the sequence with sequence_parallel, but the sequence has %lld tokens; at least %lld "
+                "are needed",
+                tp, (long long)options->data.seq, tp);
 }
 
 static void check_sequence_axis(const ad_decoder_options *options, long long cp, const ad_complaints *to) {
@@ -154,7 +154,7 @@ static void check_sequence_axis(const ad_decoder_options *options, long long cp,
   if (options->data.seq >= 1 && options->data.seq % (2 * cp))
     ad_complain(
         to, "data.seq",
-        "cp=%lld cuts the sequence into %lld chunks, but %lld is not a multiple of the number of chunks; %s would do",
+        "cp=%lld shards the sequence into %lld chunks, but %lld is not a multiple of the number of chunks; %s would do",
         cp, 2 * cp, (long long)options->data.seq, neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
 }
 

@@ -56,7 +56,7 @@
                  .most = 1 << 24, .fallback = "256",                                                       \
                  .help = "tokens that the embedding and the head know; text has the 256 bytes")
 enum { AD_DECODER_KEY_COUNT = 14 };
-/* The whole key table of a decoder that is trained on text, whose struct `options` begins with `decoder`, an
+/* The full key table of a decoder that is trained on text, whose struct `options` begins with `decoder`, an
  * ad_decoder_options; after `biases` the program's own keys. */
 #define AD_TEXT_DECODER_KEYS(options, biases, ...)                                             \
   AD_DECODER_KEYS(options, decoder, biases), AD_VOCABULARY_KEY(options, decoder), __VA_ARGS__, \

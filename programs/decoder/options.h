@@ -60,7 +60,7 @@ typedef enum ad_bias {
  * Element e of a value, counted row by row, is deviation * sqrt(-2 ln(1 - u)) cos(2 pi v), with u and v the first 53
  * bits, as fractions, of the two 64-bit numbers of the draw (seed, stream XXH64(name), index e) that data.h describes.
  * The name is as in this list, without a module's name: in programs with several modules, parameters of the same name
- * and shape begin alike.
+ * and shape begin with the same values.
  *
  * The loss is cross-entropy, summed over the counted tokens of the step and divided by their number. Weight decay
  * applies to all matrices except embedding.weight. Parameters are R on dp and cp. The batch is S0 on dp and S1z on cp;

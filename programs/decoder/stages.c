@@ -1,4 +1,4 @@
-/* Cuts a decoder's layers into stages of similar cost. */
+/* Divides a decoder's layers into stages of similar cost. */
 #include "decoder/stages.h"
 
 #include "addend/layout.h"

@@ -1,4 +1,4 @@
-/* Cuts a decoder's layers into the stages of a pipeline. */
+/* Divides a decoder's layers into the stages of a pipeline. */
 #ifndef DECODER_STAGES_H
 #define DECODER_STAGES_H
 #include "addend/status.h"
@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Cuts `layers` equal layers, each of cost `layer`, into contiguous stages so that the largest stage is as small as
- * possible; the last stage also has a head of cost `head`. Of several such cuts, takes the one with most layers at the
- * end. out[stages]: layers of each stage, which may be 0. */
+/* Divides `layers` equal layers, each of cost `layer`, into contiguous stages so that the largest stage is as small as
+ * possible; the last stage also has a head of cost `head`. Of several such divisions, takes the one with most layers at
+ * the end. out[stages]: layers of each stage, which may be 0. */
 void ad_cut_layers(int64_t layers, double layer, double head, size_t stages, int64_t *out);
 
 #endif

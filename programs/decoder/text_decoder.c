@@ -71,7 +71,7 @@ static void name_stages(ad_text_decoder *text) {
   text->stages[last].needs[1] = table_name;
 }
 
-/* Adds the crossing by which a value goes to another stage; stages on the same ranks need none. */
+/* Adds the transfer of a value to another stage; stages on the same ranks need none. */
 static ad_status add_transfer(ad_text_decoder *text, const ad_transfer_spec *spec, const ad_layout *from,
                               ad_program *to) {
   ad_transfer_spec transfer = *spec;

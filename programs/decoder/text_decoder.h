@@ -45,7 +45,7 @@ size_t ad_text_decoder_kept_count(const void *own);
 ad_tensor *ad_text_decoder_next(void *own, ad_tape *t, const ad_continued *from);
 extern const char *const ad_text_decoder_modules[];
 /* Initialises the members of an ad_program_kind that all text decoders share, with the functions above; a program adds
- * what it has of its own. */
+ * what is custom. */
 #define AD_TEXT_DECODER_MEMBERS                                                                                       \
   .modules = ad_text_decoder_modules, .open = ad_text_decoder_open, .rules.check_files = ad_text_decoder_check_files, \
   .data.has_validation = ad_text_decoder_has_validation,                                                              \

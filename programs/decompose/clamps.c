@@ -1,4 +1,4 @@
-/* Clamps to [0, 1], and mix. `lower` lets values below 0 come back in its backward; `upper` goes on slowly above 1;
+/* Clamps to [0, 1], and mix. `lower` lets values below 0 come back in its backward; `upper` continues slowly above 1;
  * `mix` brings a number nearer to 1. All compute in f64 and round once. */
 #include "decompose/operations.h"
 #include "decompose/pieces.h"
@@ -128,7 +128,7 @@ static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_s
   return AD_OK;
 }
 
-/* Nonlinear in both operands: in a pending sum the 1 would count once for each addend. */
+/* Nonlinear in both operands: in a Partial value the 1 would count once for each addend. */
 const ad_operation ad_mix_record = {.size = sizeof(ad_operation),
                                     .name = "mix",
                                     .dims = "...,...->...",

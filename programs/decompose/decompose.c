@@ -1,5 +1,5 @@
 /* The program decompose: a frozen decoder (the target), an importance network, components of the target's matrices and
- * an adversary, each on ranks of its own. This file has its modules, counts, losses, crossings and record; phases.c has
+ * an adversary, each on its own ranks. This file has its modules, counts, losses, transfers and record; phases.c has
  * what is computed, keys.c its recipe keys. */
 #include "decompose/decompose.h"
 
@@ -418,7 +418,7 @@ static const ad_array *batch_array(const void *own, size_t index, char *name, si
   return module < d->module_count ? ad_text_batch_array(&d->parts[module].batch, 2 * m, name, size) : NULL;
 }
 
-/* The target's weights, which all modules have alike. */
+/* The target's weights, of which all modules have identical copies. */
 static const ad_array *constant_array(const void *own, size_t index, char *name, size_t size) {
   return ad_target_array(&((const ad_decomposition *)own)->parts[AD_POOL_CI].target, index, name, size);
 }

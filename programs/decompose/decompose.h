@@ -53,7 +53,7 @@ size_t ad_module_of_adv(const ad_decomposition *d);
 ad_span ad_sites_of_block(const ad_decomposition *d, size_t block);
 int64_t ad_components_in(const ad_decomposition *d, size_t first_site, size_t count);
 
-/* Reads a step's batch, or a held-out one, for all modules of this rank; `counted` as in ad_program_kind's read. */
+/* Reads a step's batch, or a validation batch, for all modules of this rank; `counted` as in ad_program_kind's read. */
 enum { AD_DECOMPOSE_COUNTS = 4 };
 ad_status ad_decompose_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) AD_CHECKED;
 

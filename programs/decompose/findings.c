@@ -1,4 +1,4 @@
-/* Runs the target on held-out text with several kinds of masks, and counts where each component is needed. */
+/* Runs the target on validation text with several kinds of masks, and counts where each component is needed. */
 #include "decompose/findings.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum { BATCHES = 8, SAMPLES = 16, SHOWN = 4 };
 
-/* One examination of the held-out text. */
+/* One examination of the validation text. */
 typedef struct search {
   ad_decomposition *d;
   const ad_forward *forward;
@@ -25,12 +25,12 @@ typedef struct search {
 typedef struct place {
   int64_t step;
   size_t microbatch;
-  int64_t first_sample; /* number of this rank's first sample in the held-out text */
+  int64_t first_sample; /* number of this rank's first sample in the validation text */
 } place;
 
 static size_t seq_of(const ad_decomposition *d) { return (size_t)d->options->target.decoder.data.seq; }
 
-/* ---- running a function over all held-out text ---- */
+/* ---- running a function over all validation text ---- */
 
 typedef ad_status looking(search *s, const place *at);
 
@@ -44,7 +44,7 @@ static ad_status look_at_step(search *s, int64_t step, int64_t *const *counted, 
   return AD_OK;
 }
 
-/* Runs every microbatch of `steps` batches of the held-out set, which begins again after its last sample, and calls
+/* Runs every microbatch of `steps` batches of the validation set, which begins again after its last sample, and calls
  * `look` for each. */
 static ad_status look_at_text(search *s, int64_t steps, looking *look) {
   size_t microbatches = (size_t)s->d->setting.microbatches;
@@ -315,7 +315,7 @@ double ad_findings_mean(const ad_findings *findings, size_t component, int of) {
   return positions > 0 ? findings->of_component[component * AD_PER_COMPONENT + (size_t)of] / positions : 0;
 }
 
-/* The variance of the component's importance over positions: 0 if it is needed alike everywhere. */
+/* The variance of the component's importance over positions: 0 if it is needed equally everywhere. */
 static double variance_of(const ad_findings *findings, size_t component) {
   double mean = ad_findings_mean(findings, component, AD_IMPORTANCE);
   return ad_findings_mean(findings, component, AD_IMPORTANCE_SQUARE) - mean * mean;

@@ -1,4 +1,4 @@
-/* What a decomposition finds, counted on held-out text. */
+/* What a decomposition finds, counted on validation text. */
 #ifndef DECOMPOSE_FINDINGS_H
 #define DECOMPOSE_FINDINGS_H
 #include "decompose/decompose.h"

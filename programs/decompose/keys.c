@@ -65,7 +65,7 @@ const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
      .help = "steps up of the adversary's sources before each forward pass"},
     {"ascent.rule", AD_KEY_TEXT, .offset = AT(ascent_rule), .fallback = "adam", .help = "adam or sign"},
     {"ascent.scope", AD_KEY_TEXT, .offset = AT(ascent_scope), .fallback = "sample",
-     .help = "sample: each sample has sources of its own; batch: those of a microbatch share them"},
+     .help = "sample: each sample has its own sources; batch: those of a microbatch share them"},
     {"ascent.bounds", AD_KEY_TEXT, .offset = AT(ascent_bounds), .fallback = "clamp",
      .help = "how sources stay between 0 and 1: clamp, or sigmoid of numbers that climb freely"},
     {"ascent.lr", AD_KEY_NUMBER, .offset = AT(ascent_lr), .least = 0, .most = 1, .fallback = "0.1",

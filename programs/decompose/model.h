@@ -31,7 +31,7 @@
  *                 microbatches and c of s_c (1 + beta log2(1 + s_c)) / positions.
  *                 With a last_power, the power changes linearly; at step s it is
  *                 power + (last_power - power) clamp((s / steps - anneal_from) / (anneal_to - anneal_from), 0, 1)
- *   adversarial   all sites are replaced at once, with m = ci + (1 - ci) a and d = a': the divergence / positions.
+ *   adversarial   all sites are replaced together, with m = ci + (1 - ci) a and d = a': the divergence / positions.
  *                 a and a' are sources in [0, 1] that stay from step to step: one for each position and component of
  *                 each sample of the batch (scope "sample"), or shared by all samples of a microbatch ("batch")
  *
@@ -39,10 +39,10 @@
  * are all of the batch; only the cross-entropies that are reported at the end regard data.valid.
  *
  * Sources are states of adv in f64, separate for each microbatch M: sources.M.0 is a, [samples, seq, components of all
- * sites]; sources.M.1 and on are a' of each site, [samples, seq]. Shared sources lack the dimension of samples. With
+ * sites]; sources.M.1 and on are a' of each site, [samples, seq]. Shared sources have no dimension of samples. With
  * bounds "clamp" the source itself climbs, from 0.5, and is clamped to [0, 1]; with "sigmoid" the source is the sigmoid
  * of a number that climbs from 0. Before each forward pass of a training step there are ascent_steps ascent steps, each
- * after a forward pass of its own, and one more ascent step after the backward pass, unless ascent_steps or the
+ * after its own forward pass, and one more ascent step after the backward pass, unless ascent_steps or the
  * coefficient is 0. An ascent step adds ascent_lr * sign(g) (0 if g is 0), or Adam's
  * ascent_lr * m / (sqrt(v) + ascent_epsilon), with bias-corrected moments of decay 0.9 and 0.999 that begin at 0; their
  * step's number counts the microbatch's ascent steps in the whole training (sources.steps). g is the gradient of the
@@ -50,7 +50,7 @@
  *
  * Pools: `ci` has the importance network; `blocks` has the components, and its blocks share out the sites, the first
  * sites to the first block; `adv` has the sources. Each pool has its own slices of the batch, and a mesh of dp alone
- * (and `block`). The gradients of ci have a norm and a clip of their own, and so have those of all blocks together.
+ * (and `block`). The gradients of ci have their own norm and clip, and so have those of all blocks together.
  *
  * Columns: name, shape, standard deviation of the initial values, whether weight decay applies. `in` is a site's, and n
  * the sum of all sites' `in`:

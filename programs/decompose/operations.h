@@ -9,7 +9,7 @@ extern const ad_operation ad_returning_lower_record, ad_plain_lower_record, ad_u
 /* clamp(x, 0, 1), elementwise. AD_SLOPE_RETURNS: of a gradient g the backward passes g if x is in [0, 1], nothing if x
  * > 1, and below 0, if g < 0, 0.01 g, so that what was pushed out can come back. That is not linear in g, so addends of
  * g must be summed before: AD_TYPE if the result is R and its gradient would be P. AD_SLOPE_PLAIN: the clamp's own
- * slope (1 in [0, 1] with both ends, 0 outside), for proofs along a direction. */
+ * slope (1 in [0, 1] with both ends, 0 outside), for checks along a direction. */
 ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, ad_slope slope, const char *site);
 #define ad_lower(t, x, slope) ad_lower_at((t), (x), (slope), AD_HERE)
 /* 1 + 0.01 (x - 1) for x > 1, else clamp(x, 0, 1), elementwise, with its own slope: 0 below 0, 1 in [0, 1] with both
@@ -24,7 +24,7 @@ typedef struct ad_power_numbers {
   double epsilon, p;
 } ad_power_numbers;
 extern const ad_operation ad_power_sums_record; /* the operation's `own` is an ad_power_numbers */
-/* x [..., c] -> [c]: the sum over all rows of (x + epsilon)^p, for each column. P on axes that cut rows. */
+/* x [..., c] -> [c]: the sum over all rows of (x + epsilon)^p, for each column. P on axes that shard rows. */
 ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double p, const char *site);
 #define ad_power_sums(t, x, epsilon, p) ad_power_sums_at((t), (x), (epsilon), (p), AD_HERE)
 

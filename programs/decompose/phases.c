@@ -102,7 +102,7 @@ static ad_tensor *see_input(void *own, ad_tape *t, size_t site, ad_tensor *x, ad
   return NULL;
 }
 
-/* The power at the present step. Steps are the same on all ranks, from whichever checkpoint the run goes on. */
+/* The power at the present step. Steps are the same on all ranks, from whichever checkpoint the run resumes. */
 static double power_now(const ad_decomposition *d) {
   const ad_decompose_options *options = d->options;
   double span = options->anneal_to - options->anneal_from;

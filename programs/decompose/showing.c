@@ -175,7 +175,7 @@ static json_t *shown(const ad_findings *found) {
   return list;
 }
 
-/* ---- writing the whole document ---- */
+/* ---- writing the full document ---- */
 
 AD_PRINTF(2, 3) static void add_line(json_t *to, const char *format, ...) {
   char text[256];
@@ -191,7 +191,7 @@ static json_t *summary(const ad_findings *found) {
   const ad_decomposition *d = found->decomposition;
   activity of = activity_of_all(found);
   json_t *list = json_array();
-  add_line(list, "held-out cross-entropy: target %.4f, masked by importances %.4f, as many random components %.4f",
+  add_line(list, "validation cross-entropy: target %.4f, masked by importances %.4f, as many random components %.4f",
            entropy_of(found, AD_PASS_TARGET), entropy_of(found, AD_PASS_MASKED), entropy_of(found, AD_PASS_RANDOM));
   add_line(list, "active components per position: %.1f of %lld, %.1f above %g; %lld are needed anywhere", of.above_zero,
            (long long)d->components, of.above_threshold, AD_IMPORTANCE_THRESHOLD, (long long)of.alive);

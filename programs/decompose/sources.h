@@ -11,7 +11,7 @@ typedef struct ad_source {
   size_t value, first, second; /* first and second moment; only for Adam */
 } ad_source;
 
-/* Memory that is kept between microbatches; on engine dry only its bytes are counted. */
+/* Memory that is kept between microbatches; on backend dry only its bytes are counted. */
 typedef struct ad_kept_memory {
   char *at;
   size_t bytes;

@@ -20,7 +20,7 @@ typedef struct ad_target {
   ad_stand_in stand_in;
   const ad_site *sites; /* borrowed */
   size_t site_count;
-  ad_array *arrays; /* the parameters, whole, in f64; without data until ad_target_open */
+  ad_array *arrays; /* the full parameters, in f64; without data until ad_target_open */
   double *wide;     /* all weights, one after another, in f64; below in f32 and bf16, for tapes of those dtypes */
   float *narrow;
   uint16_t *half; /* bf16 */

@@ -19,12 +19,12 @@ int64_t ad_gpt_usual(const void *options, const char *key) {
   return strcmp(key, "model.d_hidden") ? ad_decoder_usual(options, key) : ad_gpt_hidden(options);
 }
 
-/* tp may cut the width unevenly, but every rank needs a part. */
+/* tp may shard the width unevenly, but every rank needs a part. */
 static void check_hidden(const ad_gpt_options *options, long long tp, const ad_complaints *to) {
   long long hidden = ad_gpt_hidden(options);
   if (hidden < tp)
-    ad_complain(to, "model.d_hidden", "tp=%lld cuts the width of the MLP, which is %lld; it must be at least %lld", tp,
-                hidden, tp);
+    ad_complain(to, "model.d_hidden", "tp=%lld shards the width of the MLP, which is %lld; it must be at least %lld",
+                tp, hidden, tp);
 }
 
 void ad_gpt_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,

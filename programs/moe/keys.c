@@ -38,7 +38,7 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {AD_TEXT_DECODER_KEYS(
              "not named has size 1); left out: "
              "ep=1 and etp=tp"})};
 
-/* The view with ep and etp named: an axis that is not named has size 1, wherever it would stand. */
+/* The view with ep and etp named: an axis that is not named has size 1, wherever it would be. */
 static ad_status name_axes(const char *given, const ad_mesh *mesh, ad_mesh **out) {
   char text[128];
   ad_mesh *view;
@@ -77,11 +77,12 @@ static int has_groups_of_tp(const ad_mesh *view, const ad_mesh *mesh) {
 
 static void check_tensor_axes(const ad_mesh *view, const ad_mesh *mesh, const ad_complaints *to) {
   long long tp = ad_mesh_axis_size(mesh, AD_TP), etp = ad_mesh_axis_size(view, AD_ETP);
-  ad_axes splits = AD_AXES_DP | AD_AXES(AD_CP) | (etp == 1 ? AD_AXES(AD_TP) : 0); /* axes over which tokens are cut */
+  ad_axes splits = AD_AXES_DP | AD_AXES(AD_CP) | (etp == 1 ? AD_AXES(AD_TP) : 0); /* axes that shard tokens */
   if (etp != 1 && etp != tp)
-    ad_complain(to, "views.sparse",
-                "etp=%lld is neither 1 (experts whole, tokens split over tp) nor tp=%lld (experts cut as the MLP is)",
-                etp, tp);
+    ad_complain(
+        to, "views.sparse",
+        "etp=%lld is neither 1 (experts full, tokens split over tp) nor tp=%lld (experts sharded as the MLP is)", etp,
+        tp);
   else if (etp != 1 && !has_groups_of_tp(view, mesh))
     ad_complain(to, "views.sparse",
                 "etp=%lld must have the same ranks as tp in the mesh \"%s\": put etp at the place among the axes of "
@@ -99,7 +100,7 @@ static void check_experts(const ad_moe_options *options, const ad_mesh *view, co
                 experts, experts == 1 ? " leaves" : "s leave", ep);
   if (options->expert_hidden >= 1 && options->expert_hidden < etp)
     ad_complain(to, "model.expert_hidden",
-                "etp=%lld cuts the width of the experts, which is %lld; it must be at least %lld", etp,
+                "etp=%lld shards the width of the experts, which is %lld; it must be at least %lld", etp,
                 (long long)options->expert_hidden, etp);
 }
 
@@ -154,6 +155,7 @@ void ad_moe_check(const void *options, const ad_program_setting *setting, const 
                 (long long)moe->experts);
   if (shared > 0 && shared < tp)
     ad_complain(to, "model.shared_experts",
-                "tp=%lld cuts the width of the shared expert, which is %lld; it must be at least %lld", tp, shared, tp);
+                "tp=%lld shards the width of the shared expert, which is %lld; it must be at least %lld", tp, shared,
+                tp);
   check_view(moe, meshes[0], to);
 }

@@ -14,7 +14,7 @@ static double *load_row(const ad_moe_load *load, double *data, int64_t block) {
   return data + (size_t)block * columns(load);
 }
 
-/* P where ranks route tokens of their own, and where they have blocks (stages) of their own. */
+/* P where ranks route their own tokens, and where they have their own blocks (stages). */
 static ad_layout layout_of(const ad_mesh *mesh, const ad_mesh *view) {
   ad_layout layout = ad_text_count_layout(mesh);
   int splits = ad_mesh_axis_size(view, AD_ETP) == 1;

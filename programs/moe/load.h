@@ -19,7 +19,7 @@ typedef struct ad_moe_load {
 ad_status ad_moe_load_create(ad_moe_load *load, const ad_comm *comm, const ad_mesh *mesh, const ad_mesh *view,
                              const ad_moe_options *options) AD_CHECKED;
 void ad_moe_load_release(ad_moe_load *load);
-/* begins a step, or a held-out batch */
+/* begins a step, or a validation batch */
 void ad_moe_load_begin(ad_moe_load *load);
 void ad_moe_load_add(ad_moe_load *load, int64_t block, const ad_routing *routing); /* routing NULL: adds nothing */
 ad_status ad_moe_load_sum(ad_moe_load *load) AD_CHECKED;                           /* sums over all ranks; collective */

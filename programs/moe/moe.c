@@ -75,7 +75,7 @@ static size_t decision_count(const moe *model) {
   return (size_t)model->options->decoder.layers * decisions_of_block(model);
 }
 
-/* The part of `decisions` that is of one block and of the microbatch under way. */
+/* The part of `decisions` that is of one block and of the microbatch in flight. */
 static ad_decisions decisions_at(const moe *model, const ad_decoder *decoder, int64_t block) {
   if (!model->decisions) return (ad_decisions){0};
   int64_t first = ad_cut(model->text.global_batch, (int64_t)decoder->microbatch, model->microbatches).first;
@@ -111,8 +111,8 @@ static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape 
   return y;
 }
 
-/* Hands in the balancing loss: the mean over all blocks, so that its coefficient means the same at any depth. Each
- * stage hands in its blocks' part. */
+/* Submits the balancing loss: the mean over all blocks, so that its coefficient means the same at any depth. Each
+ * stage submits its blocks' part. */
 static void end_microbatch(void *own, const ad_decoder *decoder, ad_phase_run *at) {
   const moe *model = own;
   double share = 1 / (double)decoder->options->layers;
@@ -187,7 +187,7 @@ static ad_status after_step(void *own, ad_step_outcome outcome) {
 }
 
 /* A limit of what an expert takes holds for a microbatch. A token that is sampled must not depend on how many are read
- * at once, and an exported model has no limit. */
+ * together, and an exported model has no limit. */
 static void drop_nothing(void *options) { ((ad_moe_options *)options)->capacity = 0; }
 
 static double margin(const void *own) { return ((const moe *)own)->load.margin; }

@@ -9,7 +9,7 @@
  *              expert_e(score_e * x); plus shared(x) if shared_experts is above 0
  *   score    = softmax(x router), or sigmoid(x router); among equal scores the lowest expert goes first; with
  *              normalised_scores each of a token's top_k scores is divided by their sum
- *   expert_e(x) = (silu(x gate[e]) * (x up[e])) down[e]; shared the same with matrices of its own
+ *   expert_e(x) = (silu(x gate[e]) * (x up[e])) down[e]; shared the same with its own matrices
  *
  * With a capacity c an expert takes at most ceil(c * choices / experts) of a microbatch's choices, over all ranks, from
  * the tokens that come first in the microbatch. Choices that it does not take are left out of the sum.

@@ -166,7 +166,7 @@ static int64_t put_line(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
 
 static int has_row(ad_span span, int64_t row) { return row >= span.first && row < span.first + span.count; }
 
-/* Draws line `index`. Lines of the held-out set do not depend on the run's seed: they are drawn with seed 0. */
+/* Draws line `index`. Lines of the validation set do not depend on the run's seed: they are drawn with seed 0. */
 ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_data_split validation, int64_t index, ad_line *out) {
   uint64_t seed = validation == AD_VALIDATION_SET ? 0 : batch->setting.seed;
   return ad_line_data_draw(batch->lines, seed, validation != AD_TRAINED_ON ? AD_VALIDATION_PART : AD_TRAINING_PART,
@@ -191,7 +191,7 @@ static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, in
   return AD_OK;
 }
 
-/* The most tokens that can count in a microbatch: what engine dry counts, since it draws nothing. */
+/* The most tokens that can count in a microbatch: what backend dry counts, since it draws nothing. */
 static int64_t most_counted(const ad_ocr_batch *batch, const ad_ocr_microbatch *one) {
   return one->lines.count * (batch->options->lines.chars + 1);
 }

@@ -8,7 +8,7 @@ typedef struct ad_ocr_microbatch {
   ad_span pictures, lines;        /* rows of the global batch that this rank has, in the encoder's module and in the
                                    * model's */
   ad_array patches, wide_patches; /* [batch, patches, pixels] in f32 and in f64: S0 on dp, S1 on cp, I on tp */
-  ad_array tokens;                /* [batch, seq] i32: S0 on dp, sequences whole */
+  ad_array tokens;                /* [batch, seq] i32: S0 on dp, full sequences */
   ad_array targets;               /* [batch, seq] i32: S0 on dp, S1z on cp */
 } ad_ocr_microbatch;
 
@@ -16,7 +16,7 @@ typedef struct ad_ocr_batch {
   const ad_ocr_options *options;
   ad_program_setting setting; /* a copy without meshes */
   ad_line_data *lines;        /* NULL until ad_ocr_batch_open */
-  size_t text_bytes;          /* bytes of the lines' text, also on engine dry */
+  size_t text_bytes;          /* bytes of the lines' text, also on backend dry */
   ad_ocr_microbatch *microbatches;
   size_t count;
   void *memory;
@@ -24,7 +24,7 @@ typedef struct ad_ocr_batch {
   float *picture;
 } ad_ocr_batch;
 
-/* The layout of the count: P on the axes that cut targets. */
+/* The layout of the count: P on the axes that shard targets. */
 ad_layout ad_ocr_count_layout(const ad_mesh *model);
 /* Borrows the options; reads no file. */
 ad_status ad_ocr_batch_create(const ad_program_setting *setting, const ad_ocr_options *options, const ad_mesh *encoder,

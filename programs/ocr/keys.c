@@ -21,7 +21,7 @@ const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT] = {
     {"model.patch", AD_KEY_INTEGER, .offset = AT(patch), .least = 1, .most = 1 << 12,
      .help = "pixels that a patch is wide; a divisor of data.width"},
     {"model.ragged", AD_KEY_BOOLEAN, .offset = AT(ragged), .fallback = "false",
-     .help = "the two modules may cut the batch into parts that do not lie inside each other"},
+     .help = "the two modules may shard the batch into parts that do not lie inside each other"},
     {"data.text", AD_KEY_TEXT, .list = 1, .offset = AT(lines.text), .second = AT(lines.text_count),
      .help = "files, or folders of files"},
     {"data.validation", AD_KEY_NUMBER, .offset = AT(lines.validation), .least = 0, .most = 1, .open_most = 1,
@@ -29,7 +29,7 @@ const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT] = {
     {"data.fonts", AD_KEY_TEXT, .list = 1, .offset = AT(lines.fonts), .second = AT(lines.font_count),
      .help = "files of fonts; each line is drawn in one of them"},
     {"data.validation_font", AD_KEY_TEXT, .offset = AT(lines.validation_font), .fallback = "",
-     .help = "one more font, for lines of the held-out part alone"},
+     .help = "one more font, for lines of the validation part alone"},
     {"data.chars", AD_KEY_INTEGER, .offset = AT(lines.chars), .least = 1, .most = 1 << 12,
      .help = "characters of a line at most"},
     {"data.height", AD_KEY_INTEGER, .offset = AT(lines.height), .least = 1, .most = 1 << 12,
@@ -42,13 +42,13 @@ const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT] = {
      .least = -1, .most = 1, .fallback = "",
      .help = "ems by which strokes are wider than the font has them, least and most; empty: as they are"},
     {"data.rotation", AD_KEY_NUMBER, .offset = AT(lines.rotation), .least = 0, .most = 45, .fallback = "0",
-     .help = "degrees by which a line is turned at most"},
+     .help = "degrees by which a line is rotated at most"},
     {"data.noise", AD_KEY_NUMBER, .offset = AT(lines.noise), .least = 0, .most = 1, .fallback = "0",
      .help = "standard deviation of what is added to every pixel"},
     {"data.blank", AD_KEY_BOOLEAN, .offset = AT(lines.blank), .fallback = "false",
      .help = "empty pictures, to see what is known without reading"},
     {"evaluate.lines", AD_KEY_INTEGER, .offset = AT(read), .least = 0, .most = 1 << 20, .fallback = "64",
-     .help = "held-out lines that are read letter by letter after the training; 0: none"}};
+     .help = "validation lines that are read letter by letter after the training; 0: none"}};
 
 /* ---- values that follow from the options ---- */
 
@@ -94,11 +94,11 @@ static void check_encoder(const ad_ocr_options *ocr, const ad_mesh *mesh, const 
                 (double)d / (double)heads);
   if (heads % tp)
     ad_complain(to, "model.encoder_heads",
-                "the encoder's tp=%lld cuts its heads evenly, but %lld is not a multiple of tp; %lld would do", tp,
+                "the encoder's tp=%lld shards its heads evenly, but %lld is not a multiple of tp; %lld would do", tp,
                 heads, (heads / tp + 1) * tp);
   if (patches >= 1 && patches < cp)
     ad_complain(to, "model.patch",
-                "the encoder's cp=%lld cuts the patches, but there are %lld; at least %lld are needed", cp, patches,
+                "the encoder's cp=%lld shards the patches, but there are %lld; at least %lld are needed", cp, patches,
                 cp);
 }
 
@@ -118,15 +118,15 @@ static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
                 ocr->lines.weight_count);
 }
 
-/* cp must cut patches and characters together into even chunks. The complaint names the number of characters, which is
- * easier to change. */
+/* cp must shard patches and characters together into even chunks. The complaint names the number of characters, which
+ * is easier to change. */
 static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
   long long cp = ad_mesh_axis_size(mesh, AD_CP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
   long long over = (patches + chars) % (2 * cp);
   if (cp == 1 || chars < 1 || patches < 1 || !over) return;
   long long below = chars - over, above = below + 2 * cp;
   ad_complain(to, "data.chars",
-              "cp=%lld cuts the sequence into %lld chunks, but the sum of %lld patches and %lld characters is not a "
+              "cp=%lld shards the sequence into %lld chunks, but the sum of %lld patches and %lld characters is not a "
               "multiple of that; %lld or %lld characters would do",
               cp, 2 * cp, patches, chars, below >= 1 ? below : above, below >= 1 ? above : above + 2 * cp);
 }
@@ -135,28 +135,28 @@ static void check_short_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh,
   long long tp = ad_mesh_axis_size(mesh, AD_TP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
   if (ocr->decoder.sequence_parallel && patches >= 1 && chars >= 1 && patches + chars < tp)
     ad_complain(to, "data.chars",
-                "tp=%lld cuts the sequence with sequence_parallel, but the sequence has %lld patches and %lld "
+                "tp=%lld shards the sequence with sequence_parallel, but the sequence has %lld patches and %lld "
                 "characters; at least %lld together are needed",
                 tp, patches, chars, tp);
 }
 
-/* Each microbatch crosses the bridge by itself, so its samples must be a multiple of the bridge's parts. */
+/* Each microbatch is sent over the bridge by itself, so its samples must be a multiple of the bridge's parts. */
 static void check_rows(const ad_program_setting *setting, int64_t multiple, const ad_complaints *to) {
   long long batch = setting->global_batch, fits = multiple * setting->microbatches, below = batch / fits * fits;
   for (int64_t m = 0; m < setting->microbatches; m++) {
     long long rows = ad_cut(setting->global_batch, m, setting->microbatches).count;
     if (rows % multiple == 0) continue;
-    ad_complain(
-        to, "train.global_batch",
-        "of %lld samples, microbatch %lld of %lld has %lld, but the bridge cuts each microbatch into %lld equal parts; "
-        "%lld or %lld samples would do, or model.ragged: true",
-        batch, (long long)m + 1, (long long)setting->microbatches, rows, (long long)multiple, below ? below : fits,
-        below ? below + fits : 2 * fits);
+    ad_complain(to, "train.global_batch",
+                "of %lld samples, microbatch %lld of %lld has %lld, but the bridge shards each microbatch into %lld "
+                "equal parts; "
+                "%lld or %lld samples would do, or model.ragged: true",
+                batch, (long long)m + 1, (long long)setting->microbatches, rows, (long long)multiple,
+                below ? below : fits, below ? below + fits : 2 * fits);
     return;
   }
 }
 
-/* Checks that the bridge can join the two meshes, and that batches can cross it. */
+/* Checks that the bridge can join the two meshes, and that batches can be sent over it. */
 static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *setting, const ad_mesh *const *meshes,
                          const ad_complaints *to) {
   ad_layout from = ad_ocr_images_layout(meshes[0]), placed = ad_ocr_placed_layout(meshes[1]);

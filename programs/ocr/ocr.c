@@ -37,8 +37,8 @@ static ad_status encode(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* The decoder's stream with the images placed in it. They are placed in the whole sequence, which is then cut over cp,
- * where each rank's part of the images' gradient is an addend, and over tp, where all ranks have the whole gradient. */
+/* The decoder's stream with the images placed in it. They are placed in the full sequence. It is then sharded over cp,
+ * where a rank's part of the images' gradient is an addend, and over tp, where all ranks have the full gradient. */
 static ad_tensor *stream(ocr *model, ad_phase_run *at, const ad_ocr_microbatch *batch) {
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *x = ad_decoder_embed_full(&model->decoder, t, ad_constant(t, &batch->tokens));

@@ -6,8 +6,8 @@
 
 /* Reads lines of text from pictures: an encoder and a decoder joined by a bridge.
  *
- *   A picture [height, width] is cut into n = width / patch patches, from left to right, of height * patch pixels each,
- *   row by row.
+ *   A picture [height, width] is divided into n = width / patch patches, from left to right, of height * patch
+ *   pixels each, row by row.
  *   x = patches patch.weight                                        [batch, n, encoder_d_model]
  *   in each block i:  x = x + attention(norm(x; blocks.i.norm.attn))   each patch sees all
  *                     x = x + mlp(norm(x; blocks.i.norm.mlp))
@@ -29,7 +29,7 @@ typedef struct ad_ocr_options {
   int64_t encoder_layers, encoder_d_model, encoder_heads;
   int64_t patch; /* width of a patch in pixels, a divisor of the picture's width */
   int ragged;    /* 1: the bridge accepts parts of the batch that overlap in any way */
-  int64_t read;  /* held-out lines to read after training */
+  int64_t read;  /* validation lines to read after training */
   ad_line_options lines;
 } ad_ocr_options;
 

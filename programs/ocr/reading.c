@@ -1,4 +1,4 @@
-/* Reads held-out lines character by character: each forward pass gives the next character of every line. */
+/* Reads validation lines character by character: each forward pass gives the next character of every line. */
 #include "ocr/reading.h"
 
 #include <jansson.h>
@@ -11,7 +11,7 @@
 
 enum { SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
 
-/* One batch of the held-out set's lines; every rank has all of them. */
+/* One batch of the validation set's lines; every rank has all of them. */
 typedef struct reading {
   const ad_ocr_reader *reader;
   int64_t lines, chars, pixels;
@@ -21,7 +21,7 @@ typedef struct reading {
   int64_t *length;       /* [lines]: length of each line's true text */
   size_t *font;
   float *pictures; /* [lines, pixels] */
-  ad_array logits; /* logits of one microbatch, gathered whole */
+  ad_array logits; /* logits of one microbatch, gathered in full */
 } reading;
 
 /* Edits and true characters of the lines read so far. */
@@ -201,7 +201,7 @@ static void add_sample(const reading *r, int64_t line, json_t *samples) {
   free(pixels);
 }
 
-/* The result for all held-out lines that are read. */
+/* The result for all validation lines that are read. */
 typedef struct result {
   counters seen, blank, other_font;
   int64_t lines;

@@ -1,4 +1,4 @@
-/* Reads held-out lines by greedy decoding and counts the characters that were wrong. */
+/* Reads validation lines by greedy decoding and counts the characters that were wrong. */
 #ifndef OCR_READING_H
 #define OCR_READING_H
 #include "ocr/batch.h"
@@ -14,7 +14,7 @@ typedef struct ad_ocr_reader {
   ad_comm *comm;
 } ad_ocr_reader;
 
-/* Reads the first options->read lines of the held-out set, and again with blank pictures. On the first rank *out is a
+/* Reads the first options->read lines of the validation set, and again with blank pictures. On the first rank *out is a
  * JSON document that the caller frees, with: lines, characters; character_error_rate, blank, validation_font (null: no
  * line was drawn in that font), each the edits to the true line over its length; samples, each with text, read, width,
  * height, and pixels (base64 of a byte each, 0 is paper). Collective over all ranks. */

@@ -23,7 +23,7 @@ typedef struct ad_config_row {
   const char *gives; /* the recipe's key (AD_CONFIG_GIVES) */
   const char *must;  /* the only value (AD_CONFIG_MUST), or the one that an export writes (AD_CONFIG_WINDOW) */
   /* The value that Transformers takes where the key is missing or null. NULL: the key must be there (AD_CONFIG_GIVES),
-   * or its lack makes no difference (other uses). */
+   * or may be missing (other uses). */
   const char *absent;
 } ad_config_row;
 
@@ -32,7 +32,7 @@ typedef struct ad_architecture_fact {
   const char *key, *value; /* the recipe's key, and its value */
 } ad_architecture_fact;
 
-/* One parameter of addend's and the tensor with its values. '#' stands for the number of the block, '@' for that of an
+/* One parameter of addend's and the tensor with its values. '#' is the number of the block, '@' that of an
  * expert: the matrices of all experts, joined along a new first dimension, are one parameter. */
 typedef struct ad_tensor_row {
   const char *param;  /* "blocks.#.attn.wq" */
@@ -54,7 +54,7 @@ typedef struct ad_architecture {
   const ad_tensor_row *tensors[AD_ARCHITECTURE_PARTS];
 } ad_architecture;
 
-/* The families, each in a file of its own. */
+/* The families, each in its own file. */
 extern const ad_architecture ad_llama, ad_mistral, ad_qwen2, ad_qwen3, ad_mixtral, ad_qwen3_moe;
 /* Tables that the families share. */
 extern const ad_config_row ad_config_of_decoders[], ad_config_passed[];

@@ -11,7 +11,7 @@ ad_status ad_config_refuse(ad_config *to, const char *key, const char *format, .
 ad_status ad_config_refuse_value(ad_config *to, const char *key, const char *must, const json_t *is) AD_CHECKED;
 /* 1: both are numbers of one value, or the same JSON. */
 int ad_config_equal(const json_t *a, const json_t *b);
-/* Prints a value as JSON in one line, cut where it is long; returns buffer. */
+/* Prints a value as JSON in one line, shortened where it is long; returns buffer. */
 const char *ad_config_print(const json_t *value, char *buffer, size_t size);
 /* Prints a number in as few digits as distinguish it from other doubles; returns buffer. */
 enum { AD_CONFIG_NUMBER = 40 };

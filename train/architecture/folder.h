@@ -11,10 +11,10 @@ ad_status ad_pretrained_config(const char *folder, char **path, ad_config *out) 
  * weights are pickled: those are refused. */
 ad_status ad_pretrained_weights(const char *folder, ad_weights **out) AD_CHECKED;
 
-/* The files that stand beside the weights and say how to use them: the configuration, the tokenizer. */
+/* The files in the folder of the weights and say how to use them: the configuration, the tokenizer. */
 enum { AD_PRETRAINED_FILES = 10 };
 extern const char *const ad_pretrained_files[AD_PRETRAINED_FILES];
-/* Copies those of these files that the folder has into the folder `to`. Each gets its name when it is written whole.
+/* Copies those of these files that the folder has into the folder `to`. Each gets its name when it is complete.
  * AD_IO. */
 ad_status ad_pretrained_copy(const char *folder, const char *to) AD_CHECKED;
 

@@ -88,7 +88,7 @@ ad_status ad_config_take_rotary(const json_t *config, ad_config *to) {
   const json_t *parameters = json_object_get(config, "rope_parameters"), *base = json_object_get(config, "rope_theta"),
                *scaling = json_object_get(config, "rope_scaling");
   if (is_given(parameters) && (is_given(base) || is_given(scaling)))
-    return ad_config_refuse(to, "rope_parameters", "stands beside %s; keep one of them",
+    return ad_config_refuse(to, "rope_parameters", "is given together with %s; keep one of them",
                             is_given(base) ? "rope_theta" : "rope_scaling");
   if (is_given(parameters)) return take_both(parameters, to);
   AD_TRY(take_base("rope_theta", base, to));

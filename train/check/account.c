@@ -90,7 +90,7 @@ static ad_status make_folders(ad_checker *checker) {
   return AD_OK;
 }
 
-/* Tells all ranks where the account is. A rank on another machine cannot open the folder: then no rank has an
+/* Sends all ranks the place of the account. A rank on another machine cannot open the folder: then no rank has an
  * account. */
 static ad_status share_folder(ad_checker *checker) {
   int64_t words[AD_ACCOUNT_PATH / sizeof(int64_t)];

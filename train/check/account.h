@@ -1,4 +1,4 @@
-/* Says who was counted in a step whose proof does not hold: dumps each rank's addends and the sums, and judges them as
+/* Says who was counted in a step whose check does not hold: dumps each rank's addends and the sums, and judges them as
  * `addend diff` judges any job's. */
 #ifndef CHECK_ACCOUNT_H
 #define CHECK_ACCOUNT_H

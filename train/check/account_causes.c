@@ -1,4 +1,4 @@
-/* Turns what the account of a step says of a parameter into the causes that a proof names. */
+/* Turns what the account of a step says of a parameter into the causes that a check names. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "module/module.h"
 #include "step/run.h"
 
-/* Kinds of causes that only `addend diff` has, and the proof's kind for each. */
+/* Kinds of causes that only `addend diff` has, and the check's kind for each. */
 static const struct {
   const char *name;
   ad_cause_kind kind;
@@ -136,7 +136,7 @@ static int is_kind(const json_t *judged, const char *kind) {
   return own && !strcmp(own, kind);
 }
 
-/* Whether no counts of the addends give the sum. What else gives it is said of a job's own collectives, and a check
+/* Whether no counts of the addends give the sum. The diff's other causes are about a job's own collectives; the check
  * knows its transitions better. */
 static int has_no_counts(const json_t *judged) {
   static const char *const open[] = {"unexplained",      "other_operation", "shifted",
@@ -156,8 +156,8 @@ static const json_t *find_param(const json_t *document, const char *name) {
   return NULL;
 }
 
-/* Whether the sum is that of its addends. Copies along axes that nothing is summed over differ only if what ranks
- * handed in differs. */
+/* Whether the sum is that of its addends. Replicas along axes that nothing is summed over differ only if what ranks
+ * submitted differs. */
 static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_axes differs) {
   ad_axes reduced = ad_check_reduced_axes(&at->spec->layout);
   if (is_kind(judged, "right") || is_kind(judged, "identical_addends")) return 1;

@@ -1,5 +1,5 @@
 /* Compares the counts by which ranks divided their losses. A count is one sum for all ranks of its group, so these have
- * one number; ranks that only stand beside each other count the same rows, and have one number too. */
+ * one number; ranks that are only members of one group count the same rows, and have one number too. */
 #include "base/memory.h"
 #include "check/account.h"
 #include "program/program.h"

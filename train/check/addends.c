@@ -1,4 +1,4 @@
-/* Sums a gradient's addends with a backward of its own, apart from the reducer that the proof judges. */
+/* Sums a gradient's addends in a separate backward, without the reducer that the check judges. */
 #include "check/addends.h"
 
 #include <math.h>

@@ -74,7 +74,7 @@ void ad_calls_release(ad_calls *calls) { ad_release(calls->kinds); }
 
 /* ---- counting the plan's collectives ---- */
 
-/* Counts a transition that engine dry does not post as the collective that it would be. */
+/* Counts a transition that backend dry does not post as the collective that it would be. */
 static void add_transit(void *context, void *passing) {
   const ad_transit_passing *pass = passing;
   ad_axes axes = pass->transit->axes;
@@ -89,7 +89,7 @@ static void add_transit(void *context, void *passing) {
                                      .bytes = ad_array_bytes(pass->in) + ad_array_bytes(pass->out)});
 }
 
-/* Takes the step on a second run, on engine dry, and counts its collectives. */
+/* Takes the step on a second run, on backend dry, and counts its collectives. */
 static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_calls *out) {
   ad_run_options options = run->options;
   ad_run *again;
@@ -98,7 +98,7 @@ static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_cal
   ad_step_report report;
   AD_TRY(ad_run_create(dry, run->recipe, &options, &again));
   ad_calls_watch(out, dry);
-  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){add_transit, out}); /* engine dry posts no collectives for
+  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){add_transit, out}); /* backend dry posts no collectives for
                                                                      * transitions */
   ad_status status = ad_run_step(again, step, &report);
   ad_run_destroy(again);
@@ -152,7 +152,7 @@ int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, si
   return 1;
 }
 
-/* ---- checking that each gradient is reduced as its contract says ---- */
+/* ---- checking that each gradient is reduced as its precision policy says ---- */
 
 static void report_policy(const ad_precision_policy *policy, char *text, size_t size) {
   snprintf(text, size, "param %s, grad %s, reduce %s, accumulate %s", ad_dtype_name(policy->param),
@@ -176,13 +176,13 @@ int ad_calls_keep_policies(const ad_run *run, char *text, size_t size) {
     if (same_policy(&kept, &given)) continue;
     report_policy(&kept, is, sizeof is);
     report_policy(&given, should, sizeof should);
-    snprintf(text, size, "`%s` is reduced as %s; its contract is %s", at.spec->name, is, should);
+    snprintf(text, size, "`%s` is reduced as %s; its precision policy is %s", at.spec->name, is, should);
     return 0;
   }
   return 1;
 }
 
-/* ---- counting in a proof's step ---- */
+/* ---- counting in a check's step ---- */
 
 ad_status ad_calls_begin(ad_checker *checker, int64_t step) {
   clear_calls(&checker->made);
@@ -192,7 +192,7 @@ ad_status ad_calls_begin(ad_checker *checker, int64_t step) {
   return AD_OK;
 }
 
-/* The first rank whose collectives differ from its plan, told to all ranks; the number of ranks: none. */
+/* The first rank whose collectives differ from its plan, known to all ranks; the number of ranks: none. */
 static ad_status first_that_differs(const ad_checker *checker, int equal, int64_t *out) {
   *out = equal ? ad_comm_size(checker->comm) : ad_comm_rank(checker->comm);
   ad_collective call = {
@@ -203,7 +203,7 @@ static ad_status first_that_differs(const ad_checker *checker, int equal, int64_
   return ad_comm_run(checker->comm, &call);
 }
 
-/* Notes the first rank's collectives and bytes in the proof. */
+/* Notes the first rank's collectives and bytes in the check. */
 static void note_count(const ad_checker *checker) {
   ad_check_result *result = checker->job->result;
   for (size_t i = 0; i < checker->made.count; i++) {

@@ -1,5 +1,5 @@
-/* Holds a step's collectives against its plan: the same step on engine dry, as the same rank. A right gradient may have
- * been made in a wrong way: with twice the bytes, in another bucket, by one more collective. */
+/* Compares a step's collectives with its plan: the same step on backend dry, as the same rank. A right gradient may
+ * have been made in a wrong way: with twice the bytes, in another bucket, by one more collective. */
 #ifndef CHECK_CALLS_H
 #define CHECK_CALLS_H
 #include "comm/call.h"
@@ -24,26 +24,26 @@ typedef struct ad_calls {
 } ad_calls;
 
 /* From now on adds every collective of a float dtype over several ranks to `calls`, until ad_calls_stop or until all
- * seams are lifted. */
+ * injection points are cleared. */
 void ad_calls_watch(ad_calls *calls, const ad_comm *comm);
 void ad_calls_stop(void);
 void ad_calls_release(ad_calls *calls);
-/* Counts the collectives that step `step` of the run should make, by taking the step on engine dry. */
+/* Counts the collectives that step `step` of the run should make, by taking the step on backend dry. */
 ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) AD_CHECKED;
 enum { AD_CALLS_TEXT = 256 };
 /* 1 if both have the same collectives. Bytes are compared except for exchanged rows of experts, whose number the router
- * decides; exchanges over groups for which the plan has none (keys on a ring, values that cross a bridge) are left out.
+ * decides; exchanges over groups for which the plan has none (keys on a ring, values on a bridge) are left out.
  * Otherwise `text` says the first kind that differs: "all_reduce of bf16 over dp_shard: 3 with 1,024 bytes, planned 2
  * with 512". */
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size);
 
-/* 1 if every parameter's gradient is reduced under the contract that the program gave it. Otherwise `text` says the
- * first parameter for which it is not, with both contracts. */
+/* 1 if every parameter's gradient is reduced under the precision policy that the program gave it. Otherwise `text` says
+ * the first parameter for which it is not, with both precision policies. */
 int ad_calls_keep_policies(const ad_run *run, char *text, size_t size);
 
 struct ad_checker;
-/* Begin and end the count around one step of a proof, on all ranks. If a rank made other calls than planned, the first
- * rank's proof says so. A step that overflows and is skipped is not compared: it makes fewer calls. */
+/* Begin and end the count around one step of a check, on all ranks. If a rank made other calls than planned, the first
+ * rank's check says so. A step that overflows and is skipped is not compared: it makes fewer calls. */
 ad_status ad_calls_begin(struct ad_checker *checker, int64_t step) AD_CHECKED;
 ad_status ad_calls_end(struct ad_checker *checker) AD_CHECKED;
 

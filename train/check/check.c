@@ -1,4 +1,4 @@
-/* `addend check`: the proof in f64, the proof in the recipe's own dtypes, then, if asked, the planted mistakes. */
+/* `addend check`: the check in f64, the check in the recipe's own dtypes, then, if asked, the mutants. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static ad_status check_job(const ad_check_job *job) {
   return status;
 }
 
-/* A proof in f64 says nothing of rounding, so a recipe that rounds anywhere is also proven in its own dtypes. */
+/* A check in f64 says nothing of rounding, so a recipe that rounds anywhere is also checked in its own dtypes. */
 static int checks_own_dtypes(const ad_recipe *recipe, const ad_check_options *options) {
   ad_check_options own = *options;
   own.recipe_dtype = 1;
@@ -56,13 +56,13 @@ static ad_check_options in_own_dtypes(const ad_check_options *options) {
   return own;
 }
 
-/* The directional check that goes along with that of a custom program: what one process computes as wrongly as the
- * ranks do, a comparison of the two does not show. addend's own programs are held to PyTorch's numbers instead. */
+/* The directional check beside the check of a custom program: a comparison with one process does not show what both
+ * compute wrongly. addend's own programs are compared with PyTorch's numbers instead. */
 static int takes_slope(const ad_recipe *recipe, const ad_check_options *options) {
   return !options->directional && ad_program_kind_is_custom(recipe->program);
 }
 
-/* What makes the loss one whose slope the gradients are not; NULL: nothing does. */
+/* Why the gradients are not the slope of the loss; NULL: they are. */
 static const char *not_smooth(const ad_recipe *recipe) {
   const char *(*rule)(const void *options) = recipe->program->rules.not_smooth;
   return rule ? AD_GUEST(recipe->program, "not_smooth", rule(recipe->options)) : NULL;
@@ -193,7 +193,7 @@ ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int
 
 /* ---- ad_check_on: on ranks that have started already ---- */
 
-// Rank 0 has the numbers; its verdict is told to all ranks.
+// Rank 0 has the numbers; all ranks receive its verdict.
 static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
   char text[48];
   ad_mesh *world;
@@ -205,7 +205,7 @@ static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
   return status;
 }
 
-/* Proves on the ranks of `comm`. own NULL: the recipe's own dtypes are not proven. */
+/* Checks on the ranks of `comm`. own NULL: not in the recipe's own dtypes. */
 static ad_status check_here(ad_comm *comm, const ad_check_job *job, ad_check_result *own, ad_check_result *slope,
                             int *holds, char **json) {
   double start = ad_seconds();
@@ -248,7 +248,7 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
                    (long long)ad_comm_size(comm), ad_comm_size(comm) == 1 ? "was" : "were");
   if (options->mutate)
     return ad_fail(AD_INVALID,
-                   "--mutate starts ranks of its own for every mutant, so it does not run under mpirun or srun: "
+                   "--mutate starts new ranks for every mutant, so it does not run under mpirun or srun: "
                    "run addend check --mutate without them, on one machine");
   return AD_OK;
 }

@@ -1,4 +1,4 @@
-/* A whole proof: starts its ranks, and lets each prove its share, step after step. */
+/* A whole check: starts its ranks, and lets each check its share, step after step. */
 #include "base/error.h"
 #include "check/directional.h"
 #include "check/overflow.h"
@@ -34,7 +34,7 @@ static ad_status check_once(ad_comm *comm, const ad_check_job *job, int accounts
   return status;
 }
 
-/* Proves the steps; if they do not hold, proves them once more and counts the addends of every step. */
+/* Checks the steps; if they do not hold, checks them once more and counts the addends of every step. */
 ad_status ad_check_rank(ad_comm *comm, const ad_check_job *job) {
   int64_t passes = 0;
   ad_check_job again = *job;

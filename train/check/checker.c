@@ -1,4 +1,4 @@
-/* One rank's share of a proof: takes the distributed step, gathers whole gradients and states, and on the first rank
+/* One rank's share of a check: takes the distributed step, gathers full gradients and states, and on the first rank
  * compares them with the reference. */
 #include <math.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ static ad_status share_decisions(ad_checker *checker) {
   return checker->reference ? ad_reference_decide(checker->reference, decisions, count) : AD_OK;
 }
 
-/* ---- creating and destroying a prover ---- */
+/* ---- creating and destroying a checker ---- */
 
 static ad_status create_full(ad_checker *checker, size_t param, ad_array *out) {
   const ad_array *part = ad_run_part(checker->run, param, AD_PART_GRADIENT);
@@ -205,7 +205,7 @@ static ad_status gather_gradients(ad_checker *checker) {
   return AD_OK;
 }
 
-/* Compares the copies of every array of each parameter: gradient, value, master and moments. */
+/* Compares the replicas of every array of each parameter: gradient, value, master and moments. */
 static ad_status compare_replicas(ad_checker *checker) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     for (size_t i = 0; i < checker->param_count; i++) {
@@ -227,8 +227,7 @@ static ad_status compare_reports(ad_checker *checker, const ad_step_report *repo
   return AD_OK;
 }
 
-/* Measures the ranks' own addends. Mistakes that are planted in the reduction are lifted meanwhile; those that are
- * planted in computing stay. */
+/* Measures the ranks' own addends. Mutations of the reduction are lifted meanwhile; those of the computation stay. */
 static ad_status measure_addends(ad_checker *checker, int64_t step) {
   ad_lifted_injections lifted = ad_injections_lift_reducing();
   const ad_loss_scale *scale = ad_run_loss_scale(checker->run);
@@ -239,7 +238,7 @@ static ad_status measure_addends(ad_checker *checker, int64_t step) {
 
 /* ---- judging the distributed step by the reference ---- */
 
-/* The first of a parameter's arrays whose copies differ, beginning with the gradient; the last one if none differs. */
+/* The first of a parameter's arrays whose replicas differ, gradient first; the last one if none differs. */
 static const ad_replicas *worst_replicas(const ad_checker *checker, size_t param) {
   if (!checker->replicas[AD_PART_GRADIENT][param].equal) return &checker->replicas[AD_PART_GRADIENT][param];
   int part = 0;
@@ -309,7 +308,7 @@ static double share_of(double distance, double bound) {
 }
 
 /* The distance of the gradient to the sum of the ranks' own addends, as a share of what reducing may round; what
- * computing rounds has no part in it. A gradient that is written straight into its bucket adds the rows of later
+ * computing rounds has no part in it. A gradient that is formed in place in its bucket adds the rows of later
  * microbatches one by one: core/docs/dtypes.md has the allowance for that. */
 static double share_of_sum(ad_checker *checker, size_t i, const double *dist, ad_allowance allowance) {
   const ad_array *addends = &checker->addends.themselves.full[i], *sizes = &checker->addends.sizes.full[i];
@@ -348,8 +347,8 @@ static void diagnose_shards(const ad_param_spec *spec, const double *dist, const
  * that cancel: in a bias before a mean over the batch is taken off, for example. */
 #define CANCELLED 1e-13
 
-/* Judges a gradient in f64 that fails by itself: where it and its reference are zero but for rounding it is held to the
- * largest of all gradients, and counts as one that no gradient reached. */
+/* Judges a gradient in f64 that fails by itself: if it and its reference are zero but for rounding, it is compared with
+ * the largest of all gradients, and counts as not reached. */
 static void judge_cancelled(ad_checker *checker, size_t i, const double *dist, double largest, ad_check_param *out) {
   const ad_array *ref = ad_reference_gradient(checker->reference, i);
   size_t numel = ad_array_numel(ref);
@@ -474,9 +473,9 @@ static void judge_numbers(ad_checker *checker, const ad_step_report *dist, const
   for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) judge_norm(checker, dist, dist->norms[i], ref->norms[i], i);
 }
 
-/* ---- judging copies that should be equal ---- */
+/* ---- judging replicas that should be equal ---- */
 
-/* Sums the gradient's copies over these axes, and gathers the sum into the scratch memory. Collective. */
+/* Sums the gradient's replicas over these axes, and gathers the sum into the scratch memory. Collective. */
 static ad_status sum_replicas(ad_checker *checker, const ad_array *gradient, ad_axes axes, ad_array *full) {
   ad_array sum = *gradient;
   size_t numel = gradient->data ? ad_array_numel(gradient) : 0;
@@ -498,7 +497,7 @@ static ad_status sum_replicas(ad_checker *checker, const ad_array *gradient, ad_
   return status;
 }
 
-/* If copies of a gradient differ and their sum is the reference, the cause is a sum that was not made. */
+/* If replicas of a gradient differ and their sum is the reference, the cause is a sum that was not made. */
 static ad_status judge_replicas(ad_checker *checker, const ad_step_report *report) {
   for (size_t i = 0; i < checker->param_count; i++) {
     const ad_replicas *replicas = &checker->replicas[AD_PART_GRADIENT][i];
@@ -607,7 +606,7 @@ static ad_status compare_updates(ad_checker *checker, int skipped) {
   return AD_OK;
 }
 
-/* The stages of the pipeline, each on ranks of its own; 1: there is none. */
+/* The stages of the pipeline, each on its own ranks; 1: there is none. */
 static int64_t stages(const ad_checker *checker) {
   if (ad_recipe_is_disjoint(checker->job->recipe)) return 1;
   return ad_group_size(&checker->everyone) / ad_mesh_size(ad_run_param_at(checker->run, 0).spec->storage.mesh);

@@ -1,4 +1,4 @@
-/* One rank's share of a proof: used by the clean proof (check_ranks.c) and by trials of planted mistakes (trial.c). */
+/* One rank's share of a check: used by the clean check (check_ranks.c) and by trials of mutants (trial.c). */
 #ifndef CHECK_CHECKER_H
 #define CHECK_CHECKER_H
 #include "check/addends.h"
@@ -17,18 +17,18 @@ typedef struct ad_reported_counts {
   ad_axes beside; /* other axes: ranks that count the same rows do not count the same */
 } ad_reported_counts;
 
-/* One rank's share of one proof. Parameters are numbered over all modules, as in ad_run_param_at. */
+/* One rank's share of one check. Parameters are numbered over all modules, as in ad_run_param_at. */
 typedef struct ad_checker {
   ad_comm *comm;
   const ad_check_job *job;
   ad_run *run;
   ad_group everyone;
   size_t param_count;
-  ad_array *gradients;                  /* the whole gradient of each parameter */
+  ad_array *gradients;                  /* the full gradient of each parameter */
   const ad_array **full_gradients;      /* the addresses of `gradients` */
   const ad_array **parts;               /* this rank's array of each parameter, for the comparison of replicas */
-  ad_replicas *replicas[AD_PART_COUNT]; /* how copies compare, for each kind of array and parameter */
-  ad_array scratch;                     /* room for any whole array of the model */
+  ad_replicas *replicas[AD_PART_COUNT]; /* how replicas compare, for each kind of array and parameter */
+  ad_array scratch;                     /* memory for any full array of the model */
   unsigned char *cancels;  /* for each parameter, 1: its gradient was zero but for rounding in a step that was judged */
   int knows_cancelling;    /* 1: `cancels` is complete; only these parameters may differ by that */
   int shards_formulas;     /* 1: ranks compute formulas in pieces (check/formulas.h) */
@@ -40,7 +40,7 @@ typedef struct ad_checker {
   int counts_calls;                   /* 1: the collectives of the next step are compared with its plan */
   ad_calls made, planned;             /* the collectives that ranks made, and those of the plan */
   int accounts;                       /* 1: account.c counts the addends of a step that does not hold */
-  int has_account;                    /* the step under way dumps its addends for account.c */
+  int has_account;                    /* the step in flight dumps its addends for account.c */
   ad_reported_counts reported_counts; /* how the counts of that step differ */
   char account[AD_ACCOUNT_PATH];      /* prefix of the account's folders */
   ad_places places; /* on the first rank: the program's transitions, listed when an account is first read */
@@ -49,12 +49,12 @@ typedef struct ad_checker {
 /* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */
 ad_status ad_checker_create(ad_checker *checker, ad_comm *comm, const ad_check_job *job) AD_CHECKED;
 void ad_checker_destroy(ad_checker *checker);
-/* Before the first step: marks every number of the proof as not judged, on the first rank. */
+/* Before the first step: marks every number of the check as not judged, on the first rank. */
 void ad_checker_begin(ad_checker *checker);
-/* Takes a step with whatever mistake is planted, lifts the mistake, and judges the step. On the first rank
- * job->proof keeps the worst numbers of all steps. */
+/* Takes a step with the present mutation, if any, lifts it, and judges the step. On the first rank
+ * job->result keeps the worst numbers of all steps. */
 ad_status ad_checker_step(ad_checker *checker, int64_t step, ad_step_report *report) AD_CHECKED;
-/* The part of ad_checker_step that compares numbers, on the first rank: holds the whole gradients, the ranks' addends
- * and the report `dist` of a step against the reference, which took the same step last and left reference_report. */
+/* The part of ad_checker_step that compares numbers, on the first rank: compares the full gradients, the ranks' addends
+ * and the report `dist` of a step with the reference, which took the same step last and left reference_report. */
 void ad_checker_judge(ad_checker *checker, const ad_step_report *dist);
 #endif

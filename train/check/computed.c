@@ -151,7 +151,7 @@ static void find_causes(const search *s, ad_causes *causes) {
 }
 
 /* If the account shows wrong addends, causes that were found from the sum alone are removed, but for two that may still
- * be true: a factor of the whole gradient, which wrong addends have too, and copies that are parts of one sum, which
+ * be true: a factor of the full gradient, which wrong addends have too, and replicas that are parts of one sum, which
  * may be a sum made before. Without an account all causes stay. */
 void ad_computed_explain(const ad_places *places, ad_check_result *result) {
   search s = search_for(places, result);

@@ -1,4 +1,4 @@
-/* Explains gradients that were wrong before anything summed them: the addends that ranks handed in are no parts of the
+/* Explains gradients that were wrong before anything summed them: the addends that ranks submitted are no parts of the
  * reference's gradient. */
 #ifndef CHECK_COMPUTED_H
 #define CHECK_COMPUTED_H

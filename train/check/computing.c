@@ -10,7 +10,7 @@
 #include "base/roundoff.h"
 #include "step/run.h"
 
-/* If ranks compute formulas in pieces, or if sums themselves round, ranks round at places of their own, so that
+/* If ranks compute formulas in pieces, or if sums themselves round, each rank rounds at other places, so that
  * everything may be another draw. If ranks share the batch alone and sums are wider than the dtype that they are
  * rounded to, ranks round the same values at the same places; only the few values that another order of a sum rounds
  * the other way differ. core/docs/dtypes.md has measurements. */
@@ -19,14 +19,15 @@ static ad_latitude latitude_of(const ad_run *run, int shards_formulas) {
   return rounds_identically ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
 }
 
-/* A value that f32 rounds one way and f64 the other arrives a whole step of the wire's dtype away. Allows for such
- * values a part of `comm_rounding` (the norm of all roundings on wires, of one process), since other values may be hit than one
- * process's. One such step in `numel` elements is sqrt(12 / numel) of `comm_rounding`. core/docs/dtypes.md has measurements. */
+/* A value that f32 rounds one way and f64 the other arrives a whole step of the communication dtype away. Allows for
+ * such values a part of `comm_rounding` (the norm of one process's roundings to communication dtypes), since other
+ * values may be hit than one process's. One such step in `numel` elements is sqrt(12 / numel) of `comm_rounding`.
+ * core/docs/dtypes.md has measurements. */
 static double flipped_roundings(double comm_rounding, double numel) {
   return comm_rounding * fmax(1.0 / 3, sqrt(12 / numel));
 }
 
-/* The numbers that a proof judges in a step: gradients, losses and their sum, norms, choices. They share the chance of
+/* The numbers that a check judges in a step: gradients, losses and their sum, norms, choices. They share the chance of
  * a false alarm. */
 static double numbers_in_a_step(const ad_run *run) {
   return (double)ad_run_param_count(run) + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3;
@@ -95,8 +96,8 @@ static void add_draw_sums(draw_sums *to, const draw_sums *from, double factor) {
     for (int b = 0; b <= a; b++) to->products[a][b] += factor * from->products[a][b];
 }
 
-/* Estimates in how many independent directions the draws vary: contrasts of a vector that varies alike in n directions
- * have squared cosines of 1/n in the mean. */
+/* Estimates in how many independent directions the draws vary: contrasts of a vector that varies equally in n
+ * directions have squared cosines of 1/n in the mean. */
 static double freedom_by_angles(const draw_sums *of) {
   double products = 0, squares = 0;
   for (int a = 0; a < CONTRASTS; a++) {
@@ -161,9 +162,9 @@ static double param_apart(const ad_computing *c, const ad_spread *spread) {
   return apart_of(c, spread, c->latitude.shared, INFINITY);
 }
 
-/* The bound for all gradients together has a limit in standard deviations. If ranks and draws round alike except for a
- * few values, they vary in few directions, of which few draws say little: the quantile alone would be so wide that
- * mistakes pass. core/docs/dtypes.md says how far correct ranks were. */
+/* The bound for all gradients together has a limit in standard deviations. If ranks and draws round identically except
+ * for a few values, they vary in few directions, of which few draws say little: the quantile alone would be so wide
+ * that mistakes pass. core/docs/dtypes.md says how far correct ranks were. */
 static double all_apart(const ad_computing *c, const ad_spread *spread) {
   return apart_of(c, spread, c->latitude.shared_all, c->latitude.most_all);
 }
@@ -187,7 +188,7 @@ static double distance(const double *a, const double *b, size_t numel) {
 }
 
 /* The least that is allowed: each addend, the ranks' and one process's, is rounded at least once; and where f64
- * computes, nothing may be asked to be more exact than the bound of the proof in f64. */
+ * computes, nothing may be asked to be more exact than the bound of the check in f64. */
 static double least_apart(const ad_computing *c, const ad_run *run, size_t i) {
   double unit = ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(run)));
   return fmax(2 * unit * c->sizes[i], AD_WIDE_BOUND * c->norm[i]);
@@ -218,8 +219,8 @@ static void measure_all(ad_computing *c, const draw_sums *all, double distances,
   c->all_apart = all_apart(c, &spread) + sqrt(least);
 }
 
-/* Measures every parameter, then all gradients together. There each gradient counts alike: it is divided by one
- * process's error in it, and so is what wires and the least roundings allow. */
+/* Measures every parameter, then all gradients together. There each gradient has equal weight: it is divided by one
+ * process's error in it, and so is what communication dtypes and the least roundings allow. */
 void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference *reference, const ad_addends *ranks) {
   draw_sums all = {0};
   double distances = 0, least = 0, allowed = 0, norms = 0;

@@ -13,7 +13,7 @@ typedef struct ad_spread {
   double shared;  /* norm of the error that all draws share */
 } ad_spread;
 
-/* By how much ranks may differ from one process. It depends on what their mesh cuts. */
+/* By how much ranks may differ from one process. It depends on what their mesh shards. */
 typedef struct ad_latitude {
   double coarser;    /* ranks may round this many times as coarsely as the draws */
   double shared;     /* the part of the draws' shared error by which one parameter's gradient may differ */
@@ -25,9 +25,9 @@ typedef struct ad_latitude {
 typedef struct ad_computing {
   size_t count;
   ad_latitude latitude;
-  double chance;         /* the probability that one number of a correct proof exceeds its bound */
+  double chance;         /* the probability that one number of a correct program exceeds its bound */
   double *norm;          /* norm of the gradient in f64 */
-  double *comm_rounding; /* norm of what rounding on wires changes in the gradient */
+  double *comm_rounding; /* norm of what rounding to communication dtypes changes in the gradient */
   double *sizes;         /* norm of the sums of the addends' absolute values */
   ad_spread *spread;
   double *distance; /* distance of the sum of the ranks' own addends from the mean of one process's draws */
@@ -49,7 +49,7 @@ void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_r
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference,
                             double largest);
 
-/* The probability that a correct proof is called wrong, at most. */
+/* The probability that a correct program is called wrong, at most. */
 #define AD_FALSE_ALARMS 1e-7
 
 #endif

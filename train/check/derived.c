@@ -1,4 +1,4 @@
-/* Derives mistakes from the program: for each transition that a step executes, the ways in which it can be done wrongly
+/* Derives mutants from the program: for each transition that a step executes, the ways in which it can be done wrongly
  * (operators). A table says which operators apply to which transitions. */
 #include <math.h>
 #include <stdio.h>
@@ -28,8 +28,8 @@ enum {
   EVERY = MOVES | CONVERT | ONCE | DECLARE
 };
 
-/* The transitions to which each operator applies, with its result: planted in execution (the forward pass or the step;
- * the backward pass), and planted in the record. Missing entries: a backward pass has no record of its own, since law 2
+/* The transitions to which each operator applies, with its result: injected into execution (the forward pass or the
+ * step; the backward pass), and into the record. Missing entries: a backward pass has no separate record, since law 2
  * gives it; the types know no average; a gather done twice has another shape. */
 static const struct {
   unsigned forward, backward, record;
@@ -44,7 +44,7 @@ static const struct {
     [AD_OPERATOR_BACKWARD_IDENTITY] = {0, ALL_REDUCE, 0},
     [AD_OPERATOR_BACKWARD_LOCAL] = {0, REDUCE_SCATTER | GATHER | TO_ALL, 0},
     [AD_OPERATOR_FIRST_MICROBATCH_ONLY] = {MOVES, MOVES, 0}, /* in later microbatches as left_out */
-    [AD_OPERATOR_ONCE_EVERYWHERE] = {ONCE, ONCE, ONCE},      /* the sum of every rank's copy */
+    [AD_OPERATOR_ONCE_EVERYWHERE] = {ONCE, ONCE, ONCE},      /* the sum of every rank's replica */
 };
 
 /* ---- whether one way of doing it wrongly has a meaning for one transition ---- */
@@ -57,7 +57,7 @@ static int means_something_of_rows(const ad_place *place, ad_operator op, int in
   return op == (place->phase == AD_PLACE_BACKWARD ? AD_OPERATOR_BACKWARD_LOCAL : AD_OPERATOR_LEFT_OUT);
 }
 
-/* Whether the operator applies to the transition: whether there is such a mistake. */
+/* Whether the operator applies to the transition: whether there is such a mutation. */
 static int means_something(const ad_place *place, ad_operator op, int in_record) {
   unsigned bit = 1u << place->move;
   if (place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V) return means_something_of_rows(place, op, in_record);
@@ -65,7 +65,7 @@ static int means_something(const ad_place *place, ad_operator op, int in_record)
   return ((place->phase == AD_PLACE_BACKWARD ? table[op].backward : table[op].forward) & bit) != 0;
 }
 
-/* The axes for which there is a mistake, one mistake an axis; 1 if the operator takes no axis; 0: there is none. */
+/* The axes for which there is a mutation, one for each axis; 1 if the operator takes no axis; 0: there is none. */
 static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
   ad_axes own = place->axes & place->named, others = place->named & ~place->axes;
   switch (op) {
@@ -74,9 +74,9 @@ static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
     case AD_OPERATOR_FEWER_AXES:
       return own & (own - 1) ? own : 0;
     case AD_OPERATOR_OTHER_GROUP: {
-      /* Along an axis on which the value is pending, the later sum would undo the shear. */
+      /* Along an axis on which the value is Partial (P), the later sum would undo the shear. */
       ad_axes along = place->ranks > 1 ? others & place->large & ~place->partial : 0;
-      return along & (~along + 1); /* the first of these axes: one mistake is enough */
+      return along & (~along + 1); /* the first of these axes: one mutation is enough */
     }
     case AD_OPERATOR_FIRST_MICROBATCH_ONLY:
       return place->times > 1 ? 1 : 0;
@@ -90,7 +90,7 @@ int ad_operator_has_axis(ad_operator operator_) {
          operator_ == AD_OPERATOR_OTHER_GROUP;
 }
 
-/* Published mistakes about counts. If the count is not summed over the ranks that cut the sequence, each rank has its
+/* Published bugs of counts. If the count is not summed over the ranks that shard the sequence, each rank has its
  * own, and the loss is a mean of means. */
 static int catalogue_of_count(ad_operator op, ad_axis axis) {
   if (op == AD_OPERATOR_LEFT_OUT) return 11;
@@ -120,7 +120,7 @@ static int takes_router_for_final(const ad_place *place, ad_operator op, ad_axis
   }
 }
 
-/* Numbers of published mistakes in backward passes; 0: none. */
+/* Numbers of published bugs in backward passes; 0: none. */
 static int catalogue_of_backward(const ad_place *place, ad_operator op) {
   int over_tp = is_over_tp(place), sums = place->move == AD_MOVE_ALL_REDUCE;
   switch (op) {
@@ -137,7 +137,7 @@ static int catalogue_of_backward(const ad_place *place, ad_operator op) {
   }
 }
 
-/* Numbers of published mistakes that are one operator at one kind of transition; 0: none. */
+/* Numbers of published bugs that are one operator at one kind of transition; 0: none. */
 static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   int is_count = !strcmp(place->what, "count"), is_norm = !strcmp(place->what, "norm");
   if (place->phase == AD_PLACE_STEP && is_count) return catalogue_of_count(op, axis);
@@ -150,7 +150,7 @@ static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   return op == AD_OPERATOR_AVERAGED ? 9 : op == AD_OPERATOR_LEFT_OUT ? 2 : op == AD_OPERATOR_DOUBLED ? 7 : 0;
 }
 
-/* The ratio of the mistaken gradient to the right one; NaN: it is no one number. */
+/* The ratio of the wrong gradient to the right one; NaN: it is no one number. */
 static double expected_ratio(const ad_place *place, ad_operator op) {
   if (!place->is_segment || !(SUMS & 1u << place->move)) return NAN;
   if (op == AD_OPERATOR_AVERAGED) return 1 / (double)place->ranks;
@@ -171,7 +171,7 @@ static ad_mutant mutant_of(const ad_place *place, ad_operator op, ad_axis axis, 
   return mutant;
 }
 
-/* Lists the mistakes of one operator at one transition, one for each axis; list NULL: only counts them. */
+/* Lists the mutants of one operator at one transition, one for each axis; list NULL: only counts them. */
 static size_t list_operator(const ad_place *place, ad_operator op, int in_record, ad_mutant *list) {
   size_t count = 0;
   if (!means_something(place, op, in_record)) return 0;
@@ -195,9 +195,9 @@ size_t ad_derived_list(const ad_places *places, ad_mutant *list) {
   return count;
 }
 
-/* ---- listing transitions by taking a step on engine dry, which moves no values ---- */
+/* ---- listing transitions by taking a step on backend dry, which moves no values ---- */
 
-/* Takes the first step as `rank` on engine dry; lists its transitions in `watching`, plants `mutation` (each may be
+/* Takes the first step as `rank` on backend dry; lists its transitions in `watching`, injects `mutation` (each may be
  * NULL). */
 static ad_status take_dry_step(const ad_recipe *recipe, int64_t rank, ad_places *watching, ad_mutation *mutation) {
   ad_comm *comm;
@@ -227,7 +227,7 @@ static ad_status add_places_of(const ad_recipe *recipe, int64_t rank, ad_places 
 }
 
 /* Adds the transitions of the first rank of each pipeline stage (one rank if there is no pipeline). The last stage
- * comes first: it divides losses by counts, so a mistake in a count's record is refused there. */
+ * comes first: it divides losses by counts, so a mutation of a count's record is refused there. */
 static ad_status add_places_of_stages(const ad_recipe *recipe, ad_places *to) {
   ad_mesh *mesh;
   AD_TRY(ad_mesh_create(recipe->meshes[0].text, &mesh));
@@ -263,7 +263,7 @@ ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) {
 
 static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I; }
 
-/* Why the mistaken program is the same program apart from its types; NULL if it is another. */
+/* Why the mutated program is the same program apart from its types; NULL if it is another. */
 static const char *why_same_program(const ad_mutation *mutation) {
   const ad_place *place = &mutation->place;
   int is_axis = mutation->operator_ == AD_OPERATOR_MORE_AXES || mutation->operator_ == AD_OPERATOR_FEWER_AXES;
@@ -275,7 +275,7 @@ static const char *why_same_program(const ad_mutation *mutation) {
   return NULL;
 }
 
-/* One step of the program with a mistake in the record: the context of take_recorded_step. */
+/* One step of the program with a mutation in the record: the context of take_recorded_step. */
 typedef struct recorded_step {
   const ad_recipe *recipe;
   ad_mutation *mutation;
@@ -286,8 +286,8 @@ static ad_status take_recorded_step(void *context) {
   return take_dry_step(recorded->recipe, recorded->mutation->place.rank, NULL, recorded->mutation);
 }
 
-/* Takes the step for a search of repairs. A conversion that is inserted before the mistake renumbers transitions; then
- * the mistake is not found, and the repair does not count. */
+/* Takes the step for a search of repairs. A conversion that is inserted before the mutation renumbers transitions; then
+ * the mutation is not found, and the repair does not count. */
 static ad_status take_mended_step(void *context) {
   const recorded_step *recorded = context;
   AD_TRY(take_recorded_step(context));
@@ -361,13 +361,13 @@ void ad_derived_report_no_effect(ad_mutant *mutant) {
   else if (mutation->operator_ == AD_OPERATOR_FEWER_AXES && !(mutation->place.large & AD_AXES(mutation->axis)))
     snprintf(mutant->message, sizeof mutant->message, "`%s` has one rank", axis);
   else if (mutation->operator_ == AD_OPERATOR_OTHER_GROUP && (mutation->place.same & AD_AXES(mutation->axis)))
-    snprintf(mutant->message, sizeof mutant->message, "all ranks along `%s` hand in the same values", axis);
+    snprintf(mutant->message, sizeof mutant->message, "all ranks along `%s` submit the same values", axis);
   else if (ad_place_is_count(&mutation->place))
     snprintf(mutant->message, sizeof mutant->message,
              "every judged number has the clean run's bits in two steps: each loss of this count takes its "
-             "microbatch's share of it (per_microbatch), in which the mistake cancels, or it is the count of no loss");
+             "microbatch's share of it (per_microbatch), in which the mutation cancels, or it is the count of no loss");
   else
     snprintf(mutant->message, sizeof mutant->message,
-             "every judged number has the clean run's bits in two steps: the values that the mistake adds or leaves "
+             "every judged number has the clean run's bits in two steps: the values that the mutation adds or leaves "
              "out are zero, or the same on other ranks");
 }

@@ -57,20 +57,21 @@ void ad_diagnose_parts(ad_axes differs, ad_causes *causes) {
                 print_axes(differs));
 }
 
-/* Adds the cause of copies that differ. `first_holds`: the first rank's copy is right, so the sum was made and
- * another copy was changed. */
+/* Adds the cause of replicas that differ. `first_holds`: the first rank's replica is right, so the sum was made and
+ * another replica was changed. */
 static void add_replicas(ad_axes differs, int64_t odd_rank, int first_holds, ad_causes *causes) {
   if (odd_rank >= 0)
     ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN, "rank %lld's copy differs from all others",
                   (long long)odd_rank);
   else if (first_holds)
-    ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN, "copies differ along %s although the first is right",
-                  print_axes(differs));
-  else
     ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
-                  "copies differ along %s, and are no parts of one sum: reduced over other ranks, in part, or of other "
-                  "gradients, or changed afterwards",
-                  print_axes(differs));
+                  "replicas differ along %s although the first is right", print_axes(differs));
+  else
+    ad_causes_add(
+        causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
+        "replicas differ along %s, and are no parts of one sum: reduced over other ranks, in part, or of other "
+        "gradients, or changed afterwards",
+        print_axes(differs));
 }
 
 static int is_of_factor(const ad_causes *causes) {
@@ -99,7 +100,7 @@ static void add_averages(const ad_program *program, size_t module, const ad_mesh
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
                           ad_causes *causes) {
   double factor = causes->list[0].factor;
-  ad_axes data = reduced & AD_AXES_DP; /* a job may average over the axes that cut the batch alone */
+  ad_axes data = reduced & AD_AXES_DP; /* a job may average over the axes that shard the batch alone */
   if (!reduced || !is_of_factor(causes)) return;
   add_averages(program, module, mesh, reduced, factor, causes);
   if (data && data != reduced) add_averages(program, module, mesh, data, factor, causes);
@@ -150,23 +151,23 @@ void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes) {
                 "the gradient is right on every rank, and of its update %s: by the norm, a rate or a state", where);
 }
 
-/* Adds causes of a sum that is wrong on all ranks alike: wrong addends, or, if the error is small, rounding to 16
- * bits. */
+/* Adds causes of a sum that is wrong in the same way on all ranks: wrong addends, or, if the error is small, rounding
+ * to 16 bits. */
 static void add_wrong_sum(const ad_check_param *param, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
-                "all copies agree and are wrong: addends are missing, counted with other weights, or of other data")
+                "all replicas agree and are wrong: addends are missing, counted with other weights, or of other data")
       ->no_axis = AD_NO_AXIS_REPLICAS_AGREE;
   if (param->max_rel_err < coarse_rounding)
     ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "rounded to 16 bits, or summed in them");
 }
 
-/* Adds causes for copies that agree and are no multiple of the reference. */
+/* Adds causes for replicas that agree and are no multiple of the reference. */
 static void add_error(const ad_check_param *param, ad_causes *causes) {
   if (!isfinite(param->max_rel_err))
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "a value is not a finite number");
   else if (param->max_rel_err < rounding_limit(param))
     ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "differs by rounding only: %s",
-                  param->sum_share > 1       ? "its addends are summed in a narrower dtype than its contract says"
+                  param->sum_share > 1 ? "its addends are summed in a narrower dtype than its precision policy says"
                   : param->process_share > 1 ? "it is computed in a narrower dtype than in one process"
                                              : "a narrower dtype or another order of the sum");
   else

@@ -1,5 +1,5 @@
 /* The difference quotient (L(theta + h d) - L(theta - h d)) / 2h of the distributed loss against <gradient, d>, along
- * one random direction d. Elements of d are drawn by global index. Shares only the forward pass with what it proves. */
+ * one random direction d. Elements of d are drawn by global index. Shares only the forward pass with what it checks. */
 #include "check/directional.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 enum { DIRECTION_SEED = 7 };
 
-/* A rank's part of an array, to find where its elements lie in the whole value. */
+/* A rank's part of an array, to find where its elements lie in the full value. */
 typedef struct ad_walk {
   const ad_array *array;
   int64_t rank;

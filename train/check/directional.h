@@ -1,10 +1,10 @@
-/* A proof without a reference: the difference quotient of the distributed loss against <gradient, direction>. */
+/* A check without a reference: the difference quotient of the distributed loss against <gradient, direction>. */
 #ifndef CHECK_DIRECTIONAL_H
 #define CHECK_DIRECTIONAL_H
 #include "addend/train.h"
 #include "check/result.h"
 
-/* Takes step 0 of the run. On the first rank fills the proof's difference, derivative, directional_err, loss, norm and
+/* Takes step 0 of the run. On the first rank fills the check's difference, derivative, directional_err, loss, norm and
  * count.
  *
  * job->is_slope: the check goes along with one against one process, for programs that never asked for it. Where the

@@ -4,15 +4,15 @@
 #define CHECK_DRAWS_H
 #include "check/addends.h"
 
-/* The number of draws. The first is computed as any one process computes; in the others every matrix product is cut in
- * two, at a place of the draw's own. */
+/* The number of draws. The first is computed as any one process computes; in the others every matrix product is split
+ * in two, at a place that the draw chooses. */
 enum { AD_DRAWS = 8 };
 
 typedef struct ad_draws {
   ad_addends addends;               /* of the run that takes the draws; run NULL: no draws are taken */
   float **deviations;               /* [parameters][AD_DRAWS][numel]: each draw's gradient minus the gradient in f64 */
   ad_step_report reports[AD_DRAWS]; /* the report of each draw, with its losses */
-  int shards_formulas;              /* the ranks' mesh cuts formulas, so products are cut even where their result is
+  int shards_formulas;              /* the ranks' mesh shards formulas, so products are split even where their result is
                                      * rounded */
 } ad_draws;
 

@@ -22,7 +22,7 @@ typedef struct dumped {
   const ad_array **parts;
   ad_safetensor *tensors;
   char (*names)[NAME_SIZE];
-  size_t count, capacity, largest; /* bytes of the largest array, whole */
+  size_t count, capacity, largest; /* bytes of the largest full array */
 } dumped;
 
 static ad_status append(dumped *list, const char *name, const ad_array *part) {
@@ -82,8 +82,8 @@ static int is_listed(const dumped *list, const char *name) {
 
 typedef const ad_array *(*array_of)(const ad_program *program, size_t index, char *name, size_t size);
 
-/* Lists the program's arrays. An array that several modules have slices of is listed once, since it is written
- * whole. */
+/* Lists the program's arrays. An array that several modules have slices of is listed once, since it is written in
+ * full. */
 static ad_status list_arrays(const ad_run *run, array_of array_at, dumped *list) {
   const ad_array *array;
   char name[NAME_SIZE];
@@ -105,7 +105,7 @@ static ad_status open_file(const ad_checker *checker, const char *name, dumped *
   return status;
 }
 
-/* Gathers and writes the list's arrays. A rank whose writing fails goes on gathering, since the others wait for it. */
+/* Gathers and writes the list's arrays. A rank whose writing fails continues gathering: the others wait for it. */
 static ad_status write_arrays(ad_checker *checker, const dumped *list, void *memory, ad_safetensors_writer *writer) {
   ad_status written = AD_OK;
   for (size_t i = 0; i < list->count; i++) {
@@ -167,7 +167,7 @@ static ad_status report_value(reported *to, const char *what, const char *of, do
   return AD_OK;
 }
 
-/* Losses and norms are also told one by one if there are several. */
+/* Losses and norms are also written one by one if there are several. */
 static ad_status report_all(const ad_run *run, const ad_step_report *report, reported *to) {
   size_t losses = ad_program_loss_count(run->program);
   AD_TRY(report_value(to, "loss", "", report->loss));

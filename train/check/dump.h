@@ -1,4 +1,4 @@
-/* Writes what a proof's step read and computed as files for other programs: `addend check --dump FOLDER`. */
+/* Writes what a check's step read and computed as files for other programs: `addend check --dump FOLDER`. */
 #ifndef CHECK_DUMP_H
 #define CHECK_DUMP_H
 #include "check/checker.h"

@@ -34,7 +34,7 @@ static void see_operands(void *context, void *passing) {
   }
 }
 
-/* Takes the first step under the recipe's own dtypes, as this rank, on engine dry. */
+/* Takes the first step under the recipe's own dtypes, as this rank, on backend dry. */
 static ad_status tape_shards(const ad_run *run, int *out) {
   ad_comm *dry;
   ad_run *again = NULL;

@@ -5,8 +5,8 @@
 
 /* *out, the same on all ranks: 1 if axes of the mesh (tp, cp, ep) shard formulas, or if under the
  * recipe's own dtypes a tape has parts of a sum over ranks that are rounded to 16 bits before they are added, as the
- * gradients are that ranks leave in each other's activations. Takes a step on engine dry unless the recipe's dtypes or its mesh decide.
- * Collective over the run's ranks. */
+ * gradients are that ranks leave in each other's activations. Takes a step on backend dry unless the recipe's dtypes or
+ * its mesh decide. Collective over the run's ranks. */
 ad_status ad_formulas_sharded(const ad_run *run, int *out) AD_CHECKED;
 
 #endif

@@ -1,5 +1,5 @@
-/* Says of a proof that failed with a mistake planted which number caught the mistake: the parameter that shows it best,
- * its causes, or what else failed; and of a mistake that only rounds whether it must be caught. */
+/* Says which number killed a mutant whose check failed: the parameter that shows it best, its causes, or what else
+ * failed; and whether a mutant that only rounds must be killed. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@ static double error_of(const ad_check_param *param) {
   return isnan(share) || isnan(param->ratio) ? INFINITY : share;
 }
 
-/* The parameter that shows the mistake best: one with unequal replicas before others, then the one with the largest
+/* The parameter that shows the mutant best: one with unequal replicas before others, then the one with the largest
  * error. */
 static const ad_check_param *worst_param(const ad_check_result *result) {
   const ad_check_param *worst = NULL;
@@ -62,10 +62,10 @@ void ad_mutant_killed_by_number(const ad_check_result *result, ad_mutant *mutant
   ad_causes_copy(&mutant->causes, &param->causes);
 }
 
-/* ---- a mistake that only rounds, and that the proof passed ---- */
+/* ---- a mutant that only rounds, and that the check passed ---- */
 
-/* By how much the mistake moved gradients, over what their own roundings do: one process's error in the recipe's own
- * dtypes, and that of wires. Root mean square over the parameters. Both are measured, and depend on no bound. */
+/* By how much the mutant moved gradients, over what their own roundings do: one process's error in the recipe's own
+ * dtypes, and that of communication dtypes. Root mean square over the parameters. Both are measured. */
 static double moved_over_roundings(const ad_computing *computing, const double *moved) {
   double squares = 0;
   for (size_t i = 0; i < computing->count; i++)
@@ -73,11 +73,11 @@ static double moved_over_roundings(const ad_computing *computing, const double *
   return sqrt(squares / (double)computing->count);
 }
 
-/* Where sums are short, a mistake that rounds more often moves gradients by less than the roundings of the right program
- * do, for which every bound has room: in a custom program it has no effect if it moves them by less than `within` of
- * these. (core/docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all of their own
- * roundings.) A mistake that moves gradients by more survives, since a bound that it passes is too wide. In addend's own
- * programs all sums are long enough. */
+/* Where sums are short, a mutant that rounds more often moves gradients by less than the roundings of the right
+ * program do, for which every bound has room: in a custom program it has no effect if it moves them by less than
+ * `within` of these. (core/docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all
+ * of their roundings.) A mutant that moves gradients by more survives, since a bound that it passes is too wide. In
+ * addend's own programs all sums are long enough. */
 void ad_mutant_moved_by_rounding(const ad_check_result *result, const ad_computing *computing, const double *moved,
                                  int shards_formulas, ad_mutant *mutant) {
   double share = 0, within = shards_formulas ? 1 : 0.5;

@@ -1,4 +1,4 @@
-/* Lists the known mistakes that are not a transition done wrongly, and finds which of them a run can show. */
+/* Lists the known bugs that are not a transition done wrongly, and finds which of them a run can show. */
 #include <math.h>
 #include <stdio.h>
 
@@ -43,7 +43,7 @@ size_t ad_known_list(ad_mutant *list) {
   return count;
 }
 
-/* ---- facts: what a run has, so that a mistake can show ---- */
+/* ---- facts: what a run has, so that a known bug can show ---- */
 
 static ad_needs facts_of_path(const ad_param_spec *spec) {
   const ad_mesh *mesh = spec->layout.mesh;
@@ -83,7 +83,7 @@ static ad_needs facts_of_computing(const ad_run *run, int shards_formulas) {
   return facts | AD_NEED_NARROW_PRODUCTS | (residual == AD_BF16 ? 0 : AD_NEED_WIDE_STREAM);
 }
 
-/* The facts of a parameter's contract in the recipe's own dtypes, whatever the run computes in. */
+/* The facts of a parameter's precision policy in the recipe's own dtypes, whatever the run computes in. */
 static ad_needs facts_of_policy(const ad_recipe *recipe, const char *name) {
   ad_precision_policy policy;
   ad_needs facts = 0;

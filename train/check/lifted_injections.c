@@ -1,4 +1,4 @@
-/* Takes all planted mistakes off their seams, for steps that must be right, and puts them back afterwards. */
+/* Takes all mutations off their injection points, for steps that must be right, and puts them back afterwards. */
 #include "check/lifted_injections.h"
 
 ad_lifted_injections ad_injections_lift(void) {

@@ -1,5 +1,5 @@
-/* Estimates the least memory that a proof needs: that of its ranks, as the plan counts it in the proof's dtype; on each
- * rank one whole gradient of every parameter and, in dtypes that round, the f64 sums of its addends and of their
+/* Estimates the least memory that a check needs: that of its ranks, as the plan counts it in the check's dtype; on each
+ * rank one full gradient of every parameter and, in dtypes that round, the f64 sums of its addends and of their
  * absolute values; on the first rank the runs of the reference. What judging takes besides is less and left out. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct ad_check_needs {
   size_t ranks, full, reference; /* bytes of all ranks together */
 } ad_check_needs;
 
-/* Bytes of one whole gradient of every parameter, in its own dtype and in f64. */
+/* Bytes of one full gradient of every parameter, in its own dtype and in f64. */
 typedef struct ad_full_bytes {
   size_t own, wide;
 } ad_full_bytes;
@@ -47,7 +47,7 @@ static ad_status act_alone(const ad_recipe *alone, ad_dtype dtype, ad_plan_memor
   return status;
 }
 
-/* Adds the reference's runs: one in f64; one that is fed gradients, which computes only if the proof's dtype rounds,
+/* Adds the reference's runs: one in f64; one that is fed gradients, which computes only if the check's dtype rounds,
  * and then keeps draws in f32; and one that runs free, if there are several steps. */
 static ad_status add_reference(const ad_recipe *alone, const ad_check_job *job, int64_t ranks, ad_check_needs *to) {
   ad_plan_memory wide, own;
@@ -88,7 +88,7 @@ ad_status ad_check_fits(const ad_check_job *jobs, size_t count, const char *root
     if (all(&needs) > all(&most)) most = needs;
   }
   snprintf(what, sizeof what,
-           "the check (its ranks %zu MiB, whole gradients on each %zu MiB, the reference %zu MiB) needs",
+           "the check (its ranks %zu MiB, full gradients on each %zu MiB, the reference %zu MiB) needs",
            most.ranks >> 20, most.full >> 20, most.reference >> 20);
   return ad_memory_fits(root, what, all(&most));
 }

@@ -1,6 +1,5 @@
-/* Plants mistakes and collects what became of them. Mistakes in the record are tried here, on engine dry; mistakes in
- * execution are tried on ranks. A mistake that ends its world ends those ranks, and new ones are started for the
- * rest. */
+/* Makes mutants and collects what became of them. Mutants of the record are tried here, on backend dry; those of the
+ * execution on ranks. A mutant that ends its world ends those ranks, and new ones are started for the rest. */
 #include "check/mutants.h"
 
 #include <math.h>
@@ -43,9 +42,9 @@ size_t ad_mutants_effective(const ad_mutants *mutants) {
   return effective;
 }
 
-/* ---- the list of mistakes that are tried ---- */
+/* ---- the list of mutants that are tried ---- */
 
-/* Keeps `take` of the derived mistakes, drawn with equal chances, in their order. Returns how many it kept. */
+/* Keeps `take` of the derived mutants, drawn with equal chances, in their order. Returns how many it kept. */
 static size_t draw_mutants(ad_mutant *list, size_t count, size_t take, uint64_t seed) {
   size_t kept = 0;
   for (size_t i = 0; i < count; i++) {
@@ -100,7 +99,7 @@ void ad_mutants_destroy(ad_mutants *mutants) {
   if (mutants) munmap(mutants, mutants->bytes);
 }
 
-/* ---- starting new ranks for each mistake ---- */
+/* ---- starting new ranks for each mutant ---- */
 
 static int try_on_rank(ad_comm *comm, void *context) {
   ad_status status = ad_trials(comm, context);
@@ -108,7 +107,7 @@ static int try_on_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* Notes how the world's end caught the mistake: by a type, a number or the protocol. Any other end is a failure of the
+/* Notes how the world's end killed the mutant: by a type, a number or the protocol. Any other end is a failure of the
  * check itself. */
 static ad_status killed_by_end(const ad_launch_result *launched, ad_status status, ad_mutant *mutant) {
   if (status == AD_INTERRUPTED) return status;
@@ -131,7 +130,7 @@ static ad_status killed_by_end(const ad_launch_result *launched, ad_status statu
   return AD_OK;
 }
 
-/* Starts ranks until every mistake has been tried: the ranks begin with the first that has not. */
+/* Starts ranks until every mutant has been tried: the ranks begin with the first that has not. */
 static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   ad_launch_options options = {
       .size = sizeof options, .ranks = ranks, .function = try_on_rank, .context = (void *)(uintptr_t)job};
@@ -143,7 +142,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
     shared->clean = -1;
     ad_status status = ad_launch(&options, &launched);
     if (!status) return AD_OK;
-    if (shared->clean < 0) /* the ranks ended before any mistake was planted */
+    if (shared->clean < 0) /* the ranks ended before any mutant was made */
       return ad_fail(launched.status ? launched.status : status, "%s",
                      launched.message[0] ? launched.message : ad_last_error());
     AD_TRY(killed_by_end(&launched, status, &shared->list[shared->next]));
@@ -152,7 +151,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   return AD_OK;
 }
 
-/* Whether any known mistake of dtypes can show in this run. Those that cannot are marked as not planted. */
+/* Whether any known bug of dtypes can show in this run. Those that cannot are marked as not tried. */
 static int some_are_of_dtype(ad_mutants *shared) {
   int some = 0;
   for (size_t i = shared->derived; i < shared->count; i++) {

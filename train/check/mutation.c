@@ -1,5 +1,5 @@
 /* Finds a transition again each time it passes, and does it wrongly. What the rank then holds is computed from the
- * values that all ranks of the mesh handed in, so that one arithmetic serves all operators: they differ in which ranks'
+ * values that all ranks of the mesh submitted, so that one arithmetic serves all operators: they differ in which ranks'
  * values are put together, and with what factor. */
 #include "check/mutation.h"
 
@@ -118,7 +118,7 @@ void ad_places_release(ad_places *places) {
   *places = (ad_places){0};
 }
 
-/* ---- gathering the values that every rank handed in ---- */
+/* ---- gathering the values that every rank submitted ---- */
 
 /* The elements of an array, or of one segment of it, on this rank. */
 typedef struct stretch {
@@ -148,7 +148,7 @@ static void write_values(const ad_array *array, stretch to, const double *values
     ad_cast(data, array->dtype, values, AD_F64, to.numel);
 }
 
-/* What all ranks of the mesh handed in, after gather(). */
+/* What all ranks of the mesh submitted, after gather(). */
 typedef struct submitted {
   ad_group everyone; /* all ranks of the mesh */
   size_t *counts;    /* elements of each rank */
@@ -264,7 +264,7 @@ static void add_values(double *to, const double *values, size_t numel) {
   for (size_t k = 0; k < numel; k++) to[k] += values[k];
 }
 
-/* Adds `count` members' values from number `first` on, in the tree order of law 10, so that a mistake without effect
+/* Adds `count` members' values from number `first` on, in the tree order of law 10, so that a mutation without effect
  * gives the same bits. A member of another group that has fewer or more elements is added as far as both reach. */
 static ad_status sum_tree(const members *who, const submitted *all, size_t first, size_t count, size_t numel,
                           double *out) {
@@ -348,15 +348,15 @@ static ad_status compute(const ad_mutation *mutation, const ad_transit_passing *
 
 /* ---- executing a transition wrongly ---- */
 
-/* Runs the transition without the mistake, and waits for it. */
+/* Runs the transition without the mutation, and waits for it. */
 static ad_status run_as_it_is(ad_transit_passing *pass) {
   if (!pass->request) return ad_transit_run(pass->comm, pass->transit, pass->in, pass->out);
   AD_TRY(ad_transit_post(pass->comm, pass->transit, pass->in, pass->out, pass->request));
   return ad_comm_wait(pass->comm, pass->request);
 }
 
-/* Runs the transition as it is and writes the mistaken values over its result. If the transition adds to its output,
- * the mistaken values are added to what was there before. */
+/* Runs the transition as it is and writes the wrong values over its result. If the transition adds to its output,
+ * the wrong values are added to what was there before. */
 static ad_status overwrite(const ad_mutation *mutation, ad_transit_passing *pass, int segment, const submitted *all,
                            stretch in, double *instead) {
   stretch to = stretch_of(pass->out, ad_comm_rank(pass->comm), segment);
@@ -412,7 +412,7 @@ static ad_axes changed_axes(const ad_mutation *mutation) {
   return mutation->operator_ == AD_OPERATOR_FEWER_AXES ? mutation->place.axes & ~axis : mutation->place.axes;
 }
 
-/* Describes the result as the mistaken program would: its layout and this rank's shape. */
+/* Describes the result as the mutated program would: its layout and this rank's shape. */
 static void describe_as(const ad_comm *comm, const ad_layout *layout, ad_array *out) {
   int64_t rank = ad_comm_rank(comm);
   out->layout = *layout;
@@ -436,7 +436,7 @@ static ad_status try_in_record(const ad_mutation *mutation, ad_transit_passing *
   return AD_OK;
 }
 
-/* ---- the two seams: each transition passes here, and the planted one is replaced ---- */
+/* ---- the two injection points: each transition passes here, and the mutated one is replaced ---- */
 
 static int find_segment(const ad_mutation *mutation, const ad_transit_passing *pass) {
   for (int i = 0; i < segments_of(pass->transit, pass->in); i++)

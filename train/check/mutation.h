@@ -1,6 +1,6 @@
-/* Plants derived mistakes: finds one transition of a program each time it is recorded or executed, and does it wrongly.
- * All transitions pass two seams (base/injection.h) at which this is done; the code that executes them knows nothing of
- * it. */
+/* Makes derived mutants: finds one transition of a program each time it is recorded or executed, and does it wrongly.
+ * All transitions pass two injection points (base/injection.h) at which this is done; the code that executes them knows
+ * nothing of it. */
 #ifndef CHECK_MUTATION_H
 #define CHECK_MUTATION_H
 #include "addend/parameter.h"
@@ -15,10 +15,10 @@
   X(MORE_AXES, "more_axes")     /* done over one axis more */                                                    \
   X(FEWER_AXES, "fewer_axes")   /* done over one axis fewer */                                                   \
   X(OTHER_GROUP, "other_group") /* done over other ranks: groups sheared along another axis, of the same size */ \
-  X(BACKWARD_IDENTITY, "backward_identity")         /* backward hands the gradient on unchanged */               \
+  X(BACKWARD_IDENTITY, "backward_identity")         /* backward returns the gradient unchanged */                \
   X(BACKWARD_LOCAL, "backward_local")               /* backward takes this rank's part, zeros elsewhere */       \
   X(FIRST_MICROBATCH_ONLY, "first_microbatch_only") /* done in the first microbatch of a step only */            \
-  X(ONCE_EVERYWHERE, "once_everywhere")             /* the copy of every rank counts */
+  X(ONCE_EVERYWHERE, "once_everywhere")             /* the replica of every rank counts */
 typedef enum ad_operator {
 #define AD_OPERATOR_CODE(code, name) AD_OPERATOR_##code,
   AD_OPERATOR_LIST(AD_OPERATOR_CODE)
@@ -40,8 +40,8 @@ typedef struct ad_place {
   ad_axes axes;    /* the axes over which the transition goes */
   ad_axes named;   /* the axes that its mesh names; others have one rank, and no program speaks of them */
   ad_axes large;   /* the axes of its mesh that have more than one rank */
-  ad_axes same;    /* the axes along which all ranks hand in the same values */
-  ad_axes partial; /* other axes, on which the value is a pending sum */
+  ad_axes same;    /* the axes along which all ranks submit the same values */
+  ad_axes partial; /* other axes, on which the value is Partial (P) */
   int64_t ranks;   /* number of ranks in the transition's group */
   int ordinal;     /* the transition's number on its tape; -1: it is on no tape */
   int is_segment;  /* 1: the transition is one parameter's part of a packed array */
@@ -55,25 +55,25 @@ const char *ad_place_print(const ad_place *place, char *buffer, size_t size);
 typedef struct ad_places {
   ad_place *list;
   size_t count, capacity;
-  ad_status status; /* AD_MEMORY if the list is not whole */
+  ad_status status; /* AD_MEMORY if the list is incomplete */
 } ad_places;
-/* From now on lists every transition that is executed, until the seams are lifted. */
+/* From now on lists every transition that is executed, until the injection points are cleared. */
 void ad_places_watch(ad_places *places);
 /* Adds the transitions of `from`, which another rank listed, that `to` does not have. */
 ad_status ad_places_add(ad_places *to, const ad_places *from) AD_CHECKED;
 void ad_places_release(ad_places *places);
 
-/* A mistake: the operator at `place`, over or along `axis` if the operator has one. */
+/* A mutation: the operator at `place`, over or along `axis` if the operator has one. */
 typedef struct ad_mutation {
   ad_place place;
   ad_operator operator_;
   ad_axis axis;
   int in_record; /* 1: the types show it, as if the program had been written so; 0: the types claim what was not done */
-  int executions, fired; /* how often the transition was executed in this step; fired 1: the mistake was made at all */
+  int executions, fired; /* how often the transition was executed in this step; fired 1: the mutation was made at all */
   int of_constant;       /* 1: the value that is moved carries no gradient */
 } ad_mutation;
-/* Plants the mistake: it is made from now on, until the seams are lifted. Borrows `mutation`. A mistake in execution
- * needs all arrays to be f64 or i64. */
+/* Makes the mutation: it is made from now on, until the injection points are cleared. Borrows `mutation`. A mutation of
+ * the execution needs all arrays to be f64 or i64. */
 void ad_mutation_begin(ad_mutation *mutation);
 
 #endif

@@ -1,5 +1,5 @@
-/* Says why a cause, or a mistake, is told without an axis: what was measured then is the same along all axes, goes by
- * something else, or fits several. */
+/* Says why a cause, or a mutant, is reported without an axis: what was measured then is the same along all axes, goes
+ * by something else, or fits several. */
 #include "check/no_axis.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Why a cause, or a mistake, is told without an axis. */
+/* Why a cause, or a mutant, is reported without an axis. */
 #ifndef CHECK_NO_AXIS_H
 #define CHECK_NO_AXIS_H
 #include <jansson.h>
@@ -13,7 +13,7 @@ const char *ad_no_axis_clause(const char *name);
 ad_no_axis ad_cause_no_axis(const ad_cause *cause);
 /* The axes that all of the causes name; 0, and in *why the reason, if they differ or name none. */
 ad_axes ad_causes_axes(const ad_causes *causes, ad_no_axis *why);
-/* The same of a mistake's verdict, where there may be no causes. */
+/* The same of a mutant's verdict, where there may be no causes. */
 ad_axes ad_mutant_axes(const ad_mutant *mutant, ad_no_axis *why);
 /* Why the judgement of `addend diff` on a parameter has no axes, from its counts of addends: whether all are the same,
  * or those of each microbatch. */

@@ -1,4 +1,4 @@
-/* Finds which parameters a run's norm counts more or less than once, and which copies or shards that may be. */
+/* Finds which parameters a run's norm counts more or less than once, and which replicas or shards that may be. */
 #include "check/norm.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 /* One parameter's part in the norm, on the first rank. */
 typedef struct part {
-  double squares; /* of its whole gradient */
+  double squares; /* of its full gradient */
   double times;   /* the run's sum of them over `squares`; 1 if the gradient is 0 */
   ad_run_param at;
 } part;
@@ -126,7 +126,7 @@ static void report_more(const parts *p, const part *of, const char *name, ad_cau
   const ad_layout *storage = &of->at.spec->storage;
   ad_axes replicated = ad_layout_same_axes(storage) & ad_mesh_large(storage->mesh);
   char text[120];
-  snprintf(text, sizeof text, "copies of `%.80s` along ", name);
+  snprintf(text, sizeof text, "replicas of `%.80s` along ", name);
   int added = add_sets(storage->mesh, replicated, of->times, (ad_cause){AD_CAUSE_DOUBLED, .factor = of->times}, text,
                        " were counted each", causes);
   size_t given = ad_program_gives_param(ad_run_program(p->checker->run), of->at.spec->name);
@@ -137,7 +137,7 @@ static void report_more(const parts *p, const part *of, const char *name, ad_cau
         ->no_axis = AD_NO_AXIS_POOLS;
   else if (!added)
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, replicated, of->times, "in the norm: `%.80s` was counted %.6g times%s%s",
-                  name, of->times, replicated ? ": not once for each of its copies along " : "",
+                  name, of->times, replicated ? ": not once for each of its replicas along " : "",
                   replicated ? axes_text(replicated) : "")
         ->no_axis = AD_NO_AXIS_NO_REPLICAS;
 }
@@ -154,7 +154,7 @@ static void report_less(const part *of, const char *name, ad_causes *causes) {
   if (replicated)
     ad_causes_add(
         causes, AD_CAUSE_UNKNOWN, replicated, of->times,
-        "in the norm: of the copies of `%.80s` along %s another number than one was counted; %.3g of its squares "
+        "in the norm: of the replicas of `%.80s` along %s another number than one was counted; %.3g of its squares "
         "are",
         name, axes_text(replicated), of->times);
 }
@@ -197,7 +197,7 @@ static ad_status explain(ad_checker *checker, parts *p) {
   return AD_OK;
 }
 
-/* The norm has the squares of one copy of each gradient: where copies differ, nothing follows from them. */
+/* The norm has the squares of one replica of each gradient: where replicas differ, nothing follows from them. */
 static int replicas_are_equal(const ad_checker *checker) {
   for (size_t i = 0; i < checker->param_count; i++)
     if (!checker->replicas[AD_PART_GRADIENT][i].equal) return 0;

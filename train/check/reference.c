@@ -1,4 +1,4 @@
-/* The reference of a proof: three runs of one rank each. `run` computes gradients in f64 from the distributed values.
+/* The reference of a check: three runs of one rank each. `run` computes gradients in f64 from the distributed values.
  * `fed` updates parameters with the distributed gradients, in the distributed run's dtypes, and computes gradients in
  * them if they round. `free` trains on its own in these dtypes. */
 #include "check/reference.h"
@@ -25,7 +25,7 @@ struct ad_reference {
   ad_array *fed_gradients; /* the caller's memory, described on the reference's meshes */
   const ad_array **fed_list;
   ad_draws draws;   /* gradients in the fed run's dtypes, if those round */
-  ad_addends exact; /* gradients of the f64 run without wires' roundings, if it has some */
+  ad_addends exact; /* gradients of the f64 run without the roundings of transfers, if there are any */
   ad_slack slack;   /* how far the states of the f64 run's last step may be off */
   char *kept;       /* the fed run's arrays, one after another; NULL: ad_reference_keep was not called */
 };
@@ -38,7 +38,7 @@ static int has_comm_dtypes(const ad_program *program) {
   return 0;
 }
 
-/* The f64 run rounds to the wires' dtypes of the recipe too, so that the two runs differ by computing alone. */
+/* The f64 run rounds to the recipe's communication dtypes too, so that the two runs differ by computing alone. */
 static ad_status round_transfers(ad_reference *reference) {
   if (!ad_run_rounds_transfers(reference->fed) || !has_comm_dtypes(reference->run->program)) return AD_OK;
   ad_run_round_transfers(reference->run, 1);
@@ -97,7 +97,7 @@ static void widen(const ad_array *to, const ad_array *from) {
 
 /* ---- restoring the reference's state of the first step ---- */
 
-/* Array `number` of all that are kept of a run: the parts of each parameter in turn; NULL: the parameter lacks that
+/* Array `number` of all that are kept of a run: the parts of each parameter in turn; NULL: the parameter has no such
  * part. */
 static const ad_array *kept_array(const ad_run *run, size_t number) {
   size_t params = ad_run_param_count(run);
@@ -167,7 +167,7 @@ static ad_status compute_own(ad_reference *reference, int64_t step) {
   return ad_draws_take(&reference->draws, step, reference->run);
 }
 
-/* Computes the f64 gradients without the wires' roundings. */
+/* Computes the f64 gradients without the roundings of transfers. */
 static ad_status compute_exact(ad_reference *reference, int64_t step) {
   if (!reference->exact.run) return AD_OK;
   ad_run_round_transfers(reference->run, 0);

@@ -6,7 +6,7 @@
 
 typedef struct ad_replicas {
   int equal;
-  ad_axes differs;  /* axes along which copies differ */
+  ad_axes differs;  /* axes along which replicas differ */
   int64_t odd_rank; /* the one rank that differs while all others of its group agree; -1: there is none */
 } ad_replicas;
 

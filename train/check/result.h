@@ -1,4 +1,4 @@
-/* The numbers of one proof, in memory that the ranks and the process that started them share: it holds no pointers. */
+/* The numbers of one check, in memory that the ranks and the process that started them share: it holds no pointers. */
 #ifndef CHECK_RESULT_H
 #define CHECK_RESULT_H
 #include "addend/check.h"
@@ -9,10 +9,10 @@
 /* What counting a step's addends says of a gradient that is wrong in that step. */
 typedef enum ad_accounted {
   AD_NOT_ACCOUNTED,       /* the gradient is right, or its addends were not counted */
-  AD_SUM_IS_WRONG,        /* the gradient is not the sum of the addends that ranks handed in */
+  AD_SUM_IS_WRONG,        /* the gradient is not the sum of the addends that ranks submitted */
   AD_ADDENDS_ARE_WRONG,   /* the gradient is that sum, and the addends are wrong */
   AD_ADDENDS_ARE_WEIGHED, /* the gradient is that sum, and each microbatch's addends are wrong by one factor */
-  AD_NO_ACCOUNT           /* the sum or the addends are wrong: the count cannot tell which */
+  AD_NO_ACCOUNT           /* the sum or the addends are wrong: the count does not show which */
 } ad_accounted;
 
 enum { AD_REPORTS_TEXT = 128 };
@@ -26,7 +26,7 @@ typedef struct ad_check_param {
   double max_rel_err; /* NaN or infinite: fails */
   double bound;
   double one_process;   /* error of one process in the recipe's own dtypes; NaN: nothing rounds but f64 */
-  double comm_rounding; /* error of the reference from rounding values on wires between modules; NaN as above */
+  double comm_rounding; /* error of the reference from rounding transferred values between modules; NaN as above */
   double cosine;        /* cosine of the angle between gradient and reference; NaN as above */
   double sum_share;     /* distance to the sum of the ranks' own addends, over what reducing may round; NaN as above */
   double process_share; /* distance of that sum to one process's gradient, over what it may be; NaN as above */
@@ -44,7 +44,7 @@ typedef struct ad_check_param {
 typedef struct ad_overflow {
   int64_t taken, skipped;
   int scale, taken_at;              /* exponents of the loss scale in the first skipped and in the last taken step */
-  char param[AD_PROGRAM_NAME_SIZE]; /* the parameter or travelling value that overflowed in the first skipped step */
+  char param[AD_PROGRAM_NAME_SIZE]; /* the parameter or transferred value that overflowed in the first skipped step */
 } ad_overflow;
 
 typedef struct ad_check_result {
@@ -72,26 +72,26 @@ typedef struct ad_check_result {
   char reports[AD_REPORTS_TEXT]; /* the first loss or norm that is not the same on all ranks, in words; "": none */
   int64_t call_count;            /* collectives that the first rank posts in a step, and their bytes */
   uint64_t call_bytes;
-  int64_t counted; /* tokens that counted in all steps; 0: every gradient is zero, so that agreement proves nothing */
+  int64_t counted; /* tokens that counted in all steps; 0: every gradient is zero, so that agreement shows nothing */
   size_t param_count;
   ad_check_param params[];
 } ad_check_result;
 
-/* What is to be proven, and where its numbers go. */
+/* What is to be checked, and where its numbers go. */
 typedef struct ad_check_job {
   const ad_recipe *recipe;
   const ad_check_options *options;
   int64_t steps;
   ad_check_result *result;
-  int quiet;    /* 1: no warnings: another proof of the same steps has given them */
+  int quiet;    /* 1: no warnings: another check of the same steps has given them */
   int dumps;    /* 1: dumps the steps to options->dump */
   int is_slope; /* 1: the directional check beside the one against one process (check/directional.h) */
 } ad_check_job;
 
 ad_status ad_check_result_create(const ad_recipe *recipe, ad_check_result **out) AD_CHECKED; /* shared memory, zeroed */
-void ad_check_result_clear(ad_check_result *result); /* sets every number to 0, before the proof begins */
+void ad_check_result_clear(ad_check_result *result); /* sets every number to 0, before the check begins */
 void ad_check_result_destroy(ad_check_result *result);
-/* check_ranks.c: starts the ranks, lets each prove its share, and waits. The status and *result are those of ad_launch. */
+/* check_ranks.c: starts the ranks, lets each check its share, and waits. Status and *result are ad_launch's. */
 ad_status ad_check_run(const ad_check_job *job, ad_launch_result *launched) AD_CHECKED;
 /* The axes larger than 1 over which the gradient of a parameter of this compute layout is a sum. */
 ad_axes ad_check_reduced_axes(const ad_layout *layout);
@@ -100,14 +100,14 @@ int ad_check_result_passes(const ad_check_result *result, int directional); /* e
 size_t ad_check_result_reached(const ad_check_result *result, int directional);
 /* ad_check_result_passes, some token counted, and some gradient is not zero. */
 int ad_check_result_matches(const ad_check_result *result, int directional);
-/* AD_MEMORY, before any rank starts, if the largest of these proofs, which run one after another, needs more memory
+/* AD_MEMORY, before any rank starts, if the largest of these checks, which run one after another, needs more memory
  * than there is: see ad_plan_fits. `root`: "" except in tests. */
 ad_status ad_check_fits(const ad_check_job *jobs, size_t count, const char *root) AD_CHECKED;
 /* The dtype that ranks are forced to compute in, as in ad_run_options; 0: the recipe's own dtypes. */
 ad_dtype ad_check_dtype(const ad_check_options *options);
-/* Whether everything is computed in f64 under these options, so that the proof's bounds are those of f64. */
+/* Whether everything is computed in f64 under these options, so that the check's bounds are those of f64. */
 int ad_check_is_wide(const ad_recipe *recipe, const ad_check_options *options);
-#define AD_WIDE_BOUND 1e-12 /* the promise of the proof in f64 */
+#define AD_WIDE_BOUND 1e-12 /* the bound of the check in f64 */
 /* A central difference in f64 keeps about eps^(2/3) = 4e-11 of the loss; the derivative along a random direction is
  * smaller than the loss by up to three digits. */
 #define AD_DIRECTIONAL_BOUND 1e-7
@@ -130,12 +130,12 @@ double ad_relative_difference(double a, double b);
 double ad_param_share(
     const ad_check_param *param); /* the largest of its errors, as a part of its bound; NaN: no number */
 /* diagnose.c: the causes that fit a parameter's numbers. `reduced`: the axes that the gradient is summed over;
- * `differs`: the axes along which replicas differ; `odd_rank`: the one rank whose copy differs from all others, or
+ * `differs`: the axes along which replicas differ; `odd_rank`: the one rank whose replica differs from all others, or
  * -1; `proportional`: dist is ratio * ref within rounding. The functions below replace the causes by a more specific
  * one. */
 void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_check_param *param, int proportional, ad_axes differs,
                  int64_t odd_rank, ad_causes *out);
-/* Copies differ along these axes, are wrong, and add up to the reference. */
+/* Replicas differ along these axes, are wrong, and add up to the reference. */
 void ad_diagnose_parts(ad_axes differs, ad_causes *causes);
 /* The gradient was averaged over its own ranks and multiplied by the ranks of another module, if its factor says so.
  * `module`, `mesh`: the parameter's. Adds the cause to the others, or replaces one that only says that the factor is none of a
@@ -146,7 +146,7 @@ void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mes
 void ad_diagnose_stages(ad_check_result *result, int64_t stages);
 /* Shards along these axes, which hold different elements, were summed with each other. */
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes);
-/* Gradients agree, and copies differ after the update. */
+/* Gradients agree, and replicas differ after the update. */
 void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes);
 void ad_diagnose_update(ad_causes *causes); /* the gradient is right, and its update is wrong */
 

@@ -1,5 +1,5 @@
 /* A model of rounding: to which dtypes an addend is rounded on its way into the gradient, and how often. It knows
- * contract, microbatches and group sizes only, and not how the reducer works. */
+ * precision policy, microbatches and group sizes only, and not how the reducer works. */
 #include "check/rounding.h"
 
 #include <math.h>
@@ -46,8 +46,8 @@ static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec)
   return passage;
 }
 
-/* How often a value is rounded when it is written to the wire: once for each reduction, except the first if that one
- * writes single addends to a dtype that holds them exactly. */
+/* How often a value is rounded when it is written in the communication dtype: once for each reduction, except the first
+ * if that one writes single addends to a dtype that holds them exactly. */
 static double rounded_writes(const ad_passage *p) {
   int first_is_exact = p->steps && !p->sums_first && fits(p->policy.grad, p->policy.reduce);
   return (double)(p->steps - first_is_exact);
@@ -71,7 +71,7 @@ static double relative_of(const ad_passage *p, ad_dtype result) {
   return expm1(grad + comm_dtype + sums + out);
 }
 
-/* Bound of the absolute error of values below a dtype's normal range. A value on the wire is scaled by 2^-k, where 2^k
+/* Bound of the absolute error of values below a dtype's normal range. A communicated value is scaled by 2^-k, where 2^k
  * is at least the number of addends in it; `microbatches * ahead` such values reach one element. */
 static double absolute_of(const ad_passage *p) {
   double behind = p->microbatches, ahead = 1, sum = 0;

@@ -1,4 +1,4 @@
-/* Bounds how far rounding may carry a reduced gradient from the exact sum of its addends, by contract and path.
+/* Bounds how far rounding may carry a reduced gradient from the exact sum of its addends, by precision policy and path.
  * core/docs/dtypes.md explains why. */
 #ifndef CHECK_ROUNDING_H
 #define CHECK_ROUNDING_H
@@ -9,7 +9,7 @@ typedef struct ad_allowance {
   double relative, absolute;
 } ad_allowance;
 
-/* The allowance under a complete contract. `result`: the dtype in which the reducer gives out the gradient;
+/* The allowance under a complete precision policy. `result`: the dtype in which the reducer gives out the gradient;
  * `loss_scale`: the exponent that gradients carry. */
 ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec *spec, ad_dtype result, int loss_scale);
 

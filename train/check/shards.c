@@ -12,7 +12,7 @@ typedef struct search {
   const double *dist, *ref;
   double tolerance;
   ad_part full;
-  double *sum, *shard; /* room for the whole array in each */
+  double *sum, *shard; /* room for the full array in each */
 } search;
 
 static ad_part full_of(const ad_shape *shape) {

@@ -1,5 +1,5 @@
 /* How far the states of the ranks and of the reference may differ after a step whose gradients are right, if a program
- * changes states by a rule of its own (ad_phase_change_states). An example is Adam, which divides by the root of the
+ * changes states by a custom rule (ad_phase_change_states). An example is Adam, which divides by the root of the
  * squares that it has seen: where a gradient is zero but for rounding (queries of a token that sees only itself), its
  * step is as large as epsilon permits, and two orders of the same sum give different steps. A rule says with each
  * change how large such a difference may be. */
@@ -21,7 +21,7 @@ typedef struct ad_slack {
   ad_status status; /* AD_MEMORY: a state has no entry */
 } ad_slack;
 
-/* Forgets what earlier changes allowed and from now on adds what changes allow, until the seam is lifted. */
+/* Forgets what earlier changes allowed; adds what changes allow until the injection point is cleared. */
 void ad_slack_watch(ad_slack *slack);
 void ad_slack_release(ad_slack *slack);
 /* The worst element's distance beyond what it may be off by, over the largest |ref| (as ad_compare). NaN: not

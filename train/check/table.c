@@ -11,7 +11,7 @@
 
 static int is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
 
-/* The mesh as text; if modules have meshes of their own, all of them: "encoder: dp=2, model: dp=4". */
+/* The mesh as text; if modules have separate meshes, all of them: "encoder: dp=2, model: dp=4". */
 static const char *mesh_of(const json_t *document, char *buffer, size_t size) {
   json_t *mesh = json_object_get(document, "mesh");
   if (!json_is_object(mesh)) return ad_text_of(document, "mesh");

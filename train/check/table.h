@@ -1,4 +1,4 @@
-/* The parts of the printed table of a check that are in files of their own. */
+/* The parts of the printed table of a check that are in separate files. */
 #ifndef CHECK_TABLE_H
 #define CHECK_TABLE_H
 #include <stdio.h>

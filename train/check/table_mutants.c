@@ -1,4 +1,4 @@
-/* Prints what became of the mutants of a check: mistakes that were made in copies of the program, one at a time. */
+/* Prints what became of the mutants of a check: copies of the program with one mistake each. */
 #include <string.h>
 
 #include "base/text.h"

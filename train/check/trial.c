@@ -1,5 +1,5 @@
-/* Tries mistakes one after another on the same ranks: plants one, takes the first two steps again and compares what the
- * ranks hold bit for bit with what the clean steps left. If a bit differs, the proof judges the mistake. */
+/* Tries mutants one after another on the same ranks: makes one, takes the first two steps again and compares what the
+ * ranks hold bit for bit with what the clean steps left. If a bit differs, the check judges the mutant. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ typedef struct trials {
   ad_step_report reports[STEPS]; /* reports of the clean run's steps */
   ad_loss_scale loss_scale;      /* the loss scale before the first step */
   ad_known_bug_scene scene;
-  double *moved; /* [parameters]: norm of what a mistake that only rounds changed in the gradient */
+  double *moved; /* [parameters]: norm of what a mutant that only rounds changed in the gradient */
 } trials;
 
 /* ---- snapshots of what a rank holds ---- */
@@ -87,7 +87,7 @@ static void take_snapshot(const trials *t, int gradients, snapshot *to) {
   visit_arrays(t->checker.run, gradients, copy_out, &at);
 }
 
-/* ---- restoring the run's state, and planting a mistake ---- */
+/* ---- restoring the run's state, and making a mutation ---- */
 
 /* Restores what the ranks, their optimizers and the reference had before the first step. */
 static ad_status start_again(trials *t) {
@@ -135,7 +135,7 @@ static ad_status take_clean_steps(trials *t, ad_needs *seen) {
   return AD_OK;
 }
 
-/* Takes the clean steps; if one is skipped (a mistake would not show in it), again at the lower loss scale to which
+/* Takes the clean steps; if one is skipped (a mutant would not show in it), again at the lower loss scale to which
  * training would fall. */
 static ad_status take_steps_that_count(trials *t, ad_needs *seen) {
   ad_loss_scale *scale = &t->checker.run->loss_scale;
@@ -166,7 +166,7 @@ static ad_status run_clean(trials *t) {
   return AD_OK;
 }
 
-/* ---- trying one mistake ---- */
+/* ---- trying one mutant ---- */
 
 enum { DIFFERS, FIRED, WORDS };
 
@@ -243,7 +243,7 @@ static ad_status measure_moved(trials *t, int step) {
   return status;
 }
 
-/* Takes the two steps with the mistake and compares; `found` is the same on all ranks. */
+/* Takes the two steps with the mutation and compares; `found` is the same on all ranks. */
 static ad_status try_mutant(trials *t, ad_mutant *mutant, int32_t found[WORDS]) {
   AD_TRY(start_again(t));
   mutate(t, mutant);
@@ -263,19 +263,19 @@ static ad_status try_mutant(trials *t, ad_mutant *mutant, int32_t found[WORDS]) 
   return AD_OK;
 }
 
-/* Tells the first rank's verdict to all ranks. */
+/* Sends the first rank's verdict to all ranks. */
 static ad_status share_verdict(trials *t, int64_t *passes) {
   return ad_share_first(t->checker.comm, &t->checker.everyone, passes, 1, AD_HERE);
 }
 
-/* A mistake in the sum of one parameter's addends, of which nothing but rounding is left, changes nothing but rounding. */
+/* A mutation of a sum of addends of which nothing but rounding is left changes nothing but rounding. */
 static void report_cancelled(const trials *t, ad_mutant *mutant) {
   const ad_place *place = &mutant->mutation.place;
   for (size_t i = 0; i < t->checker.param_count && !mutant->known && place->is_segment; i++) {
     if (!t->checker.cancels[i] || strcmp(place->what, t->job->result.result->params[i].name) != 0) continue;
     mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
     snprintf(mutant->message, sizeof mutant->message,
-             "the gradient is zero but for rounding, with the mistake and without");
+             "the gradient is zero but for rounding, with the mutation and without");
   }
 }
 
@@ -284,7 +284,7 @@ static int is_judged_by_roundings(const trials *t, const ad_mutant *mutant) {
          ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program));
 }
 
-/* Proves again, with the mistake planted, up to the first step that does not hold. */
+/* Checks again, with the mutation, up to the first step that does not hold. */
 static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
   ad_check_result *result = t->job->result.result;
   int64_t passes = 1;
@@ -313,8 +313,8 @@ static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
   return AD_OK;
 }
 
-/* The facts of a run (AD_NEED_...) say of addend's own programs which known mistakes a step reaches. A custom program may
- * lack what they change for any reason: it has no norm, or no stream. */
+/* The facts of a run (AD_NEED_...) say of addend's own programs which known bugs a step reaches. A custom program may
+ * miss what they change for any reason: it has no norm, or no stream. */
 static void report_not_fired(const trials *t, ad_mutant *mutant) {
   if (mutant->known && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program))) {
     mutant->killed_by = AD_KILLED_BY_NOT_APPLICABLE;
@@ -322,8 +322,8 @@ static void report_not_fired(const trials *t, ad_mutant *mutant) {
     return;
   }
   snprintf(mutant->message, sizeof mutant->message,
-           "addend's list of mistakes is wrong: it expects this mistake to be caught, but the step never reached what "
-           "the mistake changes");
+           "addend's list of known bugs is wrong: it expects this mutant to be killed, but the step never reached what "
+           "the mutation changes");
 }
 
 static void report_no_effect(const trials *t, ad_mutant *mutant) {
@@ -334,15 +334,15 @@ static void report_no_effect(const trials *t, ad_mutant *mutant) {
   }
   if (!why && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program)))
     why =
-        "every judged number has the clean run's bits in two steps: what the mistake changes is zero, or counts for "
+        "every judged number has the clean run's bits in two steps: what the mutation changes is zero, or counts for "
         "nothing, in this program";
   if (!why) return;
   mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
   snprintf(mutant->message, sizeof mutant->message, "%s", why);
 }
 
-/* Takes a step of a run that was created with the mistake, and compares its contracts and collectives with the plan's.
- * All ranks find the same, since contracts and groups are the same on all. */
+/* Takes a step of a run that was created with the mutation, and compares its precision policies and collectives with
+ * the plan's. All ranks find the same, since precision policies and groups are the same on all. */
 static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad_mutant *mutant) {
   char policy[AD_CALLS_TEXT] = "", calls[AD_CALLS_TEXT] = "";
   ad_calls made = {0};
@@ -360,7 +360,7 @@ static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad
   return AD_OK;
 }
 
-/* Tries a mistake that is made when a run is created: plants it and creates another run. */
+/* Tries a mutation that is made when a run is created: makes it and creates another run. */
 static ad_status try_created(trials *t, ad_mutant *mutant) {
   ad_calls planned = {0};
   ad_run *run = NULL;
@@ -376,7 +376,7 @@ static ad_status try_created(trials *t, ad_mutant *mutant) {
   return status;
 }
 
-/* Tries one mistake. `mutant` is this rank's copy; the first rank's becomes the result. */
+/* Tries one mutant. `mutant` is this rank's copy; the first rank's becomes the result. */
 static ad_status try_one(trials *t, ad_mutant *mutant) {
   int32_t found[WORDS] = {0};
   if (mutant->known && mutant->known->at_creation) return try_created(t, mutant);
@@ -390,7 +390,7 @@ static ad_status try_one(trials *t, ad_mutant *mutant) {
   return AD_OK;
 }
 
-/* Tries nothing, which must pass: if it fails, mistakes would be called caught that were not. */
+/* Tries nothing, which must pass: if it fails, mutants would be called killed that were not. */
 static ad_status try_nothing(trials *t) {
   static const ad_known_bug nothing = {.name = "nothing"};
   ad_mutant mutant = {.known = &nothing};
@@ -401,7 +401,7 @@ static ad_status try_nothing(trials *t) {
       "the check fails when it is repeated without a mutation, so its failure with a mutant would mean nothing");
 }
 
-/* ---- trying all mistakes ---- */
+/* ---- trying all mutants ---- */
 
 static int is_tried_here(const ad_trial_job *job, const ad_mutant *mutant) {
   if (!mutant->known) return !job->of_dtype && !mutant->mutation.in_record;

@@ -1,4 +1,4 @@
-/* Saves checkpoints while training goes on: what each rank's thread does, and how the ranks move on together. What is
+/* Saves checkpoints while training continues: what each rank's thread does, and how the ranks move on together. What is
  * written is in checkpoint_snapshot.c and checkpoint_index.c, the order of renames in checkpoint_folder.c. */
 #include "addend/checkpoint.h"
 
@@ -18,7 +18,7 @@
 #include "files/file.h"
 #include "base/unfinished.h"
 
-/* What a checkpoint under way is doing: every rank writes its shard; then the first rank writes the index and gives the
+/* What a checkpoint in flight is doing: every rank writes its shard; then the first rank writes the index and gives the
  * folder its name. */
 typedef enum phase { IDLE, SHARDS, INDEX } phase;
 
@@ -111,8 +111,8 @@ static void join_thread(ad_checkpointer *c) {
   c->runs = 0;
 }
 
-// Begins the next phase. A rank that takes no part in it is done at once. So is a rank whose thread cannot start, with
-// an error on which all ranks then agree.
+// Begins the next phase. A rank that takes no part in it is done immediately. So is a rank whose thread cannot start,
+// with an error on which all ranks then agree.
 static void begin_phase(ad_checkpointer *c, phase next, int takes_part) {
   c->phase = next;
   atomic_store(&c->done, 1);

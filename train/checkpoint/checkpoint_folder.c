@@ -78,7 +78,7 @@ static int is_own_file(const char *name) {
   return is_shard(name) || !strcmp(name, index) || ad_is_unfinished(name, index);
 }
 
-/* Keeps files that somebody else put into a checkpoint: renames the folder to a name that no checkpoint gets. */
+/* Keeps files that others put into a checkpoint: renames the folder to a name that no checkpoint gets. */
 static ad_status keep_others(const char *path) {
   char token[AD_TOKEN_SIZE], *name;
   size_t size = strlen(path) + sizeof token + sizeof "..others";
@@ -137,7 +137,7 @@ static ad_status remove_leaving(const char *folder, int64_t step) {
   return status;
 }
 
-/* Renames a checkpoint, so that it loses its name at once and its files only later. It is no error if there is none. */
+/* Renames a checkpoint, so that it loses its name now and its files later. It is no error if there is none. */
 static ad_status set_aside(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   ad_status status = remove_leaving(folder, step);

@@ -133,7 +133,7 @@ ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums) {
   return failed ? ad_fail(AD_MEMORY, "no memory for a checkpoint's index") : AD_OK;
 }
 
-/* Writes the index behind its checksum. */
+/* Writes the index after its checksum. */
 static ad_status write_text(ad_output *output, const char *text) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   snprintf(first, sizeof first, AD_CHECKPOINT_FIRST, (unsigned long long)ad_checksum(text, strlen(text), 0));

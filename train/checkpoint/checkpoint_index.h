@@ -30,7 +30,7 @@ size_t ad_index_file_count(const json_t *index);
 /* Gives file number i of the index. Its name is a plain one, which cannot lead out of the folder; AD_IO for any other.
  */
 AD_CHECKED ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_file_sum *out);
-/* Compares the index with a state. AD_INVALID names values that the checkpoint lacks, has in addition, or has in
+/* Compares the index with a state. AD_INVALID names values that are missing from the checkpoint, additional, or of
  * another shape. */
 AD_CHECKED ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state);
 /* AD_IO unless the index says that it was written after `step` steps, as its folder's name does. */

@@ -90,7 +90,7 @@ static void name_missing(const json_t *index, const ad_checkpoint_state *state, 
   size_t count = 0;
   for (size_t i = 0; i < state->value_count; i++)
     if (!index_value(index, state->values[i].name))
-      ad_text_list(text, &count, "; it lacks ", "%s", state->values[i].name);
+      ad_text_list(text, &count, "; missing: ", "%s", state->values[i].name);
 }
 
 static int is_wanted(const ad_checkpoint_state *state, const char *name) {
@@ -154,7 +154,7 @@ ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state) {
   for (size_t i = 0; i < state->number_count; i++) {
     const json_t *number = json_object_get(numbers, state->numbers[i].name);
     if (!json_is_integer(number))
-      return ad_fail(AD_INVALID, "the checkpoint lacks the number `%s`", state->numbers[i].name);
+      return ad_fail(AD_INVALID, "the checkpoint has no number `%s`", state->numbers[i].name);
     state->numbers[i].value = json_integer_value(number);
   }
   state->step = json_integer_value(json_object_get(index, "step"));
@@ -175,7 +175,8 @@ ad_status ad_index_check_ranks(const json_t *index) {
   const char *text = json_string_value(json_object_get(index, "mesh"));
   const json_t *stated = json_object_get(index, "ranks");
   ad_mesh *mesh;
-  if (!text || !json_is_integer(stated)) return ad_fail(AD_IO, "index.json: lacks the mesh or the number of ranks");
+  if (!text || !json_is_integer(stated))
+    return ad_fail(AD_IO, "index.json: the mesh or the number of ranks is missing");
   ad_status status = ad_mesh_create(text, &mesh);
   if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json"); /* no memory is no damage */
   int64_t ranks = ad_mesh_size(mesh);

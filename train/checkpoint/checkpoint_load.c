@@ -242,7 +242,7 @@ ad_status ad_checkpoint_load(ad_comm *comm, const ad_mesh *mesh, const char *fol
   int64_t steps[AD_CHECKPOINTS_LISTED], count = 0;
   loading l = {.comm = comm, .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)), .state = state};
   if (ad_comm_is_dry(comm))
-    return ad_fail(AD_INVALID, "a checkpoint cannot be loaded with engine dry, where arrays have no values");
+    return ad_fail(AD_INVALID, "a checkpoint cannot be loaded with backend dry, where arrays have no values");
   AD_TRY(find_steps(&l, folder, steps, &count));
   AD_TRY(try_steps(&l, folder, steps, count));
   out->step = own.step;

@@ -1,4 +1,4 @@
-/* A copy of the pieces of values that this rank writes, so that training can go on while they are written. */
+/* A copy of the pieces of values that this rank writes, so that training can continue while they are written. */
 #ifndef CHECKPOINT_CHECKPOINT_SNAPSHOT_H
 #define CHECKPOINT_CHECKPOINT_SNAPSHOT_H
 #include "addend/checkpoint.h"

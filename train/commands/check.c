@@ -21,7 +21,7 @@ enum {
 static const struct argp_option options[] = {
     {"steps", KEY_STEPS, "N", 0, "Check N steps; the reference restarts each from the distributed state (default 2)",
      0},
-    {"dtype", KEY_DTYPE, "DTYPE", 0, "f64 (default), f32, or recipe: the recipe's own contract", 0},
+    {"dtype", KEY_DTYPE, "DTYPE", 0, "f64 (default), f32, or recipe: the recipe's own precision policy", 0},
     {"directional", KEY_DIRECTIONAL, NULL, 0,
      "Compare the loss's difference quotient with <gradient, direction>, without a reference; a custom program's check "
      "takes it along",
@@ -98,7 +98,7 @@ static const struct argp check_argp = {
         "Compares the distributed gradient of a recipe, parameter by parameter, with that of one process on the same "
         "global batch. The first line and the last are the verdict."
         "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --mutate\n"
-        "Exit status: 0 it matches, 1 it does not, nothing was checked, or it cannot be told since a mutant survived, "
+        "Exit status: 0 it matches, 1 it does not, nothing was checked, or a mutant survived, "
         "2 "
         "wrong call or recipe, 3 could not finish.",
     .children = ad_cli_recipe_children,

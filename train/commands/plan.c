@@ -129,7 +129,7 @@ static const char *end_of_value(const char *at) {
   return at;
 }
 
-/* Whether `--compare schedule=gpipe,...` means schedule.kind; values for the whole section are in braces. */
+/* Whether `--compare schedule=gpipe,...` means schedule.kind; values for a section are in braces. */
 static int is_kind(const plan_input *input, const char *value) {
   return !strncmp(input->compared, "schedule=", strlen("schedule=")) && *value != '{';
 }

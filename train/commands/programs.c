@@ -1,4 +1,4 @@
-/* Custom programs, which ad_main is given or --program names: a command that may call one runs in a process of its own. */
+/* Custom programs, which ad_main is given or --program names: a command that may call one has a separate process. */
 #include "trainer.h"
 
 static int are_registered;

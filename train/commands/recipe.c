@@ -10,7 +10,7 @@ enum { KEY_SET = 's', KEY_JSON = 'j', KEY_PROGRAM = 'p' };
 static const struct argp_option options[] = {
     {"set", KEY_SET, "PATH=VALUE", 0, "Replace one key of the recipe; the value is YAML in flow style. Repeatable", 0},
     {"program", KEY_PROGRAM, "FILE", 0,
-     "A shared object that brings the recipe's program: one of your own (train/docs/own-program.md). It is run, so "
+     "A shared object that brings the recipe's program: a custom one (train/docs/own-program.md). It is run, so "
      "name none that you do not trust",
      0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},

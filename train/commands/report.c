@@ -48,7 +48,7 @@ static const struct argp report_argp = {
     .parser = parse_option,
     .args_doc = "RUN...",
     .doc =
-        "Makes the page of a run again from the files in its folder, also of one that is under way or was killed; "
+        "Makes the page of a run again from the files in its folder, also of one that is in flight or was killed; "
         "several runs are laid over each other, and their page goes to the first one's folder. Prints where the page "
         "is."
         "\vExample: addend report runs/gpt-text runs/gpt-text-warm --out compared.html",

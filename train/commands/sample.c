@@ -101,11 +101,11 @@ static const struct argp sample_argp = {
     .parser = parse_option,
     .args_doc = "RUN|FOLDER PROMPT",
     .doc =
-        "Goes on with a text: the folder is that of a run, or of a model as Hugging Face Transformers saves it. A "
+        "Continues a text: the folder is that of a run, or of a model as Hugging Face Transformers saves it. A "
         "model of bytes reads and writes text; another one too where its folder has a tokenizer.json and Python "
         "(python3, or $ADDEND_PYTHON) the package tokenizers, otherwise numbers of tokens."
         "\vExample: addend sample runs/finetune \"Once upon a time\" --tokens 200\n"
-        "Exit status: 0 it went on, 2 the call is wrong or there is no such model, 3 could not finish.",
+        "Exit status: 0 the text was continued, 2 the call is wrong or there is no such model, 3 could not finish.",
 };
 
 /* ---- the prompt as tokens ---- */

@@ -23,7 +23,7 @@ static const struct argp_option options[] = {
     {"out", 'o', "FOLDER", 0, "Where metrics, trace and report go (default runs/NAME)", 0},
     {"resume", KEY_RESUME, NULL, 0,
      "Go on from the newest usable checkpoint, on this or any other mesh; if the run is finished, write results that "
-     "it lacks; if there is no checkpoint, begin",
+     "are missing; if there is no checkpoint, begin",
      0},
     {"force", KEY_FORCE, NULL, 0,
      "With --resume: go on even if the checkpoint belongs to another model, data or schedule", 0},
@@ -74,7 +74,7 @@ static const struct argp train_argp = {
     .doc =
         "Trains a recipe: starts its ranks on this machine, shows progress, and leaves metrics.jsonl, trace.json (open "
         "it in Perfetto), run.json (what was run), report.html and weights.safetensors in runs/NAME; with "
-        "checkpoint.every in the recipe, or when it is stopped, also checkpoints, from which --resume goes on."
+        "checkpoint.every in the recipe, or when it is stopped, also checkpoints, from which --resume continues."
         "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100 --set checkpoint.every=20",
     .children = ad_cli_recipe_children,
 };
@@ -85,9 +85,9 @@ typedef struct mean_loss {
   int64_t steps;
 } mean_loss;
 
-/* What the first rank's process tells the process that started it, in shared memory. */
+/* What the first rank's process reports to the process that started it, in shared memory. */
 typedef struct train_story {
-  char what[32], folder[512]; /* the training under way: "train", or the name of one that comes before it */
+  char what[32], folder[512]; /* the training in flight: "train", or the name of one that comes before it */
   int64_t all_steps;          /* steps of that training */
   char counted[48];           /* what a step counts: "tokens" */
   double first_loss, last_loss, counted_per_second;
@@ -135,7 +135,7 @@ static void add_loss(mean_loss *mean, double loss) {
   mean->steps++;
 }
 
-/* Adds the step's loss to the means. One batch tells little: its loss differs from the next one's by chance. */
+/* Adds the step's loss to the means. One batch says little: its loss differs from the next one's by chance. */
 static void note_loss(train_story *story, const ad_step_report *report) {
   int64_t tenth = tenth_of(story);
   story->last_loss = report->loss;
@@ -168,7 +168,7 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
   if (mean.steps > 1)
     used += snprintf(text + used, sizeof text - (size_t)used, " (mean of %lld)", (long long)mean.steps);
   if (story->validation.samples)
-    used += snprintf(text + used, sizeof text - (size_t)used, "  held out %.4f", story->validation.loss);
+    used += snprintf(text + used, sizeof text - (size_t)used, "  validation %.4f", story->validation.loss);
   snprintf(text + used, sizeof text - (size_t)used, "  %.0f %s/s  %d:%02d left", counted_per_second, story->counted,
            (int)seconds_left / 60, (int)seconds_left % 60);
   ad_cli_progress(story->what, report->step + 1, steps, text);
@@ -310,7 +310,7 @@ static int print_nothing_left(const train_job *job) {
   return ad_cli_print(text);
 }
 
-/* How the held-out loss changed since an earlier evaluation. */
+/* How the validation loss changed since an earlier evaluation. */
 static int print_change(const ad_validation_change *change, const char *kind) {
   char text[200], when[48] = "before the first step";
   int64_t taken = change->since + 1;
@@ -327,7 +327,7 @@ static int print_changes(const train_story *story) {
   return printed || best->since == first->since || best->verdict <= 0 ? printed : print_change(best, ", the best");
 }
 
-/* Where samples cannot be told apart nothing is judged: the loss before the first step is all that can be said. */
+/* Where samples cannot be separated nothing is judged: the loss before the first step is all that can be said. */
 static int print_before(const train_story *story) {
   char text[80];
   snprintf(text, sizeof text, "before the first step it was %.4f\n", story->before.loss);
@@ -336,7 +336,7 @@ static int print_before(const train_story *story) {
 
 static int print_validation(const train_story *story) {
   char text[160], words[64];
-  snprintf(text, sizeof text, "held-out loss %s over %lld sample%s, after %lld step%s\n",
+  snprintf(text, sizeof text, "validation loss %s over %lld sample%s, after %lld step%s\n",
            validation_words(&story->validation, words, sizeof words), (long long)story->validation.samples,
            story->validation.samples == 1 ? "" : "s", (long long)story->validation_step + 1,
            story->validation_step ? "s" : "");
@@ -377,7 +377,7 @@ static int print_stop(const train_job *job) {
   ad_printable(story->folder, folder, sizeof folder);
   snprintf(text, sizeof text,
            "interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n"
-           "addend: its checkpoint is in %s/checkpoints; --resume goes on from it",
+           "addend: its checkpoint is in %s/checkpoints; --resume continues from it",
            (long long)story->steps, (long long)story->all_steps, folder, folder);
   if (!ad_cli_return_text(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
   return CLI_UNFINISHED;

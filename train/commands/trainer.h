@@ -33,8 +33,8 @@ int ad_cli_read_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
 
 /* Registers the programs that ad_main was given; `kinds` ends with NULL. */
 ad_status ad_cli_register_programs(const ad_program_kind *const *kinds);
-/* Loads the shared object that --program names; NULL: none. Where a custom program was loaded or registered, the command
- * continues in a process of its own, so that a function of the program that ends it can be named. */
+/* Loads the shared object that --program names; NULL: none. Where a custom program was loaded or registered, the
+ * command continues in a separate process, so that a function of the program that ends it can be named. */
 ad_status ad_cli_load_program(const char *path);
 
 /* For commands that train nothing: says that weights which training would make first are drawn from the seed. */

@@ -57,7 +57,7 @@ static int take_number(header *h, int64_t *out) {
   const char *first = h->at;
   for (*out = 0; h->at < h->end && *h->at >= '0' && *h->at <= '9'; h->at++)
     if (__builtin_mul_overflow(*out, 10, out) || __builtin_add_overflow(*out, *h->at - '0', out)) return 0;
-  if (h->at < h->end && *h->at == 'L') h->at++;  // Python 2 wrote an L behind long numbers
+  if (h->at < h->end && *h->at == 'L') h->at++;  // Python 2 wrote an L after long numbers
   return h->at > first && *first != 'L';
 }
 
@@ -91,7 +91,7 @@ static int take_entry(header *h, unsigned *seen) {
   return k == 0 ? take_text(h, h->descr) : k == 1 ? take_order(h) : take_shape(h);
 }
 
-/* Takes the whole dictionary; 1: it has each of the three keys once, and nothing follows it. */
+/* Takes the complete dictionary; 1: it has each of the three keys once, and nothing follows it. */
 static int take_all(header *h) {
   unsigned seen = 0;
   if (!skip_text(h, "{")) return 0;

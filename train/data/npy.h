@@ -25,7 +25,7 @@ int64_t ad_npy_bytes(const ad_npy *npy); /* bytes of all elements */
 uint32_t ad_npy_at(const ad_npy *npy, int64_t i);
 /* The index of the first element of [first, first + count) that is `bound` or more; first + count: there is none. */
 int64_t ad_npy_first_from(const ad_npy *npy, int64_t first, int64_t count, uint32_t bound);
-/* Tells the kernel that the file will be read from its first page to its last. */
+/* Informs the kernel that the file will be read from its first page to its last. */
 void ad_npy_read_ahead(const ad_npy *npy);
 /* Gives the memory of the mapped pages back; they are read again when they are touched. */
 void ad_npy_forget(const ad_npy *npy);

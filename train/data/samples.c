@@ -56,7 +56,7 @@ static int64_t stride_of(int64_t windows) {
   return stride;
 }
 
-/* The sample that stands in one row of a step's batch. */
+/* The sample in one row of a step's batch. */
 typedef struct sample {
   int64_t place;
   int64_t valid; /* the first tokens, which count as targets */
@@ -133,7 +133,7 @@ ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *gi
   ad_wanted positions = wanted_of(&options, &all);
   if (text->parts[options.validation != 0].windows)
     return fill_rows(text, &options, step, (ad_span){first, count}, &positions, tokens, targets, counted);
-  if (text->bytes || text->files) fill_nothing(count * positions.width, tokens, targets);  // nothing is held out
+  if (text->bytes || text->files) fill_nothing(count * positions.width, tokens, targets);  // no validation part
   return AD_OK;
 }
 

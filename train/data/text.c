@@ -1,5 +1,5 @@
-/* Training data of bytes: files are cut into samples at random places, which depend on the global sample index alone.
- */
+/* Training data of bytes: files are divided into samples at random places, which follow from the sample's global
+ * index. */
 #include "data/text.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static ad_status check_part(const char *what, int64_t size, int64_t seq) {
       (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
 }
 
-/* AD_INVALID or AD_IO unless the training part and the held-out part each have a sample. */
+/* AD_INVALID or AD_IO unless the training part and the validation part each have a sample. */
 static ad_status check_sizes(const ad_file_list *files, int64_t seq, double validation) {
   int64_t train = 0, validation_size = 0;
   for (size_t i = 0; i < files->count; i++) {
@@ -26,7 +26,7 @@ static ad_status check_sizes(const ad_file_list *files, int64_t seq, double vali
   }
   if (train + validation_size == 0) return ad_fail(AD_IO, "%s: the text is empty", files->entries[0].path);
   AD_TRY(check_part(validation > 0 ? "the text for training" : "the text", train, seq));
-  return validation > 0 ? check_part("the text held out for validation", validation_size, seq) : AD_OK;
+  return validation > 0 ? check_part("the text reserved for validation", validation_size, seq) : AD_OK;
 }
 
 /* Lists the files and checks that each part has enough bytes. */
@@ -60,7 +60,7 @@ ad_status ad_text_path_check(const char *path) {
   return status;
 }
 
-/* Reads a file: its front goes to the training part, its back to the held-out part. Sizes were fixed when the files
+/* Reads a file: its front goes to the training part, its back to the validation part. Sizes were fixed when the files
  * were listed. */
 static ad_status load_file(const ad_file_entry *file, double validation, uint8_t *train, uint8_t *validation_size,
                            uint64_t *checksum) {
@@ -95,7 +95,7 @@ static void measure_files(const ad_file_list *files, double validation, ad_text_
   text->parts[AD_VALIDATION_PART] = part_of_size(held, text->seq, "data held out");
 }
 
-/* Reads all files into one buffer: their fronts into the training part, their backs into the held-out part. */
+/* Reads all files into one buffer: their fronts into the training part, their backs into the validation part. */
 static ad_status load_files(const ad_file_list *files, double validation, ad_text_data *text) {
   AD_TRY(ad_new((size_t)text->byte_count, &text->bytes));
   uint8_t *train = text->bytes, *validation_size = text->bytes + text->parts[AD_TRAINING_PART].size;

@@ -1,4 +1,4 @@
-/* What training data of bytes and of tokens share: a training part and a held-out part, from which samples are taken,
+/* What training data of bytes and of tokens share: a training part and a validation part, from which samples are taken,
  * and how rows of a batch are filled. */
 #ifndef DATA_TEXT_H
 #define DATA_TEXT_H
@@ -18,7 +18,7 @@ typedef struct ad_token_run {
   int64_t first_window; /* the first window's number among those of the part */
 } ad_token_run;
 
-/* The part of the data that is trained on, or the part that is held out. */
+/* The part of the data that is trained on, or the part for validation. */
 typedef struct ad_text_part {
   int64_t size;         /* number of bytes or tokens */
   int64_t windows;      /* how many samples lie in the part one after another */
@@ -58,16 +58,16 @@ struct ad_text_data {
   int64_t seq;
   int64_t byte_count; /* bytes of all files */
   uint64_t checksum, mask_checksum;
-  uint8_t *bytes;       /* if the data are bytes: the training part, then the held-out part; NULL: not read */
+  uint8_t *bytes;       /* if the data are bytes: the training part, then the validation part; NULL: not read */
   ad_token_file *files; /* if the data are tokens */
   size_t file_count;
   int64_t vocabulary; /* all tokens are below it */
   int is_summed;      /* 1: the checksums of tokens are made */
 };
 
-/* How many of the last tokens or bytes of a file of `size` are held out. */
+/* How many of the last tokens or bytes of a file of `size` are for validation. */
 int64_t ad_validation_size(int64_t size, double validation);
-/* AD_INVALID if a sample's length or the held-out fraction is out of its range. */
+/* AD_INVALID if a sample's length or the validation fraction is out of its range. */
 ad_status ad_text_check_numbers(int64_t seq, double validation) AD_CHECKED;
 void ad_token_files_close(ad_text_data *text);
 

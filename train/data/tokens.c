@@ -45,13 +45,13 @@ static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
   return npy->count;
 }
 
-/* Refuses 16 bits under a vocabulary that does not fit into them: ids that were cut to 16 bits are in the vocabulary
- * again, so no check of the elements finds them. */
+/* Refuses 16 bits under a vocabulary that does not fit into them: ids that were truncated to 16 bits are in the
+ * vocabulary again, so no check of the elements finds them. */
 static ad_status check_width(const char *path, const ad_npy *npy, int64_t vocabulary) {
   if (npy->width > 2 || vocabulary <= UINT16_MAX + 1) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: is uint16, which has no id above 65535, but the model's vocabulary is %lld: ids that were cut to "
-                 "16 bits begin again at 0 and cannot be told from right ones; write the tokenizer's ids as "
+                 "16 bits begin again at 0 and look like right ones; write the tokenizer's ids as "
                  "numpy.uint32, or, if none was ever above 65535, array.astype(numpy.uint32)",
                  path, (long long)vocabulary);
 }
@@ -247,7 +247,7 @@ static void add_run(ad_text_part *part, const ad_token_file *file, ad_span token
   part->windows += (tokens.count - 1) / seq;
 }
 
-/* Divides the files into the training part and the held-out part, which has the end of each file. */
+/* Divides the files into the training part and the validation part, which has the end of each file. */
 static ad_status make_parts(ad_text_data *text, double validation) {
   static const char *const streams[] = {"tokens", "tokens held out"};
   for (int of = 0; of < 2; of++) {
@@ -273,7 +273,7 @@ static ad_status check_part(const ad_text_data *text, ad_data_part of, const cha
 
 static ad_status check_parts(const ad_text_data *text, double validation) {
   AD_TRY(check_part(text, AD_TRAINING_PART, validation > 0 ? "the tokens for training" : "the tokens"));
-  return validation > 0 ? check_part(text, AD_VALIDATION_PART, "the tokens held out for validation") : AD_OK;
+  return validation > 0 ? check_part(text, AD_VALIDATION_PART, "the tokens reserved for validation") : AD_OK;
 }
 
 static ad_status open_mask(const char *path, ad_token_file *file) {

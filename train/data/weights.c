@@ -78,7 +78,7 @@ static ad_status open_files(opening *o) {
 
 /* ---- comparing the index with its files ---- */
 
-/* Adds the tensors that the index lists and that their files lack. */
+/* Adds the tensors that the index lists and that are missing from their files. */
 static void list_missing(const opening *o, ad_text *text) {
   const char *tensor;
   json_t *file;

@@ -1,5 +1,5 @@
 /* Your own model in one file: two dense layers classify the rows of a CSV file; its last column is the class, and every
- * fifth row is held out for evaluation. Built as a program, this file is a command: `classifier check classifier.yaml
+ * fifth row is reserved for validation. Built as a program, this file is a command: `classifier check classifier.yaml
  * --mutate`. Built as a shared object, it is loaded by the addend command: `addend check --program ./classifier.so
  * classifier.yaml`. train/docs/own-program.md explains it step by step. */
 #include <stdio.h>
@@ -67,7 +67,7 @@ typedef struct classifier {
 } classifier;
 enum { X, LABELS, HITS, FIELDS, MOST = 1 << 24 };
 
-/* A row is a hit if its label has the largest logit. Under `addend plan` (engine dry) arrays have no data. */
+/* A row is a hit if its label has the largest logit. Under `addend plan` (backend dry) arrays have no data. */
 static void count_hits(const ad_array *logits, const ad_array *labels, const ad_array *hits) {
   for (size_t row = 0, other; logits && logits->data && row < ad_array_numel(hits); row++) {
     double label = ad_array_get(labels, row);
@@ -156,7 +156,8 @@ static ad_status open_rows(void *own) {
 static int has_validation(const void *own) { return 1; }
 static int64_t validation_samples(const void *own) { return (rows_of((const classifier *)own) + 4) / 5; }
 
-/* Every fifth row is held out. Multiplying by the golden ratio shuffles the training rows: a batch has all classes. */
+/* Every fifth row is reserved for validation. Multiplying by the golden ratio shuffles the rows: a batch has all
+ * classes. */
 static ad_status read_row(void *own, ad_batch_row *to) {
   const classifier *model = (const classifier *)own;
   int64_t width = width_of(model), held = validation_samples(own);

@@ -11,7 +11,7 @@
 enum { STAGES = 2, MICROBATCHES = 4, ROWS = 11, WEIGHTS_MAX = 15 }; /* a microbatch has 2 or 3 of the rows */
 static const int64_t width[STAGES + 1] = {3, 5, 2};                 /* of x, of the activation sent, of y */
 
-/* One microbatch on one stage. Several microbatches are in flight at once, so each has its own tape and memory. */
+/* One microbatch on one stage. Several microbatches are in flight together, so each has its own tape and memory. */
 typedef struct cell {
   ad_tape *tape;
   ad_tensor *in, *out;             // the stage's input and output; the last stage's output is the loss
@@ -68,7 +68,7 @@ static ad_status create_rank(rank *r) {
 /* ---- executing the actions of the table ---- */
 
 static ad_status forward(rank *r, cell *c) {
-  AD_TRY(ad_comm_wait(r->world, &c->request[AD_ACTION_RECV_F]));  // returns at once on the first stage, which has x
+  AD_TRY(ad_comm_wait(r->world, &c->request[AD_ACTION_RECV_F]));  // returns immediately on the first stage, which has x
   c->in = r->stage ? ad_input(c->tape, &c->value) : ad_constant(c->tape, &c->value);
   c->out = layer(r, c->tape, c->in, r->stage);
   return ad_tape_status(c->tape);
@@ -109,7 +109,7 @@ static ad_status execute_all(rank *r, const ad_table *table) {
   return AD_OK;
 }
 
-/* ---- the proof: the pipeline's gradient less the whole batch's, from one tape, must be zero ---- */
+/* ---- the check: the pipeline's gradient less the whole batch's, from one tape, must be zero ---- */
 
 /* Backward of -loss on the whole batch, then the pipeline's backward: both add to r->gradient, which ends at zero. */
 static ad_status subtract(rank *r, const ad_table *table) {

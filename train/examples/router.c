@@ -1,6 +1,6 @@
 /* The gate (router) of a mixture of experts: all ranks of tp compute the same scores (type I), then each rank uses them
  * for its own share of the experts' work, so its backward has only a part of the gate's gradient. A published mistake
- * takes this part for the whole gradient: forward is right and the loss falls, but the gate's copies drift apart. This
+ * takes this part for the full gradient: forward is right and the loss falls, but the gate's replicas drift apart. This
  * example shows, for three kinds of layer, how addend refuses the mistake, and the repair. */
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 enum { RANKS = 4, TOKENS = 10, WIDTH = 3, EXPERTS = 4, HIDDEN = 5, TOP_K = 2, LAYERS = 3, GATE = WIDTH * EXPERTS };
 
-/* How the gate's gradient is treated: as whole though it is a part (the mistake), summed over tp by the tape (the
+/* How the gate's gradient is treated: as full though it is a part (the mistake), summed over tp by the tape (the
  * repair), or left as the part of each rank, typed as such. */
 typedef enum gate { TAKEN_FOR_FINAL, SUMMED, A_PART } gate;
 
@@ -17,7 +17,7 @@ static const struct layer {
   int is_sharded, scores_first;
 } layers[LAYERS] = {{"tokens split over tp, scores before experts", 0, 1},
                     {"tokens split over tp, scores after experts", 0, 0},
-                    {"experts cut over tp, scores after experts", 1, 0}};
+                    {"experts sharded over tp, scores after experts", 1, 0}};
 
 /* One layer with its weights and its tape, on 4 ranks or, for comparison, on one. */
 typedef struct run {
@@ -28,7 +28,7 @@ typedef struct run {
   ad_array x, up, down, gate;
 } run;
 
-/* Creates an array of this layout, with numbers that depend on `seed` alone (on engine dry without data). */
+/* Creates an array of this layout, with numbers that depend on `seed` alone (on backend dry without data). */
 static ad_status make_array(const run *r, const ad_mesh *mesh, const char *text, ad_shape shape, int seed,
                             ad_array *out) {
   ad_layout layout;
@@ -60,7 +60,7 @@ static ad_tensor *enter(const run *r, ad_tensor *x) {
   return r->layer->is_sharded ? ad_convert(t, x, "tp", AD_R) : ad_to_rows(t, ad_convert(t, x, "tp", AD_S(0)));
 }
 
-/* Rows times this rank's experts of the matrices `all`; `sharded` is the dimension to shard over etp if experts are cut. */
+/* Rows times this rank's experts of the matrices `all`; `sharded` is the dimension that etp shards, if it does. */
 static ad_tensor *product(const run *r, ad_tensor *rows, const ad_array *all, ad_type sharded,
                           const ad_routing *routing) {
   ad_tape *t = r->tape;
@@ -79,7 +79,7 @@ static ad_tensor *loss_of(const run *r, ad_tensor *gate_matrix, gate how) {
   ad_tensor *factors = ad_slot_weights(t, chosen, routing), *slots = ad_to_slots(t, ad_view(t, rows, r->view), routing);
   if (r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
   slots = ad_gelu(t, product(r, ad_dispatch(t, slots, routing, "ep"), &r->up, AD_S(2), routing));
-  slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing, "ep");  // P on etp if experts are cut
+  slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing, "ep");  // P on etp if it shards experts
   if (!r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
   return ad_sum(t, ad_declare(t, slots, r->layer->is_sharded ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
 }
@@ -117,7 +117,7 @@ static int compare_gradients(ad_comm *comm, void *context) {
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = compare_gradients};
   ad_launch_result result = {.size = sizeof result};
-  ad_comm *dry;  // engine dry moves no data: checking types needs no other rank
+  ad_comm *dry;  // backend dry moves no data: checking types needs no other rank
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
   for (const struct layer *l = layers; l < layers + LAYERS; l++) {
     if (gradient_of(dry, l, TAKEN_FOR_FINAL, NULL) != AD_TYPE) return 1;

@@ -1,7 +1,7 @@
-/* A program of two pools (disjoint sets of ranks) and its proof: a producer on three ranks computes h = gelu(x A) from
+/* A program of two pools (disjoint sets of ranks) and its check: a producer on three ranks computes h = gelu(x A) from
  * its slices of the batch; a consumer on two other ranks computes the loss, the sum of (h B) squared. addend derives
  * from types and a bridge which rank sends what to whom and what is summed; the check compares every gradient with that
- * of one process, and plants mistakes to show that it would notice them. */
+ * of one process, and tries mutants to show that it would notice them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static ad_status consume(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- what the program consists of: modules, count, loss, phases, and the crossing between them ---- */
+/* ---- what the program consists of: modules, count, loss, phases, and the transfer between them ---- */
 
 static ad_layout batch_on(const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
@@ -74,7 +74,7 @@ static ad_status create_pools(const void *options, ad_program *to, void **own) {
   AD_TRY(add_module(to, "consumer", CONSUMER, "B", (ad_shape){2, {MID, OUT}}));
   p->rows = batch_on(ad_program_mesh(to, PRODUCER));
   ad_layout there = batch_on(ad_program_mesh(to, CONSUMER)), counted = there;
-  ad_layout_set(&counted, AD_AXES_DP, AD_P);  // each rank counts its own rows, so the count is a pending sum
+  ad_layout_set(&counted, AD_AXES_DP, AD_P);  // each rank counts its own rows, so the count is Partial (P)
   AD_TRY(ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "rows", counted}));
   AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "squares"}));
   ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};  // 3 slices of the batch do not align with 2
@@ -123,7 +123,7 @@ static ad_status prove(void) {
   static const char *const modules[] = {"producer", "consumer", NULL};
   static const ad_program_kind kind = {.size = sizeof kind,
                                        .name = "two_pools",
-                                       .help = "two matrices, on pools of their own",
+                                       .help = "two matrices, on their own pools",
                                        .modules = modules,
                                        .create = create_pools,
                                        .destroy = destroy_pools,

@@ -69,7 +69,7 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
   return AD_OK;
 }
 
-/* Finds the first architecture that computes all that the recipe says. AD_INVALID: what each one lacks. */
+/* Finds the first architecture that computes all that the recipe says. AD_INVALID: what is missing from each. */
 static ad_status find_architecture(const asking *a, const ad_architecture **out) {
   char words[WORDS] = "", other[2 * VALUE];
   ad_text text = ad_text_on(words, sizeof words);
@@ -97,7 +97,7 @@ const char *ad_express_dtype(ad_dtype dtype) {
   return dtype == AD_F64 ? "float64" : dtype == AD_F32 ? "float32" : dtype == AD_F16 ? "float16" : "bfloat16";
 }
 
-/* The size that 0 stands for in a recipe's key. */
+/* The size that 0 means in a recipe's key. */
 static int64_t usual_size(const asking *a, const char *key) {
   const ad_program_kind *program = a->recipe->program;
   if (!program->rules.usual) return 0;

@@ -1,4 +1,4 @@
-/* Reads a run's whole parameters, from its weights or from a checkpoint. */
+/* Reads a run's full parameters, from its weights or from a checkpoint. */
 #ifndef EXPORT_VALUES_H
 #define EXPORT_VALUES_H
 #include "addend/data.h"
@@ -12,7 +12,7 @@ typedef struct ad_export_values {
   ad_mesh *mesh;
 } ad_export_values;
 
-/* Opens the values of a run. `params`: the parameters of the whole program, with the names that the program gives
+/* Opens the values of a run. `params`: the parameters of the full program, with the names that the program gives
  * them. */
 ad_status ad_export_values_open(const char *run, int is_finished, const ad_param_spec *params, size_t count,
                                 ad_export_values *out) AD_CHECKED;

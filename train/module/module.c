@@ -36,7 +36,7 @@ static ad_status check_param(const ad_param_spec *param, size_t index, const ad_
                  ad_mesh_text(param->layout.mesh), ad_mesh_text(mesh));
 }
 
-/* Copies the parameters' specs, with defaults filled into their contracts. */
+/* Copies the parameters' specs, with defaults filled into their precision policies. */
 static ad_status copy_params(ad_module *module, const ad_module_spec *spec) {
   AD_TRY(ad_new(spec->param_count, &module->params));
   for (; module->param_count < spec->param_count; module->param_count++) {
@@ -78,7 +78,7 @@ static ad_status check_state(const ad_module *module, const ad_state_spec *state
   ad_axes none = ad_layout_axes_of(&state->layout, AD_P) | ad_layout_axes_of(&state->layout, AD_V);
   char axes[96];
   if (!none) return AD_OK;
-  return ad_fail(AD_TYPE, "state `%s` is P or V over %s; it must be R, I or cut on every axis", state->name,
+  return ad_fail(AD_TYPE, "state `%s` is P or V over %s; it must be R, I or sharded on every axis", state->name,
                  ad_axes_print(none, axes, sizeof axes));
 }
 

@@ -1,4 +1,4 @@
-/* A module: parameters with their storage, whole copies, reducer and optimizer, and states, which have no gradient. */
+/* A module: parameters with their storage, full copies, reducer and optimizer, and states, which have no gradient. */
 #ifndef MODULE_MODULE_H
 #define MODULE_MODULE_H
 #include "addend/module.h"
@@ -7,8 +7,8 @@ typedef struct ad_module ad_module;
 
 typedef struct ad_module_options {
   size_t size;      /* sizeof(ad_module_options) */
-  ad_dtype compute; /* dtype of the whole copies; 0: f32 */
-  int releases;     /* 1: whole copies exist only while they are used (ZeRO-3) */
+  ad_dtype compute; /* dtype of the full copies; 0: f32 */
+  int releases;     /* 1: full copies exist only while they are used (ZeRO-3) */
   int prefetch;     /* how many units are gathered ahead of their use */
   uint64_t seed;    /* seed of the initial values */
   ad_reducer_options reducer;
@@ -55,7 +55,7 @@ size_t ad_module_state_count(const ad_module *module);
 ad_array *ad_module_state(ad_module *module, size_t state);
 /* The arrays of a parameter; ad_module_part is the only way to them. */
 #define AD_PARAM_PART_LIST(X)                                                                                   \
-  X(AD_PART_VALUE, "value")                 /* storage layout, the contract's param dtype */                    \
+  X(AD_PART_VALUE, "value")                 /* storage layout, param dtype of the policy */                     \
   X(AD_PART_MASTER, "master")               /* what the optimizer updates; the value where it is wide enough */ \
   X(AD_PART_FIRST_MOMENT, "first_moment")   /* of the optimizer */                                              \
   X(AD_PART_SECOND_MOMENT, "second_moment") /* of the optimizer */                                              \
@@ -68,17 +68,17 @@ typedef enum ad_param_part {
 } ad_param_part;
 enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are state: a checkpoint holds them */
 const char *ad_param_part_name(ad_param_part part);
-/* NULL: the parameter lacks this part, as a mirror lacks moments. A master that is the value is the same array. */
+/* NULL: the parameter has no such part, as a mirror has no moments. A master that is the value is the same array. */
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
-/* The parameters for a tape: whole copies to compute with, and the module's reducer for gradients. The module owns
+/* The parameters for a tape: full copies to compute with, and the module's reducer for gradients. The module owns
  * them. */
 const ad_parameters *ad_module_parameters(ad_module *module);
 ad_store *ad_module_store(ad_module *module);
 ad_reducer *ad_module_reducer(ad_module *module);
 ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: a mirror */
-/* *out: whether some contract has f16 gradients, so that the loss should be scaled. */
+/* *out: whether some precision policy has f16 gradients, so that the loss should be scaled. */
 AD_CHECKED ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out);
-/* Called after somebody wrote masters, or values: updates the other of the two, and the whole copies. Collective. */
+/* Called after masters, or values, were written: updates the other of the two, and the full copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
 /* Updates with AdamW from the reduced gradients times `factor`, then refreshes; a mirror is only refreshed.
  * Collective. */

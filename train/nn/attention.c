@@ -1,4 +1,4 @@
-/* The attention layer: projections around the attention operation. tp cuts the heads, cp the sequence. */
+/* The attention layer: projections around the attention operation. tp shards the heads, cp the sequence. */
 #include "addend/layers.h"
 #include "nn/kept.h"
 

@@ -12,7 +12,7 @@
 
 /* ---- declaring the experts' parameters ---- */
 
-/* Whether the ranks of tp split the tokens. Otherwise etp, which has the ranks of tp, cuts each expert. */
+/* Whether the ranks of tp split the tokens. Otherwise etp, which has the ranks of tp, shards each expert. */
 static int splits_tokens(const ad_experts_shape *shape) { return ad_mesh_axis_size(shape->view, AD_ETP) == 1; }
 
 static size_t declare_router(ad_declarations *to, const char *path, const ad_experts_shape *shape) {
@@ -27,7 +27,7 @@ static size_t declare_router(ad_declarations *to, const char *path, const ad_exp
   return ad_declare_param(to, path, "router", router);
 }
 
-/* Declares the matrices [experts, in, out] of all experts; `etp_type`: the type by which etp cuts them. */
+/* Declares the matrices [experts, in, out] of all experts; `etp_type`: the type by which etp shards them. */
 static size_t declare_matrices(ad_declarations *to, const char *path, const char *name, const ad_experts_shape *shape,
                                ad_shape size, ad_type etp_type, double factor) {
   ad_param_spec matrices = {.size = sizeof matrices,
@@ -79,8 +79,8 @@ static ad_status check_view(const char *path, const ad_mesh *mesh, const ad_mesh
                    ad_mesh_text(view), ad_mesh_text(mesh));
   if (ad_mesh_axis_size(view, AD_ETP) == 1 || etp_is_tp(mesh, view)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "experts `%s`: etp of the view \"%s\" must be 1 (experts whole, tokens split over tp) or have the "
-                 "same ranks as tp in the mesh \"%s\" (experts cut as the MLP is)",
+                 "experts `%s`: etp of the view \"%s\" must be 1 (experts full, tokens split over tp) or have the "
+                 "same ranks as tp in the mesh \"%s\" (experts sharded as the MLP is)",
                  path, ad_mesh_text(view), ad_mesh_text(mesh));
 }
 
@@ -173,8 +173,8 @@ static ad_tensor *all_choices(pass *at) {
   return moved(at->t, ad_view(at->t, own, x ? x->layout.mesh : NULL), AD_P, AD_MOVE_ALL_REDUCE, AD_R);
 }
 
-/* The balance loss: this rank's scores against all ranks' choices. It is an addend if ranks have rows of their own; if
- * the ranks of tp have the same rows and each its own use of the router, one rank's copy counts. */
+/* The balance loss: this rank's scores against all ranks' choices. It is an addend if ranks have their own rows; if
+ * the ranks of tp have the same rows and each its own use of the router, one rank's replica counts. */
 static ad_tensor *balance_of(pass *at) {
   ad_tensor *loss = ad_balance(at->t, at->shares, all_choices(at), at->layer->shape.top_k);
   loss = moved(at->t, loss, AD_V, AD_MOVE_DECLARE, AD_P);
@@ -202,7 +202,7 @@ static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
 }
 
 /* Sends rows [tokens, d] to their experts and combines what comes back, by scores [tokens, experts]. Both are V on the
- * view's axes. If etp cuts experts, both are R on etp and the result is P there. */
+ * view's axes. If etp shards experts, both are R on etp and the result is P there. */
 static ad_tensor *routed(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tape *t = at->t;
@@ -222,7 +222,7 @@ static ad_tensor *routed_on_mesh(pass *at, ad_tensor *rows, ad_tensor *scores, s
   return ad_view(at->t, routed(at, rows, scores, first), x ? x->layout.mesh : NULL);
 }
 
-/* ---- forward, with tokens split over tp or experts cut over etp ---- */
+/* ---- forward, with tokens split over tp or experts sharded over etp ---- */
 
 /* Splits rows [n, k] that all ranks of tp have: S0 on tp. */
 static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
@@ -245,8 +245,8 @@ static ad_tensor *with_shared(pass *at, ad_tensor *y) {
   return ad_add(at->t, y, ad_mlp_forward(at->t, at->params, &at->layer->shared, at->x));
 }
 
-/* Puts the rows that the ranks of tp took together again. With shared experts, whose cut columns leave an addend on
- * each rank, these rows become addends too (zero elsewhere), so that one sum over tp makes both whole. */
+/* Puts the rows that the ranks of tp took together again. With shared experts, whose sharded columns leave an addend on
+ * each rank, these rows become addends too (zero elsewhere), so that one sum over tp completes both. */
 static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   ad_tape *t = at->t;
   if (!at->layer->shape.shared_hidden) return ad_from_rows(t, ad_all_gather(t, split, "tp", AD_I), at->x);
@@ -259,7 +259,7 @@ static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
 /* The layer if tokens are split: each rank of tp routes its share of the rows. */
 static ad_tensor *split_forward(pass *at) {
   ad_tape *t = at->t;
-  ad_tensor *full = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V if the sequence is cut
+  ad_tensor *full = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V if the sequence is sharded
   int splits = ad_tp_is_named(at->x) && !at->layer->shape.parallel.sequence;
   ad_tensor *split = splits ? split_rows(t, full, AD_HERE) : NULL;
   ad_tensor *rows = splits ? ad_to_rows(t, split) : full;
@@ -270,7 +270,7 @@ static ad_tensor *split_forward(pass *at) {
   return splits ? gather_rows(at, ad_from_rows(t, y, split)) : with_shared(at, ad_from_rows(t, y, at->x));
 }
 
-/* The layer if experts are cut: each rank of tp routes all rows, to its part of every expert. */
+/* The layer if experts are sharded: each rank of tp routes all rows, to its part of every expert. */
 static ad_tensor *sharded_forward(pass *at) {
   ad_tape *t = at->t;
   ad_parallel parallel = at->layer->shape.parallel;

@@ -1,4 +1,4 @@
-/* The mark by which the known mistakes find a router. */
+/* The mark by which the known bugs find a router. */
 #ifndef NN_EXPERTS_H
 #define NN_EXPERTS_H
 

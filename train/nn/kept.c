@@ -26,11 +26,11 @@ static ad_status append_rows(ad_kept_rows *rows, const ad_array *array) {
   return AD_OK;
 }
 
-/* Checks that x is one sequence, whole on this rank, and that it continues the tokens whose keys are kept. */
+/* Checks that x is one sequence, full on this rank, and that it continues the tokens whose keys are kept. */
 static ad_status check_continues(const ad_tape *t, const ad_kept_rows *rows, const ad_array *array) {
   if (array->shape.dim[0] != 1 || !ad_shape_equal(&array->shape, &array->local))
     return ad_fail(AD_INVALID,
-                   "ad_attention_continue: keys are kept for one sequence, which must be whole on this rank; the input "
+                   "ad_attention_continue: keys are kept for one sequence, which must be full on this rank; the input "
                    "has %lld sequences, with %lld of %lld rows and %lld of %lld columns on this rank",
                    (long long)array->shape.dim[0], (long long)array->local.dim[1], (long long)array->shape.dim[1],
                    (long long)array->local.dim[2], (long long)array->shape.dim[2]);

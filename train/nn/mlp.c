@@ -1,4 +1,4 @@
-/* The SwiGLU multilayer perceptron: gate and up cut by columns over tp, down by rows. */
+/* The SwiGLU multilayer perceptron: gate and up sharded by columns over tp, down by rows. */
 #include "addend/layers.h"
 
 ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape) {

@@ -1,4 +1,4 @@
-/* Acts as one rank of a world of any size, in one process on engine dry (which moves no bytes), and counts the memory
+/* Acts as one rank of a world of any size, in one process on backend dry (which moves no bytes), and counts the memory
  * that this rank would hold. */
 #include "base/error.h"
 #include "base/options.h"
@@ -22,8 +22,8 @@ static const size_t onednn_bytes = 6 << 20, onednn_bf16_bytes = 6 << 20;
 /* Bytes more if checkpoints are written: the writer thread's heap, and its buffer for reading files back. */
 static const size_t writer_bytes = 2 << 20;
 /* Values on a tape go to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps a
- * buffer until its readers are done; at most four at once were observed, and together they hold no more than the tape
- * does. Gradient buckets need no staging: they lie in shared memory. */
+ * buffer until its readers are done; at most four at the same time were observed, and together they hold no more than
+ * the tape does. Gradient buckets need no staging: they lie in shared memory. */
 static const size_t staging_bytes = 2 << 20;
 
 /* Whether this rank's tapes send values to other ranks: over a bridge, or along an axis that is
@@ -97,18 +97,19 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
   return AD_OK;
 }
 
-/* Refuses a recipe whose shard.window, the number of gradient buckets in memory at once, is
+/* Refuses a recipe whose shard.window, the number of gradient buckets in memory at the same time, is
  * too small for some module. */
 static ad_status check_windows(const ad_run *run) {
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
     ad_module *module = ad_run_module(run, i);
     size_t needed = module ? ad_reducer_window_needed(ad_module_reducer(module)) : 0;
     if (!needed) continue;
-    return ad_fail(
-        AD_INVALID,
-        "shard.window: %lld is too small for `%s`: in its backward pass %zu buckets of one kind are open at once; give "
-        "at least %zu, or 0 to have as many as are needed",
-        (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed, needed);
+    return ad_fail(AD_INVALID,
+                   "shard.window: %lld is too small for `%s`: in its backward pass %zu buckets of one kind are open at "
+                   "the same time; give "
+                   "at least %zu, or 0 to have as many as are needed",
+                   (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed,
+                   needed);
   }
   return AD_OK;
 }

@@ -1,4 +1,4 @@
-/* What crosses the bridges of a program, computed from what the program declares about all ranks, not just this one. */
+/* What is sent over the bridges of a program, computed from what the program declares about all ranks. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "bridge/bridge.h"
@@ -17,11 +17,11 @@ typedef struct way {
   int64_t rows;
   size_t row_bytes;
   ad_dtype dtype; /* dtype in which the value is sent */
-  ad_shape shape; /* shape of the whole value */
-  int identical;  /* 1: both sides have like meshes, and each part goes to the rank at the same position */
+  ad_shape shape; /* shape of the full value */
+  int identical;  /* 1: both sides have identical meshes, and each part goes to the rank at the same position */
 } way;
 
-/* A value that crosses a bridge, in all microbatches in which it has the same number of rows. */
+/* A value that is sent over a bridge, in all microbatches in which it has the same number of rows. */
 typedef struct transfer {
   const ad_transfer_spec *spec;
   ad_layout from, to, back; /* layouts of the value on both sides; `back`: layout of the gradient where it arrives */
@@ -64,7 +64,7 @@ static json_int_t part_bytes(const way *w, const ad_layout *side, int64_t rank) 
   return (json_int_t)ad_shape_numel(&part) * (json_int_t)ad_dtype_size(w->dtype);
 }
 
-/* Adds the one route of a rank on an alike bridge. Returns the number of routes left out: none. */
+/* Adds the one route of a rank on a bridge between identical layouts. Returns the number of routes left out: none. */
 static json_int_t add_identical_route(const way *w, int64_t rank, json_t *to) {
   int64_t peer = ad_mesh_first_rank(w->to->mesh) + (rank - ad_mesh_first_rank(w->from->mesh));
   ad_span own = {0, w->rows};
@@ -94,7 +94,7 @@ static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
 }
 
 /* The bytes of all routes. Every replica on the receiving side gets all rows. Along axes where the received value is P
- * (a pending sum), one rank gets the rows and the others hold zeros, unless the bridge is alike: then every rank gets
+ * (Partial), one rank gets the rows and the others hold zeros, unless both layouts are identical: then every rank gets
  * its own. */
 static json_int_t way_bytes(const way *w) {
   ad_axes once = ad_layout_sharded_axes(w->to) | (w->identical ? 0 : ad_layout_axes_of(w->to, AD_P));
@@ -178,8 +178,8 @@ static ad_status add_transfer(const transfer *c, const ad_plan_pools *pools, jso
   return ad_mesh_same_ranks(c->from.mesh, c->to.mesh) ? AD_OK : add_ranks(c, &c->to, pools, ranks);
 }
 
-/* The dtype in which the value (or gradient) crosses. A bridge between the same ranks sends nothing, so
- * it ignores the wire dtype. */
+/* The dtype in which the value (or gradient) is sent. A bridge between the same ranks sends nothing, so
+ * it ignores the communication dtype. */
 static ad_dtype dtype_of(const ad_transfer_spec *spec, const ad_program *program, int backward) {
   ad_dtype comm_dtype = backward ? spec->gradient_comm_dtype : spec->comm_dtype;
   return comm_dtype && ad_bridge_is_disjoint(spec->bridge) ? comm_dtype : ad_transfer_dtype(program, spec, backward);
@@ -192,8 +192,8 @@ static transfer transfer_of(const ad_transfer_spec *spec, const ad_program *prog
   return c;
 }
 
-/* A value that is cut by batch crosses in microbatches of one or two sizes, each with an entry; any other value crosses
- * whole in each microbatch. */
+/* A value that is sharded by batch is transferred in microbatches of one or two sizes, each with an entry; any other
+ * value is transferred in full in each microbatch. */
 static ad_status add_transfers(const ad_transfer_spec *spec, const ad_plan_pools *pools, json_t *to) {
   const ad_run *run = pools->list[0].run;
   transfer c = transfer_of(spec, ad_run_program(run));

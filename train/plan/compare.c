@@ -238,7 +238,7 @@ static void print_moves(FILE *file, const json_t *plans) {
   json_t *rows = rows_of(plans);
   const json_t *row;
   size_t i;
-  print_heads(file, "MiB that a rank hands in, or is gathered, a step", plans);
+  print_heads(file, "MiB that a rank submits, or gathers, a step", plans);
   json_array_foreach(rows, i, row) {
     char label[128];
     const char *axes = ad_text_of(row, "axes");

@@ -30,7 +30,7 @@ typedef struct ad_collectives {
   size_t *params; /* parameters of all collectives, one collective after another, numbered as in ad_run_param_at */
   size_t param_count, param_capacity;
   size_t *of, *starts; /* parameter i is in the collectives of[starts[i]] up to of[starts[i + 1]] */
-  /* the contract that was described last; its document is shared by parameters with the same contract */
+  /* the precision policy that was described last; its document is shared by all parameters that have it */
   ad_precision_policy policy;
   json_t *policy_document;
   size_t pool; /* index of the pool */
@@ -96,7 +96,7 @@ static ad_status list_reductions(ad_run *run, ad_collectives *to) {
   return AD_OK;
 }
 
-/* The axes over which a parameter is gathered: those that cut its storage but not what a rank computes with. */
+/* The axes over which a parameter is gathered: those that shard its storage but not what a rank computes with. */
 static ad_axes gathered_axes(const ad_param_spec *spec) {
   ad_axes sharded = ad_layout_sharded_axes(&spec->storage) & ~ad_layout_sharded_axes(&spec->layout);
   return sharded & ad_mesh_large(spec->layout.mesh);
@@ -186,7 +186,7 @@ static json_t *policy_document(const ad_precision_policy *policy) {
                    "accumulate", ad_dtype_name(policy->accumulate));
 }
 
-/* Returns the same document for consecutive parameters with the same contract. */
+/* Returns the same document for consecutive parameters with the same precision policy. */
 static json_t *shared_policy(const ad_precision_policy *policy, ad_collectives *collectives) {
   const ad_precision_policy *last = &collectives->policy;
   int same = collectives->policy_document && last->param == policy->param && last->grad == policy->grad &&

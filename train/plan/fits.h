@@ -1,4 +1,4 @@
-/* Compares the memory that ranks and proofs need with what there is. */
+/* Compares the memory that ranks and checks need with what there is. */
 #ifndef PLAN_FITS_H
 #define PLAN_FITS_H
 #include "addend/plan.h"

@@ -1,5 +1,5 @@
-/* "gradient_memory" of a plan's document: which gradient buckets share slots of memory, and which are kept whole
- * and why. A row stands for those buckets of a module that are reduced in the same way; the buckets of one window
+/* "gradient_memory" of a plan's document: which gradient buckets share slots of memory, and which are kept in full
+ * and why. A row represents those buckets of a module that are reduced in the same way; the buckets of one window
  * take turns in its slots. */
 #include "module/module.h"
 #include "plan/pools.h"
@@ -30,7 +30,7 @@ static json_t *names_of(const ad_run *run, size_t module, const ad_bucket_plan *
   return names;
 }
 
-/* Lists buckets that stay open, not yet sent, while later buckets are begun: each needs a slot of its own meanwhile. */
+/* Lists buckets that stay open, not yet sent, while later buckets are begun: each needs its own slot meanwhile. */
 static json_t *open_buckets(const ad_run *run, size_t module, const gradient_row *row) {
   json_t *open = json_array();
   for (size_t i = 0; i < ad_reducer_bucket_count(row->reducer); i++) {

@@ -1,6 +1,6 @@
 /* The memory of every rank and node in a plan. Ranks of one kind hold the same bytes, so that acting as one rank of
  * each kind is enough. In a small world each rank is listed and its kind found by itself; in a large world the kinds
- * follow from how values are cut (rank_kinds.c). */
+ * follow from how values are sharded (rank_kinds.c). */
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -65,7 +65,7 @@ static ad_status add_batch(const ad_program *program, ad_held_list *to, int *lis
   return AD_OK;
 }
 
-/* The rows of a program that lists no batch: each microbatch is taken to be cut over the data-parallel axes. */
+/* The rows of a program that lists no batch: each microbatch is taken to be sharded over the data-parallel axes. */
 static ad_status add_rows(const ad_program *program, ad_held_list *to) {
   const ad_program_setting *setting = ad_program_setting_of(program);
   for (size_t i = 0; i < ad_program_module_count(program); i++) {

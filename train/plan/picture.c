@@ -431,7 +431,7 @@ static ad_status draw_sections(picture *to) {
 
 /* ---- one section for the groups of all modules, beside exchanges ---- */
 
-/* Whether kind i has a card of its own. Of several modules that are one party only the first has cards. */
+/* Whether kind i has its own card. Of several modules that are one party only the first has cards. */
 static int has_card(const picture *p, size_t i) {
   return is_first_of_its_card(p, i) && ad_party_begins_in(&p->exchanges, p->kinds[i].pool);
 }

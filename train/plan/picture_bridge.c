@@ -1,5 +1,5 @@
 /* Draws a bridge: its source on the left, its destination on the right, an arrow for each route between them; once
- * forward and once backward. Ranks that are connected by routes, directly or not, stand together. */
+ * forward and once backward. Ranks that are connected by routes, directly or not, are drawn together. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"

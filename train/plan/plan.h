@@ -1,4 +1,4 @@
-/* What a plan consists of before it is printed; it is gathered by acting as ranks on engine dry. */
+/* What a plan consists of before it is printed; it is gathered by acting as ranks on backend dry. */
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
 #include <jansson.h>
@@ -14,11 +14,11 @@ typedef struct ad_plan_memory {
   size_t grads;       /* sums kept beside the buckets: shards, and partial sums between microbatches */
   size_t optimizer;   /* moments of the optimizer */
   size_t activations; /* the most that tapes hold, with gradients on their way back and what bridges bring */
-  size_t checkpoint;  /* the copy that is written to disk while training goes on */
+  size_t checkpoint;  /* the copy that is written to disk while training continues */
   size_t runtime;     /* text and batch, and what a process takes before it holds anything */
-  size_t prompts;     /* rank 0's whole copy of the parameters, with which evaluate.prompts are sampled; else 0 */
+  size_t prompts;     /* rank 0's copy of the full parameters, with which evaluate.prompts are sampled; else 0 */
   /* For mixtures of experts, else 0. `activations` assumes that the tokens choose all experts equally often. */
-  size_t most_routed;       /* the most tokens that choose experts at once on this rank */
+  size_t most_routed;       /* the most tokens that choose experts at the same time on this rank */
   size_t activations_worst; /* activations if all tokens choose experts of this rank */
 } ad_plan_memory;
 /* The sum of all parts. */
@@ -38,7 +38,7 @@ typedef struct ad_plan_world {
 } ad_plan_world;
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) AD_CHECKED;
 
-/* Acts as `rank`: creates its run on engine dry and takes one step of it, which checks all types and counts bytes.
+/* Acts as `rank`: creates its run on backend dry and takes one step of it, which checks all types and counts bytes.
  * `crowd`: 0, or as in ad_tape_options for the worst choice of experts. */
 ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, size_t crowd, ad_comm **comm,
                       ad_run **run) AD_CHECKED;

@@ -41,7 +41,7 @@ json_t *ad_plan_pool_stages(const ad_plan_pools *pools, size_t pool);
 void ad_plan_add_stage(const ad_program *program, size_t module, json_t *document);
 /* Sets "gradient_memory": how the buckets of each pool's modules share memory. */
 void ad_plan_add_gradient_memory(const ad_plan_pools *pools, json_t *document);
-/* Sets "bridges": what crosses each bridge, route by route. */
+/* Sets "bridges": what is sent over each bridge, route by route. */
 ad_status ad_plan_add_bridges(const ad_plan_pools *pools, json_t *document) AD_CHECKED;
 /* Sets memory_per_rank and memory_per_node. */
 ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, const ad_plan_pools *pools,

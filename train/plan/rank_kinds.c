@@ -187,7 +187,7 @@ static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *
   return AD_OK;
 }
 
-/* Adds the cuts along an axis of all values on the mesh. *apart 1: position 0 is a class of its own, since its rank
+/* Adds the cuts along an axis of all values on the mesh. *apart 1: position 0 is a separate class, since its rank
  * writes the checkpoint. */
 static ad_status find_cuts(const ad_kinds *kinds, const ad_mesh *mesh, ad_axis axis, cuts *to, int *apart) {
   for (size_t i = 0; i < kinds->value_count; i++) {
@@ -278,7 +278,8 @@ static ad_status find_blocks(const ad_kinds *kinds, region *r) {
     AD_TRY(block_positions(kinds, r, strides[i], strides[i + 1], &b->positions));
     AD_TRY(count_classes(b));
     if ((size_t)b->positions.classes > CHOICES_MAX / r->choices) {
-      return ad_fail(AD_INVALID, "the plan has more than %d kinds of ranks: values are cut in too many different ways",
+      return ad_fail(AD_INVALID,
+                     "the plan has more than %d kinds of ranks: values are sharded in too many different ways",
                      CHOICES_MAX);
     }
     r->choices *= (size_t)b->positions.classes;

@@ -1,5 +1,5 @@
 /* Kinds of ranks: ranks of one kind hold parts of the same sizes of every value. They are found from how values are
- * cut, without visiting each rank, so that a world of 2^40 ranks costs as much as one of a thousand. */
+ * sharded, without visiting each rank, so that a world of 2^40 ranks costs as much as one of a thousand. */
 #ifndef PLAN_RANK_KINDS_H
 #define PLAN_RANK_KINDS_H
 #include "addend/layout.h"

@@ -1,4 +1,4 @@
-/* Tries repairs of a program that types refuse: the refused step is taken again on engine dry with
+/* Tries repairs of a program that types refuse: the refused step is taken again on backend dry with
  * each conversion in turn. */
 #include "plan/repairs.h"
 

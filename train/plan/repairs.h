@@ -1,4 +1,4 @@
-/* Finds the conversion that a refused program lacks; it is tried before it is suggested. */
+/* Finds the conversion that is missing from a refused program; it is tried before it is suggested. */
 #ifndef PLAN_REPAIRS_H
 #define PLAN_REPAIRS_H
 #include "addend/status.h"
@@ -8,7 +8,7 @@
 #define AD_REPAIRS "; this repairs it: "
 #define AD_NO_REPAIR "; no conversion of a single value there repairs it "
 
-/* One step of the program on engine dry; every call must do the same. */
+/* One step of the program on backend dry; every call must do the same. */
 typedef ad_status (*ad_dry_step)(void *context);
 
 /* How many conversions were tried, and how many there were: those of the operands of the refused call. */

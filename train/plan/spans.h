@@ -22,8 +22,8 @@ typedef struct ad_positions {
 } ad_positions;
 void ad_positions_release(ad_positions *positions);
 
-/* Finds the runs of the positions 0 .. size-1 of one axis, given all cuts along it. `apart`: position 0 is
- * a class of its own. The work grows with the elements that are cut, not with the positions. AD_INVALID:
+/* Finds the runs of the positions 0 .. size-1 of one axis, given all cuts along it. `apart`: position 0 is a separate
+ * class. The work grows with the elements that are cut, not with the positions. AD_INVALID:
  * there are too many runs. */
 ad_status ad_positions_of(int64_t size, const ad_cut_asked *cuts, size_t count, int apart,
                           ad_positions *out) AD_CHECKED;

@@ -69,7 +69,7 @@ static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
   return ad_mesh_create(text, mesh);
 }
 
-/* Prints a contract: "f32" if its four dtypes are alike; else "bf16/bf16/f32/f32" for parameter, gradient,
+/* Prints a precision policy: "f32" if its four dtypes are the same; else "bf16/bf16/f32/f32" for parameter, gradient,
  * reduction and accumulation. */
 static const char *short_policy(const json_t *policy, char *out, size_t size) {
   static const char *const parts[] = {"param", "grad", "reduce", "accumulate"};
@@ -323,13 +323,13 @@ static void print_memory(FILE *file, const json_t *plan) {
 
 /* ---- printing the memory that gradients share ---- */
 
-/* Prints a bucket that needs a slot of its own. */
+/* Prints a bucket that needs its own slot. */
 static void print_open(FILE *file, const json_t *bucket) {
   const json_t *params = json_object_get(bucket, "params");
   size_t count = json_array_size(params);
   fprintf(file, "    %s", json_string_value(json_array_get(params, 0)));
   if (count > 1) fprintf(file, " and %zu more", count - 1);
-  fprintf(file, " (%.2f MiB) stays open beside %lld others: a slot of its own\n", mib(bucket, "bytes"),
+  fprintf(file, " (%.2f MiB) stays open with %lld others: its own slot\n", mib(bucket, "bytes"),
           ad_integer_of(bucket, "beside"));
 }
 

@@ -1,5 +1,5 @@
-/* Lists what a step's tapes move between ranks, as it passes the seams, and makes its document. Reductions of gradients
- * and gathers of parameters are not listed: the plan knows them without running (document.c). */
+/* Lists what a step's tapes move between ranks, as it passes the injection points, and makes its document. Reductions
+ * of gradients and gathers of parameters are not listed: the plan knows them without running (document.c). */
 #include "plan/traffic.h"
 
 #include <stdio.h>

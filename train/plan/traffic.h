@@ -1,4 +1,4 @@
-/* What a step's tapes move from rank to rank, collected at the seams (base/injection.h) while
+/* What a step's tapes move from rank to rank, collected at the injection points (base/injection.h) while
  * one process acts as a rank. */
 #ifndef PLAN_TRAFFIC_H
 #define PLAN_TRAFFIC_H
@@ -6,7 +6,7 @@
 #include "array/transit.h"
 #include "base/injection.h"
 
-/* Transitions of a tape that are alike, or rings of attention, and how often they occur. */
+/* Identical transitions of a tape, or rings of attention, and how often they occur. */
 typedef struct ad_moved {
   const char *op; /* the move's name, or "ring" */
   ad_axes axes;
@@ -24,10 +24,10 @@ typedef struct ad_traffic {
   ad_moved *moved;
   size_t moved_count, moved_capacity;
   ad_status status;           /* AD_MEMORY: the list is incomplete */
-  ad_injection transit, ring; /* the functions that were at the seams before */
+  ad_injection transit, ring; /* the functions that were at the injection points before */
 } ad_traffic;
 
-/* Lists every collective and transfer of tapes that is made on engine dry, until ad_traffic_end. Borrows the meshes. */
+/* Lists every collective and transfer of tapes on backend dry, until ad_traffic_end. Borrows the meshes. */
 void ad_traffic_begin(ad_traffic *traffic);
 void ad_traffic_end(ad_traffic *traffic);
 void ad_traffic_release(ad_traffic *traffic);

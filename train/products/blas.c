@@ -61,7 +61,7 @@ static void wait_until_listed(int count) {
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* Whether so many threads can exist at once. OpenBLAS would end the process if they cannot. */
+/* Whether so many threads can exist at the same time. OpenBLAS would end the process if they cannot. */
 static ad_status try_threads(int threads) {
   pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
   pthread_t *started;
@@ -80,7 +80,7 @@ static ad_status try_threads(int threads) {
 }
 
 /* Whether OpenBLAS has fewer threads than it should. Builds without threads, or with those of OpenMP (started later,
- * with errors of their own), lack none. */
+ * which report their own errors), need none. */
 static int are_missing(void) {
   int running = threads_of_process();
   return openblas_get_parallel() == OPENBLAS_THREAD && running >= 0 && running < openblas_get_num_threads();

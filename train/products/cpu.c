@@ -57,7 +57,7 @@ static const struct {
   int family, model;
   ad_units bf16;
 } known[] = {
-    {"AuthenticAMD", 0x19, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 4; Zen 3 is of this family, but lacks the
+    {"AuthenticAMD", 0x19, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 4; Zen 3 is of this family, but has no such
                                                             * instructions */
     {"AuthenticAMD", 0x1a, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 5 */
     {"GenuineIntel", 6, 0x55, AD_UNITS_AVX512BF16},        /* Cooper Lake */

@@ -1,5 +1,5 @@
 /* Chooses how a product is made: by a table of instructions, dtype and shape, from the measurements in lab/measured/.
- * Nothing is timed while a program runs, so all ranks choose alike and a resumed run has the same bits. */
+ * Nothing is timed while a program runs, so all ranks choose the same and a resumed run has the same bits. */
 #include "products/gemm_ways.h"
 #include "products/ways.h"
 

@@ -1,16 +1,16 @@
 /* Makes products in pieces along the summed dimension: the same terms, added in another order, so that every sum is
- * rounded differently. By them the proof measures how far a right gradient may be off. */
+ * rounded differently. With them the check measures how far a right gradient may be off. */
 #ifndef PRODUCTS_GEMM_SPLIT_H
 #define PRODUCTS_GEMM_SPLIT_H
 #include "products/gemm_ways.h"
 
-/* The context of ad_gemm_split. A product is cut at a place that follows from `seed` and from the number of products cut
- * before. */
+/* The context of ad_gemm_split. A product is split at a place that follows from `seed` and from the number of products
+ * split before. */
 typedef struct gemm_splits {
   uint64_t seed, made;
   int rounds_between; /* 1: each piece is rounded to the result's dtype before the next is added, as on ranks that hold
                        * pieces; 0: the sum of the pieces is rounded once */
-  int within;         /* 1: a piece is being made, which is not cut again */
+  int within;         /* 1: a piece is being made, which is not split again */
 } gemm_splits;
 
 /* A function for AD_INJECT_PRODUCT. Leaves products alone that have fewer than two terms, or no memory. */

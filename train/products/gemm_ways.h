@@ -16,10 +16,10 @@ typedef struct gemm_product {
   int64_t c_stride;
 } gemm_product;
 
-/* Argument of functions at the seam AD_INJECT_PRODUCT: a matrix product that is about to be made. */
+/* Argument of functions at the injection point AD_INJECT_PRODUCT: a matrix product that is about to be made. */
 typedef struct gemm_passing {
   const gemm_product *product;
-  int handled; /* set to 1 by a function at the seam that made the product itself */
+  int handled; /* set to 1 by a function at the injection point that made the product itself */
 } gemm_passing;
 
 /* What a thread keeps from one product to the next, until it ends. */

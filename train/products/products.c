@@ -115,7 +115,7 @@ const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]) {
   return buffer;
 }
 
-/* ---- the trait: what ranks tell each other as they join ---- */
+/* ---- the trait: what ranks send each other as they join ---- */
 
 static uint32_t own_trait(void) { return ad_products_packed(ad_products_own()); }
 

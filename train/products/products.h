@@ -1,5 +1,5 @@
 /* What makes matrix products: a library (OpenBLAS or oneDNN, which may be missing) and the processor's instructions.
- * When ranks join, they agree on what all of them have, as for the vector kernels, so that all choose alike. */
+ * When ranks join, they agree on what all of them have, as for the vector kernels, so that all choose the same. */
 #ifndef PRODUCTS_PRODUCTS_H
 #define PRODUCTS_PRODUCTS_H
 #include <stdint.h>
@@ -31,7 +31,7 @@ ad_products ad_products_own(void); /* what this process has */
 /* What both processes have: the lesser instructions; oneDNN, the library and the file's table only if both have the
  * same. */
 ad_products ad_products_common(ad_products a, ad_products b);
-/* Packed into one number, never 0, for ranks to tell each other. */
+/* Packed into one number, never 0, for ranks to send each other. */
 uint32_t ad_products_packed(ad_products products);
 ad_products ad_products_unpacked(uint32_t packed);
 ad_products ad_products_in_use(void);

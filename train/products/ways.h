@@ -6,7 +6,7 @@
 
 enum { AD_WAYS_BITS = 9 };
 
-/* The table has a way for each dtype and shape, in so few bits that ranks tell each other all of it as they join. */
+/* The table has a way for each dtype and shape, in so few bits that ranks send each other all of it as they join. */
 gemm_way ad_ways_at(uint32_t ways, ad_dtype values, gemm_shape shape);
 /* The table with this way there instead. f32: GEMM_BLAS or GEMM_ONEDNN; bf16: any but GEMM_BLAS. */
 uint32_t ad_ways_with(uint32_t ways, ad_dtype values, gemm_shape shape, gemm_way way);

@@ -96,7 +96,7 @@ size_t ad_batch_bytes(const ad_batch *batch) {
   return bytes;
 }
 
-/* Whether a sample counts. The last batch of the held-out set may have samples beyond the set's end, which do not. */
+/* Whether a sample counts. The last batch of the validation set may have samples beyond the set's end, which do not. */
 static int is_counted(const ad_batch *batch, int64_t sample, ad_data_split validation) {
   return validation != AD_VALIDATION_SET || sample < batch->setting.evaluated;
 }
@@ -111,7 +111,7 @@ static ad_status read_microbatch(ad_batch *batch, int64_t step, int64_t m, ad_da
     row.row = (size_t)i;
     row.sample = step * s->global_batch + mine.first + i;
     row.counts = is_counted(batch, row.sample, validation);
-    if (row.fields->data) AD_TRY(reader->read(reader->own, &row));  // on engine dry arrays have no memory
+    if (row.fields->data) AD_TRY(reader->read(reader->own, &row));  // on backend dry arrays have no memory
     *counted += row.counts;
   }
   return AD_OK;

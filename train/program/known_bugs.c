@@ -1,4 +1,4 @@
-/* The known mistakes inside a program's phases. Nothing here is part of what a program does. */
+/* The known bugs inside a program's phases. Nothing here is part of what a program does. */
 #include "program/known_bugs.h"
 
 #include "array/array.h"

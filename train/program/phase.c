@@ -36,8 +36,8 @@ static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const 
   return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, transfer->value);
 }
 
-/* Takes a value of another phase of this rank across its bridge, with the roundings of the wire that it would pass to
- * other ranks: so a program has the same numbers, up to f32's rounding, wherever its modules lie. */
+/* Takes a value of another phase of this rank across its bridge, with the roundings of a transfer to other
+ * ranks: so a program has the same numbers, up to f32's rounding, wherever its modules lie. */
 static ad_tensor *transfer_leaf(ad_phase_run *at, ad_tensor *leaf, const ad_transfer_spec *transfer) {
   double *overflow = at->overflows ? at->overflows + 2 * (transfer - at->program->transfers) : NULL;
   transfer_rounding comm_dtype = {transfer->comm_dtype, transfer->gradient_comm_dtype, ldexp(1, at->comm_scale),
@@ -92,14 +92,14 @@ ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_a
   return AD_OK;
 }
 
-/* Checks that a value has the dtypes with which it crosses to other ranks, since those know dtypes from the crossing
- * alone. */
+/* Checks that a value has the dtypes with which it is transferred to other ranks, since those know dtypes from the
+ * transfer alone. */
 static ad_status check_transfer(const ad_phase_run *at, const ad_transfer_spec *transfer, const ad_tensor *value) {
   ad_dtype travelling_dtype = ad_transfer_dtype(at->program, transfer, 0),
            gradient = ad_transfer_dtype(at->program, transfer, 1);
   if (value->array.dtype == travelling_dtype && (value->grad_dtype == gradient || !value->carries)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "phase `%s` gives `%s`, which is %s with a gradient in %s, but its crossing is declared as %s with a "
+                 "phase `%s` gives `%s`, which is %s with a gradient in %s, but its transfer is declared as %s with a "
                  "gradient in %s",
                  phase_of(at)->name, transfer->value, ad_dtype_name(value->array.dtype),
                  ad_dtype_name(value->grad_dtype), ad_dtype_name(travelling_dtype), ad_dtype_name(gradient));
@@ -145,11 +145,11 @@ static ad_status check_submitted(const ad_phase_run *at, size_t loss, const ad_t
   const ad_program *program = at->program;
   const char *phase = phase_of(at)->name;
   if (loss >= program->loss_count || at->losses[loss].numerator)
-    return ad_fail(AD_INVALID, "phase `%s` hands in loss number %zu (from 0) of %zu, %s", phase, loss,
+    return ad_fail(AD_INVALID, "phase `%s` submits loss number %zu (from 0) of %zu, %s", phase, loss,
                    program->loss_count,
                    loss < program->loss_count ? "a second time in this microbatch" : "which does not exist");
   if (!ad_tape_owns(at->tape, numerator))
-    return ad_fail(AD_INVALID, "phase `%s` hands in as the loss `%s` a value that is %s", phase,
+    return ad_fail(AD_INVALID, "phase `%s` submits as the loss `%s` a value that is %s", phase,
                    program->losses[loss].name, ad_tape_foreigner(numerator));
   return ad_check_loss(numerator, program->losses[loss].name);
 }

@@ -84,7 +84,7 @@ static void release_module(ad_planned_module *module) {
   ad_release(module->states);
 }
 
-/* Refuses a name that would be cut where it is MODULE.NAME, as in a checkpoint. `what` and `i` say whose it is. */
+/* Refuses a name that would be truncated where it is MODULE.NAME, as in a checkpoint. `what` and `i`: whose it is. */
 static ad_status check_name(const ad_module_spec *module, const char *what, size_t i, const char *name) {
   if (!name || !*name) return ad_fail(AD_INVALID, "module `%s`: %s %zu has no name", module->name, what, i);
   size_t length = strlen(module->name) + 1 + strlen(name);
@@ -238,12 +238,13 @@ static const ad_phase *giver_of(const ad_program *program, const char *value) {
 /* The bridge must lead from the mesh of the module that gives the value to the mesh of the module that needs it. */
 static ad_status check_transfer(const ad_program *to, const ad_transfer_spec *spec) {
   if (ad_program_find_value(to, spec->value) == to->value_count)
-    return ad_fail(AD_INVALID, "`%s` crosses a bridge, but no phase gives it; add the phase first", spec->value);
+    return ad_fail(AD_INVALID, "`%s` is transferred over a bridge, but no phase gives it; add the phase first",
+                   spec->value);
   const ad_mesh *from = ad_bridge_from(spec->bridge).mesh, *at = ad_bridge_to(spec->bridge).mesh;
   size_t giver = giver_of(to, spec->value)->module;
   if (spec->module < to->module_count && from == to->meshes[giver] && at == to->meshes[spec->module]) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "the bridge that `%s` crosses leads from \"%s\" to \"%s\"; these are not the meshes of "
+                 "the bridge of the transfer of `%s` leads from \"%s\" to \"%s\"; these are not the meshes of "
                  "the module that gives it and of the one that needs it",
                  spec->value, ad_mesh_text(from), ad_mesh_text(at));
 }
@@ -259,13 +260,13 @@ ad_status ad_program_add_transfer(ad_program *to, const ad_transfer_spec *given)
   return AD_OK;
 }
 
-/* A phase on other ranks than the giver of a value needs a crossing that brings the value. */
+/* A phase on other ranks than the giver of a value needs a transfer that brings the value. */
 static ad_status check_brought(const ad_program *to, const ad_phase *phase, const char *need) {
   const ad_phase *giver = giver_of(to, need);
   const ad_mesh *from = to->meshes[giver->module], *at = to->meshes[phase->module];
   if (ad_mesh_same_ranks(from, at) || ad_program_transfer_of(to, ad_program_find_value(to, need), phase->module))
     return AD_OK;
-  return ad_fail(AD_INVALID, "phase `%s` needs `%s`, which phase `%s` gives on other ranks; add its crossing first",
+  return ad_fail(AD_INVALID, "phase `%s` needs `%s`, which phase `%s` gives on other ranks; add its transfer first",
                  phase->name, need, giver->name);
 }
 
@@ -374,7 +375,7 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
 
 typedef struct mistakes {
   ad_text text;
-  int no_memory; /* 1: memory is out, which is no mistake of the options */
+  int no_memory; /* 1: memory is out, which is no error of the options */
 } mistakes;
 
 static void collect(void *context, const char *key, ad_status status, const char *message) {

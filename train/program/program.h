@@ -54,7 +54,7 @@ typedef struct ad_passed_value {
 
 /* A loss in one microbatch, or one phase's part of it. */
 typedef struct ad_submitted_loss {
-  ad_tensor *numerator; /* NULL: not handed in yet; divided once the phase has run */
+  ad_tensor *numerator; /* NULL: not submitted yet; divided once the phase has run */
   ad_tensor *start;     /* the tensor from which backward starts */
 } ad_submitted_loss;
 
@@ -63,22 +63,22 @@ struct ad_phase_run {
   size_t phase, place, microbatch; /* place: the phase's number among this rank's phases */
   int trains;
   int loss_scale;    /* exponent that a step's gradients carry */
-  int rounds;        /* 1: values that cross are rounded to their wires' dtypes, even within a rank */
-  int comm_scale;    /* exponent that gradients carry while they are rounded to a wire's dtype */
-  double *overflows; /* two for each crossing: the largest value, and gradient, that its wire made infinite; NULL: not
+  int rounds;        /* 1: transferred values are rounded to their communication dtypes, even within a rank */
+  int comm_scale;    /* exponent that gradients carry while they are rounded to a communication dtype */
+  double *overflows; /* two for each transfer: the largest value, and gradient, that its dtype made infinite; NULL: not
                       * noted */
   ad_tape *tape;
   ad_module *module;
   const ad_parameters *parameters; /* the module's, as tapes see them now */
   ad_passed_value *values;         /* all values of the program */
-  ad_submitted_loss *losses;       /* all losses of the program, as this phase hands them in */
+  ad_submitted_loss *losses;       /* all losses of the program, as this phase submits them */
   /* Waits until a value from other ranks has arrived. NULL: no value comes from other ranks. */
   ad_status (*wait)(void *run, size_t value, size_t microbatch);
   void *run;
 };
 
-/* The value of `call`, a call of the function `function` of a program's record; whoever started this process can say
- * that it ended there (base/guest.h). */
+/* The value of `call`, a call of the function `function` of a program's record; so that the process that started this
+ * one can report that it ended there (base/guest.h). */
 #define AD_GUEST(kind, function, call)                                    \
   ({                                                                      \
     ad_guest_begin("`%s` of the program `%s`", (function), (kind)->name); \
@@ -98,14 +98,14 @@ struct ad_phase_run {
     returned_;                                                                                             \
   })
 
-/* Adds a gradient to *sum (law 6); the first one becomes *sum itself. */
+/* Adds a gradient to *sum (law 6, like adds to like); the first one becomes *sum itself. */
 ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) AD_CHECKED;
 /* Sums the gradients that this rank's phases left where they needed the value, in the order of backward. */
 ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_array *sum, int *arrived) AD_CHECKED;
-/* The dtype in which a value crosses, or (backward) its gradient. */
+/* The dtype in which a value is transferred, or (backward) its gradient. */
 ad_dtype ad_transfer_dtype(const ad_program *program, const ad_transfer_spec *transfer, int backward);
 int ad_transfer_is_split(const ad_transfer_spec *transfer); /* whether each microbatch has its own part of the value: it
-                                                           * is cut by samples, and no parameter */
+                                                           * is sharded by samples, and no parameter */
 void ad_batch_destroy(ad_batch *batch);
 /* Array number `index` of the program's batch, and its name; NULL after the last. */
 const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size);
@@ -122,7 +122,7 @@ const char *const *ad_program_kind_modules(const ad_program_kind *kind);
 ad_status ad_program_kind_check(const ad_program_kind *kind) AD_CHECKED;
 /* The number of the value with this name; value_count: no phase gives it. */
 size_t ad_program_find_value(const ad_program *program, const char *name);
-/* The crossing that brings the value to the module's phases; NULL: they need none. */
+/* The transfer that brings the value to the module's phases; NULL: they need none. */
 const ad_transfer_spec *ad_program_transfer_of(const ad_program *program, size_t value, size_t module);
 int ad_phase_lists(const char *const *names, const char *name); /* whether the list has the name; names may be NULL */
 
@@ -148,7 +148,7 @@ AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *
 void ad_program_destroy(ad_program *program);
 const ad_program_kind *ad_program_kind_of(const ad_program *program);
 void *ad_program_own(const ad_program *program);          /* what the kind's `create` made */
-int ad_program_has_validation(const ad_program *program); /* whether some of its data is held out for validation */
+int ad_program_has_validation(const ad_program *program); /* whether some of its data is reserved for validation */
 /* The number of a pipeline's stages on this mesh. AD_INVALID: fewer than pp, which would leave ranks without a
  * stage. */
 ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mesh *mesh, int64_t *out) AD_CHECKED;
@@ -160,7 +160,7 @@ enum { AD_PROGRAM_NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
 /* A parameter's name in the program. Returns buffer. */
 const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size);
 size_t ad_program_module_count(const ad_program *program);
-/* Storage and contract of the parameters may be changed until a module is created from the spec. */
+/* Storage and precision policy of the parameters may be changed until a module is created from the spec. */
 const ad_module_spec *ad_program_module(const ad_program *program, size_t module);
 ad_param_spec *ad_program_param(ad_program *program, size_t module, size_t param);
 size_t ad_program_count_count(const ad_program *program);
@@ -169,7 +169,7 @@ size_t ad_program_loss_count(const ad_program *program);
 const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss);
 size_t ad_program_transfer_count(const ad_program *program);
 const ad_transfer_spec *ad_program_transfer(const ad_program *program, size_t transfer);
-/* The number of other modules or stages that use the parameter of this name: a crossing brings them its value. */
+/* The number of other modules or stages that use the parameter of this name: a transfer brings them its value. */
 size_t ad_program_gives_param(const ad_program *program, const char *name);
 size_t ad_program_phase_count(const ad_program *program);
 const ad_phase *ad_program_phase(const ad_program *program, size_t phase);

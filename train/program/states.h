@@ -1,15 +1,15 @@
-/* What the seams hand to a planted mistake where a program's states change (base/injection.h). */
+/* What the injection points pass to a mutation where a program's states change (base/injection.h). */
 #ifndef PROGRAM_STATES_H
 #define PROGRAM_STATES_H
 #include "addend/program.h"
 
-/* Argument of functions at the seam AD_INJECT_STATE: the gradient by which one state is about to change. */
+/* Argument of functions at the injection point AD_INJECT_STATE: the gradient by which one state is about to change. */
 typedef struct ad_state_passing {
   ad_comm *comm;
   const ad_array *gradient;
 } ad_state_passing;
 
-/* Argument of functions at the seam AD_INJECT_STATES: the changes of all states of a phase. */
+/* Argument of functions at the injection point AD_INJECT_STATES: the changes of all states of a phase. */
 typedef struct ad_states_passing {
   ad_phase_run *at;
   const ad_state_rule *rule;

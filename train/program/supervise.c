@@ -1,4 +1,4 @@
-/* Runs a command whose program is a user's in a process of its own. Code of that program may end the process, by exit
+/* Runs a command with a user's program in a separate process. Code of that program may end the process, by exit
  * or by a signal, while the command plans: then this process says in which function, with exit status 3. */
 #include <signal.h>
 #include <stdio.h>

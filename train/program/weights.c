@@ -14,7 +14,7 @@
 
 enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, WORDS = 1024 };
 
-/* A tensor that the file must have: a whole parameter, or one expert's part of it. */
+/* A tensor that the file must have: a full parameter, or one expert's part of it. */
 typedef struct wanted {
   char name[NAME_SIZE];
   ad_shape shape;

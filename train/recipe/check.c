@@ -18,8 +18,8 @@
 
 enum { PATH_SIZE = 256 };
 
-/* 1: all these keys were read without errors; only then can they be judged together. The path of a section stands for
- * all its keys. */
+/* 1: all these keys were read without errors; only then can they be judged together. The path of a section means all
+ * its keys. */
 static int are_read(const ad_reading *r, const char *const *paths, size_t path_count) {
   for (size_t i = 0; i < path_count; i++) {
     size_t length = strlen(paths[i]);
@@ -47,8 +47,8 @@ static void check_name(ad_reading *r) {
 static void check_kind(ad_reading *r) {
   char known[PATH_SIZE];
   if (ARE_READ(r, "model.kind") && !r->recipe->program)
-    WRONG(r, "model.kind", "must be %s, is %s; --program FILE brings one of your own",
-          ad_kinds_known(known, sizeof known), r->recipe->kind);
+    WRONG(r, "model.kind", "must be %s, is %s; --program FILE brings a custom one", ad_kinds_known(known, sizeof known),
+          r->recipe->kind);
 }
 
 static void check_weights(ad_reading *r) {
@@ -98,7 +98,7 @@ static void check_warmup(ad_reading *r) {
           steps, warmup, steps, warmup);
 }
 
-/* The path of the key that most likely made a contract wrong. */
+/* The path of the key that most likely made a precision policy wrong. */
 static const char *policy_path(const ad_reading *r) {
   static const char *const paths[] = {"precision.accumulate", "precision.reduce", "precision.grad"};
   for (int i = 0; i < 3; i++)
@@ -106,7 +106,7 @@ static const char *policy_path(const ad_reading *r) {
   return "precision";
 }
 
-/* Checks the contract of precision, and the contracts with each override. */
+/* Checks the precision policy, and that of each override. */
 static void check_policies(ad_reading *r) {
   if (!ARE_READ(r, "precision.param", "precision.grad", "precision.reduce", "precision.accumulate", "precision.compute",
                 "precision.overrides"))
@@ -136,7 +136,7 @@ static void check_compute(ad_reading *r) {
 
 /* ---- the program's own checks and complaints ---- */
 
-/* The place of an element of a list, which may stand on a line of its own. */
+/* The place of an element of a list, which may be on its own line. */
 static ad_recipe_place element_place(const ad_reading *r, const char *path, size_t index) {
   const ad_schema_entry *entry = ad_schema_find(&r->schema, path);
   const ad_node *node = entry ? r->nodes[entry - r->schema.entries] : NULL;
@@ -215,8 +215,7 @@ static int asks(const ad_reading *r, const ad_schema_entry *entry) {
   return r->nodes[entry - r->schema.entries] && value && value != strtoll(entry->key.fallback, NULL, 10);
 }
 
-/* Adds an error for each key that asks for an evaluation on held-out data if there is none, since it would be ignored.
- */
+/* Adds an error for each key of evaluations, which would be ignored, if there is no validation data. */
 static void check_evaluated(ad_reading *r, const ad_program *program) {
   static const char *const paths[] = {"evaluate.samples", "evaluate.every", "evaluate.lines"};
   int has_key = ad_schema_find(&r->schema, "data.validation") != NULL;
@@ -224,7 +223,7 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     const ad_schema_entry *entry = ad_schema_find(&r->schema, paths[i]);
     if (!entry || !asks(r, entry)) continue;
-    WRONG(r, paths[i], "no data is held out for evaluation: %s",
+    WRONG(r, paths[i], "there is no validation data: %s",
           has_key ? "set data.validation above 0, or leave this key out"
                   : "this program cannot hold out data; leave this key out");
   }
@@ -255,7 +254,7 @@ static void check_rules(ad_reading *r, const ad_program_setting *setting, const 
   if (ARE_READ(r, "evaluate", "model.vocabulary", "data")) ad_prompts_check(r->recipe, to);
 }
 
-/* Makes the mesh of the first stage. If it cannot be made, which has an error already, a single rank stands for it. */
+/* Makes the mesh of the first stage. If it cannot be made, which has an error already, a single rank represents it. */
 static ad_status make_stage(ad_reading *r, const ad_mesh *mesh, ad_mesh **out) {
   ad_status status = ad_mesh_create_stage(mesh, 0, out);
   if (!status || status == AD_MEMORY) return status;
@@ -274,7 +273,7 @@ static ad_status check_stages(ad_reading *r, ad_program_setting *setting, const 
   return AD_OK;
 }
 
-/* Lets the program that the recipe names check its options, then makes it on engine dry. */
+/* Lets the program that the recipe names check its options, then makes it on backend dry. */
 static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   ad_comm *comm;
   ad_status status = AD_OK;

@@ -17,7 +17,7 @@ static const char too_deep[] = "is nested too deeply or too large for a recipe";
 
 typedef struct builder {
   yaml_document_t *yaml;
-  ad_recipe_place place; /* where the document stands */
+  ad_recipe_place place; /* where the document is */
   ad_recipe_errors *errors;
   int nodes;
   int wrong; /* 1: there is no tree, or only a part of one */

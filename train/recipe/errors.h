@@ -1,4 +1,4 @@
-/* Collects everything that is wrong with a recipe, each error with its place, so that all is reported at once. */
+/* Collects everything that is wrong with a recipe, each error with its place, to report all together. */
 #ifndef RECIPE_ERRORS_H
 #define RECIPE_ERRORS_H
 #include <stddef.h>

@@ -6,7 +6,7 @@
 #include "program/program.h"
 #include "recipe/schema.h"
 
-/* 1: the list has this line. Each line ends with a line end, so a path stands between two of them, or first. */
+/* 1: the list has this line. Each line ends with a line end, so a path is between two of them, or first. */
 static int has_line(const ad_text_stream *list, const char *line) {
   const char *found = list->text ? strstr(list->text, line) : NULL;
   while (found && found != list->text && found[-1] != '\n') found = strstr(found + 1, line);

@@ -57,7 +57,7 @@ static int is_utf8(const char *text) {
   return valid;
 }
 
-/* Cuts a name that is too long, but not in the middle of a character. */
+/* Shortens a name that is too long, but not in the middle of a character. */
 static void shorten(char *name) {
   size_t length = strlen(name);
   if (length <= AD_NAME_BYTES) return;

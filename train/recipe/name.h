@@ -1,4 +1,4 @@
-/* The name of a recipe, which names a folder and stands in documents and messages. */
+/* The name of a recipe, which names a folder and appears in documents and messages. */
 #ifndef RECIPE_NAME_H
 #define RECIPE_NAME_H
 #include "addend/status.h"

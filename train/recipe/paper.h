@@ -1,10 +1,10 @@
-/* A recipe's program on paper: it is made on engine dry, only to be looked at; nothing has memory and nothing moves. */
+/* A recipe's program on paper: it is made on backend dry, only to be read; nothing has memory and nothing moves. */
 #ifndef RECIPE_PAPER_H
 #define RECIPE_PAPER_H
 #include "addend/recipe.h"
 
 typedef struct ad_paper {
-  ad_comm *comm; /* engine dry, as rank 0 of the recipe's world */
+  ad_comm *comm; /* backend dry, as rank 0 of the recipe's world */
   ad_program *program;
 } ad_paper;
 ad_status ad_paper_open(const ad_recipe *recipe, ad_paper *out) AD_CHECKED;

@@ -89,7 +89,7 @@ ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *m
   return ad_fail(
       AD_INVALID,
       "the modules run on the same ranks, so their meshes must have equally many ranks: %s; with placement: disjoint "
-      "each module has ranks of its own",
+      "each module has its own ranks",
       buffer);
 }
 
@@ -150,7 +150,7 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dty
   return status;
 }
 
-/* Gives one parameter its storage and its contract. */
+/* Gives one parameter its storage and its precision policy. */
 static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t module, size_t param, ad_dtype dtype) {
   char name[AD_PROGRAM_NAME_SIZE];
   ad_param_spec *spec = ad_program_param(program, module, param);

@@ -1,5 +1,5 @@
-/* model.from: the values in a model's config.json become values of the recipe's keys, as if they stood there. If the
- * recipe gives such a key too, both must agree. */
+/* model.from: the values in a model's config.json become values of the recipe's keys, as if they were given there. If
+ * the recipe gives such a key too, both must agree. */
 #include <stdlib.h>
 #include <string.h>
 #include "architecture/folder.h"
@@ -96,7 +96,7 @@ static void warn_of_length(const ad_reading *r) {
       seq->place.origin, length, r->config_path, (long long)r->config.positions);
 }
 
-/* data.seq: the recipe's, or the default; 0: it is no number, which is an error of its own. */
+/* data.seq: the recipe's, or the default; 0: it is no number, which is a separate error. */
 static long long length_of_samples(const ad_reading *r) {
   const ad_node *seq = ad_node_find(ad_node_find(r->root, "data"), "seq");
   const ad_schema_entry *entry = ad_schema_find(&r->schema, "data.seq");

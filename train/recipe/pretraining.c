@@ -60,8 +60,8 @@ static ad_status take_evaluation(derivation *d) {
   return ad_recipe_gives(from, "evaluate.every") ? set_number(d, "evaluate.every", from->evaluate.every) : AD_OK;
 }
 
-/* Sets the other keys. All ranks of the training that follows exist already and have nothing else to do, so they divide
- * the batch among them. The end of the pretraining is always kept as a checkpoint, from which other ranks can go on. */
+/* Sets the other keys. All ranks of the next training exist already and have nothing else to do, so they divide the
+ * batch among them. The end of the pretraining is always a checkpoint, from which other ranks can resume. */
 static ad_status take_rest(derivation *d) {
   char text[192];
   int64_t world, every = d->from->checkpoint.every;

@@ -139,7 +139,7 @@ static int open_section(printer *p, const char *name, int root, sections *open) 
   return append_pair(p, above, add_scalar(p, name, 0), map);
 }
 
-/* The map in which a key stands; sections above it are opened as needed. */
+/* The map of a key; sections above it are opened as needed. */
 static int section_of(printer *p, const ad_key *key, int root, sections *open) {
   const char *from = key->path;
   int depth = 0;
@@ -177,7 +177,7 @@ static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element
   return map;
 }
 
-/* Adds a list of maps whose values stand in one list for each key. */
+/* Adds a list of maps whose values are given as one list for each key. */
 static int add_maps(printer *p, size_t first, size_t keys) {
   const ad_key *key = &p->schema.entries[first].key;
   size_t count = *(const size_t *)(ad_schema_base(&p->schema.entries[first], p->recipe) + key->second);

@@ -143,7 +143,7 @@ static int takes_dtype(const ad_key *key, ad_dtype dtype) {
   return ad_dtype_is_float(dtype) && (!key->dtypes || key->dtypes & AD_DTYPE_BIT(dtype));
 }
 
-/* Prints the dtypes that this key takes, with the word that stands for 0: "auto, f64 or f32". */
+/* Prints the dtypes that this key takes, with the word that means 0: "auto, f64 or f32". */
 static const char *dtypes_of(const ad_key *key, const char *word, char *buffer, size_t size) {
   ad_text choices = ad_text_on(buffer, size);
   int left = 0;
@@ -156,7 +156,7 @@ static const char *dtypes_of(const ad_key *key, const char *word, char *buffer, 
   return buffer;
 }
 
-/* Reads a floating dtype, or the word that stands for 0. In an override there is no such word: a dtype that is left out
+/* Reads a floating dtype, or the word that means 0. In an override there is no such word: a dtype that is left out
  * is that of precision. */
 static int read_dtype(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, const char *word,
                       void *out) {
@@ -315,7 +315,7 @@ static void override_path(const char *pattern, const char *name, char *buffer) {
   if (name) ad_path_add(&text, name);
 }
 
-/* The key of `precision` that `name` stands for inside an override; NULL: there is none. */
+/* The key of `precision` that `name` means inside an override; NULL: there is none. */
 static const ad_key *policy_key(const ad_reading *r, const char *name) {
   char path[PATH_SIZE];
   ad_text text = ad_text_on(path, sizeof path);
@@ -325,7 +325,7 @@ static const ad_key *policy_key(const ad_reading *r, const char *name) {
   return entry && ad_key_is_precision_policy(entry) ? &entry->key : NULL;
 }
 
-/* Reads one key of an override into its contract. */
+/* Reads one key of an override into its precision policy. */
 static int read_override_value(ad_reading *r, const ad_node *node, const char *pattern, ad_precision_policy *policy) {
   char path[PATH_SIZE];
   override_path(pattern, node->key, path);
@@ -340,7 +340,7 @@ static int read_override_value(ad_reading *r, const ad_node *node, const char *p
   return read_dtype(r, key, node, path, NULL, out);
 }
 
-/* Reads an override: its pattern, and the contract of parameters that match. */
+/* Reads an override: its pattern, and the precision policy of parameters that match. */
 static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override *out) {
   char path[PATH_SIZE];
   override_path(node->key, NULL, path);
@@ -362,7 +362,7 @@ static ad_status read_overrides(ad_reading *r, const ad_node *node, int *good) {
   *good = ad_node_is_empty(node) || node->kind == AD_NODE_MAP;
   if (!*good)
     must_be(r, node, "precision.overrides",
-            "a mapping from patterns to contracts, such as {\"*.norm.*\": {param: f32}}");
+            "a mapping from patterns to precision policies, such as {\"*.norm.*\": {param: f32}}");
   size_t count = *good ? ad_node_child_count(node) : 0, i = 0;
   if (!count) return AD_OK;
   AD_TRY(ad_new(count, &r->recipe->precision.overrides));

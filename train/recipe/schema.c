@@ -38,7 +38,7 @@ static const ad_key common[] = {
               .help = "axes and sizes, such as \"dp_replicate=2 dp_shard=2\""},
     [PLACEMENT] = {"placement", AD_KEY_TEXT, .offset = AT(placement), .fallback = AD_COLOCATED,
                    .help =
-                       "where modules run: colocated (on the same ranks) or disjoint (each on ranks of its own, in the "
+                       "where modules run: colocated (on the same ranks) or disjoint (each on its own ranks, in the "
                        "order of mesh)"},
 
     {"precision.param", AD_KEY_DTYPE, .offset = AT(precision.policy.param), .fallback = "f32",
@@ -64,11 +64,12 @@ static const ad_key common[] = {
      .fallback = "", .help = "the same keys for parameters whose name matches a pattern"},
 
     {"shard.zero", AD_KEY_INTEGER, .offset = AT(shard.zero), .least = 0, .most = 3, .fallback = "0",
-     .help = "what is cut over dp_shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too"},
+     .help = "what is sharded over dp_shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too"},
     {"shard.bucket_mib", AD_KEY_NUMBER, .offset = AT(shard.bucket_mib), .least = 0, .most = 65536, .open_least = 1,
      .fallback = "25", .help = "gradients that are reduced together, in MiB"},
     {"shard.window", AD_KEY_INTEGER, .offset = AT(shard.window), .least = 0, .most = 4096, .fallback = "0",
-     .help = "buckets of one kind in memory at once, with zero 2 or 3 and no none in train.sync; 0: as many as needed"},
+     .help = "buckets of one kind in memory at the same time, with zero 2 or 3 and no none in train.sync; 0: as many "
+             "as needed"},
     {"shard.prefetch", AD_KEY_INTEGER, .offset = AT(shard.prefetch), .least = 0, .most = 4096, .fallback = "1",
      .help = "layers whose parameters are gathered ahead"},
 
@@ -80,8 +81,9 @@ static const ad_key common[] = {
      .fallback = "0", .help = "stages of a pipeline; stage s lies on the ranks at position s % pp; 0: as many as pp"},
     {"schedule.layers", AD_KEY_INTEGER, .list = 1, .offset = AT(schedule.layers), .second = AT(schedule.layer_count),
      .least = 0, .most = 4096, .fallback = "",
-     .help = "layers of each stage, which may have none; empty: cut so that the largest stage is smallest, by the cost "
-             "of matrix products"},
+     .help =
+         "layers of each stage, which may have none; empty: divided so that the largest stage is smallest, by the cost "
+         "of matrix products"},
 
     {"train.global_batch", AD_KEY_INTEGER, .offset = AT(train.global_batch), .least = 1, .most = 1 << 24,
      .help = "samples of a step, over all ranks and microbatches"},
@@ -95,7 +97,7 @@ static const ad_key common[] = {
     {"train.final_lr_fraction", AD_KEY_NUMBER, .offset = AT(train.final_lr_fraction), .least = 0, .most = 1,
      .fallback = "0.1", .help = "fraction of lr that the last step has"},
     {"train.clip", AD_KEY_NUMBER, .offset = AT(train.clip), .least = 0, .most = 1e300, .fallback = "1",
-     .help = "largest norm of the whole gradient; 0: any"},
+     .help = "largest norm of the full gradient; 0: any"},
     {"train.beta1", AD_KEY_NUMBER, .offset = AT(train.beta1), .least = 0, .most = 1, .open_most = 1, .fallback = "0.9",
      .help = "memory of AdamW's first moment"},
     {"train.beta2", AD_KEY_NUMBER, .offset = AT(train.beta2), .least = 0, .most = 1, .open_most = 1, .fallback = "0.95",
@@ -112,7 +114,7 @@ static const ad_key common[] = {
 
     {"evaluate.samples", AD_KEY_INTEGER, .offset = AT(evaluate.samples), .least = 0, .most = 1 << 20, .fallback = "256",
      .help =
-         "held-out samples that each evaluation reads, always the same ones, or all where there are fewer; 0: none"},
+         "validation samples that each evaluation reads, always the same ones, or all where there are fewer; 0: none"},
     {"evaluate.every", AD_KEY_INTEGER, .offset = AT(evaluate.every), .least = 0, .most = 4294967296.0, .fallback = "0",
      .help = "steps between evaluations; there is one at the end too; 0: about ten in a run"},
     {"evaluate.prompts", AD_KEY_TEXT, .list = 1, .offset = AT(evaluate.prompts), .second = AT(evaluate.prompt_count),

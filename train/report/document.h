@@ -10,7 +10,7 @@
 ad_status ad_report_document(const char *folder, json_t **out) AD_CHECKED;
 
 /* {"steps", "ranks", "spans"} of an early step and of the last one, and "idle": the share of all steps in which each
- * rank waited for others. *out is NULL if the trace has no whole step. AD_IO: it is no trace of a training. */
+ * rank waited for others. *out is NULL if the trace has no complete step. AD_IO: it is no trace of a training. */
 ad_status ad_report_timeline(const json_t *trace, json_t **out) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Draws the report from the data of its runs, which stands in the element #runs. Charts are dygraphs; everything else is
+/* Draws the report from the data of its runs, which is in the element #runs. Charts are dygraphs; everything else is
  * plain elements (elements.js). */
 
 /* ---- numbers and words ---- */
@@ -28,7 +28,7 @@ function missingFile(run, file, sentence, command) {
 
 const ownName = (run) => (run.run && run.run.name) || run.folder;
 
-/* A name that several runs of the page have tells nothing; their folders do. */
+/* A name that several runs of the page have does not identify a run; their folders do. */
 function nameRuns(runs) {
   const names = runs.map(ownName);
   runs.forEach((run, i) => { run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder; });
@@ -180,7 +180,7 @@ function validationTile(run) {
 
 const validationWords = (line) => loss(line.validation_loss) + (isNumber(line.validation_standard_error) ? ` ± ${loss(line.validation_standard_error)}` : '');
 
-/* One change of the held-out loss. It was judged where the losses of single samples are known, in train. */
+/* One change of the validation loss. It was judged where the losses of single samples are known, in train. */
 function changeText(change, name) {
   const when = change.step < 0 ? 'before the first step' : `at step ${count(change.step)}`;
   const size = `${loss(Math.abs(change.change))} ± ${loss(change.standard_error)}`;
@@ -316,7 +316,7 @@ const partOf = (part, name) => (line) => (line[part] || {})[name];
 const listsOf = (name, runs) => runs.flatMap((run) => run.metrics.map(partOf('measured', name))).filter(Array.isArray);
 const namesIn = (part, runs) => [...new Set(runs.flatMap((run) => run.metrics.flatMap((line) => Object.keys(line[part] || {}))))];
 
-/* Numbers first: they tell of all lists at once. */
+/* Numbers first: they describe all lists together. */
 function measureSpecs(runs) {
   const names = namesIn('measured', runs), isList = (name) => listsOf(name, runs).length > 0;
   const inOrder = [...names.filter((name) => !isList(name)), ...names.filter(isList)];
@@ -410,7 +410,7 @@ function seriesOptions(allSeries) {
   }]));
 }
 
-/* What stands along the axis of the values: the unit, or that they have none. */
+/* The label of the axis of the values: the unit, or that they have none. */
 function axisWords(spec, otherwise) {
   const words = (spec.axes || [])[Number(otherwise)];
   return words || spec.unit || 'no unit';
@@ -503,7 +503,7 @@ function keepExtremes(rows, begin, end, k, kept) {
   if (lowest >= 0) kept.add(lowest).add(highest);
 }
 
-/* One figure: its series, its rows of the one kind or the other, and the graph, which is there once the page stands. */
+/* One figure: its series, its rows of the one kind or the other, and the graph, which is there once the page is complete. */
 class Chart {
   constructor(spec, allSeries, group) {
     Object.assign(this, {spec, allSeries, group, otherwise: false, graph: null});
@@ -537,7 +537,7 @@ class Chart {
     return this.rows.length > DRAWN_ROWS ? thinned(this.rows, low, high) : this.rows;
   }
 
-  /* Draws these steps, and nothing again that stands already. */
+  /* Draws these steps, and nothing again that is there already. */
   show(low, high) {
     const [ownLow, ownHigh] = this.graph.xAxisRange(), rows = this.rowsIn(low, high), changes = {};
     if (ownLow !== low || ownHigh !== high) changes.dateWindow = [low, high];
@@ -638,7 +638,7 @@ function rowUpTo(rows, row, k) {
   return row;
 }
 
-/* The values under the cursor; without one, those that each series ends with. What is held out is not looked at in every
+/* The values under the cursor; without one, those that each series ends with. The validation loss is not looked at in every
  * step, so between its points the last one counts, with its own step. */
 function readout(chart) {
   const {allSeries, group} = chart;
@@ -932,7 +932,7 @@ function drawReading(run) {
 
 const isSample = (line) => isNumber(line.step) && typeof line.prompt === 'string' && Array.isArray(line.tokens);
 
-/* Numbers of tokens stand apart, text goes on where the prompt ends. */
+/* Numbers of tokens are separate, text continues where the prompt ends. */
 function drawFollowed({prompt, tokens, text}) {
   const hasText = typeof text === 'string';
   return make('p', {}, make('b', {}, prompt), hasText ? text : ` ${tokens.join(' ')}`);
@@ -987,7 +987,7 @@ function decompositionWords({active, components, positions, sites, relative_erro
 const brief = (value) => (isNumber(value) ? short(Number(value.toPrecision(3))) : NONE);
 const shareWords = (share) => (isNumber(share) ? `${brief(100 * share)} %` : NONE);
 
-/* A bar of a share of the whole width. */
+/* A bar of a share of the full width. */
 const meter = (share, className = null) =>
   make('div', {class: `meter ${className || ''}`, 'aria-hidden': 'true'}, make('div', {style: `width: ${percent(Math.min(Math.max(share, 0), 1))}`}));
 
@@ -1020,7 +1020,7 @@ function sitesTable({sites, threshold}) {
   return [table(columns, sites), make('p', {class: 'note'}, words)];
 }
 
-/* What stands for each byte of a text: a character where its bytes are UTF-8, with nothing for its later ones. */
+/* The text shown for each byte of a text: a character where its bytes are UTF-8, with nothing for its later ones. */
 function glyphsOf(bytes) {
   const glyphs = [];
   while (glyphs.length < bytes.length) {

@@ -108,7 +108,7 @@ static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, 
   return AD_OK;
 }
 
-/* The layout of tokens [1, count] on one rank: samples are cut over the axes of data. */
+/* The layout of tokens [1, count] on one rank: samples are sharded over the axes of data. */
 static ad_layout layout_of_tokens(const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));

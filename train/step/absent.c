@@ -1,4 +1,4 @@
-/* Describes modules that lie on other ranks: creates each on engine dry as one of its ranks would, and keeps only the
+/* Describes modules that lie on other ranks: creates each on backend dry as one of its ranks would, and keeps only the
  * arrays' shapes, dtypes and layouts. */
 #include "step/absent.h"
 

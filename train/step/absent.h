@@ -8,7 +8,7 @@
  * module. */
 typedef struct ad_absent_module {
   ad_array *parts; /* AD_PART_COUNT arrays for each parameter */
-  ad_array **part; /* for each parameter and part its array in `parts`; NULL: the parameter lacks the part */
+  ad_array **part; /* for each parameter and part its array in `parts`; NULL: the parameter has no such part */
   ad_array *states;
 } ad_absent_module;
 

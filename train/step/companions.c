@@ -1,4 +1,4 @@
-/* Copies files that belong to a run into its folder, and tells such a copy from another file of the same name. */
+/* Copies files that belong to a run into its folder, and knows such a copy from another file of that name. */
 #include "step/companions.h"
 
 #include <stdio.h>

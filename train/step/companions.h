@@ -5,8 +5,8 @@
 #include <jansson.h>
 #include "step/run.h"
 
-/* Copies the files that the folder lacks. A different file of the same name stays, with a warning. Called by the first
- * rank. */
+/* Copies the files that are missing from the folder. A different file of the same name stays, with a warning. Called by
+ * the first rank. */
 ad_status ad_companions_copy(const ad_run *run, const char *folder) AD_CHECKED;
 /* Names of the copies that are in the folder, for run.json; the data's own files are never among them. NULL: no
  * memory. */

@@ -1,4 +1,4 @@
-/* Measures the loss on the held-out set, batch by batch, and its standard error. */
+/* Measures the loss on the validation set, batch by batch, and its standard error. */
 #include <math.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -19,7 +19,7 @@ static int64_t batches_of(const ad_run *run, int64_t samples) {
   return (samples + batch - 1) / batch;
 }
 
-/* ---- the mean loss on the held-out set ---- */
+/* ---- the mean loss on the validation set ---- */
 
 /* Adds a batch's loss times its count: the batch was divided by its own count, but batches weigh by theirs. */
 static ad_status add_batch(ad_run *run, int64_t batch, double *sum, double *count) {

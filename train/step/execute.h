@@ -15,7 +15,7 @@ typedef struct ad_step_state {
   int goes_back;                // 1: forward and backward; 0: forward only, for the losses
 } ad_step_state;
 
-/* Executes all microbatches. Afterwards only reductions are still under way. */
+/* Executes all microbatches. Afterwards only reductions are still in flight. */
 ad_status ad_run_execute(ad_run *run, ad_step_state *state) AD_CHECKED;
 /* Runs the forward pass of microbatch m alone; its values stay on the tapes until the next pass. */
 ad_status ad_run_execute_forward(ad_run *run, size_t m) AD_CHECKED;

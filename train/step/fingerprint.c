@@ -14,7 +14,7 @@
 
 enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
 
-/* Finds the contents of the files that the key at `path` names, to stand in place of its value; 0: it names none. */
+/* Finds the contents of the files that the key at `path` names, to use in place of its value; 0: it names none. */
 static int find_content(const ad_run *run, const char *path, char content[CONTENT_SIZE]) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *key;
@@ -76,7 +76,7 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
 
 /* ---- comparing a run's fingerprint with a checkpoint's ---- */
 
-/* Whether the key may change when a run goes on: where it is computed, what it writes, how long it trains, values that
+/* Whether the key may change when a run resumes: where it is computed, what it writes, how long it trains, values that
  * the checkpoint has, and where weights come from (they are known by their content). A key that is not listed changes
  * what the numbers mean. */
 static int is_free(const char *key) {
@@ -135,8 +135,8 @@ static const char *fact_value(const ad_checkpoint_fact *facts, size_t count, con
   return NULL;
 }
 
-/* Whether the checkpoint agrees with the value that prints as `own`. A key that it lacks was added later; the default
- * is what addend did before. */
+/* Whether the checkpoint agrees with the value that prints as `own`. A key that is missing there was added later; the
+ * default is what addend did before. */
 static int agrees(const ad_schema *schema, const char *path, const char *own, const char *other) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   if (!entry) return !other || !strcmp(own, other);

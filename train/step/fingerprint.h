@@ -1,5 +1,5 @@
 /* What a run's numbers depend on, key by key: the recipe's values, the contents of the files that it names, and the
- * library that makes matrix products. A checkpoint keeps it, so that a run does not go on from another one's by
+ * library that makes matrix products. A checkpoint keeps it, so that a run does not resume from another run's by
  * mistake. */
 #ifndef TRAIN_FINGERPRINT_H
 #define TRAIN_FINGERPRINT_H

@@ -77,7 +77,7 @@ static int is_over(const earlier *found, int64_t steps) {
   return found->has_weights && is_finished && found->is_same && found->steps == steps && found->checkpoint < steps;
 }
 
-/* Whether going on with this recipe would end before the finished run in the folder did. */
+/* Whether resuming with this recipe would end before the finished run in the folder did. */
 static int would_shrink(const earlier *found, int64_t steps) {
   return found->has_weights && found->is_finished && found->checkpoint >= 0 && found->checkpoint <= steps &&
          found->steps > steps;
@@ -96,7 +96,7 @@ static void describe_earlier(const earlier *found, char *words, size_t size) {
 /* Writes what --resume would do with the folder's earlier run; train.c decides by the same conditions. */
 static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
   if (found->checkpoint >= 0)
-    snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
+    snprintf(words, size, "--resume continues from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
              ad_plural(found->checkpoint),
              found->checkpoint >= steps || is_over(found, steps) ? ", with a larger train.steps" : "");
   else
@@ -117,7 +117,7 @@ static ad_status refuse_earlier(const earlier *found, int64_t steps, const char 
                  words, resume, weights);
 }
 
-/* Refuses to go on from an older checkpoint if training would end before the finished run did. */
+/* Refuses to resume from an older checkpoint if training would end before the finished run did. */
 static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
   return ad_fail(AD_INVALID,
                  "%s holds a finished run of %lld step%s, and the recipe asks for %lld: set train.steps to %lld or "
@@ -198,7 +198,7 @@ static ad_status check_earlier_dump(const ad_train_options *options, const char 
                  options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
 }
 
-/* Refuses a dump where --overwrite would not remove what is there: that is not written over. */
+/* Refuses a dump in a place that --overwrite does not clear. */
 static ad_status check_dump(const ad_train_options *options) {
   char *path;
   if (!options->dumps) return AD_OK;

@@ -6,14 +6,14 @@
 /* Whether a training with these options may write to the folder. AD_INVALID, saying which run is there and what to
  * type, if an earlier run would be overwritten without having been asked to. Not collective. */
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) AD_CHECKED;
-/* What a training can go on from. All members have one type, so that ranks can share them as an array. */
+/* What a training can resume from. All members have one type, so that ranks can share them as an array. */
 typedef struct ad_resumption {
   int64_t newest;   /* steps of the newest checkpoint; -1: there is none */
   int64_t is_over;  /* 1: the folder has the weights of a run that took all steps of this recipe, so nothing is left to
                 * train */
   int64_t finished; /* steps of the finished run in the folder, whatever its recipe; 0: it has no finished run */
 } ad_resumption;
-/* Finds what a training of this recipe can go on from in the folder. Not collective. */
+/* Finds what a training of this recipe can resume from in the folder. Not collective. */
 ad_status ad_run_folder_resumption(const ad_recipe *recipe, const char *folder, ad_resumption *out) AD_CHECKED;
 /* Removes files that a killed run had begun to write. */
 ad_status ad_run_folder_tidy(const char *folder) AD_CHECKED;

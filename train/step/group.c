@@ -1,4 +1,4 @@
-/* All ranks of a run as one group: who is the first, what they tell each other when one fails, and sums over them. */
+/* All ranks of a run as one group: who is the first, what they send each other when one fails, and sums over them. */
 #include <stdio.h>
 #include "base/error.h"
 #include "step/run.h"

@@ -1,4 +1,4 @@
-/* The known mistakes around a step, made at seams. Nothing here is part of what a step does. */
+/* The known bugs around a step, made at injection points. Nothing here is part of what a step does. */
 #include "step/known_bugs.h"
 
 #include <math.h>
@@ -9,13 +9,13 @@
 #include "program/program.h"
 #include "step/run.h"
 
-enum { SPOILED_RANK = 1 }; /* the one rank that makes the mistake */
+enum { SPOILED_RANK = 1 }; /* the one rank that has the bug */
 
 static int is_spoiled(const ad_known_bug_scene *scene) { return scene->rank == SPOILED_RANK; }
 
 /* One rank reads its slice from another step's batch: steps 0 and 1 are swapped, 2 and 3, and so on, so that no program
- * is asked for a step that the right run does not have. It is rank 0, since if matrices are cut, other ranks may read
- * text without any effect: its characters are all in the first part of the vocabulary. */
+ * is asked for a step that the right run does not have. It is rank 0, since if matrices are sharded, other ranks may
+ * read text without any effect: its characters are all in the first part of the vocabulary. */
 static void shift_slice(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   if (scene->rank) return;
@@ -23,7 +23,7 @@ static void shift_slice(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Changes, after the reduction, one rank's copy of the last gradient of which it holds elements. */
+/* Changes, after the reduction, one rank's replica of the last gradient of which it holds elements. */
 static void perturb(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;
@@ -38,8 +38,8 @@ static void perturb(void *context, void *passing) {
   }
 }
 
-/* Averages each gradient over the ranks whose tokens it comes from, but experts' gradients only over the copies of the
- * expert. */
+/* Averages each gradient over the ranks whose tokens it comes from, but experts' gradients only over the replicas of
+ * the expert. */
 static void divide_by_own_group(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;
@@ -55,7 +55,7 @@ static void divide_by_own_group(void *context, void *passing) {
   }
 }
 
-/* ---- mistake: counting a module's norm on another module's mesh ---- */
+/* ---- known bug: counting a module's norm on another module's mesh ---- */
 
 /* Another module's mesh on the same ranks as `own`; NULL: there is none, or `own` is only a view of a module's mesh. */
 static const ad_mesh *other_mesh(const ad_run *run, const ad_mesh *own) {
@@ -99,15 +99,15 @@ int ad_replicas_differ_on_other_mesh(const ad_run *run) {
 
 static void keep_run(void *context, void *passing) { ((ad_known_bug_scene *)context)->kept = passing; }
 
-/* Whether this is the transition that selects one of several copies of a parameter's sum of squares: one f64, not on a
- * tape. */
+/* Whether this is the transition that selects one of several replicas of a parameter's sum of squares: one f64, not on
+ * a tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass) {
   const ad_array *in = pass->in;
   return pass->transit->move == AD_MOVE_ONCE && pass->transit->what && strcmp(pass->transit->what, "norm") != 0 &&
          in->dtype == AD_F64 && in->shape.ndim == 1 && in->shape.dim[0] == 1;
 }
 
-/* Selects the copy that counts by its position on another module's mesh. */
+/* Selects the replica that counts by its position on another module's mesh. */
 static void count_on_other_mesh(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -154,7 +154,7 @@ static const ad_known_bug bugs[] = {
      .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
      .at = {{AD_INJECT_GRADIENTS, divide_by_own_group}}},
     {.name = "norm-over-other-mesh",
-     .words = "of a module's gradients those copies count in the norm that would on another module's mesh",
+     .words = "of a module's gradients those replicas count in the norm that would on another module's mesh",
      .needs = AD_NEED_TOKENS | AD_NEED_OTHER_REPLICAS,
      .at = {{AD_INJECT_GRADIENTS, keep_run}, {AD_INJECT_TRANSIT, count_on_other_mesh}}},
     {.name = "overflow-per-rank",

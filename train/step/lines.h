@@ -8,7 +8,7 @@
 /* Opens a file for writing and keeps the lines of an existing one whose step is before `first_step`, so that a resumed
  * training repeats no step. Fails now if the file cannot be written. Close with fclose. */
 ad_status ad_lines_open(const char *path, int64_t first_step, FILE **out) AD_CHECKED;
-/* Counts the whole lines; the file does not change. */
+/* Counts the complete lines; the file does not change. */
 ad_status ad_lines_count(const char *path, int64_t *out) AD_CHECKED;
 /* Writes as much as a first minute of training will, then rewinds: a full disk is reported before training and not
  * after it. */

@@ -60,7 +60,7 @@ static void write_change(FILE *file, const char *name, const ad_validation_chang
           (long long)change->since, change->change, change->standard_error, verdicts[change->verdict + 1]);
 }
 
-/* The evaluation before the first step, which has no line of its own. */
+/* The evaluation before the first step, which has no line. */
 static void write_before(FILE *file, const ad_evaluation *before) {
   if (!before->samples || isnan(before->loss)) return;
   fprintf(file, ",\"validation_before\":{\"loss\":%.9g,\"samples\":%lld", before->loss, (long long)before->samples);

@@ -8,7 +8,7 @@
 
 typedef struct ad_metric {
   ad_step_report report;
-  ad_evaluation before;     /* the held-out set before the first step, in the metric of that step; else samples 0 */
+  ad_evaluation before;     /* the validation set before the first step, in the metric of that step; else samples 0 */
   ad_evaluation validation; /* samples 0: not measured at this step */
   ad_validation_changes changes; /* how that loss changed; all NaN: not known */
   ad_run_memory memory;          /* all 0: not measured at this step */

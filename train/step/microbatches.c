@@ -1,4 +1,4 @@
-/* The microbatches that are under way at once on this rank: their values and losses, and the tapes of its phases. */
+/* The microbatches that are in flight together on this rank: their values and losses, and the tapes of its phases. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
@@ -6,7 +6,7 @@
 #include "recipe/precision_policy.h"
 #include "step/run.h"
 
-/* ---- counting the microbatches that are under way at once ---- */
+/* ---- counting the microbatches that are in flight together ---- */
 
 /* A phase of the program by its number. */
 typedef struct numbered_phase {

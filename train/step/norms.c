@@ -73,7 +73,7 @@ size_t ad_run_norm_group_of(const ad_run *run, size_t module) { return run->norm
 const char *ad_run_norm_group_name(const ad_run *run, size_t group) { return run->norms.groups[group].name; }
 
 /* One norm for each group, and one of all groups together. Squares are summed parameter by parameter, in the program's
- * order, so that cutting the model into pipeline stages changes no bit. */
+ * order, so that dividing the model into pipeline stages changes no bit. */
 ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) {
   double squares = 0;
   for (size_t i = 0; i < run->norms.count; i++) {
@@ -93,7 +93,7 @@ static int is_normed(const ad_run *run, size_t module, size_t group) {
   return !ad_program_module(run->program, module)->is_mirror && run->norms.group_of[module] == group;
 }
 
-/* Hands the module's reducer its norm for a dump, if the group has this module alone. Gradients are times `scale`. */
+/* Passes the module's reducer its norm for a dump, if the group has this module alone. Gradients are times `scale`. */
 static ad_status report_norm(const ad_run *run, size_t module, double scale, const ad_step_report *report) {
   size_t group = run->norms.group_of[module], members = 0;
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) members += is_normed(run, i, group);

@@ -47,7 +47,7 @@ static ad_status add_edge(edges *to, size_t from, size_t phase, ad_stage_way way
 }
 
 /* Adds the edge by which phase `p` gets the value of phase `giver`. From other ranks the value comes once, with the
- * first phase of the module that needs it, which hands it on. */
+ * first phase of the module that needs it, which passes it on. */
 static ad_status add_need(edges *to, size_t giver, size_t value, size_t p) {
   const ad_program *program = to->program;
   size_t module = program->phases[p].module, first = ad_order_first_to_need(program, value, module);

@@ -35,8 +35,8 @@ void ad_order_release(ad_order *order);
 
 size_t ad_order_count(const ad_order *order); /* actions in this rank's list */
 const ad_action *ad_order_at(const ad_order *order, size_t index);
-/* *out: the largest number of microbatches that use the memory at once, at least 1. The numbers of those in use are so
- * close together that microbatch m may use place m modulo *out. */
+/* *out: the largest number of microbatches that use the memory at the same time, at least 1. The numbers of those in
+ * use are so close together that microbatch m may use place m modulo *out. */
 ad_status ad_order_most_at_once(const ad_order *order, ad_order_use use, size_t *out) AD_CHECKED;
 
 /* The first phase of the module that needs the value: it brings the value to the module's ranks, and its backward,

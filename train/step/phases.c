@@ -12,7 +12,7 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 
 /* ---- one phase forward ---- */
 
-/* The losses that phase `p` of this rank hands in for microbatch m; one entry for each loss of the program. */
+/* The losses that phase `p` of this rank submits for microbatch m; one entry for each loss of the program. */
 static ad_submitted_loss *losses_of(const ad_run *run, size_t p, size_t m) {
   return ad_run_microbatch(run, m)->losses + ad_run_phase(run, p)->place * losses(run);
 }
@@ -103,7 +103,7 @@ static int is_submitted(const ad_run *run, size_t loss, size_t m) {
   return 0;
 }
 
-/* Checks that some phase handed in each loss, on ranks that run every phase; others cannot know. */
+/* Checks that some phase submitted each loss, on ranks that run every phase; others cannot know. */
 static ad_status check_losses(const ad_run *run, size_t m) {
   if (ad_run_own_phases(run) < phases(run)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
@@ -142,7 +142,7 @@ static double own_addend(const ad_run *run, const ad_tensor *loss) {
   return (ad_group_index(&replicas, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
 }
 
-/* Divides the losses that the phase handed in and adds them to the state's. */
+/* Divides the losses that the phase submitted and adds them to the state's. */
 static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t m) {
   const ad_submitted_loss *submitted = losses_of(run, p, m);
   for (size_t i = 0; i < losses(run); i++) {
@@ -150,7 +150,7 @@ static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t
     AD_TRY(ad_step_wait_for_counts(run, state));
     divide_loss(run, state, p, i, m);
     const ad_array *loss = ad_tensor_array(submitted[i].numerator);
-    if (loss && loss->data) state->losses[i] += own_addend(run, submitted[i].numerator);  // engine dry has no values
+    if (loss && loss->data) state->losses[i] += own_addend(run, submitted[i].numerator);  // backend dry has no values
   }
   return ad_tape_status(ad_run_tape(run, p, m));
 }
@@ -181,7 +181,7 @@ static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *fro
 }
 
 /* Adds a start for value v with the sum of the gradients that the phases which needed it left, and of those that came
- * from other ranks (law 6). */
+ * from other ranks (law 6, like adds to like). */
 static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts *from) {
   const ad_passed_value *value = &ad_run_microbatch(run, m)->values[v];
   ad_array *sum = &from->sums[v];

@@ -1,6 +1,6 @@
-/* The known mistakes of pipelines that no table of actions shows: with the embedding that two stages use, with the norm
- * over all stages, with what losses and gradients are divided by (core/docs/pipeline.md says who published them). Nothing
- * here is part of what a step does. */
+/* The known bugs of pipelines that no table of actions shows: with the embedding that two stages use, with the norm
+ * over all stages, with what losses and gradients are divided by (core/docs/pipeline.md says who published them).
+ * Nothing here is part of what a step does. */
 #include <string.h>
 
 #include "array/array.h"
@@ -33,7 +33,7 @@ static const ad_mesh *own_mesh(const ad_run *run) {
   return ad_program_module(run->program, m)->mesh;
 }
 
-/* ---- mistakes with the embedding that the first and last stages share ---- */
+/* ---- known bugs of the embedding that the first and last stages share ---- */
 
 /* Leaves out the head's gradient of the embedding, where it comes back to the first stage. */
 static void leave_head_out(void *context, void *passing) {
@@ -75,9 +75,9 @@ static void count_twice(void *context, void *passing) {
   fire(context);
 }
 
-/* ---- mistakes with norms and divisors ---- */
+/* ---- known bugs of norms and divisors ---- */
 
-/* Sums squares over the ranks of one stage only, so that each stage has a norm of its own. */
+/* Sums squares over the ranks of one stage only, so that each stage has its own norm. */
 static void sum_over_stage(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -175,7 +175,7 @@ static void multiply_by_count(void *context, void *passing) {
   }
 }
 
-/* ---- which runs can show the mistakes, and their list ---- */
+/* ---- which runs can show the known bugs, and their list ---- */
 
 /* Whether some microbatch's gradients are added to an earlier one's before a reduction. */
 static int adds_before_reductions(const ad_recipe *recipe) {

@@ -1,5 +1,5 @@
-/* The known mistakes between modules: in the values that one module has of another, in what comes back, in the wire's
- * dtype, and in the number of ranks by which gradients are divided. Nothing here is part of what a step does. */
+/* The known bugs between modules: in the values that one module has of another, in what comes back, in the
+ * communication dtype, and in the number of ranks by which gradients are divided. Nothing here is part of a step. */
 #include <string.h>
 
 #include "array/array.h"
@@ -21,9 +21,9 @@ static ad_axes sharding_axes_of(const ad_bridge *bridge) {
   return ad_layout_sharded_axes(&from);
 }
 
-/* ---- mistakes with values that are a step old ---- */
+/* ---- known bugs of values that are a step old ---- */
 
-/* One crossing's value in this step and in the one before. Kept until the process ends. */
+/* One transfer's value in this step and in the one before. Kept until the process ends. */
 typedef struct earlier_value {
   const ad_value_transfer *of;
   char *before, *now;
@@ -62,14 +62,14 @@ static void keep_those_before(void *context, void *passing) {
   fire(context);
 }
 
-/* ---- mistakes with a gradient that comes back ---- */
+/* ---- known bugs of a gradient that comes back ---- */
 
-/* The axes along which several ranks have a copy, of which one gets the gradient that comes back. */
+/* The axes along which several ranks have a replica, of which one gets the gradient that comes back. */
 static ad_axes replicas_of(const ad_array *gradient) {
   return ad_layout_axes_of(&gradient->layout, AD_P) & ad_mesh_large(gradient->layout.mesh);
 }
 
-/* Gives the first copy's gradient to all copies, so that the later sum over copies counts it once a copy. */
+/* Gives the first replica's gradient to all replicas, so that their later sum counts it once for each replica. */
 static void broadcast_leaders(void *context, void *passing) {
   const ad_transfer_passing *at = passing;
   const ad_array *gradient = at->array;
@@ -124,7 +124,7 @@ ad_needs ad_pool_known_bugs_show(const ad_transfer_passing *at) {
   return is_clamped_alone(at) ? shown | AD_NEED_SHARED_CLAMP : shown;
 }
 
-/* ---- mistake: scaling by another module's average ---- */
+/* ---- known bug: scaling by another module's average ---- */
 
 /* The data parallel size of the module from which this module gets its values, over this module's own. */
 static double ratio_of_averages(const ad_run *run, size_t module) {
@@ -154,7 +154,7 @@ static void scale_for_other_average(void *context, void *passing) {
   }
 }
 
-/* ---- mistakes: values travel in a narrower dtype than the recipe promises ---- */
+/* ---- known bugs: values are sent in a narrower dtype than the recipe promises ---- */
 
 static void narrow(void *context, ad_comm_dtype_passing *at) {
   if (at->dtype != AD_F16) return;
@@ -172,7 +172,7 @@ static void narrow_gradients(void *context, void *passing) {
   if (at->backward) narrow(context, at);
 }
 
-/* ---- which runs can show the mistakes, and their list ---- */
+/* ---- which runs can show the known bugs, and their list ---- */
 
 static int has_gradient(const ad_run *run, size_t param) {
   const ad_array *gradient = ad_run_part(run, param, AD_PART_GRADIENT);
@@ -192,7 +192,7 @@ static int gives_values_away(const ad_run *run, size_t module) {
   return 0;
 }
 
-/* The facts of a crossing in the recipe's own dtypes, whatever the run computes in. */
+/* The facts of a transfer in the recipe's own dtypes, whatever the run computes in. */
 static ad_needs facts_of_comm_dtype(const ad_transfer_spec *transfer) {
   if (!ad_bridge_is_disjoint(transfer->bridge)) return 0;
   ad_needs facts = transfer->comm_dtype == AD_F16 ? AD_NEED_F16_VALUES : 0;
@@ -218,7 +218,7 @@ static const ad_known_bug bugs[] = {
      .needs = AD_NEED_TOKENS | AD_NEED_VALUES_AWAY,
      .at = {{AD_INJECT_ARRIVED, keep_those_before}, {AD_INJECT_GRADIENTS, end_step}}},
     {.name = "leaders-gradient-broadcast",
-     .words = "a gradient that comes back for one of several copies is given to each, and they are summed",
+     .words = "a gradient that comes back for one of several replicas is given to each, and they are summed",
      .needs = AD_NEED_TOKENS | AD_NEED_REPLICAS_RETURN,
      .at = {{AD_INJECT_RETURNED, broadcast_leaders}}},
     {.name = "clamped-before-added",

@@ -1,5 +1,5 @@
-/* Derives the recipe that is trained first and the recipe that goes on from its weights. train.c decides when they are
- * trained. */
+/* Derives the recipe that is trained first and the recipe that continues from its weights. train.c decides when they
+ * are trained. */
 #include "step/pretrain.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* How far a step is on this rank: which microbatch the reducer of each module takes now, and which gradients phases
- * still owe. */
+ * have not submitted yet. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
@@ -69,7 +69,7 @@ static ad_reducer *reducer_of(const ad_run *run, size_t p) {
   return ad_module_reducer(ad_run_module(run, ad_program_phase(run->program, p)->module));
 }
 
-/* How far the microbatch that the module begins now is reduced; a recipe that was read says it of each. */
+/* How far the microbatch that the module begins now is reduced; a recipe that was read gives it for each. */
 static ad_sync next_sync(const ad_run *run, const ad_module_run *module) {
   return run->recipe->train.sync[module->ended];
 }

@@ -1,4 +1,4 @@
-/* Continues prompts: gathers the parameters whole on the first rank, whose process samples them. */
+/* Continues prompts: gathers the full parameters on the first rank, whose process samples them. */
 #include "step/prompts.h"
 
 #include <errno.h>

@@ -23,7 +23,7 @@ typedef struct ad_norm_group {
   size_t sum_count;
 } ad_norm_group;
 
-/* What phases handed in for one microbatch under way. */
+/* What phases submitted for one microbatch in flight. */
 typedef struct ad_microbatch_run {
   int32_t number;            /* number of the microbatch; -1: none since the pass began */
   ad_submitted_loss *losses; /* [phases of this rank][losses of the program] */
@@ -38,7 +38,7 @@ typedef struct ad_phase_share {
   size_t tape_count; /* at least 1; a microbatch needs its tape from its forward pass until all its gradients came */
 } ad_phase_share;
 
-/* The microbatches that are under way on this rank: begun by their first action, and not ended by their last one.
+/* The microbatches that are in flight on this rank: begun by their first action, and not ended by their last one.
  * Written by microbatches.c. */
 typedef struct ad_in_flight {
   size_t count; /* length of `list`; microbatch m has list[m % count] */
@@ -92,19 +92,19 @@ typedef struct ad_run_counts {
 
 /* Values and gradients that travel between modules on different ranks; written by transfers.c. */
 typedef struct ad_value_transfers {
-  ad_value_transfer *list; /* the crossings that this rank sends or receives */
+  ad_value_transfer *list; /* the transfers that this rank sends or receives */
   size_t count;
-  int rounds; /* 1: values that cross are rounded to the dtype of their wire; 0 if a dtype is forced on all */
-  int scale;  /* exponent that gradients carry on wires in addition: the reference has no loss scale itself */
+  int rounds; /* 1: transferred values are rounded to their communication dtype; 0 if a dtype is forced on all */
+  int scale;  /* exponent that transferred gradients carry in addition: the reference has no loss scale itself */
 } ad_value_transfers;
 
-/* Overflows of wires in the present step; written by transfer_overflow.c. */
+/* Overflows of transfers in the present step; written by transfer_overflow.c. */
 typedef struct ad_transfer_overflows {
-  double *noted; /* two for each crossing: this rank's largest overflow of its value, and of its gradient */
+  double *noted; /* two for each transfer: this rank's largest overflow of its value, and of its gradient */
   ad_transfer_overflow found; /* the overflow that all ranks agreed on; set if a step's numbers are not finite */
 } ad_transfer_overflows;
 
-/* The function that is told how far long work is, as ad_train_options.works; `report_progress` NULL: nobody is told. */
+/* Receives the progress of long work, as ad_train_options.works; `report_progress` NULL: it is not reported. */
 typedef struct ad_listener {
   void (*report_progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
@@ -168,7 +168,7 @@ ad_status ad_norms_create(ad_run *run) AD_CHECKED;
 void ad_norms_destroy(ad_run *run);
 /* The norms of a step's summed gradients, which are times `scale`, into the report. Collective. */
 ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) AD_CHECKED;
-/* Hands each reducer the norm of its module, for a dump. */
+/* Passes each reducer the norm of its module, for a dump. */
 ad_status ad_norms_report(const ad_run *run, double scale, const ad_step_report *report) AD_CHECKED;
 size_t ad_run_norm_group_count(const ad_run *run);
 size_t ad_run_norm_group_of(const ad_run *run, size_t module);
@@ -181,7 +181,7 @@ const ad_count *ad_run_count(const ad_run *run, size_t count); /* NULL: this ran
 int64_t *const *ad_run_counted(const ad_run *run);             /* where the program's `read` leaves its numbers */
 ad_status ad_run_counts_post(ad_run *run) AD_CHECKED;          /* starts to sum them */
 
-/* microbatches.c: makes room for the microbatches that the run's order of actions has under way at once. If
+/* microbatches.c: makes room for the microbatches that the run's order of actions has in flight together. If
  * shares_memory is 1, all tapes take their memory from one pool. */
 ad_status ad_microbatches_create(ad_run *run, int shares_memory) AD_CHECKED;
 void ad_microbatches_destroy(ad_run *run);
@@ -215,17 +215,17 @@ int ad_run_loss_scale_exponent(const ad_run *run);
 /* The tape of phase `p` for microbatch m; NULL: the phase's module is on other ranks. */
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);
-/* transfers.c: whether values are rounded to their wires' dtypes; the exponent that gradients carry there beyond the
- * loss scale. */
+/* transfers.c: whether values are rounded to their communication dtypes; the exponent that gradients carry there beyond
+ * the loss scale. */
 void ad_run_round_transfers(ad_run *run, int rounds);
 int ad_run_rounds_transfers(const ad_run *run);
 void ad_run_scale_transfers(ad_run *run, int exponent);
-/* Where a step's numbers are not finite: the wire that overflowed; `spec` NULL: none. */
+/* Where a step's numbers are not finite: the transfer that overflowed; `spec` NULL: none. */
 const ad_transfer_overflow *ad_run_transfer_overflow(const ad_run *run);
 
 /* Reads the parameters from the folder of a model that Transformers saved. Collective. */
 ad_status ad_run_read_pretrained(ad_run *run, const char *folder) AD_CHECKED;
-/* Tells all ranks that this one failed, if they do not know; returns `status`. */
+/* Reports to all ranks that this one failed, if they do not know; returns `status`. */
 ad_status ad_run_report_error(ad_run *run, ad_status status) AD_CHECKED;
 int ad_run_is_first(const ad_run *run); /* this rank is the first of the run, the one that writes files */
 int ad_run_warns(const ad_run *run);    /* this rank is the one that logs warnings; none of a quiet run is */
@@ -236,9 +236,9 @@ ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_data_split validatio
 /* The reported loss without auxiliary losses: the one that says how good the model is. */
 double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
 /* ad_run_evaluate that also gives what each sample lost, on all ranks: one block of memory, which the caller releases
- * by its `sums`; NULL: nothing is held out. Unless the standard error is NaN, the samples give the loss. Collective. */
+ * by its `sums`; NULL: no validation set. Unless the standard error is NaN, the samples give the loss. Collective. */
 ad_status ad_run_evaluate_samples(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) AD_CHECKED;
-int64_t ad_run_evaluated(const ad_run *run); /* samples of the held-out set; 0: there is none */
+int64_t ad_run_evaluated(const ad_run *run); /* samples of the validation set; 0: there is none */
 /* The JSON document in which the program shows what it learned; see `show` of ad_program_kind. Collective. */
 ad_status ad_run_show(ad_run *run, char **out) AD_CHECKED;
 void ad_interrupt_clear(void);
@@ -264,14 +264,14 @@ ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* this 
 /* Gathers such an array on all ranks of the run: out->data has room for the whole of it. Collective. */
 #define ad_run_full(run, in, out) ad_run_full_at((run), (in), (out), AD_HERE)
 AD_CHECKED ad_status ad_run_full_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
-/* Gathers all parameters, one after the other, in the order of the program. On ranks whose `visit` is not NULL it
- * sees each of them whole, in memory that the next one overwrites. Collective. */
+/* Gathers all parameters, one after the other, in the order of the program. On ranks whose `visit` is not NULL it sees
+ * each of them in full, in memory that the next one overwrites. Collective. */
 typedef void (*ad_full_visitor)(void *context, size_t index, const ad_array *full);
 AD_CHECKED ad_status ad_run_visit_full(ad_run *run, ad_full_visitor visit, void *context);
-/* Called after somebody wrote parameters' values, or their masters, between steps: updates the other of the two, and
- * the whole copies with which ranks compute. Collective. */
+/* Called after parameters' values, or their masters, were written between steps: updates the other of the two, and
+ * the full copies with which ranks compute. Collective. */
 AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
-/* For proofs: computes the gradients of step `step` without reducing them. `visit` sees every microbatch's gradient of
+/* For checks: computes the gradients of step `step` without reducing them. `visit` sees every microbatch's gradient of
  * every parameter on this rank, unreduced and times 2^loss_scale. report: gets the step's losses and count alone; NULL
  * allowed. Collective. */
 typedef void (*ad_addend_visitor)(void *context, size_t index, const ad_array *addend); /* as in ad_run_param_at */
@@ -280,12 +280,12 @@ AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, a
 ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */
 const ad_recipe *ad_run_recipe(const ad_run *run);
 size_t ad_run_data_bytes(const ad_run *run); /* memory of data and batch on this rank */
-size_t ad_run_tape_bytes(const ad_run *run); /* the most memory that this rank's tapes held at once */
+size_t ad_run_tape_bytes(const ad_run *run); /* the most memory that this rank's tapes held at the same time */
 /* The seconds of the last step in which this rank posted transfers between modules or waited for them: a pipeline's
  * time beside computing, its bubble included. */
 double ad_run_transfer_seconds(const ad_run *run);
-size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at once on this rank */
-/* The proportional set size now, of the rank that holds most and of all ranks together; 0: the kernel does not tell
+size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at the same time on this rank */
+/* The proportional set size now, of the rank that holds most and of all ranks together; 0: the kernel does not report
  * it. A step's memory is kept, so after the first step this is the peak. Collective. */
 typedef struct ad_run_memory {
   int64_t rank_bytes, all_bytes;

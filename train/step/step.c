@@ -1,4 +1,4 @@
-/* The step: whatever trains or proves takes it here. It knows the laws (counts, microbatches, phases forward and
+/* The step: training and checks take it here. It knows the laws (counts, microbatches, phases forward and
  * backward, sums, norms, updates) but no model. Also computes the loss alone, by the same forward pass. */
 #include <math.h>
 #include <stdatomic.h>
@@ -109,9 +109,9 @@ static ad_status sum_losses(ad_run *run, const ad_step_state *state, ad_step_rep
 
 /* ---- after the last microbatch: norm and update ---- */
 
-/* Warns of a step without tokens, once; the training tells at its end how many there were. */
+/* Warns of a step without tokens, once; the training reports at its end how many there were. */
 static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
-  if (report->count || ad_comm_is_dry(run->comm)) return;  // on engine dry the other ranks' counts are not known
+  if (report->count || ad_comm_is_dry(run->comm)) return;  // on backend dry the other ranks' counts are not known
   if (run->uncounted++ || !ad_run_warns(run)) return;
   ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts in the loss, so the gradient is 0",
          (long long)report->step);
@@ -131,7 +131,7 @@ static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_rep
 }
 
 /* Decides whether the step is skipped, because a gradient overflowed. All ranks have the same norm, so they skip
- * together, all modules or none. A value (not a gradient) that overflows on a wire is an error, since no loss scale
+ * together, all modules or none. A value (not a gradient) that overflows in a transfer is an error, since no loss scale
  * makes it smaller. */
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   double norm = report->norm;
@@ -258,7 +258,7 @@ ad_status ad_run_show(ad_run *run, char **out) {
 
 /* ---- visiting gradients before any reduction ---- */
 
-/* One module's parameters, for a tape that hands each gradient to the visitor instead of a reducer. */
+/* One module's parameters, for a tape that passes each gradient to the visitor instead of a reducer. */
 typedef struct visited_module {
   ad_parameters parameters;
   ad_addend_visitor visit;

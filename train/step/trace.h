@@ -52,7 +52,7 @@ typedef struct ad_trace {
   int in_flight;        /* reductions that were posted and not yet waited for */
   int64_t wait_begin, reduction_begin;
   int64_t waited, reducing; /* nanoseconds of the present step in which this rank waited for a reduction; in which some
-                             * reduction was under way */
+                             * reduction was in flight */
   int64_t transfer; /* nanoseconds of the present step spent on values and gradients between modules: posting them and
                      * waiting for them */
 } ad_trace;

@@ -41,7 +41,7 @@ typedef struct training {
   ad_metrics metrics;            /* only on the first rank */
   ad_prompts prompts;            /* only on the first rank */
   ad_validation validation;      /* only on the first rank */
-  ad_evaluation before;          /* the held-out set before the first step; samples 0: not measured */
+  ad_evaluation before;          /* the validation set before the first step; samples 0: not measured */
   json_t *provenance;            /* only on the first rank: the contents of run.json */
   char *checkpoints;             /* the folder of checkpoints */
   ad_checkpointer *checkpointer; /* NULL: no checkpoint was due yet, and the recipe asks for none */
@@ -55,8 +55,8 @@ static ad_status agree(ad_run *run, ad_status own, const char *site) {
   return ad_agree(run->comm, &run->everyone, own, site);
 }
 
-/* Whether to measure at this step: memory, which takes longer than writing a line, and the held-out loss, if the recipe
- * does not say when. */
+/* Whether to measure at this step: memory, which takes longer than writing a line, and the validation loss, if the
+ * recipe does not say when. */
 static int measures(const ad_recipe *recipe, int64_t step) {
   int64_t interval = recipe->train.steps / MEASUREMENTS + 1;
   return step + 1 == recipe->train.steps || step % interval == 0;
@@ -68,7 +68,7 @@ static int evaluates(const ad_recipe *recipe, int64_t step) {
   return step + 1 == recipe->train.steps || (step + 1) % every == 0;
 }
 
-/* Evaluates the held-out set, and on the first rank compares each sample's loss with that of earlier evaluations. */
+/* Evaluates the validation set, and on the first rank compares each sample's loss with that of earlier evaluations. */
 static ad_status evaluate(training *t, int64_t step, ad_evaluation *out, ad_validation_changes *changes) {
   ad_sample_losses samples;
   AD_TRY(ad_run_evaluate_samples(t->run, &samples, out));
@@ -88,7 +88,7 @@ static void report_evaluated(const training *t, int64_t step, const ad_evaluatio
 
 static const ad_validation_changes no_changes = {.since_first.change = NAN, .since_best.change = NAN};
 
-/* Before the first step the held-out set is evaluated too: only then can it be said how far it fell. */
+/* Before the first step the validation set is evaluated too: only then can it be said how far it fell. */
 static ad_status evaluate_before(training *t) {
   ad_validation_changes changes = no_changes;
   if (t->first_step || !t->run->recipe->train.steps || !ad_run_evaluated(t->run)) return AD_OK;
@@ -263,7 +263,7 @@ static ad_status look_for(const training *t, ad_resumption *out) {
   return ad_run_is_first(t->run) ? ad_run_folder_resumption(t->run->recipe, t->options.folder, out) : AD_OK;
 }
 
-/* The first rank looks into the folder and tells all ranks. */
+/* The first rank looks into the folder and informs all ranks. */
 static ad_status find_resumption(training *t, ad_resumption *out) {
   *out = (ad_resumption){.newest = -1};
   AD_TRY(agree(t->run, look_for(t, out), AD_HERE));
@@ -418,7 +418,7 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
   return options;
 }
 
-/* Adds to an error that keys train.* are meant, of the recipe that was derived from this one. */
+/* Adds to an error that it concerns the keys train.* of the recipe derived from this one. */
 static ad_status report_earlier(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
   return status == AD_INVALID
@@ -472,7 +472,7 @@ static void report_what_is_evaluated(const training *t) {
   int64_t wanted = t->run->recipe->evaluate.samples, there = ad_run_evaluated(t->run);
   if (!there || there >= wanted || !ad_run_is_first(t->run) || !ad_recipe_gives(t->run->recipe, "evaluate.samples"))
     return;
-  ad_log(AD_LOG_INFO, "evaluate.samples is %lld, but only %lld %s held out: each evaluation reads all of these",
+  ad_log(AD_LOG_INFO, "evaluate.samples is %lld, but only %lld %s for validation: each evaluation reads all of these",
          (long long)wanted, (long long)there, there == 1 ? "sample is" : "samples are");
 }
 
@@ -488,8 +488,8 @@ static void turn_to(const training *t, const ad_comm *comm, const char *what, co
     t->options.turns_to(t->options.context, what, folder, recipe->train.steps);
 }
 
-/* Trains first what comes before. Takes the run's folder already, so that no other process writes there meanwhile, and
- * nothing of an overwritten run stays beside the new weights. */
+/* Runs the training that comes before. Takes the run's folder already, so that no other process writes there meanwhile,
+ * and nothing of an overwritten run stays beside the new weights. */
 static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recipe) {
   ad_mesh *world;
   char text[48];

@@ -1,4 +1,4 @@
-/* Finds out which wire between modules had a value too large for its f16. */
+/* Finds out which transfer between modules had a value too large for f16. */
 #include "step/transfer_overflow.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 static size_t transfers(const ad_run *run) { return ad_program_transfer_count(run->program); }
 
-/* The largest overflow that was noted of crossing `i`, or of its gradient; 0: none. */
+/* The largest overflow that was noted of transfer `i`, or of its gradient; 0: none. */
 static double *noted(const ad_run *run, size_t i, int backward) {
   return &run->overflows.noted[2 * i + (size_t)backward];
 }
@@ -39,8 +39,8 @@ void ad_transfer_overflow_note(ad_run *run, const ad_transfer_spec *spec, int ba
   *noted(run, i, backward) = fmax(*noted(run, i, backward), found);
 }
 
-/* The first overflow that was noted here: crossings' values are numbered before their gradients. Twice the number of
- * crossings: there is none. */
+/* The first overflow that was noted here: the transfers' values are numbered before their gradients. Twice the number
+ * of transfers: there is none. */
 static size_t first_noted(const ad_run *run) {
   size_t count = transfers(run), at = 0;
   while (at < count && *noted(run, at, 0) == 0) at++;

@@ -1,5 +1,5 @@
-/* Notes values that are too large for the f16 of a wire between modules, and reports them if a step's numbers are not
- * finite. */
+/* Notes values that are too large for the f16 of a transfer between modules, and reports them if a step's numbers are
+ * not finite. */
 #ifndef TRAIN_TRANSFER_OVERFLOW_H
 #define TRAIN_TRANSFER_OVERFLOW_H
 #include "program/program.h"
@@ -7,7 +7,7 @@
 typedef struct ad_run ad_run;
 
 typedef struct ad_transfer_overflow {
-  const ad_transfer_spec *spec; /* NULL: nothing overflowed on a wire */
+  const ad_transfer_spec *spec; /* NULL: no transfer overflowed */
   int backward;                 /* 1: the gradient on its way back overflowed */
   double largest;               /* the largest value; a gradient's with the loss scale that it carries */
 } ad_transfer_overflow;

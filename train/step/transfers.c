@@ -1,5 +1,5 @@
 /* Posts and waits for values, and their gradients, that travel between modules on different ranks. A sending rank
- * keeps the value on its tape until it has been sent; a receiving rank has memory for each microbatch under way. */
+ * keeps the value on its tape until it has been sent; a receiving rank has memory for each microbatch in flight. */
 #include "step/transfers.h"
 
 #include "array/array.h"
@@ -12,7 +12,7 @@
 #include "program/program.h"
 #include "step/run.h"
 
-/* ---- which phases give a crossing's value and which need it ---- */
+/* ---- which phases give a transfer's value and which need it ---- */
 
 static const ad_phase *phase_at(const ad_run *run, size_t p) { return ad_program_phase(run->program, p); }
 
@@ -24,7 +24,7 @@ static int needs(const ad_run *run, size_t p, const ad_value_transfer *c) {
   return phase_at(run, p)->module == c->spec->module && ad_phase_lists(phase_at(run, p)->needs, c->spec->value);
 }
 
-/* Whether the crossing joins these phases: `from` gives the value, and `to` is the first phase of its module that
+/* Whether the transfer joins these phases: `from` gives the value, and `to` is the first phase of its module that
  * needs it (later phases of the module use the value that came for `to`). */
 static int joins(const ad_run *run, const ad_value_transfer *c, size_t from, size_t to) {
   return gives(run, from, c) && to == ad_order_first_to_need(run->program, c->value, c->spec->module);
@@ -33,13 +33,13 @@ static int joins(const ad_run *run, const ad_value_transfer *c, size_t from, siz
 static int is_source(const ad_value_transfer *c) { return ad_bridge_has_source(c->spec->bridge); }
 static size_t slot_of(const ad_transfer_way *way, size_t m) { return m % way->count; }
 
-/* ---- wires: a value, or its gradient, in the dtype in which it travels ---- */
+/* ---- communication dtypes: a value, or its gradient, in the dtype in which it is sent ---- */
 
 void ad_run_round_transfers(ad_run *run, int rounds) { run->transfers.rounds = rounds; }
 int ad_run_rounds_transfers(const ad_run *run) { return run->transfers.rounds; }
 void ad_run_scale_transfers(ad_run *run, int exponent) { run->transfers.scale = exponent; }
 
-/* ---- buffers of a crossing ---- */
+/* ---- buffers of a transfer ---- */
 
 static ad_shape shape_of(const ad_run *run, const ad_value_transfer *c, int64_t m) {
   ad_shape shape = c->spec->shape;
@@ -59,7 +59,7 @@ static ad_array described(const ad_run *run, const ad_value_transfer *c, size_t 
   return ad_array_describe(run->comm, dtype_of(run, c, backward), &shape, &layout);
 }
 
-/* The dtype in which the value travels, if it is another one than its own; else 0. A proof in f64 rounds nothing. */
+/* The dtype in which the value travels, if it is another one than its own; else 0. A check in f64 rounds nothing. */
 static ad_dtype comm_dtype_of(const ad_run *run, const ad_value_transfer *c, int backward) {
   ad_comm_dtype_passing at = {backward ? c->spec->gradient_comm_dtype : c->spec->comm_dtype, backward};
   if (!run->transfers.rounds || at.dtype == dtype_of(run, c, backward)) return 0;
@@ -90,7 +90,7 @@ static void describe_value(const ad_run *run, const ad_value_transfer *c, size_t
   out->data = data;
 }
 
-/* A crossing on the rank where the value, or the gradient, arrives: whose actions use its buffer. */
+/* A transfer on the rank where the value, or the gradient, arrives: whose actions use its buffer. */
 typedef struct arriving {
   const ad_run *run;
   const ad_value_transfer *transfer;
@@ -218,7 +218,7 @@ static ad_status check_posted(const ad_value_transfer *c, size_t m, int backward
 
 /* ---- casting to and from the dtype in which values travel ---- */
 
-/* The array that travels: `value` itself, or, if the wire has another dtype, `travels` described like it. */
+/* The array that is sent: `value` itself or, for another communication dtype, `travels` described like it. */
 static ad_array in_comm_dtype(const ad_array *value, ad_array *travels, ad_dtype comm_dtype) {
   void *data = travels->data;
   if (!comm_dtype) return *value;
@@ -232,7 +232,7 @@ static void cast(const ad_array *to, const ad_array *from) {
   if (to->data && to->data != from->data) ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
 }
 
-/* ---- the seam that every travelling value passes ---- */
+/* ---- the injection point that every transferred value passes ---- */
 
 static void pass_injection_point(ad_injection_point point, const ad_run *run, const ad_value_transfer *c, size_t m) {
   const ad_transfer_way *way = &c->ways[is_source(c)];
@@ -254,8 +254,7 @@ static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size
   return AD_OK;
 }
 
-/* Waits for the transfer that holds microbatch m's place. A one-way crossing has no way back, and nothing to wait
- * for. */
+/* Waits until microbatch m's place is free. A one-way transfer has no way back, and nothing to wait for. */
 static ad_status wait_way(ad_run *run, ad_transfer_way *way, ad_trace_kind kind, size_t m) {
   return way->count ? wait(run, &way->requests[slot_of(way, m)], kind, m) : AD_OK;
 }
@@ -353,7 +352,7 @@ ad_status ad_transfers_post_values(ad_run *run, size_t from, size_t to, size_t m
   return AD_OK;
 }
 
-/* Adds the gradients of all phases that needed the value (law 6), to send their sum back. */
+/* Adds the gradients of all phases that needed the value (law 6, like adds to like), to send their sum back. */
 static ad_status add_gradients(const ad_run *run, const ad_value_transfer *c, size_t m, ad_array *sum) {
   const ad_passed_value *passed = &ad_run_microbatch(run, m)->values[c->value];
   int arrived = 0;

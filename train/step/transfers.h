@@ -7,17 +7,17 @@
 
 typedef struct ad_run ad_run;
 
-/* One direction of a crossing, with a place for each microbatch that is on its way or in use at once. Microbatch m has
- * place m % count. */
+/* One direction of a transfer, with a place for each microbatch that is in flight or in use at the same time.
+ * Microbatch m has place m % count. */
 typedef struct ad_transfer_way {
   size_t count;
   ad_array *arrived;    /* [count]: the arrays that arrive on this rank; NULL on the sending side */
-  ad_array *travels;    /* [count]: copies in the wire's dtype; data NULL: the value itself travels, without a cast */
+  ad_array *travels;    /* [count]: copies in the communication dtype; data NULL: the value itself is sent */
   ad_request *requests; /* [count]: the transfer that was posted last for this place */
   int64_t *posted;      /* [count]: the microbatch of that transfer; -1: none in this pass */
 } ad_transfer_way;
 
-/* A crossing of the program between disjoint ranks, one of which is this rank. */
+/* A transfer of the program between disjoint ranks, one of which is this rank. */
 typedef struct ad_value_transfer {
   const ad_transfer_spec *spec;
   size_t value;            /* the value's number in the program */
@@ -25,7 +25,7 @@ typedef struct ad_value_transfer {
   size_t bytes;            /* bytes of all its buffers on this rank */
 } ad_value_transfer;
 
-/* Argument of functions at the seam AD_INJECT_COMM_DTYPE: the dtype in which a value is about to travel. */
+/* Argument of functions at the injection point AD_INJECT_COMM_DTYPE: the dtype in which a value is about to travel. */
 typedef struct ad_comm_dtype_passing {
   ad_dtype dtype; /* dtype in which the value travels */
   int backward;   /* 1: a gradient on its way back; 0: a value */
@@ -34,7 +34,7 @@ typedef struct ad_comm_dtype_passing {
 ad_status ad_transfers_create(ad_run *run) AD_CHECKED;
 void ad_transfers_destroy(ad_run *run);
 void ad_transfers_begin_pass(ad_run *run);    /* forgets which microbatches were posted */
-size_t ad_transfers_bytes(const ad_run *run); /* bytes of all crossings' buffers on this rank */
+size_t ad_transfers_bytes(const ad_run *run); /* bytes of all transfers' buffers on this rank */
 /* Called before phase `p` runs microbatch m on this rank: waits until the values are sent that an earlier microbatch
  * left on the tape that m takes over. */
 ad_status ad_transfers_wait_space(ad_run *run, size_t p, size_t m) AD_CHECKED;
@@ -53,7 +53,7 @@ ad_status ad_transfers_add_returned(const ad_run *run, size_t value, size_t m, a
 /* Waits until all posted transfers are complete. */
 ad_status ad_transfers_settle(ad_run *run) AD_CHECKED;
 
-/* Argument of functions at the seams AD_INJECT_ARRIVED (a value came) and AD_INJECT_RETURNED (a gradient came). */
+/* Argument at the injection points AD_INJECT_ARRIVED (a value came) and AD_INJECT_RETURNED (a gradient came). */
 typedef struct ad_transfer_passing {
   const ad_run *run;
   const ad_value_transfer *transfer;

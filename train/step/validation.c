@@ -76,7 +76,7 @@ static ad_status keep_point(const ad_validation_point *from, ad_validation_point
   return AD_OK;
 }
 
-/* Keeps the evaluation if it is the first or the best. Of another number of samples, it begins anew. */
+/* Keeps the evaluation if it is the first or the best. With another number of samples it begins anew. */
 static ad_status keep_evaluation(ad_validation *validation, const ad_validation_point *point) {
   int is_first = validation->first.noted.size != point->noted.size;
   if (is_first) AD_TRY(keep_point(point, &validation->first));
@@ -101,7 +101,7 @@ static int read_numbers(const json_t *list, double *out) {
   return 1;
 }
 
-/* Takes one line of an earlier training. A line that is none is passed over. */
+/* Takes one line of an earlier training. An invalid line is skipped. */
 static ad_status take_line(ad_validation *validation, const json_t *line) {
   const json_t *sums = json_object_get(line, "sums"), *counts = json_object_get(line, "counts");
   size_t size = json_array_size(sums);

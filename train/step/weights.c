@@ -1,4 +1,4 @@
-/* Writing all parameters, whole, as one safetensors file, and reading them from one or several files. */
+/* Writing all full parameters as one safetensors file, and reading them from one or several files. */
 #include <stdio.h>
 #include "addend/safetensors.h"
 #include "architecture/folder.h"
@@ -85,7 +85,7 @@ typedef struct writing {
   ad_status status;
 } writing;
 
-// After a failed write the rank goes on gathering: the other ranks wait for it there.
+// After a failed write the rank continues gathering: the other ranks wait for it there.
 static void write_param(void *context, size_t index, const ad_array *full) {
   writing *w = context;
   if (!w->status) w->status = ad_safetensors_add(w->writer, full->data);

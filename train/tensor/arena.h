@@ -1,4 +1,4 @@
-/* Arenas: memory for the activations of one step, taken piece by piece and given back all at once. */
+/* Arenas: memory for the activations of one step, taken piece by piece and released all together. */
 #ifndef TENSOR_ARENA_H
 #define TENSOR_ARENA_H
 #include <stddef.h>
@@ -17,6 +17,6 @@ void ad_arena_reset(ad_arena *arena);
 /* ad_arena_mark returns the present point; ad_arena_rewind gives back everything that was taken after a point. */
 size_t ad_arena_mark(const ad_arena *arena);
 void ad_arena_rewind(ad_arena *arena, size_t mark);
-size_t ad_arena_peak(const ad_arena *arena); /* the most bytes that were ever in use at once */
+size_t ad_arena_peak(const ad_arena *arena); /* the most bytes that were ever in use at the same time */
 
 #endif

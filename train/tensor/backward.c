@@ -1,5 +1,5 @@
 /* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves. It gives every gradient
- * its memory and hands those of parameters to their reducers as soon as they are complete. It takes one walk, or two:
+ * its memory and passes those of parameters to their reducers as soon as they are complete. It takes one walk, or two:
  * the first computes the gradients on paths to inputs, the second, perhaps much later, the others. */
 #include <string.h>
 #include "array/array.h"
@@ -103,7 +103,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
 
 /* ---- walking the tape ---- */
 
-// Hands a complete gradient of a parameter to its reducer, or to the caller's function.
+// Passes a complete gradient of a parameter to its reducer, or to the caller's function.
 static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (!from->reducer) {
@@ -203,8 +203,8 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* One start of backward, from several outputs at once: each is a loss (gradient NULL, seed 1) or a value with the
- * gradient that arrived for it. */
+/* One start of backward, from several outputs at the same time: each is a loss (gradient NULL, seed 1) or a value with
+ * the gradient that arrived for it. */
 typedef struct start {
   ad_tensor *const *outputs;
   const ad_array *const *gradients; /* NULL: all are losses */
@@ -223,7 +223,7 @@ static void count_uses(const ad_tape *tape, const start *from) {
   }
 }
 
-// Hands over what earlier starts left for parameters that this last start does not reach.
+// Submits what earlier starts left for parameters that this last start does not reach.
 static ad_status pass_unreached(ad_tape *tape) {
   for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(pass_to_reducer(tape, each));
@@ -231,7 +231,8 @@ static ad_status pass_unreached(ad_tape *tape) {
   return AD_OK;
 }
 
-// Tells the reducers which gradients the pass of weights will still bring, so that no bucket is reduced before them.
+// Announces to the reducers which gradients the pass of weights will still bring, so that no bucket is reduced before
+// them.
 static void expect_weights(const ad_tape *tape) {
   for (const ad_tensor *each = tape->last; each; each = each->previous) {
     if (!ad_is_parameter(each) || !each->from->reducer || !(each->uses || each->has_grad)) continue;
@@ -291,7 +292,7 @@ static const char *repair_of(ad_type type) {
     return ": every rank holds the same sum" AD_MAY_REPAIR
            "once R->P, or all_reduce P->I instead of P->R where it is made";
   if (type == AD_V) return AD_MAY_REPAIR "declare V->P, if each rank's value is an addend of the loss";
-  return AD_MAY_REPAIR "sum over the cut dimension first, which makes it P";
+  return AD_MAY_REPAIR "sum over the sharded dimension first, which makes it P";
 }
 
 static ad_status check_loss_type(const ad_layout *layout, const char *site) {
@@ -385,7 +386,7 @@ static ad_status check_start(const ad_tape *tape, const start *from) {
                  from->count ? "the outputs, which depend on constants only" : "a start without outputs");
 }
 
-/* Records a failure on the tape and tells the other ranks of it. */
+/* Records a failure on the tape and reports it to the other ranks. */
 static ad_status end_backward(ad_tape *tape, ad_status status) {
   if (!status) return AD_OK;
   ad_tape_fail(tape, status);

@@ -50,7 +50,7 @@ static ad_group everyone(const ad_tape *tape, const ad_routing *routing) {
   return ad_array_group(tape->comm, choices, ad_layout_axes_of(&choices->layout, AD_V));
 }
 
-/* Sums counts over those ranks. On engine dry, as if all ranks had this rank's counts. */
+/* Sums counts over those ranks. On backend dry, as if all ranks had this rank's counts. */
 static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *counts, size_t n, const char *site) {
   ad_group group = everyone(tape, routing);
   for (size_t i = 0; i < n && tape->dry; i++) counts[i] *= ad_group_size(&group);

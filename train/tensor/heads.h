@@ -8,8 +8,8 @@ typedef struct head_sizes {
   size_t batch, seq, width, heads, head_dim;
 } head_sizes;
 head_sizes ad_head_sizes(const ad_tensor *out, int64_t head_dim);
-/* Checks that head_dim divides the last dimension of the result, or of `array`, and that no cut splits
- * a head; else AD_INVALID. */
+/* Checks that head_dim divides the last dimension of the result, or of `array`, and that no shard splits a
+ * head; else AD_INVALID. */
 ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out, int64_t head_dim) AD_CHECKED;
 ad_status ad_check_heads_of(const ad_tape *tape, const ad_tensor *out, const ad_array *array,
                             int64_t head_dim) AD_CHECKED;

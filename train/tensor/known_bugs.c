@@ -1,5 +1,5 @@
-/* Known mistakes that can be planted in ring attention, in positions on a cut sequence, in experts, and in the dtypes
- * that are computed in. Nothing here is part of what these operations do. */
+/* Known bugs that can be injected into ring attention, into positions on a sharded sequence, into experts, and into the
+ * dtypes that are computed in. Nothing here is part of what these operations do. */
 #include "tensor/known_bugs.h"
 
 #include "array/array.h"
@@ -12,7 +12,7 @@
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 
-/* Notes that the mistake took effect. */
+/* Notes that the bug took effect. */
 static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }
 
 /* Skips the last turn of the ring: the last block of keys is never attended to. */
@@ -37,7 +37,7 @@ static void forget_gathered(void *context, void *passing) {
   fire(context);
 }
 
-/* Each rank counts its positions of a cut sequence from 0. */
+/* Each rank counts its positions of a sharded sequence from 0. */
 static void count_from_zero(void *context, void *passing) {
   positions *at = passing;
   int64_t next = 0;
@@ -60,7 +60,7 @@ static void drop_others_slots(void *context, void *passing) {
   }
 }
 
-/* Averages the experts' gradients over their copies only. With a loss that each rank divides by its own count,
+/* Averages the experts' gradients over their replicas only. With a loss that each rank divides by its own count,
  * gradients are averages over the ranks with tokens; the gradient that goes back to the experts is already a sum
  * over `ep`. In the backward pass the exchange to the experts and the one from them alternate, and the second
  * undoes the first's factor. */
@@ -92,7 +92,7 @@ static void round_within_product(void *context, void *passing) {
   const gemm_product *of = pass->product;
   uint16_t *sums;
   if (scene->kept || of->values != AD_BF16 || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
-  scene->kept = of; /* this product is made of products that pass this seam, too */
+  scene->kept = of; /* this product is made of products that pass this injection point, too */
   sum_in_bf16(of, sums);
   ad_gemm_write_out(of, sums, AD_BF16);
   scene->kept = NULL;
@@ -127,7 +127,7 @@ static const ad_known_bug bugs[] = {
      .needs = AD_NEED_TOKENS | AD_NEED_RING,
      .at = {{AD_INJECT_RING_GATHERED, forget_gathered}}},
     {.name = "positions-from-zero",
-     .words = "each rank of a cut sequence counts its positions from 0",
+     .words = "each rank of a sharded sequence counts its positions from 0",
      .needs = AD_NEED_TOKENS | AD_NEED_SHARDED_SEQUENCE,
      .at = {{AD_INJECT_POSITIONS, count_from_zero}}},
     {.name = "scores-of-other-ranks-slots-dropped",
@@ -138,7 +138,7 @@ static const ad_known_bug bugs[] = {
     {.name = "experts-averaged-over-replicas",
      .catalogue = 13,
      .words =
-         "gradients that the backward of an exchange summed over ep are averaged over the copies of the experts only",
+         "gradients that the backward of an exchange summed over ep are averaged over the replicas of the experts only",
      .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
      .at = {{AD_INJECT_TRANSIT, average_over_replicas}}},
     {.name = "product-sums-in-bf16",

@@ -1,4 +1,4 @@
-/* The list of known mistakes inside operations: in the ring of attention, positions of a cut sequence, slots of experts
+/* The list of known bugs inside operations: in the ring of attention, positions of a sharded sequence, slots of experts
  * on other ranks, and sums and statistics in fewer digits than promised. */
 #ifndef TENSOR_KNOWN_BUGS_H
 #define TENSOR_KNOWN_BUGS_H

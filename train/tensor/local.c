@@ -1,5 +1,5 @@
 /* Leaving the types and coming back. Code between ad_to_local and ad_from_local sees only local buffers, so that the
- * caller states the layout of the value and of its gradient. The stated gradient layout tells how the value is used
+ * caller states the layout of the value and of its gradient. The stated gradient layout says how the value is used
  * (with the dual type), and the value is brought to that type by transitions of law 2 that move no bytes. If the stated
  * layout is the dual already, no transition is needed. */
 #include "array/array.h"
@@ -66,14 +66,14 @@ static ad_status stated_gradient(const ad_layout *value, const char *text, const
 
 /* ---- to_local: leaving the types ---- */
 
-/* Refuses a pending sum whose gradient's layout is not stated. */
+/* Refuses a Partial (P) value whose gradient's layout is not stated. */
 static ad_status unstated(const ad_tensor *x, const char *site) {
   ad_axes partial = ad_layout_axes_of(&x->array.layout, AD_P);
   char axes[96];
   if (!partial) return AD_OK;
   return ad_fail(
       AD_TYPE,
-      "%s: to_local: the value is P (a pending sum) on %s, and the layout of its gradient is not stated" AD_MAY_REPAIR
+      "%s: to_local: the value is Partial (P) on %s, and the layout of its gradient is not stated" AD_MAY_REPAIR
       "sum the value first, or state its gradient's layout (R on that axis: each rank has the gradient of the sum)",
       site, ad_axes_print(partial, axes, sizeof axes));
 }
@@ -104,15 +104,16 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
 static ad_status check_whole(const ad_tensor *x, const ad_array *value, const char *site) {
   char is[96], wanted[96];
   if (ad_shape_equal(&x->array.shape, &value->shape)) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: from_local: the stated layout of the gradient makes the ranks' parts a whole of shape %s, but the value has "
-      "shape %s, since its parts are not of equal size: state a gradient that is cut as the value is",
-      site, ad_shape_print(&x->array.shape, is, sizeof is), ad_shape_print(&value->shape, wanted, sizeof wanted));
+  return ad_fail(AD_INVALID,
+                 "%s: from_local: the stated layout of the gradient makes the ranks' parts a full value of shape %s, "
+                 "but the value has "
+                 "shape %s, since its parts are not of equal size: state a gradient that is sharded as the value is",
+                 site, ad_shape_print(&x->array.shape, is, sizeof is),
+                 ad_shape_print(&value->shape, wanted, sizeof wanted));
 }
 
 /* Describes the value with the type that the stated gradient implies, its dual. If that is V on an axis where the value
- * is cut, each rank's part counts as a whole value. */
+ * is sharded, each rank's part counts as a full value. */
 static ad_status describe_arrival(const ad_tape *tape, const ad_array *value, const ad_layout *stated, const char *site,
                                   ad_array *out) {
   ad_layout made = ad_layout_dual(stated);

@@ -1,5 +1,5 @@
 /* Attention as an operation: its types, which heads and positions this rank has, and where keys and values come from:
- * each rank has all of them, or they are cut like the rows and go around the ring. attention.c has the arithmetic. */
+ * each rank has all of them, or they are sharded like the rows and go around the ring. attention.c computes. */
 #include <inttypes.h>
 #include <string.h>
 #include "array/array.h"
@@ -23,7 +23,7 @@ static const ad_array *array_of(const ad_tensor *out, int i) { return &out->oper
 
 static ad_axes sharded_axes(const ad_array *array, int dim) { return ad_layout_axes_sharding(&array->layout, dim); }
 
-/* The number of ranks on the ring; 1: keys and values are whole. */
+/* The number of ranks on the ring; 1: keys and values are full. */
 static int64_t ring_members(const ad_tensor *out) {
   return ad_mesh_ranks_over(out->array.layout.mesh, sharded_axes(array_of(out, K), 1));
 }
@@ -66,8 +66,8 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-/* Builds the rule. Keys and values are whole along the sequence (letter t) or cut like the rows (s: they go around the
- * ring); their heads are on all ranks (e) or cut like those of q (d). */
+/* Builds the rule. Keys and values are full along the sequence (letter t) or sharded like the rows (s: they go around
+ * the ring); their heads are on all ranks (e) or sharded like those of q (d). */
 static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(check_dtypes(tape, out));
   AD_TRY(check_shapes(tape, out));
@@ -85,7 +85,7 @@ static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
 
 /* ---- heads, positions and samples of this rank ---- */
 
-/* The index of the first head in this rank's part, which must consist of whole heads. */
+/* The index of the first head in this rank's part, which must consist of complete heads. */
 static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, const ad_array *array, size_t *first) {
   ad_span span = {0, 0};
   AD_TRY(ad_check_heads_of(tape, out, array, head_dim_of(out)));
@@ -94,14 +94,14 @@ static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, cons
   return AD_OK;
 }
 
-/* How many samples are computed at once: one, so that the sums that a narrow result or gradient is rounded from stay in
- * the second-level cache; on a ring all, since they travel together. */
+/* How many samples are computed at the same time: one, so that the sums that a narrow result or gradient is rounded
+ * from stay in the second-level cache; on a ring all, since they travel together. */
 static size_t samples_at_once(const ad_tensor *out) {
   size_t batch = (size_t)out->array.local.dim[0];
   return ring_members(out) > 1 || !batch ? batch : 1;
 }
 
-/* Local elements of an operand or of the result: of one sample, and of the samples that are computed at once. */
+/* Local elements of an operand or of the result: of one sample, and of the samples computed at the same time. */
 static size_t sample_count(const ad_array *array) { return (size_t)(array->local.dim[1] * array->local.dim[2]); }
 static size_t part_count(const ad_tensor *out, const ad_array *array) {
   return samples_at_once(out) * sample_count(array);
@@ -135,7 +135,7 @@ static ad_status check_ring(const ad_tensor *out) {
   if (!(axes & (axes - 1))) return AD_OK;
   char names[96];
   return ad_fail(AD_INVALID,
-                 "%s: attention: the sequence of k and v is cut over %s; attention supports a cut over one axis only",
+                 "%s: attention: the sequence of k and v is sharded over %s; attention supports one axis only",
                  out->site, ad_axes_print(axes, names, sizeof names));
 }
 
@@ -146,11 +146,11 @@ static ad_status attention_check(const ad_tape *tape, const ad_tensor *out) {
   if (!size.heads) return AD_OK;
   size_t first = size.first_head / size.sharing, last = (size.first_head + size.heads - 1) / size.sharing;
   if (first >= size.first_kv_head && last < size.first_kv_head + size.kv_heads) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: attention: this rank has the heads %zu to %zu of q, which need the heads %zu to %zu of k and v, "
-                 "but has %zu heads of k and v from head %zu on; cut q, k and v alike, or keep k and v whole (R)",
-                 out->site, size.first_head, size.first_head + size.heads - 1, first, last, size.kv_heads,
-                 size.first_kv_head);
+  return ad_fail(
+      AD_INVALID,
+      "%s: attention: this rank has the heads %zu to %zu of q, which need the heads %zu to %zu of k and v, "
+      "but has %zu heads of k and v from head %zu on; shard q, k and v in the same way, or keep k and v full (R)",
+      out->site, size.first_head, size.first_head + size.heads - 1, first, last, size.kv_heads, size.first_kv_head);
 }
 
 /* ---- sizes of saved and scratch memory ---- */
@@ -215,7 +215,7 @@ static void *sums_of(const ad_tensor *out, int i) {
   return sums;
 }
 
-/* Rounds the sums of the samples computed at once into rows of the array. */
+/* Rounds the sums of the samples computed at the same time into rows of the array. */
 static void round_sums(const ad_tensor *out, const ad_array *array, void *to, const void *sums, int adds) {
   size_t seq = (size_t)array->local.dim[1], width = (size_t)array->local.dim[2], head_dim = (size_t)head_dim_of(out);
   head_sizes of = {samples_at_once(out), seq, width, width / head_dim, head_dim};
@@ -266,14 +266,14 @@ static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_
   return AD_OK;
 }
 
-/* The part if keys and values are not cut: all of them. */
+/* The part if keys and values are not sharded: all of them. */
 static ad_status full_part(const ad_tape *tape, const ad_tensor *out, size_t sample, attention_part *part) {
   const ad_array *k = array_of(out, K), *v = array_of(out, V);
   *part = (attention_part){.k = at_sample(k, k->data, sample), .v = at_sample(v, v->data, sample)};
   return ad_find_positions(out, k, ad_comm_rank(tape->comm), &part->columns);
 }
 
-/* Reports the ring at a seam; also on engine dry, where nothing else of the ring happens. */
+/* Reports the ring at an injection point; also on backend dry, where nothing else of the ring happens. */
 static void record_ring(const ad_tape *tape, const ad_tensor *out, int backward) {
   if (ring_members(out) == 1) return;
   const key_ring ring = ring_of(tape, out);
@@ -438,7 +438,7 @@ static const ad_operation attention = {.name = "attention",
 static ad_tensor *attend(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, attention_numbers numbers,
                          const char *site) {
   ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &numbers, site);
-  // Other ranks may wait for keys. A call that fails early leaves no operand from which to tell whether they do.
+  // Other ranks may wait for keys. A call that fails early leaves no operand that shows whether they do.
   if (tape && ad_tape_failed(tape) && ad_comm_size(tape->comm) > 1) ad_tape_report_error(tape);
   return out;
 }

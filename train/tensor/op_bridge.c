@@ -1,4 +1,4 @@
-/* The crossing of a bridge between two meshes of the same ranks, as one operation. */
+/* The transfer over a bridge between two meshes of the same ranks, as one operation. */
 #include "bridge/bridge.h"
 #include "tensor/tape.h"
 
@@ -16,7 +16,7 @@ static ad_status bridge_describe(ad_tape *tape, ad_tensor *out) {
   ad_array source;
   if (ad_bridge_is_disjoint(bridge))
     return ad_fail(AD_INVALID,
-                   "%s: bridge: the two meshes of the bridge have no rank in common; a tape can cross a bridge only "
+                   "%s: bridge: the two meshes of the bridge have no rank in common; a tape can use a bridge only "
                    "between meshes on the same ranks",
                    out->site);
   AD_TRY(ad_bridge_describe_at(bridge, x->dtype, &x->shape, AD_FORWARD, &source, &out->array, out->site));

@@ -1,4 +1,4 @@
-/* Concatenation of values along a dimension, and a slice of a value along it. The dimension must be whole on each rank,
+/* Concatenation of values along a dimension, and a slice of a value along it. The dimension must be full on each rank,
  * so that no rank needs another's elements. */
 #include <inttypes.h>
 #include <stdio.h>

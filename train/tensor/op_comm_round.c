@@ -1,4 +1,4 @@
-/* Rounds a value, and its gradient, as if it had travelled in a narrower dtype. It stands for a bridge whose two ends
+/* Rounds a value, and its gradient, as if it had travelled in a narrower dtype. It represents a bridge whose two ends
  * are one rank: nothing travels, but the roundings are the same. */
 #include <math.h>
 #include "kernels/finite.h"
@@ -12,7 +12,7 @@ static void note_overflow(const void *narrow, ad_dtype comm_dtype, double scale,
     *overflow = fmax(*overflow, scale * ad_largest_overflow(narrow, comm_dtype, from, dtype, n));
 }
 
-/* Casts to the wire dtype and back, block by block, multiplied by `scale` in between. `to` may
+/* Casts to the communication dtype and back, block by block, multiplied by `scale` in between. `to` may
  * be `from` unless `adds`. */
 static void round_through(ad_dtype comm_dtype, double scale, ad_dtype dtype, void *to, const void *from, size_t numel,
                           int adds, double *overflow) {

@@ -75,7 +75,7 @@ static ad_status check_summed(const ad_layout *layout, const char *what, const c
                  site, what, ad_axes_print(partial, axes, sizeof axes));
 }
 
-/* Waits for the count, if it is under way, and checks that it was summed. */
+/* Waits for the count, if it is in flight, and checks that it was summed. */
 static ad_status take_total(const ad_tape *tape, const ad_count *count, const char *what, const char *site,
                             int64_t *total) {
   if (!count) return ad_fail(AD_INVALID, "%s: %s: the count is NULL", site, what);

@@ -1,5 +1,5 @@
 /* Dropout. Which elements stay is drawn from their position in the whole batch, so that it does not depend on the mesh
- * or on how the batch is cut into microbatches. Forward and backward draw the same numbers, so nothing is saved. */
+ * or on how the batch is divided into microbatches. Forward and backward draw the same numbers, so nothing is saved. */
 #include <inttypes.h>
 #include "tensor/tape.h"
 
@@ -24,15 +24,15 @@ static ad_status dropout_check(const ad_tape *tape, const ad_tensor *out) {
   ad_axes own_rows = ad_layout_axes_of(&out->array.layout, AD_V);
   if (!own_rows) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: dropout: operand 1 is V on `%s`, but dropout draws by an element's position in the whole value, "
-                 "which a V value does not have: apply dropout before each rank has a value of its own, or declare "
+                 "%s: dropout: operand 1 is V on `%s`, but dropout draws by an element's position in the full value, "
+                 "which a V value does not have: apply dropout before each rank has its own value, or declare "
                  "V->S(0) if the ranks' values are parts of one",
                  out->site, ad_axis_name((ad_axis)__builtin_ctz(own_rows)));
 }
 
 static size_t dropout_scratch(const ad_tensor *out) { return ad_numel(out) * sizeof(float); }
 
-/* Draws a number in [0, 1) for each element. All addends of a pending sum get the same numbers. */
+/* Draws a number in [0, 1) for each element. All addends of a Partial value get the same numbers. */
 static ad_status draw_numbers(const ad_tape *tape, const ad_tensor *out, float **numbers) {
   const dropout_numbers *own = numbers_of(out);
   ad_layout layout = out->array.layout;

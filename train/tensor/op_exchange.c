@@ -62,7 +62,7 @@ static const ad_operation exchange = {.name = "all_to_all",
                                       .forward = exchange_forward,
                                       .backward = exchange_backward};
 
-/* Whether rows and gradients can keep their memory: in a group of one they do, but on engine dry a worst case may
+/* Whether rows and gradients can keep their memory: in a group of one they do, but on backend dry a worst case may
  * assume that more rows arrive. */
 static int shares(const ad_tensor *out) { return ad_shape_equal(&out->operand[0]->array.local, &out->array.local); }
 
@@ -102,7 +102,7 @@ static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t mem
   return routing->capacity && routing->capacity < rows ? routing->capacity : rows;
 }
 
-/* On engine dry: assumes that all members send what this one does, or, in the worst case, the whole crowd. */
+/* On backend dry: assumes that all members send what this one does, or, in the worst case, the whole crowd. */
 static void suppose_counts(const ad_tape *tape, const ad_routing *routing, ad_span own, int64_t members,
                            size_t *theirs) {
   size_t crowd = tape->options.crowd;

@@ -1,7 +1,7 @@
 /* The loss: cross-entropy summed over the counted positions; the count belongs to the batch and is not applied here. If
- * the vocabulary is cut, the ranks gather three statistics of each row (all_gather S->I: a part's largest logit, the
- * sum of its exponentials relative to that, and the target's logit if the part has it), so that the loss is I there and
- * no rank ever holds a whole row. */
+ * the vocabulary is sharded, the ranks gather three statistics of each row (all_gather S->I: a part's largest logit,
+ * the sum of its exponentials relative to that, and the target's logit if the part has it), so that the loss is I there
+ * and no rank ever holds a whole row. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -15,8 +15,8 @@ enum { LARGEST, SUM, TARGET, STATISTICS }; /* statistics of one row in one part 
 
 /* What the recorded operation knows of its gather. */
 typedef struct loss_numbers {
-  ad_axes over; /* the axes that cut the vocabulary, over which the statistics are gathered */
-  int times;    /* how often it is gathered: 1, unless a mistake is planted */
+  ad_axes over; /* the axes that shard the vocabulary, over which the statistics are gathered */
+  int times;    /* how often it is gathered: 1, unless a mutation changes it */
   int ordinal;  /* number of the gather among the transitions of its tape */
 } loss_numbers;
 
@@ -30,7 +30,7 @@ static int last_dim(const ad_array *logits) { return logits->shape.ndim - 1; }
 
 /* ---- the rows' statistics as an array ---- */
 
-/* [parts, STATISTICS, rows], cut by parts. On other axes it has the logits' types, with V where these are cut. */
+/* [parts, STATISTICS, rows], sharded by parts. On other axes it has the logits' types, but V for S. */
 static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   ad_layout layout = logits->layout;
@@ -47,7 +47,7 @@ static ad_transit gathering(const ad_tensor *out) {
       .move = AD_MOVE_ALL_GATHER, .axes = numbers->over, .to = AD_I, .site = out->site, .ordinal = numbers->ordinal};
 }
 
-/* The type of the gathered statistics by law 2; refuses a gather that leaves the vocabulary cut. */
+/* The type of the gathered statistics by law 2; refuses a gather that leaves the vocabulary sharded. */
 static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad_array *gathered) {
   const loss_numbers *numbers = numbers_of(out);
   *gathered = statistics_of(tape, out);
@@ -55,12 +55,13 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
     AD_TRY(ad_array_after_at(tape->comm, gathered, AD_MOVE_ALL_GATHER, numbers->over, AD_I, gathered, out->site));
   if (!ad_layout_sharded_axes(&gathered->layout)) return AD_OK;
   char axes[96];
-  return ad_fail(AD_TYPE,
-                 "%s: cross_entropy: the vocabulary is cut over %s, but the rows' statistics were not gathered over it",
-                 out->site, ad_axes_print(ad_layout_sharded_axes(&gathered->layout), axes, sizeof axes));
+  return ad_fail(
+      AD_TYPE,
+      "%s: cross_entropy: the vocabulary is sharded over %s, but the rows' statistics were not gathered over it",
+      out->site, ad_axes_print(ad_layout_sharded_axes(&gathered->layout), axes, sizeof axes));
 }
 
-/* Where an axis cuts the vocabulary, its ranks gather their statistics and then compute the same loss: type I. */
+/* Where an axis shards the vocabulary, its ranks gather their statistics and then compute the same loss: type I. */
 static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   if (!logits->shape.ndim) return ad_operation_describe(tape, out);
@@ -87,10 +88,11 @@ static ad_status loss_check(const ad_tape *tape, const ad_tensor *out) {
   int span_count;
   own_columns(tape, out, &span_count);
   if (span_count <= 1) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: cross_entropy: this rank's part of the vocabulary has %d separate pieces; cut the vocabulary so "
-                 "that it has one",
-                 out->site, span_count);
+  return ad_fail(
+      AD_INVALID,
+      "%s: cross_entropy: this rank's part of the vocabulary has %d separate pieces; shard the vocabulary so "
+      "that it has one",
+      out->site, span_count);
 }
 
 static ad_status check_target(const ad_tensor *out, size_t position) {
@@ -286,8 +288,8 @@ static const ad_operation cross_entropy = {.name = "cross_entropy",
                                            .forward = loss_forward,
                                            .backward = loss_backward};
 
-/* Decides what the statistics are gathered over, and passes the seam that transitions pass, so that
- * mistakes can be planted. */
+/* Decides what the statistics are gathered over, and passes the injection point of transitions, so that mutations apply
+ * to it. */
 static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const char *site) {
   loss_numbers numbers = {.times = 1};
   if (ad_tape_failed(tape) || !ad_tape_owns(tape, logits) || !logits->array.shape.ndim) return numbers;

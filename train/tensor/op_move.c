@@ -15,8 +15,8 @@ typedef struct move_numbers {
 
 static const move_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
-/* Executes a transition, forward or backward: the only place where a tape does so. `ordinal` and `backward` tell a seam
- * which transition of the tape passes. */
+/* Executes a transition, forward or backward: the only place where a tape does so. `ordinal` and `backward` tell an
+ * injection point which transition of the tape passes. */
 static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, const ad_array *from, ad_array *to) {
   const move_numbers *at = numbers_of(out);
   ad_move move = backward ? ad_transition_find(at->move, at->from, at->to)->backward : at->move;
@@ -95,7 +95,7 @@ static const ad_operation transition = {.name = "move",
 
 static ad_axes first_of(ad_axes axes) { return axes & (~axes + 1); }
 
-/* The axis of the innermost cut. */
+/* The axis of the innermost sharding. */
 static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
   int innermost = -1;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -133,7 +133,7 @@ static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad
   return out & axes & ~named;
 }
 
-/* Records the transition on the tape: once, or as often as a mistake says that is planted at the seam. */
+/* Records the transition on the tape: once, or as often as a mutation at the injection point says. */
 static ad_tensor *record_move(ad_tape *tape, ad_tensor *x, move_numbers at, const char *site) {
   ad_record_passing passing = {site, at.move, at.ordinal, at.axes, 1, x && x->carries};
   ad_inject(AD_INJECT_RECORD, &passing);

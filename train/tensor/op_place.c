@@ -46,8 +46,8 @@ static ad_status check_layouts(const ad_tensor *out) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (ad_type_dim(x->type[axis]) == 1 || ad_type_dim(y->type[axis]) == 1)
       return ad_fail(AD_TYPE,
-                     "%s: place: the sequence is cut over `%s`, but must be whole" AD_MAY_REPAIR
-                     "cut the sequence after this call",
+                     "%s: place: the sequence is sharded over `%s`, but must be full" AD_MAY_REPAIR
+                     "shard the sequence after this call",
                      out->site, ad_axis_name((ad_axis)axis));
     if (x->type[axis] != y->type[axis])
       return ad_fail(AD_TYPE, "%s: place: operand 1 is %s on `%s`, but operand 2 is %s%s", out->site,

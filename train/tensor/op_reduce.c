@@ -12,7 +12,7 @@ static const reduce_numbers *numbers_of(const ad_tensor *out) { return out->own;
 static const ad_array *operand_of(const ad_tensor *out) { return &out->operand[0]->array; }
 static along along_of(const ad_tensor *out) { return ad_along(operand_of(out), numbers_of(out)->dim); }
 
-/* Describes the result by the rule "abc->ac". `must_be_full`: the reduced dimension may not be cut. */
+/* Describes the result by the rule "abc->ac". `must_be_full`: the reduced dimension may not be sharded. */
 static ad_status describe_reduced(ad_tape *tape, ad_tensor *out, int must_be_full) {
   int dim = numbers_of(out)->dim, ndim = operand_of(out)->shape.ndim;
   char dims[2 * AD_DIMS_MAX + 3], full[2] = {0};
@@ -31,7 +31,7 @@ static ad_status sum_describe(ad_tape *tape, ad_tensor *out) { return describe_r
 /* Scratch: a row of the result, or of its gradient, in f64. */
 static size_t sum_scratch(const ad_tensor *out) { return along_of(out).after * sizeof(double); }
 
-/* The divisor of a mean: the size of the whole dimension, so that each rank has an addend of the mean if it is cut. */
+/* The divisor of a mean: the full size of the dimension, so that ranks have addends of the mean if it is sharded. */
 static double divisor_of(const ad_tensor *out) {
   return numbers_of(out)->divides ? (double)operand_of(out)->shape.dim[numbers_of(out)->dim] : 1;
 }

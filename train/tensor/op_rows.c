@@ -11,7 +11,7 @@
 
 /* ---- a batch as rows ---- */
 
-/* The layout of a batch taken apart into rows: V on axes that cut any dimension but the last, because each rank then
+/* The layout of a batch taken apart into rows: V on axes that shard any dimension but the last, because each rank then
  * has its own rows. The last dimension becomes dimension 1. */
 static ad_layout layout_of_rows(const ad_array *x) {
   ad_layout layout = x->layout;
@@ -66,8 +66,8 @@ typedef struct rows_numbers {
   const ad_tensor *like;
 } rows_numbers;
 
-/* Checks that rows come back with the type they left with: V if each rank took its own rows, not
- * cut if all took the same. */
+/* Checks that rows come back with the type they left with: V if each rank took its own rows, not sharded if all took
+ * the same. */
 static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, ad_axis axis, int was_sharded) {
   ad_type is = out->operand[0]->array.layout.type[axis];
   char has[16], should[16];
@@ -78,7 +78,7 @@ static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, a
                  ad_type_print(wanted->type[axis], should, sizeof should));
 }
 
-/* The result has the shape and the cuts of `like`; on all other axes it has the types of x. */
+/* The result has the shape and sharding of `like`; on all other axes it has the types of x. */
 static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *origin = ((const rows_numbers *)out->own)->like;
   if (!ad_tape_owns(tape, origin))

@@ -113,7 +113,7 @@ static ad_status take_scratch(ad_tape *tape, size_t count, size_t size, void *ou
   return AD_OK;
 }
 
-/* Makes the routing, in memory that lives until the tape's reset; on engine dry too, since plans count its rows. */
+/* Makes the routing, in memory that lives until the tape's reset; on backend dry too, since plans count its rows. */
 static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   const ad_tensor *scores = out->operand[0];
   ad_routing *routing = numbers_of(out)->routing;
@@ -230,7 +230,7 @@ static ad_status decide(const ad_tensor *out, size_t token, int32_t *chosen) {
   return AD_OK;
 }
 
-/* On engine dry there are no scores: the tokens are spread evenly over the experts. */
+/* On backend dry there are no scores: the tokens are spread evenly over the experts. */
 static void spread_evenly(ad_routing *routing) {
   for (size_t i = 0; i < routing->tokens * routing->top_k; i++) routing->expert[i] = (int32_t)(i % routing->experts);
 }

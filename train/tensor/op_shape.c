@@ -121,7 +121,7 @@ static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
   return -1;
 }
 
-/* Whether both dimensions, cut into `parts` parts (chunks, in a zigzag cut), are cut at the same elements. */
+/* Whether both dimensions, sharded into `parts` parts (chunks, in a zigzag cut), are sharded at the same elements. */
 static int sharded_identically(const ad_shape *from, int dim, const ad_shape *to, int to_dim, int64_t parts) {
   int64_t n = from->dim[dim], m = to->dim[to_dim];
   int64_t of_n = product(from, dim + 1, from->ndim), of_m = product(to, to_dim + 1, to->ndim);
@@ -135,14 +135,14 @@ static ad_status no_such_sharding(const ad_tensor *out, ad_axis axis, const char
   char type[16], from[96], to[96];
   ad_type is = x->layout.type[axis];
   return ad_fail(AD_TYPE,
-                 "%s: reshape: operand 1 of shape %s is %s on `%s`, and in shape %s %s: a cut dimension must begin "
-                 "where a dimension of the result begins, and both must be cut at the same elements" AD_MAY_REPAIR
+                 "%s: reshape: operand 1 of shape %s is %s on `%s`, and in shape %s %s: a sharded dimension must begin "
+                 "where a dimension of the result begins, and both must be sharded at the same elements" AD_MAY_REPAIR
                  "all_gather %s->I",
                  out->site, ad_shape_print(&x->shape, from, sizeof from), ad_type_print(is, type, sizeof type),
                  ad_axis_name(axis), ad_shape_print(wanted_of(out), to, sizeof to), why, type);
 }
 
-/* The number of parts (chunks, in a zigzag cut) into which all axes together cut a dimension. */
+/* The number of parts (chunks, in a zigzag cut) into which all axes together shard a dimension. */
 static int64_t parts_of(const ad_layout *layout, int dim) {
   int64_t parts = ad_mesh_ranks_over(layout->mesh, ad_layout_axes_sharding(layout, dim));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
@@ -150,7 +150,7 @@ static int64_t parts_of(const ad_layout *layout, int dim) {
   return parts;
 }
 
-/* Moves the cut along one axis to the dimension of the result. */
+/* Moves the sharding along one axis to the dimension of the result. */
 static ad_status move_sharding(const ad_tensor *out, ad_axis axis, ad_layout *layout) {
   const ad_array *x = &out->operand[0]->array;
   int dim = ad_type_dim(x->layout.type[axis]);

@@ -1,6 +1,6 @@
 /* The inside of tensors, for addend's own operations (op_*.c; addend/operation.h says what a record is). The tape
  * (tape.c, backward.c) does everything that operations have in common: it checks shapes and types by the rule, gives
- * memory, decides where gradients go, and skips the arithmetic on engine dry. */
+ * memory, decides where gradients go, and skips the arithmetic on backend dry. */
 #ifndef TENSOR_OPERATION_H
 #define TENSOR_OPERATION_H
 #include "tensor/arena.h"
@@ -20,7 +20,7 @@ struct ad_tensor {
   ad_array grad; /* has the dual layout; valid while has_grad */
   ad_dtype grad_dtype;
   unsigned char has_grad;
-  /* has_value, has_saved: `array`, or `saved`, has a block of the shared memory of its own (blocks.c). is_in_reducer:
+  /* has_value, has_saved: `array`, or `saved`, has its own block of the shared memory (blocks.c). is_in_reducer:
    * `grad` is formed in the reducer's bucket. */
   unsigned char has_value, has_saved, is_in_reducer;
   int carries;           /* whether it has a gradient: it is a parameter or an input, or computed from one */
@@ -53,7 +53,7 @@ ad_tensor *ad_tape_missing(const char *site, const char *what); /* sets the erro
 int ad_tape_failed(const ad_tape *tape);
 /* Checks law 5: AD_TYPE unless the loss is P or I on every axis, AD_INVALID unless it is a scalar. */
 ad_status ad_check_loss(const ad_tensor *loss, const char *site);
-/* Tells the other ranks of this tape's error, once, because they may wait for this rank in a collective. */
+/* Reports this tape's error to the other ranks, once, because they may wait for this rank in a collective. */
 void ad_tape_report_error(ad_tape *tape);
 int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* 1: the tensor is a live one of this tape */
 const char *ad_tape_foreigner(const ad_tensor *tensor); /* describes, in words, a tensor that the tape does not own */

@@ -16,7 +16,7 @@ typedef struct attempt {
 } attempt;
 
 static ad_status fail_missing(const attempt *of, const char *what) {
-  return ad_fail(AD_INVALID, "%s: %s: the ad_operation lacks %s", of->site, of->op->name, what);
+  return ad_fail(AD_INVALID, "%s: %s: the ad_operation has no %s", of->site, of->op->name, what);
 }
 
 static ad_status wrong_dims(const attempt *of, const char *why) {
@@ -54,7 +54,7 @@ static ad_status check_dims(const attempt *of) {
 
 static ad_status check_record(const attempt *of, const void *own) {
   const ad_operation *op = of->op;
-  if (!op->name) return ad_fail(AD_INVALID, "%s: the ad_operation lacks a name", of->site);
+  if (!op->name) return ad_fail(AD_INVALID, "%s: the ad_operation has no name", of->site);
   if (!op->forward) return fail_missing(of, "`forward`");
   if (!op->backward) return fail_missing(of, "`backward`");
   if (!op->dims && !op->describe) return fail_missing(of, "`dims` and `describe`; one of them is needed");

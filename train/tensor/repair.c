@@ -1,4 +1,4 @@
-/* Which conversions would repair a refused operation is found by trying: on the failed tape, on engine dry, each
+/* Which conversions would repair a refused operation is found by trying: on the failed tape, on backend dry, each
  * conversion is recorded and the operation after it. Taking a whole step with one of them (ad_repair_begin) shows the
  * program as it would be if it were written that way. */
 #include "tensor/repair.h"

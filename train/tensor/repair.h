@@ -21,8 +21,8 @@ typedef struct ad_repair {
 
 /* Prints "convert operand 2 I->S(0) on `tp`, and use the result from there on". Returns buffer. */
 const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size);
-/* Whether a step of the conversion states something that types cannot check: that the ranks' own values are
- * addends, or parts of a whole. */
+/* Whether a step of the conversion states something that types cannot check: that the ranks' own values are addends, or
+ * parts of a full value. */
 int ad_repair_states(const ad_repair *repair);
 
 /* The repairs of the first refused call. */
@@ -32,7 +32,7 @@ typedef struct ad_repairs {
   int refused;      /* 1: a call was refused */
   ad_status status; /* AD_MEMORY if the list is incomplete */
 } ad_repairs;
-/* Collects the repairs of the first call that is refused on engine dry, until ad_repairs_end. */
+/* Collects the repairs of the first call that is refused on backend dry, until ad_repairs_end. */
 void ad_repairs_watch(ad_repairs *repairs);
 void ad_repairs_end(void);
 void ad_repairs_release(ad_repairs *repairs);

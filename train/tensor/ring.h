@@ -1,8 +1,8 @@
-/* Passes keys and values around the ranks that cut a sequence, one rank further in each turn, and brings the gradients
- * that they gather back to their rank. Transfers overlap with the computation of their turn.
+/* Passes keys and values around the ranks that shard a sequence, one rank further in each turn, and brings the
+ * gradients that they gather back to their rank. Transfers overlap with the computation of their turn.
  *
  * Gradients travel in the wide dtype: rounded to bf16 at each hop they would be rounded once for each member; so they
- * are rounded once at the end, by the operation, as the gradients of an uncut sequence are. */
+ * are rounded once at the end, by the operation, as the gradients of a full sequence are. */
 #ifndef TENSOR_RING_H
 #define TENSOR_RING_H
 #include "tensor/heads.h"
@@ -47,14 +47,14 @@ ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_requ
  * until the memory is freed. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
 
-/* Argument of functions at the seam AD_INJECT_RING: a pass of ring attention that is about to run. */
+/* Argument of functions at the injection point AD_INJECT_RING: a pass of ring attention that is about to run. */
 typedef struct ring_passing {
   const key_ring *ring;
   const ad_array *k; /* keys; values have the same shape and layout */
   int backward;
 } ring_passing;
 
-/* Argument of functions at the seam AD_INJECT_RING_TURN: one turn of the ring, whose positions they may change. */
+/* Argument at the injection point AD_INJECT_RING_TURN: one turn of the ring, whose positions may be changed. */
 typedef struct ring_turn_passing {
   const key_ring *ring;
   int64_t turn;

@@ -9,7 +9,7 @@
 struct ad_routing {
   size_t tokens, top_k, experts; /* tokens on this rank, choices of each token, experts of all ranks */
   int32_t *expert;               /* [tokens, top_k]: index of the chosen expert */
-  ad_array choices;       /* [experts], f64 or f32: how many tokens of this rank chose each; no data on engine dry */
+  ad_array choices;       /* [experts], f64 or f32: how many tokens of this rank chose each; no data on backend dry */
   size_t slots;           /* number of choices that were not dropped */
   size_t *choice_of_slot; /* [slots]: token * top_k + index of the choice */
   size_t *token_of_slot;  /* [slots] */
@@ -44,7 +44,7 @@ ad_tensor *ad_top_k_kept(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_a
 ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing,
                             const char *site) AD_CHECKED;
 
-/* Argument of functions at the seam AD_INJECT_SLOT_SCORES: the gradient of the slots' scores. */
+/* Argument of functions at the injection point AD_INJECT_SLOT_SCORES: the gradient of the slots' scores. */
 typedef struct slot_scores_passing {
   const ad_routing *routing;
   const ad_array *grad; /* [slots]: the gradient of each slot's score */

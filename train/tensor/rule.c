@@ -1,4 +1,4 @@
-/* The rule of an operation, given by the letters of its dimensions: computes shapes of whole values here;
+/* The rule of an operation, given by the letters of its dimensions: computes shapes of full values here;
  * types propagate in layout/. */
 #include <ctype.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@ static const char *next_term(const char *term) {
   return end + (*end == ',');
 }
 
-// The number of dimensions that "..." stands for: those of the first operand that has it, minus its letters.
+// The number of dimensions that "..." means: those of the first operand that has it, minus its letters.
 static int leading_dims(const char *dims, const ad_tensor *out) {
   const char *term = dims;
   for (int i = 0; i < out->operand_count; i++, term = next_term(term)) {
@@ -63,7 +63,7 @@ static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term, const
                  count_letters(term), ad_plural(count_letters(term)), (int)strcspn(term, ",-"), term, dims);
 }
 
-/* What each letter stands for. */
+/* What each letter means. */
 typedef struct binding {
   int64_t size[LETTERS];
   int operand[LETTERS];  // the operand that gave the letter its size, from 1; 0: none yet

@@ -403,7 +403,7 @@ static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Runs forward with scratch memory, unless the engine is dry. */
+/* Runs forward with scratch memory, unless the backend is dry. */
 static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
   tape_mark mark = ad_tape_mark(tape);
   AD_TRY(ad_tape_take_scratch(tape, out));

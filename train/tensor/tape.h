@@ -14,7 +14,7 @@ typedef struct spare {
 typedef struct tape_memory {
   ad_arena *arena;
   size_t dry_used,
-      dry_peak;   /* on engine dry: bytes that values would take now; the most of these and the arena's together */
+      dry_peak;   /* on backend dry: bytes that values would take now; the most of these and the arena's together */
   spare *spares;  /* blocks to use again */
   spare *records; /* unused records for `spares` */
   int is_shared;
@@ -40,7 +40,7 @@ struct ad_tape {
   tape_memory own;     /* all memory of a step that is not shared */
   tape_memory *values; /* memory of values, what they save, gradients and scratch: &own, or a pool's */
   int has_shared;      /* 1: the tape holds some of the pool's memory */
-  size_t most_routed;  /* the most tokens that chose experts at once */
+  size_t most_routed;  /* the most tokens that chose experts at the same time */
   int64_t position;    /* position of the first token of its sequences; see ad_tape_continue */
   /* the tensor recorded last */
   ad_tensor *last;
@@ -56,8 +56,8 @@ struct ad_tape {
   char message[AD_MESSAGE_MAX];
 };
 
-/* Argument of functions at the seam AD_INJECT_RECORD: a transition that is about to be recorded. A planted mistake may
- * change it. */
+/* Argument of functions at the injection point AD_INJECT_RECORD: a transition that is about to be recorded. A mutation
+ * may change it. */
 typedef struct ad_record_passing {
   const char *site;
   ad_move move;
@@ -67,14 +67,14 @@ typedef struct ad_record_passing {
   int carries;  /* 1: what is moved carries a gradient */
 } ad_record_passing;
 
-/* Argument of functions at the seam AD_INJECT_CONSTANT. */
+/* Argument of functions at the injection point AD_INJECT_CONSTANT. */
 typedef struct ad_constant_passing {
   const char *site;
   const ad_array *value;
 } ad_constant_passing;
 
-/* Argument of functions at two seams: at AD_INJECT_OPERANDS an operation that is about to be recorded, whose operands
- * they may replace; at AD_INJECT_REFUSED an operation that was refused. */
+/* Argument of functions at two injection points: at AD_INJECT_OPERANDS an operation that is about to be recorded, whose
+ * operands they may replace; at AD_INJECT_REFUSED an operation that was refused. */
 typedef struct ad_operation_passing {
   ad_tape *tape;
   const ad_operation *op;
@@ -98,7 +98,7 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
 
 /* ---- memory of values and gradients (blocks.c) ---- */
 
-/* Takes memory; on engine dry it is only counted, and *out is NULL. */
+/* Takes memory; on backend dry it is only counted, and *out is NULL. */
 ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out) AD_CHECKED;
 size_t ad_memory_peak(const tape_memory *memory, int dry);
 /* Takes the memory of a gradient, which may be that of a consumed gradient of the same size; and gives it back. */
@@ -115,8 +115,8 @@ uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out);
 /* Marks a value as read by others until the tape's reset. */
 void ad_tape_lend(ad_tensor *value);
 
-/* Memory for values and gradients that tapes which are under way at once share: what one gives back another takes.
- * Steps that do the same take the same bytes, on engine dry too. Destroy the tapes before the pool. */
+/* Memory for values and gradients that tapes which are in flight together share: what one gives back another takes.
+ * Steps that do the same take the same bytes, on backend dry too. Destroy the tapes before the pool. */
 typedef struct ad_tape_pool ad_tape_pool;
 ad_status ad_tape_pool_create(int dry, ad_tape_pool **out) AD_CHECKED;
 void ad_tape_pool_destroy(ad_tape_pool *pool);
@@ -132,16 +132,16 @@ void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge);
 /* ad_input for a value whose gradient has another dtype of the tape, as a parameter's does. */
 ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site);
 
-/* What a value, and its gradient on the way back, is rounded to on a wire; 0: not rounded. */
+/* What a value, and its gradient on the way back, is rounded to during a transfer; 0: not rounded. */
 typedef struct transfer_rounding {
   ad_dtype value, gradient;
-  double gradient_scale; /* power of two that the gradient is multiplied by on the wire */
+  double gradient_scale; /* power of two that the gradient is multiplied by during the transfer */
   double
       *overflow; /* [0]: the largest value that f16 made infinite; [1]: the same for the gradient; NULL: not wanted */
 } transfer_rounding;
 ad_tensor *ad_comm_round_at(ad_tape *tape, ad_tensor *x, const transfer_rounding *comm_dtype,
                             const char *site); /* op_comm_round.c */
 
-size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at once (ad_top_k) */
+size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at the same time (ad_top_k) */
 
 #endif

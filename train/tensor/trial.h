@@ -21,7 +21,7 @@ typedef struct ad_trial {
   ad_comm *alone;
   ad_mesh *mesh;
   ad_layout same;
-  /* whole operands; their numbers are representable in the narrowest dtype of the operation */
+  /* full operands; their numbers are representable in the narrowest dtype of the operation */
   double *value[AD_OPERANDS_MAX];
   ad_shape shape; /* shape of the result; the fields below hold the results of one process */
   double *result, *arriving, *gradient[AD_OPERANDS_MAX];
@@ -49,7 +49,7 @@ ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) AD
 /* Records operands with these layouts (`layouts` NULL: as on one rank) and the operation on them. The tape's status is
  * the operation's; the returned one is AD_MEMORY at most. */
 ad_status ad_trial_record(const ad_trial *trial, ad_tape *tape, const ad_layout *layouts, ad_tried *out) AD_CHECKED;
-/* This rank's part of a whole value. If it is P, the ranks' addends are random (from `stream`) and sum to the value. */
+/* This rank's part of a full value. If it is P, the ranks' addends are random (from `stream`) and sum to the value. */
 ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *full, uint64_t stream,
                         ad_array *out) AD_CHECKED;
 static inline int ad_trial_carries(const ad_trial *trial, size_t i) { return !(trial->constants >> i & 1); }

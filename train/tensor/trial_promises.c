@@ -91,7 +91,7 @@ static ad_status call_forward(const scene *s) {
   return status ? status : products;
 }
 
-/* Checks that forward did not change its operands; on one rank an operand is its whole value. */
+/* Checks that forward did not change its operands; on one rank an operand is its full value. */
 static ad_status operands_are_as_drawn(const scene *s) {
   for (size_t i = 0; i < s->count; i++)
     for (size_t k = 0; k < ad_trial_numel(s->trial, i); k++)

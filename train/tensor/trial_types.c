@@ -24,7 +24,7 @@ enum {
 
 /* One rank of the mesh, which this process plays. */
 typedef struct player {
-  ad_comm *comm; /* engine dry; yet its tape computes */
+  ad_comm *comm; /* backend dry; yet its tape computes */
   ad_tape *tape;
   ad_tried tried;
   ad_array arriving;
@@ -110,7 +110,7 @@ static double largest(const double *numbers, size_t n) {
   return most;
 }
 
-/* Compares a rank's part with its part of the whole value. */
+/* Compares a rank's part with its part of the full value. */
 static ad_status part_is(const stage *s, const ad_array *const *parts, size_t rank, const double *full,
                          const char *what, size_t number) {
   const ad_array *own = parts[rank];
@@ -140,7 +140,7 @@ static ad_status results_are_right(const stage *s) {
   const ad_array *parts[RANKS] = {NULL};
   for (size_t i = 0; i < s->size; i++) parts[i] = ad_tensor_array(s->player[i].tried.out);
   if (!ad_shape_equal(&parts[0]->shape, &s->trial->shape))
-    return ad_trial_fail(s->trial, "the result has a different shape when operands are cut");
+    return ad_trial_fail(s->trial, "the result has a different shape when operands are sharded");
   return parts_are(s, parts, s->trial->result, "a result that is", 0);
 }
 
@@ -165,7 +165,7 @@ static int talked(const stage *s) {
 
 static void count_transit(void *context, void *passing) { ++*(int *)context; }
 
-/* An operation that communicates tells the other ranks when it fails, after which the
+/* An operation that communicates reports to the other ranks when it fails, after which the
  * communicator can only be closed. */
 static ad_status reopen_if_broken(stage *s) {
   if (!ad_comm_health(s->judge.comm)) return AD_OK;
@@ -202,7 +202,7 @@ static ad_status backward_on(const stage *s, player *of) {
   return ad_backward_from_at(of->tape, &of->tried.out, (const ad_array *[]){&of->arriving}, 1, AD_LAST_START, site);
 }
 
-/* Whether each rank has a value of its own (V), of which there is no whole. */
+/* Whether each rank has its own value (V), so that there is no full value. */
 static int is_varying(const stage *s) {
   return ad_layout_axes_of(&ad_tensor_array(s->player[0].tried.out)->layout, AD_V) != 0;
 }

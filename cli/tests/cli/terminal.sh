@@ -50,7 +50,7 @@ python3 - <<'P' || fail "numbers on the bar"
 import json, re
 lines = [json.loads(line) for line in open("evaluated/metrics.jsonl")]
 losses, tokens = [line["loss"] for line in lines], lines[0]["tokens"]
-told = r"(\d+)/300 .*?loss (\d+\.\d{4})(?: \(mean of (\d+)\))?  held out \d+\.\d{4}  (\d+) tokens/s  (\d+):(\d\d) left"
+told = r"(\d+)/300 .*?loss (\d+\.\d{4})(?: \(mean of (\d+)\))?  validation \d+\.\d{4}  (\d+) tokens/s  (\d+):(\d\d) left"
 bars = [found.groups() for found in map(lambda bar: re.search(told, bar), re.split(r"[\r\n]", open("seen", errors="replace").read())) if found]
 assert len(bars) > 3, bars
 for step, loss, of, rate, minutes, seconds in bars:

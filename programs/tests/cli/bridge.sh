@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests recipes of two modules joined by a bridge, on the same ranks and on disjoint ranks: each recipe with and without
 # cp, axes in every order on either side, one and three microbatches, at ZeRO 0 and 3, over five steps (drawn by a
-# seed); one norm over both modules; known and derived mistakes (drawn); checkpoints that are resumed on the same
+# seed); one norm over both modules; known and derived mutants (drawn); checkpoints that are resumed on the same
 # meshes, on other meshes, and on disjoint instead of shared ranks; weights; and recipes that do not fit.
 #   bridge.sh ADDEND SOURCE
 set -eu
@@ -56,7 +56,7 @@ done
 draw_cases "meshes" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do check_recipe $arguments; done
 
-# The decoder's sequence is cut over tp too: inside the part that cp cuts, on an axis of one rank, and without cp.
+# The decoder's sequence is sharded over tp too: inside the part that cp shards, on an axis of one rank, and without cp.
 check_recipe ocr-fan-in-small model.sequence_parallel=true
 check_recipe ocr-fan-out model.sequence_parallel=true
 check_recipe ocr-fan-out mesh.model=dp=4+tp=2 model.sequence_parallel=true
@@ -110,7 +110,7 @@ assert set(squares) == {"encoder", "model"} and min(squares.values()) > 0, squar
 assert abs(sum(squares.values()) ** 0.5 - proof["norm"]["dist"]) < 1e-12 * proof["norm"]["dist"], (squares, proof["norm"])
 Y
 
-# ---- planted mistakes: none survives, and a bridge's are planted where they have an effect ----
+# ---- mutants: none survives, and a bridge's are tried where they have an effect ----
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
@@ -163,7 +163,7 @@ while IFS='|' read -r recipe placement encoder model; do
   rm -rf on && mkdir -p on/checkpoints && cp -r $recipe/checkpoints/step-3 on/checkpoints/ && cp $recipe/metrics.jsonl on/
   options=(--set placement=$placement --set mesh.encoder="$encoder" --set mesh.model="$model")
   train $recipe --out on --resume "${options[@]}"
-  grep -q '"first_step": 3' on/run.json || fail "$recipe goes on after three steps"
+  grep -q '"first_step": 3' on/run.json || fail "$recipe resumes after three steps"
   are_close "$(loss $recipe 5)" "$(loss on 5)"
   case "$recipe|$placement|$encoder|$model" in
     'ocr-fan-in-small|colocated|dp=4 tp=2|dp=2 cp=2 tp=2' | 'ocr-disjoint|disjoint|dp=2 tp=2|dp=2 cp=2')
@@ -182,7 +182,7 @@ for from in ocr-disjoint ocr-fan-in-small; do
   are_close $(cat losses-$from)
 done
 
-# ---- recipes that do not fit: all errors at once, with numbers that would fit ----
+# ---- recipes that do not fit: all errors together, with numbers that would fit ----
 refused() { # arguments: lines of facts with | between them, a line for each line of the message, recipe, options
   local status=0 facts
   "$addend" check "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests decompositions in f32 whose values travel between pools in f16 and bf16, on pools of several sizes: each
-# parameter's error is of the size of one process's error, whatever the wires round; and a wire whose dtype is narrower
-# than promised is caught beside others that are as narrow by right.
+# parameter's error is of the size of one process's error, whatever transfers round; and a transfer whose dtype is
+# narrower than promised is found beside others that are as narrow by right.
 #   comm_dtypes.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -11,7 +11,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/check.sh"
 
-# arguments: least and largest allowed worst error of the named parameters, by one process's error or by what wires
+# arguments: least and largest allowed worst error of the named parameters, by one process's error or by what transfers
 # round
 within() {
   python3 - "$@" <<'Y'
@@ -19,7 +19,7 @@ import json, sys
 what, least, most = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 params = json.load(open("proof.json"))["params"]
 assert params and all(p["max_rel_err"] <= p["bound"] for p in params), params
-# One process's error is itself a draw: in 60 proofs of twenty recipes ranks were at most 1.9 times as far off.
+# One process's error is itself a draw: in 60 checks of twenty recipes ranks were at most 1.9 times as far off.
 assert all(p["max_rel_err"] <= 4 * p["one_process_err"] + 0.4 * p["comm_rounding_err"] + 2e-6 for p in params), params
 assert least < max(p[what] for p in params) < most, params
 assert what == "comm_rounding_err" or all(p["comm_rounding_err"] == 0 for p in params), params
@@ -45,12 +45,12 @@ for case in "${drawn[@]}"; do
   done
 done
 
-# Gradients too small for f16 cross with the loss scale that they carry, in one process too.
+# Gradients too small for f16 are sent with the loss scale that they carry, in one process too.
 check_recipe pools-10 --dtype recipe "comm_dtype={values:+f16,+gradients:+f16}" "precision={grad:+f16,+loss_scale:+16}" \
   losses.{faithfulness,stochastic,sparsity,adversarial}.coefficient=1e-6
 
-# A wire that promises a wider dtype travels as bf16, as the other wires do by right.
-draw_cases "wires that promise more" 1 values:bf16-for-f16-values gradients:bf16-for-f16-gradients weights:bf16-for-f16-values
+# A transfer that promises a wider dtype travels as bf16, as the other transfers do by right.
+draw_cases "transfers that promise more" 1 values:bf16-for-f16-values gradients:bf16-for-f16-gradients weights:bf16-for-f16-values
 for mistake in "${drawn[@]}"; do
   promised=${mistake%:*} name=${mistake#*:} wire=
   for other in values gradients weights; do
@@ -66,4 +66,4 @@ assert caught[sys.argv[1]] == "number", caught
 Y
   done
 done
-echo "wires: all hold"
+echo "transfers: all hold"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests a small version of recipes/decompose-gpt.yaml: the target of a decomposition is trained by its recipe, in a
-# folder of its own that is resumed, kept and refused like any run's; the exponent of importances falls with the steps.
+# separate folder that is resumed, kept and refused like any run's; the exponent of importances falls with the steps.
 #   decompose_gpt.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -23,7 +23,7 @@ exits_with() { # arguments: status, command
   [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
 }
 
-# ---- the target: its training is a run of its own, whose weights are then decomposed ----
+# ---- the target: its training is its own run, whose weights are then decomposed ----
 train -o whole || fail "training fails"
 for file in metrics.jsonl report.html run.json trace.json weights.safetensors; do
   [ -s whole/target/$file ] && [ -s whole/$file ] || fail "$file of the target's run or of the decomposition is missing"
@@ -82,7 +82,7 @@ launcher=
 says_facts err SIGKILL
 [ ! -e killed/metrics.jsonl ] && [ ! -e killed/target/weights.safetensors ] || fail "a run whose target's training was killed decomposed something"
 
-# ---- a checkpoint's target is not replaced by another; errors are told before any rank starts ----
+# ---- a checkpoint's target is not replaced by another; errors are reported before any rank starts ----
 cp -r whole changed
 exits_with 2 train -o changed --resume --set target.lr=0.5
 says err "train.*" "target.*" train.lr "checkpoint: 0.01" "recipe: 0.5"
@@ -132,6 +132,6 @@ for step, power in enumerate((2, 2, 2, 1.625, 1.25, 0.875, 0.5, 0.5)):
     assert falls[step] == stays, (step, power, falls[step], stays)
 assert len({round(sparsity(f"stays-{power}")[4], 3) for power in (2, 1.625, 1.25, 0.875, 0.5)}) == 5
 P
-"$addend" check "$source/recipes/decompose-gpt.yaml" "${small[@]}" --steps 3 --set losses.sparsity.anneal_from=0 >out 2>err || { cat out; fail "its gradients are proven"; }
+"$addend" check "$source/recipes/decompose-gpt.yaml" "${small[@]}" --steps 3 --set losses.sparsity.anneal_from=0 >out 2>err || { cat out; fail "its gradients match"; }
 says err "addend train"
 echo "decompose_gpt: all hold"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests a decomposition's result.json: the same on several pools with the same weights, and its numbers computed again
-# from the weights, from the text and from the target's held-out loss.
+# from the weights, from the text and from the target's validation loss.
 #   decompose_shown.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -77,7 +77,7 @@ def close(a, b, allowed, what): assert abs(a - b) <= allowed, (what, a, b)
 one = json.load(open("one/result.json"))
 for other in "two", "three", "shared": same(one, json.load(open(f"{other}/result.json")), other)
 
-# The target's own loss, of the same samples: the first of the held-out set.
+# The target's own loss, of the same samples: the first of the validation set.
 frozen = [json.loads(line) for line in open("frozen/metrics.jsonl")]
 assert [line["validation_samples"] for line in frozen] == [8 * 2]
 close(one["cross_entropy"]["target"], frozen[0]["validation_loss"], 1e-9, "the target's cross-entropy")
@@ -113,7 +113,7 @@ assert positions == one["positions"] == one["counted"] == 8 * 2 * 24, positions
 close(one["cross_entropy"]["unigram"], entropy / positions, 1e-9, "unigram")
 close(one["cross_entropy"]["uniform"], math.log(256), 1e-12, "uniform")
 
-# Importances of a component, position by position, and what is told of it.
+# Importances of a component, position by position, and what is reported of it.
 assert one["components"] == sum(site["components"] for site in one["sites"]) == 40 and one["shown"]
 for component in one["shown"]:
     values = [value / 100 for sample in component["hundredths"] for value in sample]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests mixtures of experts: each recipe with scores applied before or after the experts, with and without sequence
 # parallelism, with the gate typed I and R, at every ZeRO level, with one and three microbatches, over five steps, on
-# several views (drawn by a seed); derived mistakes (drawn); option values; the gradient's path in the plan; checkpoints
+# several views (drawn by a seed); derived mutants (drawn); option values; the gradient's path in the plan; checkpoints
 # that are resumed on other views; and recipes that do not fit.
 #   moe.sh ADDEND SOURCE
 set -eu
@@ -110,7 +110,7 @@ def over(param): return {step["axes"] for step in param["path"]}
 gate, router = "blocks.0.moe.gate", "blocks.0.moe.router"
 invariant, summed = plan("moe-tp2ep")[router], plan("moe-tp2ep", "model.summed_gate=true")[router]
 assert over(invariant) == {"dp_shard"} and over(summed) == {"dp_shard,tp"}, (invariant, summed)
-# Experts are summed over the ranks that have copies of them and no other: ZeRO-3 over their own smaller group.
+# Experts are summed over the ranks that have replicas of them and no other: ZeRO-3 over their own smaller group.
 sixteen = plan("moe-16")[gate]
 assert sixteen["mesh"] == "efsdp=2 ep=4 etp=2" and over(sixteen) == {"efsdp"}, sixteen
 assert sixteen["storage"].startswith("ep=S0 efsdp=S0"), sixteen
@@ -133,7 +133,7 @@ for world in [], large:
     assert head.split()[-3:] == ["peak", "activations_worst", "peak_worst"], head
 Y
 
-# ---- derived mistakes: none survives ----
+# ---- derived mutants: none survives ----
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
@@ -176,7 +176,7 @@ import json
 a, b = (json.loads(open(f"{run}/metrics.jsonl").readlines()[-1]) for run in ("even", "on"))
 assert a["measured"] == b["measured"] and abs(a["loss"] - b["loss"]) < 1e-4, (a, b)'
 
-# ---- recipes that do not fit: all errors at once, with numbers that would fit ----
+# ---- recipes that do not fit: all errors together, with numbers that would fit ----
 refused() { # arguments: facts of the message with | between them, recipe, options
   local status=0
   "$addend" check "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?

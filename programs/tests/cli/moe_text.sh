@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the recipe that trains a mixture of experts on real text, shortened: its proof holds, its loss falls, every
+# Tests the recipe that trains a mixture of experts on real text, shortened: its check holds, its loss falls, every
 # step's expert choices are measured, the first steps drop some tokens; and the dense model with which programs/docs/moe.md
 # compares it does as many multiplications for each token.
 set -eu

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests a decomposition on three pools: every gradient of components and importance network against one process, on
 # pools that may be larger or smaller than each other, and no multiples; each loss alone; the adversary's ascent steps;
-# planted mistakes; checkpoints that are resumed bit for bit on the same pools, and on others; and recipes that do not
+# mutants; checkpoints that are resumed bit for bit on the same pools, and on others; and recipes that do not
 # fit.
 #   pools.sh ADDEND SOURCE
 set -eu
@@ -12,7 +12,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/check.sh"
-# Proves in f64 alone; `prove` proves in the recipe's own dtypes too.
+# Checks in f64 alone; `check_recipe` checks in the recipe's own dtypes too.
 prove_wide() { check_recipe pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 
@@ -59,7 +59,7 @@ for sets in "" "--set ascent.steps=0"; do
   says out.txt --set model.plain_clamp=true
 done
 
-# ---- planted mistakes ----
+# ---- mutants ----
 check_recipe pools-10 --mutate=20
 python3 - <<'Y'
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests adversary sources that all samples of a microbatch share, and sources behind a sigmoid: every gradient and the
+# Tests adversary sources that all samples of a microbatch share, and sources through a sigmoid: every gradient and the
 # sources themselves against one process, on pools whose adversary has one rank, several, and more than there are
 # samples; and checkpoints that are resumed bit for bit on the same pools, and on others.
 #   pools_sources.sh ADDEND SOURCE

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests learning to read, small enough for a test, on random digits, which no language model can guess. After training
-# on one rank the model reads held-out lines and not blank pictures; trained on blank pictures it reads nothing; eight
+# on one rank the model reads validation lines and not blank pictures; trained on blank pictures it reads nothing; eight
 # ranks read what one rank reads, on shared ranks and in two pools.
 #   reading.sh ADDEND SOURCE
 set -eu

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the published mistakes of expert parallelism, by their numbers in the catalogue, on views drawn by a seed: the
 # router's gradient is taken for the final sum (1), score gradients of other ranks' slots are dropped (4), experts'
-# gradients are divided by the size of their smaller group (12), an exchange's sum is averaged over copies alone (13).
+# gradients are divided by the size of their smaller group (12), an exchange's sum is averaged over replicas alone (13).
 # Also tests the example that shows the first.
 #   router.sh ADDEND SOURCE
 set -eu
@@ -27,9 +27,9 @@ def causes_of(mistake):
     return [mistake["cause"]] if mistake["cause"] else mistake["possible_causes"]
 
 
-# 1: refused where it is written; where it is done the copies of the router differ over tp, and each holds a part, which may
-# be one of a sum before; and where tp cuts no tokens, each has the balancing loss's gradient whole, so that they are no
-# parts of one sum.
+# 1: refused where it is written; where it is done the replicas of the router differ over tp, and each holds a part,
+# which may be one of a sum before; and where tp shards no tokens, each has the balancing loss's full gradient, so that
+# they are no parts of one sum.
 if all_derived:
     final = numbered(1, True)
     assert {m["derived"]["form"] for m in final} <= {"record", "execution"}, final
@@ -51,7 +51,7 @@ if ep == 1:
 for n, name in spread.items():
     [m] = numbered(n, False)
     assert m["name"] == name and m["killed_by"] == "number", m
-# 4: all copies agree, and lack what went through experts on other ranks.
+# 4: all replicas agree, and miss what went through experts on other ranks.
 [dropped] = numbered(4, False)
 assert dropped["param"].endswith(".moe.router"), dropped
 assert bool(numbered(4, True)) == all_derived, numbered(4, True)

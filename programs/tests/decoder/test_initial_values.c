@@ -1,5 +1,5 @@
-/* Tests shapes, initial values and weight decay of the parameters of moe, ocr and decompose, on engine dry, against the
- * programs' headers. Those of gpt are in test_gpt.c. */
+/* Tests shapes, initial values and weight decay of the parameters of moe, ocr and decompose, on backend dry, against
+ * the programs' headers. Those of gpt are in test_gpt.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

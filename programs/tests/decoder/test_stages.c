@@ -1,5 +1,5 @@
-/* Tests pipeline stages without running them: how layers are cut into stages, what each stage has, and that all stages
- * together are the model without stages. */
+/* Tests pipeline stages without running them: how layers are divided into stages, what each stage has, and that all
+ * stages together are the model without stages. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,7 +20,7 @@
 
 enum { STAGES_MAX = 8, LAYERS_MAX = 9 };
 
-/* ---- cutting layers into stages ---- */
+/* ---- dividing layers into stages ---- */
 
 static double largest_of(const int64_t *layers, double layer, double head, size_t stages) {
   double most = 0;
@@ -31,7 +31,7 @@ static double largest_of(const int64_t *layers, double layer, double head, size_
   return most;
 }
 
-/* The largest stage's cost in the best cut, found by trying every list of layers. */
+/* The largest stage's cost in the best division, found by trying every list of layers. */
 static double best_of(int64_t left, double layer, double head, size_t stages) {
   double best = stages == 1 ? (double)left * layer + head : 1e300;
   for (int64_t first = 0; stages > 1 && first <= left; first++) {
@@ -58,7 +58,7 @@ static void the_largest_stage_is_as_small_as_any_cut_makes_it(void **state) {
       }
 }
 
-/* ---- programs with stages, on engine dry ---- */
+/* ---- programs with stages, on backend dry ---- */
 
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
 

@@ -1,4 +1,4 @@
-/* Tests decompose's operations on the parts of a value against the gathered whole, and against sums and products:
+/* Tests decompose's operations on the parts of a value against the gathered value, and against sums and products:
  * values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2 and 3. */
 #include "../../../train/tests/tensor/parts.h"
 #include "decompose/operations.h"

@@ -72,7 +72,7 @@ static void sums_are_not_taken_in_bf16(void **state) {
   world_close(&w);
 }
 
-/* ---- types on engine dry ---- */
+/* ---- types on backend dry ---- */
 
 enum { ARRAYS = 8 };
 
@@ -159,7 +159,7 @@ static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
   ad_tensor *x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
   sums = ad_all_reduce(d->tape, ad_power_sums(d->tape, x, 0.1, 2), "dp", AD_I);
   ad_tensor *loss = ad_sparsity(d->tape, sums, 0.5);
-  assert_types(ad_tensor_array(loss), AD_I, AD_P);  // columns are cut, and each has a logarithm of its own
+  assert_types(ad_tensor_array(loss), AD_I, AD_P);  // columns are sharded, and each has its own logarithm
   must(ad_backward(d->tape, loss));
   assert_types(ad_grad(x), AD_S(0), AD_S(2));
   ad_tape_reset(d->tape);

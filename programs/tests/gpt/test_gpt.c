@@ -251,7 +251,7 @@ static void a_refusal_names_every_number_that_does_not_fit(void **state) {
   ad_comm_close(m.comm);
 }
 
-/* Checks that gpt refuses these options on this mesh with these facts. The sentence stands in a list of its own, which is
+/* Checks that gpt refuses these options on this mesh with these facts. The sentence is in its own list, which is
  * named after the mesh and the first two facts. */
 static void assert_refused(ad_gpt_options options, const char *mesh, int64_t ranks, const char *const *facts) {
   made m = {.options = options};

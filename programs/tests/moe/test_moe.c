@@ -1,5 +1,5 @@
-/* Tests the program moe without running it: the view that is used if none is named, the parameters that a token
- * is multiplied with, and that all mistakes of a recipe are told together. train/tests/cli proves what it computes. */
+/* Tests the program moe without running it: the view that is used if none is named, the parameters that a token is
+ * multiplied with, and that all mistakes of a recipe are reported together. train/tests/cli checks what it computes. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -109,7 +109,7 @@ static void names_views(const char *name, ad_comm *comm, const ad_moe_options *o
   if (strstr(ad_last_error(), "etp=2")) fail_msg("etp=2 would not do: %s", ad_last_error());
 }
 
-/* No view is proposed if experts are too narrow to be cut, if the mesh names no axis beside tp, or without experts. */
+/* No view is proposed if experts are too narrow to shard, if the mesh names no axis but tp, or without experts. */
 static void views_that_would_not_do_are_not_named(void **state) {
   ad_moe_options options = tiny();
   ad_comm *four, *two;
@@ -163,7 +163,7 @@ static void the_bias_grows_where_an_expert_is_asked_for_too_seldom(void **state)
 
 /* ---- the load of experts summed over ranks ---- */
 
-/* A planted mistake: the sum is left out, so the array stays P. */
+/* A mutant: the sum is left out, so the array stays P. */
 static void leave_out(void *context, void *passing) {
   ad_transit_passing *p = passing;
   p->out->layout = p->in->layout;

@@ -52,7 +52,7 @@ static void a_decoder_that_does_not_fit_its_mesh_is_refused(void **state) {
   refused(&options, "dp=1", 1, SAYS_FACTS("model.heads", "d_model", "48", "5", "4", "6"));
 }
 
-/* Engine dry draws no lines: each has as many tokens as it may, its characters and the end. */
+/* Backend dry draws no lines: each has as many tokens as it may, its characters and the end. */
 static void a_plan_counts_the_characters_of_a_line_and_its_end(void **state) {
   for (int64_t chars = 1; chars <= 5; chars++) {
     for (int64_t microbatches = 1; microbatches <= 3; microbatches++) {

@@ -78,7 +78,7 @@ static int character_of(const made *m, progress p, int64_t number, int64_t at) {
   return at < (int64_t)strlen(read) ? read[at] : '\n';
 }
 
-/* Checks a pass's input: characters read so far stand in their places, the true ones nowhere, and pictures are blank or
+/* Checks a pass's input: characters read so far are in their places, the true ones nowhere, and pictures are blank or
  * not. */
 static void assert_sees(const made *m, progress p, const ad_ocr_microbatch *one, int64_t row, int64_t number) {
   const int32_t *tokens = (const int32_t *)one->tokens.data + row * SEQ;

@@ -57,7 +57,7 @@ static inline ad_array part_of(const bench *b, const char *name, const ad_layout
   return own;
 }
 
-/* Compares with PyTorch's numbers at the same places, relative to the largest of the whole tensor; if that is 0, only 0
+/* Compares with PyTorch's numbers at the same places, relative to the largest of the full tensor; if that is 0, only 0
  * is right. */
 static inline void judge(bench *b, const char *name, const double *found, const double *expected, size_t count) {
   size_t n;
@@ -84,7 +84,7 @@ static inline void judge_part(bench *b, const char *name, const ad_array *found)
   free(expected.data);
 }
 
-/* Compares a whole value: the sum of addends, or the gathered parts. */
+/* Compares a full value: the sum of addends, or the gathered parts. */
 static inline void judge_full(bench *b, const char *name, const ad_array *found) {
   size_t n;
   double *expected = numbers(b->file, name, &n);

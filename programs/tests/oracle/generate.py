@@ -1,7 +1,7 @@
 """Make the fixtures of programs/tests/oracle anew: what PyTorch computes for the recipes of CASES, in f64 on one thread.
 
-This program is written from the documents alone: train/include/addend/data.h (the text, its held-out part, draws, samples,
-what counts, the rows of a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays;
+This program is written from the documents alone: train/include/addend/data.h (the text, its validation part, draws,
+samples, what counts, the rows of a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays;
 ad_gpt_options: the default width), optim.h (schedule, AdamW, the clip), and the manual page's defaults. Initial
 weights are made here and given to both. Gradients are by autograd, the update by torch.optim.AdamW. Two runs give the
 same bytes. Arguments name the cases whose fixtures are made; without arguments all are. README.md says how to start
@@ -127,7 +127,7 @@ def files_of(paths):
 
 
 def texts_of(data):
-    """Return the bytes to train on and the held-out bytes, which are the last fraction of each file."""
+    """Return the bytes to train on and the validation bytes, which are the last fraction of each file."""
     train, held = b"", b""
     for path in files_of(data["text"]):
         content = path.read_bytes()
@@ -223,7 +223,7 @@ def shapes_of(model, branch):
 
 def initial_weights(shapes, seed):
     """Return weights spread evenly around 0 (those of norms around 1), made from integers alone, so that every machine
-    rounds them alike.
+    rounds them in the same way.
     """
     weights = {}
     for name, shape in shapes.items():
@@ -357,7 +357,7 @@ class Gpt:
         return p.ndim > 1 and not name.endswith("embedding.weight")
 
     def losses(self, w, tokens, targets):
-        """Return the losses: the first one is the held-out loss, and all together are trained; each is the mean over
+        """Return the losses: the first one is the validation loss, and all together are trained; each is the mean over
         the counted tokens of the whole batch.
         """
         def branch(x, i):

@@ -4,7 +4,7 @@ This program is written from the documents alone: programs/decoder/options.h as 
 core/docs/dtypes.md ("Computing in bf16") for what is rounded, where. Arithmetic is f64, and values are
 rounded by PyTorch's own conversion: a program that sums in f32 differs from this only where its sums' error tips a
 rounding the other way. Formulas of backward are written out, since autograd would round a gradient to the dtype of
-its value and cannot be told otherwise. README.md says how to start it.
+its value and cannot be set otherwise. README.md says how to start it.
 """
 import math
 

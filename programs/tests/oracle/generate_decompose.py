@@ -15,7 +15,7 @@ from generate import MASK32, ROOT, STEPS, TEXT, Gpt, blocks_of, counted_of, embe
 
 BETA1, BETA2 = 0.9, 0.999  # AdamW's betas in the ascent
 THRESHOLD, BATCHES, USED, SHOWN = 0.5, 8, 8, 4
-# least distance of two numbers whose order is told; and of a gradient from 0 if its sign is a step, relative to the
+# least distance of two numbers whose order is reported; and of a gradient from 0 if its sign is a step, relative to the
 # largest
 CLOSE = 1e-9
 
@@ -47,7 +47,7 @@ CASES = {
         "ascent": {"steps": 2, "scope": "batch", "bounds": "sigmoid", "lr": 0.3, "eps": 1e-2},
         "evaluate": {"samples": 33},
     },
-    # Sources move by signs to the edges of [0, 1] and stay there; the held-out set begins again.
+    # Sources move by signs to the edges of [0, 1] and stay there; the validation set begins again.
     "decompose-signs": {
         "model": {"kind": "decompose", "layers": 1, "d_model": 8, "heads": 1, "plain_clamp": True},
         "data": {"text": [TEXT], "seq": 7, "validation": 0.1},
@@ -355,7 +355,7 @@ class Decompose(Gpt):
     # ---- the final result ----
 
     def validation_batch(self, step):
-        """Return a batch of the held-out set of train/include/addend/data.h, which begins again after its last sample."""
+        """Return a batch of data.h's validation set, which begins again after its last sample."""
         text, seq, size = self.texts[b"data held out"], self.data["seq"], self.train["global_batch"]
         windows = (len(text) - 1) // seq
         stride = math.ceil(0.61803398874989485 * windows)

@@ -41,7 +41,7 @@ CASES = {
         "train": {"global_batch": 4, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "clip": 0.7, "weight_decay": 0.2,
                   "seed": 42},
     },
-    # Only attention has biases; the held-out loss is limited as a step is, and has no balancing loss.
+    # Only attention has biases; the validation loss is limited as a step is, and has no balancing loss.
     "moe-shared": {
         "model": {"kind": "moe", "layers": 2, "d_model": 12, "heads": 2, "experts": 6, "top_k": 4, "expert_hidden": 7,
                   "shared_experts": 5, "sigmoid": True, "tied": False, "bias": True, "qk_norm": True, "capacity": 1,

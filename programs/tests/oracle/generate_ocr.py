@@ -2,7 +2,7 @@
 in which generate.py makes those of gpt.
 
 This program is written from the documents alone: programs/ocr/ocr.h (ad_ocr_options: patches, sequence,
-targets, names, the encoder's widths, which line stands where), data.h (ad_line_options, ad_line_data_draw), and what
+targets, names, the encoder's widths, which line is where), data.h (ad_line_options, ad_line_data_draw), and what
 generate.py names. The drawing of lines is not compared: addend's library, which is the argument, draws them for both.
 """
 import ctypes

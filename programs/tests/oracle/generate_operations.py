@@ -1,5 +1,5 @@
 """Make fixtures/operations anew: attention, the loss, a router, the losses of a decomposition and small operations,
-each alone, as PyTorch's own operations compute them, in f64 on one thread. Whole values are computed;
+each alone, as PyTorch's own operations compute them, in f64 on one thread. Full values are computed;
 test_operations.c, test_decomposition.c and test_small.c compare each rank's part with them.
 
 This program is written from the documents alone: train/include/addend/tensor.h (ad_attention, ad_attention_all,

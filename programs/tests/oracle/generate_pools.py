@@ -285,7 +285,7 @@ class Decomposition:
 # ---- training ----
 
 def update(decomposition, w, optimizer, step):
-    """Clip each pool's gradients by a norm of its own, and return the norms."""
+    """Clip each pool's gradients by its own norm, and return the norms."""
     norms = {}
     for pool in ("ci", "blocks"):
         own = {name: value for name, value in w.items() if name.startswith(f"{pool}.")}

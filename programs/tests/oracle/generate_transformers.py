@@ -161,7 +161,7 @@ def theirs_of(own, config):
 # ---- tokens ----
 
 def tokens_of(name):
-    """Return windows of real tokens (never PADDING) with padding behind them, and which tokens count as targets: the
+    """Return windows of real tokens (never PADDING) with padding after them, and which tokens count as targets: the
     real ones, except for the first of a window that follows a padded one.
     """
     lengths = LENGTHS.get(name, [SEQ])
@@ -251,7 +251,7 @@ class Transformers(Gpt):
 
     def is_real(self, tokens):
         """Return which tokens take part in attention: padding does not. For a mixture of experts all do, since the
-        experts that padding chooses are measured like those of other tokens; it stands behind all that counts, so no
+        experts that padding chooses are measured like those of other tokens; it follows all that counts, so no
         counted number depends on it.
         """
         return tokens != PADDING if not self.chosen_by else np.ones_like(tokens, bool)

@@ -1,6 +1,6 @@
 /* Tests that a step of GPT in bf16 rounds at the same places as generate_bf16.py, which rounds with PyTorch's
- * conversions: on one rank and with the batch or the parameters cut, gradients differ from it by a small part of bf16's
- * own error. A proof in bf16 cannot test that: the run and its reference share which values are bf16. */
+ * conversions: on one rank and with the batch or the parameters sharded, gradients differ from it by a small part of
+ * bf16's own error. A check in bf16 cannot test that: the run and its reference share which values are bf16. */
 #include <unistd.h>
 #include "training.h"
 

@@ -1,6 +1,6 @@
 /* Tests a decomposition's losses against PyTorch (generate_operations.py), each alone and all together, with their
- * gradients of components, importance network and adversarial masks. Rows are cut, also into more parts than there are
- * rows. */
+ * gradients of components, importance network and adversarial masks. Rows are sharded, also into more parts than there
+ * are rows. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -89,7 +89,7 @@ static values values_of(const setting *s) {
 
 static ad_tensor *product(const setting *s, int i) { return ad_linear(s->t, s->x[V + i], s->x[U + i]); }
 
-/* x times matrix i, in which some components are kept whole and the others in part. */
+/* x times matrix i, in which some components are kept in full and the others in part. */
 static ad_tensor *masked(const setting *s, const values *v, int i, ad_tensor *x, int mask, int delta) {
   ad_tape *t = s->t;
   ad_tensor *rest = ad_add(t, s->x[W + i], ad_scale(t, product(s, i), -1));
@@ -121,7 +121,7 @@ static ad_tensor *divergence(const setting *s, const values *v) {
   return ad_kl_divergence(s->t, masked(s, v, 1, v->hidden, MASK, DELTA), v->target);
 }
 
-/* The logarithm is taken of the sum over all ranks; each rank then has the whole loss. */
+/* The logarithm is taken of the sum over all ranks; each rank then has the full loss. */
 static ad_tensor *sparsity(const setting *s, const values *v) {
   ad_tensor *sums = ad_power_sums(s->t, ad_upper(s->t, v->logits), 0.01, 0.9);
   return ad_sparsity(s->t, moved(s->t, sums, AD_P, AD_MOVE_ALL_REDUCE, AD_I), 0.75);

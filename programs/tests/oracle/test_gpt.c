@@ -1,6 +1,6 @@
 /* Tests that GPT trains as it does in PyTorch (generate.py): each fixture's recipe is run in f64, on one rank, on
- * replicas, and with cut parameters, heads, vocabulary and sequence, and every number is compared. Only this test sees
- * what a distributed run shares with its reference in one process: samples, targets, masks, positions, formulas,
+ * replicas, and with sharded parameters, heads, vocabulary and sequence, and every number is compared. Only this test
+ * sees what a distributed run shares with its reference in one process: samples, targets, masks, positions, formulas,
  * options, the optimizer. */
 #include <unistd.h>
 #include "training.h"

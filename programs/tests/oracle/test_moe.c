@@ -1,6 +1,6 @@
 /* Tests that mixtures of experts train as they do in PyTorch (generate_moe.py): scores applied before or after the
  * experts, a shared expert, balancing loss and bias, limited capacity; on one rank, and with experts spread over ranks,
- * cut, and both. */
+ * sharded, and both. */
 #include <unistd.h>
 #include "training.h"
 
@@ -15,7 +15,7 @@ static const world over_data[] = {
     {4, {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=3", "views.sparse=dp_replicate=2 efsdp=1 ep=2 etp=1"}},
     {0},
 };
-// etp=1: experts are whole, and tokens are cut over tp.
+// etp=1: experts are full, and tokens are sharded over tp.
 static const world over_tokens[] = {
     {2, {"mesh=tp=2", "views.sparse=efsdp=1 ep=2 etp=1"}},
     {2, {"mesh=tp=2", "views.sparse=efsdp=1 ep=2 etp=1", SHARDS_SEQUENCE}},
@@ -23,7 +23,7 @@ static const world over_tokens[] = {
     {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", "views.sparse=efsdp=2 ep=2 etp=1", SHARDS_SEQUENCE, SUMS_GATE}},
     {0},
 };
-// etp=tp: experts are cut.
+// etp=tp: experts are sharded.
 static const world over_matrices[] = {
     {2, {"mesh=dp_shard=1 tp=2"}},
     {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", SHARDS_SEQUENCE}},

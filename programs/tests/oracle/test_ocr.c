@@ -1,5 +1,5 @@
 /* Tests that a picture encoder and a decoder that reads from it train as they do in PyTorch (generate_ocr.py). A bridge
- * joins them in each direction: fan-in, fan-out, equal and ragged, with the sequence of either cut. */
+ * joins them in each direction: fan-in, fan-out, equal and ragged, with the sequence of either sharded. */
 #include <unistd.h>
 #include "addend/data.h"
 #include "ocr/ocr.h"
@@ -30,7 +30,7 @@ static const world equal[] = {
     {4, {"mesh.encoder=dp=2 tp=2", "mesh.model=dp=2 cp=2", "shard.zero=0"}},
     {0},
 };
-// Worlds in which the encoder's patches are cut too.
+// Worlds in which the encoder's patches are sharded too.
 static const world both_sharded[] = {
     {3, {"mesh.encoder=cp=3", "mesh.model=cp=3"}},
     {4, {"mesh.encoder=dp=2 cp=2", "mesh.model=cp=2 tp=2", "shard.zero=0"}},

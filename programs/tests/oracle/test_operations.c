@@ -1,7 +1,7 @@
 /* Tests attention, the loss and a router, each alone, against PyTorch's own operations (generate_operations.py computes
- * whole values): each rank's part of the value and of every gradient is compared with the same part of the whole.
- * Samples, sequence, heads and vocabulary are cut, unevenly and into more parts than there is to cut; scores and logits
- * go up to 5000. */
+ * full values): each rank's part of the value and of every gradient is compared with the same part of the full one.
+ * Samples, sequence, heads and vocabulary are sharded, unevenly and into more parts than there are elements; scores and
+ * logits go up to 5000. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@ typedef struct example {
 
 enum { Q, K, V, INPUTS };
 
-/* Brings k or v to R: on cp they are cut and gathered; on tp they are I, so no byte moves. */
+/* Brings k or v to R: on cp they are sharded and gathered; on tp they are I, so no byte moves. */
 static ad_tensor *keys(const bench *b, const example *e, ad_tensor *x) {
   const char *axis = e->keys_on_all;
   if (!axis) return x;
@@ -61,7 +61,7 @@ static int attend(ad_comm *comm, void *context) {
 
 /* ---- the cross-entropy loss ---- */
 
-/* The targets' layout: cut by rows where the logits are. */
+/* The targets' layout: sharded by rows where the logits are. */
 static ad_layout layout_of_targets(const ad_layout *logits) {
   ad_layout layout = *logits;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)

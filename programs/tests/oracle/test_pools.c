@@ -1,7 +1,7 @@
-/* Tests three steps of `decompose` against PyTorch (generate_pools.py): a proof's dump (audit/docs/dumps.md), on pools of
- * several sizes, is compared with a fixture that was written from the documents alone: initial values, batches, masks,
- * the sources and their ascent, losses, gradients, norms, clips and updates. Only this test sees what a distributed run
- * shares with its reference. */
+/* Tests three steps of `decompose` against PyTorch (generate_pools.py): a check's dump (audit/docs/dumps.md), on pools
+ * of several sizes, is compared with a fixture that was written from the documents alone: initial values, batches,
+ * masks, the sources and their ascent, losses, gradients, norms, clips and updates. Only this test sees what a
+ * distributed run shares with its reference. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -100,7 +100,7 @@ static void judge_file(judged *of, const char *file, const char *kind) {
   ad_safetensors_close(found);
 }
 
-/* Checks what the metadata of a step's gradients tell of the step. */
+/* Checks what the metadata of a step's gradients say of the step. */
 static void judge_reported(judged *of, int step) {
   char file[64], kind[32];
   snprintf(file, sizeof file, "step-%d.gradients", step);

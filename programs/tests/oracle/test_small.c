@@ -1,5 +1,5 @@
 /* Tests small operations against PyTorch (generate_operations.py): each rank's part of the value and of every gradient
- * is compared with the same part of the whole, on one rank and wherever operands are cut. */
+ * is compared with the same part of the full one, on one rank and wherever operands are sharded. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -20,11 +20,11 @@
 
 #define must(call) assert_int_equal((call), AD_OK)
 
-// The proof's bound for a gradient. The weights after 20 steps stay within it too (2e-14 is the worst measured): AdamW
+// The check's bound for a gradient. The weights after 20 steps stay within it too (2e-14 is the worst measured): AdamW
 // divides each element by its own size, so an error grows only where a gradient is nearly as small as its rounding, and
 // there epsilon is the larger divisor.
 static const double bound = 1e-12;
-// The rule of the proof: a parameter whose numbers are all tiny beside the model's is measured relative to the model's.
+// The rule of the check: a parameter whose numbers are all tiny beside the model's is measured relative to the model's.
 static const double smallest_scale = 1e-6;
 // The bound of f64 states, which are sources that climb: a step divides a small gradient by its own size, and the next
 // step starts from the result, so rounding errors grow from step to step (1.1e-12 is the worst measured).
@@ -33,8 +33,8 @@ enum { STEPS = 20, STEPS_WITH_GRADIENTS = 2 };
 
 enum { SETTINGS_MAX = 5 };
 
-/* A world: the number of ranks, and recipe keys for mesh, storage and cuts of the model. A list of worlds ends with one
- * without ranks. */
+/* A world: the number of ranks, and recipe keys for mesh, storage and sharding of the model. A list of worlds ends with
+ * one without ranks. */
 typedef struct world {
   int64_t ranks;
   const char *settings[SETTINGS_MAX];
@@ -111,7 +111,7 @@ static inline double judge_number(const job *j, const char *name, int step, doub
   return judge_numbers(j, name, step, &found, 1);
 }
 
-/* ---- whole parameters against PyTorch's ---- */
+/* ---- full parameters against PyTorch's ---- */
 
 // The largest magnitude of PyTorch's gradients or weights, such as those with the prefix "gradient.0:".
 static inline double largest_of(const job *j, ad_run *run, const char *prefix) {

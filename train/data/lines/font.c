@@ -9,8 +9,8 @@
 #include "files/file.h"
 #include "addend/safetensors.h"
 
-/* Loads a character into the face's glyph slot. Returns 0 if the font lacks it: only the space may be blank, every
- * other character must have an outline. */
+/* Loads a character into the face's glyph slot. Returns 0 if the font has no such character: only the space may be
+ * blank, every other character must have an outline. */
 static int load_character(FT_Face face, int character) {
   FT_UInt glyph = FT_Get_Char_Index(face, (FT_ULong)character);
   if (!glyph || FT_Load_Glyph(face, glyph, FT_LOAD_NO_SCALE)) return 0;
@@ -28,7 +28,7 @@ static ad_status keep_outline(FT_Library library, FT_GlyphSlot slot, int i, ad_f
   return AD_OK;
 }
 
-/* Copies the outlines of all printable characters; AD_IO names those that the font lacks. */
+/* Copies the outlines of all printable characters; AD_IO names those that are missing from the font. */
 static ad_status keep_outlines(FT_Library library, FT_Face face, ad_font *font) {
   char missing[64];
   ad_text list = ad_text_on(missing, sizeof missing);
@@ -41,8 +41,8 @@ static ad_status keep_outlines(FT_Library library, FT_Face face, ad_font *font) 
       ad_text_list(&list, &count, "", "%s", *character == ' ' ? "the space" : character);
   }
   if (!count) return AD_OK;
-  return ad_fail(AD_IO, "the font lacks %zu of the %d printable ASCII characters: %s", count, AD_PRINTABLE_COUNT,
-                 missing);
+  return ad_fail(AD_IO, "the font has no outline for %zu of the %d printable ASCII characters: %s", count,
+                 AD_PRINTABLE_COUNT, missing);
 }
 
 static ad_status read_face(FT_Library library, FT_Face face, ad_font *font) {

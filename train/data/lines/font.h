@@ -1,8 +1,8 @@
 /* The printable ASCII characters of a font file, as outlines that FreeType draws. typeset.h places them in a picture.
  *
  * No fuzzer feeds this: a font comes from a path that a recipe names, and its bytes are parsed by FreeType, which has
- * fuzzers of its own and is not compiled here, so that a fuzzer would see none of its branches. train/tests/data/test_lines.c
- * hands in fonts with changed bytes. */
+ * its own fuzzers and is not compiled here, so that a fuzzer would see none of its branches.
+ * train/tests/data/test_lines.c passes fonts with changed bytes. */
 #ifndef DATA_FONT_H
 #define DATA_FONT_H
 #include <ft2build.h>
@@ -31,8 +31,8 @@ typedef struct ad_font_style {
   double weight; /* how much wider strokes are than in the font, in ems; below 0: narrower */
 } ad_font_style;
 
-/* Reads a font file. AD_IO names the path and why it cannot be read, or which characters the font lacks. *out is zero
- * after a failure. */
+/* Reads a font file. AD_IO names the path and why it cannot be read, or which characters are missing from the font.
+ * *out is zero after a failure. */
 AD_CHECKED ad_status ad_font_read(FT_Library library, const char *path, ad_font *out);
 void ad_font_clear(FT_Library library, ad_font *font); /* a font that is all zero is allowed */
 

@@ -13,7 +13,7 @@
 /* In FreeType's unit, 1/64 pixel. The margin keeps ink inside the picture when coordinates are rounded to that unit. */
 enum { PIXEL = 64, MARGIN = PIXEL / 2 };
 
-/* A text from which lines are cut: printable ASCII characters, with single spaces. */
+/* A text from which lines are taken: printable ASCII characters, with single spaces. */
 typedef struct part {
   uint8_t *characters;
   int64_t size;
@@ -34,8 +34,8 @@ struct ad_line_data {
   int64_t text_bytes;
   uint64_t text_checksum;
   FT_Library library;
-  ad_font *fonts;                      /* the held-out font is the last one */
-  size_t font_count, train_font_count; /* train_font_count: without the held-out font */
+  ad_font *fonts;                      /* the validation font is the last one */
+  size_t font_count, train_font_count; /* train_font_count: without the validation font */
   ad_typeset set;
 };
 
@@ -111,7 +111,7 @@ static ad_status take_part(const ad_text_data *text, int validation, const char 
                  (long long)out->size, (long long)chars, (long long)chars + 1);
 }
 
-/* Reads the text and takes the characters of its training part and its held-out part. */
+/* Reads the text and takes the characters of its training part and its validation part. */
 static ad_status take_text(const ad_line_options *options, ad_line_data *lines) {
   ad_text_data *text;
   AD_TRY(ad_text_data_open((const char *const *)options->text, options->text_count, options->chars, options->validation,
@@ -121,7 +121,7 @@ static ad_status take_text(const ad_line_options *options, ad_line_data *lines) 
   lines->train.stream = ad_random_stream("line");
   lines->validation.stream = ad_random_stream("line held out");
   ad_status status = take_part(text, 0, "the text", lines->chars, &lines->train);
-  if (!status) status = take_part(text, 1, "the text held out for validation", lines->chars, &lines->validation);
+  if (!status) status = take_part(text, 1, "the text reserved for validation", lines->chars, &lines->validation);
   ad_text_data_close(text);
   return status;
 }
@@ -184,7 +184,7 @@ static ad_status take_font(const ad_line_data *lines, const char *path, ad_font 
   return status ? ad_fail_in(status, "%s", path) : AD_OK;
 }
 
-/* Reads the fonts; the held-out font must be none of those that are trained on. */
+/* Reads the fonts; the validation font must be none of those that are trained on. */
 static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines) {
   if (!options->font_count) return ad_fail(AD_INVALID, "no font is given: name at least one font file in `fonts`");
   lines->train_font_count = options->font_count;
@@ -196,7 +196,7 @@ static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines)
   AD_TRY(take_font(lines, options->validation_font, validation));
   for (size_t i = 0; i < options->font_count; i++)
     if (lines->fonts[i].checksum == validation->checksum)
-      return ad_fail(AD_INVALID, "%s: the held-out font is also one of the fonts to train on (fonts[%zu])",
+      return ad_fail(AD_INVALID, "%s: the validation font is also one of the fonts to train on (fonts[%zu])",
                      options->validation_font, i);
   return AD_OK;
 }

@@ -13,7 +13,7 @@ typedef struct ad_check_options {
   size_t size;      /* sizeof(ad_check_options) */
   int64_t steps;    /* training steps to check; 0: 2 */
   ad_dtype dtype;   /* dtype of the check: 0 means f64; AD_F32 is the other choice */
-  int recipe_dtype; /* 1: keep the dtypes of the recipe's own contract */
+  int recipe_dtype; /* 1: keep the dtypes of the recipe's own precision policy */
   /* 1: compare with the directional derivative alone, see above; the check of a program that is not one of addend's
    * takes it along without being asked, in f64, unless the program's rules.not_smooth names a reason */
   int directional;
@@ -27,13 +27,13 @@ typedef struct ad_check_options {
   void *context;
 } ad_check_options;
 
-/* Starts the recipe's ranks on engine shm, checks the recipe, and returns the document of `addend check --json`. *holds
- * is 1 if every judged number holds and no mutant survived. The status is AD_OK also when *holds is 0. Caller
+/* Starts the recipe's ranks on backend shm, checks the recipe, and returns the document of `addend check --json`.
+ * *holds is 1 if every judged number holds and no mutant survived. The status is AD_OK also when *holds is 0. Caller
  * frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json);
 /* Like ad_check, on the ranks of an open comm, which must be as many as the recipe's mesh has; all ranks call it. *json
- * is set on rank 0 and NULL on all others; *holds is the same on all. `mutate` is refused: every mutant
- * needs ranks of its own, which only ad_check starts. After an error the comm can only be closed. */
+ * is set on rank 0 and NULL on all others; *holds is the same on all. `mutate` is refused: every mutant needs new
+ * ranks, which only ad_check starts. After an error the comm can only be closed. */
 AD_API AD_CHECKED ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options,
                                         int *holds, char **json);
 /* Turns the document of ad_check into tables for people: a line for all parameters that match, a row for each that does

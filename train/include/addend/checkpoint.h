@@ -17,7 +17,7 @@ extern "C" {
 
 typedef struct ad_checkpoint_value {
   const char *name; /* unique */
-  ad_array *array;  /* R, I or cut on every axis; saving only reads it */
+  ad_array *array;  /* R, I or S on every axis; saving only reads it */
 } ad_checkpoint_value;
 
 typedef struct ad_checkpoint_number {
@@ -57,11 +57,11 @@ AD_API AD_CHECKED ad_status ad_checkpointer_create(ad_comm *comm, const ad_mesh 
 /* Waits until this rank's thread has finished writing. A checkpoint that was not yet complete stays incomplete. NULL
  * allowed. */
 AD_API void ad_checkpointer_destroy(ad_checkpointer *checkpointer);
-/* Copies the values and returns; a thread on each rank writes the copies to disk. If an earlier write is still under
- * way, waits for it first. AD_TYPE for a value that is P or V; otherwise the errors of ad_checkpointer_poll. */
+/* Copies the values and returns; a thread on each rank writes the copies to disk. If an earlier write is still in
+ * flight, waits for it first. AD_TYPE for a value that is P or V; otherwise the errors of ad_checkpointer_poll. */
 AD_API AD_CHECKED ad_status ad_checkpointer_save(ad_checkpointer *checkpointer, const ad_checkpoint_state *state);
 /* Call it between steps: it completes a write when all ranks have finished their part, and never waits for the disk.
- * Takes one small collective while a write is under way, none otherwise. AD_IO on all ranks, naming the path, when a
+ * Takes one small collective while a write is in flight, none otherwise. AD_IO on all ranks, naming the path, when a
  * write failed: earlier checkpoints are untouched, the message says whether the failed checkpoint's files could be
  * removed, and the next save may succeed. */
 AD_API AD_CHECKED ad_status ad_checkpointer_poll(ad_checkpointer *checkpointer);

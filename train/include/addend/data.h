@@ -1,4 +1,4 @@
-/* Training data: text as bytes or as tokens, and pictures of text lines. Which sample stands at which place depends
+/* Training data: text as bytes or as tokens, and pictures of text lines. Which sample has which place depends
  * only on the global index, so every mesh reads the same batch. */
 #ifndef ADDEND_DATA_H
 #define ADDEND_DATA_H
@@ -28,7 +28,7 @@ typedef struct ad_text_options {
    * step's batch uses number i modulo valid_count, so the sequence restarts with every step. None: all tokens count. */
   double *valid;
   size_t valid_count;
-  double validation; /* fraction h: the last floor(h * bytes) bytes of every file are held out for validation */
+  double validation; /* fraction h: the last floor(h * bytes) bytes of every file are reserved for validation */
 } ad_text_options;
 
 /* Checks, without reading the text, whether ad_text_data_open would find enough of it; has the same errors and
@@ -40,8 +40,8 @@ AD_API AD_CHECKED ad_status ad_text_path_check(const char *path);
 typedef struct ad_text_data ad_text_data;
 /* Reads files, and folders recursively in the order of names. Only regular files are read. A symbolic link is followed
  * if `paths` names it, and skipped inside a folder, because its target could otherwise count twice. The files' bytes,
- * one after another in that order, form one text for training; the held-out parts form another. AD_IO names a path that
- * is missing, empty or unreadable; AD_INVALID, naming both numbers, if the text is not longer than seq bytes. */
+ * one after another in that order, form one text for training; the validation parts form another. AD_IO names a path
+ * that is missing, empty or unreadable; AD_INVALID, naming both numbers, if the text is not longer than seq bytes. */
 AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double validation,
                                               ad_text_data **out);
 /* Like ad_text_data_open, for plans: no file is read. Sizes are known, and which tokens count, but not the tokens
@@ -60,7 +60,7 @@ typedef struct ad_token_options {
   const char *const *masks;
   size_t count;
   int64_t seq;        /* number of tokens in a sample */
-  double validation;  /* fraction h: the last floor(h * tokens) tokens of every file are held out for validation */
+  double validation;  /* fraction h: the last floor(h * tokens) tokens of every file are reserved for validation */
   int64_t vocabulary; /* every token must be below this number */
 } ad_token_options;
 /* Check files of tokens, or of masks, including that every element is in its range. Each file is read once, starting
@@ -72,7 +72,7 @@ AD_API AD_CHECKED ad_status ad_token_files_check(const char *const *paths, size_
 AD_API AD_CHECKED ad_status ad_token_masks_check(const char *const *paths, size_t count, size_t *at);
 /* Maps the files, which must not change while they are in use; reads only their headers. AD_IO and AD_INVALID as in the
  * checks above, except for elements. AD_INVALID also if a mask and its tokens differ in length, or if the training part
- * or the held-out part has no whole sample. The options are not kept. */
+ * or the validation part has no whole sample. The options are not kept. */
 AD_API AD_CHECKED ad_status ad_text_data_open_tokens(const ad_token_options *options, ad_text_data **out);
 
 /* ---- training text or token ids: opening, checksums, samples ---- */
@@ -81,7 +81,7 @@ AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);  /* bytes of text or of tokens in all files */
 AD_API int64_t ad_text_data_tokens(const ad_text_data *text); /* number of tokens in all files */
 /* xxhash64 over all bytes of all files (for tokens: over all elements) and the places where files end, however much is
- * held out. 0: the text was not read. For tokens the first call computes it and reads all of them. */
+ * for validation. 0: the text was not read. For tokens the first call computes it and reads all of them. */
 AD_API uint64_t ad_text_data_checksum(const ad_text_data *text);
 /* the same checksum over the masks; 0: there are none */
 AD_API uint64_t ad_text_data_mask_checksum(const ad_text_data *text);
@@ -98,19 +98,19 @@ AD_API const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part o
  * Nothing else is random, and there is no state.
  *
  * Bytes. Sample i of step s uses the draw with index s * global_batch + i and the stream XXH64("data") for training or
- * XXH64("data held out") for the held-out part, both with hash seed 0. With r the first number of the draw and n the
+ * XXH64("data held out") for the validation part, both with hash seed 0. With r the first number of the draw and n the
  * bytes of the part, the sample's tokens are the seq bytes from floor(r * (n - seq) / 2^64) on. The target of a token
  * is the byte after it.
  *
  * Tokens are read without repetition. Window w of a file's part begins at its token w * seq. It has seq tokens and the
  * one after them, which is the last target. No window reaches into another file, nor from the training part into the
- * held-out part. The windows of all files, one file after another, are numbered 0 to n - 1. With i = s * global_batch +
- * row, sample i is window P(i mod n), where P is the permutation of epoch i / n: every window occurs once in an epoch,
- * whatever the steps.
+ * validation part. The windows of all files, one file after another, are numbered 0 to n - 1. With i = s * global_batch
+ * + row, sample i is window P(i mod n), where P is the permutation of epoch i / n: every window occurs once in an
+ * epoch, whatever the steps.
  *
  * P is a generalised Feistel network with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains",
  * CT-RSA 2002):
- *   k            its key: the first number of the draw (seed, XXH64("tokens"), epoch), for the held-out part of the
+ *   k            its key: the first number of the draw (seed, XXH64("tokens"), epoch), for the validation part of the
  *                draw (seed, XXH64("tokens held out"), epoch)
  *   a, b         a is the smallest number whose square is n or more, b = ceil(n / a)
  *   l, r         x = l * b + r
@@ -126,7 +126,7 @@ typedef struct ad_batch_options {
    * count. */
   const double *valid;
   size_t valid_count;
-  int validation; /* 1: samples come from the held-out part */
+  int validation; /* 1: samples come from the validation part */
   /* Above 0: samples come from a fixed set of this many samples, at most ad_text_data_samples of the part, and are not
    * drawn. Sample i of step s is then number s * global_batch + i of the set. The set is the same for every seed, and
    * steps of any size read the same samples in the same order. Sample number j uses valid[j % valid_count]. After its
@@ -149,8 +149,8 @@ AD_API AD_CHECKED ad_status ad_text_data_rows(const ad_text_data *text, const ad
  * the first number from 0.618 w on that has no common divisor with w. So a set has up to w samples, none twice, and
  * already its first few are spread evenly over the part. */
 AD_API int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of);
-/* The rows of the global batch that a rank holds in microbatch m of `microbatches`: floor(i*n/g) cuts the global batch
- * into microbatches, then the layout's cuts of dimension 0 cut the microbatch. */
+/* The rows of the global batch that a rank holds in microbatch m of `microbatches`: floor(i*n/g) divides the global
+ * batch into microbatches, then the layout shards dimension 0 of the microbatch. */
 AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
                              int64_t m);
 
@@ -163,7 +163,7 @@ typedef struct ad_line_options {
   double validation; /* as in ad_text_options */
   char **fonts;      /* font files; each line is drawn in one of these fonts */
   size_t font_count;
-  char *validation_font; /* file of one more font, used only for lines of the held-out part; NULL: none */
+  char *validation_font; /* file of one more font, used only for lines of the validation part; NULL: none */
   int64_t chars;         /* most characters of a line; a line has at least half as many where they fit */
   int64_t height, width; /* size of a picture, in pixels */
   double *sizes;         /* [least, most] font size: pixels of the em */
@@ -182,37 +182,38 @@ typedef struct ad_line_data ad_line_data;
 AD_API AD_CHECKED ad_status ad_line_font_check(const ad_line_options *options, const char *path);
 /* Reads the text as ad_text_data_open does, and every font once. The options are not kept. AD_IO names a file that
  * cannot be read, or that is not a font with all printable ASCII characters. AD_INVALID names an option that is out of
- * its range, a font whose largest characters leave the picture, a text that is too short, or a held-out font that is
+ * its range, a font whose largest characters leave the picture, a text that is too short, or a validation font that is
  * also one of the others. */
 AD_API AD_CHECKED ad_status ad_line_data_open(const ad_line_options *options, ad_line_data **out);
 AD_API void ad_line_data_close(ad_line_data *lines);
 AD_API int64_t ad_line_data_bytes(const ad_line_data *lines); /* bytes of the text's files */
-/* xxhash64 of the text, as ad_text_data_checksum, and of all fonts in their order, the held-out font last. */
+/* xxhash64 of the text, as ad_text_data_checksum, and of all fonts in their order, the validation font last. */
 AD_API uint64_t ad_line_data_checksum(const ad_line_data *lines);
 AD_API uint64_t ad_line_data_font_checksum(const ad_line_data *lines);
 typedef struct ad_line {
   int64_t count; /* number of characters */
-  size_t font;   /* number of the font in which the line is drawn; options.font_count: the held-out font */
+  size_t font;   /* number of the font in which the line is drawn; options.font_count: the validation font */
 } ad_line;
-/* Draws line number `index` of the training part or of the held-out part. The result depends only on (seed, of, index).
+/* Draws line number `index` of the training part or of the validation part. The result depends only on (seed, of,
+ * index).
  *   characters  [chars]: printable ASCII without a space at either end; every run of other bytes becomes one space;
  *               zeros after the last character
  *   picture     [height, width]: 0 is paper, 1 is ink
  * The line is cut off where the picture ends. Lines of the two parts never overlap in the text; if the text repeats
  * itself, lines of both parts may still say the same.
  *
- * Each line has its own seed: the draw (seed, stream, index) with the stream XXH64("line"), for the held-out part
+ * Each line has its own seed: the draw (seed, stream, index) with the stream XXH64("line"), for the validation part
  * XXH64("line held out"). Everything else is drawn with that seed. Only one thread at a time may draw. Lines of an
- * empty held-out part are empty. AD_INVALID: the font has an outline that cannot be drawn. */
+ * empty validation part are empty. AD_INVALID: the font has an outline that cannot be drawn. */
 AD_API AD_CHECKED ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of, uint64_t index,
                                               ad_line *out, uint8_t *characters, float *picture);
 
 /* Weights in files: one safetensors file, or several shards joined by an index, as Hugging Face writes them
- * (model.safetensors.index.json). ad_params_check_weights tells whether they are the weights of a model. */
+ * (model.safetensors.index.json). ad_params_check_weights says whether they are the weights of a model. */
 typedef struct ad_weights ad_weights;
 /* Opens weights; a path that ends in ".json" is an index. The errors of ad_safetensors_open. AD_INVALID also names what
- * is wrong in an index: wrong entries, tensors that a file lacks, and tensors of the files that it does not list. Only
- * headers are read: ad_safetensors_check_values looks at the values of each file. *out is unchanged on failure. */
+ * is wrong in an index: wrong entries, tensors missing from a file, and tensors that it does not list. Only headers are
+ * read: ad_safetensors_check_values looks at the values of each file. *out is unchanged on failure. */
 AD_API AD_CHECKED ad_status ad_weights_open(const char *path, ad_weights **out);
 AD_API void ad_weights_close(ad_weights *weights);             /* NULL allowed */
 AD_API const char *ad_weights_path(const ad_weights *weights); /* the path as given, for messages */

@@ -12,9 +12,11 @@ extern "C" {
  * plus a shared MLP that all tokens use, if there is one. Among equal scores the expert with the lowest number wins.
  *
  * Experts lie on a view of the mesh with the axes efsdp, ep and etp (ad_mesh_create_view, or ad_key_view for a recipe's
- * text). Their matrices [experts, in, out] are R on efsdp and cut along the experts over ep. Two layouts are possible:
- *   etp=1    each expert is whole on one rank, and the ranks of tp split the tokens between them
- *   etp=tp   each expert is cut over etp as the MLP is over tp, and the ranks of tp route the same tokens; the groups
+ * text). Their matrices [experts, in, out] are R on efsdp and sharded along the experts over ep. Two layouts are
+ * possible:
+ *   etp=1    each expert is full on one rank, and the ranks of tp split the tokens between them
+ *   etp=tp   each expert is sharded over etp as the MLP is over tp, and the ranks of tp route the same tokens; the
+ * groups
  *            of etp are those of tp
  * Without expert parallelism ep is 1. */
 typedef struct ad_experts_shape {

@@ -1,6 +1,6 @@
 /* Layers as formulas over numbered parameters. A layer holds a few parameter numbers; its `declare` function adds these
  * parameters to a model's list, and its `forward` function is its formula. `params[i]` is the leaf of parameter i on
- * the tape. x is [batch, seq, d_model]; on `tp` it is I or cut along the sequence, as ad_parallel says. */
+ * the tape. x is [batch, seq, d_model]; on `tp` it is I or sharded along the sequence, as ad_parallel says. */
 #ifndef ADDEND_LAYERS_H
 #define ADDEND_LAYERS_H
 #include "addend/parameter.h"
@@ -15,11 +15,11 @@ extern "C" {
 /* The list of parameters and states that a model declares. Building it reads like a description: the first failure
  * sticks to the list and is reported once, at the end (ad_program_add_declared). */
 typedef struct ad_declarations {
-  /* The layout from which a layer starts for a parameter that it does not cut: R on dp and cp, where users leave
+  /* The layout from which a layer starts for a parameter that it does not shard: R on dp and cp, where users leave
    * addends; I on the other axes that the mesh names; R on the axes that it does not name. */
   ad_layout replicated;
   int unit;            /* the unit (ad_param_spec) of every parameter declared from now on */
-  ad_param_spec *list; /* The list owns the names; each storage is the compute layout, and each contract is empty. */
+  ad_param_spec *list; /* The list owns the names; each storage is the compute layout, each policy is empty. */
   size_t count, capacity;
   ad_state_spec *states; /* the list owns their names */
   size_t state_count;
@@ -38,26 +38,26 @@ AD_API size_t ad_declare_state(ad_declarations *to, const char *path, const char
 
 /* How layers are laid out on the axes tp and cp; the same for all layers of a model. */
 typedef struct ad_parallel {
-  int sequence;     /* residual stream on tp; 1: cut along the sequence (S1); 0: I */
-  int converts;     /* weights of norms on a cut stream; 1: they are I and converted I->R at each use; 0: they are R */
+  int sequence;     /* residual stream on tp; 1: sharded along the sequence (S1); 0: I */
+  int converts;     /* weights of norms on a sharded stream; 1: I, converted I->R at each use; 0: R */
   int gathers_keys; /* keys and values over cp; 1: they are gathered; 0: they go around the ring */
 } ad_parallel;
 
 /* ---- tensor parallelism ----
- * How activations enter and leave a region where matrices are cut over `tp`. On a mesh that does not name `tp` these
- * functions do nothing. */
+ * How activations enter and leave a region where matrices are sharded over `tp`. On a mesh that does not name `tp`
+ * these functions do nothing. */
 
-/* Outside the region the residual stream [batch, seq, d] is I on `tp` or, with sequence parallelism, cut along the
+/* Outside the region the residual stream [batch, seq, d] is I on `tp` or, with sequence parallelism, sharded along the
  * sequence (S1). Inside, values are R: each rank's columns leave an addend of the gradient.
  *   enter: I->R by convert (backward all_reduce P->I), or S1->R by all_gather (backward reduce_scatter P->S1)
  *   leave: P->I by all_reduce (backward convert I->R), or P->S1 by reduce_scatter (backward all_gather S1->R) */
 AD_API ad_tensor *ad_tp_enter_at(ad_tape *t, ad_tensor *x, ad_parallel parallel, const char *site);
 AD_API ad_tensor *ad_tp_leave_at(ad_tape *t, ad_tensor *x, ad_parallel parallel, const char *site);
-/* Converts a weight from I to R on `tp`, for use where the sequence is cut over `tp`. The backward of the conversion
- * sums the weight's gradient. */
+/* Converts a weight from I to R on `tp`, for use where the sequence is sharded over `tp`. The backward of the
+ * conversion sums the weight's gradient. */
 AD_API ad_tensor *ad_tp_use_at(ad_tape *t, ad_tensor *weight, const char *site);
 AD_API int ad_tp_is_named(const ad_tensor *x); /* 1: the mesh of x names the axis tp */
-/* Prepares an R bias for being added to a P value: only one rank's copy counts (`once`). */
+/* Prepares an R bias for being added to a P value: only one rank's replica counts (`once`). */
 AD_API ad_tensor *ad_tp_once_at(ad_tape *t, ad_tensor *bias, const char *site);
 #define ad_tp_enter(t, x, parallel) ad_tp_enter_at((t), (x), (parallel), AD_HERE)
 #define ad_tp_leave(t, x, parallel) ad_tp_leave_at((t), (x), (parallel), AD_HERE)
@@ -68,10 +68,10 @@ AD_API void ad_tp_type(ad_layout *layout, ad_type type);
 
 /* ---- layers: structures and their declare and forward functions ---- */
 
-/* Which dimension of a matrix [in, out] is cut over tp. */
+/* Which dimension of a matrix [in, out] is sharded over tp. */
 typedef enum ad_linear_sharding {
-  AD_SHARD_COLUMNS, /* W is S1: x is R, y is cut along its last dimension */
-  AD_SHARD_ROWS,    /* W is S0: x is cut along its last dimension, y is P */
+  AD_SHARD_COLUMNS, /* W is S1: x is R, y is sharded along its last dimension */
+  AD_SHARD_ROWS,    /* W is S0: x is sharded along its last dimension, y is P */
   AD_SHARD_NOTHING  /* W is R: x and y are R; each rank uses the part of y that it needs, and leaves addends */
 } ad_linear_sharding;
 
@@ -101,7 +101,7 @@ AD_API ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, 
 /* The product and the bias; x and the result have the layouts that ad_linear_sharding says. */
 AD_API ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_linear_layer *layer, ad_tensor *x);
 
-/* The embedding: looks up rows of a table [vocabulary, d_model], cut over tp. As a tied head, it also multiplies by
+/* The embedding: looks up rows of a table [vocabulary, d_model], sharded over tp. As a tied head, it also multiplies by
  * these rows. */
 typedef struct ad_embedding_layer {
   size_t table;
@@ -119,7 +119,7 @@ AD_API ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *
 /* tokens [batch, seq] -> the residual stream [batch, seq, d_model]. */
 AD_API ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                        ad_tensor *tokens);
-/* Returns logits, cut along the vocabulary over tp; x is R there. */
+/* Returns logits, sharded along the vocabulary over tp; x is R there. */
 AD_API ad_tensor *ad_embedding_logits(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                       ad_tensor *x);
 
@@ -140,8 +140,8 @@ AD_API ad_tensor *ad_norm_forward(ad_tape *t, ad_tensor *const *params, const ad
  *   Wq       [d_model, heads*head_dim]
  *   Wk, Wv   [d_model, kv_heads*head_dim]
  *   Wo       [heads*head_dim, d_model]
- * Over tp the heads are cut. Heads of k and v are cut too if tp divides their number; otherwise every rank has all of
- * them (R). */
+ * Over tp the heads are sharded. Heads of k and v are sharded too if tp divides their number; otherwise every rank has
+ * all of them (R). */
 typedef struct ad_attention_layer {
   ad_linear_layer wq, wk, wv, wo;
   size_t q_norm, k_norm;

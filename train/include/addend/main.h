@@ -1,4 +1,4 @@
-/* Makes a program of your own a command: `mine check`, `mine train`, `mine plan` and `mine report`, with everything
+/* Makes a custom program a command: `mine check`, `mine train`, `mine plan` and `mine report`, with everything
  * that `addend` has for its own programs. A program can also be a shared object that `addend --program` loads.
  * train/docs/own-program.md builds one from an empty file. */
 #ifndef ADDEND_MAIN_H

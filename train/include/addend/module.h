@@ -1,5 +1,5 @@
 /* Modules, as a program declares them: parameters that belong together and lie on one set of ranks, and states, which
- * no gradient updates. Storage, whole copies, reducer and optimizer are created from this. Parameters may lie on any
+ * no gradient updates. Storage, full copies, reducer and optimizer are created from this. Parameters may lie on any
  * view of the module's mesh. */
 #ifndef ADDEND_MODULE_H
 #define ADDEND_MODULE_H

@@ -1,4 +1,4 @@
-/* Your own operations: an operation is a record with its rule, its forward and its backward; this header also has what
+/* Custom operations: an operation is a record with its rule, its forward and its backward; this header also has what
  * these functions can read. addend's own operations are written as the same record. */
 #ifndef ADDEND_OPERATION_H
 #define ADDEND_OPERATION_H
@@ -44,12 +44,12 @@ typedef struct ad_gradient_slot {
 typedef struct ad_operation {
   size_t size;      /* sizeof(ad_operation) */
   const char *name; /* name of the operation, for messages */
-  /* The dimensions of operands and result as letters: "...k,kn->...n". Equal letters have equal sizes; "..." stands for
+  /* The dimensions of operands and result as letters: "...k,kn->...n". Equal letters have equal sizes; "..." means
    * any further dimensions in front, the same wherever it occurs. It is the rule for shapes and, together with
    * `linearity` and `full`, the rule for types (law 3). NULL: `describe` gives shape and type. */
   const char *dims;
   ad_linearity linearity;
-  /* letters of dimensions that must not be cut, because an element's result needs other elements along them */
+  /* letters of dimensions that must not be sharded, because an element's result needs other elements along them */
   const char *full;
   /* forward and backward are the arithmetic, on local elements. They fail only on bad values (an index outside its
    * table) and in communication. `slot` has one slot for each operand. */
@@ -95,7 +95,7 @@ typedef struct ad_operation {
   /* ---- an operation's record: result types and checks that `dims` cannot express ---- */
   ad_status (*describe)(ad_tape *tape, ad_tensor *out); /* sets the result's shape, layout and dtype by ad_result_set */
   ad_status (*check)(const ad_tape *tape, const ad_tensor *out); /* may refuse the described result */
-  int runs_dry; /* 1: forward and backward are called on engine dry, too, because they check more than the rule does */
+  int runs_dry; /* 1: forward and backward are called on backend dry, too, because they check more than the rule does */
 } ad_operation;
 
 /* Records one operation on 1 to AD_OPERANDS_MAX operands: checks shapes and types by its rule, allocates memory and
@@ -126,7 +126,7 @@ AD_API AD_CHECKED ad_status ad_operation_describe(const ad_tape *tape, ad_tensor
 AD_API AD_CHECKED ad_status ad_operation_describe_as(const ad_tape *tape, ad_tensor *out, const char *dims,
                                                      const char *full);
 AD_API void ad_result_set(ad_tensor *out, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
-/* For forward: ad_tape_take allocates memory that lives until reset; on engine dry the bytes are only counted and *out
+/* For forward: ad_tape_take allocates memory that lives until reset; on backend dry the bytes are only counted and *out
  * is NULL. ad_result_set_data makes such memory the result's, for records with makes_memory. */
 AD_API AD_CHECKED ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out);
 AD_API void ad_result_set_data(ad_tensor *out, void *data);
@@ -141,7 +141,7 @@ AD_API void ad_slot_put_all(const ad_gradient_slot *slot, size_t first, const vo
 /* The values on which ad_check_operation tests an operation. */
 typedef struct ad_operation_trial {
   size_t size; /* sizeof(ad_operation_trial) */
-  /* Whole shapes of the operands. Each dimension should have a few elements, so that three ranks can cut it. */
+  /* Full shapes of the operands. Each dimension should have a few elements, so that three ranks can shard it. */
   const ad_shape *shapes;
   size_t count;    /* number of operands */
   const void *own; /* the operation's own struct, as ad_operation_apply takes it */

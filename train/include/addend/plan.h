@@ -1,5 +1,5 @@
 /* Plans: what a recipe will reduce, over which axes, when and in how many bytes, at any world size. Nothing runs and no
- * data moves: one process acts as the ranks on engine dry. */
+ * data moves: one process acts as the ranks on backend dry. */
 #ifndef ADDEND_PLAN_H
 #define ADDEND_PLAN_H
 #include "addend/recipe.h"

@@ -79,15 +79,15 @@ AD_API AD_CHECKED ad_status ad_key_view(const ad_mesh *mesh, const char *text, a
 /* ---- settings and forward passes: what a program is given ---- */
 
 typedef struct ad_program_setting {
-  const ad_comm *comm;       /* this rank's comm, on engine dry if the program is only planned or checked; borrowed */
+  const ad_comm *comm;       /* this rank's comm, on backend dry if the program is only planned or checked; borrowed */
   const char *const *meshes; /* mesh strings of the modules, in the order of kind->modules; only create may read them */
   int disjoint; /* 1: each module has its own ranks, one mesh after another; 0: all modules share the same ranks */
   int64_t global_batch, microbatches;
   uint64_t seed;
   int64_t steps; /* steps of the whole training */
-  /* number of samples in the held-out set, or all held-out samples if there are fewer; 0: there is no such set */
+  /* number of samples in the validation set, or all validation samples if there are fewer; 0: there is no such set */
   int64_t evaluated;
-  /* dtype in which tapes compute: the recipe's, or f64 in a proof; 0 if the recipe's could not be read */
+  /* dtype in which tapes compute: the recipe's, or f64 in a check; 0 if the recipe's could not be read */
   ad_dtype compute;
   ad_dtype residual; /* dtype of the residual stream, as in ad_tape_options; 0: the wide one of `compute` */
   /* The pipeline's stages, if the kind has stages; 0: as many as the mesh's axis pp. Stage s lies on the ranks at
@@ -101,9 +101,9 @@ typedef struct ad_program_setting {
 /* Where the samples of a batch come from. */
 typedef enum ad_data_split {
   AD_TRAINED_ON,
-  AD_VALIDATION_DRAWN, /* drawn from the held-out part, by seed and step */
-  /* The held-out set: its samples from step * global_batch on, the same for every seed. Samples after its last one are
-   * read too, because memory is planned for them, but do not count. */
+  AD_VALIDATION_DRAWN, /* drawn from the validation part, by seed and step */
+  /* The validation set: its samples from step * global_batch on, the same for every seed. Samples after its last one
+   * are read too, because memory is planned for them, but do not count. */
   AD_VALIDATION_SET
 } ad_data_split;
 
@@ -152,7 +152,7 @@ typedef struct ad_loss_spec {
   int is_metric; /* 1: reported like a loss, but no gradient starts from it */
   /* factor of this loss in the loss that is trained on; reports show the loss without it; 0 means 1 */
   double coefficient;
-  int is_auxiliary; /* 1: not part of the held-out loss, which says how good the model is (a balancing loss) */
+  int is_auxiliary; /* 1: not part of the validation loss, which says how good the model is (a balancing loss) */
   /* 1: the loss is not linear in its sums. It is then defined for each microbatch over all ranks and weighted with its
    * microbatch's share of the count, instead of being divided by the count. */
   int per_microbatch;
@@ -160,7 +160,7 @@ typedef struct ad_loss_spec {
   double uniform;
 } ad_loss_spec;
 
-/* A crossing: a value goes over a bridge from the module of the phase that gives it to the phases of another module.
+/* A transfer: a value goes over a bridge from the module of the phase that gives it to the phases of another module.
  * These phases get the value as the bridge brings it (with the layout `to`), and each leaves a gradient; the sum of
  * these gradients goes back over the bridge. If the two modules have separate ranks, values travel while both sides
  * work. */
@@ -170,14 +170,14 @@ typedef struct ad_transfer_spec {
   const char *value;
   size_t module;     /* number of the module whose phases need the value */
   ad_bridge *bridge; /* borrowed */
-  /* Shape of the whole value. If the bridge cuts dimension 0, that dimension is the step's batch, and microbatches cut
-   * it as they cut samples. */
+  /* Shape of the full value. If the bridge shards dimension 0, that dimension is the step's batch, and microbatches
+   * divide it as they divide samples. */
   ad_shape shape;
-  /* Dtypes in which the value and its gradient travel between ranks; 0: unchanged. A proof in f64 ignores them and
+  /* Dtypes in which the value and its gradient travel between ranks; 0: unchanged. A check in f64 ignores them and
    * rounds nothing. */
   ad_dtype comm_dtype, gradient_comm_dtype;
   int one_way; /* 1: no gradient comes back, because no loss that is trained on depends on the value there */
-  /* 1: the value is a parameter's. Its gradient is then f32 even if values are bf16, and microbatches do not cut it. */
+  /* 1: the value is a parameter's. Its gradient is f32 even if values are bf16, and microbatches do not divide it. */
   int is_parameter;
   int is_residual; /* 1: the value is the residual stream, and has its dtype */
 } ad_transfer_spec;
@@ -219,14 +219,14 @@ struct ad_program_kind {
   const ad_key *keys;
   size_t key_count;
   size_t options_size; /* size of the struct that the keys fill */
-  /* Adds modules, counts, losses and phases to `to` with the functions below. *own is handed to all other callbacks.
+  /* Adds modules, counts, losses and phases to `to` with the functions below. *own is passed to all other callbacks.
    * Reads no file. */
   ad_status (*create)(const void *options, ad_program *to, void **own);
   /* Frees own; also called after a failed create that had set *own. NULL: own is freed with free(). */
   void (*destroy)(void *own);
   ad_status (*open)(void *own); /* Opens the program's data, before the first `read`. NULL: there is nothing to open. */
   /* Reads this rank's share of a step's batch, for all microbatches. The batch must depend only on the step's number
-   * (and validation): a proof reads steps again, and its sabotage gives one rank the batch of another. counted[c][m]
+   * (and validation): a check reads steps again, and its mutants give one rank the batch of another. counted[c][m]
    * receives what count number c is on this rank in microbatch m. */
   ad_status (*read)(void *own, int64_t step, ad_data_split validation, int64_t *const *counted);
 
@@ -243,19 +243,18 @@ struct ad_program_kind {
                   const ad_complaints *to);
     /* Complains if files that the options name do not exist or are too short. NULL: the options name no files. */
     void (*check_files)(const void *options, const ad_complaints *to);
-    /* If the options make a loss whose slope the gradients are not, so that difference quotients say nothing about the
-     * gradients: returns what to set so that they do, or why they never do; otherwise NULL. NULL: the gradients always
-     * are the slope. */
+    /* If gradients are not the slope of the loss under these options (difference quotients then cannot check them):
+     * returns what to set so that they are, or why they never are; otherwise NULL. NULL: they always are. */
     const char *(*not_smooth)(const void *options);
-    /* The number that 0 stands for in a key ("model.d_hidden"): an exported model's config.json has it. NULL: 0 stands
-     * for itself. */
+    /* The number that 0 means in a key ("model.d_hidden"): an exported model's config.json has it. NULL: 0 means
+     * 0. */
     int64_t (*usual)(const void *options, const char *key);
   } rules;
 
   /* The data that the program reads. */
   struct {
-    int (*has_validation)(const void *own); /* 1: there is held-out data; may be called before open; NULL: 0 */
-    /* The number of samples in the held-out part, after open. NULL: any number can be drawn. */
+    int (*has_validation)(const void *own); /* 1: there is validation data; may be called before open; NULL: 0 */
+    /* The number of samples in the validation part, after open. NULL: any number can be drawn. */
     int64_t (*validation_samples)(const void *own);
     /* Bytes of memory for data and batch on this rank. NULL: those of ad_program_add_batch. */
     size_t (*bytes)(const void *own);
@@ -294,7 +293,7 @@ struct ad_program_kind {
   struct {
     /* The text that training reads, within `options`, and in *vocabulary the number of different tokens. */
     const ad_text_options *(*text)(const void *options, int64_t *vocabulary);
-    /* Changes options that make a token depend on how many are read at once. NULL: there are none. */
+    /* Changes options that make a token depend on how many are read together. NULL: there are none. */
     void (*prepare)(void *options);
     size_t (*kept_count)(const void *own); /* how many caches of keys and values `next` fills */
     /* Returns the logits [1, 1, vocabulary] of the token that follows. */
@@ -312,7 +311,7 @@ struct ad_program_kind {
     /* Numbers of the last step, the same on all ranks, for metrics.jsonl. Returns series number `index`, its name and
      * its length; NULL after the last. NULL: there are none. */
     const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);
-    /* Called on all ranks after the training: shows what was learned, on held-out data, as a JSON document for the
+    /* Called on all ranks after the training: shows what was learned, on validation data, as a JSON document for the
      * run's folder and its report. On the first rank *out becomes a text that is freed with free(), or NULL if there is
      * nothing to show. Collective. NULL: the program shows nothing. */
     ad_status (*show)(void *own, const ad_forward *forward, char **out);
@@ -333,22 +332,22 @@ struct ad_program_kind {
     const char *(*fixed)(const void *own, const char *key);
   } course;
 
-  /* 1: the program has one module, which a pipeline cuts into stages. `create` adds one module for each stage, all with
-   * the same name, each on the mesh of its stage (ad_program_stage_count, ad_program_mesh); parameters keep the names
-   * that they have without stages. `rules.check` gets the mesh of the first stage. 0: the program's mesh has no axis
-   * pp. */
+  /* 1: the program has one module, which a pipeline divides into stages. `create` adds one module for each stage, all
+   * with the same name, each on the mesh of its stage (ad_program_stage_count, ad_program_mesh); parameters keep the
+   * names that they have without stages. `rules.check` gets the mesh of the first stage. 0: the program's mesh has no
+   * axis pp. */
   int has_stages;
   /* Like account.flops, for one stage: a plan weights stages with it. NULL: all stages weigh the same. */
   double (*stage_flops)(const void *own, size_t stage, int64_t samples);
 };
 
-/* Registers your own kind, before recipes of that kind are read. The record is borrowed. AD_INVALID if the name is
+/* Registers a custom kind, before recipes of that kind are read. The record is borrowed. AD_INVALID if the name is
  * taken. */
 AD_API AD_CHECKED ad_status ad_program_register(const ad_program_kind *kind);
 
 /* ---- loading a program from a shared library ---- */
 
-/* What a shared object tells about itself. */
+/* What a shared object says of itself. */
 typedef struct ad_program_object {
   size_t size;                                       /* sizeof(ad_program_object) */
   const char *version;                               /* AD_HEADER_VERSION */
@@ -380,9 +379,9 @@ typedef struct ad_program_object {
  * contains no programs, was built with the headers of another version, or was linked with its own copy of the library.
  */
 AD_API AD_CHECKED ad_status ad_program_load(const char *path);
-/* For commands, before a program is loaded or a recipe read: goes on in a new process, whose parent waits for it and
- * passes signals on. If a function of a program ends that process, by exit or by a fault, the parent calls `failed` with
- * a message that names the function, and exits with what it returns; otherwise it ends as the new process does. */
+/* For commands, before a program is loaded or a recipe read: continues in a new process, whose parent waits for it and
+ * passes signals on. If a function of a program ends that process, by exit or by a fault, the parent calls `failed`
+ * with a message that names the function, and exits with what it returns; otherwise it ends as the new process does. */
 AD_API void ad_program_supervise(int (*failed)(ad_status status));
 
 /* ---- planning a program: adding modules, counts, losses and phases ---- */
@@ -413,7 +412,7 @@ AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase 
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
 /* The mesh of the kind's module number `pool` with all its blocks or stages, for counts that these share. */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
-/* The number of stages into which the program's module is cut, each a module of its own; 1 if its kind has no stages.
+/* The number of stages into which the program's module is divided, each its own module; 1 if its kind has no stages.
  */
 AD_API size_t ad_program_stage_count(const ad_program *program);
 
@@ -426,12 +425,12 @@ typedef struct ad_batch_field {
   ad_dtype dtype;
   ad_shape row; /* shape of one sample; 0 dimensions: a number */
 } ad_batch_field;
-/* For `create`: makes, for every microbatch, an array [samples, row...] of each field, cut as `rows` says, with memory
- * that is zero at first. A program has at most one batch. Unless the kind's `data` says otherwise, these arrays are the
- * program's data: their bytes count as its memory, and dumps contain them ("microbatch.0.x"). The fields are borrowed.
- * The mesh of `rows` must have this rank. A rank that it does not have, as in a pool that reads no batch, has no part
- * of one: there, `create` does not call this (ad_mesh_has_rank), and `read` does not call ad_batch_read. AD_INVALID
- * otherwise. */
+/* For `create`: makes, for every microbatch, an array [samples, row...] of each field, sharded as `rows` says, with
+ * memory that is zero at first. A program has at most one batch. Unless the kind's `data` says otherwise, these arrays
+ * are the program's data: their bytes count as its memory, and dumps contain them ("microbatch.0.x"). The fields are
+ * borrowed. The mesh of `rows` must have this rank. A rank that it does not have, as in a pool that reads no batch, has
+ * no part of one: there, `create` does not call this (ad_mesh_has_rank), and `read` does not call ad_batch_read.
+ * AD_INVALID otherwise. */
 AD_API AD_CHECKED ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_batch_field *fields,
                                                  size_t count, ad_batch **out);
 /* one field in microbatch m; borrowed */
@@ -443,11 +442,11 @@ typedef struct ad_batch_row {
   /* arrays of the sample's microbatch, in the order in which ad_program_add_batch got the fields */
   const ad_array *fields;
   size_t row; /* row of the sample in these arrays */
-  /* Number of the sample: step * global_batch + its place in the step's batch; in the held-out set, its number there.
+  /* Number of the sample: step * global_batch + its place in the step's batch; in the validation set, its number there.
    */
   int64_t sample;
   ad_data_split validation;
-  int counts; /* 1, or 0 after the last sample of the held-out set; set it to 0 for a sample that is not to count */
+  int counts; /* 1, or 0 after the last sample of the validation set; set it to 0 for a sample that is not to count */
 } ad_batch_row;
 /* The function that reads one sample into its arrays. */
 typedef struct ad_row_reader {
@@ -455,13 +454,13 @@ typedef struct ad_row_reader {
   void *own;
 } ad_row_reader;
 /* For the kind's `read`: calls the reader for every sample of this rank, and adds up in counted[m] the samples that
- * count in microbatch m (pass `counted[0]` of `read` if count 0 counts samples). On engine dry nothing is read, and all
- * samples count. */
+ * count in microbatch m (pass `counted[0]` of `read` if count 0 counts samples). On backend dry nothing is read, and
+ * all samples count. */
 AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation,
                                           const ad_row_reader *reader, int64_t *counted);
 /* The batch that was read last: its step, where its samples came from, and the number in the step's batch, over all
  * ranks, of the first sample of microbatch m. A phase that draws random numbers by sample (ad_dropout) uses these, and
- * draws none for held-out batches: a proof's forward passes then draw the same numbers as its steps. */
+ * draws none for validation batches: a check's forward passes then draw the same numbers as its steps. */
 AD_API int64_t ad_batch_step(const ad_batch *batch);
 AD_API ad_data_split ad_batch_split(const ad_batch *batch);
 AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
@@ -477,7 +476,7 @@ AD_API int ad_phase_trains(const ad_phase_run *at);
  * reads a gradient after backward divides by it. */
 AD_API double ad_phase_loss_scale(const ad_phase_run *at);
 /* The parameters of the phase's module. Only one phase of a microbatch may use a parameter, because its gradient is
- * handed in once. */
+ * submitted once. */
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
 /* State number `state` of the phase's module: to use as a constant of the tape, or to write if the program's rules say
  * so. */
@@ -493,22 +492,22 @@ typedef struct ad_state_rule {
   /* Applies one change to its state. */
   void (*change)(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i);
   /* Called after the change: adds to off[numel] how much each element of the state may be off if its gradients, this
-   * one and all earlier ones, may be off by `error`. A proof tolerates that much, because a rule that divides by
+   * one and all earlier ones, may be off by `error`. A check tolerates that much, because a rule that divides by
    * accumulated values amplifies rounding. NULL: nothing is added. */
   void (*off)(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error, double *off);
   const void *own;
 } ad_state_rule;
 /* Applies the rule to one state after another. Nothing is reduced: if several ranks share one state, each needs the
- * whole gradient. Proofs plant known mistakes here and learn here what may be off. AD_INVALID if a gradient is NULL or
+ * full gradient. Checks inject known bugs here and learn here what may be off. AD_INVALID if a gradient is NULL or
  * differs from its state in the number of elements; states before it in the list are changed by then. */
 AD_API AD_CHECKED ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *rule,
                                                    const ad_state_change *changes, size_t count);
-/* The value that an earlier phase gave under this name, on this phase's tape: as a leaf, or as its crossing brought it.
+/* The value that an earlier phase gave under this name, on this phase's tape: as a leaf, or as its transfer brought it.
  * It carries a gradient unless, as far as this rank can see, it was made of constants alone. */
 AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);
 /* Gives a value to later phases under this name. */
 AD_API void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value);
-/* Hands in the numerator of loss number `loss` in this microbatch, or this phase's part of it; once in a phase. The
+/* Submits the numerator of loss number `loss` in this microbatch, or this phase's part of it; once in a phase. The
  * step divides it by its count, starts backward from it times its coefficient, and reports it. */
 AD_API void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator);
 

@@ -1,5 +1,5 @@
 /* Recipes: YAML files that name a model, data, mesh, precision and schedule. A recipe is read and checked as a whole
- * before any rank starts; all its mistakes are reported at once, each with its line. */
+ * before any rank starts; all its mistakes are reported together, each with its line. */
 #ifndef ADDEND_RECIPE_H
 #define ADDEND_RECIPE_H
 #include "addend/program.h"
@@ -44,7 +44,7 @@ typedef struct ad_recipe {
     ad_precision_policy policy; /* zero fields: the defaults of ad_precision_policy */
     ad_dtype compute;           /* f32, f64 or bf16 */
     ad_dtype residual;          /* dtype of the residual stream: 0 (the wide one of compute), or compute */
-    int64_t loss_scale;         /* first exponent of the dynamic loss scale; used if a contract has f16 gradients */
+    int64_t loss_scale;         /* first exponent of the dynamic loss scale, if some gradients are f16 */
     ad_recipe_override *overrides;
     size_t override_count;
   } precision;
@@ -65,7 +65,7 @@ typedef struct ad_recipe {
     size_t sync_count;
   } train;
   struct {
-    /* samples of the held-out set; steps between evaluations, 0: about ten evaluations in a run */
+    /* samples of the validation set; steps between evaluations, 0: about ten evaluations in a run */
     int64_t samples, every;
     char **prompts; /* beginnings that each evaluation continues: texts, or numbers of tokens */
     size_t prompt_count;

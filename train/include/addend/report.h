@@ -1,4 +1,4 @@
-/* The page that shows how a run went: loss, speed, one step on all ranks, the proof, the recipe. */
+/* The page that shows how a run went: loss, speed, one step on all ranks, the check, the recipe. */
 #ifndef ADDEND_REPORT_H
 #define ADDEND_REPORT_H
 #include <stddef.h>
@@ -13,7 +13,7 @@ extern "C" {
  * or have been killed. AD_INVALID: a folder contains no run; AD_IO. */
 AD_API AD_CHECKED ad_status ad_report_write(const char *const *folders, size_t count, const char *path);
 
-/* Writes a text (a plan's picture, a proof's document) the way addend writes all its files: under a temporary name
+/* Writes a text (a plan's picture, a check's document) the way addend writes all its files: under a temporary name
  * beside `path`, which is renamed to `path` when the file is complete. Until then, or if writing fails, an existing
  * file stays as it is. A symbolic link is itself replaced; a folder, a pipe or a device is AD_IO. */
 AD_API AD_CHECKED ad_status ad_write_text(const char *text, const char *path);

@@ -25,7 +25,7 @@ typedef struct ad_tape_options {
   /* called when a pass begins and ends, for traces; NULL allowed */
   void (*trace)(void *context, ad_pass pass, ad_edge edge);
   void *trace_context;
-  /* For engine dry, where no scores exist. 0: tokens choose experts evenly. Above 0, the worst case for this rank:
+  /* For backend dry, where no scores exist. 0: tokens choose experts evenly. Above 0, the worst case for this rank:
    * every other rank has this many tokens, and all of them choose as many of this rank's experts as they can
    * (ad_dispatch). */
   size_t crowd;
@@ -48,8 +48,8 @@ typedef struct ad_parameters {
   void *gradient_context;
 } ad_parameters;
 
-/* Creates a tape. On engine dry it checks and plans (types, shapes, bytes, order of gradients) and computes nothing.
- * Several tapes may exist at once. Matrix products run on one thread, or on as many as the environment's
+/* Creates a tape. On backend dry it checks and plans (types, shapes, bytes, order of gradients) and computes nothing.
+ * Several tapes may exist at the same time. Matrix products run on one thread, or on as many as the environment's
  * ADDEND_BLAS_THREADS says. */
 AD_API AD_CHECKED ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_options *options,
                                            ad_tape **out);
@@ -66,7 +66,7 @@ AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
 AD_API ad_dtype ad_tape_residual(const ad_tape *tape);
 AD_API ad_comm *ad_tape_comm(const ad_tape *tape);       /* comm of the tape; NULL for a NULL tape */
 AD_API const ad_mesh *ad_tape_mesh(const ad_tape *tape); /* mesh of the tape; NULL for a NULL tape */
-/* The most bytes that the tape's values have taken at once since it was created; on engine dry the bytes that they
+/* The most bytes that the tape's values have taken together since it was created; on backend dry the bytes that they
  * would take. */
 AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
 /* For a model that could not make a value: makes the error, with the text of ad_last_error(), stick to the tape (unless
@@ -97,12 +97,12 @@ AD_API void ad_keep(ad_tensor *tensor);
 AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* value of this rank's copy; NaN if it is no scalar */
 
 /* Runs backward, with seed 1, from a scalar that is P or I on every axis (the loss). Otherwise AD_TYPE names the
- * repair. Gradients of parameters go to the reducer as soon as they are complete. On a failed tape: tells the group
- * (ad_comm_fail) and returns the first error. */
+ * repair. Gradients of parameters go to the reducer as soon as they are complete. On a failed tape: reports it to the
+ * group (ad_comm_fail) and returns the first error. */
 AD_API AD_CHECKED ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site);
 #define ad_backward(...) ad_backward_at(__VA_ARGS__, AD_HERE)
 typedef enum ad_start { AD_MORE_STARTS, AD_LAST_START, AD_INPUTS_START } ad_start;
-/* One start of backward, from n tensors at once. gradients[i] is the gradient that arrives for outputs[i], with its
+/* One start of backward, from n tensors together. gradients[i] is the gradient that arrives for outputs[i], with its
  * shape and dtype and the dual of its layout (AD_TYPE otherwise); borrowed for the call. If gradients[i] or `gradients`
  * is NULL, outputs[i] is a loss as for ad_backward.
  *
@@ -135,7 +135,7 @@ AD_API AD_CHECKED ad_status ad_backward_weights_at(ad_tape *tape, const char *si
 #define ad_backward_weights(...) ad_backward_weights_at(__VA_ARGS__, AD_HERE)
 
 /* ---- local operations (law 3) ----
- * Shapes are those of whole values, last dimension fastest. All operands have one dtype, and the result has the same,
+ * Shapes are those of full values, last dimension fastest. All operands have one dtype, and the result has the same,
  * unless the operation's comment says otherwise. "Wide" means f32 on a tape of bf16, and the tape's own dtype
  * otherwise. */
 /* x in the tape's own dtype or its wide dtype, rounded once; x itself if it has that dtype already. */
@@ -151,7 +151,7 @@ AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *facto
 /* a times a finite number, which must be the same on all ranks. To divide by a count use ad_divide, which knows whether the
  * count was summed. */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
-/* a divided by the count's total over microbatches and ranks (law 5); waits for the count's sum if it is under way.
+/* a divided by the count's total over microbatches and ranks (law 5); waits for the count's sum if it is in flight.
  * AD_TYPE while the count is still P on an axis, that is until it was posted and waited for. If the total is 0, the
  * result and the gradient are 0. */
 AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *count, const char *site);
@@ -160,11 +160,11 @@ AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *coun
 AD_API ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
 AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site); /* sum over all dimensions -> scalar */
 /* The sum or the mean along one dimension, which disappears: [a, b, c] over dimension 1 -> [a, c]. The result is wide.
- * The mean divides by the whole size of the dimension. If the dimension is cut each rank has an addend: the result is
- * P. */
+ * The mean divides by the full size of the dimension. If the dimension is sharded each rank has an addend: the result
+ * is P. */
 AD_API ad_tensor *ad_sum_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
 AD_API ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
-/* The maximum along a dimension, which must be whole. The gradient goes only to the largest element, to the first of
+/* The maximum along a dimension, which must be full. The gradient goes only to the largest element, to the first of
  * equal ones. */
 AD_API ad_tensor *ad_max_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
 /* The product y = x w: x [..., k] and w [k, n] -> [..., n]. */
@@ -172,8 +172,8 @@ AD_API ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const 
 /* The product y = x w^T: x [..., k] and w [n, k] -> [..., n], for a head that is tied to its embedding. */
 AD_API ad_tensor *ad_linear_transposed_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
 /* Looks up rows: indices i32 [batch, seq], table [vocabulary, d] -> [batch, seq, d]. An index outside the table is
- * AD_INVALID, naming the index. If the table is cut along the vocabulary (S0), each rank looks up its own rows, and the
- * result is P on that axis. */
+ * AD_INVALID, naming the index. If the table is sharded along the vocabulary (S0), each rank looks up its own rows, and
+ * the result is P on that axis. */
 AD_API ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *indices, const char *site);
 /* RMSNorm: x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; x [..., d], weight [d]. Zhang and Sennrich
  * 2019. */
@@ -181,41 +181,41 @@ AD_API ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight,
 /* RMSNorm without a weight. */
 AD_API ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon, const char *site);
 /* LayerNorm: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * weight + bias over the last dimension, which must
- * be whole; x [..., d], weight and bias [d]. Ba et al. 2016. */
+ * be full; x [..., d], weight and bias [d]. Ba et al. 2016. */
 AD_API ad_tensor *ad_layer_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, ad_tensor *bias, double epsilon,
                                    const char *site);
 /* Dropout: each element of x [samples, ...] becomes 0 with this probability (0 to below 1), and is divided by 1 -
  * probability otherwise. Element i of a sample is dropped if its number of ad_array_uniform (array.h) is below the
  * probability. That number depends on the seed, the name (use a different one for each place in a model), the step, the
- * number of the sample (`first` is that of x's first sample) and i. So every mesh, every way to cut a batch into
- * microbatches and every dtype drops the same elements. AD_TYPE if x is V, because each rank then has values of its
- * own. */
+ * number of the sample (`first` is that of x's first sample) and i. So every mesh, every division of a batch into
+ * microbatches and every dtype drops the same elements. AD_TYPE if x is V, because each rank then has its own
+ * values. */
 AD_API ad_tensor *ad_dropout_at(ad_tape *tape, ad_tensor *x, double probability, uint64_t seed, const char *name,
                                 int64_t step, int64_t first, const char *site);
-/* ad_rms_norm over each head of x [batch, seq, heads*head_dim], weight [head_dim]. Cuts must fall between heads. */
+/* ad_rms_norm over each head of x [batch, seq, heads*head_dim], weight [head_dim]. Sharding must not split a head. */
 AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
 /* x [batch, seq, d] with its first n positions replaced by front [batch, n, d]: for embeddings of something other than
- * tokens. Both have the same layout, with the sequence whole. */
+ * tokens. Both have the same layout, with the sequence full. */
 AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, const char *site);
-/* ad_concat joins n values (1 to 64) along the last dimension, which must be whole; their other dimensions must be
+/* ad_concat joins n values (1 to 64) along the last dimension, which must be full; their other dimensions must be
  * equal. Law 3 as for ad_add: all are P, or none. ad_slice is the inverse: it takes columns first .. first + count - 1
  * of the last dimension. */
 AD_API ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site);
 AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site);
-/* Concatenation and slice along any dimension, numbered from 0, which must be whole. */
+/* Concatenation and slice along any dimension, numbered from 0, which must be full. */
 AD_API ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
 AD_API ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count,
                                     const char *site);
-/* x with two of its dimensions exchanged; cuts move with their dimensions. If both are the same dimension the result is
- * x. */
+/* x with two of its dimensions exchanged; the sharding moves with the dimension. If both are the same dimension the
+ * result is x. */
 AD_API ad_tensor *ad_transpose_at(ad_tape *tape, ad_tensor *x, int dim, int other_dim, const char *site);
-/* The same elements in another shape with as many elements; no byte moves. A cut survives if a dimension of the new
- * shape begins where the cut dimension began and each rank's part consists of the same elements. For example [8, 6] cut
- * S0 becomes [4, 2, 6] or [48] cut S0 over 2 or 4 ranks, and [8, 6] cut S1 becomes [8, 2, 3] cut S1. AD_TYPE otherwise,
- * for instance from [8, 6] cut S1 to [48], or if parts are uneven and would consist of other elements: gather first. */
+/* The same elements in another shape with as many elements; no byte moves. The sharding stays if a dimension of the new
+ * shape begins where the sharded dimension began and each rank's part consists of the same elements. For example S0 of
+ * [8, 6] becomes S0 of [4, 2, 6] or [48] over 2 or 4 ranks, and S1 of [8, 6] becomes S1 of [8, 2, 3]. AD_TYPE
+ * otherwise, for instance from S1 of [8, 6] to [48], or if uneven parts would have other elements: gather first. */
 AD_API ad_tensor *ad_reshape_at(ad_tape *tape, ad_tensor *x, const ad_shape *shape, const char *site);
-/* x [...] repeated for each sample: samples is i32 [n, seq] (only its size and cuts matter) -> [n, ...]. If samples are
- * cut x is R, and each rank's samples leave an addend of its gradient. */
+/* x [...] repeated for each sample: samples is i32 [n, seq] (only its size and sharding matter) -> [n, ...]. If samples
+ * are sharded x is R, and each rank's samples leave an addend of its gradient. */
 AD_API ad_tensor *ad_repeat_at(ad_tape *tape, ad_tensor *x, ad_tensor *samples, const char *site);
 /* Rotary position embedding of x [batch, seq, heads*head_dim]: rotates the pairs (i, i + head_dim/2) by the angle
  * position * base^(-2i/head_dim). Su et al. 2021. */
@@ -242,12 +242,13 @@ AD_API ad_tensor *ad_rotary_scaled_at(ad_tape *tape, ad_tensor *x, int64_t head_
  * recomputes them in backward from the rows' maximum and sum (Dao et al. 2022). Scores that no position sees are not
  * computed.
  *
- * Layouts, by the dimension that is cut:
- *   batch      q, k and v are cut alike
- *   heads      k and v are cut like q (each rank's heads of k and v must serve its own heads of q), or are whole, R
- *   sequence   q is cut, plainly or zigzag. k and v are cut likewise on one axis, and go around its ranks while the
+ * Layouts, by the dimension that is sharded:
+ *   batch      q, k and v are sharded in the same way
+ *   heads      k and v are sharded like q (each rank's heads of k and v must serve its own heads of q), or are full, R
+ *   sequence   q is sharded, plainly or zigzag. k and v are sharded likewise on one axis, and go around its ranks while
+ * the
  *              block before is computed (ring attention, Liu et al. 2023), so that no rank holds all of them; or k
- *              and v are whole, R, as all_gather makes them */
+ *              and v are full, R, as all_gather makes them */
 AD_API ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                                   const char *site);
 /* Attention without a mask, for encoders: each position sees all of its sequence. */
@@ -266,7 +267,7 @@ AD_API ad_tensor *ad_exp_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_ln_at(ad_tape *tape, ad_tensor *x, const char *site); /* natural logarithm */
 AD_API ad_tensor *ad_sqrt_at(ad_tape *tape, ad_tensor *x, const char *site);
 /* Cross-entropy: the sum over positions with target >= 0 of -log softmax(logits)[target], only the numerator of the
- * loss; logits [batch, seq, vocabulary], targets i32 [batch, seq]. If the vocabulary is cut, the ranks gather three
+ * loss; logits [batch, seq, vocabulary], targets i32 [batch, seq]. If the vocabulary is sharded, the ranks gather three
  * numbers of each row and the result is I, as if all_gather S->I had gathered the logits, which never exist on one
  * rank. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
@@ -276,7 +277,7 @@ AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tenso
  * the count of all elements of the step, or by another count that the mean is to be over. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
 /* The sum over positions of KL(softmax(target) || softmax(logits)), which is the numerator. Both are [..., vocabulary]
- * with the vocabulary whole; the target is a constant. */
+ * with the vocabulary full; the target is a constant. */
 AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site);
 #define ad_squared_error(...) ad_squared_error_at(__VA_ARGS__, AD_HERE)
 #define ad_kl_divergence(...) ad_kl_divergence_at(__VA_ARGS__, AD_HERE)
@@ -287,16 +288,16 @@ AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tenso
  * that differ only on axes on which the scores are R or I have the same routing. */
 typedef struct ad_routing ad_routing;
 AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* softmax over the last dimension */
-/* Each row divided by its sum, over the last dimension, which must be whole: positive numbers become shares. */
+/* Each row divided by its sum, over the last dimension, which must be full: positive numbers become shares. */
 AD_API ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site);
-/* ad_to_rows turns x [..., d] into rows [n, d]; on axes that cut any dimension but the last, each rank then has rows of
- * its own: V. ad_from_rows turns them back into the shape and cuts of `like`, from which the rows came. */
+/* ad_to_rows turns x [..., d] into rows [n, d]; on axes that shard any dimension but the last, each rank then has its
+ * own rows: V. ad_from_rows turns them back into the shape and sharding of `like`, from which the rows came. */
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site);
 /* Chooses experts: scores [tokens, experts] -> the scores of each token's k best experts, best first, of equal ones the
  * expert with the lowest number first: [tokens, k]. Experts are chosen by score + bias (bias is [experts]; NULL: none).
- * Scores that are not chosen get exactly zero gradient. *routing is set by this call. So make the call a statement of
- * its own: inside another call, beside an argument that reads the routing, it may be evaluated too late. */
+ * Scores that are not chosen get exactly zero gradient. *routing is set by this call. So make the call its own
+ * statement: inside another call, beside an argument that reads the routing, it may be evaluated too late. */
 AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
                               const char *site);
 /* Limits each expert to ceil(capacity * choices / experts) of all ranks' choices, those of the tokens with the lowest
@@ -309,7 +310,7 @@ AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, con
  * has no choices. */
 AD_API size_t ad_routing_dropped(const ad_routing *routing); /* number of choices that have no slot */
 /* The experts chosen: an array [tokens, top_k] of the expert's number for each choice, in the order of ad_top_k's
- * result, dropped choices included. *count: tokens * top_k. Borrowed until the tape's reset. On engine dry tokens are
+ * result, dropped choices included. *count: tokens * top_k. Borrowed until the tape's reset. On backend dry tokens are
  * spread evenly. NULL: there are no choices. */
 AD_API const int32_t *ad_routing_choices(const ad_routing *routing, size_t *count);
 /* The smallest distance between the score + bias of an expert that a token chose and that of an expert that it did not
@@ -336,13 +337,13 @@ AD_API ad_tensor *ad_balance_at(ad_tape *tape, ad_tensor *shares, ad_tensor *cho
 AD_API ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
 AD_API ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
 AD_API ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site);
-/* ad_dispatch sends slots, V on `axes`, to the ranks that have their experts (experts are cut over `axes` as S0 cuts),
- * where they arrive in the order of experts; ad_return sends them back. all_to_all V->V with the exact counts. */
+/* ad_dispatch sends slots, V on `axes`, to the ranks that have their experts (sharded over `axes` as S0), where they
+ * arrive in the order of experts; ad_return sends them back. all_to_all V->V with the exact counts. */
 AD_API ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site);
 AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes,
                                const char *site);
 /* Multiplies each of the dispatched rows [n, k] by the matrix of its expert -> [n, m]. The matrices are [experts, k,
- * m], cut S0 over the axes of the dispatch. */
+ * m], sharded S0 over the axes of the dispatch. */
 AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
                                        const char *site);
 #define ad_softmax(...) ad_softmax_at(__VA_ARGS__, AD_HERE)
@@ -363,7 +364,7 @@ AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w
 /* ---- transitions (law 2) ----
  * Moves x to the type `to` on `axes` (as in ad_axes_parse). If x has different types on these axes they are moved one
  * type after another. If the mesh names at least one of the axes, axes that it does not name and that need no move stay
- * as they are. A failed tape tells the group of its error here, because other ranks may be waiting. */
+ * as they are. A failed tape reports its error to the group here, because other ranks may be waiting. */
 AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site);
 /* The same value seen on another factorisation of its ranks, as ad_layout_view allows; no byte moves. Backward views
  * the gradient on x's mesh again. Borrows the view until reset. */
@@ -377,7 +378,7 @@ AD_API ad_tensor *ad_transfer_tensor_at(ad_tape *tape, ad_tensor *x, ad_bridge *
 
 /* ---- to_local and from_local: code outside the type rules ---- */
 /* Prepares x for code that only knows local buffers: ad_tensor_array of the returned tensor is this rank's part.
- * `gradient` is the layout of the gradient that this code will later hand to ad_backward_from for the returned tensor;
+ * `gradient` is the layout of the gradient that this code will later pass to ad_backward_from for the returned tensor;
  * it says how the code uses the value. If it is the dual of x's type, nothing happens. Otherwise x is brought to the
  * type whose dual it is, by an entry of law 2 that moves no bytes: I->R for a gradient that is P (each rank leaves an
  * addend, and the entry's backward sums them), S(d)->V or R->V for a gradient that is V. NULL: the dual on every axis.
@@ -386,7 +387,7 @@ AD_API ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradie
 /* Brings a value from code that only knows local buffers back to the tape: takes the array that the code made, with its
  * layout, and the layout in which the code wants the value's gradient, which is that of *leaf (ad_grad, after backward;
  * leaf NULL: no gradient is wanted). An entry of law 2 joins the two types as in ad_to_local, for example I->R for a
- * value that all ranks made alike (gradient: I) and whose users leave addends. */
+ * value of which all ranks made identical copies (gradient: I) and whose users leave addends. */
 AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gradient, ad_tensor **leaf,
                                    const char *site);
 #define ad_to_local(...) ad_to_local_at(__VA_ARGS__, AD_HERE)

@@ -1,4 +1,4 @@
-/* Training: one rank's share of a run, and the step function. There is only one: everything that takes a step, proofs
+/* Training: one rank's share of a run, and the step function. There is only one: everything that takes a step, checks
  * included, calls it. */
 #ifndef ADDEND_TRAIN_H
 #define ADDEND_TRAIN_H
@@ -24,25 +24,25 @@ typedef struct ad_step_report {
   double loss;
   double losses[AD_LOSSES_MAX]; /* Each loss and metric without its coefficient, in the program's order. */
   int64_t count; /* The program's first count (tokens). If it is 0 the gradient is 0 and there is a warning (law 5). */
-  double norm;   /* norm of the whole gradient, before clipping; not finite in a skipped step */
+  double norm;   /* norm of the full gradient, before clipping; not finite in a skipped step */
   double norms[AD_NORM_GROUPS_MAX]; /* Norm of each norm group, in the order of each group's first module. */
   /* the learning rate of this step */
   double lr;
   double seconds;
-  /* Times of gradient reductions, averaged over ranks: how long a rank stood waiting for one, and how long at least one
-   * was under way, from its post to the end of its wait. */
+  /* Times of gradient reductions, averaged over ranks: how long a rank waited for one, and how long at least one was in
+   * flight, from its post to the end of its wait. */
   double wait_seconds, reduction_seconds;
   int loss_scale; /* exponent of the loss scale in this step's gradients; 0 if there is no loss scale */
   int skipped;    /* 1: a gradient overflowed on some rank. No rank updated anything, and the loss scale fell. */
 } ad_step_report;
 
 typedef struct ad_run_options {
-  size_t size;    /* sizeof(ad_run_options) */
-  ad_dtype dtype; /* 0: the recipe's dtypes; AD_F64, for proofs: every dtype of computation and contracts becomes f64 */
+  size_t size;       /* sizeof(ad_run_options) */
+  ad_dtype dtype;    /* 0: the recipe's dtypes; AD_F64, for checks: every dtype becomes f64 */
   const char *trace; /* path of a Chrome trace file for this rank's events, written by ad_run_destroy; NULL: none */
   int quiet;         /* 1: steps log no warnings; for a run that repeats the steps of another */
   int any_recipe;    /* 1: ad_run_load accepts a checkpoint of another recipe, as far as its values fit */
-  /* 1: a step does not change the states of its phases (ad_phase_trains is 0). For proofs in dtypes that round: states
+  /* 1: a step does not change the states of its phases (ad_phase_trains is 0). For checks in dtypes that round: states
    * that move by the sign of a gradient would drift apart by rounding alone. */
   int given_states;
   size_t crowd; /* `crowd` of the tapes (ad_tape_options), for plans */
@@ -60,32 +60,32 @@ AD_API void ad_run_destroy(ad_run *run);
 /* Takes one step: for each microbatch forward, backward and the reducer; then norm, clip and update. A loss that is not
  * finite is AD_NUMBER on all ranks, naming step and rank. After any error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
-/* How good the parameters are on the held-out set, the recipe's evaluate.samples. The samples are the same for every
+/* How good the parameters are on the validation set, the recipe's evaluate.samples. The samples are the same for every
  * step, seed, mesh and batch, so the result is the same except for rounding. Evaluation changes no parameter and no
  * state. */
 typedef struct ad_evaluation {
-  /* The loss without auxiliary losses, over everything that counts in all samples. NaN: nothing is held out, or nothing
-   * of it counts. */
+  /* The loss without auxiliary losses, over everything that counts in all samples. NaN: there is no validation set, or
+   * nothing of it counts. */
   double loss;
   /* The standard error of `loss` as an estimate of the loss on another choice of samples. With n samples whose sums are
    * x and whose counts are c, and r = sum(x) / sum(c), it is that of a ratio (Cochran 1977, 2.11):
    *   sqrt(n / (n - 1) * sum((x - r c)^2)) / sum(c)
-   * NaN: fewer than two samples count, or the program's loss is no cross-entropy that can be told apart by samples. */
+   * NaN: fewer than two samples count, or the program's loss is no cross-entropy whose samples can be separated. */
   double standard_error;
-  /* number of samples in the held-out set */
+  /* number of samples in the validation set */
   int64_t samples;
 } ad_evaluation;
-/* How the held-out loss changed since an earlier evaluation. All evaluations read the same samples, so the change is
+/* How the validation loss changed since an earlier evaluation. All evaluations read the same samples, so the change is
  * judged by the differences of single samples, whose noise is far smaller than that of either loss. */
 typedef struct ad_validation_change {
   int64_t since;         /* the step after which the earlier evaluation was; -1: before the first step */
-  double change;         /* this loss less the earlier one; NaN: there is none, or samples cannot be told apart */
+  double change;         /* this loss less the earlier one; NaN: there is none, or samples cannot be separated */
   double standard_error; /* of `change`, from the samples' differences */
   /* -1: the loss is lower, 1: it is higher, by more than 95 of 100 samples of unchanged loss would show (Student's t);
    * 0: neither, or fewer than five samples count */
   int verdict;
 } ad_validation_change;
-/* Evaluates the held-out set. Collective. */
+/* Evaluates the validation set. Collective. */
 AD_API AD_CHECKED ad_status ad_run_evaluate(ad_run *run, ad_evaluation *out);
 
 AD_API ad_comm *ad_run_comm(const ad_run *run);
@@ -99,7 +99,7 @@ AD_API AD_CHECKED ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpoint
  * numbers mean (those of model, data, precision, and of train except steps, microbatches and sync; files are compared
  * by their contents). After an error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps);
-/* Writes whole parameters, under their names and in their storage dtype, as one safetensors file on the first rank,
+/* Writes full parameters, under their names and in their storage dtype, as one safetensors file on the first rank,
  * which needs memory for the largest of them. An existing file is replaced when the new one is on disk. Collective. */
 AD_API AD_CHECKED ad_status ad_run_write_weights(ad_run *run, const char *path);
 /* Reads weights from any such file into this rank's parts, converting dtypes. A path that ends in ".json" is an index
@@ -119,9 +119,9 @@ AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
  *   weights.safetensors   the trained weights
  *   checkpoints/          checkpoints, if the recipe or a request asks for them
  *   samples.jsonl         continuations of evaluate.prompts, if there are any
- *   validation.jsonl      the summed loss and the counted positions of each held-out sample, a line an evaluation
+ *   validation.jsonl      the summed loss and the counted positions of each validation sample, a line an evaluation
  * While it runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO. A training
- * that the recipe runs before its own (ad_recipe_pretraining) is a run of its own with the same options, in a folder
+ * that the recipe runs before its own (ad_recipe_pretraining) is its own run with the same options, in a folder
  * inside FOLDER; an error in it, or a request to stop, ends the whole training. */
 typedef struct ad_train_options {
   size_t size;        /* sizeof(ad_train_options) */
@@ -143,7 +143,7 @@ typedef struct ad_train_options {
    * `overwrite`, and if the training does not take that step. */
   int dumps;
   int64_t dump_step;
-  /* Called on rank 0. evaluated: after each evaluation of the held-out set, which follows the `progress` of its step;
+  /* Called on rank 0. evaluated: after each evaluation of the validation set, which follows the `progress` of its step;
    * step -1: before the first step.
    * works: now and then during long work other than steps ("evaluate", "read lines"), of which `done` of `of` parts are
    * done. */
@@ -157,7 +157,7 @@ typedef struct ad_train_options {
   char *(*decode)(void *context, const char *tokenizer, const int32_t *tokens, int64_t count);
   /* Called on rank 0. counts: before the first step, what the `count` of step reports counts, such as "tokens".
    * compared: after `evaluated`, how the loss changed since the run's first evaluation and since its best before this
-   * one, where that can be told; what they point to is borrowed. */
+   * one, where that can be judged; what they point to is borrowed. */
   void (*counts)(void *context, const char *what);
   void (*compared)(void *context, int64_t step, const ad_validation_change *since_first,
                    const ad_validation_change *since_best);

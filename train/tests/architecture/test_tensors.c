@@ -64,7 +64,7 @@ static const struct {
   const param *params;
 } models[] = {{"llama", &ad_llama, llama}, {"mixtral", &ad_mixtral, mixtral}, {"qwen3_moe", &ad_qwen3_moe, qwen3_moe}};
 
-/* Element [i, j] of the whole parameter, read by itself as bf16; [j] of a vector, [e, i, j] of experts. */
+/* Element [i, j] of the full parameter, read by itself as bf16; [j] of a vector, [e, i, j] of experts. */
 static uint16_t element(const ad_weights *weights, const ad_tensor_source *source, int transposed, int64_t e, int64_t i,
                         int64_t j) {
   char name[AD_TENSOR_NAME_SIZE];
@@ -185,7 +185,7 @@ static void other_names_are_no_parameters(void **state) {
 
 /* ---- tensors that no parameter takes ---- */
 
-/* Writes embedding and head, opens the files again, and tells whether the head is idle. `differs`: the element of the
+/* Writes embedding and head, opens the files again, and says whether the head is idle. `differs`: the element of the
  * head that differs from the embedding's; -1: none does. */
 static int head_is_idle(const char *table, ad_dtype dtype, int64_t rows, int differs) {
   enum { ELEMENTS = 24 };

@@ -1,9 +1,9 @@
-/* Helper: tries one planted mistake in one recipe. */
+/* Helper: tries one mutant in one recipe. */
 #ifndef TESTS_CHECK_ALONE_H
 #define TESTS_CHECK_ALONE_H
 #include "world.h"
 
-/* The mistake whose name begins with `begins` and contains `has`: planted in execution, or in the tape's record. */
+/* The mutant whose name begins with `begins` and contains `has`: made in execution, or in the tape's record. */
 static inline const ad_mutant *find(const ad_mutants *list, const char *begins, const char *has, int in_record) {
   for (size_t i = 0; i < list->count; i++) {
     const ad_mutant *one = &list->list[i];
@@ -14,8 +14,7 @@ static inline const ad_mutant *find(const ad_mutants *list, const char *begins, 
   return NULL;
 }
 
-/* Plants one mistake and takes a proof of the recipe; *proof then has the numbers of every parameter
- * with that mistake. */
+/* Makes one mutation and checks the recipe; *result then has the numbers of every parameter with that mutation. */
 static inline ad_mutant try_alone(const ad_recipe *recipe, const char *begins, const char *has,
                                   ad_check_result *result) {
   ad_check_options options = {.size = sizeof options, .mutate = 1};

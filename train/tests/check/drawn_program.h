@@ -20,7 +20,7 @@
   X(LOGARITHM, "the logarithm of a sum over all ranks, one for each microbatch")                 \
   X(TIED, "one matrix as embedding and as head")                                                 \
   X(UNUSED, "a parameter that nothing uses")                                                     \
-  X(OPERATION, "an operation of its own")                                                        \
+  X(OPERATION, "a custom operation")                                                             \
   X(MASKED, "labels, of which some do not count")                                                \
   X(DROPOUT, "relu and dropout")                                                                 \
   X(WEIGHED, "several losses with coefficients and a metric")                                    \
@@ -54,7 +54,7 @@ typedef struct drawn_model {
   ad_batch *batch;
 } drawn_model;
 
-/* ---- an operation of its own: softplus, elementwise ---- */
+/* ---- a custom operation: softplus, elementwise ---- */
 
 static inline ad_status drawn_softplus_forward(ad_tape *t, ad_tensor *out) {
   for (size_t i = 0; i < ad_array_numel(ad_tensor_array(out)); i++) {

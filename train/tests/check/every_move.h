@@ -1,5 +1,5 @@
-/* A program whose tape has every transition that a tape can have, for tests of the mistakes that are derived from a
- * program. All values are matrices [rows, WIDTH] cut by rows over dp and cp; beside each name stands its type on tp. No
+/* A program whose tape has every transition that a tape can have, for tests of the mutants that are derived from a
+ * program. All values are matrices [rows, WIDTH] sharded by rows over dp and cp; beside each name is its type on tp. No
  * axis size divides the numbers of rows and columns, so parts are uneven and some are empty.
  *
  *   a = x w_same            I      over dp once gathered and cut again
@@ -32,7 +32,7 @@ typedef struct every_batch {
 typedef struct every_model {
   const ad_program_setting *setting;
   const ad_mesh *mesh;
-  ad_layout rows; /* rows cut over dp, I on tp */
+  ad_layout rows; /* rows sharded over dp, I on tp */
   every_batch batches[EVERY_MICROBATCHES];
 } every_model;
 

@@ -1,5 +1,5 @@
-/* Tests the sentences that follow from counting the addends of a wrong step: in trials of planted mistakes, and in a
- * proof without any. */
+/* Tests the sentences that follow from counting the addends of a wrong step: in trials of mutants, and in a
+ * check without any. */
 #include "alone.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +17,7 @@ static ad_recipe *parsed(const char *text) {
   return recipe;
 }
 
-/* A recipe with two pools and the bridge `images` between them, cut along an axis of 3. */
+/* A recipe with two pools and the bridge `images` between them, sharded along an axis of 3. */
 static ad_recipe *two_pools(void) {
   return parsed(
       "name: pictures\nmodel: {kind: ocr, encoder_layers: 1, encoder_d_model: 16, encoder_heads: 2,"
@@ -37,7 +37,7 @@ typedef struct saying {
   const char *place, *facts[4];
 } saying;
 
-/* Tries the mistake; the sentence of its cause stands in the list of the test. */
+/* Tries the mistake; the sentence of its cause is in the list of the test. */
 static ad_mutant says(const char *test, const ad_recipe *recipe, const saying *s) {
   ad_check_result *result;
   must(ad_check_result_create(recipe, &result));
@@ -172,7 +172,7 @@ static void what_was_counted_is_reported_by_microbatches(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Each microbatch's gradient is the reference's but for its divisor: the numbers prove that much, so no transition of
+/* Each microbatch's gradient is the reference's but for its divisor: the numbers show that much, so no transition of
  * the forward pass is listed as a cause; a wrong count and a wrong formula remain possible. */
 static void a_mean_of_means_is_found_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=1 dp_shard=3 tp=2", UNEQUAL, ", microbatches: 3}\nshard: {zero: 2");
@@ -222,7 +222,7 @@ static void accounts_of_living_processes_stay(void **state) {
   }
 }
 
-/* ---- proofs in which a mistake is planted from the beginning ---- */
+/* ---- checks with a mutation from the beginning ---- */
 
 typedef struct mutant_job {
   ad_check_job job;

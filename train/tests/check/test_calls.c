@@ -1,4 +1,4 @@
-/* Tests the comparison of a step's collectives with its plan: what counts as a difference, and that a proof with a
+/* Tests the comparison of a step's collectives with its plan: what counts as a difference, and that a check with a
  * difference fails even if every gradient is right. */
 #include "alone.h"
 
@@ -48,7 +48,7 @@ static void every_number_of_a_kind_counts(void **state) {
   assert_false(equal(&ring, 1, &rows, 1, NULL));
 }
 
-/* ---- proofs with one more collective than planned ---- */
+/* ---- checks with one more collective than planned ---- */
 
 typedef struct extra {
   ad_comm *comm;

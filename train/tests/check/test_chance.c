@@ -1,4 +1,4 @@
-/* Tests the F distribution against closed forms, far into the tails from which the proof takes its bounds. */
+/* Tests the F distribution against closed forms, far into the tails from which the check takes its bounds. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Tests the two numbers by which a proof compares gradients: the ratio and the worst error. */
+/* Tests the two numbers by which a check compares gradients: the ratio and the worst error. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

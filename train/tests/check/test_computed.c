@@ -29,7 +29,7 @@ static const ad_places places = {(ad_place *)(uintptr_t)list, sizeof list / size
 enum { PARAMS = 3 };
 static ad_check_result *result;
 
-/* Explains a proof whose first two parameters have wrong addends, off by the factor `ratio` (NaN: by no factor). */
+/* Explains a check whose first two parameters have wrong addends, off by the factor `ratio` (NaN: by no factor). */
 static void explain(double ratio, double loss_error) {
   free(result);
   result = calloc(1, sizeof *result + PARAMS * sizeof *result->params);

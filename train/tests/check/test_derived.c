@@ -1,5 +1,5 @@
 /* Tests the mistakes that are derived from a program with every transition: which mistakes there are, and, for some
- * drawn by a seed, that each can be planted, is caught, and gets the right verdict. */
+ * drawn by a seed, that each can be made, is killed, and gets the right verdict. */
 #include "every_move.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ enum { WORLDS = sizeof worlds / sizeof *worlds };
 
 enum { TAKEN = 80 };
 
-/* For each world, made once: all derived mistakes, and the drawn ones with their verdicts. */
+/* For each world, made once: all derived mutants, and the drawn ones with their verdicts. */
 static ad_mutants *listed[WORLDS], *found[WORLDS];
 static size_t taken[WORLDS];
 
@@ -81,7 +81,7 @@ static void nothing_survives(void **state) {
   }
 }
 
-/* ---- which operators each transition is planted with ---- */
+/* ---- which operators each transition is mutated with ---- */
 
 enum { IN_RECORD = AD_PLACE_STEP + 1, PHASES };
 static unsigned seen[AD_MOVE_COUNT][PHASES]; /* bit i: operator i was listed */
@@ -150,7 +150,7 @@ static void judge(int world, const ad_mutant *tried) {
   int has_message = tried->message[0] != 0, changes_gradients = isfinite(tried->ratio);
   int only_changes_loss = !changes_gradients && tried->loss_err > 1e-9; /* which no parameter is the place of */
   if (tried->killed_by != expected && tried->killed_by != AD_KILLED_BY_NO_EFFECT)
-    fail_msg("%s on %s: caught by %s", tried->name, worlds[world].mesh, ad_killed_by_name(tried->killed_by));
+    fail_msg("%s on %s: killed by %s", tried->name, worlds[world].mesh, ad_killed_by_name(tried->killed_by));
   if (tried->killed_by != AD_KILLED_BY_NUMBER || !changes_gradients) assert_true(has_message);
   if (tried->killed_by == AD_KILLED_BY_NUMBER && !only_changes_loss && !(tried->param[0] && tried->causes.count))
     fail_msg("%s on %s: no cause; %s", tried->name, worlds[world].mesh, tried->message);
@@ -198,7 +198,7 @@ static void a_seed_draws_the_same_mutants_and_another_seed_others(void **state) 
              *others = list_some(recipe, 20, 8), *many = list_some(recipe, (int64_t)1 << 40, 7);
   assert_int_equal(some->derived, 20);
   assert_int_equal(some->places, all->places);
-  /* known mistakes are all tried, whatever is drawn */
+  /* known bugs are all tried, whatever is drawn */
   assert_int_equal(some->count - some->derived, all->count - all->derived);
   assert_true(are_the_same(some, again));
   assert_false(are_the_same(some, others));
@@ -210,8 +210,8 @@ static void a_seed_draws_the_same_mutants_and_another_seed_others(void **state) 
 
 static void never_called(void *context, void *passing) { ((ad_known_bug_scene *)context)->fired = 1; }
 
-/* Tries a known mistake that can never fire: the program has no experts, so no scores of their slots pass. Returns what
- * caught it. */
+/* Tries a known bug that can never fire: the program has no experts, so no scores of their slots pass. Returns what
+ * killed it. */
 static int try_unreached(ad_recipe *recipe, char *message, size_t size) {
   static const ad_known_bug unreached = {.name = "unreached",
                                          .words = "something of experts, in a program without any",

@@ -1,4 +1,4 @@
-/* Tests how a proof gets from wrong numbers to likely causes. */
+/* Tests how a check gets from wrong numbers to likely causes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -194,7 +194,7 @@ static ad_cause_kind kind_of(double error, double bound, int proportional, int c
   return causes.list[0].kind;
 }
 
-/* An error counts as rounding below 1e-6 in f64, and below 1/32 if the contract rounds to fewer bits. */
+/* An error counts as rounding below 1e-6 in f64, and below 1/32 if the precision policy rounds to fewer bits. */
 static void an_error_is_rounding_below_what_a_narrower_dtype_makes(void **state) {
   assert_int_equal(kind_of(0.99e-6, 1e-12, 0, 1), AD_CAUSE_ROUNDING);
   assert_int_equal(kind_of(1.01e-6, 1e-12, 0, 2), AD_CAUSE_MISSING);
@@ -210,7 +210,7 @@ static void an_error_is_rounding_below_what_a_narrower_dtype_makes(void **state)
   assert_int_equal(kind_of(1.01 / 32, 1e-6, 0, 1), AD_CAUSE_MISSING);
 }
 
-/* sum_share and process_share tell the error as a part of its bound: 1 is still within it. */
+/* sum_share and process_share give the error as a part of its bound: 1 is still within it. */
 static void rounding_names_what_exceeds_its_share(void **state) {
   static const struct {
     double sum, process;
@@ -234,7 +234,7 @@ static void rounding_names_what_exceeds_its_share(void **state) {
   }
 }
 
-/* A proof of parameters with these ratios; one whose gradient no step reached has 0. */
+/* A check of parameters with these ratios; one whose gradient no step reached has 0. */
 static ad_check_result *result_of(const double *ratios, size_t count) {
   ad_check_result *result = calloc(1, sizeof *result + count * sizeof *result->params);
   result->param_count = count;

@@ -134,7 +134,7 @@ static void a_document_has_every_number_of_the_findings(void **state) {
   ad_check_options options = {.size = sizeof options};
   ad_check_result *result = result_of(100), *own = result_of(200), *slope = result_of(300);
   ad_mutants *mutants = mutants_of();
-  for (int i = 0; i < PARAMS; i++) result->params[i].one_process = NAN; /* a proof in f64 has no such numbers */
+  for (int i = 0; i < PARAMS; i++) result->params[i].one_process = NAN; /* a check in f64 has no such numbers */
   const ad_findings findings = {.recipe = &recipe,
                                 .options = &options,
                                 .steps = 91,

@@ -306,7 +306,7 @@ static void no_right_program_with_bridges_is_called_wrong(void **state) {
   register_bridged();
   for (int i = 0; i < BRIDGED_CASES; i++)
     if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){0});
-  cases = draw_cases("right programs with bridges and planted mistakes", BRIDGED_CASES, 0, 3);
+  cases = draw_cases("right programs with bridges and mutants", BRIDGED_CASES, 0, 3);
   for (int i = 0; i < BRIDGED_CASES; i++)
     if (is_drawn(&cases, i)) expect_right_over_a_bridge(i, (ad_check_options){.mutate = 1, .mutant_count = 12});
 }
@@ -403,12 +403,12 @@ static void a_mutant_that_only_rounds_has_no_effect_on_short_sums_alone(void **s
 }
 
 static void no_mutant_survives_in_a_right_program(void **state) {
-  draw cases = draw_cases("right programs with planted mistakes", MUTATED, 0, 4);
+  draw cases = draw_cases("right programs with mutants", MUTATED, 0, 4);
   for (int i = 0; i < MUTATED; i++)
     if (is_drawn(&cases, i)) expect_right(i, (ad_check_options){.mutate = 1, .mutant_count = 12});
 }
 
-/* Whether a form's ranks compute in pieces that bf16 rounds, on a mesh that cuts the batch alone. */
+/* Whether a form's ranks compute in pieces that bf16 rounds, on a mesh that shards the batch alone. */
 static void ranks_that_use_each_others_activations_compute_in_pieces(void **state) {
   static const struct {
     drawn_form form;

@@ -1,5 +1,5 @@
 /* Tests repeated runs of the reference in low precision with its sums in other random orders: each order is
- * reproducible and close to the f64 gradient; and how a proof judges the distributed gradient by their spread. */
+ * reproducible and close to the f64 gradient; and how a check judges the distributed gradient by their spread. */
 #include "world.h"
 
 #include <math.h>
@@ -167,7 +167,7 @@ static void a_parameter_just_beyond_its_bound_is_beyond_and_one_just_within_is_w
   release(&world);
 }
 
-/* In bf16, with only the batch cut, one parameter alone may be off by most of its bound, but not all at once. */
+/* In bf16, with only the batch sharded, one parameter may be off by most of its bound, but not all together. */
 static void all_parameters_moved_at_once_are_beyond_though_each_is_within(void **state) {
   judged world = judge_as("}\nprecision: {compute: bf16");
   measure(&world);
@@ -327,7 +327,7 @@ static void what_gradients_may_be_off_by_is_what_the_documents_say(void **state)
   release(&comm_rounding);
 }
 
-/* Tests ad_formulas_sharded: ranks that only cut the batch round at the same places as one process. On engine dry. */
+/* Tests ad_formulas_sharded: ranks that only cut the batch round at the same places as one process. On backend dry. */
 static void what_a_mesh_shards_decides_how_ranks_may_round(void **state) {
   static const struct {
     const char *recipe, *mesh, *view; /* NULL: the recipe's own */

@@ -60,7 +60,7 @@ static void formulas_are_sharded_along_tp_cp_and_experts_alone(void **state) {
     if (shards(cases[i].model, cases[i].mesh) != cases[i].sharded) fail_msg("case %zu: %s", i, cases[i].mesh);
 }
 
-/* ---- parts of a sum on tapes, along axes that cut samples alone ---- */
+/* ---- parts of a sum on tapes, along axes that shard samples alone ---- */
 
 typedef ad_tensor *(*way)(ad_tape *t, ad_tensor *rows);
 
@@ -82,7 +82,7 @@ static way of_rows;
 static ad_status run_way(void *own, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   const every_batch *batch = &((every_model *)own)->batches[ad_phase_microbatch(at)];
-  ad_array x = batch->x, weights = batch->weights; /* without data: engine dry reads none */
+  ad_array x = batch->x, weights = batch->weights; /* without data: backend dry reads none */
   x.dtype = weights.dtype = ad_tape_dtype(t);
   ad_tensor *rows = ad_gelu(t, ad_linear(t, ad_constant(t, &x), every_weight(at, W_SAME)));
   ad_tensor *out = ad_once(t, ad_convert(t, of_rows(t, rows), "tp", AD_R), "tp");

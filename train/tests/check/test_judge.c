@@ -1,5 +1,6 @@
-/* Tests how a proof judges the numbers of one step: each number is moved to just within the bound of core/docs/dtypes.md and
- * to just beyond it, in f64 and in the recipe's own dtypes. The bounds are computed here again from the document. */
+/* Tests how a check judges the numbers of one step: each number is moved to just within the bound of
+ * core/docs/dtypes.md and to just beyond it, in f64 and in the recipe's own dtypes. The bounds are computed here again
+ * from the document. */
 #include "world.h"
 
 #include <math.h>
@@ -49,7 +50,7 @@ static void close_scene(scene *s) {
   free(s);
 }
 
-/* Judges the step anew with the numbers as they now are; 1 if the proof passes. */
+/* Judges the step anew with the numbers as they now are; 1 if the check passes. */
 static int judge(scene *s) {
   ad_checker_begin(&s->checker);
   ad_checker_judge(&s->checker, &s->dist);
@@ -63,7 +64,7 @@ static int judge(scene *s) {
 static void try_reported(scene *s, const char *what, double *dist, double ref, double bound) {
   double kept = *dist;
   for (int side = -1; side <= 1; side += 2) {
-    /* the proof measures |a-b| / max(|a|,|b|) */
+    /* the check measures |a-b| / max(|a|,|b|) */
     double within = bound * (1 - LITTLE), beyond = bound * (1 + LITTLE);
     *dist = side > 0 ? ref / (1 - within) : ref * (1 - within);
     if (!judge(s)) fail_msg("%s within %g is refused", what, bound);
@@ -123,7 +124,7 @@ static double allowed_loss(const scene *s, double ref, int loss) {
   return ad_computing_of_loss(&s->checker.computing, losses, ref, largest) / fabs(ref);
 }
 
-/* A recipe with several modules, each norm group with a norm of its own. */
+/* A recipe with several modules, each norm group with its own norm. */
 static ad_recipe *pools(void) {
   ad_recipe *recipe = NULL;
   const char *sets[] = {"placement=colocated"};
@@ -261,7 +262,7 @@ static void a_sum_is_held_to_its_addends_by_16_u(void **state) {
   close_scene(s);
 }
 
-/* A gradient may differ from the reference by computing.allowed, as a norm; the proof reports error and bound relative
+/* A gradient may differ from the reference by computing.allowed, as a norm; the check reports error and bound relative
  * to the gradient's norm. */
 static void a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: bf16, param: f32"), 1);
@@ -289,7 +290,7 @@ static void a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by(void 
   close_scene(s);
 }
 
-/* Addends that are NaN fail the proof, even if the gradient is right. */
+/* Addends that are NaN fail the check, even if the gradient is right. */
 static void addends_that_are_no_numbers_are_beyond_every_bound(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 1);
   for (size_t i = 0; i < s->checker.param_count; i++) {
@@ -305,7 +306,7 @@ static void addends_that_are_no_numbers_are_beyond_every_bound(void **state) {
   close_scene(s);
 }
 
-/* ---- what the proof reports of a step ---- */
+/* ---- what the check reports of a step ---- */
 
 static void what_is_reported_is_what_was_judged_last(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
@@ -326,7 +327,7 @@ static void push_parameter(const scene *s, size_t i, double by) {
 }
 
 /* The free-running reference never restarts from the ranks' values, so it keeps its distance from a pushed run; the
- * proof reports the largest distance over all parameters and steps. */
+ * check reports the largest distance over all parameters and steps. */
 static void the_farthest_from_a_run_that_never_restarts_is_reported(void **state) {
   for (int last = 0; last < 2; last++) {
     scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);

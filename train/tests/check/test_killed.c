@@ -1,4 +1,4 @@
-/* Tests which parameter and which causes a caught mistake is told with, on failed proofs made up by the test. */
+/* Tests which parameter and which causes a killed mutant is reported with, on failed checks made up by the test. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ typedef struct shown {
 #define BEHIND(share) \
   { share, 1, 0, 0 } /* the update alone is not one process's */
 
-/* A proof whose norm is within its bound, unless a cause of the norm is given: then it is beyond. */
+/* A check whose norm is within its bound, unless a cause of the norm is given: then it is beyond. */
 static ad_check_result *result_of(const shown params[PARAMS], int norm_has_cause) {
   ad_check_result *result = calloc(1, sizeof *result + PARAMS * sizeof *result->params);
   assert_non_null(result);
@@ -56,7 +56,7 @@ static ad_check_result *result_of(const shown params[PARAMS], int norm_has_cause
 static void the_parameter_that_shows_a_mutant_best_is_named(void **state) {
   static const struct {
     shown params[PARAMS];
-    int norm_has_cause, named; /* named: the number of the parameter that is told, NORM: the norm's */
+    int norm_has_cause, named; /* named: the number of the parameter that is reported, NORM: the norm's */
   } cases[] = {
       {{RIGHT, OFF(1.5), RIGHT}, 0, 1},
       {{OFF(1), OFF(1 + 1e-9), OFF(1)}, 0, 1}, /* at its bound an error holds */
@@ -97,7 +97,7 @@ static void the_parameter_that_shows_a_mutant_best_is_named(void **state) {
   }
 }
 
-/* Where no gradient shows it, the first of norm, reports, loss and collectives that fails is told. */
+/* Where no gradient shows it, the first of norm, reports, loss and collectives that fails is reported. */
 static void what_failed_is_reported_where_all_gradients_hold(void **state) {
   static const double bound = 1e-12;
   static const struct {
@@ -126,7 +126,7 @@ static void what_failed_is_reported_where_all_gradients_hold(void **state) {
     if (!strstr(mutant.message, cases[i].fact)) fail_msg("case %zu: %s", i, mutant.message);
     free(result);
   }
-  for (int wrong = 0; wrong < 2; wrong++) { /* beside an update that differs, only reports are told */
+  for (int wrong = 0; wrong < 2; wrong++) { /* beside an update that differs, only reports are reported */
     ad_mutant mutant = {.ratio = NAN};
     ad_check_result *result = result_of(behind, 0);
     if (wrong) result->params[0].max_rel_err = 8;
@@ -139,7 +139,7 @@ static void what_failed_is_reported_where_all_gradients_hold(void **state) {
 
 /* A mistake that only rounds has no effect if it moves gradients by less than half of what the program's own roundings
  * do; where ranks compute formulas in pieces, by less than all of it. The roundings of a parameter are those of one
- * process and of wires together, and its mean square is over all parameters, moved or not. */
+ * process and of transfers together, and its mean square is over all parameters, moved or not. */
 static void a_mutant_that_only_rounds_is_held_to_the_programs_own_roundings(void **state) {
   const struct {
     double moved[PARAMS];

@@ -1,4 +1,4 @@
-/* Tests the lists of known mistakes, and that exactly those are planted that can have an effect in a recipe. */
+/* Tests the lists of known bugs, and that exactly those are tried that can have an effect in a recipe. */
 #include <math.h>
 
 #include "says.h"
@@ -8,7 +8,7 @@
 #include "draw.h"
 #include "tensor/ring.h"
 
-/* The verdicts of all known mistakes and of one derived mistake. */
+/* The verdicts of all known bugs and of one derived mutant. */
 static ad_mutants *list(const char *mesh, const char *data, const char *train) {
   ad_recipe *recipe = small_recipe(mesh, data, train);
   ad_check_options options = {.size = sizeof options, .mutate = 1};
@@ -34,7 +34,7 @@ static int has(const ad_mutants *p, const char *name) {
 }
 static const char *why(const ad_mutants *p, const char *name) { return find(p, name)->message; }
 
-/* Why the mistake is not planted. The sentence stands in a list of its own, for the worlds `of`. */
+/* Why the mutant is not tried. The sentence is in its own list, for the worlds `of`. */
 #define EXPECT_WHY(p, of, name, ...) assert_says_in(of ": " name, why((p), (name)), SAYS_FACTS(__VA_ARGS__))
 
 static int count_tried(const ad_mutants *p) {
@@ -120,7 +120,7 @@ static void one_microbatch_is_the_last(void **state) {
   ad_mutants_destroy(p);
 }
 
-/* Over an axis of one rank, the only derived mistake that is executed is the one that leaves the axis out. */
+/* Over an axis of one rank, the only derived mutant that is executed is the one that leaves the axis out. */
 static void an_axis_of_size_1_is_left_alone(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=1", UNEQUAL, ", microbatches: 2");
   ad_mutants *p;
@@ -218,7 +218,7 @@ static void without_tokens_only_the_protocol_and_replicas_are_left(void **state)
   ad_mutants_destroy(p);
 }
 
-/* A change of the last bit alone is no wrong gradient: the verdict must be that nothing caught it. */
+/* A change of the last bit alone is no wrong gradient: the verdict must be that nothing killed it. */
 static void change_the_last_bit(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   double *norm = passing;
@@ -255,14 +255,14 @@ static void what_nothing_catches_is_a_survivor(void **state) {
   snprintf(first->name, sizeof first->name, "%s", last_bit.name);
   must(ad_mutants_try(recipe, &options, result, tried));
   if (first->killed_by != AD_KILLED_BY_NONE)
-    fail_msg("caught by %s: %s", ad_killed_by_name(first->killed_by), first->message);
+    fail_msg("killed by %s: %s", ad_killed_by_name(first->killed_by), first->message);
   assert_int_equal(ad_mutants_survivors(tried), 1);
   ad_check_result_destroy(result);
   ad_mutants_destroy(tried);
   ad_recipe_destroy(recipe);
 }
 
-/* ---- known mistakes of mixtures of experts ---- */
+/* ---- known bugs of mixtures of experts ---- */
 
 static ad_recipe *recipe_of_experts(void) {
   static const char text[] =
@@ -275,7 +275,7 @@ static ad_recipe *recipe_of_experts(void) {
   return recipe;
 }
 
-/* Tries one mistake by its name; *proof gets the numbers of every parameter with it. */
+/* Tries one mutant by its name; *result gets the numbers of every parameter with it. */
 static void try_alone(const ad_recipe *recipe, const char *name, ad_check_result *result) {
   ad_check_options options = {.size = sizeof options, .mutate = 1};
   ad_mutants *tried;

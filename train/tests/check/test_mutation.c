@@ -1,4 +1,4 @@
-/* Tests that planting changes nothing but the operator: planted with the true group and no factor, a transition
+/* Tests that a mutation changes nothing but the operator: made with the true group and no factor, a transition
  * computes what it computes unplanted. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 enum { TRIALS = 400, SEED = 20 };
 
-/* Whether the transition combines what several ranks hand in; only such transitions have mistakes of this kind. */
+/* Whether the transition combines what several ranks submit; only such transitions have mistakes of this kind. */
 static int puts_together(ad_move move) {
   return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
 }
@@ -96,7 +96,7 @@ static void compare(const ad_array *right, const ad_array *mutated) {
   for (size_t i = 0; i < ad_array_numel(right); i++) CHECK(fabs(a[i] - b[i]) <= 1e-15 * (1 + fabs(a[i])));
 }
 
-/* Plants "one axis fewer" with an axis that the transition does not have: nothing may change. */
+/* Makes the mutation "one axis fewer" with an axis that the transition does not have: nothing may change. */
 static void mutate_nothing(ad_comm *comm, const trial *t, const ad_place *place, const ad_array *right) {
   ad_mutation mutation = {.place = *place, .operator_ = AD_OPERATOR_FEWER_AXES};
   ad_array out;

@@ -1,4 +1,4 @@
-/* Tests why a cause or a mistake is told without an axis, by tables of synthetic causes and counts. */
+/* Tests why a cause or a mistake is reported without an axis, by tables of synthetic causes and counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,7 +65,7 @@ static void axes_are_those_that_all_causes_name(void **state) {
   }
 }
 
-/* Causes are those of numbers: what was caught otherwise has none that count. */
+/* Causes are those of numbers: what was killed otherwise has none that count. */
 static void a_mutant_that_no_number_killed_names_no_axis(void **state) {
   ad_mutant mutant = {.causes = causes_of(&(given)ON(AVERAGED, DP), 1)};
   for (int killed_by = AD_KILLED_BY_NONE; killed_by <= AD_KILLED_BY_UNTRIED; killed_by++) {

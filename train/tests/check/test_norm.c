@@ -16,7 +16,7 @@ static int is_of_norm(const ad_mutant *tried) {
   return !strcmp(tried->mutation.place.what, "norm") || tried->mutation.operator_ == AD_OPERATOR_ONCE_EVERYWHERE;
 }
 
-/* Plants the mistakes of the recipe's norms alone, and destroys the recipe. */
+/* Makes the mutants of the recipe's norms alone, and destroys the recipe. */
 static ad_mutants *mutate_in(ad_recipe *recipe) {
   ad_check_options options = {.size = sizeof options, .mutate = 1};
   ad_mutants *tried;
@@ -73,7 +73,7 @@ static const ad_mutant *expect(const ad_mutants *tried, const char *name, ad_cau
   int is_factor = isnan(factor) ? cause->factor > 0 && cause->factor < 1 : fabs(cause->factor - factor) < 1e-6;
   if (one->killed_by != AD_KILLED_BY_NUMBER || !one->causes.count || cause->kind != kind || cause->axes != axes ||
       !is_factor)
-    fail_msg("%s: caught by %s, %s %#x %g: %s (%s)", one->name, ad_killed_by_name(one->killed_by),
+    fail_msg("%s: killed by %s, %s %#x %g: %s (%s)", one->name, ad_killed_by_name(one->killed_by),
              ad_cause_name(cause->kind), cause->axes, cause->factor, cause->text, one->message);
   assert_true(one->param[0] && one->message[0] && isnan(one->ratio));
   return one;

@@ -1,5 +1,5 @@
-/* Tests the proof of a user's own program, which reads its own data and knows nothing of mistakes: mistakes in what a
- * rank reads can be planted in it all the same, and the printed table ends with one verdict. */
+/* Tests the check of a user's own program, which reads its own data and knows nothing of mistakes: mistakes in what a
+ * rank reads can be made in it all the same, and the printed table ends with one verdict. */
 #include "says.h"
 #include "world.h"
 
@@ -109,7 +109,7 @@ static void register_kind(void) {
   if (!ad_program_kind_find("own")) must(ad_program_register(&kind));
 }
 
-/* ---- the proof of this program ---- */
+/* ---- the check of this program ---- */
 
 typedef struct result {
   int holds;
@@ -164,7 +164,7 @@ static const json_t *shifted_slice(const result *found) {
   size_t i;
   json_array_foreach(json_object_get(found->document, "mutants"), i,
                      one) if (!strcmp(text_at(one, "name"), "shifted-slice")) return one;
-  fail_msg("shifted-slice was not planted:\n%s", found->table);
+  fail_msg("shifted-slice was not tried:\n%s", found->table);
   return NULL;
 }
 
@@ -185,7 +185,7 @@ static void a_rank_that_reads_other_data_than_its_own_is_reported(void **state) 
   }
 }
 
-/* A type error before any rank starts names a repair that was tried; the repaired program (decay: 2) is proven. */
+/* A type error before any rank starts names a repair that was tried; the repaired program (decay: 2) passes. */
 static void what_repairs_a_program_whose_types_do_not_fit_is_reported(void **state) {
   static const char mesh[] = "dp_replicate=2 dp_shard=3", precision[] = "param: f64, compute: f64";
   ad_recipe *recipe = recipe_of(mesh, "apart: 0.1, decay: 1", precision);
@@ -194,7 +194,7 @@ static void what_repairs_a_program_whose_types_do_not_fit_is_reported(void **sta
   int holds = 0;
   assert_int_equal(ad_check(recipe, &options, &holds, &json), AD_TYPE);
   assert_says("dp_replicate,dp_shard", "2", "R-");
-  /* No repair is named for a planted mistake that does not exist, though the program itself is refused. */
+  /* No repair is named for a mutant that does not exist, though the program itself is refused. */
   ad_mutant nowhere = {.mutation = {.in_record = 1, .place = {.phase = AD_PLACE_FORWARD, .ordinal = 1000}}};
   ad_repair repair;
   assert_int_equal(ad_derived_repair(recipe, &nowhere, &repair, &holds), AD_OK);
@@ -233,8 +233,8 @@ static void a_survivor_is_the_verdict(void **state) {
   release(&found);
 }
 
-/* A proof in f32 does not see this mistake of the program, a proof in f64 does: the proof in the recipe's own dtypes
- * holds, but planted mistakes are tried beside the f64 proof, which does not. */
+/* A check in f32 does not see this mistake of the program, a check in f64 does: the check in the recipe's own dtypes
+ * holds, but mutants are tried beside the f64 check, which does not. */
 static void where_the_program_is_wrong_without_one_no_mutant_is_called_killed_or_survived(void **state) {
   ad_check_options options = {.size = sizeof options, .mutate = 1, .recipe_dtype = 1};
   result found = check_as("dp=3", options, "apart: 0.1, wrong: 1e-10", "param: f32");

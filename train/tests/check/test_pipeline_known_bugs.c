@@ -1,4 +1,4 @@
-/* Tests the pipeline mistakes that no schedule table shows, each planted alone: which parameters are wrong, by which
+/* Tests the pipeline mistakes that no schedule table shows, each tried alone: which parameters are wrong, by which
  * factor, and where the mistake has no effect. */
 #include <math.h>
 #include "alone.h"

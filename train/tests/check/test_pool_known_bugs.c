@@ -1,4 +1,4 @@
-/* Tests mistakes in programs on several pools (disjoint sets of ranks), each planted alone, with a loss that shows it:
+/* Tests mistakes in programs on several pools (disjoint sets of ranks), each tried alone, with a loss that shows it:
  * by which factor each pool's gradients are wrong, what the diagnosis says, and where the mistake has no effect. */
 #include <math.h>
 #include "alone.h"
@@ -71,7 +71,7 @@ static const ad_cause *cause_of(const ad_mutant *tried, ad_cause_kind kind, ad_a
   return NULL;
 }
 
-/* Tries the mistake; the sentence of its cause stands in the list of the test. */
+/* Tries the mistake; the sentence of its cause is in the list of the test. */
 static void shows(const char *test, const signature *s) {
   ad_recipe *recipe = recipe_of(&s->pools, s->losses);
   ad_check_result *result;
@@ -94,7 +94,7 @@ static void shows(const char *test, const signature *s) {
 }
 #define SHOWS(...) shows(__func__, &(signature){__VA_ARGS__})
 
-/* Checks that the mistake is not planted, because it would change nothing with these losses. */
+/* Checks that the mistake is not tried, because it would change nothing with these losses. */
 static void is_not_injected(pools p, int losses, const char *name) {
   ad_recipe *recipe = recipe_of(&p, losses);
   ad_check_result *result;

@@ -1,5 +1,5 @@
-/* Tests the repair that a type error proposes: every program that lacks one transition and is refused for it is run
- * with the proposed conversion, and proven. */
+/* Tests the repair that a type error proposes: every program in which one transition is missing and is refused for it
+ * is run with the proposed conversion, and checked. */
 #include "alone.h"
 #include "base/injection.h"
 #include "layout/sentences.h"
@@ -72,7 +72,7 @@ static void is_right_when_repaired(const ad_recipe *recipe, ad_mutant *missing, 
   /* the repaired program may take another way to the right gradient, so its collectives need not match the plan */
   result->calls[0] = 0;
   if (!ad_check_result_passes(result, 0))
-    fail_msg("%s: %s: not proven", missing->name, ad_repair_print(repair, text, sizeof text));
+    fail_msg("%s: %s: does not match", missing->name, ad_repair_print(repair, text, sizeof text));
   ad_check_result_destroy(result);
 }
 
@@ -121,7 +121,7 @@ static void every_repair_that_is_said_repairs(void **state) {
   assert_true(repaired >= 20 && 10 * repaired >= 8 * refused);
 }
 
-/* Whether planting the mistake and making the repair both take effect in one step. */
+/* Whether the mutation and the repair both take effect in one step. */
 static int is_of_that_mutant(const ad_recipe *recipe, ad_mutant *missing, const ad_repair *repair) {
   ad_mending mending = {.repair = repair};
   ad_run_options options = {.size = sizeof options, .dtype = AD_F64, .quiet = 1};
@@ -155,7 +155,7 @@ static void is_said_as_sure_as_it_is(const ad_mutant *one) {
     fail_msg("%s: how sure is this: %s", one->name, message_text);
 }
 
-/* Checks the message of every planted mistake in the record, whatever its operator. */
+/* Checks the message of every mutant in the record, whatever its operator. */
 static void every_sentence_says_how_sure_it_is(void **state) {
   int found_count = 0, may = 0;
   for (int w = 0; w < WORLDS; w++) {
@@ -186,7 +186,7 @@ static void every_sentence_says_how_sure_it_is(void **state) {
 
 enum { ROWS = 3, INNER = 4, COLUMNS = 5 };
 
-/* A step on one rank of three, on engine dry: `calls` operations, then a product that is refused on `tp`. */
+/* A step on one rank of three, on backend dry: `calls` operations, then a product that is refused on `tp`. */
 typedef struct long_step {
   ad_comm *comm;
   ad_mesh *mesh;
@@ -219,8 +219,8 @@ static ad_status take_long_step(void *context) {
   return status;
 }
 
-/* The message says how many conversions were tried, and of how many, where that is not all of them. Its sentence stands
- * in the list of the case. */
+/* The message says how many conversions were tried, and of how many, where that is not all of them. Its sentence is in
+ * the list of the case. */
 static void says_of_long_step(const char *name, long_step *step, int is_found, int are_all_tried) {
   char tried[24], listed[24];
   ad_repair repair;

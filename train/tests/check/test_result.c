@@ -1,4 +1,4 @@
-/* Tests proofs on real ranks: a correct program is proven, every planted mistake is found, and an independent oracle
+/* Tests checks on real ranks: a correct program passes, every mutant is found, and an independent oracle
  * that shares no formula with the library finds it too. */
 #include "says.h"
 #include "world.h"
@@ -14,7 +14,7 @@ enum { MESHES = sizeof meshes / sizeof *meshes, DRAWN = 60 };
 
 static ad_recipe *unequal_world(const char *mesh) { return small_recipe(mesh, UNEQUAL, ", microbatches: 2"); }
 
-/* Every mesh, first with whole storage and then with sharded storage. */
+/* Every mesh, first with full storage and then with sharded storage. */
 enum { WORLDS = 2 * MESHES };
 static ad_recipe *world_at(int i) {
   return small_recipe(meshes[i % MESHES], UNEQUAL,
@@ -46,8 +46,7 @@ static void a_sound_world_matches(void **state) {
   }
 }
 
-/* Whether the proof's memory fits a control group's `limit` (bytes), read from a folder that stands for
- * /proc and /sys. */
+/* Whether the check's memory fits a control group's `limit` (bytes), read from a folder in place of /proc and /sys. */
 static ad_status fits_under(const ad_recipe *recipe, const ad_check_options *options, int64_t limit) {
   char root[] = "/tmp/addend-proof-XXXXXX", command[512];
   ad_check_job job = {.recipe = recipe, .options = options, .steps = options->steps};
@@ -89,7 +88,7 @@ static void a_check_that_its_control_group_has_no_room_for_is_refused(void **sta
 
 static void every_mutant_is_killed(void **state) {
   ad_check_options options = options_of(0, 0);
-  draw drawn = draw_cases("worlds with planted mistakes", WORLDS, 0, 2);
+  draw drawn = draw_cases("worlds with mutants", WORLDS, 0, 2);
   for (int i = 0; i < WORLDS; i++) {
     if (!is_drawn(&drawn, i)) continue;
     ad_recipe *recipe = world_at(i);
@@ -111,7 +110,7 @@ static void every_mutant_is_killed(void **state) {
   }
 }
 
-/* The diagnosis names the operator and its axes if all ranks of the axis hold copies of the whole gradient. */
+/* The diagnosis names the operator and its axes if all ranks of the axis hold copies of the full gradient. */
 static void the_cause_of_a_wrong_sum_is_reported(void **state) {
   static const struct {
     ad_operator operator_;
@@ -190,7 +189,7 @@ static void the_difference_quotient_agrees_in_a_sound_world(void **state) {
   }
 }
 
-/* A proof in which one mistake is planted from the beginning. */
+/* A check with one mutation from the beginning. */
 typedef struct mutant_job {
   ad_check_job job;
   ad_mutant *mutants;
@@ -243,7 +242,7 @@ static void the_difference_quotient_catches_wrong_sums(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* A proof in which one rank trains by another recipe than the others. */
+/* A check in which one rank trains by another recipe than the others. */
 typedef struct odd_job {
   ad_check_job job;
   const ad_recipe *odd;

@@ -1,5 +1,5 @@
-/* Tests the model of rounding errors: how many roundings it counts, and that no sum rounded as the contract says
- * exceeds its bound. */
+/* Tests the model of rounding errors: how many roundings it counts, and that no sum rounded as the precision policy
+ * says exceeds its bound. */
 #include <math.h>
 #include "kernels/kernels.h"
 #include "addend/random.h"
@@ -60,7 +60,7 @@ static void f32_rounds_in_its_additions_and_nowhere_else(void **state) {
 static void a_first_write_of_single_addends_is_exact(void **state) {
   double sums = 2 * 0x1p-24;
   nearly(relative("dp_replicate=3", 0, 1, brain), 0x1p-8 + sums);  // rounded to bf16 once, then sent as it is
-  nearly(relative("dp_replicate=3", 0, 1, raw), 0x1p-8 + sums);    // not rounded when handed in, rounded to bf16 for
+  nearly(relative("dp_replicate=3", 0, 1, raw), 0x1p-8 + sums);    // not rounded when submitted, rounded to bf16 for
                                                                    // sending
   nearly(relative("dp_replicate=3", 0, 2, brain), expm1(2 * log1p(0x1p-8)) + 4 * 0x1p-24);
 }
@@ -86,7 +86,7 @@ static void only_f16_loses_small_values(void **state) {
   close_scene(&s);
 }
 
-/* ---- sums, rounded as the contract says, in the order of a real reduction ---- */
+/* ---- sums, rounded as the precision policy says, in the order of a real reduction ---- */
 
 enum { SHARDS = 4, REPLICAS = 3, MICROBATCHES = 5, TRIALS = 4000 };
 

@@ -1,5 +1,5 @@
-/* Tests small operations between transitions, on sharded, replicated and partial values: the program is proven, and all
- * mistakes that are derived from it are caught. */
+/* Tests small operations between transitions, on sharded, replicated and partial values: the program passes, and all
+ * mutants that are derived from it are killed. */
 #include "every_move.h"
 
 #include "draw.h"
@@ -15,7 +15,7 @@ static small_rows rows_of(ad_tape *t, ad_tensor *matrix) {
   return (small_rows){ad_mean_over(t, matrix, 0), ad_max_over(t, matrix, 1)};
 }
 
-/* R -> P: a linear layer with cut columns, scaled by the mean over the cut dimension, with a bias that counts once. */
+/* R -> P: a linear layer with sharded columns, scaled by the mean over them, with a bias that counts once. */
 static ad_tensor *by_columns(ad_tape *t, ad_phase_run *at, ad_tensor *b, ad_tensor *row) {
   ad_tensor *c = ad_tanh(t, ad_linear(t, b, every_weight(at, W_COLUMNS)));
   ad_tensor *mean = ad_all_reduce(t, ad_mean_over(t, c, 1), "tp", AD_R); /* shape [rows], one mean for each row */
@@ -24,7 +24,7 @@ static ad_tensor *by_columns(ad_tape *t, ad_phase_run *at, ad_tensor *b, ad_tens
   return ad_scale_rows(t, ad_add_row(t, e, bias), ad_exp(t, mean));
 }
 
-/* R -> P through an even number of cut columns, reshaped, transposed and back. */
+/* R -> P through an even number of sharded columns, reshaped, transposed and back. */
 static ad_tensor *by_even_columns(ad_tape *t, ad_phase_run *at, ad_tensor *b) {
   ad_tensor *c = ad_linear(t, b, every_weight(at, W_EVEN));
   c = ad_sqrt(t, ad_exp(t, c));
@@ -61,7 +61,7 @@ static ad_status small_run(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- proofs on two meshes ---- */
+/* ---- checks on two meshes ---- */
 
 static const struct {
   const char *mesh;

@@ -1,4 +1,4 @@
-/* Tests the proof of states that a phase updates by gradients and a rule of its own: in which order they stand, that
+/* Tests the check of states that a phase updates by gradients and a custom rule: in which order they are, that
  * their error is reported after the last parameter, and that no other state is listed. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -246,7 +246,7 @@ static void a_list_has_all_that_the_document_has_and_a_table_what_does_not_match
 
 /* ---- angles between a gradient and its reference ---- */
 
-/* The table of a proof of one parameter in the recipe's own dtypes. */
+/* The table of a check of one parameter in the recipe's own dtypes. */
 static char *table_of_param(double cosine, double error, double *kept) {
   ad_recipe *recipe = small_recipe("dp_shard=2", "", "");
   ad_check_options options = {.size = sizeof options, .recipe_dtype = 1};

@@ -1,4 +1,4 @@
-/* Tests how the trial of a planted mistake is judged: any change in a step counts as caught, and "no effect" is said
+/* Tests how the trial of a mutant is judged: any change in a step counts as killed, and "no effect" is said
  * only if the program is provably unchanged. */
 #include "drawn_program.h"
 #include "every_move.h"
@@ -300,8 +300,8 @@ static void mutants_are_tried_beside_a_mirror(void **state) {
 
 /* ---- mistakes in the tape's record that keep all types right ---- */
 
-/* Plants a transition with one axis fewer, an axis over which it does not go: the program is unchanged and all types
- * hold. If that axis has several ranks, nothing proves that the program is unchanged. */
+/* Mutates a transition to have one axis fewer, an axis over which it does not go: the program is unchanged and all
+ * types hold. If that axis has several ranks, nothing shows that the program is unchanged. */
 static ad_killed_by leave_out(const ad_recipe *recipe, const ad_place *place, ad_axis axis) {
   ad_mutant mutant = {.mutation = {.place = *place, .operator_ = AD_OPERATOR_FEWER_AXES, .axis = axis, .in_record = 1}};
   must(ad_derived_try_record(recipe, &mutant));

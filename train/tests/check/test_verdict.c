@@ -1,4 +1,4 @@
-/* Tests the verdict from both sides, on a proof made up by the test: each number in turn is just within its bound, at
+/* Tests the verdict from both sides, on a check made up by the test: each number in turn is just within its bound, at
  * it, and just beyond it. */
 #include "says.h"
 #include "world.h"
@@ -10,15 +10,15 @@
 enum { PARAMS = 3 };
 #define LITTLE 1e-6
 
-/* One of the numbers that a proof judges by a bound. */
+/* One of the numbers that a check judges by a bound. */
 typedef struct number {
   const char *name;
   size_t at, bound_at; /* offsets of the number and its bound; bound_at 0: the bound is the constant `bound` */
   double bound;
-  int may_be_missing; /* NaN in a proof in f64, where it does not exist */
+  int may_be_missing; /* NaN in a check in f64, where it does not exist */
 } number;
 
-/* The numbers of a whole proof. All bounds differ, so that a number judged by another's bound is noticed. */
+/* The numbers of a whole check. All bounds differ, so that a number judged by another's bound is noticed. */
 static const number of_check[] = {
     {"loss", offsetof(ad_check_result, loss_err), offsetof(ad_check_result, loss_bound), 0, 0},
     {"norm", offsetof(ad_check_result, norm_err), offsetof(ad_check_result, norm_bound), 0, 0},
@@ -42,7 +42,7 @@ static void halve(const number *list, size_t count, void *in) {
   for (size_t i = 0; i < count; i++) *number_at(in, list[i].at) = bound_of(&list[i], in) / 2;
 }
 
-/* A proof in which every number is half of its bound. */
+/* A check in which every number is half of its bound. */
 static ad_check_result *sound_result(void) {
   ad_check_result *result = calloc(1, sizeof *result + PARAMS * sizeof *result->params);
   result->complete = result->initial_equal = result->updates_equal = result->judges_states = 1;
@@ -68,7 +68,7 @@ static ad_check_result *sound_result(void) {
   return result;
 }
 
-/* The verdict of the proof, which must be the same in ad_check_result_passes and in the document. */
+/* The verdict of the check, which must be the same in ad_check_result_passes and in the document. */
 static int holds(const ad_check_result *result, int directional) {
   ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
   ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
@@ -84,7 +84,7 @@ static int holds(const ad_check_result *result, int directional) {
   return verdict;
 }
 
-/* The verdict of a sound proof in f64 together with `own`, a proof in the recipe's own dtypes. */
+/* The verdict of a sound check in f64 together with `own`, a check in the recipe's own dtypes. */
 static int holds_as_own(const ad_check_result *own) {
   ad_check_result *result = sound_result();
   ad_recipe recipe = {0};
@@ -165,7 +165,7 @@ static void where_no_gradient_reached_a_parameter_nothing_is_checked(void **stat
   free(result);
 }
 
-/* A directional proof judges the slope and nothing else; other proofs do not judge it. */
+/* A directional check judges the slope and nothing else; other checks do not judge it. */
 static void a_slope_is_judged_alone(void **state) {
   ad_check_result *result = sound_result();
   try_number(result, &slope, result, 1);
@@ -234,7 +234,7 @@ static void a_document_sums_up_by_the_worst_parameter(void **state) {
   free(result);
 }
 
-/* ---- the verdict with planted mistakes ---- */
+/* ---- the verdict with mutants ---- */
 
 static int holds_with(const ad_check_result *result, const ad_mutants *mutants) {
   json_t *document = document_of(result, NULL, mutants);
@@ -274,7 +274,7 @@ static void one_mutant_that_survives_decides_and_so_do_none_that_show(void **sta
 
 /* ---- the table names the number that decides ---- */
 
-/* The table of a proof with one number that decides; `own` (or NULL): the proof in the recipe's own
+/* The table of a check with one number that decides; `own` (or NULL): the check in the recipe's own
  * dtypes beside it. */
 static char *table_of(const ad_check_result *result, const ad_check_result *own) {
   json_t *document = document_of(result, own, NULL);
@@ -285,8 +285,8 @@ static char *table_of(const ad_check_result *result, const ad_check_result *own)
   return table;
 }
 
-/* The table of a wrong proof has a line that no table of a sound one has, also where the wrong proof is the one in the
- * recipe's own dtypes. Its sentence stands in the list of `what`. */
+/* The table of a wrong check has a line that no table of a sound one has, also where the wrong check is the one in the
+ * recipe's own dtypes. Its sentence is in the list of `what`. */
 static void expect_reported(const ad_check_result *wrong, const char *what) {
   ad_check_result *sound = sound_result();
   char *reported[] = {table_of(sound, sound), table_of(sound, NULL), table_of(wrong, NULL), table_of(sound, wrong)};

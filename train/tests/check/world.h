@@ -1,4 +1,4 @@
-/* A small world for proofs in which sums easily go wrong: token counts differ between ranks, one rank has none; and
+/* A small world for checks in which sums easily go wrong: token counts differ between ranks, one rank has none; and
  * memory that the ranks share with the test. */
 #ifndef TESTS_CHECK_WORLD_H
 #define TESTS_CHECK_WORLD_H

@@ -257,7 +257,7 @@ static int count_unfinished(void) {
 }
 
 static void polling_completes_them_and_the_last_ones_stay(void **state) {
-  assert_int_equal(mkdir(at("step-3.tmp"), 0777), 0);  // stands for an interrupted write
+  assert_int_equal(mkdir(at("step-3.tmp"), 0777), 0);  // acts as an interrupted write
   run_ranks(3, poll_on_rank, (void *)&worlds[3]);
   assert_false(is_there("step-1") || is_there("step-2") || is_there("step-3.tmp") || is_there("step-4.tmp"));
   assert_true(is_there("step-3") && is_there("step-4"));
@@ -380,7 +380,7 @@ static void close_alone(alone *a) {
   ad_comm_close(a->comm);
 }
 
-/* A warning has the facts of step 2; its sentence stands in the list `name`, or differs from byte to byte (NULL). */
+/* A warning has the facts of step 2; its sentence is in the list `name`, or differs from byte to byte (NULL). */
 static void loads_the_one_before(alone *a, const char *name, const char *const *facts) {
   spoil(&a->s);
   warning[0] = 0;

@@ -1,4 +1,4 @@
-/* Tests a checkpoint whose thread cannot be started: the next poll tells it, and a later save succeeds. */
+/* Tests a checkpoint whose thread cannot be started: the next poll reports it, and a later save succeeds. */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -52,7 +52,7 @@ static void a_thread_that_cannot_be_started_is_reported(void **state) {
     fails_at = fails;
     must(ad_checkpointer_save(checkpointer, &saved));
     ad_status status = AD_OK;
-    if (fails == 1) status = ad_checkpointer_poll(checkpointer);  // at once: there is nothing to wait for
+    if (fails == 1) status = ad_checkpointer_poll(checkpointer);  // immediately: there is nothing to wait for
     if (fails == 2) status = ad_checkpointer_finish(checkpointer);
     assert_int_equal(status, AD_SYSTEM);
     assert_says("4", folder);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests low precision on one rank, where nothing is communicated and everything is rounded: the recipe is proven at
-# every ZeRO level, and mistakes that can still happen on one rank are caught.
+# Tests low precision on one rank, where nothing is communicated and everything is rounded: the recipe passes the check
+# at every ZeRO level, and mutants that can still happen on one rank are killed.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

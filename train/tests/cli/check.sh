@@ -8,7 +8,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 
-check_recipe() { # arguments: name, options of check; the proof must hold, and its document NAME.json have the promised keys
+check_recipe() { # arguments: name, options of check; the check must hold, and its document NAME.json have the promised keys
   local name=$1 status=0; shift
   "$addend" check "$@" --json >"$name.json" 2>"$name.err" || status=$?
   [ $status -eq 0 ] || { cat "$name.err" >&2; tail -5 "$name.json" >&2; fail "$name: exit $status"; }
@@ -33,7 +33,7 @@ no() { # arguments: options of check, which must exit with 1
   [ $status -eq 1 ] || { cat err out >&2; fail "$*: nothing was checked, yet exit $status"; }
 }
 no --set 'data.valid=[0]' --json
-[ "$(grep -c "^addend: warning: " err)" -eq 1 ] || fail "two steps without a counted token are told of once"
+[ "$(grep -c "^addend: warning: " err)" -eq 1 ] || fail "two steps without a counted token are reported once"
 python3 - <<'Y'
 import json
 document = json.load(open("out"))
@@ -58,7 +58,7 @@ no --set 'data.valid=[0]' --mutate --all
 [ "$(grep -c "^addend: warning: " err)" -eq 1 ] || fail "it warns once, whatever is planted"
 tail -n 1 out >verdict
 says verdict "NOT CHECKED"
-grep "^  - *last-microbatch-only " out >why && says why # a mistake is not planted
+grep "^  - *last-microbatch-only " out >why && says why # a mutant is not tried
 python3 - <<'Y'
 import json
 held = json.load(open("world-3.json"))
@@ -115,7 +115,7 @@ status=0; "$addend" check "$recipe" --dump /dev/null/no 2>err || status=$?
 [ $status -eq 3 ] || fail "a folder that cannot be made is exit 3, not $status"
 says err /dev/null
 
-# A recipe with dtypes that round is proven in f64 and in its own dtypes, unless only the latter are asked for, or
+# A recipe with dtypes that round is checked in f64 and in its own dtypes, unless only the latter are asked for, or
 # nothing rounds.
 python3 - <<'Y'
 import json

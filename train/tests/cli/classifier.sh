@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests train/examples/classifier.c, a user's model as a command: it is proven with all its mistakes on three topologies,
-# trained, resumed and planned; --help lists its keys, shell completions are its own, and errors in its file or its
-# recipe are told.
+# Tests train/examples/classifier.c, a user's model as a command: it is checked with all its mutants on three
+# topologies, trained, resumed and planned; --help lists its keys, shell completions are its own, and errors in its file
+# or its recipe are reported.
 # Usage: classifier.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2 mine=$(dirname "$1")/example_classifier
@@ -94,7 +94,7 @@ cp "$mine" "$work/my-model.2"
 ! "$mine" bench 2>"$work/error" || fail "bench is none of its commands"
 says "$work/error" bench "example_classifier --help"
 
-# Errors are told before any rank starts, or with the sentence of the program's own code.
+# Errors are reported before any rank starts, or with the sentence of the program's own code.
 refused() { # arguments: facts of the message with | between them, call
   local facts
   IFS='|' read -ra facts <<<"$1"

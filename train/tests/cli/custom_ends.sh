@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that a custom program, loaded by --program or linked, which ends its process is told with the function and the
-# phase, and exit status 3: while the command plans, and on ranks; by exit, _exit, abort and faults. What the command
-# asks for by signals still works.
+# Tests that a custom program, loaded by --program or linked, which ends its process is reported with the function and
+# the phase, and exit status 3: while the command plans, and on ranks; by exit, _exit, abort and faults. What the
+# command asks for by signals still works.
 # Usage: custom_ends.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the dump of a training step: every sum is the sum of its addends, whatever the mesh, the sharding and the
 # dtypes; training gives the same with a dump as without; a program that uses only the reducer dumps as well; and what
-# cannot be dumped is told before a step.
+# cannot be dumped is reported before a step.
 #   dump.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -74,7 +74,7 @@ train moe-balance --dump-step 1 -o balance
 adds_up balance/dump-1/*
 ! grep -q addend.divisor balance/dump-1/* || fail "a dump has a divisor though the program's two losses have different ones"
 
-# A norm in which each rank counts all that it holds counts the copies along tp several times.
+# A norm in which each rank counts all that it holds counts the replicas along tp several times.
 train gpt-tp-sp --dump-step 0 -o copies
 python3 - "$source/train/tests/cli" copies/dump-0/*.sum.* <<'P'
 import sys; sys.path.insert(0, sys.argv[1])
@@ -88,7 +88,7 @@ P
 exits_with 1 "$addend" diff copies/dump-0/*
 says out BAD tp
 
-# Each module has files of its own, and so have blocks of a pool that share a name.
+# Each module has its own files, and so have blocks of a pool that share a name.
 train ocr-disjoint --dump-step 0 -o modules
 adds_up modules/dump-0/encoder.rank*
 adds_up modules/dump-0/model.at00004.rank*
@@ -167,7 +167,7 @@ ADDEND_DUMP=trained ADDEND_DUMP_STEP=1 train gpt-dp -o from-environment
 train gpt-dp -o asked --dump-step 1
 diff -r trained asked/dump-1 || fail "--dump-step writes another dump than ADDEND_DUMP"
 
-# Types do not see mistakes that are made before a gradient is handed in, but the dump shows them.
+# Types do not see mistakes that are made before a gradient is submitted, but the dump shows them.
 dumped() { # arguments: folder, arguments of the program
   mkdir "$1"
   ADDEND_DUMP=$1 exits_with 0 "$(dirname "$addend")/example_own_sum" "${@:2}"
@@ -228,8 +228,8 @@ unset ADDEND_DUMP
 rmdir untouched
 [ ! -e nothing ] || fail "a folder was made for a run that did not begin"
 
-# A full disk: it is told, and no file under its final name is incomplete. Mounting needs privileges that not everybody
-# has.
+# A full disk: it is reported, and no file under its final name is incomplete. Mounting needs privileges that not
+# everybody has.
 mkdir full
 if mount -t tmpfs -o size=100k none full 2>/dev/null; then
   mounted=$work/full

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests faults while ranks run: killed ranks and launchers, requests to stop, lack of memory, NaN, an unwritable folder.
-# Nothing hangs, and no process or file is left.
+# Tests faults while ranks run: killed ranks and launchers, requests to stop, exhausted memory, NaN, an unwritable
+# folder. Nothing hangs, and no process or file is left.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) launcher= ranks=
@@ -78,7 +78,7 @@ for rank in 0 2; do # ranks die while they start and join
   in_background train "$recipe" --set train.steps=100000 -o "$work/run"
   wait_for_ranks 3; killed_rank_is_named $rank
 done
-for rank in 0 1; do # ranks die in a proof, in which rank 0 also runs the reference
+for rank in 0 1; do # ranks die in a check, in which rank 0 also runs the reference
   in_background check "$recipe" --steps 100000
   wait_for_ranks 3; sleep 0.4; killed_rank_is_named $rank
 done
@@ -184,7 +184,7 @@ could_not() { # arguments: what judges the message, its facts with | between the
 }
 limited() { (ulimit "$1" "$2" && exec "$addend" "${@:3}"); } # arguments: option of ulimit, its limit, call
 touch taken
-# an unwritable folder is found before any rank starts, and told once
+# an unwritable folder is found before any rank starts, and reported once
 for folder in /proc/nowhere/run taken taken/run; do
   could_not says "${folder%/run}" "$addend" train "$recipe" -o $folder
   [ "$(wc -l <err)" -eq 1 ] || { cat err >&2; fail "the error about $folder is not one line"; }
@@ -208,7 +208,7 @@ done
 diverges=(--set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0)
 names_step() { says_facts "$1" "step $(wc -l <"$2/metrics.jsonl")" && [ "$(grep -c "^addend: " "$1")" -eq 1 ] || { cat "$1" >&2; fail "the error is reported as a crash too"; }; }
 could_not says_facts "" "$addend" train "$recipe" -o run --overwrite "${diverges[@]}" --json && names_step err run
-# whichever rank speaks first tells its bytes, of which a number has at least eleven digits
+# the first rank's message has its bytes, of which a number has at least eleven digits
 for call in "check $recipe --set model.d_model=65536 --json" "train $recipe -o big --set model.d_model=262144"; do
   could_not says_facts "" "$addend" $call
   grep -Eq "^addend: rank [0-2]: .* [0-9]{11,} " err || { cat err >&2; fail "$call"; }

@@ -66,8 +66,8 @@ for zero in 2 3; do
   [ $((6 * $(whole hsdp-4x8 "${of_32[@]}" --set shard.zero=$zero))) -lt "$one_of_32" ] || fail "zero $zero on 32 ranks"
 done
 
-# A window that is too small for the buckets in use at once is refused before a rank starts, and the number that the
-# message names fits.
+# A window that is too small for the buckets in use at the same time is refused before a rank starts, and the number
+# that the message names fits.
 small=(--set shard.zero=3 --set shard.bucket_mib=0.000001)
 for command in check plan "train --out run"; do
   read -ra words <<<"$command"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests sharded storage, accumulation and the dtype contract: every recipe of its kind, at every ZeRO level, with one,
-# two and five microbatches (drawn by a seed), in f64 and in contracts that round; training steps; and mistakes that
-# only these can show.
+# Tests sharded storage, accumulation and the precision policy: every recipe of its kind, at every ZeRO level, with one,
+# two and five microbatches (drawn by a seed), in f64 and under precision policies that round; training steps; and
+# mistakes that only these can show.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -16,7 +16,7 @@ check_recipe() { # arguments: recipe, options
   [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
 }
 
-# ---- proofs in f64: errors below 1e-12 ----
+# ---- checks in f64: errors below 1e-12 ----
 cases=() whole=()
 for recipe in hsdp-2x2 hsdp-3x2 fsdp-4 ddp-4 fsdp-uneven hsdp-f16; do
   for zero in 1 2 3; do
@@ -60,8 +60,8 @@ Y
 check_recipe hsdp-2x2 --directional
 check_recipe fsdp-uneven --directional --set shard.zero=3
 
-# ---- contracts that round: errors within the rounding that they allow ----
-draw_cases "contracts" 2 "{param: f32}" "{param: bf16}" "{param: bf16, reduce: f32}" "{param: bf16, grad: raw}" "{param: f16}" \
+# ---- precision policies that round: errors within the rounding that they allow ----
+draw_cases "precision policies" 2 "{param: f32}" "{param: bf16}" "{param: bf16, reduce: f32}" "{param: bf16, grad: raw}" "{param: f16}" \
   "{param: f32, reduce: f16, accumulate: f64}" '{param: bf16, overrides: {"*.norm.*": {param: f32}}}'
 for contract in "${drawn[@]}"; do
   check_recipe hsdp-3x2 --dtype recipe --set "precision=$contract" --steps 10
@@ -76,8 +76,8 @@ assert any(param["max_rel_err"] > 0.1 * param["bound"] for param in params), "th
 assert all(1e-5 < param["bound"] < 1 for param in params)
 Y
 
-# ---- planted mistakes ----
-planted() { # arguments: names of mistakes that must have been planted; all planted mistakes must be caught
+# ---- mutants ----
+planted() { # arguments: names of mutants that must have been tried; all mutants must be killed
   cp proof.json "sabotage-$((++proofs)).json"
   python3 - "$@" <<'Y'
 import json, sys
@@ -95,7 +95,7 @@ if "partial-after-all-reduce" in names:
 Y
 }
 proofs=0
-seed=$ADDEND_TEST_SEED drawn_by=--mutate=20 # options that draw derived mistakes; known ones are always planted
+seed=$ADDEND_TEST_SEED drawn_by=--mutate=20 # options that draw derived mutants; known bugs are always tried
 [ "$seed" != all ] || seed=1 drawn_by=--mutate
 check_recipe hsdp-3x2 $drawn_by --seed "$seed"
 planted partial-after-all-reduce both-factors-when-one-runs factor-wrong-width bucket-by-raw-dtype narrow-accumulate \
@@ -117,7 +117,7 @@ planted product-sums-in-bf16 statistics-in-bf16 residual-in-bf16 master-in-bf16 
 check_recipe gpt-pp --mutate=1
 planted head-left-out-of-tied-gradient head-alone-in-tied-gradient embedding-twice-in-norm norm-of-each-stage averaged-over-stages \
   divided-by-one-microbatch divided-by-microbatches-too divided-at-each-stage accumulated-divided-again divided-behind-backward
-# Each known mistake is planted and caught in some shipped recipe, except for mistakes of wires.
+# Each known bug is tried and killed in some shipped recipe, except for mistakes of transfers.
 python3 - sabotage-*.json <<'Y'
 import json, sys
 planted, known = set(), set()

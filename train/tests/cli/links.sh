@@ -64,7 +64,7 @@ stands() { # arguments: status, further fact of the message or "", name, which i
   train -o precious "$@" || status=$?
   [ $status -eq "$expected" ] || fail "exit $status, not $expected: $name stands in the way: $*"
   says err "precious/$name" ${fact:+"$fact"}
-  [ "$(wc -l <err)" -eq 1 ] || fail "it is told before the training: $name"
+  [ "$(wc -l <err)" -eq 1 ] || fail "it is reported before the training: $name"
   unchanged "$name stands in the way: $*"
 }
 for name in weights.safetensors report.html trace.json run.json metrics.jsonl; do

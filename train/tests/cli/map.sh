@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the page of `addend diff --html`: it holds the whole document, as text; wrong parameters stand first and can be
+# Tests the page of `addend diff --html`: it holds the full document, as text; wrong parameters are first and can be
 # pointed at; it fits a narrow window, and hundreds of parameters on hundreds of ranks. The page is drawn by chromium;
 # if that is not installed the test is skipped.
 #   map.sh ADDEND SOURCE

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests overflow in f16: a proof whose steps all overflow proves nothing and says which loss scale would do; a proof in
-# which some steps overflow says which, and judges the others; an overflow on a wire between modules is named, in a
-# training as in a proof.
+# Tests overflow in f16: a check whose steps all overflow shows nothing and says which loss scale would do; a check in
+# which some steps overflow says which, and judges the others; an overflow in a transfer between modules is named, in a
+# training as in a check.
 #   overflow.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -15,7 +15,7 @@ refused() { # arguments: scale that overflows, options; exit status 2, nothing o
   local status=0
   "$addend" check "$recipe" --set precision.loss_scale="$1" "${@:2}" >out 2>err || status=$?
   [ $status -eq 2 ] || { cat out err >&2; fail "$*: exit $status, not 2"; }
-  [ ! -s out ] || { cat out >&2; fail "$*: nothing was proven, yet it prints"; }
+  [ ! -s out ] || { cat out >&2; fail "$*: nothing was checked, yet it prints"; }
   says err f16 "2^$1" precision.loss_scale embedding.weight
 }
 holding() { sed -n 's/.*precision\.loss_scale[^0-9-]*\(-\{0,1\}[0-9]\{1,\}\).*/\1/p' err; } # the scale that the message advises
@@ -56,7 +56,7 @@ document proof.json "assert proof['summary']['overflow']['steps'] >= 2, proof['s
 "$addend" check "$recipe" --set precision.loss_scale="$scale" --json >proof.json || fail "none overflows"
 document proof.json "assert 'overflow' not in proof['own_dtypes'], proof['own_dtypes']"
 
-# Mistakes are planted in steps that do not overflow.
+# Mutants are tried in steps that do not overflow.
 "$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --mutate=1 --json >proof.json || fail "sabotage beside an overflow"
 document proof.json "
 caught = {one['name']: one['killed_by'] for one in proof['mutants']}
@@ -71,7 +71,7 @@ document proof.json "
 later = proof['summary']['overflow']
 assert 1 <= later['steps'] < 4 and later['scale'] == $scale and proof['holds'] is True, later"
 
-# ---- overflow on a wire between modules: no loss scale helps a value; an unscaled gradient is named too ----
+# ---- overflow in a transfer between modules: no loss scale helps a value; an unscaled gradient is named too ----
 said() { # arguments: facts with | between them, command and options; it must exit with 3 and one message
   local status=0
   "$addend" "${@:2}" >out 2>err || status=$?
@@ -93,7 +93,7 @@ for where in pools-10 pools-1 "pools-1 --set placement=colocated"; do
 done
 said "step 1|$values" check "$source/recipes/pools-10.yaml" "${large_values[@]}" --json
 [ ! -s out ] || fail "no document of a proof that was not finished"
-# For a gradient that carries the loss scale, the message tells the scale.
+# For a gradient that carries the loss scale, the message gives the scale.
 scaled=(--set 'comm_dtype={gradients: f16}' --set 'precision={grad: f16, loss_scale: 24}' --set losses.adversarial.coefficient=1e4 --set train.clip=0)
 recipe=$source/recipes/pools-10.yaml
 "$addend" check "$recipe" "${scaled[@]}" --steps 1 >out 2>err && fail "what crosses overflows"

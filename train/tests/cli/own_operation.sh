@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the program of train/docs/own-operation.md: it compiles as it stands there, as C without a warning and as C++, and its
-# check passes; with a wrong slope the check fails.
+# Tests the program of train/docs/own-operation.md: it compiles as it is written there, as C without a warning and as
+# C++, and its check passes; with a wrong slope the check fails.
 set -eu
 addend=$1 source=$2
 build=$(dirname "$addend")

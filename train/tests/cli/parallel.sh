@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests tensor, sequence and context parallelism: each recipe on meshes with 2, 3 and 4 ranks an axis, at every ZeRO
-# level, with one and three microbatches, over five steps (drawn by a seed); derived mistakes (drawn); a batch in which
+# level, with one and three microbatches, over five steps (drawn by a seed); derived mutants (drawn); a batch in which
 # one token counts; plans of a million ranks; checkpoints that are resumed on other meshes; and sizes that do not fit.
 #   parallel.sh ADDEND SOURCE
 set -eu
@@ -11,14 +11,14 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/draw.sh"
 
-check() { # recipe, arguments...: the proof's document is proof.json
+check() { # recipe, arguments...: the check's document is proof.json
   local recipe=$1 status=0; shift
   "$addend" check "$source/recipes/$recipe.yaml" "$@" --json >proof.json 2>proof.err || status=$?
   [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
 }
 
 # ---- every gradient compared with one process, in f64, errors below 1e-12 ----
-# Options of other model families: a head width of its own, a vocabulary that no tp divides, biases in some products,
+# Options of other model families: a custom head width, a vocabulary that no tp divides, biases in some products,
 # scaled rotary frequencies (in each head one pair keeps its frequency, one is slowed down, one is between).
 llama="--set model.head_dim=6 --set model.kv_heads=2 --set model.vocabulary=259 --set model.bias=attention --set model.qk_norm=false"
 llama+=" --set model.norm_epsilon=0.01 --set model.rotary_base=12 --set model.rotary_scaling=[8,0.5,2,16]"
@@ -87,7 +87,7 @@ assert long["world"] == 1000000, long["world"]
 assert all(r["activations"] < 1 << 20 for r in long["memory_per_rank"]), long["memory_per_rank"][:3]
 Y
 
-# ---- derived mistakes: none survives; those that repeat published ones say so ----
+# ---- derived mutants: none survives; those that repeat published ones say so ----
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED drawn_by=--mutate=40
 [ "$seed" != all ] || seed=1 drawn_by=--mutate
@@ -117,7 +117,7 @@ for mesh in "dp_replicate=1 dp_shard=3 cp=2 tp=2" "${drawn[@]}"; do
   [ "$mesh" != "dp_replicate=1 dp_shard=3 cp=2 tp=2" ] || cmp whole/weights.safetensors on/weights.safetensors
 done
 
-# ---- sizes that do not fit: all errors at once, with numbers that would fit ----
+# ---- sizes that do not fit: all errors together, with numbers that would fit ----
 refused() { # arguments: facts of the message with | between them, options
   local status=0
   "$addend" check "$source/recipes/gpt-3d.yaml" "${@:2}" >out 2>&1 || status=$?

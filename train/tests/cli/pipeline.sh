@@ -62,7 +62,7 @@ check_recipe gpt-pp model.tied=true model.vocabulary=259 model.head_dim=6 model.
 check_recipe moe-pp model.vocabulary=257 model.normalised_scores=true model.top_k=2 model.bias=attention && is_below
 check_recipe gpt-pp --directional
 
-# Engine hostile poisons, delays and reorders.
+# Backend hostile poisons, delays and reorders.
 (export ADDEND_HOSTILE=17 && check_recipe gpt-pp schedule.kind=zb && is_below)
 (export ADDEND_HOSTILE=7 && check_recipe moe-pp schedule.stages=4 shard.zero=3 && is_below)
 
@@ -89,7 +89,7 @@ for recipe in gpt-pp moe-pp; do
   rm -r 1 2 3
 done
 
-# ---- derived mistakes: none survives ----
+# ---- derived mutants: none survives ----
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=20
 [ "$seed" != all ] || seed=1 count=100

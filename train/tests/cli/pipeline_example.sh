@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the example of two stages that execute a schedule table: every schedule is proven, and one that does not fit two
-# ranks is refused.
+# Tests the example of two stages that execute a schedule table: every schedule passes the check, and one that does not
+# fit two ranks is refused.
 #   pipeline_example.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -14,7 +14,7 @@ for schedule in gpipe 1f1b interleaved zb leads; do
   "$example" $schedule >out 2>err || { cat out err >&2; fail "the example with $schedule"; }
   for stage in 0 1; do says out "stage $stage"; done
   python3 -c 'import re; found = re.findall(r"^stage [01]:.* (\d\S*e-\d+)\b", open("out").read(), re.M); assert len(found) == 2 and all(float(one) < 1e-14 for one in found), found' ||
-    { cat out >&2; fail "$schedule is not proven on two stages"; }
+    { cat out >&2; fail "$schedule does not match on two stages"; }
   "$addend" schedule make $schedule --stages 2 --microbatches 4 | grep -e '^rank' -e '^bubble' >drawn
   grep -e '^rank' -e '^bubble' out | diff drawn - || fail "$schedule is not drawn as the command draws it"
   [ ! -s err ] || { cat err >&2; fail "$schedule: it complains"; }

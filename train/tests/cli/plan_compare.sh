@@ -72,7 +72,7 @@ compare gpt-pp schedule.kind gpipe 1f1b zb with --set train.microbatches=5
 compare moe-pp mesh '"pp=3 dp_shard=2"' '"pp=1 dp_shard=2"' with --set views.sparse="ep=2 etp=1"
 compare gpt-pp schedule '{kind: gpipe, stages: 6}' '{kind: interleaved, stages: 6}' with --set mesh="pp=3 dp_shard=2"
 
-# Schedules that the recipe cannot have are told in their row; if it can have none, the comparison is refused.
+# Schedules that the recipe cannot have are reported in their row; if it can have none, the comparison is refused.
 pipeline=$source/recipes/gpt-pp.yaml
 "$addend" plan "$pipeline" --compare schedule=gpipe,1f1b,interleaved,zb >kinds.txt || fail "kinds"
 "$addend" plan "$pipeline" --compare schedule=gpipe,1f1b,interleaved,zb --json >kinds.json || fail "kinds"

@@ -181,7 +181,7 @@ for values, _ in exchanges.values():
 lines = re.findall(r"^ .* (\d+) +(b?f\d+) +(\d+) +(b?f\d+)$", open(sys.argv[2]).read(), re.M)
 assert sorted(lines) == sorted((str(sums[0]), key[-2], str(sums[1]), key[-1]) for key, (_, sums) in exchanges.items()), lines
 
-# Modules stand beside each other: no two boxes overlap but for the frame around those of one name, and all are inside.
+# Modules are side by side: no two boxes overlap but for the frame around those of one name, and all are inside.
 boxes = [tuple(int(box.get(k)) for k in ("x", "y", "width", "height")) for box in root.iter("{http://www.w3.org/2000/svg}rect")
          if re.fullmatch("cell g[0-7]", box.get("class")) and int(box.get("height")) > 40]
 assert len(boxes) == len({(m["name"], m["pool"]) for m in plan["modules"]}) and len({box[1] for box in boxes}) == 1, boxes

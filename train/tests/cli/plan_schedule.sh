@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests what is told of a pipeline before and after a run: `addend plan` prints and draws the schedule that runs execute
-# and times it by a run's trace, and the run's page has each pass with its stage and microbatch.
+# Tests what is reported of a pipeline before and after a run: `addend plan` prints and draws the schedule that runs
+# execute and times it by a run's trace, and the run's page has each pass with its stage and microbatch.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

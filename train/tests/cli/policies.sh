@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests every combination of dtypes in a recipe's contract: either it is refused with its line before any rank starts,
-# or it trains and is proven under the recipe's own contract. Some of the latter are drawn.
+# Tests every combination of dtypes in a recipe's precision policy: either it is refused with its line before any rank
+# starts, or it trains and passes the check under the recipe's own precision policy. Some of the latter are drawn.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -10,8 +10,8 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 proven=0 refused=0 meant=()
 
-# arguments: param grad reduce accumulate compute; a contract has a meaning if sums form in no narrower dtype than is
-# sent
+# arguments: param grad reduce accumulate compute; a precision policy has a meaning if sums form in no narrower dtype
+# than is sent
 means_something() {
   local grad=$2 reduce=$3 accumulate=$4
   [ "$grad" != raw ] || grad=$5
@@ -32,7 +32,7 @@ precision:
 Y
   "$addend" check contract.yaml --dtype recipe --steps 2 >out 2>err || status=$?
   if means_something "$@"; then
-    [ $status -eq 0 ] || { cat out err >&2; fail "exit $status, not proven: $*"; }
+    [ $status -eq 0 ] || { cat out err >&2; fail "exit $status, does not match: $*"; }
     proven=$((proven + 1))
   else
     [ $status -eq 2 ] || { cat out err >&2; fail "exit $status, not refused: $*"; }
@@ -50,7 +50,7 @@ for param in f32 f64; do for grad in param raw f32 f64; do for reduce in grad f3
     fi
   done; done
 done; done; done
-draw_cases "contracts that are proven" 40 "${meant[@]}"
+draw_cases "precision policies that pass" 40 "${meant[@]}"
 for contract in "${drawn[@]}"; do try $contract; done
-[ ${#meant[@]} -eq 120 ] && [ $proven -eq ${#drawn[@]} ] && [ $refused -eq 24 ] || fail "$proven of ${#meant[@]} proven and $refused refused of 144"
-echo "contracts: all hold"
+[ ${#meant[@]} -eq 120 ] && [ $proven -eq ${#drawn[@]} ] && [ $refused -eq 24 ] || fail "$proven of ${#meant[@]} pass and $refused refused of 144"
+echo "precision policies: all hold"

@@ -72,7 +72,7 @@ status=0
 [ $status -eq 2 ] || fail "exit status $status where a sample is longer than the window"
 says err sliding_window "is 8" data.seq "is 9"
 
-# tp must divide the numbers of heads; experts may lie on ranks of their own.
+# tp must divide the numbers of heads; experts may lie on their own ranks.
 take mixtral
 "$addend" train recipe.yaml --set mesh="dp_shard=3" --set views.sparse="ep=3 etp=1" --set shard.zero=2 >out 2>err || fail "training on ep=3 fails"
 "$addend" export runs/tiny written --overwrite >out 2>err && tensors model written || fail "the tensors exported from a run on ep=3 differ from the model's"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests what follows from the processor: OpenBLAS uses the kernels of its instructions, however new the processor is,
-# unless the user chose others; and the speed of bf16 on it is told, once.
+# unless the user chose others; and the speed of bf16 on it is reported, once.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests evaluate.prompts: the text with which a run continues each prompt is what `addend sample` gives with its
 # weights, on every mesh; the training stays the same, bit for bit; a resumed run has each prompt once for each step;
-# and wrong prompts are told before any rank starts.
+# and wrong prompts are reported before any rank starts.
 #   prompts.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -117,7 +117,7 @@ for line, arguments in ((text, []), (numbers, ["--numbers"])):
 P
 
 # ---- the plan's memory for prompts ----
-# Rank 0 alone keeps every parameter in f32, and one whole parameter while it arrives; a node's peak includes both.
+# Rank 0 alone keeps every parameter in f32, and one full parameter while it arrives; a node's peak includes both.
 "$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.validation=0.1 "${prompts[@]}" --json >planned
 "$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.validation=0.1 --json >planned-without
 alike=("$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=3 --set train.global_batch=6 --set evaluate.every=1 --set data.validation=0.1 --json)

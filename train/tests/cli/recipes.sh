@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests wrong calls and wrong recipes: all errors are reported at once, with their lines, before any rank starts; exit
+# Tests wrong calls and wrong recipes: all errors are reported together, with their lines, before any rank starts; exit
 # status 2.
 set -eu
 addend=$1 source=$2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests `addend report`: the page that training wrote is made again; several runs on one page; runs that are under way,
+# Tests `addend report`: the page that training wrote is made again; several runs on one page; runs that are in flight,
 # stopped, resumed or killed; folders that hold no run. The pages are drawn by chromium; if that is not installed the
 # test is skipped.
 set -eu
@@ -25,7 +25,7 @@ holds() { # arguments: page, Python condition on its `runs`
   data "$1" | python3 -c 'import json, re, sys; runs = json.load(sys.stdin); assert eval(sys.argv[1]), runs' "$2" || fail "$1: $2"
 }
 
-# The page is the same whoever makes it, except for one word; and every name stands in it unchanged.
+# The page is the same whichever command makes it, except for one word; and every name is in it unchanged.
 odd='a "run" <!--<script> & <b>'
 mkdir "$odd" other
 exits_with 0 "$addend" check "$recipe" --steps 1 --mutate=3 --out "$odd/check.json"
@@ -100,7 +100,7 @@ exits_with 0 "$addend" report components
 # Modules on disjoint ranks work at the same time: the encoder runs backward of a microbatch while the model runs the
 # next.
 exits_with 0 "$addend" train "$source/recipes/ocr-disjoint.yaml" -o pools
-python3 - pools/trace.json <<'Y' || fail "both pools are at work at once"
+python3 - pools/trace.json <<'Y' || fail "both pools are at work at the same time"
 import json, sys
 def spans(kind, ranks):
     found = {}
@@ -153,13 +153,13 @@ exits_with 2 "$addend" check "$recipe" --out other/report.html
 exits_with 3 "$addend" report other --out nowhere/page.html
 says err nowhere/page.html
 
-# Missing and broken files are told, and the rest is shown.
+# Missing and broken files are reported, and the rest is shown.
 cp -r other broken && echo '{"half' >broken/check.json && echo '[]' >broken/trace.json && rm broken/run.json
 exits_with 0 "$addend" report broken
 holds broken/report.html 'sorted(runs[0]["broken"]) == ["check.json", "trace.json"] and len(runs[0]["metrics"]) == 20'
 holds broken/report.html 'runs[0]["run"] is None and runs[0]["timeline"] is None and runs[0]["check"] is None'
 
-# A run that is under way, then stopped, then resumed; and one that was killed.
+# A run that is in flight, then stopped, then resumed; and one that was killed.
 start() { # argument: folder; trains there, for some steps at least, until it is stopped
   "$addend" train "$recipe" --set train.steps=1000000 --set checkpoint.every=1000000 -o "$1" >out 2>err &
   training=$!
@@ -170,7 +170,7 @@ start() { # argument: folder; trains there, for some steps at least, until it is
   fail "no ten steps in $1 after $hang s"
 }
 start stopped
-"$addend" report stopped >page || fail "a run that is under way"
+"$addend" report stopped >page || fail "a run that is in flight"
 holds stopped/report.html 'runs[0]["metrics"] and runs[0]["timeline"] is None and "finished" not in runs[0]["run"]'
 kill -TERM "$training" && wait "$training" || true
 training=
@@ -309,8 +309,8 @@ shows 1 'aria-pressed="true"><b>#4<'
 shows 1 'style="--need: 28%;"[^>]*>&lt;<'
 says texts "#4" "<i>.wq" 0.36 "“x”" "text 1" "position 8"
 
-# The last held-out loss is compared by the differences of samples, as train judged them; standard errors of the losses
-# themselves decide nothing, and without differences nothing is said.
+# The last validation loss is compared by the differences of samples, as train judged them; standard errors of the
+# losses themselves decide nothing, and without differences nothing is said.
 rank() { # arguments: JSON of the last line's changes; makes the page of a run whose evaluations are 2.5 +- 0.1 and 2.4 +- 0.1
   mkdir -p ranked && python3 - "$1" >ranked/metrics.jsonl <<'Y'
 import json, sys
@@ -382,7 +382,7 @@ shows 8 '<canvas'
 says texts check.json check.json: JSON
 says texts trace.json trace.json: JSON
 says texts run.json
-# Valid JSON with unexpected contents is told, and the rest is drawn without a script error.
+# Valid JSON with unexpected contents is reported, and the rest is drawn without a script error.
 cp -r experts mixed
 python3 - mixed/metrics.jsonl "$odd/check.json" mixed/check.json <<'Y'
 import json, sys

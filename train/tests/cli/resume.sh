@@ -39,7 +39,7 @@ for mesh in dp_shard=2 dp_shard=1 "dp_replicate=2 dp_shard=2"; do
   [ "$(first_step)" = 5 ] || fail "the run resumed on $mesh did not continue after step 5"
 done
 
-# Sharded storage and narrow contracts: bit for bit with the same sharding, resharded with any other.
+# Sharded storage and narrow precision policies: bit for bit with the same sharding, resharded with any other.
 sharded() { # arguments: recipe, options
   local name=$1
   shift
@@ -163,7 +163,7 @@ says err
 cp -r stopped listed
 train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "resuming with changed keys that may change fails"
 says err shard.zero "checkpoint: 0" "recipe: 1" train.steps "checkpoint: 10" "recipe: 11"
-# Another library for matrix products gives other bits, which is told.
+# Another library for matrix products gives other bits, which is reported.
 cp -r stopped otherwise
 ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "resuming with another library for matrix products fails"
 grep "^addend: warning: " err >warned && says_facts warned OpenBLAS # and the processor

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that correct programs are proven in their own dtypes on every processor: other OpenBLAS and row kernels stand
-# for other processors. Some of these proofs once failed wrongly, when the distributed error was compared with a single
+# Tests that correct programs pass in their own dtypes on every processor: other OpenBLAS and row kernels act
+# as other processors. Some of these checks once failed wrongly, when the distributed error was compared with a single
 # run's error.
 #   rounding.sh ADDEND SOURCE
 set -eu
@@ -20,7 +20,7 @@ runs() { # argument: kernels of OpenBLAS; whether the processor has the instruct
   esac
 }
 
-prove_on() { # OpenBLAS's kernels, library of products, kernels of rows, then as prove
+prove_on() { # OpenBLAS's kernels, library of products, kernels of rows, then as check
   local core=$1 products=$2 kernels=$3; shift 3
   runs "$core" || return 0
   OPENBLAS_CORETYPE=$core ADDEND_PRODUCTS=$products ADDEND_KERNELS=$kernels prove "$@"
@@ -58,7 +58,7 @@ for recipe in "${recipes[@]}"; do
   done
 done
 set -- "$addend" "$source"
-draw_cases "proofs on other processors" 3 "${cases[@]}"
+draw_cases "checks on other processors" 3 "${cases[@]}"
 for case in "${drawn[@]}"; do
   seed=$((16#$(md5sum <<<"$ADDEND_TEST_SEED $case" | cut -c 1-6) % 1000))
   # shellcheck disable=SC2086 # words without spaces

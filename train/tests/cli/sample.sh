@@ -55,7 +55,7 @@ python3 -c 'import json; t = json.load(open("out"))["tokens"]; assert bytes(t) =
 rm runs/gpt-dp/weights.safetensors
 "$addend" sample runs/gpt-dp "This " --tokens 7 2>err | cmp - text || fail "of a checkpoint"
 
-# ---- a run with cut sequences (cp): the sampler does not need cp ----
+# ---- a run with sharded sequences (cp): the sampler does not need cp ----
 "$addend" train "$source/recipes/gpt-cp.yaml" -o cut --set train.steps=2 --set train.warmup=0 >out 2>&1 || fail "train on cp"
 "$addend" sample cut "This " --tokens 7 >out 2>err || { cat err >&2; fail "of a run on cp"; }
 
@@ -84,7 +84,7 @@ P
 [ "$(cut -d ' ' -f 3 out)" = 0 ] || { cat out err >&2; fail "equal logits"; }
 exits 3 'token 0' huge "3 4"
 
-# ---- experts: the next token does not depend on how many tokens are read at once; a checkpoint has the bias ----
+# ---- experts: the next token does not depend on how many tokens are read together; a checkpoint has the bias ----
 balance() { # arguments: folder, checkpoint.every
   "$addend" train "$source/recipes/moe-balance.yaml" -o "$1" --set train.steps=4 --set train.warmup=0 --set checkpoint.every="$2" >out 2>&1 || fail "train $1"
 }

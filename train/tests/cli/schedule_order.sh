@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that runs execute their tables: in the traces, forward and backward stand in the order of each rank's list, for
+# Tests that runs execute their tables: in the traces, forward and backward are in the order of each rank's list, for
 # one stage, for several modules on disjoint ranks (schedules `accumulate`, `leads`), and for the stages of a pipeline,
 # whose schedule the recipe names.
 set -eu

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that the check does not claim too much: a planted mistake that changes nothing is reported as without effect,
-# with the reason, and the mistakes beside it as caught. (train/tests/check/test_own_program.c tests a mistake that survives,
-# which fails the check.)
+# Tests that the check does not claim too much: a mutant that changes nothing is reported as without effect,
+# with the reason, and the mutants beside it as killed. (train/tests/check/test_own_program.c tests a mutant that
+# survives, which fails the check.)
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests training on token files: errors in them are told before any rank starts, each with its sentence; the batch is
-# the one that train/include/addend/data.h describes, on every mesh; a resumed run takes the steps of one that was never
-# stopped; and the tokenizer beside the tokens is copied into the run's folder.
+# Tests training on token files: errors in them are reported before any rank starts, each with its sentence; the batch
+# is the one that train/include/addend/data.h describes, on every mesh; a resumed run takes the steps of one that was
+# never stopped; and the tokenizer beside the tokens is copied into the run's folder.
 #   tokens.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -78,7 +78,7 @@ printf 'data:\n  tokens:\n    - one.npy\n    - beyond.npy\n  seq: 24\n' >>inside
 "$addend" plan inside.yaml >out 2>err && fail "a recipe with a wrong second file"
 says err "inside.yaml:$(grep -n beyond inside.yaml | cut -d: -f1)" data.tokens beyond.npy "index 1001"
 
-# ---- proofs, and batches as data.h describes them ----
+# ---- checks, and batches as data.h describes them ----
 check() { "$addend" check "$@" >out 2>err || fail "check $*"; }
 check "$recipe" "${masked[@]}" --dump dumped
 check "$recipe" "${masked[@]}" --set mesh="dp_shard=2 cp=2 tp=2" --set train.microbatches=3 --dump dumped-cut
@@ -152,7 +152,7 @@ for change in 'data.tokens=[other.npy, two.npy]' 'data.tokens=[two.npy, one.npy]
   files=("--set" "$change")
   [ "$change" != 'data.tokens=[two.npy, one.npy]' ] || files+=(--set 'data.mask=[two.mask.npy, one.mask.npy]')
   rm -rf changed && cp -r stopped changed
-  if train -o changed --resume --set mesh=dp_shard=2 "${files[@]}"; then fail "goes on with $change"; fi
+  if train -o changed --resume --set mesh=dp_shard=2 "${files[@]}"; then fail "resumes with $change"; fi
   says err "${change%%=*}" changed/checkpoints/step-4
 done
 

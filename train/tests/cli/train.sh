@@ -24,7 +24,7 @@ assert all(line["validation_samples"] == validation[0]["validation_samples"] > 5
 last = validation[-1]
 assert story["validation"] == {"step": 24, "loss": last["validation_loss"], "standard_error": story["validation"]["standard_error"], "samples": last["validation_samples"]}, story
 assert abs(story["validation"]["standard_error"] - last["validation_standard_error"]) < 1e-6, story
-# A mean over three batches each, and what became of each held-out sample since before the first step.
+# A mean over three batches each, and what became of each validation sample since before the first step.
 tenths = [sum(line["loss"] for line in part) / 3 for part in (lines[:3], lines[-3:])]
 assert story["loss"]["tenth_steps"] == 3 and abs(story["loss"]["first_tenth"] - tenths[0]) < 1e-6 > abs(story["loss"]["last_tenth"] - tenths[1]), (story["loss"], tenths)
 assert (story["loss"]["first"], story["loss"]["last"]) == (lines[0]["loss"], lines[-1]["loss"]) and story["counted"] == "tokens", story
@@ -63,15 +63,15 @@ P
 python3 -c 'import json; story = json.load(open("quoted.json")); assert story["folder"] == "a \"folder\"", story'
 sed -i '/^\(train\|evaluate\) [0-9]/d' err # progress messages, which a slow machine prints
 [ ! -s err ] || { cat err >&2; fail "what goes well has nothing else to tell of"; }
-# The recipe says how often and on how many samples a run is evaluated, and the last line tells it. If there are too few
-# samples all are used, which is told.
+# The recipe says how often and on how many samples a run is evaluated, and the last line says it. If there are too few
+# samples all are used, which is reported.
 validation() { python3 -c 'import json, sys; print([(line["step"], line["validation_samples"]) for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")) if "validation_loss" in line])' "$1"; }
 tiny() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=8 --set data.validation=0.1 --set data.text=[few.txt] "$@" >out 2>err || { cat err >&2; fail "train $*"; }; }
-head -c 6001 /usr/share/common-licenses/GPL-3 >few.txt # 600 bytes are held out: 24 samples of 24 tokens
+head -c 6001 /usr/share/common-licenses/GPL-3 >few.txt # 600 bytes are for validation: 24 samples of 24 tokens
 tiny -o three --set evaluate.every=3 --set evaluate.samples=10
 [ "$(validation three)" = "[(2, 10), (5, 10), (7, 10)]" ] || fail "when and how much: $(validation three)"
 says out "10 samples" "8 steps"
-[ ! -s err ] || { cat err >&2; fail "nothing else is told"; }
+[ ! -s err ] || { cat err >&2; fail "nothing else is reported"; }
 says out "8 steps" tokens/s three/report.html
 change=$(python3 -c 'import json; print("{:.4f}".format(abs(json.loads(list(open("three/metrics.jsonl"))[-1])["validation_since_first"]["change"])))')
 grep -E " [0-9.]+ \+- [0-9.]+ " out | tail -n 1 >came && says_facts came "$change" # how far it came

@@ -34,10 +34,10 @@ mkdir linked && ln -s "$work"/m-* "$work/m.safetensors.index.json" linked # link
 for file in foreign.safetensors m.safetensors.index.json "$work/m.safetensors.index.json" linked/m.safetensors.index.json; do
   train -o other --overwrite --set model.weights="$file" || fail "$file"
   cmp fine/weights.safetensors other/weights.safetensors || fail "the same weights from $file"
-  "$addend" check "$recipe" --set model.weights="$file" --set mesh=dp_shard=3 --set shard.zero=3 >out 2>err || fail "$file under the proof"
+  "$addend" check "$recipe" --set model.weights="$file" --set mesh=dp_shard=3 --set shard.zero=3 >out 2>err || fail "$file under the check"
 done
 
-# Every command reports all errors at once, with the key's line, and starts no rank.
+# Every command reports all errors together, with the key's line, and starts no rank.
 sed 's/^model: .*/model:\n  kind: gpt\n  layers: 2\n  d_model: 32\n  heads: 4\n  weights: WEIGHTS/' "$recipe" >with.yaml
 line=$(grep -n WEIGHTS with.yaml | cut -d: -f1)
 with() { sed "s|WEIGHTS|$1|" with.yaml >recipe.yaml; } # argument: weight file

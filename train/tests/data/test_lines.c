@@ -1,5 +1,5 @@
-/* Tests drawn pictures of lines of text: which characters a sample has, whoever draws it and in whatever order; that
- * they are visible in the picture; and errors in fonts and options. */
+/* Tests drawn pictures of lines of text: which characters a sample has, whichever rank draws it and in whatever order;
+ * that they are visible in the picture; and errors in fonts and options. */
 #include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +64,7 @@ static int remove_files(void **state) {
   return rmdir(folder);
 }
 
-/* Options: the text of numbers, three fonts, and one more that is held out. */
+/* Options: the text of numbers, three fonts, and one more for validation. */
 static ad_line_options usual(void) {
   static char *text[] = {numbers};
   return (ad_line_options){.text = text,
@@ -485,7 +485,7 @@ static void noise_has_the_deviation_that_was_asked_for(void **state) {
 
 /* ---- wrong options and fonts ---- */
 
-/* The options are refused with these facts; the sentence stands in the list of the case. */
+/* The options are refused with these facts; the sentence is in the list of the case. */
 static void wrong(const char *name, const ad_line_options *options, ad_status status, const char *const *facts) {
   ad_line_data *lines = NULL;
   assert_int_equal(ad_line_data_open(options, &lines), status);

@@ -43,7 +43,7 @@ static void reads(const bytes *file, int widths, int64_t count, int width) {
   }
 }
 
-/* The file is refused with these facts; its sentence stands in the list of the case. */
+/* The file is refused with these facts; its sentence is in the list of the case. */
 static void refuses(const char *name, const bytes *file, int widths, const char *const *facts) {
   ad_npy npy = {.count = 77};
   assert_int_equal(ad_npy_parse(file->of, file->size, "x.npy", widths, &npy), AD_INVALID);

@@ -1,5 +1,5 @@
-/* Tests text as training data: which bytes a sample holds, whoever draws it; which rows a rank reads; and what makes a
- * text unusable. */
+/* Tests text as training data: which bytes a sample holds, whichever rank draws it; which rows a rank reads; and what
+ * makes a text unusable. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,7 +62,7 @@ static ad_text_data *open_one(const char *path, int64_t seq, double validation) 
   return text;
 }
 
-/* The text is refused with these facts; the sentence stands in the list of the case. */
+/* The text is refused with these facts; the sentence is in the list of the case. */
 static void wrong(const char *name, const char *path, int64_t seq, double validation, ad_status status,
                   const char *const *facts) {
   ad_text_data *text = NULL;
@@ -157,7 +157,7 @@ static void tokens_and_targets_are_read_and_counted_apart(void **state) {
   must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, NULL, &counted[3]));
   assert_memory_equal(both, alone, sizeof both);
   for (int i = 0; i < 4; i++) assert_int_equal(counted[i], 3 + 5 + 3);
-  options.validation = 1;  // the text has no held-out part
+  options.validation = 1;  // the text has no validation part
   must(ad_text_data_rows(text, &options, 1, 0, 3, alone[0], NULL, &counted[0]));
   must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, alone[1], &counted[0]));
   for (int i = 0; i < 15; i++) assert_true(alone[0][i] == 0 && alone[1][i] == -1);

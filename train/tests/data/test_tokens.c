@@ -1,5 +1,5 @@
-/* Tests token files as training data: which window of tokens a sample reads, whoever reads it; loss masks; several
- * files; and what is held out. */
+/* Tests token files as training data: which window of tokens a sample reads, whichever rank reads it; loss masks;
+ * several files; and what is reserved for validation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -249,7 +249,7 @@ static void sizes_and_counts_of_values_are_those_of_the_files(void **state) {
 
 /* ---- wrong files and options ---- */
 
-/* The options are refused with these facts; the sentence stands in the list of the case. */
+/* The options are refused with these facts; the sentence is in the list of the case. */
 static void refuses(const char *name, ad_token_options options, const char *const *facts) {
   ad_text_data *text = NULL;
   assert_int_equal(ad_text_data_open_tokens(&options, &text), AD_INVALID);
@@ -388,7 +388,7 @@ static void a_mask_of_bools_counts_as_one_of_bytes(void **state) {
   ad_text_data_close(text);
 }
 
-/* The wrong token is far into a file that is read in several pieces; holes in the file stand for zeros. */
+/* The wrong token is far into a file that is read in several pieces; holes in the file are zeros. */
 static void far_token_is_found(int width, int64_t count, int64_t index) {
   char other[96], header[128], where[64];
   const char *const path = other;

@@ -1,5 +1,5 @@
 /* Tests which architecture computes what a recipe's keys say, and the config.json that is written of them: every number
- * under its key, with the sizes that 0 and missing keys stand for. That Transformers computes the same is tested in
+ * under its key, with the sizes that 0 and missing keys mean. That Transformers computes the same is tested in
  * python/tests/torch. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ static ad_recipe *recipe_of(const char *model) {
   return recipe;
 }
 
-/* The document has all members of this JSON text; null also stands for one that is missing. */
+/* The document has all members of this JSON text; null also means one that is missing. */
 static void has(const char *model, const json_t *document, const char *expected) {
   json_t *wanted = json_loads(expected, 0, NULL), *value;
   const char *key;
@@ -100,7 +100,7 @@ static void every_key_is_written_with_its_number(void **state) {
   }
 }
 
-/* What no architecture computes is told for each of them, with the key and its value. */
+/* What no architecture computes is reported for each of them, with the key and its value. */
 static void what_no_architecture_computes_is_reported_of_each(void **state) {
   static const struct {
     const char *model, *facts[6];

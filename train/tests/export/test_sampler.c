@@ -1,5 +1,5 @@
 /* Tests that the sampler continues text as Hugging Face Transformers does: the logits of each position, whether tokens
- * are read at once or one by one, and what `generate` makes of a prompt greedily
+ * are read together or one by one, and what `generate` makes of a prompt greedily
  * (programs/tests/oracle/generate_transformers.py). */
 #include <stdarg.h>
 #include <stddef.h>
@@ -92,7 +92,7 @@ static void logits_are_those_of_transformers(void **state) {
   }
 }
 
-/* Reads some tokens at once after others whose keys are kept, so mask and positions join both parts. */
+/* Reads some tokens together after others whose keys are kept, so mask and positions join both parts. */
 static void a_part_follows_a_part(void **state) {
   for (int64_t first = 1; first < SEQ; first++) {
     fixture f = open_fixture("hf-llama-scaled");

@@ -304,7 +304,7 @@ static void parameters_may_lie_on_any_view_of_the_mesh(void **state) { run_ranks
 
 /* ---- what is refused ---- */
 
-/* The module is refused with these facts; the sentence stands in the list of the case. */
+/* The module is refused with these facts; the sentence is in the list of the case. */
 static void refused(const char *name, fixture *f, ad_status status, const char *const *facts) {
   assert_int_equal(ad_module_create(f->comm, &f->spec, NULL, &f->module), status);
   assert_null(f->module);

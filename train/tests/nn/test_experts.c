@@ -1,4 +1,4 @@
-/* Tests, on engine dry, the layer of experts whose gate is I on tp: its gradient's sum over tp is left out, made, or
+/* Tests, on backend dry, the layer of experts whose gate is I on tp: its gradient's sum over tp is left out, made, or
  * made twice; and on which ranks the layer's parameters lie. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ typedef struct dry {
   ad_comm *comm;
   ad_mesh *mesh, *view;
   ad_tape *tape;
-  int is_sharded; /* 1: experts are cut over etp; 0: tokens are cut over tp */
+  int is_sharded; /* 1: experts are sharded over etp; 0: tokens are sharded over tp */
 } dry;
 
 static dry open_dry(int is_sharded) {
@@ -59,7 +59,7 @@ static ad_tensor *experts_of(dry *d, ad_tensor *rows, ad_routing *routing) {
   return ad_return(d->tape, rows, routing, "ep");
 }
 
-/* Brings tokens or scores, which are I on tp, to the type that the layer takes: R, or rows cut over tp. */
+/* Brings tokens or scores, which are I on tp, to the type that the layer takes: R, or rows sharded over tp. */
 static ad_tensor *entered(dry *d, ad_tensor *x) {
   return d->is_sharded ? ad_convert(d->tape, x, "tp", AD_R)
                        : ad_to_rows(d->tape, ad_convert(d->tape, x, "tp", AD_S(0)));
@@ -194,8 +194,8 @@ static void forward_of_layer(dry *d, int64_t shared, int seen[AD_MOVE_COUNT]) {
   ad_declarations_release(&list);
 }
 
-/* Results of rows that were cut over tp are gathered; if there are shared experts, whose addends are summed anyway, the
- * results are made addends of the same sum. */
+/* Results of rows that were sharded over tp are gathered; if there are shared experts, whose addends are summed anyway,
+ * the results are made addends of the same sum. */
 static void full_experts_and_shared_ones_are_made_full_by_one_collective(void **state) {
   for (int shared = 0; shared <= 1; shared++) {
     int seen[AD_MOVE_COUNT] = {0};

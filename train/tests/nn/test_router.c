@@ -17,7 +17,7 @@
 enum { RANKS = 4, BATCH = 4, SEQUENCE = 3, WIDTH = 6, EXPERTS = 5, HIDDEN = 4, PARAMS_MAX = 8 };
 
 typedef struct layer {
-  int is_sharded, scores_first, sequence; /* is_sharded: experts are cut over etp; otherwise tokens are cut over tp */
+  int is_sharded, scores_first, sequence; /* is_sharded: experts, over etp; otherwise tokens, over tp */
   const char *sum;                        /* the collective that sums the gate's gradient */
 } layer;
 

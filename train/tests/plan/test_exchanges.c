@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include "plan/exchanges.h"
 
-/* A plan of modules with these names, each in a pool of its own. */
+/* A plan of modules with these names, each in its own pool. */
 static json_t *plan_of(const char *const *names, size_t count) {
   json_t *plan = json_pack("{s:[], s:[], s:[]}", "modules", "pools", "bridges");
   for (size_t i = 0; i < count; i++) {

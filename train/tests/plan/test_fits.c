@@ -1,5 +1,5 @@
-/* Tests whether the memory that ranks and proofs need fits the machine, whose limits are read from folders that stand
- * for /proc and /sys. */
+/* Tests whether the memory that ranks and checks need fits the machine, whose limits are read from folders in place of
+ * /proc and /sys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

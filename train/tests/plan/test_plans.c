@@ -356,7 +356,7 @@ static void staging_takes_what_the_tape_holds_up_to_a_limit(void **state) {
 
 /* ---- what a printed plan must contain ---- */
 
-/* The table names a contract by one word if its four dtypes are the same, and by all four otherwise. */
+/* The table names a precision policy by one word if its four dtypes are the same, and by all four otherwise. */
 static void the_table_reports_each_policy(void **state) {
   static const char text[] =
       "name: columns\nmodel: {kind: columns}\nmesh: \"dp_shard=2 tp=3\"\nshard: {zero: 3}\n"
@@ -387,7 +387,7 @@ static void a_gather_counts_what_the_rank_computes_with(void **state) {
   assert_string_equal(json_string_value(json_object_get(gather, "op")), "all_gather");
   assert_int_equal(number(gather, "bytes"), ROWS * (COLUMNS / 3) * 4);
   assert_int_equal(number(gather, "group_size"), 2);
-  assert_int_equal(number(step, "bytes"), ROWS * COLUMNS * 4); /* the whole gradient is reduced */
+  assert_int_equal(number(step, "bytes"), ROWS * COLUMNS * 4); /* the full gradient is reduced */
   assert_string_equal(json_string_value(json_object_get(param, "mesh")), "dp_shard=2 tp=3");
   assert_string_equal(json_string_value(json_object_get(param, "storage")), "dp_shard=S0 tp=S1");
   json_decref(plan);
@@ -829,7 +829,7 @@ static void three_pools_are_drawn_side_by_side(void **state) {
   must(ad_recipe_parse(relay_recipe, "relay.yaml", NULL, 0, &recipe));
   must(ad_plan_picture(recipe, NULL, NULL, &picture));
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-    if (!strstr(picture, words[i])) fail_msg("the picture lacks %s", words[i]);
+    if (!strstr(picture, words[i])) fail_msg("the picture has no %s", words[i]);
   free(picture);
   ad_recipe_destroy(recipe);
 }

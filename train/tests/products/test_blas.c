@@ -1,5 +1,5 @@
-/* Tests that lack of memory and threads for the math libraries is found before those libraries fail on it, in a process
- * that has low limits. */
+/* Tests that missing memory and threads for the math libraries are found before those libraries fail on it, in a
+ * process that has low limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static int prints_nothing(const char *wrong) {
   return !wrong;
 }
 
-/* Whether the last message has the facts; its sentence stands in the list of the case. */
+/* Whether the last message has the facts; its sentence is in the list of the case. */
 static int is_reported(const char *name, ad_status status, const char *const *facts) {
   return status == AD_MEMORY && prints_nothing(says_wrong(ad_last_error(), facts, __FILE__, name));
 }
@@ -112,7 +112,7 @@ int __wrap_openblas_get_num_threads(void);
 int __wrap_openblas_get_num_threads(void) { return __real_openblas_get_num_threads() + claimed; }
 
 static int where_one_was_not_started(void) {
-  if (openblas_get_parallel() != 1) return 1; /* it has no threads of its own */
+  if (openblas_get_parallel() != 1) return 1; /* it has no threads */
   for (claimed = 0; claimed < 2; claimed++) {
     ad_status status = ad_blas_start_threads(2);
     if (status != (claimed ? AD_SYSTEM : AD_OK)) return 0;

@@ -25,7 +25,7 @@ static char *stack_low, *stack_high;
 static volatile sig_atomic_t handled, elsewhere;
 static atomic_int done;
 
-/* Uses the frame's address, since the address sanitizer keeps locals on a stack of its own. */
+/* Uses the frame's address, since the address sanitizer keeps locals on a separate stack. */
 static void note_where(int number) {
   const char *here = __builtin_frame_address(0);
   handled++;

@@ -1,4 +1,4 @@
-/* Tests the table of ways to compute products (which library takes which shape) as a file: written, read, told to other
+/* Tests the table of ways to compute products (which library takes which shape) as a file: written, read, sent to other
  * ranks, followed; and refused if it does not apply. */
 #include <setjmp.h>
 #include <stdarg.h>

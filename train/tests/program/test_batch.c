@@ -127,10 +127,10 @@ static void a_rank_has_its_rows_and_on_paper_none_is_read(void **state) {
   table *o = program->own;
   must(kind.read(o, 0, AD_TRAINED_ON, counted));
   assert_int_equal(o->read, 0);
-  assert_int_equal(counts[0], 1); /* one of 3 samples, cut over three ranks */
+  assert_int_equal(counts[0], 1); /* one of 3 samples, sharded over three ranks */
   assert_int_equal(counts[1], 2); /* 2 of 4 samples */
   assert_int_equal(ad_batch_array(o->batch, 0, 1)->local.dim[0], 2);
-  ad_comm_close(comm); /* a program on engine dry does not use the comm any more */
+  ad_comm_close(comm); /* a program on backend dry does not use the comm any more */
   ad_program_destroy(program);
 }
 

@@ -134,7 +134,7 @@ static void refuses_file(const char *name, const char *fact) {
   assert_int_equal(opened, 0);
 }
 
-/* The loader would map parts that a short file lacks, and the process would end when it touches them. */
+/* The loader would map parts that are missing from a short file, and the process would end when it touches them. */
 static void a_file_that_is_no_whole_object_never_reaches_the_loader(void **state) {
   ad_program_object object = object_of(both);
   char head[64 + 56] = {0};

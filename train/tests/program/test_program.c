@@ -121,7 +121,7 @@ static ad_status make_kind(const ad_program_kind *of, const char *first, const c
   ad_program_setting setting = {
       .comm = comm, .meshes = (const char *const[]){first, second}, .global_batch = 4, .microbatches = microbatches};
   ad_status status = ad_program_create(of, p, &setting, out);
-  ad_comm_close(comm);  // a program on engine dry does not use the comm any more
+  ad_comm_close(comm);  // a program on backend dry does not use the comm any more
   return status;
 }
 
@@ -133,7 +133,7 @@ static ad_status make(const plan *p, ad_program **out) {
   return make_on("dp_replicate=2 dp_shard=3", "dp_shard=2 tp=3", p, 1, out);
 }
 
-/* The program is refused with these facts; the sentence stands in the list of the case. */
+/* The program is refused with these facts; the sentence is in the list of the case. */
 static void refused(const char *name, const plan *p, const char *const *facts) {
   ad_program *program = NULL;
   assert_int_equal(make(p, &program), AD_INVALID);

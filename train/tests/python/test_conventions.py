@@ -25,7 +25,7 @@ def ratios(ci, block, averages, stochastic, adversarial, own_seed):
     loss, and of importances for the adversary's.
 
     Each gradient is 1. `stochastic` and `adversarial` are the factors that the producing pools apply; `own_seed` is the
-    factor for V and U, if they have one of their own.
+    factor for V and U, if they have a separate one.
     """
     importances = added(shares(Fraction(stochastic), ci), averages)
     matrices = added(shares(Fraction(own_seed or stochastic), block), averages)

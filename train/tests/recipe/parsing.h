@@ -13,8 +13,8 @@
 #define COUNT_OF(...) (sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 /* READ parses a recipe with --set arguments (NULL: none) that must be right. */
 #define READ(text, ...) read_good(text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
-/* SAYS checks that the recipe is refused with a message that has these facts, which stand in parentheses: "r.yaml:5: KEY",
- * "--set KEY", values. Its sentence stands in the golden list of that text or of those --set arguments. */
+/* SAYS checks that the recipe is refused with a message that has these facts, in parentheses: "r.yaml:5: KEY",
+ * "--set KEY", values. Its sentence is in the golden list of that text or of those --set arguments. */
 #define SAYS(facts, text) says(__FILE__, __LINE__, #text, SAYS_FACTS facts, text, NULL, 0)
 #define SET_SAYS(facts, text, ...)                                                                   \
   says(__FILE__, __LINE__, #__VA_ARGS__, SAYS_FACTS facts, text, (const char *const[]){__VA_ARGS__}, \

@@ -1,5 +1,5 @@
-/* Tests recipes of a user's program with several modules and its own keys: its keys stand beside those of every recipe,
- * each module has its mesh, and no other program accepts its keys. */
+/* Tests recipes of a user's program with several modules and its own keys: its keys are read together with those of
+ * every recipe, each module has its mesh, and no other program accepts its keys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +59,7 @@ static void check_pair(const void *options, const ad_program_setting *setting, c
   const pair_options *pair = options;
   if (ad_mesh_axis_size(meshes[1], AD_TP) > 1) ad_complain(to, "mesh.model", "has tp");
   if (pair->width % 2) ad_complain(to, "model.width", "must be even, is %lld", (long long)pair->width);
-  if (!pair->width) ad_complain(to, "model.width", "a key that could not be read is told of once");
+  if (!pair->width) ad_complain(to, "model.width", "a key that could not be read is reported once");
   if (pair->balance > setting->microbatches) ad_complain(to, "train.balance", "is more than microbatches");
 }
 
@@ -223,7 +223,7 @@ static void the_keys_of_a_program_are_among_those_of_every_recipe(void **state) 
   ad_recipe_destroy(r);
 }
 
-/* A list of maps stands in one list for each key, and is one list in the recipe. */
+/* A list of maps is given as one list for each key, and is one list in the recipe. */
 static void a_list_of_maps_is_printed_once_and_reads_back_as_the_same(void **state) {
   ad_recipe *r = READ(
       DECOMPOSE

@@ -42,7 +42,7 @@ static void has_every_key_of(const ad_program_kind *kind) {
     char entry[1024];
     entry_of(&schema.entries[i].key, entry, sizeof entry);
     at = strstr(at, entry);  // entries must have the schema's order
-    if (!at) fail_msg("docs/addend.1 lacks, or has in another place:\n%s", entry);
+    if (!at) fail_msg("docs/addend.1 does not have, or has in another place:\n%s", entry);
   }
   ad_schema_release(&schema);
 }

@@ -1,5 +1,5 @@
-/* Tests recipes: the message of each mistake, defaults, --set, contracts, and that a printed recipe reads back as the
- * same. */
+/* Tests recipes: the message of each mistake, defaults, --set, precision policies, and that a printed recipe reads back
+ * as the same. */
 #include <locale.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -480,8 +480,8 @@ static void nesting_is_refused_past_its_bound(void **state) {
   }
 }
 
-/* A tree of 4000 nodes is read: 14 beside the names of the texts. Of a larger one a single error is told, however much
- * larger it is. */
+/* A tree of 4000 nodes is read: 14 beside the names of the texts. Of a larger one a single error is reported, however
+ * much larger it is. */
 static void a_tree_is_refused_past_its_bound(void **state) {
   for (size_t names = 3986; names < 5000; names += names < 3987 ? 1 : 1000) {
     char *list = repeated("a,", names), *text = malloc(strlen(list) + 256);
@@ -709,7 +709,7 @@ static void the_decimal_point_is_a_point_in_every_locale(void **state) {
   setlocale(LC_NUMERIC, "C");
 }
 
-/* ---- what recipes give: contracts, worlds, overrides ---- */
+/* ---- what recipes give: precision policies, worlds, overrides ---- */
 
 static void a_policy_is_precision_with_the_overrides_that_match(void **state) {
   ad_recipe *r =

@@ -1,5 +1,5 @@
-/* Tests the document of a run and its HTML page: a missing or broken file is told and harms nothing else, and no text
- * can break out of the page's data. */
+/* Tests the document of a run and its HTML page: a missing or broken file is reported and harms nothing else, and no
+ * text can break out of the page's data. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -8,8 +8,8 @@
  *
  *   ALONE   a: x = i w, loss = sum x^2 / count
  *
- * Inputs i are cut by rows over dp of a's mesh; x is replicated on its cp, and so is y on b's cp when it is sent back
- * to a. u, t, v and q are cut by columns over cp, so that gradients which arrive have addends there. */
+ * Inputs i are sharded by rows over dp of a's mesh; x is replicated on its cp, and so is y on b's cp when it is sent
+ * back to a. u, t, v and q are sharded by columns over cp, so that gradients which arrive have addends there. */
 #ifndef TESTS_TRAIN_POOLS_H
 #define TESTS_TRAIN_POOLS_H
 #include "world.h"
@@ -275,7 +275,7 @@ static void pools_register(void) {
        .fallback = "as-is"}};
   static const ad_program_kind kind = {.size = sizeof kind,
                                        .name = "pools",
-                                       .help = "two modules that may have ranks of their own, for tests",
+                                       .help = "two modules that may have their own ranks, for tests",
                                        .modules = modules,
                                        .keys = keys,
                                        .key_count = sizeof keys / sizeof *keys,

@@ -1,4 +1,4 @@
-/* Tests the evaluation on the held-out set: always the same samples, their mean loss and its standard error; and that
+/* Tests the evaluation on the validation set: always the same samples, their mean loss and its standard error; and that
  * it changes nothing of the run. */
 #include "world.h"
 
@@ -119,7 +119,7 @@ static void of_a_mixture_and_of_pictures_too(void **state) {
   same(&one.evaluation, &two.evaluation);
 }
 
-/* The balancing loss is part of the training loss but not of the evaluation, since it does not tell how good a model
+/* The balancing loss is part of the training loss but not of the evaluation, since it does not measure how good a model
  * is. */
 static void no_balancing_loss_is_in_it(void **state) {
   static const char none[] =
@@ -214,7 +214,7 @@ static void each_of_its_batches_is_reported_by_the_first_rank(void **state) {
   assert_int_equal(see(0, 1, gpt, text, "dp=1", REST("global_batch: 2")).reported, 0);
 }
 
-/* Evaluating all held-out samples takes each of them once. */
+/* Evaluating all validation samples takes each of them once. */
 static void a_set_has_no_sample_twice(void **state) {
   const char *paths[] = {"/usr/share/common-licenses"};
   ad_text_data *data;

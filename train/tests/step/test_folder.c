@@ -180,7 +180,7 @@ static void an_earlier_run_is_kept_or_resumes(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- what stands in the way of new files ---- */
+/* ---- what prevents new files ---- */
 
 static ad_status check(const ad_train_options *options) {
   ad_recipe *recipe = recipe_of(10, "0.01");
@@ -329,7 +329,7 @@ static void only_files_of_the_earlier_run_are_removed(void **state) {
   must(ad_run_folder_clear(folder));  // nothing is left to remove
 }
 
-/* What cannot be removed is told by its path: here a folder has the name of a file. */
+/* What cannot be removed is reported by its path: here a folder has the name of a file. */
 static void what_cannot_be_removed_is_reported(void **state) {
   static const char *const names[] = {"weights.safetensors", "validation.jsonl", "config.json"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -1,5 +1,5 @@
 /* Tests what a line of metrics.jsonl says of a step: each number under its key, and nothing that was not measured; and
- * the smoothed numbers from which progress is told. */
+ * the smoothed numbers from which progress is reported. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -121,7 +121,7 @@ static void several_losses_and_what_the_program_measures_are_by_name(void **stat
 }
 
 /* What an evaluation gives, and what of it is left out: everything if no sample counts or the loss is no number, the
- * standard error alone where samples cannot be told apart. */
+ * standard error alone where samples cannot be separated. */
 static void an_evaluation_is_written_as_far_as_it_is_known(void **state) {
   static const struct {
     ad_evaluation evaluation;
@@ -229,7 +229,7 @@ static void has_lines(int64_t count, int64_t first) {
   assert_int_equal(lines, count);
 }
 
-/* A training that goes on from step N keeps the lines of the N steps before, and no other: not those of steps that are
+/* A training that resumes from step N keeps the lines of the N steps before, and no other: not those of steps that are
  * taken again, and none that was cut short. */
 static void a_resumed_training_keeps_the_lines_of_earlier_steps(void **state) {
   int64_t count = -1;

@@ -68,7 +68,7 @@ static void a_bucket_is_of_as_many_mebibytes_as_the_recipe_says(void **state) {
   }
 }
 
-/* Stages have the same parameters' names, so what they dump is told apart by files of their own. */
+/* Stages have the same parameters' names, so what they dump is kept in separate files. */
 static void files_of_a_stage_carry_its_number_where_there_are_several(void **state) {
   for (int64_t stages = 1; stages <= 3; stages++) {
     char text[512];

@@ -16,7 +16,7 @@
 #define STEPPING ", global_batch: 7, microbatches: 3, lr: 1e-2"
 enum { RANKS = 6, STEPS = 2, BATCH = 7, MICROBATCHES = 3, ELEMENTS = IN * MID + MID + MID * OUT };
 
-/* What the ranks saw: whole values, w, v and u one after another. */
+/* What the ranks saw: full values, w, v and u one after another. */
 typedef struct seen {
   ad_step_report report[STEPS];
   double loss_alone;
@@ -508,7 +508,7 @@ static void a_program_that_holds_nothing_out_is_not_evaluated(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Whatever fails while a module is made, its name is told; a program's only module needs none. */
+/* Whatever fails while a module is made, its name is reported; a program's only module needs none. */
 static void a_module_that_cannot_be_made_is_named(void **state) {
   ad_recipe *of_two = two_recipe(MESHES_OF_ONE, "", STEPPING, ""),
             *of_one = tiny_recipe("dp=1", "", STEPPING ", steps: 4");

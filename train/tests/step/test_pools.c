@@ -1,6 +1,6 @@
 /* Tests the step of modules on disjoint ranks: gradients, losses and values are those of the same program on ranks that
- * all modules share, however many microbatches are under way; what a rank knows of modules that it lacks; and what is
- * refused. */
+ * all modules share, however many microbatches are in flight; what a rank knows of modules that it does not have; and
+ * what is refused. */
 #include "deferred.h"
 #include "pools.h"
 
@@ -27,7 +27,7 @@ static const place one = {"dp=1 cp=1", "dp=1 cp=1", 0, 1}, together = {"dp=2 cp=
                    apart = {"dp=2 cp=2", "dp=1 cp=4", 1, 8}, three_and_two = {"dp=3 cp=1", "dp=1 cp=2", 1, 5},
                    one_and_six = {"cp=1 dp=1", "dp_replicate=3 cp=2", 1, 7};
 
-/* What the ranks saw: whole values one after another, and each rank's reports and message. */
+/* What the ranks saw: full values one after another, and each rank's reports and message. */
 typedef struct seen {
   ad_step_report report[RANKS_MAX][STEPS];
   double gradient[RANKS_MAX][STEPS][ELEMENTS_MAX], after[RANKS_MAX][STEPS][ELEMENTS_MAX];
@@ -274,8 +274,8 @@ static void compare_list(const place *at, int microbatches, const char *of_compu
   forget(own);
 }
 
-/* The gradient that a phase leaves for its giver's I is kept until that I, although the phase itself goes on to later
- * microbatches: on its tape if both share ranks, else in the buffer in which it arrived. */
+/* The gradient that a phase leaves for its giver's I is kept until that I, although the phase itself continues with
+ * later microbatches: on its tape if both share ranks, else in the buffer in which it arrived. */
 static void a_giver_may_go_back_long_after_its_user(void **state) {
   compare_list(&one, 3, "0F0,1F0,1I0,1W0,0F1,1F1,0I0,0W0,1I1,1W1,0F2,1F2,0I1,0W1,1I2,1W2,0I2,0W2\n");
   compare_list(&apart, 5,

@@ -1,5 +1,5 @@
-/* Tests what a training writes of its prompts: how each goes on and where it ends, as numbers and as text; which prompts
- * are refused; and the memory that they take. That the tokens are those of `addend sample` is tested in train/tests/cli. */
+/* Tests what a training writes of its prompts: how each continues and ends, as numbers and as text; which prompts are
+ * refused; and the memory that they take. train/tests/cli tests that the tokens are those of `addend sample`. */
 #include "says.h"
 #include "world.h"
 
@@ -50,7 +50,7 @@ static ad_recipe *recipe_of(const char *model, const char *data, const char *mes
 #define GPT "kind: gpt, layers: 2, d_model: 16, heads: 2"
 #define BYTES "text: [/usr/share/common-licenses]"
 
-/* ---- going on with prompts ---- */
+/* ---- continuing prompts ---- */
 
 typedef struct heard {
   int64_t done, of;
@@ -135,7 +135,7 @@ static void answer_with(ad_run *run, int64_t token) {
     if (!is_table) continue;
     int by_rows = value->shape.dim[0] == 256;
     int64_t columns = value->shape.dim[1];
-    for (int64_t row = 0; row < 256; row++)  // every token is embedded alike; the one has the largest logit
+    for (int64_t row = 0; row < 256; row++)  // every token has the same embedding; the one has the largest logit
       for (int64_t d = 0; d < 16; d++)
         ((float *)value->data)[by_rows ? row * columns + d : d * columns + row] =
             !strcmp(at.spec->name, "embedding.weight") || row == token ? 1 : 0;

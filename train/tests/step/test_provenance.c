@@ -1,4 +1,4 @@
-/* Tests what run.json says of a run on paper (engine dry), and what becomes of files that belong to the run: their
+/* Tests what run.json says of a run on paper (backend dry), and what becomes of files that belong to the run: their
  * copies in its folder, which run.json lists. */
 #include "two_modules.h"
 #include "says.h"
@@ -39,7 +39,7 @@ static void write_file(const char *name, const char *text) {
   fclose(file);
 }
 
-/* A run on engine dry, of the first of `ranks` ranks. */
+/* A run on backend dry, of the first of `ranks` ranks. */
 typedef struct on_paper {
   ad_recipe *recipe;
   ad_comm *comm;
@@ -65,7 +65,7 @@ static json_t *document_of(const on_paper *of, int earlier) {
   return document;
 }
 
-/* The document has all members of this JSON text; a null there stands for a member that is missing. */
+/* The document has all members of this JSON text; a null there means a member that is missing. */
 static void has(const json_t *document, const char *expected) {
   json_t *wanted = json_loads(expected, 0, NULL), *value;
   const char *key;

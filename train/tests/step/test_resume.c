@@ -1,5 +1,5 @@
-/* Tests resuming: bit for bit on the same mesh, with the same values on any other, with every contract and kind of
- * sharding; and whole weights as a file. */
+/* Tests resuming: bit for bit on the same mesh, with the same values on any other, with every precision policy and kind
+ * of sharding; and full weights as a file. */
 #include "says.h"
 #include "world.h"
 #include "forge.h"
@@ -15,7 +15,7 @@
 enum { STEPS = 6, STOP = 3, ELEMENTS_MAX = 1 << 16 };
 #define TRAINING ", global_batch: 6, microbatches: 2, steps: 6, lr: 1e-2, warmup: 2, weight_decay: 0.1"
 
-/* Whole values, moments and masters as the first rank sees them. */
+/* Full values, moments and masters as the first rank sees them. */
 typedef struct seen {
   float elements[ELEMENTS_MAX];
   size_t numel;
@@ -53,7 +53,7 @@ static int remove_folder(void **state) {
   return 0;
 }
 
-/* Keeps whole values as f32: no dtype here is wider, so nothing is lost. */
+/* Keeps full values as f32: no dtype here is wider, so nothing is lost. */
 static ad_status keep_array(ad_run *run, const ad_array *array, seen *to) {
   static float full[ELEMENTS_MAX];
   ad_array out = {.data = full};
@@ -161,7 +161,7 @@ static void every_other_mesh_loads_the_same_values(void **state) {
     same(saved, run_job(others[i].mesh, others[i].ranks, (job){.last = STOP, .loads = 1}));
 }
 
-/* ---- dtype contracts and sharding ---- */
+/* ---- precision policies and sharding ---- */
 
 /* With f16 the initial loss scale makes some steps before the stop overflow, so that they are skipped. */
 static const struct {

@@ -43,7 +43,7 @@ static void keep_gradient(const job *j, ad_run *run, int step) {
   j->seen->numel = numel;
 }
 
-/* A mistake that is in no list of known mistakes: the sum of counts is left out. */
+/* A mistake that is in no list of known bugs: the sum of counts is left out. */
 static void leave_count_out(void *context, void *passing) {
   ad_transit_passing *at = passing;
   if (!at->transit->what || strcmp(at->transit->what, "count") != 0) return;
@@ -61,7 +61,7 @@ static const ad_known_bug *find_bug(const char *name) {
   return strcmp(name, local_count.name) ? NULL : &local_count;
 }
 
-/* Plants a mistake for good: the rank's process ends after the test. */
+/* Makes a mutation for good: the rank's process ends after the test. */
 static void inject(const char *name, ad_known_bug_scene *scene) {
   const ad_known_bug *known = find_bug(name);
   if (!known) abort();

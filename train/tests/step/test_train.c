@@ -35,7 +35,7 @@ static void count_turns(void *context, const char *what, const char *its_folder,
   *j->turned += !strcmp(what, "train") && !strcmp(its_folder, j->folder) && steps == STEPS;
 }
 
-/* Stands for a disk that is full as soon as a file has this many bytes. */
+/* Acts as a disk that is full as soon as a file has this many bytes. */
 static void limit_files(rlim_t bytes) {
   struct rlimit limit;
   signal(SIGXFSZ, SIG_IGN);
@@ -271,7 +271,7 @@ static void an_interrupt_of_one_rank_stops_all_after_the_step_with_files_written
 
 enum { STEPS_MAX = 16 };
 
-/* What a training told, by step: bits of steps. Bit 0 stands for the time before the first step. */
+/* What a training reported, by step: bits of steps. Bit 0 is the time before the first step. */
 typedef struct heard {
   unsigned progressed, evaluated, compared;
   int64_t steps, asks_after; /* steps of the run; the step after which a checkpoint is asked for, -1: none */

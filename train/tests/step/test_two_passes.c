@@ -212,7 +212,7 @@ static void an_encoder_and_its_model_in_two_passes(void **state) {
 
 /* ---- memory, compared with the plan ---- */
 
-/* The bytes of one rank that makes the calls of take_steps on engine dry. */
+/* The bytes of one rank that makes the calls of take_steps on backend dry. */
 static size_t planned_bytes(const ad_recipe *recipe, int64_t rank, int64_t ranks, int deferred) {
   ad_comm *dry;
   ad_run *run;

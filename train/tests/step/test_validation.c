@@ -1,5 +1,5 @@
-/* Tests how changes of the held-out loss are judged: sample by sample, on either side of the bound, and the same after a
- * resumed training has read validation.jsonl. */
+/* Tests how changes of the validation loss are judged: sample by sample, on either side of the bound, and the same
+ * after a resumed training has read validation.jsonl. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -148,8 +148,8 @@ static void a_resumed_run_compares_with_what_was_before(void **state) {
   assert_int_equal(rmdir(folder), 0);
 }
 
-/* The best evaluation is the one with the lowest mean: a run that goes on with twice the replicas, or half of them, counts
- * each sample as often, which changes sums and counts but no mean. */
+/* The best evaluation is the one with the lowest mean: a run that resumes with twice the replicas, or half of them,
+ * counts each sample as often, which changes sums and counts but no mean. */
 static void the_best_evaluation_has_the_lowest_mean(void **state) {
   static const double times[] = {2, 0.5};
   for (int i = 0; i < 2; i++) {

@@ -1,11 +1,11 @@
 /* A program of two modules on two meshes of the same ranks, for tests of the step: phase `front` makes h from its
  * batch, and two later phases need h: `back`, on the other mesh, and `tail`, on the mesh of `front`.
  *
- *   front:  h = x w                       x [rows, IN] cut over dp, w [IN, MID] R
+ *   front:  h = x w                       x [rows, IN] sharded over dp, w [IN, MID] R
  *   back:   y = h u,  square = sum y^2 / count       u [MID, OUT] cut by columns over tp
  *   tail:   s = sum h v,  strength = s^2 times the microbatch's share of the count;  metric `size` = sum h^2 / count
  *
- * Each row counts for 1, 2 or 3, so that microbatches weigh differently; rows are cut unevenly. */
+ * Each row counts for 1, 2 or 3, so that microbatches weigh differently; rows are sharded unevenly. */
 #ifndef TESTS_TRAIN_TWO_MODULES_H
 #define TESTS_TRAIN_TWO_MODULES_H
 #include "world.h"
@@ -28,7 +28,7 @@ typedef enum two_forgets { FORGETS_NOTHING, FORGETS_VALUE, FORGETS_LOSS, FORGETS
 typedef enum two_divisors { SHARES, ROWS_OF_METRIC, ROWS_OF_LOSS } two_divisors;
 
 typedef struct two_options {
-  int apart;       /* each module is a norm group of its own */
+  int apart;       /* each module is its own norm group */
   int64_t divides; /* a value of two_divisors */
   int64_t forgets; /* a value of two_forgets */
 } two_options;

@@ -1,4 +1,4 @@
-/* A rank of a world of six on engine dry, and calls on its tape that are refused. */
+/* A rank of a world of six on backend dry, and calls on its tape that are refused. */
 #ifndef TESTS_TENSOR_DRY_WORLD_H
 #define TESTS_TENSOR_DRY_WORLD_H
 #include "says.h"
@@ -48,13 +48,13 @@ static inline ad_tensor *indices(dry_world *d, const char *layout_text, ad_shape
   return ad_constant(d->tape, array_of(d, AD_I32, layout_text, shape));
 }
 
-/* The call is refused with these facts, and the place in the test; its sentence stands in the list of the function. */
+/* The call is refused with these facts, and the place in the test; its sentence is in the list of the function. */
 #define refused(d, out, status, ...)                                                                                  \
   says_or_fail(                                                                                                       \
       refusal_missing((d), (out), (status), SAYS_FACTS(strrchr(__FILE__, '/') + 1, __VA_ARGS__), __FILE__, __func__), \
       __FILE__, __LINE__)
 
-/* What the refusal lacks, as says_wrong. */
+/* What is missing from the refusal, as says_wrong. */
 static inline const char *refusal_missing(dry_world *d, const ad_tensor *out, ad_status status,
                                           const char *const *facts, const char *file, const char *test) {
   assert_null(ad_tensor_array(out));

@@ -1,4 +1,4 @@
-/* Compares an operation on the parts of a value with the same operation on the gathered whole, on meshes on which some
+/* Compares an operation on the parts of a value with the same operation on the gathered value, on meshes on which some
  * ranks have an empty part. */
 #ifndef TESTS_TENSOR_PARTS_H
 #define TESTS_TENSOR_PARTS_H
@@ -8,7 +8,7 @@ typedef ad_tensor *(*formula)(ad_tape *t, ad_tensor *const *x);
 
 enum { SEQ = 5, WIDTH = 7 };
 
-/* Compares on four meshes, with samples cut over dp_shard and columns over tp. Inputs are [batch, SEQ, WIDTH]; if
+/* Compares on four meshes, with samples sharded over dp_shard and columns over tp. Inputs are [batch, SEQ, WIDTH]; if
  * `has_numbers` the last one is [batch, SEQ]. */
 static inline void compare_on_all(formula fused, formula composed, const char *layout, int inputs, int has_numbers) {
   static const char *const meshes[] = {"dp_shard=1 tp=1", "dp_shard=2 tp=1", "dp_shard=1 tp=3", "dp_shard=3 tp=2"};

@@ -14,7 +14,7 @@ static int is_hidden(const char *piece, size_t byte) { return __asan_address_is_
 #else
 static int is_hidden(const char *piece, size_t byte) {
   (void)piece, (void)byte;
-  return -1;  // without a sanitizer nothing can tell
+  return -1;  // without a sanitizer nothing can notice
 }
 #endif
 

@@ -20,7 +20,7 @@ enum { BATCH = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, WIDTH = HEADS * HEAD_D
 typedef struct setting {
   size_t seq;
   int sees_all;
-  size_t parts;  /* number of parts into which keys are cut */
+  size_t parts;  /* number of parts into which keys are sharded */
   double spread; /* factor on q, and so on the scores */
 } setting;
 
@@ -339,7 +339,7 @@ static void large_scores_keep_their_sums(void **state) {
   compare((setting){100, 1, 3, 300});
 }
 
-/* ---- the operation on ranks that cut the sequence or have all of it ---- */
+/* ---- the operation on ranks that shard the sequence or have all of it ---- */
 
 typedef struct cut {
   const char *mesh, *layout;
@@ -360,7 +360,7 @@ static ad_array own_part(ad_comm *comm, const ad_layout *layout, const value *fu
   return own;
 }
 
-/* Gathers the parts of a cut value, on a tape of its own. */
+/* Gathers the parts of a sharded value, on its own tape. */
 static void bring_together(ad_comm *comm, const ad_layout *layout, const ad_array *own, value *full) {
   ad_tape *t;
   ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
@@ -465,7 +465,7 @@ static void the_operation_rounds_once_at_its_end(void **state) {
     /* some ranks have no row */
     cut_into(4, "cp=4", "cp=S1z", (setting){.seq = 3, .sees_all = sees_all, .spread = 1}, 1);
     cut_into(8, "cp=8", "cp=S1", s, 1);
-    cut_into(2, "cp=2", "cp=S2", s, 1); /* heads are cut instead of the sequence */
+    cut_into(2, "cp=2", "cp=S2", s, 1); /* heads are sharded instead of the sequence */
   }
 }
 
@@ -478,7 +478,7 @@ static void gathered_keys_serve_the_rows_of_each_rank(void **state) {
   }
 }
 
-/* The hostile engine fills memory that is being received into with NaN: the ring neither reads nor overwrites it. */
+/* The hostile backend fills memory that is being received into with NaN: the ring neither reads nor overwrites it. */
 static void a_ring_holds_under_a_hostile_backend(void **state) {
   setting s = {.seq = 90, .spread = 1};
   setenv("ADDEND_HOSTILE", "13", 1);

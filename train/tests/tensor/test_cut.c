@@ -1,5 +1,5 @@
-/* Tests operations on the parts of a value against the gathered whole, and composed operations against the sums and
- * products they stand for: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
+/* Tests operations on the parts of a value against the gathered value, and composed operations against the sums and
+ * products that define them: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
  * and 3. */
 #include "parts.h"
 
@@ -84,7 +84,7 @@ static ad_tensor *divergence_of_full(ad_tape *t, ad_tensor *const *x) {
 
 static void a_squared_error_is_the_sum_of_squares(void **state) {
   compare_on_all(squared_error, sum_of_squares, both_sharded, 2, 0);
-  // rows longer than the piece that the kernel handles at once
+  // rows longer than the piece that the kernel handles at the same time
   const input long_one = {both_sharded, SHAPE(3, 3, 4, 300), 0};
   compare((comparison){.mesh = "dp_shard=2 tp=1",
                        .inputs = {long_one, long_one},

@@ -6,7 +6,7 @@
 #include "tensor/known_bugs.h"
 #include "two_ways.h"
 
-/* ---- cross-entropy over a cut vocabulary ---- */
+/* ---- cross-entropy over a sharded vocabulary ---- */
 
 static ad_tensor *fused_loss(ad_tape *t, ad_tensor *const *x) { return ad_cross_entropy(t, x[0], x[1]); }
 static ad_tensor *full_loss(ad_tape *t, ad_tensor *const *x) {
@@ -59,7 +59,7 @@ static void a_logit_that_is_no_number_is_the_loss_of_all_ranks(void **state) {
   run_ranks(2, no_number_comes_out, (void *)(uintptr_t) "tp=2");
 }
 
-/* ---- lookup in a table that is cut by rows ---- */
+/* ---- lookup in a table that is sharded by rows ---- */
 
 static ad_tensor *part_lookup(ad_tape *t, ad_tensor *const *x) {
   return ad_all_reduce(t, ad_embedding(t, x[0], x[1]), "tp", AD_I);
@@ -187,7 +187,7 @@ static void grouped_heads_find_their_keys(void **state) {
   }
 }
 
-/* ---- the known mistakes of ring attention ---- */
+/* ---- the known bugs of ring attention ---- */
 
 static ad_tensor *with_positions(ad_tape *t, ad_tensor *const *x) {
   return attention(t, ad_rotary(t, x[0], HEAD_DIM, 100), ad_rotary(t, x[1], HEAD_DIM, 100), x[2]);
@@ -205,7 +205,7 @@ static int outcomes_differ(const outcome *a, const outcome *b) {
   return found;
 }
 
-/* Each known mistake changes the numbers of every rank; the mistake in the mask cannot be planted without a mask. */
+/* Each known bug changes the numbers of every rank; the mistake in the mask cannot be made without a mask. */
 static int bugs_show(ad_comm *comm, void *context) {
   size_t count;
   const ad_known_bug *bugs = ad_tensor_known_bugs(&count);
@@ -239,7 +239,7 @@ static void known_bugs_show_with_either_mask(void **state) {
   }
 }
 
-/* A rank that fails before a ring tells the other ranks, so that they do not wait for it. */
+/* A rank that fails before a ring reports it to the other ranks, so that they do not wait for it. */
 static int fails_before_the_ring(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_layout layout;
@@ -286,7 +286,7 @@ static void the_norm_of_heads_sums_over_all_heads(void **state) {
 
 /* ---- a bias that is added to a partial sum ---- */
 
-/* x [rows, in] is cut along `in` and the matrix by rows, so their product is P on tp; x[2] is the bias. */
+/* x [rows, in] is sharded along `in` and the matrix by rows, so their product is P on tp; x[2] is the bias. */
 static ad_tensor *bias_before_the_sum(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *bias = ad_once(t, ad_convert(t, x[2], "tp", AD_R), "tp");
   return ad_all_reduce(t, ad_add_row(t, ad_linear(t, x[0], x[1]), bias), "tp", AD_I);

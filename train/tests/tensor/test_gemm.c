@@ -415,7 +415,7 @@ static void a_product_without_memory_says_so_once(void **state) {
   assert_ptr_equal(result, &of);
 }
 
-/* The planted mistake only rounds differently: its product is near the right one, but not equal. */
+/* The mutant only rounds differently: its product is near the right one, but not equal. */
 static void the_injected_product_rounds_and_does_nothing_else(void **state) {
   trial of = {AD_BF16, AD_BF16, 20, 30, 301, .factor = 1};
   operands at = make_operands(&of);
@@ -557,7 +557,7 @@ static void more_shapes_than_the_table_holds_are_made_again(void **state) {
   assert_in_range(ad_gemm_onednn_made(ad_gemm_kept()) - before, 5001, 10000);
 }
 
-/* Runs the tests as on a processor with `units`; skipped if this processor lacks them. */
+/* Runs the tests as on a processor with `units`; skipped if this processor has no such units. */
 static int run_with(ad_library library, ad_units units, const char *name) {
   ad_products own = ad_products_own();
   if (units > own.units) return 0;

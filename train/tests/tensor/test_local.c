@@ -84,7 +84,7 @@ static int all_ranks_do_the_same(ad_comm *comm, void *context) {
 
 static void a_stated_dual_changes_nothing(void **state) { run_ranks(3, all_ranks_do_the_same, NULL); }
 
-/* Outside, a rank's part of a cut value is its own value (V). */
+/* Outside, a rank's part of a sharded value is its own value (V). */
 static int a_part_leaves(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=S0");
@@ -140,7 +140,7 @@ static void a_partial_leaves_with_its_gradient_stated(void **state) { run_ranks(
 
 /* ---- values that enter the tape (ad_from_local) ---- */
 
-/* All ranks computed x alike outside, so its gradient leaves as I; here each rank uses x for its own addend. */
+/* All ranks computed the same x outside, so its gradient leaves as I; here each rank uses x for its own addend. */
 static int a_value_comes_in(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=R");
@@ -157,7 +157,7 @@ static int a_value_comes_in(ad_comm *comm, void *context) {
 
 static void what_comes_in_gets_its_gradient_as_stated(void **state) { run_ranks(3, a_value_comes_in, NULL); }
 
-/* A value of 4 rows cut over dp; on tp its columns are each rank's own (V) or declared a cut. */
+/* A value of 4 rows sharded over dp; on tp its columns are each rank's own (V) or declared a cut. */
 static void comes_in_on_two_axes(ad_comm *comm, const char *layout, const char *gradient, ad_type on_tp) {
   ad_mesh *mesh;
   ad_tape *t;

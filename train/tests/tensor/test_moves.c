@@ -1,5 +1,5 @@
 /* Tests transitions on the tape, on real ranks: each is the adjoint of its backward, also where it adds to a gradient;
- * a transformer block with cut parameters against finite differences; and that a rank that fails tells the others. */
+ * a transformer block with sharded parameters against finite differences; a failed rank reports to the others. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -120,7 +120,7 @@ static void every_transition_is_the_adjoint_of_its_backward(void **state) {
   run_ranks(3, run_table, (char[]){"tp=3"});
 }
 
-/* ---- a transformer block with cut parameters, against finite differences ---- */
+/* ---- a transformer block with sharded parameters, against finite differences ---- */
 
 enum { PARAMS = 4 };
 
@@ -130,7 +130,7 @@ typedef struct block {
   ad_array param[PARAMS], step[PARAMS];
 } block;
 
-/* Rows are cut over dp and hidden units over tp, unevenly. */
+/* Rows are sharded over dp and hidden units over tp, unevenly. */
 static const struct {
   const char *layout;
   ad_shape shape;
@@ -220,7 +220,7 @@ static void a_block_sharded_over_ranks_has_its_gradients(void **state) {
 
 /* ---- values seen on another view of the same ranks ---- */
 
-/* sum(gelu(x) * c) over rows that are cut over both axes, computed on the mesh (view NULL) or on `view` of the same
+/* sum(gelu(x) * c) over rows that are sharded over both axes, computed on the mesh (view NULL) or on `view` of the same
  * ranks. */
 static ad_tensor *route(ad_tape *t, ad_tensor *x, const ad_array *c, const ad_mesh *view) {
   x = ad_declare(t, ad_declare(t, x, "tp", AD_V), "dp_shard", AD_V);
@@ -301,11 +301,11 @@ static int divide_by_count(ad_comm *comm, void *context) {
 
 static void a_loss_is_divided_by_the_count_of_all_ranks(void **state) { run_ranks(3, divide_by_count, NULL); }
 
-/* ---- rotary positions of a cut sequence ---- */
+/* ---- rotary positions of a sharded sequence ---- */
 
 static const ad_rotary_scaling slower = {.factor = 8, .low_turns = 0.5, .high_turns = 2, .original_positions = 16};
 
-/* Rotary embedding of a cut sequence, however it is cut, uses the positions in the whole sequence. */
+/* Rotary embedding of a sharded sequence, however it is sharded, uses the positions in the whole sequence. */
 static int rotate_parts(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("tp=3", &mesh));

@@ -119,7 +119,7 @@ static void numbers_of_an_array_are_read_and_put_in_any_dtype(void **state) {
 
 /* ---- what a record must have ---- */
 
-/* The call is refused with these facts; its sentence stands in the list of the case. */
+/* The call is refused with these facts; its sentence is in the list of the case. */
 static void refused(const char *name, const ad_operation *op, size_t count, const void *own, const char *const *facts) {
   scene s = scene_open(AD_F64);
   assert_null(ad_tensor_array(ad_operation_apply_at(s.tape, op, s.x, count, own, "mine.c:7")));

@@ -34,7 +34,7 @@ static ad_reducer *open_reducer(const stage *s) {
                                .storage = s->w.layout};
     specs[i].policy.param = AD_F64;
   }
-  /* each parameter gets a bucket of its own */
+  /* each parameter gets its own bucket */
   ad_reducer_options options = {.size = sizeof options, .bucket_bytes = 1};
   must(ad_reducer_create(s->w.comm, specs, PARAMS, &options, &reducer));
   return reducer;
@@ -438,7 +438,7 @@ static void full_passes_of_other_tapes_come_between(void **state) {
   close_stage(&s);
 }
 
-/* A whole backward of another tape does not count as the second pass that a tape owes. */
+/* A whole backward of another tape does not count as the second pass that a tape still has to make. */
 static void full_passes_flush_nothing_that_another_tape_deferred(void **state) {
   stage s;
   open_stage(&s);
@@ -456,7 +456,7 @@ static void full_passes_flush_nothing_that_another_tape_deferred(void **state) {
 }
 
 /* A weight that is itself an output, and one that only an earlier start reached: the first pass runs outside any
- * reducer microbatch and gives the reducer nothing; the second pass hands both in. */
+ * reducer microbatch and gives the reducer nothing; the second pass submits both. */
 static void a_seed_on_a_weight_waits_on_the_tape(void **state) {
   stage s;
   ad_array sums[PARAMS];
@@ -565,7 +565,7 @@ static void no_bucket_is_posted_before_its_last_addend(void **state) {
   ad_reducer_expect(reducer, 0, -1);
   must(ad_reducer_finish(reducer));
   must(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
-  must(ad_reducer_add(reducer, 0, &gradient)); /* no further addend is expected: the bucket is launched at once */
+  must(ad_reducer_add(reducer, 0, &gradient)); /* no further addend is expected: the bucket is launched immediately */
   assert_int_equal(posted, 2);
   ad_reducer_destroy(reducer);
   ad_mesh_destroy(mesh);
@@ -686,7 +686,7 @@ static void what_the_reducer_took_is_given_back(void **state) {
   close_stage(&s);
 }
 
-/* Values that were handed to code outside the tape stay valid, though no call of backward needs them. */
+/* Values that were passed to code outside the tape stay valid, though no call of backward needs them. */
 static void what_was_returned_stays(void **state) {
   stage s;
   ad_tape_pool *pool;
@@ -760,7 +760,7 @@ static void a_reset_gives_everything_back(void **state) {
   close_stage(&s);
 }
 
-/* Two tapes are under way at once in every step: the pool never needs more than two tapes' memory. */
+/* Two tapes are in flight together in every step: the pool never needs more than two tapes' memory. */
 static size_t bytes_of_steps(const stage *s, ad_comm *comm, int steps) {
   ad_tape_pool *pool;
   ad_tape *t[2];

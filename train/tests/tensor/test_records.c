@@ -1,5 +1,5 @@
 /* Tests what the record of an operation may state, each by a record made for this test: memory that forward makes, a
- * backward that is not linear, dtypes, a struct of its own. */
+ * backward that is not linear, dtypes, a custom struct. */
 #include <stdio.h>
 #include "says.h"
 #include "tensor/tape.h"
@@ -15,7 +15,7 @@ typedef struct above_numbers {
 static double limit_of(const ad_tensor *out) { return ((const above_numbers *)out->own)->limit; }
 
 static ad_status above_describe(ad_tape *tape, ad_tensor *out) {
-  const ad_array *x = ad_operand(out, 0);  // the output's shape is the operand's; engine dry has no values
+  const ad_array *x = ad_operand(out, 0);  // the output's shape is the operand's; backend dry has no values
   ad_result_set(out, x->dtype, &x->shape, &x->layout);
   return AD_OK;
 }
@@ -232,7 +232,7 @@ static void a_dtype_that_a_tape_has_not_is_refused_where_it_was_asked_for(void *
 
 /* ---- the terms of dims ---- */
 
-/* "..." stands for the dimensions of the first operand that has it, here for the most; in other terms, of more letters
+/* "..." means the dimensions of the first operand that has it, here for the most; in other terms, of more letters
  * than their operands have, it takes as much room, until the operands are compared with their terms. */
 static void terms_that_take_the_most_room_are_refused_for_their_letters(void **state) {
   char dims[AD_OPERANDS_MAX * (AD_DIMS_MAX + 1) + 1] = "...";

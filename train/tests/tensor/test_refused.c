@@ -1,4 +1,4 @@
-/* Tests what operations say of operands and numbers that they refuse, on engine dry: every number of each message, and
+/* Tests what operations say of operands and numbers that they refuse, on backend dry: every number of each message, and
  * both sides of each bound. Types that are refused, and operands of several operations, are in test_types.c. */
 #include <stdio.h>
 #include "dry_world.h"
@@ -97,7 +97,7 @@ static void an_operand_of_attention_has_the_dtype_of_the_tape(void **state) {
   ad_tape_destroy(narrow);
 }
 
-/* ---- cut tables ---- */
+/* ---- sharded tables ---- */
 
 static void a_rank_has_one_piece_of_a_table(void **state) {
   dry_world *d = *state;
@@ -197,7 +197,7 @@ static void rows_are_as_many_as_were_routed(void **state) {
   refused(d, ad_to_slots(d->tape, leaf(d, "dp=I tp=V", SHAPE(0, 0)), routing), AD_INVALID, "to_slots", "0", "7");
 }
 
-/* Rank 1 of two has the experts 1 and 2, to which both send what it sends on engine dry: five rows and four. */
+/* Rank 1 of two has the experts 1 and 2, to which both send what it sends on backend dry: five rows and four. */
 static void each_expert_has_its_matrix(void **state) {
   dry_world *d = *state;
   static const struct {
@@ -290,7 +290,7 @@ static void parameters_are_of_the_size_of_their_struct(void **state) {
   refused(d, ad_parameter(d->tape, NULL, 0), AD_INVALID, "NULL");
 }
 
-/* Five columns cut over two ranks have parts of two and three, which are no whole of equal parts. */
+/* Five columns sharded over two ranks have parts of two and three, which are no whole of equal parts. */
 static void what_comes_in_and_what_leaves_is_there(void **state) {
   dry_world *d = *state;
   refused(d, ad_to_local(d->tape, NULL, NULL), AD_INVALID, "to_local", "NULL");
@@ -303,7 +303,7 @@ static void what_comes_in_and_what_leaves_is_there(void **state) {
   assert_non_null(ad_tensor_array(ad_from_local(d->tape, sharded, "dp=I tp=V", NULL)));
 }
 
-/* Beyond engine dry, values have memory: those of a leaf, and those of a parameter where it is used. */
+/* Beyond backend dry, values have memory: those of a leaf, and those of a parameter where it is used. */
 static void values_are_in_memory(void **state) {
   world w = world_open();
   ad_tape *tape = open_tape(&w, AD_F64);

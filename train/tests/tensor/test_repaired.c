@@ -18,12 +18,12 @@
 
 enum { NUMEL_MAX = 512, SIDE_MAX = 16, SAID_MAX = 4 };
 
-/* ---- values by type: what each rank holds of a whole value ---- */
+/* ---- values by type: what each rank holds of a full value ---- */
 
-/* Element i of the whole value with the number `stream`. */
+/* Element i of the full value with the number `stream`. */
 static double full_value(uint64_t stream, int64_t i) { return ad_random_normal(stream, 0, (uint64_t)i); }
 
-/* Lists the indices along `dim` of the whole value that this rank holds. */
+/* Lists the indices along `dim` of the full value that this rank holds. */
 static void list_held(const ad_array *array, int dim, int64_t rank, int64_t out[SIDE_MAX]) {
   ad_span spans[SIDE_MAX];
   int count = ad_layout_spans(&array->layout, dim, array->shape.dim[dim], rank, spans, SIDE_MAX), n = 0;
@@ -36,7 +36,7 @@ static double index_of(const ad_array *array, ad_axes axes, int64_t rank) {
   return (double)ad_group_index(&group, rank);
 }
 
-/* The factor by which a rank's copy differs from the whole value: rank i of g with addends (P) has 2 (i + 1) / (g (g +
+/* The factor by which a rank's copy differs from the full value: rank i of g with addends (P) has 2 (i + 1) / (g (g +
  * 1)) of it, rank i of V has i + 1 times it. */
 static double factor_of(const ad_array *array, int64_t rank) {
   ad_axes addends = ad_layout_axes_of(&array->layout, AD_P), own = ad_layout_axes_of(&array->layout, AD_V);
@@ -170,12 +170,12 @@ static const ad_type kinds[] = {AD_R,    AD_I,           AD_P,           AD_S(0)
                                 AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2), AD_V};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* The loss and both gradients, as whole values. */
+/* The loss and both gradients, as full values. */
 typedef struct outcome {
   double loss, gradient[2][NUMEL_MAX];
 } outcome;
 
-/* Runs backward; each element of y has a weight of its own, so that a swapped element is noticed. */
+/* Runs backward; each element of y has its own weight, so that a swapped element is noticed. */
 static outcome take_outcome(scene *s, ad_tensor *y, ad_tensor *const x[2]) {
   outcome found;
   ad_layout layout = ad_tensor_array(y)->layout;
@@ -261,7 +261,7 @@ static int is_repaired(scene *s, const pairing *p, const ad_type type[2], const 
     ad_tensor *x[] = {leaf[0], leaf[1]};
     int shards_later = 0;
     for (int i = 0; i < count; i++) {
-      int is_whole = !strcmp(advice[i], "cut the sequence after this call");
+      int is_whole = !strcmp(advice[i], "shard the sequence after this call");
       shards_later |= is_whole;
       for (int o = 0; o < 2 && is_whole; o++)
         if (ad_type_dim(type[o]) == 1) x[o] = ad_all_gather(s->tape, x[o], "tp", AD_I);
@@ -328,7 +328,7 @@ static void expected_of(purpose what, int64_t i, double *loss, double *gradient)
   }
 }
 
-/* Ranks of V each hold the whole value times 1, 2, ...: the factor on the loss that follows. */
+/* Ranks of V each hold the full value times 1, 2, ...: the factor on the loss that follows. */
 static double owners(const ad_array *x, purpose what) {
   double g = (double)ad_mesh_ranks_over(x->layout.mesh, ad_layout_axes_of(&x->layout, AD_V)), sum = 0;
   for (double i = 1; i <= g; i++) sum += what == LINES ? i : i * i;
@@ -392,7 +392,7 @@ static ad_tensor *gathered_addends(scene *s, ad_tensor *x) {
   return lines(s, s->way == 2 ? x : ad_all_reduce(s->tape, x, "tp", AD_R));
 }
 
-/* Dimension 0 is cut on dp_shard and, inside that, on tp: the outer cut cannot be gathered first. */
+/* Dimension 0 is sharded on dp_shard and, inside that, on tp: the outer cut cannot be gathered first. */
 static ad_tensor *outer_sharding_undone(scene *s, ad_tensor *x) {
   if (s->way == 1) x = ad_all_gather(s->tape, x, "tp", AD_R);
   return squares(s, ad_all_gather(s->tape, x, s->way == 2 ? "dp_shard,tp" : "dp_shard", AD_R));
@@ -425,7 +425,7 @@ static ad_tensor *loss_of_each(scene *s, ad_tensor *x) {
   return s->way ? ad_declare(s->tape, sum, "dp_shard", AD_P) : sum;
 }
 
-/* Ones that each tp rank has of its own (V): one for each row of x, or one for each element. */
+/* Each tp rank's own ones (V): one for each row of x, or one for each element. */
 static ad_tensor *own_ones(scene *s, const ad_shape *shape) {
   ad_layout layout = layout_called(s, "dp_shard=I tp=V");
   const ad_array *ones = keep(s, shape, &layout, 1);
@@ -457,7 +457,7 @@ static ad_tensor *own_beside_addends(scene *s, ad_tensor *x) {
   return lines(s, ad_add(s->tape, x, ad_constant(s->tape, none)));
 }
 
-/* Each tp rank routes three tokens of its own, each to two of three experts. */
+/* Each tp rank routes its own three tokens, each to two of three experts. */
 static ad_routing *routing_of(scene *s) {
   ad_layout layout = layout_called(s, "dp_shard=I tp=V");
   ad_routing *routing;
@@ -591,7 +591,7 @@ static ad_tensor *take_loss(scene *s, const refusal *r, ad_tensor **x) {
   return r->loss(s, *x);
 }
 
-/* On engine dry, since a refused transition ends the group's communication. */
+/* On backend dry, since a refused transition ends the group's communication. */
 static void is_refused(const refusal *r, int64_t rank) {
   scene s;
   ad_comm *dry;

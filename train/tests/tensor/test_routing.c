@@ -225,7 +225,7 @@ static void rows_that_were_never_dispatched_do_not_return(void **state) {
   world_close(&w);
 }
 
-/* A routing takes a rank's own rows (V), not parts of a cut value. */
+/* A routing takes a rank's own rows (V), not parts of a sharded value. */
 static void rows_that_are_parts_of_a_full_value_are_refused(void **state) {
   for (int back = 0; back <= 1; back++) {
     world w = world_open();

@@ -1,5 +1,5 @@
 /* Tests where backward may start: from several losses, from gradients that arrive from another tape, several times on
- * one tape; and where parameters' gradients then go. On one rank, some on engine dry. */
+ * one tape; and where parameters' gradients then go. On one rank, some on backend dry. */
 #include <stdio.h>
 #include "says.h"
 #include "tensor/tape.h"
@@ -54,7 +54,7 @@ static recorded record(const branches *f, ad_tape *t, const ad_parameters *from)
   return r;
 }
 
-/* What a single backward of the sum of both losses leaves for `param`; *out gets memory of its own. */
+/* What a single backward of the sum of both losses leaves for `param`; *out gets its own memory. */
 static void expect(const branches *f, size_t param, ad_array *out) {
   ad_tape *t = open_tape(&f->w, AD_F64);
   ad_parameters alone = {.size = sizeof alone, .values = f->list, .count = PARAMS};
@@ -156,7 +156,7 @@ static void two_losses_in_two_starts_are_their_sum(void **state) {
   for (int i = 0; i < PARAMS; i++) assert_int_equal(s.times[i], 0);
   must(ad_backward_from(t, &r.loss[1], NULL, 1, AD_LAST_START));
   assert_gradients(&f, &r, 1e-15);
-  // the parameters that only the first start reached are handed on too
+  // the parameters that only the first start reached are submitted too
   for (int i = 0; i < PARAMS; i++) assert_int_equal(s.times[i], i < 3);
   ad_tape_destroy(t);
   close_branches(&f);

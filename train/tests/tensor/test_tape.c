@@ -1,4 +1,4 @@
-/* Tests the tape: its memory, its errors, and how it hands gradients to the reducer. On one rank. */
+/* Tests the tape: its memory, its errors, and how it passes gradients to the reducer. On one rank. */
 #include <stdio.h>
 #include "allocations.h"
 #include "base/error.h"

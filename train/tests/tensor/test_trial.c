@@ -65,7 +65,7 @@ static void an_operation_that_is_right_holds(void **state) { holds(ad_check_oper
 
 /* ---- operations that break a promise ---- */
 
-/* The operation is refused with these facts; the sentence stands in the list of the mistake. */
+/* The operation is refused with these facts; the sentence is in the list of the mistake. */
 static void breaks_on(const char *mistake, const ad_operation *op, const ad_operation_trial *trial,
                       const char *const *facts) {
   assert_int_equal(ad_check_operation(op, trial), AD_INVALID);
@@ -340,7 +340,7 @@ static void backward_is_the_derivative_of_forward_in_every_dtype(void **state) {
  * process computes in f64, which for results counts one more. */
 static struct {
   ad_dtype in;              /* the dtype in which it is off, */
-  int if_sharded, gradient; /* if the result is cut; whether the gradient of operand 1 is off, or the result */
+  int if_sharded, gradient; /* if the result is sharded; whether the gradient of operand 1 is off, or the result */
   double share, largest;
 } off;
 
@@ -365,7 +365,7 @@ static ad_status forward_is_off(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* In f64 all elements are off, each by a share of its own, so that addends of ranks still sum up to one process's. */
+/* In f64 all elements are off, each by its own share, so that addends of ranks still sum up to one process's. */
 static ad_status backward_is_off(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_array *y = ad_tensor_array(out), *grad = ad_result_grad(out), *row = ad_operand(out, 1);
   AD_TRY(bend_backward(tape, out, slot));
@@ -424,7 +424,7 @@ static ad_status fails_where_it_is_sharded(ad_tape *tape, ad_tensor *out) {
   return is_sharded ? ad_fail(AD_TYPE, "mine.c: it is cut") : bend_forward(tape, out);
 }
 
-/* Mistake: the result is off only where it is cut over two axes. */
+/* Mistake: the result is off only where it is sharded over two axes. */
 static ad_status is_off_where_it_is_sharded_twice(ad_tape *tape, ad_tensor *out) {
   ad_axes sharded = ad_layout_sharded_axes(&ad_tensor_array(out)->layout);
   AD_TRY(bend_forward(tape, out));

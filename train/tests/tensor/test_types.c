@@ -1,4 +1,4 @@
-/* Tests what the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The type rules
+/* Tests what the tape refuses, on backend dry: types, shapes, dtypes and where backward may start. The type rules
  * themselves are tested in core/tests/layout. */
 #include <stdio.h>
 #include "says.h"
@@ -17,7 +17,7 @@ static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
   assert_int_equal(array->layout.type[AD_TP], on_tp);
 }
 
-/* A transformer block: x is I on tp, the weights are cut. */
+/* A transformer block: x is I on tp, the weights are sharded. */
 static ad_tensor *block(dry_world *d, int reduces) {
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   ad_tensor *w1 = leaf(d, "dp=R tp=S1", SHAPE(2, 8, 32)), *w2 = leaf(d, "dp=R tp=S0", SHAPE(2, 32, 8));
@@ -223,8 +223,8 @@ static void a_tape_takes_no_dtype_of_collectives_alone(void **state) {
   }
 }
 
-/* Rows that all ranks of an axis flattened alike cannot return to a tensor that is cut on this axis: rows and tensor
- * would be cut at different places. */
+/* Rows that all ranks of an axis flattened in the same way cannot return to a tensor that is sharded on this axis: rows
+ * and tensor would be sharded at different places. */
 static void rows_that_were_sharded_on_their_way_do_not_return(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *like = leaf(d, "dp=S0 tp=I", SHAPE(3, 3, 4, 8));
@@ -256,7 +256,7 @@ static void nested_shardings_come_back_in_their_order(void **state) {
   assert_true(ad_layout_equal(&ad_grad(x)->layout, &dual));
 }
 
-/* The loss of a batch that is cut over dp_shard, the only data axis that the mesh names; on the other it is R. */
+/* The loss of a batch that is sharded over dp_shard, the only data axis that the mesh names; on the other it is R. */
 static ad_tensor *loss_of_sharded_batch(dry_world *d) {
   return ad_sum(d->tape, leaf(d, "dp_shard=S0 tp=I", SHAPE(2, 6, 8)));
 }

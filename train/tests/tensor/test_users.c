@@ -55,7 +55,7 @@ static void see(const ad_tensor *recorded) {
 
 /* Whether further users are recorded before or after the operation; backward visits them in the other order. */
 typedef enum order { USERS_BEFORE, USERS_AFTER } order;
-enum { ALL = -1 }; /* start from all outputs at once */
+enum { ALL = -1 }; /* start from all outputs at the same time */
 
 typedef struct experiment {
   ad_comm *comm;

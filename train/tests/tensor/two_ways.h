@@ -33,7 +33,7 @@ typedef struct comparison {
   ad_tensor *(*composed)(ad_tape *t, ad_tensor *const *x);
 } comparison;
 
-/* ---- whole values, of which each rank takes its part ---- */
+/* ---- full values, of which each rank takes its part ---- */
 
 static inline void fill(ad_array *full, uint64_t stream, int32_t below) {
   for (size_t i = 0; i < ad_array_numel(full); i++) {
