@@ -12,7 +12,7 @@ enum { CLI_HOLDS = 0, CLI_ANSWER_IS_NO = 1, CLI_WRONG_CALL = 2, CLI_UNFINISHED =
 /* The exit status of a command that judged: `holds` as ad_diff and ad_check set it (addend/verdict.h). */
 int ad_cli_answer(int holds);
 
-/* The words that an option takes, one by one; NULL after the last. NULL at once: the option takes other values too. */
+/* The words that an option takes, one by one; NULL after the last. NULL at index 0: the option takes other values too. */
 typedef const char *ad_cli_words(int key, int index);
 /* The word that was probably meant; NULL: none is near. */
 const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int key);
@@ -45,14 +45,14 @@ typedef struct ad_cli_trainer {
   const char *missing;                /* what --help says of missing commands; NULL: none is missing */
   void (*begin)(char **argv);         /* called first in main; NULL: nothing */
   ad_status (*recipe_keys)(char **);  /* ad_recipe_keys; NULL: no command reads a recipe */
-  int (*refuse)(const char *unknown); /* 1: `unknown` is a command of the missing trainer, and the caller was told;
+  int (*refuse)(const char *unknown); /* 1: `unknown` is a command of the missing trainer, and a message was printed;
                                        * NULL: no command is missing */
 } ad_cli_trainer;
 extern const ad_cli_trainer ad_cli_trainer_part;
 
 enum { CLI_COMMANDS_MAX = 16, CLI_NAME_SIZE = 64 };
 
-/* A program that has the trainer's commands and some of its own. */
+/* A program that has the trainer's commands and additional ones. */
 typedef struct ad_cli_program {
   const char *name;    /* name by which it is called; at most CLI_NAME_SIZE bytes with the final 0 */
   const char *help;    /* one line for --help */
@@ -99,7 +99,7 @@ void ad_cli_speak(void); /* lets this rank print too, since only it knows what i
 void ad_cli_ends_alone(void);
 /* Prints the library's log, on silent ranks too: the library logs a message on one rank only. */
 void ad_cli_log(void *context, ad_log_level level, const char *message);
-/* If a launcher started this rank: tells the other ranks that this one cannot take part. */
+/* If a launcher started this rank: reports to the other ranks that this one cannot take part. */
 void ad_cli_report_ranks(ad_status status, const char *message);
 
 /* Whether fd is a terminal that can move its cursor: TERM is not "dumb". */

@@ -1,4 +1,4 @@
-/* Stands for train/commands/ in a program built without the trainer, whose caller may want one of its commands. */
+/* Replaces train/commands/ in a program built without the trainer: refuses the trainer's commands. */
 #include <stdio.h>
 #include <string.h>
 

@@ -25,7 +25,7 @@ if(TARGET addend_cli AND AD_LAB)
 
   set(AD_PEERS ${CMAKE_BINARY_DIR}/peers)
   file(MAKE_DIRECTORY ${AD_PEERS})
-  # ad_add_bench_program NAME SOURCE FUNCTION...: a program of its own, with all parts, in which calls of the functions can be taken
+  # ad_add_bench_program NAME SOURCE FUNCTION...: a separate program, with all parts, in which calls of the functions can be replaced
   function(ad_add_bench_program name source)
     add_executable(${name} ${source} $<TARGET_OBJECTS:bench_parts>)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})

@@ -1,4 +1,4 @@
-# Engine mpi: libaddend itself does not link MPI. For each MPI that is installed, a small module is compiled with that
+# Backend mpi: libaddend itself does not link MPI. For each MPI that is installed, a small module is compiled with that
 # MPI's compiler wrapper, and loaded at run time by ranks under its launcher. Without MPI, addend works on one machine.
 include(GNUInstallDirs)
 find_program(AD_MPICC_OPENMPI NAMES mpicc.openmpi HINTS /usr/lib64/openmpi/bin DOC "Open MPI's compiler wrapper")
@@ -20,7 +20,7 @@ foreach(implementation openmpi mpich)
       COMMENT "Building the MPI module for ${implementation}" VERBATIM)
     list(APPEND AD_MPI_MODULES ${module})
   else()
-    message(STATUS "Engine mpi: mpicc.${implementation} is not installed, so ranks cannot be started by its launcher")
+    message(STATUS "Backend mpi: mpicc.${implementation} is not installed, so ranks cannot be started by its launcher")
   endif()
 endforeach()
 add_custom_target(addend_mpi ALL DEPENDS ${AD_MPI_MODULES})

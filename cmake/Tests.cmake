@@ -180,7 +180,7 @@ if(NOT AD_TRAINER)
   return()
 endif()
 
-# Engine mpi: each installed implementation's launcher starts programs of tests/mpi and the command line.
+# Backend mpi: each installed implementation's launcher starts programs of tests/mpi and the command line.
 file(GLOB programs CONFIGURE_DEPENDS tests/mpi/*.c)
 foreach(source ${programs})
   get_filename_component(name ${source} NAME_WE)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the causes that `addend check --mutate` reports for planted mistakes with what was planted.
+"""Compares the causes that `addend check --mutate` reports for mutants with the mistakes in these.
 
     python3 lab/causes.py build/addend recipes/*.yaml >table.md
     python3 lab/causes.py build/addend recipes/pools-*.yaml --set train.microbatches=3 --mutants 15
 
 A cause is right if its kind, its axes, its place (parameter, pass and transition, bridge, pool, count, update) and its
-factor are those of the mistake. Counts for each recipe, over all mistakes that are caught by numbers: whether the right
+factor are those of the mistake. Counts for each recipe, over all mutants that are killed by numbers: whether the right
 cause is named, by `cause` or among `possible_causes`, and whether a `cause` is false. A `cause` that names none of these
 is vague, and any other that is not right is false. Lists the mistakes that are not named, and the false causes.
 """
@@ -243,7 +243,7 @@ def judge(document, listed):
         verdict = verdict_on(Mutant(mutate, params[mutate['param']]), alone, causes)
         said = [cause['text'].replace('../', '') for cause in causes]
         listed.append((document['recipe'], mutate['name'].replace('../', ''), mutate['param'], verdict, ' | '.join(said)))
-        counter['caught'] += 1
+        counter['killed'] += 1
         counter[verdict] += 1
         if verdict in ('vague', 'false'):
             words = ' \\| '.join(said)
@@ -255,9 +255,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('addend')
     parser.add_argument('recipe', nargs='+', help='a recipe, or the document of its check (.json)')
-    parser.add_argument('--list', metavar='FILE', help='every mistake, with what was said of it, as a table with tabs')
+    parser.add_argument('--list', metavar='FILE', help='every mutant, with the causes reported for it, as a table with tabs')
     parser.add_argument('--set', metavar='PATH=VALUE', action='append', default=[], help='replace a key of each recipe')
-    parser.add_argument('--mutants', metavar='N', type=int, help='draw N of the derived mistakes; all, if left out')
+    parser.add_argument('--mutants', metavar='N', type=int, help='draw N of the mutants; all, if left out')
     given = parser.parse_args()
     every, listed, whole = [], [], collections.Counter()
     print('| recipe | by number | rightly named | by a `cause` alone | false `cause` |\n|---|---|---|---|---|')
@@ -265,10 +265,10 @@ def main():
         document = json.load(open(recipe)) if recipe.endswith('.json') else look_at(given.addend, recipe, given)
         counter, lines = judge(document, listed)
         name, named = document['recipe'], counter['alone'] + counter['listed']
-        print(f"| {name} | {counter['caught']} | {named} | {counter['alone']} | {counter['false']} |", flush=True)
+        print(f"| {name} | {counter['killed']} | {named} | {counter['alone']} | {counter['false']} |", flush=True)
         every += [f'| {name} {line}' for line in lines]
         whole.update(counter)
-    print(f"\n{whole['caught']} by number, {whole['alone'] + whole['listed']} named, {whole['alone']} alone, {whole['false']} false")
+    print(f"\n{whole['killed']} by number, {whole['alone'] + whole['listed']} named, {whole['alone']} alone, {whole['false']} false")
     print('\n| recipe | planted | shown by | said |\n|---|---|---|---|')
     print('\n'.join(every))
     if given.list:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures how often `addend check` is wrong with a recipe's own dtypes: draws right programs (recipe, mesh, seed, dtypes, kernels of
-products and rows) and counts those that it calls wrong. With --mutate it plants the known mistakes of dtypes in each, and lists those
-that pass. Draws that are not possible (rows that do not divide) or that this processor cannot run are skipped and counted.
+products and rows) and counts those that it calls wrong. With --mutate it tries the known mistakes of dtypes in each, and lists those
+that survive. Draws that are not possible (rows that do not divide) or that this processor cannot run are skipped and counted.
 
     lab/checks.py build/addend 3600
     lab/checks.py build/addend 320 --mutate --out mistakes.jsonl"""
@@ -52,18 +52,18 @@ def draw(number):
 
 
 def check_one(number, call):
-    """The draw and its proof; without a proof if the draw is not possible here."""
+    """The draw and its check; without a check if the draw is not possible here."""
     name, sets, kernels = draw(number)
     words = [call.addend, "check", RECIPES / f"{name}.yaml", "--dtype", "recipe", "--json"]
     words += [word for text in sets for word in ("--set", text)] + ["--mutate=1"] * call.mutate
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **kernels})
     row = {"draw": number, "recipe": name, "set": sets, **kernels, "status": done.returncode}
     if not done.stdout.startswith("{"):
-        return {**row, "told": done.stderr.strip()[-200:]}
+        return {**row, "reported": done.stderr.strip()[-200:]}
     check = json.loads(done.stdout)
     if call.mutate:
         mutants = [bug for bug in check["mutants"] if bug["dtype"] == "recipe"]
-        row["planted"] = {bug["name"]: bug["killed_by"] for bug in mutants}
+        row["mutants"] = {bug["name"]: bug["killed_by"] for bug in mutants}
     return {**row, "passed": check["summary"]["pass"], "gradients": check["steps"] * len(check["params"]),
             "process_share": max(param.get("process_share") or 0 for param in check["params"])}
 
@@ -72,13 +72,13 @@ def report(rows):
     """Prints the counts over all draws; returns whether none was judged wrongly."""
     checks = [row for row in rows if "passed" in row]
     wrong = [row for row in checks if not row["passed"]]
-    mutants = [(row, name, caught) for row in checks for name, caught in row.get("planted", {}).items()]
-    living = [(row, name) for row, name, caught in mutants if caught in (None, "", "none")]
-    print(f"{len(checks)} right proofs of {sum(row['gradients'] for row in checks)} gradients, {len(wrong)} called wrong, "
+    mutants = [(row, name, killed_by) for row in checks for name, killed_by in row.get("mutants", {}).items()]
+    living = [(row, name) for row, name, killed_by in mutants if killed_by in (None, "", "none")]
+    print(f"{len(checks)} checks of right programs with {sum(row['gradients'] for row in checks)} gradients, {len(wrong)} called wrong, "
           f"{len(rows) - len(checks)} draws passed over; the most of a bound that one took was "
           f"{max((row['process_share'] for row in checks), default=0):.2f}")
     if mutants:
-        print(f"{len(mutants)} mistakes of dtypes planted, {len(living)} not caught")
+        print(f"{len(mutants)} mutants of dtypes, {len(living)} survived")
     for row in wrong + [row for row, _ in living]:
         print(json.dumps(row))
     return not wrong and not living
@@ -88,7 +88,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("addend", type=pathlib.Path)
 parser.add_argument("draws", type=int)
 parser.add_argument("--first", type=int, default=0, help="the first draw's number")
-parser.add_argument("--mutate", action="store_true", help="plant the known mistakes of dtypes in each")
+parser.add_argument("--mutate", action="store_true", help="try the known mistakes of dtypes in each")
 parser.add_argument("--out", type=argparse.FileType("w"), help="a line of JSON for each draw")
 call = parser.parse_args()
 rows = []

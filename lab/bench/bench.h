@@ -36,7 +36,7 @@ const char *bench_between_op(int index);
 /* 1 if `op` is one of bench_op's. */
 int bench_has_op(const char *op);
 /* Runs the measurements and gives the JSON document of `addend bench --json`, which the caller frees with free(); NULL
- * if there is no memory. After any other failure the document lacks rows; AD_INTERRUPTED: it was asked to stop. */
+ * if there is no memory. After any other failure some rows are missing; AD_INTERRUPTED: it was asked to stop. */
 ad_status bench_run(const bench_options *options, char **out) AD_CHECKED;
 /* The document as a readable table; the caller frees it with free(). */
 char *bench_table(const char *json);

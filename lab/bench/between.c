@@ -228,7 +228,7 @@ static ad_status measure_all(stage *s, json_t *rows) {
   ad_status first = AD_OK;
   if (!own_player(s)) {
     fprintf(stderr,
-            "addend bench: --hosts: ranks of engine mpi do not start, neither under Open MPI nor under MPICH; "
+            "addend bench: --hosts: ranks of backend mpi do not start, neither under Open MPI nor under MPICH; "
             "ADDEND_PEER_ERRORS=1 shows what they say\n");
     return AD_PEER_FAILED;
   }

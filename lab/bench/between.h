@@ -1,4 +1,4 @@
-/* Measures collectives between hosts (hosts.h): addend's engine mpi, peers, and plain TCP on the same network. */
+/* Measures collectives between hosts (hosts.h): addend's backend mpi, peers, and plain TCP on the same network. */
 #ifndef BENCH_BETWEEN_H
 #define BENCH_BETWEEN_H
 #include <jansson.h>

@@ -8,7 +8,7 @@
 
 /* Appends a row for each mistake and number of ranks in the options; `mistake` in the row says which, `rounds` how
  * often it was made. After a failure the other cases are still measured, then the first failure is returned;
- * AD_INTERRUPTED is returned at once. */
+ * AD_INTERRUPTED is returned immediately. */
 ad_status bench_measure_errors(const bench_options *options, json_t *rows) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Measures the network between hosts: plain TCP streams, one between each two hosts, in both directions at once. The
+/* Measures the network between hosts: plain TCP streams, one between each two hosts, in both directions together. The
  * task "link" sends `bytes` from every host to every other. */
 #ifndef BENCH_LINK_H
 #define BENCH_LINK_H

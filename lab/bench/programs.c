@@ -170,9 +170,9 @@ const bench_kind bench_kinds[] = {
      WORDS("torch_collectives.py", "gloo")},
     {"gloo", "torch.distributed", BENCH_ROUTING, 1, be_python, WORDS("torch_exchange.py", "exchange")},
     {"gloo", "torch.distributed", BENCH_BRIDGE, 1, be_python, WORDS("torch_bridge.py", "bridge")},
-    {"addend_openmpi", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_BETWEEN, 1, be_mpi,
+    {"addend_openmpi", "backend mpi", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_BETWEEN, 1, be_mpi,
      WORDS("mpirun.openmpi", "bench_rank")},
-    {"addend_mpich", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_BETWEEN, 1, be_mpi,
+    {"addend_mpich", "backend mpi", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_BETWEEN, 1, be_mpi,
      WORDS("mpirun.mpich", "bench_rank")},
     {"torch_ddp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "ddp")},
     {"torch_fsdp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "fsdp")},
@@ -205,7 +205,7 @@ const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
 _Static_assert(sizeof bench_kinds / sizeof *bench_kinds <= BENCH_KINDS_MAX, "an orchestra has no place for all");
 
 /* Closes file descriptors inherited from the conductor: its sockets would stay open here, so other programs' ranks
- * would not notice when it closes them. glibc before 2.34 lacks close_range, and so does Linux before 5.9. */
+ * would not notice when it closes them. glibc before 2.34 has no close_range, nor does Linux before 5.9. */
 static void close_inherited(void) {
   if (!syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0)) return;
   for (int fd = STDERR_FILENO + 1; fd < sysconf(_SC_OPEN_MAX); fd++) close(fd);

@@ -1,4 +1,4 @@
-/* The program of one measured rank of addend with engine mpi, started by an MPI launcher: mpirun -n N bench_rank
+/* The program of one measured rank of addend with backend mpi, started by an MPI launcher: mpirun -n N bench_rank
  * ADDRESS. */
 #include <stdio.h>
 

@@ -36,7 +36,7 @@ static void enter(turns *t, bench_program *program, const bench_kind *kind, cons
 }
 
 static int is_addend(const bench_kind *kind) { return !strcmp(kind->name, "addend"); }
-/* 1 for addend with any engine: it has shared memory of its own. */
+/* 1 for addend with any backend: each has its own shared memory. */
 static int has_own_memory(const bench_kind *kind) { return !strncmp(kind->name, "addend", 6); }
 
 static const char *memory_of(const bench_kind *kind, const bench_case *measured) {

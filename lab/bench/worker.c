@@ -44,7 +44,7 @@ int bench_task_read(const char *line, bench_task *out) {
 /* The buffers of the last task, kept as long as the next tasks need the same ones. */
 typedef struct buffers {
   bench_task task;
-  size_t in_bytes, out_bytes; /* 0: no buffer of its own, since the task is in place */
+  size_t in_bytes, out_bytes; /* 0: no separate buffer, since the task is in place */
   char *in_memory, *out_memory;
   const void *in; /* the operation's pointers; in place, one points into the other's buffer */
   void *out;

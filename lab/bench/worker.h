@@ -15,7 +15,7 @@ typedef struct bench_task {
   char dtype[BENCH_WORD];   /* dtype of the value; for train_step, the dtype of computing (parameters are f32) */
   char storage[BENCH_WORD]; /* how parameters are stored: "whole", "zero1", "zero2" or "zero3"; for parallel_step,
                                how ranks share the work */
-  size_t bytes; /* of the whole value: a rank's input of all_reduce and reduce_scatter, its output of all_gather, its
+  size_t bytes; /* of the full value: a rank's input of all_reduce and reduce_scatter, its output of all_gather, its
                    input of all_to_all and of the exchange with experts */
   int in_place;
   int iterations; /* 0: run the task once with known numbers and check the result */

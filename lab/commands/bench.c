@@ -192,7 +192,7 @@ static const struct argp bench_argp = {
     .doc =
         "Measures collectives, the reducer, sharded and training steps against a bare program that moves the same "
         "bytes, and with --peers against every peer that is installed: Open MPI, MPICH, gloo, PyTorch DDP and FSDP, "
-        "and this library's own engine mpi under either MPI. All take turns in one run. `train_step` trains two "
+        "and this library's own backend mpi under either MPI. All take turns in one run. `train_step` trains two "
         "models, "
         "one twice as wide as the other, in f32 and in bf16, on one rank and on two, beside PyTorch DDP as it is, "
         "compiled and with bf16 autocast, and says which instructions made the products. `memory` trains, and compares "
@@ -222,7 +222,7 @@ static const struct argp bench_argp = {
         "from the package index and compiled then; and steps of DDP and FSDP2. "
         "`products` is matrix products on one "
         "rank: as addend makes them, by each library, and oneDNN's own rate. With --hosts collectives (all_to_all too) "
-        "and sharded steps go over a network: engine mpi beside plain TCP streams of the same bytes, and with --peers "
+        "and sharded steps go over a network: backend mpi beside plain TCP streams of the same bytes, and with --peers "
         "beside the collectives of Open MPI, MPICH and gloo; with what the interfaces counted and the processor's "
         "seconds. `train_step` is then a step with ZeRO-2, and says for how much of it ranks waited for sums of "
         "gradients."

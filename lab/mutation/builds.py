@@ -18,7 +18,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HOME = ROOT / "build-mutate"
 PLAIN = "-O2 -Wno-parentheses"  # with this warning as an error, many mutants would not compile
-COVERED = f"-O1 --coverage -w -include {ROOT}/script/mutation/exit.h"
+COVERED = f"-O1 --coverage -w -include {ROOT}/lab/mutation/exit.h"
 SHIELD = "prlimit --core=0 --data=8589934592 unshare --pid --fork --kill-child --mount-proc"  # mutants may kill
 SHIELD = SHIELD.split() if subprocess.getstatusoutput(SHIELD + " true")[0] == 0 else []
 STOPPED = threading.Event()  # set when the script is interrupted: threads then end the processes that they wait for

@@ -1,4 +1,4 @@
-"""The mistakes that lab/mutate can plant in a C or Python file. Each kind is a function in KINDS, which reads the
+"""The mutants that lab/mutate can make of a C or Python file. Each kind is a function in KINDS, which reads the
 text without comments, strings and preprocessor lines and yields (start, end, new text). Many results do not compile."""
 
 import collections

@@ -91,12 +91,12 @@ def memory_of(array: Any, what: str, written: bool = False) -> Memory:
             "__array_interface__ nor __dlpack__"
         )
     if written and not memory.writable:
-        raise InvalidError(f"`{what}` is read-only, but the result is to be written to it: hand in a writable array")
+        raise InvalidError(f"`{what}` is read-only, but the result is to be written to it: pass a writable array")
     return memory
 
 
 def _on_device(what: str, device: str) -> InvalidError:
-    return InvalidError(f"`{what}` is in the memory of {device}; addend works in CPU memory: hand in a copy there")
+    return InvalidError(f"`{what}` is in the memory of {device}; addend works in CPU memory: pass a copy there")
 
 
 def _need_contiguous(what: str, shape: Sequence[int], strides: Optional[Sequence[int]], unit: int) -> None:
@@ -107,7 +107,7 @@ def _need_contiguous(what: str, shape: Sequence[int], strides: Optional[Sequence
     for size, stride in zip(reversed(shape), reversed(strides)):
         if size != 1 and stride != step:
             raise InvalidError(
-                f"`{what}` has strides: its elements do not lie one after another; hand in a contiguous "
+                f"`{what}` has strides: its elements do not lie one after another; pass a contiguous "
                 "copy (numpy.ascontiguousarray, or .contiguous() of a tensor)"
             )
         step *= size

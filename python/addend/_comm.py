@@ -145,7 +145,7 @@ class Comm:
         self.close()
 
     def fail(self, error: BaseException) -> None:
-        """Tells every other rank that this one failed: the call in which a rank waits raises PeerFailedError with the
+        """Reports to all ranks that this one failed: the call in which a rank waits raises PeerFailedError with the
         text of `error`. If the ranks already know of an earlier error, they keep that one."""
         status = constant("AD_PEER_FAILED")
         words = str(error) if isinstance(error, AddendError) else f"{type(error).__name__}: {error}"
@@ -167,14 +167,14 @@ class Comm:
 
     @property
     def backend(self) -> str:
-        """The engine that moves data between ranks: "shm" (shared memory, one machine) or "mpi"."""
+        """The backend that moves data between ranks: "shm" (shared memory, one machine) or "mpi"."""
         text: bytes = _backend(self._need())
         return text.decode()
 
     def all_reduce(self, array: Any, out: Any = None, axes: Optional[str] = None, op: str = "sum") -> Any:
         """Combines the ranks' arrays element by element; every rank gets the result in `out`, or in `array` if `out` is
         left out. Returns the result. `op`: "sum", "max", "min" or "product"; integers and bools also take "bit_and",
-        "bit_or" and "bit_xor". For bools "sum" and "max" tell whether any is true, "product" and "min" whether all
+        "bit_or" and "bit_xor". For bools "sum" and "max" are whether any is true, "product" and "min" whether all
         are. Sums and products follow one fixed tree over the group, so every rank has the same bits; integers wrap."""
         source = memory_of(array, "array", written=out is None)
         result = source if out is None else memory_of(out, "out", written=True)
@@ -219,9 +219,9 @@ class Comm:
         part: Memory,
         reduction: int = _REDUCTIONS["sum"],
     ) -> None:
-        """Runs a collective between a `whole` array and the `part` of its rows that this rank has."""
+        """Runs a collective between a full array, `whole`, and the `part` of its rows that this rank has."""
         if not whole.shape:
-            raise InvalidError("a single number (shape []) has no rows to divide among ranks: hand in an array")
+            raise InvalidError("a single number (shape []) has no rows to divide among ranks: pass an array")
         group = self._group(axes)
         rows = _cut(whole.shape[0], _group_index(group, self.rank), _group_size(group)).count
         _need_the_same(whole, part, (rows, *whole.shape[1:]))

@@ -34,7 +34,7 @@ class DiffParam:
     name: str
     ok: Optional[bool] = field(metadata=_PASS)  # None: the dump does not allow a judgement
     verdict: str = "right"  # right, wrong, cannot_tell
-    kind: str = "right"  # what the sum holds: averaged, missing, doubled, ... (audit/docs/dumps.md)
+    kind: str = "right"  # what the sum has: averaged, missing, doubled, ... (audit/docs/dumps.md)
     numel: int = 0
     sampled: int = 0
     types: str = ""
@@ -204,8 +204,8 @@ def judged(
     finite: bool = False,
     threads: int = 1,
 ) -> DiffReport:
-    """Does the work of `diff`. `told`: the callback for progress, a CProgress; `finite`: as in ad_diff_options of
-    diff.h."""
+    """Does the work of `diff`. `sentences`: the callback for progress, a CProgress; `finite`: as in
+    ad_diff_options of diff.h."""
     if not 1 <= threads <= 64:
         raise ValueError(f"`threads` takes a number from 1 to 64, not {threads}")
     paths = [path_of(path) for path in files]

@@ -295,7 +295,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Transition:
-    """One row of the table of transitions between types; "S(0)" stands for a cut along any dimension."""
+    """One row of the table of transitions between types; "S(0)" means sharded on any dimension."""
 
     move: str
     source: str
@@ -334,7 +334,7 @@ def propagate(
     name: str = "operation",
 ) -> Layout:
     """The layout of the result of an operation without communication: propagate("bk,kn->bn", x, w). `linearity`:
-    "multilinear" (a product), "additive" (a sum) or "nonlinear". `whole`: letters of dimensions that may not be cut.
+    "multilinear" (a product), "additive" (a sum) or "nonlinear". `whole`: letters of unsharded dimensions.
     `constant`: indices of operands that carry no gradient. `name`: what messages call the operation. If the layouts do
     not fit, LayoutError names the operand, the axis and the conversion that is needed."""
     if linearity not in _LINEARITY:

@@ -19,7 +19,8 @@ def missing(what: str, why: str) -> MissingTrainerError:
 
 
 def of_the_trainer(name: str) -> Any:
-    """What addend-train has under one of these names. Without it a call raises when it is called, a result at once."""
+    """The object of addend-train of this name. If that is not installed: for a function, one that raises when it is
+    called; for a class of results, the error immediately."""
     if importlib.util.find_spec("addend_train"):
         return getattr(importlib.import_module("addend_train"), name)
 

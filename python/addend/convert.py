@@ -37,7 +37,7 @@ def megatron(
     reference file with the unsharded gradients. `types` says which parameters are sharded:
     {"*.linear_fc1.weight": "tp=S0"}. With several pipeline stages, parameters' names begin with the stage, since
     Megatron numbers the layers of each stage from 0. `second`: the meaning of the second number in file names with two
-    numbers, "pp" (pipeline stage) or "ep" (expert-parallel rank), which the names do not tell."""
+    numbers, "pp" (pipeline stage) or "ep" (expert-parallel rank); the names do not say which."""
     ranks = _megatron_ranks(pathlib.Path(folder), second)
     sizes = [1 + max(at[i] for at in ranks) for i in range(3)]
     tensors = {at: _megatron_names(chunks, at[0], sizes[0]) for at, chunks in ranks.items()}
@@ -126,7 +126,7 @@ def _sglang_entry(path: pathlib.Path) -> Entry:
     meta = entry.get("meta") if isinstance(entry, dict) else None
     absent = [key for key in ("name", "step", "rank", "world_size", "dump_index") if key not in (meta or {})]
     if absent or "value" not in entry:
-        raise ValueError(f"{path} is not a file of SGLang's dumper: it lacks {', '.join(absent) or 'the value'}")
+        raise ValueError(f"{path} is not a file of SGLang's dumper: it has no {', '.join(absent) or 'value'}")
     return dict(entry)
 
 
@@ -249,7 +249,7 @@ class _Dump:
                 if bool((filled[part] & (whole[part] != values)).any()):
                     raise ValueError(
                         f"{name}: the rank at {self.mesh.coord_text(rank)} has other values than the ranks before it, "
-                        "but by `types` they are copies: say in `types` how the parameter is sharded, or compare the "
+                        "but by `types` they are replicas: say in `types` how the parameter is sharded, or compare the "
                         "ranks first with addend diff"
                     )
                 whole[part], filled[part] = values, True

@@ -45,7 +45,7 @@ def by_watch(report):
 
 
 def place_of(module):
-    return f"in `{module}`" if module else "in the model itself or behind it"
+    return f"in `{module}`" if module else "in the model itself or after it"
 
 
 def by_check(report):

@@ -47,7 +47,7 @@ def on_processors():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--distributed-optimizer", action="store_true")
-    parser.add_argument("--bug", action="store_true", help="plant a mistake: average gradients a second time")
+    parser.add_argument("--bug", action="store_true", help="make a mistake: average gradients a second time")
     arguments = parser.parse_args()
 
     on_processors()

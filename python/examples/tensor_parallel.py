@@ -32,7 +32,7 @@ class MixtureOfExperts(nn.Module):
         experts = self.experts.to_local()
         first = self.tp.get_local_rank() * len(experts)
         scores = softmax(linear(DTensor.from_local(x, self.tp, [Replicate()], run_check=False), self.router), -1)
-        # From here each rank uses only the scores of its own experts, so its gradient of the scores is a partial sum.
+        # From here each rank uses only the scores of its own experts, so its gradient of the scores is Partial.
         scores = scores.to_local(grad_placements=self.gradients_of_scores)[:, first : first + len(experts)]
         part = torch.einsum("re,eri->ri", scores, gelu(x @ experts))
         whole = DTensor.from_local(part, self.tp, [Partial()], run_check=False).redistribute(placements=[Replicate()])

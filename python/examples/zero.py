@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO; addend watches the second step. DeepSpeed divides gradients by the number of ranks and hands out
+"""DeepSpeed's ZeRO; addend watches the second step. DeepSpeed divides gradients by the number of ranks and gives
 unsharded ones on request, which addend.torch.deepspeed() tells the watch.
 
 OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu torchrun --nproc-per-node 4 python/examples/zero.py [--stage 0..3] [--bug]"""
@@ -20,7 +20,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", type=int, default=2)
     parser.add_argument(
-        "--bug", action="store_true", help="plant a mistake: leave out the last rank's addend of a parameter"
+        "--bug", action="store_true", help="make a mistake: leave out the last rank's addend of a parameter"
     )
     arguments = parser.parse_args()
 

@@ -1,5 +1,5 @@
 /* A user's own mixture of experts, in C and C++17, on the installed headers alone: it reads rows of numbers, learns
- * their squares, and takes its expert choices from the proof when the proof gives them. It makes its own layer, view
+ * their squares, and takes its expert choices from the check when the check gives them. It makes its own layer, view
  * and choices. */
 #include <math.h>
 #include <stdlib.h>

@@ -21,40 +21,40 @@ eval "shared=($(pkg-config --libs addend-train))"
 eval "static=($(pkg-config --static --libs addend-train | sed -E 's/-l(addend(_train)?)( |$)/-l:lib\1.a\3/g'))"
 strict=(-Wall -Wextra -Werror -Wno-unused-parameter)
 
-proven() { # arguments: what is tried, command
+checked() { # arguments: what is tried, command
   local what=$1
   shift
   "$@" --json >printed 2>errors || fail "$what: $(tail -n 3 errors)"
-  python3 -c 'import json; proof = json.load(open("printed")); assert proof["holds"] is True and proof["summary"]["params"] == 4, proof["summary"]' || fail "$what"
+  python3 -c 'import json; found = json.load(open("printed")); assert found["holds"] is True and found["summary"]["params"] == 4, found["summary"]' || fail "$what"
   echo "$what: holds"
 }
 three=(--set "mesh=dp_shard=2 tp=2" --set shard.zero=3 --mutate=12)
 "$compiler" -std=c11 "${strict[@]}" "${cflags[@]}" classifier.c -o classifier "${shared[@]}"
 export LD_LIBRARY_PATH=$libraries
-proven "a program" ./classifier check classifier.yaml "${three[@]}"
+checked "a program" ./classifier check classifier.yaml "${three[@]}"
 ./classifier train classifier.yaml --json >trained && python3 -c 'import json; loss = json.load(open("trained"))["loss"]; assert loss["last"] < loss["first"], loss' ||
   fail "training: $(cat trained)"
 unset LD_LIBRARY_PATH
 "$compiler" -std=c11 "${strict[@]}" "${cflags[@]}" classifier.c -o classifier_from_archives "${static[@]}"
-proven "from archives" ./classifier_from_archives check classifier.yaml "${three[@]}"
+checked "from archives" ./classifier_from_archives check classifier.yaml "${three[@]}"
 for cxx in g++ clang++; do
   command -v $cxx >/dev/null || continue
   words=(-Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers)
   [ $cxx = g++ ] || words+=(-Wno-c99-designator)
   $cxx -x c++ -std=c++17 "${words[@]}" "${cflags[@]}" classifier.c -o classifier_$cxx "${shared[@]}"
-  proven "in C++17 by $cxx" env LD_LIBRARY_PATH="$libraries" ./classifier_$cxx check classifier.yaml
+  checked "in C++17 by $cxx" env LD_LIBRARY_PATH="$libraries" ./classifier_$cxx check classifier.yaml
 done
 
 # ---- programs built as a shared object, linked without addend's library and with the shared library ----
 addend=$work/prefix/bin/addend
 "$compiler" -std=c11 "${strict[@]}" -shared -fPIC "${cflags[@]}" classifier.c -o classifier.so
-proven "a shared object" "$addend" check classifier.yaml --program ./classifier.so "${three[@]}"
-proven "named without a slash" "$addend" check classifier.yaml --program classifier.so
+checked "a shared object" "$addend" check classifier.yaml --program ./classifier.so "${three[@]}"
+checked "named without a slash" "$addend" check classifier.yaml --program classifier.so
 "$addend" plan classifier.yaml --program classifier.so --picture plan.svg >planned && [ -s plan.svg ] || fail "plan: $(cat planned)"
 "$addend" train classifier.yaml --program classifier.so --out run >trained && [ -s run/report.html ] || fail "train: $(cat trained)"
 "$addend" report run --out again.html >/dev/null && [ -s again.html ] || fail "report"
 "$compiler" -shared -fPIC "${cflags[@]}" classifier.c -o linked.so "${shared[@]}"
-proven "linked with the shared library" env LD_LIBRARY_PATH="$libraries" "$addend" check classifier.yaml --program linked.so
+checked "linked with the shared library" env LD_LIBRARY_PATH="$libraries" "$addend" check classifier.yaml --program linked.so
 
 # A mixture of experts, on the installed headers alone.
 cat >experts.yaml <<END
@@ -65,8 +65,8 @@ train: {global_batch: 8, microbatches: 2, steps: 3, lr: 0.01}
 END
 "$compiler" -std=c11 "${strict[@]}" -shared -fPIC "${cflags[@]}" "$source/tests/install/experts.c" -o experts.so
 for view in "ep=2 etp=2" "ep=4 etp=1"; do
-  "$addend" check experts.yaml --program ./experts.so --set views.sparse="$view" --mutate=20 --json >proof.json || fail "experts on $view"
-  grep -q '"smallest_margin"' proof.json || fail "experts on $view: no margin"
+  "$addend" check experts.yaml --program ./experts.so --set views.sparse="$view" --mutate=20 --json >check.json || fail "experts on $view"
+  grep -q '"smallest_margin"' check.json || fail "experts on $view: no margin"
 done
 g++ -x c++ -std=c++17 "${strict[@]}" -Wno-missing-field-initializers -shared -fPIC "${cflags[@]}" "$source/tests/install/experts.c" -o experts.so
 "$addend" check experts.yaml --program ./experts.so >printed || fail "experts in C++17: $(tail -n 3 printed)"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tests engine mpi under one launcher: the bits are those of engine shm wherever ranks are placed; proofs, mistakes,
+# Tests backend mpi under one launcher: the bits are those of backend shm wherever ranks are placed; checks, mistakes,
 # deaths of ranks, and ranks of different versions.
 #   launcher.sh BUILD SOURCE openmpi|mpich
 set -uo pipefail
-export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves its own memory
 build=$1 source=$2 implementation=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -59,7 +59,7 @@ echo "bits: as on shm, on one node and on several"
 recipe=$source/recipes/gpt-dp.yaml
 # arguments: number of ranks, how many of them are on the first node (`all`: nodes are not set), recipe, options with +
 # for a space
-proves() {
+checks() {
   local ranks=$1 first=$2 name=$3 on=()
   shift 3
   [ "$first" = all ] || on=("$work/place" "$first")
@@ -67,10 +67,10 @@ proves() {
 }
 must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2 --out "$work/proof.json"
 [ -s "$work/proof.json" ] || fail "the first rank writes what --out names"
-# Proofs with cut parameters, matrices and sequences, experts' rows, rows over a bridge, and modules on disjoint ranks:
+# Checks with cut parameters, matrices and sequences, experts' rows, rows over a bridge, and modules on disjoint ranks:
 # on one node, and with rings, groups and pools that span two nodes or lie on one each.
 unlike='ocr-disjoint --set mesh={encoder:+"dp=3",+model:+"cp=2"} --set train.global_batch=9 --set train.microbatches=3'
-draw_cases "proofs under $implementation" 1 \
+draw_cases "checks under $implementation" 1 \
   "3 2 gpt-dp" "4 2 gpt-dp --set mesh=dp_replicate=2+dp_shard=2" \
   "12 all gpt-3d" "4 2 gpt-3d --set mesh=cp=2+tp=2" "4 2 gpt-tp-sp --set mesh=tp=2+dp_shard=2" \
   "4 all moe-dp2ep" "4 2 moe-tp2ep" \
@@ -78,11 +78,11 @@ draw_cases "proofs under $implementation" 1 \
   "8 all ocr-disjoint --steps 5" "8 4 ocr-disjoint --set shard.zero=3" "5 5 $unlike" "5 3 $unlike" "5 2 $unlike" \
   "4 3 gpt-pp --set mesh=pp=2+tp=2" "4 2 gpt-pp --set mesh=pp=2+dp_shard=2 --set schedule.kind=zb" \
   "10 5 pools-10 --steps 3" # one of the three pools spans two nodes
-for arguments in "${drawn[@]}"; do proves $arguments; done
-# Which ranks share memory decides whether they gather or read directly, and so the collectives that a proof expects;
+for arguments in "${drawn[@]}"; do checks $arguments; done
+# Which ranks share memory decides whether they gather or read directly, and so the collectives that a check expects;
 # nodes of different sizes.
-proves 3 2 gpt-dp --set mesh=dp_shard=3 --set shard.zero=3 --steps 1
-proves 5 3 gpt-dp --set mesh=dp_shard=5 --set shard.zero=1 --steps 1
+checks 3 2 gpt-dp --set mesh=dp_shard=3 --set shard.zero=3 --steps 1
+checks 5 3 gpt-dp --set mesh=dp_shard=5 --set shard.zero=1 --steps 1
 pools=$source/recipes/ocr-disjoint.yaml
 must "${launch[@]}" -n 8 "$work/place" 4 "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools"
 must "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools-on-shm"
@@ -91,9 +91,9 @@ must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set t
 says "$work/out" "2 steps" "$work/run/report.html"
 [ "$(grep -c '/run/report.html' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"
 [ -e "$work/run/report.html" ] || fail "no report"
-echo "proofs and training: on one node and on two"
+echo "checks and training: on one node and on two"
 
-# A dump: each rank writes its own files, which are those of ranks on engine shm.
+# A dump: each rank writes its own files, which are those of ranks on backend shm.
 must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped"
 must "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped-on-shm"
 must diff -r "$work/dumped/dump-1" "$work/dumped-on-shm/dump-1"
@@ -167,11 +167,11 @@ for rank in "${drawn[@]}"; do
 done
 echo "deaths: the launcher's status, nothing left; stops: named"
 
-# The test suites of engine shm, on one node and on two.
+# The test suites of backend shm, on one node and on two.
 every=2 take_turns "suites under $implementation" 4 {1,2}" "{comm_protocol,comm_conformance,comm_dtypes,comm_transfer,comm_ranks,reduce_store,reduce_slots,bridge_alike}
 for case in "${drawn[@]}"; do
   read -r nodes suite <<<"$case"
   must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"
   grep ' are taken, ' "$work/out"
 done
-echo "suites: protocol, conformance, dtypes, transfers, lists, the store and slots, alike bridges"
+echo "suites: protocol, conformance, dtypes, transfers, lists, the store and slots, bridges between identical meshes"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tests engine mpi under srun: a Slurm cluster of this one machine is started for this test alone; then the same
-# training and proof run with each MPI that is built; and the message if tasks and MPI do not fit together.
+# Tests backend mpi under srun: a Slurm cluster of this one machine is started for this test alone; then the same
+# training and check run with each MPI that is built; and the message if tasks and MPI do not fit together.
 #   srun.sh BUILD SOURCE
 set -uo pipefail
-export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves its own memory
 build=$1 source=$2
 PATH=$PATH:/usr/sbin
 for program in srun slurmctld slurmd munged; do
@@ -54,7 +54,7 @@ SlurmdParameters=config_overrides
 NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
 PartitionName=test Nodes=ALL Default=YES State=UP
 C
-# The cluster has a key of its own: the daemons listen on ports, and nobody else may start programs through them.
+# The cluster has its own key: the daemons listen on ports, and nobody else may start programs through them.
 (umask 077; head -c 1024 /dev/urandom >"$work/munge.key")
 daemon() { # arguments: program, its arguments; its messages are in PROGRAM.log
   "$@" >"$work/$1.log" 2>&1 & daemons+=($!)
@@ -66,7 +66,7 @@ daemon slurmd -D -N "$host"
 all_live() { kill -0 "${daemons[@]}" 2>/dev/null; }
 for _ in $(seq 600); do all_live && [ "$(sinfo -h -o %t 2>/dev/null)" != idle ] || break; sleep 0.1; done
 if ! all_live || [ "$(timeout 60 srun -n 2 echo task 2>"$work/srun.log" | grep -c task)" -ne 2 ]; then
-  echo "skipped: this machine does not run a cluster of its own: $(tail -n 2 "$work"/*.log | tr '\n' ' ')"
+  echo "skipped: this machine does not run a cluster: $(tail -n 2 "$work"/*.log | tr '\n' ' ')"
   exit 77
 fi
 
@@ -89,9 +89,9 @@ speaks() { # arguments: MPI implementation, srun's --mpi type
   start -K --mpi="$2" -n 4 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run-$1" || { cat "$work/out" >&2; fail "training, $1"; }
   says "$work/out" "2 steps" "$work/run-$1/report.html"
   [ "$(grep -c "/run-$1/report.html" "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "not only the first rank speaks, $1"; }
-  start -K --mpi="$2" -n 4 "$build/addend" check "$recipe" || { cat "$work/out" >&2; fail "the proof, $1"; }
+  start -K --mpi="$2" -n 4 "$build/addend" check "$recipe" || { cat "$work/out" >&2; fail "the check, $1"; }
   refused 'dp_replicate=2 dp_shard=2|3 rank(s)|has 4' --mpi="$2" -n 3 "$build/addend" train "$recipe"
-  echo "$1: trained and proven under srun --mpi=$2"
+  echo "$1: trained and checked under srun --mpi=$2"
 }
 speaks openmpi pmix
 speaks mpich pmi2

@@ -1,5 +1,5 @@
 /* Runs every collective on every kind of group, with values whose sums depend on the order of addition, in memory of
- * every kind, and prints one hash of all results of all ranks: it must be the same on every engine, wherever ranks are
+ * every kind, and prints one hash of all results of all ranks: it must be the same on every backend, wherever ranks are
  * placed. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ static void fill(void *memory, ad_dtype dtype, size_t count) {
   seed++;
 }
 
-// Allocates memory: in the engine's memory on some ranks, elsewhere on others.
+// Allocates memory: in the backend's memory on some ranks, elsewhere on others.
 static void *memory(size_t bytes, int kind) {
   void *out = NULL;
   if (kind == 0 || (kind == 2 && rank % 2)) {
@@ -165,7 +165,7 @@ static void run_exchange(const ad_group *group, size_t count) {
   release(in, 1), release(out, 2);
 }
 
-// Posts as many calls as may be under way, on two groups, and waits from the last to the first.
+// Posts as many calls as may be in flight, on two groups, and waits from the last to the first.
 static void run_many(const ad_group *a, const ad_group *b) {
   enum { MANY = 64, COUNT = 3000 };
   ad_request requests[MANY];

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tests engine mpi on two hosts and on three, which are network namespaces: the same bits as on shm, proofs, and how
+# Tests backend mpi on two hosts and on three, which are network namespaces: the same bits as on shm, checks, and how
 # many bytes leave the hosts.
 #   two_hosts.sh BUILD SOURCE
 set -uo pipefail
-export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves its own memory
 build=$1 source=$2
 . "$source/tests/support/hosts.sh"
 open_hosts "$build" 3
@@ -31,7 +31,7 @@ for case in "2 2;pp=2 tp=2;zb" "2 1;pp=3;1f1b"; do
   on_hosts "$ranks" "$build/addend" check --json "$source/recipes/gpt-pp.yaml" --set "'mesh=\"$mesh\"'" --set schedule.kind="$kind" || fail "$case: $(cat "$out")"
   holds "$case"
 done
-echo "hosts: the bits of shm, and proofs"
+echo "hosts: the bits of shm, and checks"
 
 # What leaves the hosts, in units of the value's size. A sum: one value for each slice and each other host that is a
 # part of the summation tree (bf16 travels as f32). A value for all ranks: one for each other host. A tenth more is

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests script/freeze: the same build compares equal, and each planted change is a difference with its subject: a value of a
+# Tests script/freeze: the same build compares equal, and each change that is made is a difference with its subject: a value of a
 # document, an exit status, one byte of weights, a line of --help, a symbol, a name of the Python package, a slower program;
-# a rename that is told is none.
+# a rename that is given is none.
 #   freeze.sh SOURCE BUILD
 set -eu
 source=$1 build=$2
@@ -54,7 +54,7 @@ chmod +x "$work/build/addend"
 echo 0 >"$work/calls"
 echo no >"$work/timed"
 
-freeze() { # arguments: exit status, what is planted, arguments of script/freeze
+freeze() { # arguments: exit status, what is changed, arguments of script/freeze
   local wanted=$1 status=0
   echo "$2" >"$work/plant" && shift 2
   python3 "$source/script/freeze" "$1" "$work/recorded" "$work/build" "${@:2}" >"$work/out" 2>"$work/err" || status=$?
@@ -63,7 +63,7 @@ freeze() { # arguments: exit status, what is planted, arguments of script/freeze
 of() { # arguments: part, subject of what differs; `lines` gets what is said of it
   grep -F "$1  $2 " "$work/out" >"$work/lines" || fail "nothing is said of $1  $2"
 }
-differs() { # arguments: what is planted, part, subject of what differs, facts of a line with | between them, each line
+differs() { # arguments: what is changed, part, subject of what differs, facts of a line with | between them, each line
   freeze 1 "$1" compare --only "$2"
   of "$2" "$3"
   for facts in "${@:4}"; do says_all "$work/lines" "$facts"; done
@@ -97,7 +97,7 @@ echo 'world number_of_ranks' >"$work/renames"
 freeze 0 word compare --only json --renames "$work/renames"
 freeze 1 none compare --only json --renames "$work/renames"
 
-# What the Python package has, in a tree of its own: what is private may change. A name, an argument's default, a field's
+# What the Python package has, in its own tree: what is private may change. A name, an argument's default, a field's
 # type and a keyword argument that a TypedDict declares are differences.
 tree=$work/tree
 mkdir -p "$tree/build" "$tree/script"

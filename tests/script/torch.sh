@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests script/torch, and script/test --torch, which .ci/run calls: an environment that exists is found again; one that
-# cannot be made is reported and stops nothing. A python3 made by this test stands for the package index.
+# cannot be made is reported and stops nothing. A python3 made by this test represents the package index.
 set -eu
 source=$1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -47,13 +47,13 @@ before=$(asked "-m pip") && rm "$work/index"
 bash "$source/script/torch" >"$work/said" || fail "the second time: $(cat "$work/said")"
 [ "$(asked "-m pip")" = "$before" ] || fail "the second time nothing is fetched"
 
-# An environment of an earlier version gets the packages that it lacks, and is kept if they cannot be had.
+# An environment of an earlier version gets the packages that it does not have, and is kept if they cannot be had.
 sed -i '/^pytest$/d' "$work/has"
 bash "$source/script/torch" >"$work/said" || fail "without pytest: $(cat "$work/said")"
 says "$work/said" PyTorch "$work/home/addend/torch" 2.9.0
 grep -q ' pytest transformers accelerate' "$work/said" || fail "what is missing is not named: $(cat "$work/said")" # packages
 touch "$work/index"
-bash "$source/script/torch" >"$work/said" && grep -qx pytest "$work/has" || fail "it gets what it lacks"
+bash "$source/script/torch" >"$work/said" && grep -qx pytest "$work/has" || fail "it gets what it does not have"
 [ "$(asked "-m venv")" -le 4 ] || fail "it is not made anew"
 
 # If no environment can be had, the other tests run.
@@ -65,6 +65,6 @@ eval "$prepared"
 prepare_torch >"$work/said"
 grep -q 'PyTorch .*: /usr/bin' "$work/said" ||
   { [ "${#skips[@]}" -eq 1 ] && [[ ${skips[0]} == "script/test --torch: "*PyTorch* ]]; } ||
-  fail "script/test goes on and says what it skipped: ${skips[*]-} $(cat "$work/said")"
+  fail "script/test continues and says what it skipped: ${skips[*]-} $(cat "$work/said")"
 grep -q 'script/test" --torch' .ci/run || fail "continuous integration asks for PyTorch"
 echo "torch: all hold"

@@ -1,5 +1,5 @@
-# Proves one recipe, for command line tests that make many proofs; they have set $addend, $source and fail().
-check_recipe() { # recipe, KEY=VALUE... with + for a space, arguments of check with --: the proof's document is proof.json
+# Checks one recipe, for command line tests that make many checks; they have set $addend, $source and fail().
+check_recipe() { # recipe, KEY=VALUE... with + for a space, arguments of check with --: the document is proof.json
   local recipe=$1 status=0 arguments=() argument; shift
   for argument in "$@"; do
     case $argument in

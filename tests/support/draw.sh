@@ -17,7 +17,7 @@ draw_cases() {
   done | sort | sed -n "1,${taken}s/[^ ]* //p")
 }
 
-# take_turns WHAT TAKEN CASE...: like draw_cases, but the cases take turns in an order of their own: of ten seeds in a row
+# take_turns WHAT TAKEN CASE...: like draw_cases, but the cases take turns, in an order drawn once: of ten seeds in a row
 # at least one takes each case, and a seed takes TAKEN or one less. Fails if TAKEN is too small for that.
 # every=K take_turns ...: in a script that itself is run by every K-th commit alone (script/test).
 take_turns() {

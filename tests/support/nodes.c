@@ -1,4 +1,4 @@
-/* A transport for engine mpi whose messages lie in memory that all ranks map, and starting ranks on it. A message is
+/* A transport for backend mpi whose messages lie in memory that all ranks map, and starting ranks on it. A message is
  * copied when it is sent; a receive takes the first message that fits, and receives take messages in the order in which
  * they were started, as in MPI. */
 #include "nodes.h"

@@ -1,5 +1,5 @@
 /* Ranks on several nodes, without an MPI: processes of this machine that count as ranks of the nodes that a text names,
- * a letter for each rank, on engine mpi. Messages between them pass through memory that all of them map.
+ * a letter for each rank, on backend mpi. Messages between them pass through memory that all of them map.
  *
  *   ad_status __wrap_ad_mpi_load(const ad_mpi_transport **out) { ... *out = &nodes_transport; ... }   in the test's file
  *   run_on_nodes("aab", sums, NULL);      the function is one as run_ranks takes it (ranks.h), with its checks

@@ -1,4 +1,4 @@
-"""The examples of a page: code in Python, and behind it what it prints."""
+"""The examples of a page: code in Python, and after it what it prints."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def output_of(example):
 
 
 def hold(test, page):
-    """Fails the test case unless each example prints what stands behind it, and the page has no other code."""
+    """Fails the test case unless each example prints what follows it, and the page has no other code."""
     text = (SOURCE / page).read_text(encoding="utf-8")
     examples = EXAMPLE.findall(text)
     test.assertEqual(len(examples), text.count("```python"))

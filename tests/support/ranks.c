@@ -67,7 +67,7 @@ static int run_task(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* ---- on engine mpi: the launcher starts this program again, and each rank comes to the same run_ranks ---- */
+/* ---- on backend mpi: the launcher starts this program again, and each rank comes to the same run_ranks ---- */
 
 static int calls_so_far;
 
@@ -90,7 +90,7 @@ static void be_rank(int64_t ranks, task *t) {
   _exit(0);
 }
 
-// Starts the ranks: ADDEND_TEST_MPIRUN ("mpirun.mpich", perhaps with options) stands before the number of ranks.
+// Starts the ranks: ADDEND_TEST_MPIRUN ("mpirun.mpich", perhaps with options) comes before the number of ranks.
 static void start_with(const char *launcher, int64_t ranks, const char *file, int line) {
   char program[1024], command[4096];
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);

@@ -1,8 +1,8 @@
-/* Tests on real ranks: every rank is a process of its own, so that nothing is shared by accident. A check that fails in
+/* Tests on real ranks: every rank is a separate process, so that nothing is shared by accident. A check that fails in
  * a rank ends that rank; the other ranks then learn that it left, and the test that started them fails with the first
  * rank's message.
  *
- * With ADDEND_TEST_MPIRUN="mpirun.mpich" in the environment the ranks are started by that launcher, on engine mpi.
+ * With ADDEND_TEST_MPIRUN="mpirun.mpich" in the environment the ranks are started by that launcher, on backend mpi.
  *
  *   static int sums(ad_comm *comm, void *context) { CHECK_OK(ad_comm_run(comm, ...)); CHECK(x == 3); return 0; }
  *   static void ranks_sum(void **state) { run_ranks(3, sums, NULL); } */

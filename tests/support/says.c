@@ -102,7 +102,7 @@ const char *says_missing(const char *text, const char *const *facts) {
     }
     if (!is_fact(text, *facts))
       return report(
-          "\"%s\" is prose: name a fact of the message (tests/support/says.h), and let its sentence stand in the "
+          "\"%s\" is prose: name a fact of the message (tests/support/says.h), and put its sentence into the "
           "golden file",
           *facts);
   }
@@ -134,7 +134,7 @@ static size_t length_of_random(const char *text, const char *at) {
   return is_whole && length >= SHORTEST && letters < length ? length : 0;
 }
 
-// The length of a number that is no part of a name: digits, a fraction, an exponent, as far as no name goes on there.
+// The length of a number that is no part of a name: digits, a fraction, an exponent, as far as it is not followed by more of a name.
 static size_t length_of_number(const char *text, const char *at) {
   static const char digits[] = "0123456789";
   size_t whole = strspn(at, digits), length = whole;

@@ -1,4 +1,4 @@
-/* What a message says. A test asserts its facts: names, numbers, places, ranks, axes. Its sentence stands in a golden
+/* What a message says. A test asserts its facts: names, numbers, places, ranks, axes. Its sentence is in a golden
  * file, so that a better sentence is a diff to read and breaks no test.
  *
  *   assert_says("data.seq", "40", "32");                  the message recorded last has these facts
@@ -8,7 +8,7 @@
  * assert_says_all and CHECK_SAYS_ALL take a list that ends with NULL, for tables of cases. assert_says_in also names the
  * list of sentences, which otherwise is that of the function: a helper's caller, or a case.
  *
- * A fact is a name or a value as the message prints it: it stands in quotes or backquotes there, or it has a digit, a
+ * A fact is a name or a value as the message prints it: it is in quotes or backquotes there, or it has a digit, a
  * capital letter, a slash, a point, an equals sign or an underscore, or it is an option of the command line, or axes or a
  * term of the field (AXES in says.c), or a shape in brackets, or the subject before the message's colon. It is no part of
  * a longer name, option or number. Facts that are numbers alone have the order of the message, so that "4 of 3" is not

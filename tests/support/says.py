@@ -9,7 +9,7 @@
                                       with raises(self, ValueError, "dp"): ...
                                       says_facts, says_nothing_of, raises_facts: as --has and --lacks
 
-What a fact is, and what the golden file has, stands in tests/support/says.h; both follow the same rules."""
+tests/support/says.h says what a fact is and what the golden file has; both follow the same rules."""
 
 import contextlib
 import os
@@ -74,7 +74,7 @@ def wrong_line(text, facts, area, head):
     prose = [fact for fact in facts if not is_fact(line, fact)]
     if prose:
         return (
-            f"{prose} is prose: name a fact of the line (tests/support/says.h), its sentence stands in the golden file"
+            f"{prose} is prose: name a fact of the line (tests/support/says.h), its sentence is in the golden file"
         )
     if area is None:
         return None
@@ -92,7 +92,7 @@ def wrong_line(text, facts, area, head):
 
 def says(test, text, *facts, case=""):
     """Fails the test case unless a line of the text has the facts, and its sentence is listed for the test, or for this
-    case of its table. Without facts it is the first line, of a text whose subject is the field that it stands in."""
+    case of its table. Without facts it is the first line, of a text whose subject is the field that has it."""
     path = pathlib.Path(sys.modules[type(test).__module__].__file__)
     head = " ".join(filter(None, [f"{path.stem.removeprefix('test_')}.{test.id().split('.')[-1]}", case]))
     wrong = wrong_line(text, facts, path.parent.name, head)

@@ -1,4 +1,4 @@
-# What a command says, in a script: facts of a line, whose sentence stands in tests/golden/AREA.txt (tests/support/says.h),
+# What a command says, in a script: facts of a line, whose sentence is in tests/golden/AREA.txt (tests/support/says.h),
 # where AREA is the script's folder.
 #
 #   . "$source/tests/support/says.sh"
@@ -8,7 +8,7 @@
 #   says_facts err "$process"         the same without the golden file, for lines that differ from run to run
 #   says_nothing_of err "rank 1"      no line of it has these facts
 #
-# Ends the script with status 1, and tells the file, if not. A line is listed under the script's name and the
+# If not, prints the file and ends the script with status 1. A line is listed under the script's name and the
 # facts without their numbers, so that two assertions of other facts never take each other's sentence.
 
 says_support=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)

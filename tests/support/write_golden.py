@@ -4,7 +4,7 @@
     write_golden.py --names FOLDER AREA/NAME...    prints the names by which ctest runs them
     write_golden.py FOLDER AREA/NAME...            writes the lists again
 
-FOLDER/tests.json is ctest's description of all tests, FOLDER/junit.xml tells which of them passed, and the files
+FOLDER/tests.json is ctest's description of all tests, FOLDER/junit.xml says which of them passed, and the files
 FOLDER/said-* have lines AREA, HEAD, SENTENCE between tabs. The lists of a source are replaced by what it said if all
 its tests passed; the lists of all others stay."""
 
@@ -17,7 +17,7 @@ import says
 
 
 def names_of(folder, source):
-    """The tests that ctest runs from tests/AREA/NAME.sh (or test_NAME.sh); of another source that of its own name."""
+    """The tests that ctest runs from tests/AREA/NAME.sh (or test_NAME.sh); of another source the one of its name."""
     area, name = source.split("/")
     scripts = {str(says.ROOT / "tests" / area / f"{prefix}{name}.sh") for prefix in ("", "test_")}
     tests = json.loads((folder / "tests.json").read_text(encoding="utf-8"))["tests"]

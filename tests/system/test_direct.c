@@ -50,7 +50,7 @@ static ad_recipe *recipe_of(const char *mesh, int zero) {
   return recipe;
 }
 
-/* ---- proofs ---- */
+/* ---- checks ---- */
 
 static void check_document(const char *text) {
   json_t *document = json_loads(text, 0, NULL);
@@ -222,7 +222,7 @@ static int parts_fit_together(ad_comm *comm, void *context) {
   /* in f32: values and both moments of the rank's own shards, which no other rank holds */
   CHECK(checkpoint == 3 * parts);
   CHECK(ad_store_bytes(ad_module_store(module)) == parts);
-  /* The buckets hold whole gradients; the sums of the rank's own shards are kept beside them. */
+  /* The buckets hold full gradients; the sums of the rank's own shards are kept beside them. */
   CHECK(ad_reducer_sum_bytes(ad_module_reducer(module)) == parts);
   CHECK(ad_reducer_bytes(ad_module_reducer(module)) == parts + 4 * numel_of(run));
   ad_run_destroy(run);

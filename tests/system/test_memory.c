@@ -183,7 +183,7 @@ static void pools_of_a_decomposition_hold_what_was_planned(void **state) {
   measure_recipe(recipe);
 }
 
-/* A pipeline's ranks, whose memory is mostly activations of the microbatches under way. */
+/* A pipeline's ranks, whose memory is mostly activations of the microbatches in flight. */
 static void measure_pipeline(const char *schedule, int ranks, int stages) {
   char text[1024];
   ad_recipe *recipe = NULL;

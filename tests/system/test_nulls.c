@@ -46,7 +46,7 @@ static void refused_at(ad_status status, const char *wrong, const char *call, in
     ad_status of_call = (call);                                                                   \
     refused_at(of_call, says_missing(ad_last_error(), SAYS_FACTS(__VA_ARGS__)), #call, __LINE__); \
   } while (0)
-/* The call is refused in its own words, which stand in the list of the call. */
+/* The call is refused in its own words, which are in the list of the call. */
 #define refused_call(call, ...)                                                                                  \
   do {                                                                                                           \
     ad_status of_call = (call);                                                                                  \

@@ -24,7 +24,7 @@ static void refused_with(ad_status status, const char *name, const char *size) {
 static void refused(ad_status status, const char *name) { refused_with(status, name, "1048576"); }
 
 static void options_of_a_wrong_size_are_refused_by_name(void **state) {
-  static const size_t wrong[64] = {1 << 20};  // stands for any options struct; its size field is too large
+  static const size_t wrong[64] = {1 << 20};  // represents any options struct; its size field is too large
   const void *given = wrong;
   ad_comm *comm;
   ad_mesh *mesh;

@@ -1,4 +1,4 @@
-/* Tests a plan's bytes, made by one process on engine dry, against those that real ranks have after a step. */
+/* Tests a plan's bytes, made by one process on backend dry, against those that real ranks have after a step. */
 #include "ranks.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Tests a program that uses addend from several threads at once: each thread has its own last error, and tables that
+/* Tests a program that uses addend from several threads at the same time: each thread has its own last error, and tables that
  * are filled on first use are filled once. Mostly for the thread sanitizer. A rank of a world is one thread. */
 #include <pthread.h>
 #include <setjmp.h>
@@ -23,7 +23,7 @@ typedef struct worker {
   const char *wrong; /* the first thing that was wrong; NULL: none */
 } worker;
 
-/* Runs `function` in all threads at once; fails with what the first thread found. */
+/* Runs `function` in all threads at the same time; fails with what the first thread found. */
 static void run_in_threads(void *(*function)(void *)) {
   worker workers[THREADS];
   for (int i = 0; i < THREADS; i++) {

@@ -125,5 +125,5 @@ meant "R.yaml" check --out --stesp R.yaml # --stesp is the value of --out, thoug
 says_nothing_of err --steps
 
 "$addend" check --help --stesp >out || fail "help ends a call"
-"$addend" run -n 1 -- "$(command -v true)" --rnaks >out 2>err || { cat err >&2; fail "what stands behind -- is the program's"; }
+"$addend" run -n 1 -- "$(command -v true)" --rnaks >out 2>err || { cat err >&2; fail "the words after -- are the program's"; }
 echo "completions: all hold"

@@ -17,7 +17,7 @@ def read(path): return open(path, encoding="utf-8", errors="replace").read()
 files = [os.path.join(folder, name) for top in FOLDERS for folder, _, names in os.walk(top) for name in names]
 names = {os.path.basename(path) for path in files}
 
-# Every path, relative to the project's folder or the page's, or the name of a test as ctest has it. LAYER, NAME and R stand for any; globs are allowed.
+# Every path, relative to the project's folder or the page's, or the name of a test as ctest has it. LAYER, NAME and R represent any; globs are allowed.
 def exists(path):
     path = re.sub(r"\b(?:LAYER|NAME|R)\b|(?<=_)NAME\b", "*", path.rstrip("/"))
     alternatives = re.search(r"\{([^{}]*)\}", path)
@@ -46,7 +46,7 @@ for page in PAGES:
 fuzzers = glob.glob("*/tests/fuzz/fuzz_*.c")
 assert fuzzers, "no folder has a fuzzer"
 for path in fuzzers:
-    if path not in read("SECURITY.md"): complain("SECURITY.md", f"lacks {path}")
+    if path not in read("SECURITY.md"): complain("SECURITY.md", f"does not name {path}")
 
 # The laws: their numbers, their parts, and every `file` (`function`, ...).
 LAWS = "core/docs/laws.md"

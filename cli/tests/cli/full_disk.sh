@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests files that cannot be written whole, over files that exist: the old file stays, nothing else is left, the message
-# names the file, and the exit status is 3. Where no ranks start, a limit on file size stands for the full disk (ranks'
+# names the file, and the exit status is 3. Where no ranks start, a limit on file size takes the place of the full disk (ranks'
 # shared memory is itself a file); if a small file system can be mounted, it is filled, for all commands.
 set -eu
 addend=$1 source=$2
@@ -11,7 +11,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml few="--set train.steps=2 --set checkpoint.every=1"
 "$addend" train "$recipe" $few -o run --dump-step 0 >out 2>err || { cat err >&2; fail "a run to begin with"; }
-"$addend" check "$recipe" --steps 1 --dump proof >out 2>err || { cat err >&2; fail "a proof to begin with"; }
+"$addend" check "$recipe" --steps 1 --dump dumped >out 2>err || { cat err >&2; fail "a check to begin with"; }
 "$addend" export run exported >out 2>err || { cat err >&2; fail "an export to begin with"; }
 listed() { (cd "$1" && find . -type f ! -name .lock -exec sha256sum {} + | sort); }
 
@@ -24,7 +24,7 @@ keeps() { # arguments: file or folder, pattern of the place that the message nam
   listed . | diff "$work/before" - >"$work/changes" || { cat "$work/changes" "$work/err" >&2; fail "$what is as it was: $*"; }
   [ $status -eq 3 ] && grep -q "$place" "$work/err" || { cat "$work/err" >&2; fail "exit $status, the message names $what: $*"; }
 }
-keeps_alone() { # commands that start no ranks, in a folder that has a run and a proof
+keeps_alone() { # commands that start no ranks, in a folder that has a run and a check's dump
   keeps picture.svg "picture.svg: " plan "$recipe" --picture picture.svg
   keeps report.html "report.html: " report run --out report.html
   keeps run/report.html "run/report.html: " report run
@@ -33,12 +33,12 @@ keeps_alone() { # commands that start no ranks, in a folder that has a run and a
 }
 keeps_of_ranks() {
   keeps check.json "check.json: " check "$recipe" --steps 1 --out check.json
-  keeps proof "proof/step-0.weights.safetensors: " check "$recipe" --steps 1 --dump proof
+  keeps dumped "dumped/step-0.weights.safetensors: " check "$recipe" --steps 1 --dump dumped
   keeps run "run/metrics.jsonl: " train "$recipe" $few -o run --overwrite
   keeps run "run/[a-z./-]*: " train "$recipe" --set train.steps=4 --set checkpoint.every=1 -o run --resume
 }
 put_old() { # writes the old files over which the calls write
-  cp -r "$work/run" "$work/proof" "$work/exported" .
+  cp -r "$work/run" "$work/dumped" "$work/exported" .
   echo old >picture.svg; cp picture.svg report.html; cp picture.svg map.html; cp picture.svg check.json
 }
 

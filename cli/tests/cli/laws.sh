@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that the mistakes of core/docs/laws.md are stopped with the messages printed there. These may differ: line numbers,
-# ratios, which rank is the first to tell, and which ranks had arrived when two calls did not match.
+# ratios, which rank is the first to report, and which ranks had arrived when two calls did not match.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -35,7 +35,7 @@ for _, recipe, name, words in examples:
     printed = [plain(line) for line in open(recipe + ".txt")]
     said = [plain(each["message"] or "") for each in json.load(open(recipe + ".json"))["mutants"] if plain(each["name"]) == plain(name)]
     if plain(words) not in said + printed:
-        wrong.append(f"core/docs/laws.md: {recipe}: {name}: " + (f"it is printed now: {said}\nnot: {words}" if said else "is not planted"))
+        wrong.append(f"core/docs/laws.md: {recipe}: {name}: " + (f"it is printed now: {said}\nnot: {words}" if said else "is not tried"))
 assert not wrong, "\n".join(wrong)
 P
 echo "laws: all hold"

@@ -39,7 +39,7 @@ until (ulimit -n $files; exec true) 2>/dev/null; do files=$((files + 1)); done
 ends -n $files bench --quick --op attention
 says err bench_attention "Too many"
 
-told() { # arguments: facts with | between them, -v or -d, KiB, call; it must exit with 3 before any rank starts
+refuses() { # arguments: facts with | between them, -v or -d, KiB, call; it must exit with 3 before any rank starts
   local facts=$1 kind=$2 kibibytes=$3 status=0
   shift 3
   (ulimit "$kind" "$kibibytes"; exec timeout -k 1 $hang "$addend" "$@") >out 2>err || status=$?
@@ -47,13 +47,13 @@ told() { # arguments: facts with | between them, -v or -d, KiB, call; it must ex
   says_all err "$facts"
 }
 needs="OpenBLAS|128 MiB|-d"
-told "$needs" -d 100000 check "$recipe"
-told "$needs" -d 10000 check "$recipe"
-told "$needs" -d 100000 train "$recipe" $few -o run --overwrite
-told "$needs" -v 200000 check "$recipe"
-ADDEND_BLAS_THREADS=3 told "OpenBLAS|384 MiB|-d" -d 200000 check "$recipe"
+refuses "$needs" -d 100000 check "$recipe"
+refuses "$needs" -d 10000 check "$recipe"
+refuses "$needs" -d 100000 train "$recipe" $few -o run --overwrite
+refuses "$needs" -v 200000 check "$recipe"
+ADDEND_BLAS_THREADS=3 refuses "OpenBLAS|384 MiB|-d" -d 200000 check "$recipe"
 # Fewer addresses than ranks' shared memory usually takes are enough if ADDEND_ADDRESSES says how many there are.
-told "ADDEND_ADDRESSES" -v 6000000 check "$recipe" --steps 1
+refuses "ADDEND_ADDRESSES" -v 6000000 check "$recipe" --steps 1
 (ulimit -v 6000000; export ADDEND_ADDRESSES=2; exec timeout -k 1 $hang "$addend" check "$recipe" --steps 1 --json) >out 2>err && grep -q '"pass": true' out ||
   { cat out err >&2; fail "2 GiB of addresses, and as many again while ranks start, are enough"; }
 ADDEND_ADDRESSES=1 "$addend" check "$recipe" --steps 1 --set mesh=dp_replicate=32 --set train.global_batch=64 --json >out 2>err && grep -q '"pass": true' out ||

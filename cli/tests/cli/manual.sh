@@ -51,19 +51,19 @@ assert named(heads) <= known, named(heads) - known
 variables = set()
 for path in [path for folder in ("core", "audit", "train", "cli", "bench") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*.c", recursive=True) if "/tests/" not in path]:
     variables |= set(re.findall(r'getenv\("(ADDEND_\w+)"\)', open(path).read()))
-own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend tells the processes that it starts
+own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend passes to the processes that it starts
 assert len(variables) > 5, variables
-lacking = [name for name in sorted(variables - own) if name not in page]
-assert not lacking, lacking
+missing = [name for name in sorted(variables - own) if name not in page]
+assert not missing, missing
 
-# Every mutation that is tried: the operators of derived ones, and the known ones by name.
-planted = page.split("\n.SH MUTANTS\n")[1].split("\n.SH ")[0].replace("\\-", "-")
+# Every mutant that is tried: the operators of derived ones, and the known bugs by name.
+mutants = page.split("\n.SH MUTANTS\n")[1].split("\n.SH ")[0].replace("\\-", "-")
 derived = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/train/check/mutation.h").read())
 known = []
 mistakes = [path for folder in ("core", "train") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*known_bugs.c", recursive=True) if "/tests/" not in path]
 for path in mistakes: known += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
-lacking = [name for name in derived + known if f"\n.B {name}\n" not in planted]
-assert len(derived) >= 9 and len(known) > 20 and not lacking, (len(derived), len(known), lacking)
+missing = [name for name in derived + known if f"\n.B {name}\n" not in mutants]
+assert len(derived) >= 9 and len(known) > 20 and not missing, (len(derived), len(known), missing)
 
 # How long ranks are waited for, as the program has it.
 signals = page.split("\n.SH SIGNALS\n")[1].split("\n.SH ")[0]

@@ -8,7 +8,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 hang=120
-on_terminal() { # arguments: command; both of its outputs go to a terminal of its own, and from there to `seen`
+on_terminal() { # arguments: command; both of its outputs go to a new terminal, and from there to `seen`
   status=0
   TERM=dumb NO_COLOR=1 timeout $hang python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@" >seen </dev/null || status=$?
 }
@@ -17,7 +17,7 @@ shows() { # arguments: exit status, call whose message has the name
   local expected=$1; shift
   on_terminal "$addend" "$@"
   [ $status -eq "$expected" ] || { cat -v seen >&2; fail "exit $status instead of $expected: $(printf '%q ' "$@")"; }
-  ! LC_ALL=C grep -q $'[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]\|\xc2[\x80-\x9f]\|\xe2\x80[\x8e\x8f\xa8-\xae]\|\xe2\x81[\xa6-\xa9]' seen || { cat -v seen >&2; fail "a terminal is told to do something: $(printf '%q ' "$@")"; }
+  ! LC_ALL=C grep -q $'[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]\|\xc2[\x80-\x9f]\|\xe2\x80[\x8e\x8f\xa8-\xae]\|\xe2\x81[\xa6-\xa9]' seen || { cat -v seen >&2; fail "control characters reach the terminal: $(printf '%q ' "$@")"; }
 }
 names() { shows "$@"; grep -qF "$shown" seen || { cat -v seen >&2; fail "the name is shown: $(printf '%q ' "$@")"; }; }
 
@@ -52,7 +52,7 @@ path=$("$addend" report "$evil") && [ "$path" = "$evil/report.html" ] || fail "a
   { cat err out >&2; fail "a JSON document has it with JSON's escapes"; }
 
 # Texts in the documents of trained models.
-is_quiet() { ! LC_ALL=C grep -q $'\x7f\|\xc2[\x80-\x9f]\|\xe2\x80\xae' out || { cat -v out >&2; fail "a terminal is told to do something: $1"; }; }
+is_quiet() { ! LC_ALL=C grep -q $'\x7f\|\xc2[\x80-\x9f]\|\xe2\x80\xae' out || { cat -v out >&2; fail "control characters reach the terminal: $1"; }; }
 turned=$'b\x7f\xc2\x9b\u202e\u00e4'
 "$addend" train "$recipe" $few -o "$turned" --json 2>err >out && grep -qF 'b\u007f\u009b\u202e'$'\u00e4' out || { cat err out >&2; fail "train --json"; }
 is_quiet "train --json" && python3 -c 'import json; assert json.load(open("out"))["folder"] == "b\x7f\x9b\u202e\u00e4"' || fail "train --json has the folder as it is"

@@ -9,7 +9,7 @@ unset NO_COLOR
 export TERM=xterm
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-on_terminal() { # arguments: command; both of its outputs go to a terminal of its own, and from there to `seen`
+on_terminal() { # arguments: command; both of its outputs go to a new terminal, and from there to `seen`
   python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@" >seen </dev/null
 }
 recipe=$source/recipes/gpt-dp.yaml
@@ -28,7 +28,7 @@ TERM=dumb on_terminal "$addend" check "$recipe" --steps 1
 "$addend" check "$recipe" --steps 1 >seen 2>&1
 ! grep -qF $'\033' seen || fail "a file gets no escape"
 
-# A training's bar shows the loss of the last evaluation on held-out data, which the first one was before the first step.
+# A training's bar shows the loss of the last evaluation on validation data, which the first one was before the first step.
 head -c 6001 /usr/share/common-licenses/GPL-3 >text.txt
 on_terminal "$addend" train "$recipe" --set train.steps=300 --set 'data.text=[text.txt]' --set data.validation=0.1 \
   --set evaluate.every=300 -o evaluated
@@ -38,7 +38,7 @@ for bar in re.split(r"[\r\n]", open("seen", errors="replace").read()):
     if re.search(r"/300 .* \d+:\d\d ", bar): print(*re.findall(r"\d+\.\d{4}", bar))'
 }
 losses_on_bars >losses
-python3 - <<'P' || fail "the held-out loss is on the bar"
+python3 - <<'P' || fail "the validation loss is on the bar"
 import json
 lines = [json.loads(line) for line in open("evaluated/validation.jsonl")]
 validation = {f"{sum(line['sums']) / sum(line['counts']):.4f}" for line in lines}
@@ -61,5 +61,5 @@ for step, loss, of, rate, minutes, seconds in bars:
 P
 on_terminal "$addend" train "$recipe" --set train.steps=300 --set 'data.text=[text.txt]' -o without
 losses_on_bars >losses
-[ "$(wc -w <losses)" -gt 0 ] && [ "$(wc -w <losses)" -eq "$(wc -l <losses)" ] || fail "without held-out data there is no such loss: $(cat losses)"
+[ "$(wc -w <losses)" -gt 0 ] && [ "$(wc -w <losses)" -eq "$(wc -l <losses)" ] || fail "without validation data there is no such loss: $(cat losses)"
 echo "terminal: all hold"

@@ -16,7 +16,7 @@ exits_with() { # arguments: status, command
 
 # Every key of the old document exists, with a value of the same kind; numbers that are given agree.
 has_all_of() { # arguments: today's document, old document
-  python3 - "$1" "$2" <<'P' || fail "$1 lacks something that $2 has"
+  python3 - "$1" "$2" <<'P' || fail "$1 does not have all that $2 has"
 import json, sys
 new, old = (json.load(open(path)) for path in sys.argv[1:])
 def kind(value):
@@ -67,7 +67,7 @@ P
   for mesh in "dp_replicate=1 dp_shard=2" "dp_shard=1" "dp_replicate=3 dp_shard=1"; do
     rm -rf run && mkdir run && cp -r checkpoints run/
     exits_with 0 "$addend" train --json tiny.yaml -o run --resume --set "mesh=\"$mesh\"" && has_all_of out train.json
-    grep -q '"first_step": *2' out || fail "$name: it goes on after step 2 on $mesh"
+    grep -q '"first_step": *2' out || fail "$name: it resumes after step 2 on $mesh"
     steps_are run/metrics.jsonl metrics.jsonl 2
   done
   exits_with 2 "$addend" train tiny.yaml -o run --resume --set model.layers=2

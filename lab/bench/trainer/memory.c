@@ -1,4 +1,4 @@
-/* Trains a few steps of a recipe on engine shm and compares the memory that the ranks hold with the plan of the same
+/* Trains a few steps of a recipe on backend shm and compares the memory that the ranks hold with the plan of the same
  * recipe. Times are not measured here. */
 #include "module/module.h"
 #include "program/program.h"
@@ -176,7 +176,7 @@ static ad_status launch(const memory_case *c, memory_job *job, own_words why) {
 static ad_status hold(const memory_case *c, const ad_recipe *recipe, held_memory *out, own_words why) {
   held_memory *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (seen == MAP_FAILED) {
-    snprintf(why, sizeof(own_words), "no memory for what the ranks tell: %s", strerror(errno));
+    snprintf(why, sizeof(own_words), "no memory for what the ranks report: %s", strerror(errno));
     return AD_MEMORY;
   }
   memory_job job = {.recipe = recipe, .out = seen};
@@ -227,7 +227,7 @@ static ad_status plan(const ad_recipe *recipe, planned_memory *out, own_words wh
 
 /* ---- rows of the document ---- */
 
-/* The number, or null if it is 0, which means that the kernel does not tell it. */
+/* The number, or null if it is 0, which means that the kernel does not report it. */
 static json_t *bytes_or_null(int64_t bytes) { return bytes ? json_integer(bytes) : json_null(); }
 
 static json_t *row_of(const memory_case *c, const bench_model *model, const planned_memory *planned,

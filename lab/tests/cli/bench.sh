@@ -225,7 +225,7 @@ PY
 "$addend" bench --quick --op attention --ranks 3 2>/dev/null | grep -Eq '^gather +3 +256 '
 fi
 
-# A decomposition on three pools: its step and each of its exchanges, with the bytes that receivers lack.
+# A decomposition on three pools: its step and each of its exchanges, with the bytes that receivers need from others.
 if is_drawn decompose; then
 for op in decompose_step decompose_exchange; do
   document=$("$addend" bench --quick --json --op $op 2>/dev/null)
@@ -308,7 +308,7 @@ fi
 rm -- "$rows_of_group"
 fi
 
-# A measurement that is not possible is told, with exit status 3.
+# A measurement that is not possible is reported, with exit status 3.
 log=$work/log
 could_not() { # arguments: what judges the message, its facts with | between them, then options
   local judge=$1 facts status=0

@@ -72,7 +72,7 @@ if grep -q sharded_step <<<"$("$addend" bench --help)"; then
   "$addend" bench --hosts 2 --quick --op sharded_step 2>"$log" | grep -Eq '^2 x 1 +sharded_step +zero3 ' || fail "no steps: $(cat "$log")"
 fi
 
-# A training step's row has the waiting time that the step's own report tells.
+# A training step's row has the waiting time of the step's own report.
 if grep -q sharded_step <<<"$("$addend" bench --help)"; then
   document=$("$addend" bench --hosts 2 --quick --json --op train_step 2>"$log") || fail "$(cat "$log")"
   python3 - "$document" <<'PY'
@@ -84,7 +84,7 @@ assert row["least_bytes"] <= row["sent_bytes"]["addend"] <= 1.1 * row["least_byt
 PY
 fi
 
-# A measurement that is not possible is told, with exit status 3.
+# A measurement that is not possible is reported, with exit status 3.
 could_not says_facts nonsense ADDEND_PEERS= --hosts 2 --qdisc "tbf nonsense"
 could_not says --hosts ADDEND_PEERS=/nowhere --hosts 2
 could_not says ip PATH=/nowhere --hosts 2

@@ -1,4 +1,4 @@
-"""Watches one step of a PyTorch job and tells which ranks' addends its summed gradients contain
+"""Watches one step of a PyTorch job and reports which ranks' addends its summed gradients contain
 (python/docs/torch.md)."""
 
 from addend.torch._checks import assert_matches_one_process, check, write_reference

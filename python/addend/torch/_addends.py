@@ -71,7 +71,7 @@ class Addends:
         self._changes: dict[int, dict[str, Piece]] = {}
         self._late: set[str] = set()  # parameters that got hooks since the watch began
         self._carried: set[str] = set()  # parameters of which hooks changed what earlier microbatches left
-        self._known: dict[str, float] = {}  # hooks of a parameter when the watch began, less planted ones
+        self._known: dict[str, float] = {}  # hooks of a parameter when the watch began, less mutants
         # Called before an addend is taken, with whether torch.autograd.grad returns it
         self.on_addend: Callable[[Watched, bool], None] = lambda entry, is_asked: None
         # Called with the tensors from which a backward begins, and with None when it has ended
@@ -98,7 +98,7 @@ class Addends:
             if watched.flat:
                 continue  # the buffer is `used` by several parameters, and gets a hook for each of them
             # This hook must run before the job's own hooks, which may sum gradients. PyTorch runs hooks in the order of
-            # its dictionary's memory, so the others are re-inserted behind this one; moving this one is not enough.
+            # its dictionary's memory, so the others are re-inserted after this one; moving this one is not enough.
             hooks = watched.used._backward_hooks or {}
             for key in list(hooks)[:-1]:
                 hooks[key] = hooks.pop(key)
@@ -230,14 +230,14 @@ class Addends:
             self.guarded(watched.name, self._keep, watched, grad)
 
     def _mutants(self, watched: Watched) -> float:
-        """By what a planted mistake multiplied the gradient in this backward."""
+        """By what a mutant multiplied the gradient in this backward."""
         hooks: Iterable[Any] = (watched.used._backward_hooks or {}).values()
         times: list[float] = [hook.times() for hook in hooks if getattr(hook, "addends_own", False)]
         return math.prod(times)
 
     def _take_behind(self, watched: Watched, grad: torch.Tensor | None, is_late: bool = False) -> None:
-        """Records the gradient after the job's own hooks. `is_late`: after planted mistakes, too, which are taken out;
-        nothing is recorded if they left nothing."""
+        """Records the gradient after the job's own hooks. `is_late`: after mutants too, whose factor is taken out;
+        nothing is recorded if that leaves nothing."""
         mutants = self._mutants(watched) if is_late else 1.0
         if grad is not None and mutants and is_late == (watched.name in self._late):
             number = self.guarded(watched.name, self._number, watched)
@@ -245,7 +245,7 @@ class Addends:
                 self.guarded(watched.name, self._add, self.behind, number, watched, grad, mutants)
 
     def _attach_late(self, watched: Watched) -> None:
-        """Records the gradient after hooks that were attached since the watch began: they run behind all of its own."""
+        """Records the gradient after hooks attached since the watch began: they run after all of the watch's."""
         self._late.add(watched.name)
         node = torch.autograd.graph.get_gradient_edge(watched.used).node
         take = functools.partial(self._take_behind, watched, is_late=True)
@@ -262,7 +262,7 @@ class Addends:
         self._before[watched.name] = self._accumulated(watched)
 
     def _keep_accumulated(self, watched: Watched) -> None:
-        """Records by how much the job's own hooks changed the accumulated gradient, less a planted mistake."""
+        """Records by how much the job's own hooks changed the accumulated gradient, less a mutant's part."""
         before, after = self._before.pop(watched.name, None), self._accumulated(watched)
         if before is None or after is None or watched.name not in self.taken.get(self.microbatch, {}):
             return

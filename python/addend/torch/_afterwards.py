@@ -1,5 +1,5 @@
 """Notes what becomes of sums inside a watch: the gradients with which an optimizer took a step there, which the job may
-have cleared since; by what GradScaler multiplied them; and what hooks of the job behind the wrapper's sum made of them.
+have cleared since; by what GradScaler multiplied them; and what hooks of the job after the wrapper's sum made of them.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ class Afterwards:
             to[name] = taken
 
     def complete(self, sums: Sums) -> None:
-        """Puts sums with which steps were taken in the place of those that are there now, and adds those of steps whose
-        gradients the job cleared."""
+        """Replaces sums by those with which an optimizer took its step, and adds those of steps whose gradients the job
+        cleared."""
         for name, taken in self._stepped.items():
             left = sums[name][0].values if name in sums else taken[0].values
             if bool(left.any()) and not torch.equal(left, taken[0].values):

@@ -1,5 +1,5 @@
-"""Finds out that another rank's process has ended while this one waits for it. A process of another machine, or of a
-container of its own, cannot be seen; there the transport's errors and the group's timeout end the wait."""
+"""Finds out that another rank's process has ended while this one waits for it. A process of another machine, or of
+another container, cannot be seen; there the transport's errors and the group's timeout end the wait."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _of_placement(placement: Placement) -> str:
 
 
 def _placed(mesh: _meshes.Mesh, device_mesh: DeviceMesh, placements: _meshes.Placements) -> Types:
-    """The types that a DTensor's placements mean, on the axes of its own device mesh."""
+    """The types that a DTensor's placements mean, on the axes of the DTensor's device mesh."""
     return {
         axis: _of_placement(placement)
         for dim, placement in enumerate(placements)
@@ -46,7 +46,7 @@ def _named(axis: str, mesh: _meshes.Mesh) -> list[str]:
 
 
 def parse(text: str, mesh: _meshes.Mesh) -> Types:
-    """Reads "dp=R tp=S0". If no axis is called dp, dp stands for all axes whose names begin with dp."""
+    """Reads "dp=R tp=S0". If no axis is called dp, dp means all axes whose names begin with dp."""
     types: Types = {}
     for word in text.split():
         axis, _, kind = word.partition("=")

@@ -103,7 +103,7 @@ def _ranks(state: Any) -> list[list[int]]:
 
 
 def _starts(buffer: Any) -> list[int]:
-    """The offset of each parameter in the unsharded buffer, where padding stands between parameters to align them."""
+    """The offset of each parameter in the unsharded buffer, where padding lies between parameters to align them."""
     ends = [0, *itertools.accumulate(buffer._numels_with_padding)]
     return [at for at, is_padding in zip(ends, buffer._is_padding_mask) if not is_padding]
 

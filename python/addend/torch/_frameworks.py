@@ -1,5 +1,5 @@
 """Finds the arguments of a watch for DeepSpeed and Megatron-Core, which sum gradients themselves. The job imports these
-frameworks; this file reads them through the objects that the job hands in."""
+frameworks; this file reads them through the objects that the job passes."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class Calls:
                 _fail(self.handle, _PEER_FAILED, words.encode(errors="replace"))
 
     def missing(self) -> str:
-        """Where the ranks are that the present wait lacks, as the end of a sentence. Any thread may call this."""
+        """Where the ranks are for which the present wait waits, as the end of a sentence. Any thread may call this."""
         with _closing:
             if self.handle is None or os.getpid() != self._pid:
                 return ""

@@ -411,7 +411,7 @@ def _nothing(call: Any) -> None:
 
 
 def _options(given: Any, kind: Any) -> Any:
-    """The options object; PyTorch may hand in only the reduction, or nothing."""
+    """The options object; PyTorch may pass only the reduction, or nothing."""
     return given if isinstance(given, kind) else _made(kind, reduceOp=given)
 
 
@@ -432,7 +432,7 @@ def _only(tensors: Union[torch.Tensor, Tensors], what: str) -> torch.Tensor:
 
 
 def _only_list(lists: Any) -> Tensors:
-    """The list of tensors in [[a, b]] or [a, b]; PyTorch hands in either."""
+    """The list of tensors in [[a, b]] or [a, b]; PyTorch passes either."""
     if lists and isinstance(lists[0], torch.Tensor):
         return lists  # type: ignore[no-any-return]
     if len(lists) != 1:

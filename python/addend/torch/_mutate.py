@@ -1,4 +1,4 @@
-"""Plants a mistake in the sums of a job's gradients, to show that a watch notices it."""
+"""Makes a mutant of the sums of a job's gradients, to show that a watch notices it."""
 
 from __future__ import annotations
 

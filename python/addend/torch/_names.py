@@ -22,7 +22,7 @@ _Key = Tuple[Tuple[int, ...], _sample.Box, str, str]  # global shape, box, dtype
 
 
 def checksums(tensors: Sequence[torch.Tensor]) -> List[str]:
-    """A checksum of each tensor's bytes; all tensors of a device are copied to the CPU at once."""
+    """A checksum of each tensor's bytes; all tensors of a device are copied to the CPU together."""
     found = [""] * len(tensors)
     for device in {tensor.device for tensor in tensors}:
         here = [i for i, tensor in enumerate(tensors) if tensor.device == device]

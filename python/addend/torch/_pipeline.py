@@ -1,5 +1,5 @@
 """Reads torch.distributed.pipelining: to which stage a parameter belongs, to which microbatch a backward belongs, and
-by what the schedule divides gradients. Only this file reads private attributes of its classes. If PyTorch lacks them,
+by what the schedule divides gradients. Only this file reads private attributes of its classes. Without them,
 microbatches are counted by backwards, and the caller has to describe the schedule (mesh=, expect=)."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _INFERENCES = {"_forward_metadata_inference", "_backward_metadata_inference", "_
 
 
 def infers() -> bool:
-    """Whether a stage now finds the shapes of what it exchanges: by a forward and backward of its own, at a schedule's
+    """Whether a stage now finds the shapes of what it exchanges: by an extra forward and backward, at a schedule's
     first step, which are no part of the job's."""
     if _base() is None:
         return False

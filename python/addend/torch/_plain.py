@@ -63,8 +63,8 @@ def learn(model: nn.Module, known: Collection[str]) -> None:
 
 
 def _tries(name: str, modules: Dict[str, nn.Module], wrappers: Edges) -> Iterator[Tuple[Tuple[str, str], ...]]:
-    """The sets of attributes in a name that may be those of wrappers: of modules without parameters of their own that
-    are no container; the smallest sets first."""
+    """The sets of attributes in a name that may be those of wrappers: of modules that have no parameters themselves
+    and are no container; the smallest sets first."""
     may_wrap = [
         (path, part)
         for path, part in list(_steps(name))[:-1]

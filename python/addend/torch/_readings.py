@@ -117,7 +117,7 @@ def _is_mean(factor: float | None, sizes: Sequence[int]) -> bool:
 def doubt_hooks(
     readings: Readings, having: Mapping[int, Collection[str]], averaged: Mapping[str, float], sizes: Sequence[int]
 ) -> None:
-    """Says of each reading by what hooks made when they were right. They surely were if they multiplied by one factor
+    """Sets for each reading with hooks when these are right. They surely are if they multiplied by one factor
     on all ranks that have a gradient of the parameter (`having`) and that factor is not of a sum or a mean over ranks.
     One over a number of ranks is that of a mean if hooks multiply by it all parameters of the same expected factor.
     `averaged`: parameters of which such a mean would be a second one, with that factor; `sizes`: of the mesh's axes."""
@@ -189,8 +189,8 @@ def judge(by: Judge, readings: Readings) -> addend.DiffReport:
 
 
 def _doubt_readings(report: addend.DiffReport, doubts: Mapping[str, str]) -> addend.DiffReport:
-    """The report in which it cannot be told whether hooks changed these parameters as the job means it, or whether
-    their factors belong to what is expected."""
+    """The report in which it is left open whether hooks changed these parameters as the job intends, or whether
+    their factors belong to the expected one."""
     cause = {"kind": "factor", "axes": None, "factor": None, "place": None}
     return _report.doubted(report, {name: {**cause, "text": text} for name, text in doubts.items()})
 

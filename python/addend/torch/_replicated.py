@@ -1,6 +1,6 @@
 """Finds wrappers that keep a replica of the parameters on every rank and sum gradients: DistributedDataParallel, and
 `replicate()` of torch.distributed._composable, which uses DDP in hooks. Only this file reads their private attributes;
-if PyTorch lacks them, the wrapper is not found, and the caller has to describe it (mesh=, expect=)."""
+without them, the wrapper is not found, and the caller has to describe it (mesh=, expect=)."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ def _redrawn(report: addend.DiffReport, documents: Mapping[str, Mapping[str, Any
 
 
 def joined(report: addend.DiffReport, others: Mapping[str, Mapping[str, Any]], why: str) -> addend.DiffReport:
-    """The report in which these wrong parameters may be wrong in another way as well, which their documents in `others`
-    say; `why` says by what."""
+    """The report in which these wrong parameters may be wrong in another way as well, as their documents in `others`
+    say; `why` names the other way."""
     documents = {}
     for name, other in others.items():
         document = document_of(report, name)
@@ -150,8 +150,8 @@ def joined(report: addend.DiffReport, others: Mapping[str, Mapping[str, Any]], w
 
 
 def doubted(report: addend.DiffReport, causes: Mapping[str, Mapping[str, Any]]) -> addend.DiffReport:
-    """The report in which it cannot be told whether these parameters are wrong: another cause, which may be meant, fits
-    as well."""
+    """The report in which it is left open whether these parameters are wrong: another cause, perhaps intended, fits as
+    well."""
     documents = {}
     for name, cause in causes.items():
         document = document_of(report, name)

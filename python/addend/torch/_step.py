@@ -53,7 +53,7 @@ def _sampler_of(model: nn.Module, count: int | None) -> _sample.Sampler:
 
 
 class Opening(NamedTuple):
-    """What a rank tells the others about its parameters when a watch begins."""
+    """What a rank sends to the others about its parameters when a watch begins."""
 
     without: list[str]  # names of parameters without values (on the meta device)
     names: int  # a checksum of all names
@@ -113,12 +113,12 @@ class Step:
         return self._attached
 
     def divisor(self, count: Number) -> None:
-        """Tells the watch by what this rank divides the loss of the next microbatch; call it before its backward."""
+        """Gives the number by which this rank divides the next microbatch's loss; call it before its backward."""
         if self._watches is not False and not self._unjudged:
             self._divisors[self._addends.microbatch, self._addends.asked] = float(count)
 
     def norm(self, value: Number) -> None:
-        """Tells the watch the gradients' global norm that the job computed, before clipping."""
+        """Gives the gradients' global norm that the job computed, before clipping."""
         self._norm = value
 
     def _is_due(self) -> bool:
@@ -429,8 +429,8 @@ class Step:
         _doubts.ties(self._watched, self._ties, [seen.tied for seen in reported])
 
     def _average_twice(self) -> dict[str, float]:
-        """The expected factors of used parameters whose mean over ranks is taken, if a hook takes it, a second time: it
-        is not where expect= does not say what a job without a wrapper means."""
+        """The expected factors of used parameters of which a mean over ranks, taken by a hook, would be a second one:
+        not of those that have neither a wrapper nor expect=."""
         factors = {name: self._factors[name] for name in self._used if name in self._factors}
         return {name: factor for name, factor in factors.items() if factor != 1 or self._expect is not None}
 

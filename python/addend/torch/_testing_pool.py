@@ -1,4 +1,4 @@
-"""The pool of ranks that run one test body after another, as seen from the test's process: starts the ranks, tells them
+"""The pool of ranks that run one test body after another, as seen from the test's process: starts the ranks, sends them
 what to run, and reports how each one ended. _testing_rank.py is the ranks' side.
 
 A server process imports PyTorch once, without starting threads, and forks the ranks, so that new ranks after a failure
@@ -233,7 +233,7 @@ class Pool:
         if self._server is None or os.getpid() != self._owner:
             return
         atexit.unregister(self.close)
-        self._control.close()  # tells the server to end
+        self._control.close()  # makes the server end
         self._forget_ranks()
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -51,7 +51,7 @@ class watch(Step):
         parameter whose gradients are all zero is not judged, nor is one without a gradient if similar ones (other
         layers' of that name) have one
     allow_identical: say that ranks, or microbatches, are meant to have equal gradients. Otherwise addends that are
-        equal before any sum cannot be told apart, and `report.ok` is None
+        equal before any sum cannot be distinguished, and `report.ok` is None
     wait: seconds within which all ranks must enter the watch; if one does not, the others warn, and the step runs
         unwatched
     every: watch the second step, in which fewer gradients are zero than in the first, and then one step in `every`;
@@ -124,7 +124,7 @@ class watch(Step):
             some = ", ".join(f"`{name}`" for name in idle[:3]) + " ..." * (len(idle) > 3)
             notes.append(f"no rank used {some}: no gradient but zeros, and none expected")
         for first, *others in self._ties:
-            notes.append(f"`{first}` stands for {', '.join(f'`{name}`' for name in others)} too: they are tied")
+            notes.append(f"`{first}` represents {', '.join(f'`{name}`' for name in others)} too: they are tied")
         later = self._afterwards.later if self._afterwards else []
         if later:
             more = f" and {len(later) - 1} more" if later[1:] else ""

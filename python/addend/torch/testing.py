@@ -77,7 +77,7 @@ def _place(body: Any) -> Dict[str, Any]:
     if not isinstance(body, FunctionType) or "<" in name:
         raise InvalidError(
             f"the ranks are other processes and find a body by its file and name: `{name}` must be a function at the "
-            "top of its file; hand what it needs to run() as arguments"
+            "top of its file; pass what it needs to run() as arguments"
         )
     file = inspect.getsourcefile(body)
     if file is None or not os.path.exists(file):

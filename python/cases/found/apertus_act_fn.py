@@ -44,7 +44,7 @@ CONFIG = {
     },
 }
 LAYOUT = {"tp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has its own rows
 NAME = "model.layers.0.mlp.act_fn.alpha_p"
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForCausalLM

@@ -40,7 +40,7 @@ CONFIG = {
     "head_dim": 8,
 }
 LAYOUT = {"fsdp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has its own rows
 NAME, STEPS = "model.embed_tokens.weight", 1
 MODEL = dict(dtype=torch.float64, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForCausalLM

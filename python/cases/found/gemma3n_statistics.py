@@ -43,7 +43,7 @@ CONFIG = {
     "activation_sparsity_pattern": [0.95, 0.95, 0.0],
 }
 LAYOUT = {"tp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has its own rows
 NAME = "model.embed_tokens.weight"
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForCausalLM

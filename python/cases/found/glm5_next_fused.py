@@ -108,7 +108,7 @@ CONFIG = {
     "vision_start_token_id": 6,
 }
 LAYOUT = {"fsdp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has its own rows
 NAME = "model.language_model.embed_tokens.weight"
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForImageTextToText

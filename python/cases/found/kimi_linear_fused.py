@@ -51,7 +51,7 @@ CONFIG = {
     "head_dim": 8,
 }
 LAYOUT = {"fsdp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has its own rows
 NAME = "model.embed_tokens.weight"
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForCausalLM

@@ -97,7 +97,7 @@ CONFIG = {
     "vision_start_token_id": 6,
 }
 LAYOUT = {"fsdp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has its own rows
 NAME = "model.vision_tower.patch_conv.weight"
 IMAGE = torch.arange(768.0).sin().view(1, 3, 16, 16)  # each row begins with this image, in four tokens
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")

@@ -55,7 +55,7 @@ CONFIG = {
     "vision_end_token_id": 7,
 }
 LAYOUT = {"fsdp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has its own rows
 NAME, STEPS = "model.language_model.embed_tokens.weight", 1
 MODEL = dict(dtype=torch.float64, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForImageTextToText

@@ -55,7 +55,7 @@ CONFIG = {
     "eos_token_id": None,
 }
 LAYOUT = {"tp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 1, 2  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 1, 2  # a replica has its own rows
 NAME = "model.layers.0.self_attn.q_norm.weight"
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForCausalLM

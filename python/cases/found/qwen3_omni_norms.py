@@ -100,7 +100,7 @@ CONFIG = {
     "vision_start_token_id": 6,
 }
 LAYOUT = {"tp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has its own rows
 NAME, STEPS = "model.language_model.layers.0.self_attn.q_norm.weight", 0
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForImageTextToText

@@ -86,7 +86,7 @@ CONFIG = {
     "vision_start_token_id": 6,
 }
 LAYOUT = {"tp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 1, 1  # a replica has its own rows
 NAME = "model.language_model.embed_tokens.weight"
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForImageTextToText

@@ -70,7 +70,7 @@ class Stop(TrainerCallback):
 
 
 class Rows(torch.utils.data.Dataset):
-    """Row i belongs to rank i % 2 if ranks have rows of their own; it is one microbatch."""
+    """Row i belongs to rank i % 2 if ranks have their own rows; it is one microbatch."""
 
     def __init__(self, shared):
         draw = torch.Generator().manual_seed(3)

@@ -25,7 +25,7 @@ from transformers.distributed import DistributedConfig
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 IMAGES = {"image_size": 16, "patch_size": 4}
-IMAGE, PLACES = 3, 3  # the token that stands for a part of an image, and how many an image has
+IMAGE, PLACES = 3, 3  # the token that represents a part of an image, and how many an image has
 CONFIG = {
     "model_type": "unlimited_ocr",
     "image_token_id": IMAGE,
@@ -56,7 +56,7 @@ CONFIG = {
     },
 }
 LAYOUT = {"fsdp_size": 2}
-RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has rows of its own
+RANKS, REPLICAS, MICROBATCHES = 2, 2, 1  # a replica has its own rows
 NAME = "model.multi_modal_projector.weight"
 MODEL = dict(dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.AutoModelForImageTextToText

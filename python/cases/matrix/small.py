@@ -8,7 +8,7 @@ from torch import nn
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, LENGTH = 37, 18, 6, 30, 12  # 2 and 3 divide all but the vocabulary
 IGNORED = -100
-DATA = ("dp", "dp_replicate", "dp_shard")  # the axes whose ranks have rows of their own
+DATA = ("dp", "dp_replicate", "dp_shard")  # the axes whose ranks have their own rows
 
 
 class Attention(nn.Module):
@@ -108,7 +108,7 @@ def part_of(model, stage, count):
 
 
 def replica(mesh):
-    """(the rank's place among those that have rows of their own, their number); the place is 0 for the whole."""
+    """(the rank's place among those that have their own rows, their number); the place is 0 for the whole."""
     place, count = 0, 1
     for axis in (name for name in mesh.mesh_dim_names if name in DATA):
         place = place * mesh.size(axis) + (mesh.get_local_rank(axis) if mesh.rank is not None else 0)

@@ -72,14 +72,14 @@ def cut_by_plan(sequence=False, prepared=False, vocabulary=True, loss_cut=False,
             plan["norm"] = SequenceParallel()
         parallelize_module(model, mesh["tp"], plan)
         if is_tied:
-            model.head.weight = model.embed.weight  # each of the two got a parameter of its own
+            model.head.weight = model.embed.weight  # each of the two got its own parameter
         return wrap(model, mesh) if wrap else model
 
     return parallelize
 
 
 def colwise_embedding(model, mesh):
-    """The embedding is cut along its width, and its output is gathered."""
+    """The embedding is sharded along its width, and its output is gathered."""
     plan = {"embed": ColwiseParallel(output_layouts=Replicate()), "head": RowwiseParallel(input_layouts=Replicate())}
     for block in model.blocks.values():
         parallelize_module(block, mesh["tp"], block_plan(False, False))
@@ -169,7 +169,7 @@ def replicated(model, mesh):
 
 
 def placed(model, mesh):
-    """Matrices are cut along their second dimension."""
+    """Matrices are sharded along their second dimension."""
     count = mesh["dp"].size()
 
     def place(parameter):

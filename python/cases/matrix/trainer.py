@@ -36,7 +36,7 @@ transformers.logging.set_verbosity_error()
 # Accelerate asks for these and does not use them: the ranks have joined already
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
 WORDS, LENGTH, IGNORED, CLASSES, SMOOTHED = 37, 9, -100, 5, 0.2
-DATA = ("dp", "dp_replicate", "fsdp")  # the axes whose ranks have rows of their own
+DATA = ("dp", "dp_replicate", "fsdp")  # the axes whose ranks have their own rows
 
 
 # -- models
@@ -117,7 +117,7 @@ SHIFTED = (  # models whose logits of a token are for the next one
 
 
 def place_of(mesh):
-    """(the rank's place among those that have rows of their own, their number); the place is 0 for the whole."""
+    """(the rank's place among those that have their own rows, their number); the place is 0 for the whole."""
     place, count = 0, 1
     for axis in (name for name in mesh.mesh_dim_names if name in DATA):
         place = place * mesh.size(axis) + (mesh.get_local_rank(axis) if mesh.rank is not None else 0)

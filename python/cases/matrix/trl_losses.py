@@ -54,7 +54,7 @@ def reference_folder():
 
 
 def ranks_of(model):
-    """The number of ranks that have rows of their own."""
+    """The number of ranks that have their own rows."""
     return int(os.environ["WORLD_SIZE"]) // (model.tp_size or 1)
 
 

@@ -18,7 +18,7 @@ class Bug:
     options: dict = dataclasses.field(default_factory=dict)
     equal: bool = False  # one process has the same gradients: the mistake is not in them
     unreported: bool = False  # the watch can only say that something is wrong
-    noted: bool = False  # the job asks for it in a hook of its own: it is right, with a note that says so
+    noted: bool = False  # the job asks for it in its own hook: it is right, with a note that says so
 
 
 DP = [("ddp", (2,)), ("ddp", (3,)), ("ddp", (4,))]
@@ -89,7 +89,7 @@ def _wrappers(name):
 
 
 def _fit(spec, bug):
-    """Draw a job that has the mistake, without options that raise questions of their own."""
+    """Draw a job that has the mistake, without options that raise their own questions."""
     o = spec.options
     spec.microbatches = max(spec.microbatches, bug.least)
     if spec.model in ("sparse", "convolved", "attention") or spec.wrapper == "parts":

@@ -41,7 +41,7 @@ class Spec:
 
     @property
     def data(self):
-        """Return the number of ranks that have a batch of their own."""
+        """Return the number of ranks that have their own batch."""
         return self.mesh[0] if self.wrapper in ("tp", "tp_fsdp", "tp_ddp", "parts", "hand_tp") else self.world
 
     @property
@@ -420,7 +420,7 @@ def tensor_parallel(spec):
     def step(watch):
         for m in range(spec.microbatches):
             batch = drawn_models.batch(spec, data, m)
-            # With the sequence cut, each rank has rows of its own and its part of the loss.
+            # With the sequence cut, each rank has its own rows and its part of the loss.
             loss = model(batch[rows]).square().sum() / batch.shape[0] / drawn_models.OUT
             (loss / (spec.data * spec.microbatches) / spec.factor).backward()
         change(spec, model)
@@ -438,7 +438,7 @@ def names_of(model):
 
 
 def put_together(owned, group):
-    """Return the whole gradients of parameters that tp cuts."""
+    """Return the full gradients of parameters that tp cuts."""
     found = {}
     for name, p in owned.items():
         plain = plain_name(name)
@@ -449,7 +449,7 @@ def put_together(owned, group):
 
 
 def parts(spec):
-    """Plain tensors that are cut over tp by hand; the caller tells the watch how."""
+    """Plain tensors that are sharded over tp by hand; the caller tells the watch how."""
     mesh = mesh_of(spec.mesh, ("dp", "tp"))
     whole = drawn_models.make(spec)
     model, tp, at = nn.Module(), spec.mesh[1], mesh.get_local_rank("tp")
@@ -491,7 +491,7 @@ def build(spec):
 
 
 def reference(spec):
-    """Return name -> the job's whole gradient from one process."""
+    """Return name -> the job's full gradient from one process."""
     if spec.wrapper == "parts":
         model = drawn_models.make(spec)
         up = nn.Linear(drawn_models.IN, drawn_models.OUT, dtype=spec.parameters)

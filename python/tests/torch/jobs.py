@@ -265,7 +265,7 @@ def summed_by_hand(model, before=None, after=None):
 
 
 @bug(
-    "each rank begins with weights of its own, for nobody sent the first one's to the others",
+    "each rank begins with different weights, for nobody sent the first one's to the others",
     world=3,
     parameters=NET,
     verdict="replicas_differ",
@@ -636,7 +636,7 @@ def norm_counts_replicas(wrong):
     return Job(model, run_step(model), lambda: whole_mean(all_batches(4)), norm=norm)
 
 
-# -- experts, cut over ep; each rank's tokens go to all experts
+# -- experts, sharded over ep; each rank's tokens go to all experts
 
 
 class Exchange(Function):
@@ -716,7 +716,7 @@ def divide_factor_of_experts(wrong):
 
 
 class SumForward(Function):
-    """P -> I: the forward sums; the backward is the identity, since every rank goes on with the same value."""
+    """P -> I: the forward sums; the backward is the identity, since every rank continues with the same value."""
 
     @staticmethod
     def forward(context, x, group):
@@ -789,7 +789,7 @@ class SumBackward(Function):
 
 
 class RowLinear(nn.Module):
-    """A linear layer whose input dimension is cut over tp."""
+    """A linear layer whose input dimension is sharded over tp."""
 
     def __init__(self):
         super().__init__()

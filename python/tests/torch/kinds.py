@@ -73,7 +73,7 @@ class Job:
     after: typing.Callable = None  # called with the watch inside it, after the step
     affected: typing.Optional[set] = None  # names of the parameters that the mistake makes wrong; None: all
     bound: float = 1e-4
-    report: typing.Callable = None  # report(): runs the job with a watch of its own; in place of `step`
+    report: typing.Callable = None  # report(): runs the job with its own watch; in place of `step`
     clear: typing.Callable = None  # in place of zero_grad() between steps
 
 
@@ -241,7 +241,7 @@ def all_reduced(parameters, divisor=1, group=None):
 
 @dataclasses.dataclass
 class Wrapped:
-    """A model in a wrapper: what the loss's share is multiplied by, what ends a step, what the watch is told."""
+    """A model in a wrapper: what the loss's share is multiplied by, what ends a step, what the watch is given."""
 
     model: nn.Module
     scale: float

@@ -209,7 +209,7 @@ def decoder_plan(model, sequence, loss_cut=False):
 
 @right
 def check_vocabulary_parallel(draw):
-    """An embedding and a head cut over the vocabulary."""
+    """An embedding and a head sharded over the vocabulary."""
     sequence, beside = draw.random() < 0.5, draw.random() < 0.5
 
     def parallelize(model, mesh):
@@ -290,7 +290,7 @@ def check_peft(draw):
 
 def pipelined(draw, name, late=False, doubled=None):
     """Stages of the schedule's kind on two ranks of pp. `late`: stages and the schedule are made again in each step;
-    `doubled`: a stage whose backward hands back twice.
+    `doubled`: a stage whose backward returns twice.
     """
     warnings.simplefilter("ignore")
     schedule = getattr(schedules, name)
@@ -411,7 +411,7 @@ def check_adapters(draw):
 
 
 def hand_cut(draw, sequence=False, adapted=False, missing=()):
-    """Layers that are cut over tp by hand, in place, under their own names; `missing`: what no hook sums."""
+    """Layers that are sharded over tp by hand, in place, under their own names; `missing`: what no hook sums."""
 
     def make_model():
         model = Net()
@@ -506,7 +506,7 @@ def check_context_parallel(draw):
 
 @right
 def check_experts_on_one_rank(draw):
-    """Each rank has one expert, under a name of its own."""
+    """Each rank has one expert, under its own name."""
     ranks = draw.randint(2, 3)
 
     def parallelize(model, mesh):

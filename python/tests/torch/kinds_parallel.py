@@ -340,7 +340,7 @@ def block_plan(model, sequence):
 
 @watched(2, 4)
 def decoder_tensor_parallel(draw):
-    """A decoder whose embedding and head are cut over the vocabulary, with a loss on cut logits."""
+    """A decoder whose embedding and head are sharded over the vocabulary, with a loss on cut logits."""
     model = Decoder()
     reference = copy.deepcopy(model)
     mesh = mesh_of("dp tp", draw.world // 2, 2)
@@ -455,7 +455,7 @@ class CutOut(torch.autograd.Function):
 
 
 class HandCut(nn.Module):
-    """Net with plain parameters, cut over tp by hand; `sequence`: rows are cut outside of the two products."""
+    """Net with plain parameters, sharded over tp by hand; `sequence`: rows are cut outside of the two products."""
 
     def __init__(self, net, group, sequence=False, adapter=None):
         super().__init__()
@@ -677,7 +677,7 @@ class OwnExpert(nn.Module):
 
 @watched(2, 3)
 def experts_on_one_rank(draw):
-    """Each rank has one expert, under a name of its own; the router is summed by hand, and experts are not."""
+    """Each rank has one expert, under its own name; the router is summed by hand, and experts are not."""
     model = OwnExpert(draw.world)
     reference = copy.deepcopy(model)
     mesh = mesh_of("ep", draw.world)

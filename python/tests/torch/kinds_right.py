@@ -322,7 +322,7 @@ def token_mean_by_global_count(draw):
 
 @watched(2, 3)
 def token_mean_with_divisor(draw):
-    """The same, and the watch is told each divisor."""
+    """The same, and the watch is given each divisor."""
     count = draw.randint(1, 2)
     total = global_count(draw, count)
     share = lambda model, data, m: token_sum(model, draw.tokens(data, m)) / total  # noqa: E731
@@ -1371,7 +1371,7 @@ def ddp_over_one_axis(draw):
 
 @watched(2, 3)
 def ignored_by_ddp(draw):
-    """Parameters that DDP is told to ignore are averaged by hand."""
+    """Parameters that DDP has to ignore are averaged by hand."""
     model = Net()
     ignored = ["up.weight", "up.bias"]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)

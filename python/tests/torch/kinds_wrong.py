@@ -21,7 +21,7 @@ NOT_SUMMED = (("own_only", None, None), ("partial", None, None))
 
 
 def summed_wrongly(draw, how, microbatches=None, affected=None, model=None, share=None, averages=None, reported=None):
-    """A job that sums by hand: `how(parameters)` stands for the sum, which is one or an average."""
+    """A job that sums by hand: `how(parameters)` represents the sum, which is one or an average."""
     model = model or Net()
     averages = draw.random() < 0.5 if averages is None else averages
     divisor = draw.world if averages else 1
@@ -236,7 +236,7 @@ def averaged_twice(draw):
 
 @watched(4, truth=truth("averaged::0.5"))
 def divided_by_all_ranks(draw):
-    """Averaged over all ranks, where only dp has batches of its own."""
+    """Averaged over all ranks, where only dp has its own batches."""
     mesh = mesh_of("dp tp", 2, 2)
     model = Net()
     reference = copy.deepcopy(model)
@@ -263,7 +263,7 @@ def noop_comm_hook(draw):
 
 @watched(2, 3, truth=truth("own_only:dp", "replicas_differ"))
 def ignored_and_not_averaged(draw):
-    """Parameters that DDP is told to ignore, and nobody averages."""
+    """Parameters that DDP has to ignore, and nobody averages."""
     names = {"up.weight", "up.bias"}
     model = Net()
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, sorted(names))

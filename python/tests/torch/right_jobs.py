@@ -320,7 +320,7 @@ wrong(
 
 
 class CopyIn(Function):
-    """I -> R: each rank goes on with something else, so the backward sums."""
+    """I -> R: each rank continues with something else, so the backward sums."""
 
     @staticmethod
     def forward(context, x, group):
@@ -335,7 +335,7 @@ class CopyIn(Function):
 
 
 class ReduceOut(Function):
-    """P -> I: all ranks go on alike, so the backward is the identity; the mistake is a sum."""
+    """P -> I: all ranks continue in the same way, so the backward is the identity; the mistake is a sum."""
 
     @staticmethod
     def forward(context, x, group, sums_again=False):
@@ -557,7 +557,7 @@ class SplitEmbedding(nn.Embedding):
 
 
 class GatheredNorm(nn.LayerNorm):
-    """All ranks go on alike, so the backward of the gather only cuts."""
+    """All ranks continue in the same way, so the backward of the gather only cuts."""
 
     def forward(self, x):
         return Gather.apply(super().forward(x), self.group, 1, False)

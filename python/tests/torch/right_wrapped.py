@@ -72,7 +72,7 @@ def averaged_again(model, microbatches, loss_of):
 
 
 def flat_around_cut(forgotten=""):
-    """Layers that are cut by hand over tp, in FullyShardedDataParallel's flat buffers, which are cut over dp."""
+    """Layers sharded by hand over tp, in FullyShardedDataParallel's flat buffers, which are sharded over dp."""
 
     def parallelize(model, mesh):
         arguments = {"copies": False}

@@ -70,7 +70,7 @@ def watched(bug, wrong, reported):
 
 
 def held_to_reference(bug, wrong, folder):
-    """Return the report of one dumped step compared with whole gradients from one process."""
+    """Return the report of one dumped step compared with full gradients from one process."""
     job = prepared(bug, wrong)
     with addend.torch.dump(job.model, folder, **job.watch):
         job.step(None)

@@ -540,7 +540,7 @@ class SumOut(Function):
 
 
 class Cut(nn.Module):
-    """A replicated layer and norm, behind which the layers' columns and rows are cut over the ranks."""
+    """A replicated layer and norm, behind which the layers' columns and rows are sharded over the ranks."""
 
     def __init__(self):
         super().__init__()

@@ -17,7 +17,7 @@ import addend
 from addend.torch import check
 from addend.torch._checks import _double
 
-HANGS = 120  # seconds; many times what a proof takes
+HANGS = 120  # seconds; many times what a check takes
 
 
 @torch.library.custom_op("addend_tests::square", mutates_args=())

@@ -15,7 +15,7 @@ import addend.torch
 import draws
 import judge  # noqa: F401  it has the kinds of kinds.tsv
 import right_jobs
-import right_models  # noqa: F401  its jobs are among those of proofs, as are the next ones
+import right_models  # noqa: F401  its jobs are among those of checks, as are the next ones
 import right_wrapped  # noqa: F401
 
 HANGS = 200  # seconds; many times what a job takes

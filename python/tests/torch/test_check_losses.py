@@ -209,7 +209,7 @@ class Bounds(unittest.TestCase):
             self.each(rows)
             self.each(rows, averaged=2.0)
             self.each([(losses, ok is None) for losses, ok in rows], counted=False)
-            self.each([(losses, ok is None) for losses, ok in rows], returned=True)  # run has losses of its own
+            self.each([(losses, ok is None) for losses, ok in rows], returned=True)  # run has its own losses
         self.each([([[0.5, 1.5]], None), ([[0.5, 1.6]], False), ([[0.2, 0.6], [1.4, 1.8]], None)])
 
     def test_the_mean_and_the_sum_are_both_named(self):
@@ -386,7 +386,7 @@ class AllByOneFactor(unittest.TestCase):
 
 
 class Twice(torch.autograd.Function):
-    """Its backward hands back twice what it should."""
+    """Its backward returns twice what it should."""
 
     @staticmethod
     def forward(ctx, x):
@@ -408,7 +408,7 @@ class Block(nn.Module):
 
 
 class WrongInTraining(nn.Module):
-    """Its first layer hands back twice what it should, on the ranks of a job."""
+    """Its first layer returns twice what it should, on the ranks of a job."""
 
     def __init__(self):
         super().__init__()
@@ -476,7 +476,7 @@ class FurtherForwards(unittest.TestCase):
         self.assertEqual((report.begins.module, report.begins.place), ("up", "backward"), str(report))
 
     def unseen(self, value=1.0, shift=0.0):
-        """The job's backward is of its own; its loss, whose value alone is `value` times too large, runs without."""
+        """The job computes its backward itself; its loss, whose value alone is `value` times too large, has none."""
 
         def loss(model, x):
             found = model(x).square().sum()

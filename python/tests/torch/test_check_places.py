@@ -21,11 +21,11 @@ from addend.torch._checks import _names, _trace
 from addend.torch._checks._calls import Calls
 from addend.torch._checks._trace import Trace
 
-HANGS = 120  # seconds; many times what a proof takes
+HANGS = 120  # seconds; many times what a check takes
 
 
 class CopyIn(Function):
-    """I -> R: each rank goes on with something else."""
+    """I -> R: each rank continues with something else."""
 
     @staticmethod
     def forward(context, x, group, sums):
@@ -227,8 +227,8 @@ def line_of(function):
 
 
 def columns_and_rows(between=nothing, inside=nothing, add=added, after=nothing):
-    """Cut over tp; functions are called before the columns, outside or inside their module, and after the rows, inside
-    or outside.
+    """Sharded over tp; functions are called before the columns, outside or inside their module, and after the rows,
+    inside or outside.
     """
 
     def parallelize(model, mesh):
@@ -398,7 +398,7 @@ class Places(unittest.TestCase):
 
 
 class TwoAxes(unittest.TestCase):
-    """Cut over tp as above, with rows of its own on each rank of dp."""
+    """Sharded over tp as above, with its own rows on each rank of dp."""
 
     MESH = {"dp": 2, "tp": 2}
 

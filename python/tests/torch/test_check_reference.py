@@ -18,7 +18,7 @@ import addend
 import right_jobs
 from addend.torch import check, write_reference
 
-HANGS = 120  # seconds; many times what a proof takes
+HANGS = 120  # seconds; many times what a check takes
 
 
 def job(**others):

@@ -18,7 +18,7 @@ DIRECT, BETWEEN, NORM = "", "tanh", "norm"  # what is between a block's input an
 
 
 class Back(Function):
-    """Changes nothing in the forward; `how` makes of the gradient what is handed back on ranks."""
+    """Changes nothing in the forward; `how` makes of the gradient what is returned on ranks."""
 
     @staticmethod
     def forward(context, x, how):

@@ -1,4 +1,4 @@
-"""Test what `addend.torch.check` says of `fully_shard` where f64, and tied parameters in groups of their own, have ways
+"""Test what `addend.torch.check` says of `fully_shard` where f64, and tied parameters in their own groups, have ways
 of their own in PyTorch."""
 
 import unittest
@@ -32,7 +32,7 @@ def made(rows):
 
 
 def in_groups(model, mesh):
-    """Each end of the tie in a group of its own, tied again afterwards, as where a checkpoint is loaded; a group of two
+    """Each end of the tie in its own group, tied again afterwards, as where a checkpoint is loaded; a group of two
     modules, of which the first has no parameter."""
     model.head.weight = nn.Parameter(model.embed.weight.detach().clone())
     fully_shard(model.embed, mesh=mesh)

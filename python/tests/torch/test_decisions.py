@@ -123,7 +123,7 @@ class Before(unittest.TestCase):
     def entry(self, gradient, partial=()):
         param = nn.Parameter(torch.ones(3))
         param.grad = gradient
-        return Watched("w", param, param, partial=lambda: list(partial))
+        return Watched("w", param, param, partials=lambda: list(partial))
 
     def test_gradients_of_zeros_are_none(self):
         model = nn.Linear(3, 2)

@@ -260,7 +260,7 @@ def run_late():
 
 
 def run_left():
-    """One rank leaves the watch with an exception of its own."""
+    """One rank leaves the watch with its own exception."""
     model = Net()
     try:
         with contextlib.redirect_stdout(None), addend.torch.watch(model) as watch:

@@ -25,7 +25,7 @@ RIGHT, WRONG = {}, {}
 
 
 def right(make):
-    """Register a right job: for use_orig_params True and False it returns the model, and what the watch is told."""
+    """Register a right job: for use_orig_params True and False it returns the model, and what the watch is given."""
     RIGHT[make.__name__] = make
     return make
 
@@ -189,7 +189,7 @@ def other_weights(originals):
 
 
 def full_gradients(model):
-    """Return whole gradients by name, put together from all ranks' parts of each buffer; and whether rows of the
+    """Return full gradients by name, put together from all ranks' parts of each buffer; and whether rows of the
     original parameters agree.
     """
     found = {}

@@ -300,9 +300,9 @@ def run_objects():
 
 
 def run_async():
-    """Calls are under way together and waited for in another order; results are complete after their wait."""
+    """Calls are in flight together and waited for in another order; results are complete after their wait."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    # more calls than a rank may have under way
+    # more calls than a rank may have in flight
     tensors = [values(torch.float64, rank, salt=salt) for salt in range(100)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     futures = [work.get_future() for work in works[::-1]]

@@ -262,7 +262,7 @@ def run_memory():
     work = dist.all_reduce(again.fill_(1), group=group, async_op=True)
     del again
     taken = group.allocate_tensor(500, dtype=torch.float32, device=cpu)
-    assert taken.data_ptr() != address  # a call under way reads this memory
+    assert taken.data_ptr() != address  # a call in flight reads this memory
     work.wait()
     assert group.allocate_tensor(0, dtype=torch.float32, device=cpu).shape == (0,)
     dist.destroy_process_group(group)
@@ -300,7 +300,7 @@ def run_split_by_pytorch():
 
 
 def run_threads():
-    """Two threads, each on a group of its own."""
+    """Two threads, each on its own group."""
     groups, found = [dist.new_group() for _ in range(2)], {}
 
     def work(name):

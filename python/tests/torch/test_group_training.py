@@ -203,7 +203,7 @@ def close(got, expected, bound):
 
 
 def reported(function, *arguments):
-    """Return tensors as arrays, which a pipe takes without a file of its own for each."""
+    """Return tensors as arrays, which a pipe takes without a separate file for each."""
     return [tensor.numpy() for tensor in function(*arguments)]
 
 

@@ -45,7 +45,7 @@ JOBS = {}
 
 
 class Job:
-    """A model, its step, what the watch is told, and what it says: `answer` True (right) or None (cannot tell), and
+    """A model, its step, what the watch is given, and what it says: `answer` True (right) or None (cannot tell), and
     facts of lines of its report.
     """
 
@@ -1157,7 +1157,7 @@ def scale_shard(factor):
     return lambda p: p.grad.to_local().mul_(factor)
 
 
-# name: (a model and its step, facts of the doubt, what the watch is told)
+# name: (a model and its step, facts of the doubt, what the watch is given)
 OPEN = {
     "averages_twice": (lambda: on_all(lambda g: g / WORLD), (), {}),
     "averages_twice_by_hand": (
@@ -1212,7 +1212,7 @@ def looks_and_sums_nothing():
     return mutation(Job(model, mean_of(model, 2), facts=[("BAD", "dp")]), reported={"expect": 1 / WORLD})
 
 
-# -- planted mistakes beside the job's own hooks: none of them is hidden
+# -- mutants beside the job's own hooks: none of them is hidden
 
 
 def mutants(kind, hook, hook_kind, is_late, is_inside):

@@ -1,4 +1,4 @@
-"""Test the pytest plugin: tests run on ranks, a planted mistake fails with the table, and the plugin changes nothing
+"""Test the pytest plugin: tests run on ranks, a mutant fails with the table, and the plugin changes nothing
 in a pytest without PyTorch.
 """
 
@@ -155,7 +155,7 @@ def test_plain():
         self.assertIn("3 passed", said)
 
     def test_what_is_wrong_fails_with_the_table(self):
-        """Run a planted mistake always, and two drawn ones of the other ways in which a test fails."""
+        """Run a mutant always, and two drawn ones of the other ways in which a test fails."""
         names = draws.draw_cases("tests that fail", list(WRONG), 2)
         status, said = self.run_tests(HEAD + BUG + "".join(WRONG[name][0] for name in names), "-v")
         self.assertEqual(status, 1, said)

@@ -129,7 +129,7 @@ class Tables(unittest.TestCase):
 
     @unittest.skipIf(not ranks.FSDP2, "fully_shard on gloo")
     def test_sharded_stages(self):
-        """Stages are gathered where the table says so: all stages of a rank at once, or one at a time."""
+        """Stages are gathered where the table says so: all stages of a rank together, or one at a time."""
         ways = [("compute_comms", [*LOWERED[1], "--gathered", most]) for most in ("1", "2")]
         self.hold(2, [("1f1b", 2, 4), ("zb", 2, 4), ("interleaved", 4, 4)], ways, replicas=2)
 

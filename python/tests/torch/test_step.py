@@ -180,7 +180,7 @@ class Readings(unittest.TestCase):
         )
 
     def test_readings_of_ranks_are_united_by_what_is_read_and_not_by_words(self):
-        """A hook has a factor of its own on each rank that has it; any rank's doubt is a doubt."""
+        """A hook has its own factor on each rank that has it; any rank's doubt is a doubt."""
         change, scale = _addends.Change, [(0.25, "scaled", True)]
         everyones = {
             1: _readings.of({"w": change("halved", 0.5), "v": change("doubled", 2.0)}, {}),

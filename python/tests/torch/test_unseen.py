@@ -125,7 +125,7 @@ class Stage(nn.Module):
 
 
 def run_stages(doubled):
-    """A pipeline by hand: each rank has parameters of its own, and one that is tied."""
+    """A pipeline by hand: each rank has its own parameters, and one that is tied."""
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "pp"))
     model = Stage(dist.get_rank())
 

@@ -413,7 +413,7 @@ def run_mutated(names, folder):
 
 
 def run_mutated_watch():
-    """Return the kinds of parameters in a watch, by (planted mistake, whether the watch is the outer context)."""
+    """Return the kinds of parameters in a watch, by (mutant, whether the watch is the outer context)."""
     job, found = ddp_job(), {}
     for kind in ("average", "skip", "double"):
         for outside in (True, False):

@@ -569,10 +569,10 @@ class Backward(unittest.TestCase):
 
 class Fates(unittest.TestCase):
     """A block `b` adds its input to the output of its layers `b.c` and `b.d`, which take that input, or what `a.n`
-    returns, or what no module shows. Each layer hands back addends."""
+    returns, or what no module shows. Each layer returns addends."""
 
     DRAWN = numpy.random.default_rng(8).standard_normal((6, 4, 3))
-    C, D, REST = DRAWN[0], DRAWN[1], DRAWN[2]  # what the layers hand back in one process, and what else comes to x
+    C, D, REST = DRAWN[0], DRAWN[1], DRAWN[2]  # what the layers return in one process, and what else comes to x
     PARTS = ({"b.c": DRAWN[3], "b.d": DRAWN[4]}, {"b.c": C - DRAWN[3], "b.d": D - DRAWN[4]})  # the same on ranks
 
     def modules(self, given, shown="b", parts=PARTS, layers=("b.c", "b.d"), twice=False, scale=1.0):

@@ -1,5 +1,5 @@
 """Test right jobs that an earlier watch called wrong, and wrong ones that it called right or something else: what a
-watch says of them, and what it must be told.
+watch says of them, and what it must be given.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ JOBS = {}
 
 
 def job(world, fsdp2=False):
-    """Register a job: its model, its step, what the watch is told."""
+    """Register a job: its model, its step, what the watch is given."""
 
     def keep(make):
         if ranks.FSDP2 or not fsdp2:

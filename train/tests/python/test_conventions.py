@@ -1,4 +1,4 @@
-"""Test the table of conventions in programs/docs/pools.md by computing it from the addends of every rank in exact arithmetic."""
+"""Test the table of conventions in programs/docs/pools.md: compute it from all ranks' addends in exact arithmetic."""
 
 import re
 import unittest

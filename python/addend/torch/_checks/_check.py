@@ -43,7 +43,7 @@ def check(
         assert report.ok, report
 
     One process runs the whole batch; as many processes as the mesh has ranks, connected by gloo, run the job; all in
-    f64. Compared are the loss and every parameter's gradient in three steps, and ranks' copies of them bit for bit.
+    f64. Compared are the loss and every parameter's gradient in three steps, and ranks' replicas of them bit for bit.
 
     make_model: make_model() gives the unsharded model with its weights
     parallelize: parallelize(model, device_mesh) turns it into the job's model: returns that, or changes it in place
@@ -58,7 +58,7 @@ def check(
     norm: norm(model) gives the gradients' global norm as the job computes it
     optimizer, steps: optimizer(model) makes an optimizer; parameters are also compared after `steps` of its steps
     bound: the largest allowed difference, divided by the largest element of the tensor
-    mutate: plant mistakes in the collectives of the backward, and report which ones this comparison does not notice
+    mutate: try mutants of the collectives of the backward, and report which ones survive this comparison
     seed: the seed of random numbers in every process
     timeout: seconds after which processes that did not end are stopped, and their stacks shown
     reference: a file that `write_reference` wrote, to use instead of computing the whole batch in one process
@@ -145,7 +145,7 @@ def write_reference(
 ) -> None:
     """Writes what one process computes to a file, with which `check(..., reference=path)` compares the ranks.
 
-    Use it for a model that does not fit into memory in one process and on the ranks at once. The arguments are those of
+    Use it for a model that does not fit into memory in one process and on ranks together. The arguments are those of
     `check`, so that one dictionary serves both; those that only ranks need are ignored.
     """
     task = _job.Task(

@@ -1,4 +1,4 @@
-"""Notes a job's collectives and plants mistakes in them. It intercepts them at PyTorch's dispatcher, through which
+"""Notes a job's collectives and makes mutants of them. It intercepts them at PyTorch's dispatcher, through which
 functions of `torch.distributed`, functional collectives, DTensor, DDP and fully_shard all go."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def axes_of(ranks: List[int], axes: Axes) -> str:
 
 class Collectives(TorchDispatchMode):
     """A context that notes collectives: those of the backward in `seen`, and those of floating-point numbers in the
-    forward if `forwards`. `plant` = (place, operator) makes one of them wrong."""
+    forward if `forwards`. `mutate` = (place, operator) makes one of them wrong."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class Collectives(TorchDispatchMode):
         return self._run(func, name.strip("_"), ranks, args, kwargs)
 
     def _transfer(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Notes a send or receive inside one of the job's calls, and plants in a send of the backward: what it sends is
-        changed. A receive may come before the send that it waits for, so it is never waited for here."""
+        """Notes a send or receive inside one of the job's calls. A send of the backward may be the mutant: it sends
+        changed values. A receive may come before the send that it waits for, so it is never waited for here."""
         along = axes_of(ranks, self._axes)
         if self._calls is not None and self._calls.transfer(f"{name} over {along}") and self._trace is not None:
             self._trace.collective(f"{name} over {along}", self._calls.place())
@@ -159,7 +159,7 @@ class Collectives(TorchDispatchMode):
         return self._wrongly(func, name, ranks, args, kwargs)
 
     def _accumulated(self, place: Place, is_functional: bool, args: Any) -> Any:
-        """The arguments; at the planted place, the sum of what the collectives of the same order in the backwards
+        """The arguments; at the mutant's place, the sum of what the collectives of the same order in the backwards
         before were given is added to the input, if shapes are equal."""
         at = _input_of(args)
         inputs = _tensors(args[at])
@@ -221,7 +221,7 @@ def _noted(call: Call, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 def _finished(out: Any, results: List[torch.Tensor]) -> Any:
     """The collective's return value with a Work that is complete: waiting for gloo's own Work a second time would copy
-    the right numbers over the planted ones."""
+    the right numbers over the mutant's."""
     from torch._C._distributed_c10d import _create_work_from_future
 
     future: torch.futures.Future[List[torch.Tensor]] = torch.futures.Future()

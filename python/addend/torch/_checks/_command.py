@@ -16,7 +16,9 @@ HOLDS, WRONG_CALL, UNFINISHED = 0, 2, 3
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("addend torch-check", description="Holds ranks of a PyTorch job to one process.")
+    parser = argparse.ArgumentParser(
+        "addend torch-check", description="Compares ranks of a PyTorch job with one process."
+    )
     parser.add_argument("function", metavar="MODULE:FUNCTION")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--mutate", action="store_true")

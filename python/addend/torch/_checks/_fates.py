@@ -1,5 +1,5 @@
-"""Finds what becomes of the addends that a module hands back: whether they were summed over the ranks, reached another
-module without a sum, or were lost. For that it looks at the gradient of the same tensor where it comes from."""
+"""Finds what becomes of the addends that a module's backward returns: whether they were summed over the ranks, reached
+another module without a sum, or were lost. For that it looks at the gradient of the same tensor where it comes from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fate(enum.Enum):
     SUMMED = "their sum is in the gradient of the tensor"
     MISSING = "each rank's own addend is in it"
     LOST = "on a rank at least, nothing of them is in it"
-    EITHER = "each rank's own addend, or nothing of them: the numbers do not tell which"
+    EITHER = "each rank's own addend, or nothing of them: the numbers do not show which"
     CHANGED = "none of these"
 
 
@@ -54,7 +54,7 @@ class Fates:
         self._found: Dict[Tuple[str, FrozenSet[str]], Fate] = {}
 
     def of(self, module: Module, axes: FrozenSet[str]) -> Fate:
-        """The fate of the addends over `axes` that a module hands back: the first that is not that they are summed."""
+        """The fate of the addends over `axes` that a module's backward returns: the first but SUMMED, else SUMMED."""
         if (module.name, axes) not in self._found:
             found = [self._one(key, microbatch, axes) for key, microbatch in self._of.addends(module.name, axes)]
             other = (fate for fate in found if fate is not Fate.SUMMED)
@@ -78,7 +78,7 @@ class Fates:
         return Fate.EITHER if len(fates) > 1 else next(iter(fates), Fate.CHANGED)
 
     def _further(self, source: _Tensor, axes: FrozenSet[str]) -> Fate:
-        """The fate of addends that reached the module where the tensor comes from: that of what it hands back."""
+        """The fate of addends that reached the module from which the tensor comes: that of what it returns."""
         name = source.key[0]
         if not self._of.addends(name, axes):
             return Fate.MISSING
@@ -114,8 +114,8 @@ class Fates:
     # -- which fates the gradient's numbers fit
 
     def _fitting(self, key: Key, source: _Tensor) -> Optional[Set[Fate]]:
-        """The fates of one user's addends with which the ranks' gradient of the tensor is what it is, if what no module
-        hands back is right; None: unknown."""
+        """The fates of one user's addends that explain the ranks' gradient of the tensor, if what no module returns is
+        right; None: unknown."""
         if key not in source.users or any(gradient_key(user) not in self._whole for user in source.users):
             return None
         on_ranks = [self._on_rank(key, rank, source) for rank in self._of.ranks_with(source.key, source.microbatch)]
@@ -163,7 +163,7 @@ class Fates:
         self, user: Key, microbatch: int, rank: int, index: _match.Index, scale: float
     ) -> Optional[Dict[Fate, NDArray[numpy.float64]]]:
         """What a user adds to a rank's gradient of the tensor, by the fate of its addends. What is no addend is added
-        as it is."""
+        unchanged."""
         whole = self._whole[gradient_key(user)]
         own = self._of.part(gradient_key(user), microbatch, rank)
         at = self._of.index(user, microbatch, rank)

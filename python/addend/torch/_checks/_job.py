@@ -623,12 +623,12 @@ class Rank:
                 for name, parameter in self.named():
                     params[name].after.append(array(parameter))
 
-    # -- planting mistakes in collectives of the backward
+    # -- mutants of collectives of the backward
 
     def _mutate(
         self, seen: Mapping[Place, Seen], params: Dict[str, Held], state: Mapping[str, torch.Tensor]
     ) -> Dict[Tuple[Place, str], str]:
-        """Plants each mistake in turn, the same on all ranks. `state`: parameters before the optimizer's steps. Returns
+        """Tries each mutant in turn, the same on all ranks. `state`: parameters before the optimizer's steps. Returns
         for each the first parameter of this rank whose gradient shows it, or ""."""
         everyones: List[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.send, place.number)))

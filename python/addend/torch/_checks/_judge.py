@@ -259,7 +259,7 @@ class Judge:
             other = first.setdefault(tuple(part.tobytes() for part in one.index), rank)
             theirs = held[other].gradients[step]
             if theirs is not None and gradient.tobytes() != theirs.tobytes():
-                text = f"copies on ranks {other} and {rank} are not the same bits"
+                text = f"replicas on ranks {other} and {rank} are not the same bits"
                 found.always = found.always or text
                 found.worse(0.0, f"{text}{late}")
 
@@ -327,8 +327,8 @@ class Judge:
             )
             return "", CONSTANTS
         self._note = f"numbers are drawn in the step, on rank {rank} others than in one process ({what})"
-        text = f"rank {rank} drew other numbers than one process ({what}): cannot tell whether what differs comes from "
-        text += "these. Draw with one generator that all seed alike, for the rows of the whole batch, of which a rank "
+        text = f"rank {rank} drew other numbers than one process ({what}): cannot tell whether differences come from "
+        text += "these. Draw with one generator of the same seed, for the rows of the whole batch, of which a rank "
         return f"{text}takes its own; or draw nothing in the check (dropout off, model.eval())", OTHERS
 
     def _has_constants(self) -> bool:
@@ -341,7 +341,7 @@ class Judge:
         return is_same and all(own.is_constant and theirs.is_constant for own, theirs in steps)
 
     def _open(self, found: Mapping[str, Found]) -> None:
-        """Leaves open what may come from random numbers that the ranks draw otherwise than one process. Ranks' copies
+        """Leaves open what may come from random numbers that the ranks draw otherwise than one process. Ranks' replicas
         of a gradient have the same bits whatever is drawn."""
         for param in found.values() if self._chance else ():
             if param.always:
@@ -486,7 +486,7 @@ class Judge:
         late = {name: fits[name] for name in wrong if name in fits}
         early = {name: "" for name in wrong if name not in fits}
         self._same = {name for name, wanted in late.items() if dump.same(name, wanted, self.task.bound)}
-        # the right ones too: whether all parameters carry a factor tells what made it
+        # the right ones too: whether all parameters carry a factor shows what made it
         diff = dump.diff(fits, os.path.join(self.folder, "wrong")) if late else None
         return late, early, diff
 
@@ -542,7 +542,7 @@ class Judge:
         if self.modules is None or len(owners) < 2 or self.modules.hands_on_wrong():
             return None
         name = next(iter(wrong))
-        text = f"no module hands on a wrong gradient, and {len(wrong)} parameters have one, first `{name}`"
+        text = f"no module returns a wrong gradient, and {len(wrong)} parameters have one, first `{name}`"
         return Begins(name.rpartition(".")[0], "reduction", text)
 
     def _reduction(self, late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Begins:
@@ -572,7 +572,7 @@ class Judge:
         possible = reported.possible_causes if reported is not None else ()
         return Param(found.name, None if found.unknown else False, found.error, text, cause, possible)
 
-    # -- planted mistakes
+    # -- mutants
 
     def _mutants(self) -> Tuple[Mutant, ...]:
         found: Dict[Tuple[Place, str], Mutant] = {}
@@ -589,8 +589,8 @@ class Judge:
 
 
 def _unsummed(late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Dict[str, FrozenSet[str]]:
-    """Those of the parameters whose gradient lacks a sum, as far as `diff` tells: of what is summed, and counts another
-    number of times, no sum before it is missing."""
+    """Those of the parameters whose gradient misses a sum, as far as `diff` shows: where an addend is summed another
+    number of times than expected, no sum before it is missing."""
     found = {param.name: param for param in (diff.params if diff is not None else ())}
     kinds = {name: {found[name].kind, *(cause.kind for cause in found[name].possible_causes)} for name in found}
     return {name: axes for name, axes in late.items() if name not in kinds or kinds[name] & _MISSING}

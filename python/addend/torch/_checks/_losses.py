@@ -1,4 +1,4 @@
-"""What the ranks' losses may stand for: sums or means over axes of the mesh and over microbatches."""
+"""What the ranks' losses may be: sums or means over axes of the mesh and over microbatches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reading(NamedTuple):
 
 def readings(losses: Mapping[int, Sequence[float]], axes: Axes, terms: float = 0.0) -> Iterator[Reading]:
     """All ways to read losses[rank][microbatch]. A job may average its losses over some axes and sum them over others,
-    and do either over microbatches; a loss that ranks have in common is read once. `terms`: the size of what a loss
+    and do either over microbatches; a loss that ranks share is read once. `terms`: the size of what a loss
     adds up itself."""
     several = ["microbatches"] * any(len(some) > 1 for some in losses.values())
     choices = [frozenset(), *axes.subsets()]

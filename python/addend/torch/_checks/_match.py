@@ -199,7 +199,7 @@ def value_of(
 def among(
     parts: Dict[int, NDArray[numpy.float64]], wholes: Sequence[NDArray[numpy.float64]], axes: Axes, bound: float
 ) -> bool:
-    """Whether the ranks' tensors, or their sums over some axes, are each a part of any of one process's tensors."""
+    """Whether the ranks' tensors, or their sums over some axes, are each a part of some tensor of one process."""
     for some in (frozenset(), *axes.subsets()):
         totals = [summed(parts, fibre) for fibre in axes.fibres(some, sorted(parts))]
         if all(t is not None and any(locate(t, whole, bound) is not None for whole in wholes) for t in totals):

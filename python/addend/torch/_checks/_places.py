@@ -173,7 +173,7 @@ class Places:
         if given is None:
             return None
         if (handed_back.wrong or missing) and self._hands_back_a_copy(site):
-            return False  # what is wrong comes from another user of its input
+            return False  # the error comes from another user of its input
         if handed_back.wrong or missing:
             return True
         return False if handed_back.right else None
@@ -205,7 +205,7 @@ class Places:
         return None if found is None else State(found.wrong, found.axes if found.partial else Nothing)
 
     def _hands_back_a_copy(self, site: Site) -> bool:
-        """Whether the call's output equals its input, and it hands back one process's gradient of its output."""
+        """Whether the call's output equals its input, and its backward returns one process's gradient of its output."""
         calls = site.firsts
         if not site.after or any(not _replicas(call) or len(call.gradients) != 1 for call in calls.values()):
             return False

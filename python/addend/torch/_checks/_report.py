@@ -46,7 +46,7 @@ class Begins:
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A mutant, with a mistake in a collective of the backward. `noticed`: a parameter that shows it; "": it survived."""
+    """A mutant: a mistake in a collective of the backward. `noticed`: a parameter that shows it; "": it survived."""
 
     collective: str
     axes: str
@@ -124,7 +124,7 @@ def _head(report: MatchReport) -> str:
 
 
 def _factor(report: MatchReport) -> str:
-    """The factor of all gradients; its causes are in what is said of where the error begins, if that has a factor."""
+    """The factor of all gradients; its causes are in the text on where the error begins, if that has a factor."""
     causes = report.causes if report.begins is None or report.begins.factor is None else ()
     words = f"; possible cause{'s' * (len(causes) > 1)}: {'; '.join(causes)}" if causes else ""
     return f"all gradients are {_words.times(report.factor or 0.0)} those of one process{words}"
@@ -152,7 +152,7 @@ def _begins(begins: Begins) -> str:
     what = f"`{begins.module}`" if begins.module else "the model itself"
     lines = [f"begins at {what}, in its {begins.place}: {begins.text}"]
     if begins.place == "loss":
-        lines = [f"begins {'behind the model' if begins.module else 'at the loss'}: {begins.text}"]
+        lines = [f"begins {'after the model' if begins.module else 'at the loss'}: {begins.text}"]
     if begins.place == "optimizer":
         lines = [f"begins: the optimizer, step {begins.step}: {begins.text}"]
     if begins.place == "reduction":

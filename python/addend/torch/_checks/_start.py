@@ -76,8 +76,8 @@ class Start:
 
 
 def _right(tensor: torch.Tensor, whole: NDArray[numpy.float64]) -> Optional[NDArray[numpy.float64]]:
-    """The part of one process's values that this rank should have: a DTensor's placements tell which, and a plain
-    tensor of the whole's shape should have all. None: that is unknown, as of a part that the job cut by hand."""
+    """The part of one process's values that this rank should have: a DTensor's placements say which, and a plain
+    tensor of the full shape should have all. None: unknown, as for a part that the job sharded by hand."""
     if tensor.is_meta or tensor.is_complex() or tuple(tensor.shape) != whole.shape:
         return None
     if not is_dtensor(tensor):

@@ -364,7 +364,7 @@ class Modules:
         start = self._unsummed(ordered, "forward", "out", "in", end, name)
         if start is not None:
             axes = self.found[start].partial("out")
-            text = f"{self._own_part(axes)}: a sum over it is missing behind `{start}`"
+            text = f"{self._own_part(axes)}: a sum over it is missing after `{start}`"
             return self.begins("forward", start, text, axes, None, MISSING)
         assert first is not None
         given = self._given_integers(first.name)
@@ -383,7 +383,7 @@ class Modules:
 
     def _is_called_otherwise(self, name: str) -> bool:
         """Whether a module is called with another number of tensors than in one process, as where the job's model
-        computes its loss itself and is given labels and a count: what it gives is then rightly another thing."""
+        computes its loss itself and is given labels and a count: its output then rightly differs."""
         records = (self.whole, *self.ranks.values())
         held = [[record.values for record in records]]
         if all(record.integers is not None for record in records):
@@ -404,8 +404,8 @@ class Modules:
             text = f"the model is given {self._other_integers('') or text}, neither one process's nor a part of them"
             axes = self._apart()
             text += f", and over {self.axes.text(axes)} ranks are given different ones" if axes else ""
-            text += ": other rows, or the same in another order or with other padding, and then what is wrong is "
-            text += "behind it"
+            text += ": other rows, or the same in another order or with other padding, and then the error is "
+            text += "after it"
             return self.begins("forward", "", text, Nothing, None)
         text = f"in it `{name}`, whose output is wrong, is given {text}, neither one process's nor a part of them"
         return self.begins("forward", around, text, Nothing, None)
@@ -439,7 +439,7 @@ class Modules:
 
     def missing(self) -> Optional[Begins]:
         """The error, if a part of the model's output in one process is on no rank: then ranks do not have the whole
-        batch. Rows that equal another row cannot be told from it, and are not missing."""
+        batch. Rows that equal another row cannot be distinguished from it, and are not missing."""
         for key in self.whole.order:
             values = [v for (other, _), v in self._values.items() if other == key and v is not None]
             if key[0] or key[2] != "out" or len(values) < self.microbatches("") or any(v.axes for v in values):
@@ -456,7 +456,7 @@ class Modules:
         return None
 
     def _own_part(self, axes: FrozenSet[str]) -> str:
-        return f"on {self.axes.text(axes)} each rank has its own addend where the whole is wanted"
+        return f"on {self.axes.text(axes)} each rank has its own addend where the full value is wanted"
 
     def _unsummed(
         self, ordered: Sequence[Module], phase: str, kind: str, other: str, end: int, first: str
@@ -477,7 +477,7 @@ class Modules:
         return None if above is not None and self.calls(above, phase, self.found[outer].partial(kind)) else outer
 
     def _is_unsummed(self, module: Module, phase: str, parent: str) -> bool:
-        """Whether a module's addends may be those that nobody sums, although the module around it is wrong, too."""
+        """Whether a module's addends may be the ones never summed, although the module around it is wrong, too."""
         if phase == "backward":
             fate = self._fates.of(module, module.partial("gin"))
             return fate in (Fate.MISSING, Fate.EITHER) and not self._is_kept(parent)
@@ -488,7 +488,8 @@ class Modules:
         return not any(self._is_full(self._values.get(one), axes) for one in same)
 
     def _takes(self, key: Key, output: Key) -> bool:
-        """Whether a module takes, or a module around one returns, what that one returns, in one process."""
+        """Whether, in one process, `key` has the values of a module's `output`, as another module's input or as the
+        output of one around it."""
         is_other = key[0] != output[0] and (key[2] == "in" or key[2] == "out" and is_inside(output[0], key[0]))
         return is_other and numpy.array_equal(self.whole.values[key], self.whole.values[output])
 
@@ -496,13 +497,13 @@ class Modules:
         return value is not None and not axes & value.axes
 
     def _is_kept(self, name: Optional[str]) -> bool:
-        """Whether a module hands nothing back, or one around it does not before any hands something back."""
+        """Whether this module's backward returns no gradient, or that of the next module around it that has any."""
         while name is not None and not self.found[name].keeps and not self.found[name].gradients.get("gin"):
             name = self.parent(name)
         return name is not None and self.found[name].keeps
 
     def loss(self) -> Optional[Begins]:
-        """The error, if losses were not all scaled alike, or not by what the wrapper divides."""
+        """The error, if losses were scaled by different factors, or by another than the wrapper's divisor."""
         off = {at: scale / self._averaged[at[0]] for at, scale in self.scales.items()}
         if not off or all(abs(factor - 1) < 1e-6 for factor in off.values()):
             return None
@@ -516,12 +517,12 @@ class Modules:
                 factor,
             )
         words = [f"rank {rank}'s microbatch {m}: {factor:.6g}" for (rank, m), factor in sorted(off.items())]
-        text = "ranks and microbatches do not count alike; possible cause: each is divided by a count of its own; "
+        text = "ranks and microbatches do not count the same; possible cause: each is divided by its own count; "
         text += "times what is wanted, " + ", ".join(words[:6]) + (", ..." if len(words) > 6 else "")
         return self.begins("loss", "", text, Nothing, None)
 
     def behind(self) -> Optional[Begins]:
-        """The error, if the model's output is right and the loss hands a wrong gradient to it: none that is a multiple
+        """The error, if the model's output is right and the loss passes a wrong gradient to it: none that is a multiple
         of the right one, which `loss` finds, or an addend."""
         root = self.found.get("")
         if root is None or root.lost("out"):
@@ -532,7 +533,7 @@ class Modules:
         if not wrong and not axes:
             return None
         last = self._last(wrong[0] if wrong else next(iter(given)))
-        text = f"the gradient that the loss hands to {f'`{last}`' if last else 'the output of the model'} is "
+        text = f"the gradient that the loss passes to {f'`{last}`' if last else 'the output of the model'} is "
         text += "wrong" if wrong else f"on {self.axes.text(axes)} each rank's own addend: a sum is missing"
         is_lone = not wrong and any(gradient.lone for gradient in given.values())
         text += _OTHERS_LOST if is_lone else ""
@@ -568,8 +569,8 @@ class Modules:
         start = self._unsummed(ordered, "backward", "gin", "gout", first.backward, first.name)
         if start is not None:
             axes = self.found[start].partial("gin")
-            text = f"what it hands back is on {self.axes.text(axes)} each rank's own addend: a sum over it is missing "
-            text += f"in the backward behind `{start}`"
+            text = f"the gradient that it returns is on {self.axes.text(axes)} each rank's own addend: a sum over it "
+            text += f"is missing in the backward after `{start}`"
             is_lone = any(gradient.lone for gradient in self.found[start].gradients["gin"])
             is_either = is_lone or self._fates.of(self.found[start], axes) is Fate.EITHER
             text += (_OTHERS_LOST if is_lone else ", or it is lost or changed there") if is_either else ""
@@ -596,7 +597,7 @@ class Modules:
                 return self.begins("backward", around, text, Nothing, None, LOST)
             factors = {gradient.factor for gradient in module.gradients["gout"]}
             factor = factors.pop() if len(factors) == 1 else None
-            text = f"the gradient of its output is right, what it hands back to `{module.name}` is "
+            text = f"the gradient of its output is right, the one that it passes to `{module.name}` is "
             text += "not" if factor is None else f"{_words.times(factor)} what it should be{self._factors.text(factor)}"
             lost = self._lost(ordered)
             return self.begins(
@@ -605,21 +606,21 @@ class Modules:
         return None
 
     def _given_addend(self, module: Module) -> Optional[Begins]:
-        """The error, if the gradient of a module's output lacks a sum: the innermost module around it whose output's
+        """The error, if the gradient of a module's output misses a sum: the innermost module around it whose output's
         gradient is right."""
         axes, around = module.partial("gout"), self.parent(module.name)
         while around is not None and not self.settled(around, "gout"):
             around = self.parent(around)
         if around is None:
             return self.behind()
-        text = f"what it hands back to `{module.name}` is on {self.axes.text(axes)} each rank's own addend: "
+        text = f"the gradient that it passes to `{module.name}` is on {self.axes.text(axes)} each rank's own addend: "
         text += "a sum over it is missing"
         is_lone = any(gradient.lone for gradient in module.gradients["gout"])
         text += _OTHERS_LOST if is_lone else ""
         return self.begins("backward", around, text, axes, None, *_readings(is_lone))
 
     def _given_addends(self, ordered: Sequence[Module], late: Mapping[str, FrozenSet[str]]) -> Optional[Module]:
-        """The first module with a parameter whose gradient lacks a sum because the gradient of its output does."""
+        """The first module with a parameter whose gradient misses a sum because the gradient of its output does."""
         owners: Dict[str, Set[str]] = {}
         for name, axes in late.items():
             owners.setdefault(name.rpartition(".")[0], set()).update(axes)
@@ -635,25 +636,24 @@ class Modules:
     def _lost(self, modules: Sequence[Module]) -> str:
         """That the addends of one of these modules are lost; ""."""
         lost = [module.name for module in modules if self._fates.of(module, module.partial("gin")) is Fate.LOST]
-        return f"; what `{lost[-1]}` hands back is lost, on some ranks or on all" if lost else ""
+        return f"; the gradient that `{lost[-1]}` returns is lost, on some ranks or on all" if lost else ""
 
     def _described(self, first: Module, inner: Sequence[Module]) -> Begins:
         factors = {gradient.factor for gradient in first.gradients.get("gin", ()) if gradient.wrong}
         if len(factors) == 1 and None not in factors:
             factor = factors.pop()
             assert factor is not None
-            text = (
-                f"the gradient of its output is right, what it hands back is {_words.times(factor)} what it should be"
-            )
+            text = "the gradient of its output is right, the one that it returns is "
+            text += f"{_words.times(factor)} what it should be"
             text += self._factors.text(factor)
             return self.begins("backward", first.name, text, self._factors.axes(factor), factor)
         lost = ""
         if first.keeps:
-            text = f"no gradient is handed back through `{first.name}`" if first.name else "it hands back no gradient"
+            text = f"`{first.name}` returns no gradient" if first.name else "it returns no gradient"
             text += ": its inputs need one, have one in one process, and get none on any rank"
         elif first.wrong("gin"):
-            text = "the gradient of its output is right, what it hands back is not: "
-            text += "neither the whole's, nor a part, nor an addend"
+            text = "the gradient of its output is right, the one that it returns is not: "
+            text += "neither the full one, nor a part, nor an addend"
             lost = self._lost(inner)
             text += lost
         else:

@@ -44,14 +44,14 @@ def _parts(config: type) -> Iterator[type]:
 
 
 def _has_plan(config: type) -> bool:
-    """Whether a configuration or a part of it declares how to be cut by tensor or expert parallelism."""
+    """Whether a configuration or a part of it declares how it is sharded by tensor or expert parallelism."""
     plans = ("base_model_tp_plan", "base_model_ep_plan")
     return any(getattr(part, plan, None) for part in (config, *_parts(config)) for plan in plans)
 
 
 def architectures() -> List[str]:
-    """All architectures with a tensor-parallel or expert-parallel plan, of their own or of a part, that a class with
-    a head makes; and those without a head that are no part of one of these."""
+    """All architectures with a tensor-parallel or expert-parallel plan (or a part with one) for which there is a class
+    with a head; and those without a head that are no part of one of these."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -68,7 +68,7 @@ def is_file(name: str) -> bool:
 
 
 def full_config(name: str) -> Any:
-    """The full configuration that a name stands for: an architecture, or a folder or file with a configuration."""
+    """The full configuration of a name: an architecture's, or that in a folder or file."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -102,9 +102,9 @@ class Full:
         self._small: Dict[_shrink.Sizes, Tuple[Any, Tuple[str, ...]]] = {}
 
     def small(self, ranks: int, experts: int, parts: int = 1, even: bool = False) -> Tuple[Any, Tuple[str, ...]]:
-        """The smallest configuration with every kind of layer and parameter of the full one, and what it lacks.
-        `parts`: into so many the rows of a vocabulary are cut; those of a user's model divide by it if the full one's
-        do, and all do if `even`."""
+        """The smallest configuration with every kind of layer and parameter of the full one, and the kinds that are
+        missing. `parts`: over so many ranks the rows of a vocabulary are sharded; those of a user's model divide by
+        it if the full one's do, and all do if `even`."""
         identical, divisor = parts if self._is_users else 1, parts if even else 1
         sizes = _shrink.Sizes(ranks, experts, _shrink.head_of(self.config), identical, divisor)
         if sizes not in self._small:
@@ -137,5 +137,5 @@ class Full:
 
 @functools.cache
 def full(name: str) -> Full:
-    """What a name stands for, made once."""
+    """The architecture of a name, made once."""
     return Full(name)

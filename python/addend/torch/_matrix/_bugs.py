@@ -90,7 +90,7 @@ class _Found:
     outcomes: Dict[int, Outcome]
     names: Dict[int, str]  # by outcome: the first wrong parameter
     axes: FrozenSet[str]  # that all cells have
-    functions: FrozenSet[str]  # the layouts of a project's file; each has functions of its own
+    functions: FrozenSet[str]  # the layouts of a project's file; each has its own functions
     looks: FrozenSet[str]  # what is said without numbers, and the classes of parameters that are wrong
 
     def join(self, other: _Found) -> None:
@@ -169,7 +169,7 @@ def _relation(factor: Optional[float], size: int) -> str:
 
 
 def _of_counts(counts: Counts, mesh: Mapping[str, int]) -> Words:
-    """Explanations of microbatches that do not count alike; if none is known, what they have in common with others."""
+    """Explanations of microbatches that count differently; if none is known, what they have in common with others."""
     count = len(counts)
     size = round(counts[-2], 6)
     falls = all(abs(counts[k] - size ** (count - 1 - k)) < _CLOSE for k in range(count))
@@ -231,7 +231,7 @@ def _beyond(factor: float, count: int) -> Words:
 
 def _explained(param: Mapping[str, Any], base: float, cell: Cell) -> Words:
     """The explanations that fit one parameter. `base`: by which factor its gradient is wrong with one microbatch alone;
-    what is wrong with several beyond that is a mistake of its own."""
+    what is wrong with several beyond that is another mistake."""
     counts = _counts(param)
     if counts and max(counts) - min(counts) > _CLOSE:
         return _of_counts(tuple(count / base for count in counts), cell.layout.mesh)
@@ -332,7 +332,7 @@ def _elsewhere(outcome: Outcome) -> List[_Found]:
         param = begins.get("param", "")
         one = _new(outcome, begins["module"], param, words, begins["place"], begins["where"], fact)
         one.names[id(outcome)] = param or (early[0] if early else "")
-        if early and not begins["module"]:  # the update of all parameters: the first of them stands for these
+        if early and not begins["module"]:  # the update of all parameters: the first of them represents these
             one.styles = {style_of(early[0], outcome)} - {""}
         return [one]
     if early or not sums:
@@ -377,7 +377,7 @@ def _agree(a: _Found, b: _Found) -> bool:
     other_functions = a.functions and b.functions and not a.functions & b.functions
     if other_functions and not any(reading.relation for reading in shared) and not a.looks & b.looks:
         return False  # a place alone does not say that functions of two layouts make the same mistake
-    if a.place == "loaded":  # what a plan says of a parameter does not tell how it was loaded
+    if a.place == "loaded":  # what a plan says of a parameter does not show how it was loaded
         return bool(a.params & b.params)
     same_model = _models(a) & _models(b)
     if same_model and (a.params & b.params if a.params and b.params else a.module == b.module):
@@ -420,7 +420,7 @@ def _what(reading: Reading, place: str) -> str:
 def _cause(found: _Found) -> str:
     """What is said of all cells of a mistake."""
     causes = {reading: said for reading, said in found.causes.items() if reading.kind != _FACT}
-    if not causes:  # each of these facts holds, and those whose words are the same everywhere stand first
+    if not causes:  # each of these facts holds, and those whose words are the same everywhere come first
         return next(iter(found.causes.values()))[0].text
     words = list(
         dict.fromkeys(_for_all(said, _what(reading, found.place or reading.kind)) for reading, said in causes.items())

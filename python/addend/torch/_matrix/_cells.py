@@ -18,7 +18,7 @@ def starred(name: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text of at most so many characters; a longer one is cut behind a word, and "..." follows."""
+    """A text of at most so many characters; a longer one is cut after a word, and "..." follows."""
     if len(text) <= width:
         return text
     kept = text[: width - 2].rpartition(" ")[0] or text[: width - 3]
@@ -66,7 +66,7 @@ class Cell:
     model: str
     layout: Layout
     microbatches: int
-    even: bool = False  # the rows of a small model's vocabulary divide by the ranks that share them
+    even: bool = False  # the ranks that share the rows of a small model's vocabulary divide their number
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ NOTICED, SURVIVED, NO_EFFECT = "noticed", "survived", "without effect"
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A mistake that was planted in a cell that matches."""
+    """A mutant of a cell that matches."""
 
     kind: str  # rule, hook or collective
     name: str
@@ -106,7 +106,7 @@ class Job:
         None  # work(rank, folder): what ranks do instead, only to see that it runs
     )
     ranks: int = 1  # that do `work`
-    missing: Tuple[str, ...] = ()  # kinds of layers and parameters of the full model that the small one lacks
+    missing: Tuple[str, ...] = ()  # kinds of layers and parameters of the full model that the small one does not have
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a reproduction is written from
     rules: Callable[[], Sequence[Rule]] = tuple  # of the plans that the framework applies in this cell
 
@@ -147,13 +147,13 @@ class Outcome:
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     mutants: Tuple[Mutant, ...] = ()
-    not_mutated: str = ""  # why nothing was planted, or not all
+    not_mutated: str = ""  # why no mutants were tried, or not all
     not_mutated_known: bool = False  # whether a file says that this is known and accepted
 
     @property
     def coverage(self) -> str:
-        """What came of planted mistakes: "rules 12 of 12, hooks 8 of 9, collectives 40 of 40; without effect: 3";
-        those without effect are not counted among either number. "" if nothing was planted."""
+        """The mutants killed: "rules 12 of 12, hooks 8 of 9, collectives 40 of 40; without effect: 3"; the last are in
+        neither number. "" if no mutant was tried."""
         words = []
         for kind in ("rule", "hook", "collective"):
             felt = [one for one in self.mutants if one.kind == kind and one.result in (NOTICED, SURVIVED)]
@@ -168,7 +168,7 @@ class Outcome:
 
     @property
     def survivors(self) -> Tuple[Mutant, ...]:
-        """The planted mistakes that change something and leave the verdict as it is."""
+        """The mutants that change a value and not the verdict."""
         return tuple(one for one in self.mutants if one.result == SURVIVED)
 
     @property
@@ -178,7 +178,7 @@ class Outcome:
 
     @property
     def is_untested(self) -> bool:
-        """Whether mistakes that should have been planted were not, and this is not known."""
+        """Whether mutants that should have been tried were not, and this is not known."""
         return self.verdict == MATCHES and bool(self.not_mutated) and not self.not_mutated_known
 
     @property

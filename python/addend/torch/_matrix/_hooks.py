@@ -42,8 +42,8 @@ def _module(path: str) -> str:
 
 
 class Hooks:
-    """A context in which hooks that are put on tensors are noted, and, after `attach`, those of modules too. `mistakes`
-    has what can be planted in the hooks that have been called; `planted` has those that are.
+    """A context in which hooks that are put on tensors are noted, and, after `attach`, those of modules too.
+    `mutations` has all that can be made wrong in the hooks that have been called; `mutants` has those that are.
 
     Hooks of one function on layers that differ in their numbers alone are one hook: a mistake is in all of them."""
 
@@ -94,12 +94,12 @@ class Hooks:
                 module.forward = _forward(self, f"forward {_name(forward)} of {_module(path)}", forward, module)
 
     def is_mutated(self, name: str, how: str) -> bool:
-        """Whether this mistake is planted; notes that it can be."""
+        """Whether this mutant is active; notes that it exists."""
         self.mutations.setdefault((name, how))
         return (name, how) in self.mutants
 
     def place_of(self, tensor: Optional[torch.Tensor]) -> str:
-        """How the tensor of a hook is called: a parameter by its starred name."""
+        """The name of a hook's tensor: that of a parameter, with numbers starred."""
         if tensor is None or not tensor.is_leaf:
             return "tensors of the forward"
         name = self._parameters.get(id(tensor), "")

@@ -90,7 +90,7 @@ def _viewer(model: Any) -> Any:
 
 
 def _places(viewer: Any, images: Images) -> int:
-    """The number of tokens that stand for one image."""
+    """The number of tokens that represent one image."""
     count = 2
     with torch.no_grad():
         made = viewer.get_image_features(**images(count, torch.Generator().manual_seed(1)))
@@ -118,7 +118,7 @@ def _loss(model: Any, tokens: Tokens) -> float:
 
 
 def _need_apart(model: Any, tokens: Tokens) -> None:
-    """Raises an error if the loss of rows together is not the sum of their own: ranks that have some rows each would
+    """Raises an error if the loss of rows together is not the sum of each row's: ranks that have some rows each would
     then rightly differ from one process that has all."""
     generator = torch.Generator().manual_seed(2)
     rows = [tokens.rows(generator, 2, padding) for padding in (tokens.padding, 0)]
@@ -128,7 +128,7 @@ def _need_apart(model: Any, tokens: Tokens) -> None:
         apart = sum(float(token_loss(model, row)[0]) for row in rows)
     if abs(together - apart) > _ROUNDING * abs(apart):
         raise addend.InvalidError(
-            "a row's loss depends on the other rows of a batch: ranks have no batches of their own"
+            "a row's loss depends on the other rows of a batch, so ranks cannot have batches that differ"
         )
 
 
@@ -167,9 +167,9 @@ def _draws(model: Any, tokens: Tokens) -> bool:
 
 
 def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> Tuple[Tokens, Tuple[str, ...]]:
-    """The batches that a model takes, and what they lack: images that the model takes in no known form, padding that
-    makes its loss no number. Batches are tried on the model, without gradients. A model that draws random numbers in
-    training, of which each process has its own, is set to evaluation."""
+    """The batches that a model takes, and what is not in them: images that the model takes in no known form, and
+    padding with which its loss is no number. Batches are tried on the model, without gradients. A model that draws
+    random numbers in training, of which each process has its own, is set to evaluation."""
     takes = inspect.signature(model.forward).parameters
 
     def other(ids: torch.Tensor, generator: torch.Generator) -> Batch:

@@ -20,7 +20,7 @@ from addend.torch._matrix._cells import (
 )
 from addend.torch._replace import write as write_text
 
-_SURVIVED, _NOT_MUTATED = "not noticed", "not planted"  # of mistakes that were planted, or should have been
+_SURVIVED, _NOT_MUTATED = "not noticed", "not planted"  # of mutants that were tried, or should have been
 _WORDS = (*VERDICTS, _SURVIVED, _NOT_MUTATED)
 _HEAD = """# What `addend torch-matrix --known` accepts; a CI fails for everything else.
 # model | layout | microbatches | verdict | of what (wrong parameters, a mistake, or the reason); * is any text
@@ -66,7 +66,7 @@ class Known:
         return outcome.verdict not in _NEEDS_NONE and self._accepts(_fields(outcome))
 
     def marked(self, outcome: Outcome) -> Outcome:
-        """The outcome, with which of its survivors are known, and whether it is that nothing was planted."""
+        """The outcome, marked: which of its survivors are known, and whether untried mutants are."""
         mutants = tuple(
             dataclasses.replace(one, known=one in outcome.survivors and self._accepts(_survivor(outcome, one)))
             for one in outcome.mutants

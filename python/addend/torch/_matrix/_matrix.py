@@ -52,8 +52,8 @@ class MatrixReport:
 
     @property
     def ok(self) -> Optional[bool]:
-        """False if a cell is wrong, or a mutant of it survived; None if one cannot run or be judged, was not tried, or not
-        all of its mutants were. What is known counts for neither."""
+        """False if a cell is wrong, or a mutant of it survived; None if a cell cannot run or be judged, or if it or a
+        mutant was not tried. What is known counts for neither."""
         verdicts = {outcome.verdict for outcome in self.new}
         if WRONG in verdicts or self.survivors:
             return False
@@ -204,7 +204,7 @@ class Matrix:
                     continue
                 for model in source.models:
                     if model in self._of:
-                        raise addend.InvalidError(f"`{model}` is named twice: give each model a name of its own")
+                        raise addend.InvalidError(f"`{model}` is named twice: give each model its own name")
                     self._of[model] = source
                     placed += self._cells(source, model, asked, counts)
         self.cells = [cell for _, _, cell in sorted(placed, key=lambda one: one[:2])]
@@ -278,7 +278,7 @@ def matrix(
     minutes: no further cell is begun after so long; those that are left are not tried, and `ok` is not True
     timeout: seconds after which a cell, or what finds a model's layouts, is ended
     jobs: the number of cells at the same time; each has as many processes as its layout has ranks
-    plant: try mutants of each cell that matches (rules of plans, hooks, collectives), and report which survive
+    mutate: try mutants of each cell that matches (rules of plans, hooks, collectives), and report which survive
     known: a file with what is known and accepted
     progress: progress(outcome, done, all_of) is called after each cell
     stopped: stopped() is called again and again; once it returns a reason, cells that run are ended, no other is begun,
@@ -298,7 +298,7 @@ def matrix(
 
     for one in made.refused:
         report(one)
-    options = {"jobs": jobs, "timeout": timeout, "budget": budget, "plant": mutate, "progress": report}
+    options = {"jobs": jobs, "timeout": timeout, "budget": budget, "mutate": mutate, "progress": report}
     outcomes = (*made.refused, *made.run(made.cells, **options))
     if accepted is not None:
         outcomes = tuple(map(accepted.marked, outcomes))

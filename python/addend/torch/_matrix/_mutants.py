@@ -1,5 +1,5 @@
-"""Plants mistakes in a cell that matches, to show that its verdict would notice them: each rule of the framework's
-plans is left out, one at a time, and each hook and collective is made wrong."""
+"""Makes mutants of a cell that matches, to show that its verdict kills them: each rule of the framework's plans is left
+out, one at a time, and each hook and collective is made wrong."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ class _Cell:
     axes: Axes
     whole: Whole
     folder: str
-    end: float  # time.monotonic() after which nothing more is planted
+    end: float  # time.monotonic() after which no further mutant is begun
 
     def new_folder(self) -> str:
         """A folder for the files of one set of ranks."""
-        return tempfile.mkdtemp(prefix="planted-", dir=self.folder)
+        return tempfile.mkdtemp(prefix="mutant-", dir=self.folder)
 
     def ranks(self, work: Callable[[int], Any], folder: str, limit: float = _LIMIT) -> List[Any]:
         """Runs work(rank) on every rank; returns their results."""
@@ -141,14 +141,14 @@ class _Cell:
 
 
 def mutants(job: Job, seconds: float) -> Tuple[Mutant, ...]:
-    """What came of each mistake, planted in a cell that matches; no further one is begun after so many seconds."""
+    """The result of each mutant of a cell that matches; no further one is begun after so many seconds."""
     rules = job.rules()
     fields = {field.name for field in dataclasses.fields(Task)}
     given = {name: value for name, value in job.arguments.items() if name in fields}
     task = Task(**{**given, "mesh": parse(given["mesh"]), "mutate": False})
     axes = Axes(task.mesh)
     _check.import_once()
-    with tempfile.TemporaryDirectory(prefix="addend-planted-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="addend-mutants-", ignore_cleanup_errors=True) as folder:
         whole = _check._alone(task, axes, folder, _LIMIT)
         cell = _Cell(_job.with_bound(task, whole), axes, whole, folder, time.monotonic() + seconds)
         report, right = cell.quick()
@@ -216,7 +216,7 @@ def _line(error: str) -> str:
     return text if len(text) <= _LINE else text[: _LINE - 3] + "..."
 
 
-# -- hooks and collectives: mistakes are planted in ranks that go on; those that end them are begun again
+# -- hooks and collectives: one set of ranks runs all mutants; after one that ends the ranks, new ranks are begun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +251,7 @@ def _everyones(own: Sequence[_Mutation]) -> List[_Mutation]:
 
 
 class _Mutating:
-    """A rank in which mistakes are planted one after the other."""
+    """A rank that runs one mutant after the other."""
 
     def __init__(self, cell: _Cell, rank: int, folder: str):
         self.cell, self.hooks, self.folder, self.rank = cell, Hooks(), folder, rank
@@ -277,8 +277,8 @@ class _Mutating:
         return self.job.values()
 
     def run(self, plan: Optional[List[_Mutation]], first: int) -> None:
-        """Plants the mistakes from `first` on, and writes what came of each to a file. Ends after one that is still
-        felt when it is gone."""
+        """Runs the mutants from `first` on, and writes the result of each to a file. Ends after one whose effect
+        remains when it is gone."""
         if plan is None:
             plan = _everyones(_plan(self.hooks, self.seen))
             with open(os.path.join(self.folder, f"plan{self.rank}"), "wb") as file:
@@ -356,7 +356,7 @@ def _inside(cell: _Cell) -> List[Mutant]:
 
 
 def _mutate_from(cell: _Cell, folder: str, plan: Optional[List[_Mutation]], begun: int) -> str:
-    """Runs ranks that plant mistakes from number `begun` on; returns the error that ended them, if one did."""
+    """Runs ranks that try mutants from number `begun` on; returns the error that ended them, if one did."""
     try:
         limit = max(_LIMIT, cell.end - time.monotonic() + _WAIT)
         cell.ranks(lambda rank: _Mutating(cell, rank, folder).run(plan, begun), folder, limit)

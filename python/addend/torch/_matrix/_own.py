@@ -17,7 +17,7 @@ from addend.torch._checks import _axes, _ranks
 from addend.torch._matrix._cells import Cell, Job, Layout, Wanted
 
 NEEDED = ("parallelize", "batches", "loss")
-PASSED = (*NEEDED, "run", "averaged", "norm", "optimizer", "steps", "bound", "seed")  # handed on to `check`
+PASSED = (*NEEDED, "run", "averaged", "norm", "optimizer", "steps", "bound", "seed")  # passed to `check`
 _MESHES = ({"dp": 2}, {"dp": 3}, {"dp": 1})
 _OF_FILE = ("make_model", "models", "layouts", "meshes", *PASSED)
 _OF_LAYOUT = ("mesh", "models", "make_model", *PASSED)
@@ -37,7 +37,7 @@ _files = itertools.count()
 def read(path: str) -> Dict[str, Any]:
     """What a Python file defines."""
     stem = os.path.splitext(os.path.basename(path))[0]
-    # A name that no other module has: the file may be called as one of the standard library, or as another file.
+    # A name that no other module has: the file may have the name of a standard module, or of another file.
     name = f"_addend_matrix_{next(_files)}_{re.sub(r'[^0-9A-Za-z_]', '_', stem)}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not os.path.exists(path):
@@ -102,7 +102,7 @@ _KINDS: Mapping[str, Tuple[Callable[[Any], bool], str]] = {
 class Own:
     """Models, layouts and functions of a project.
 
-    told: `make_model`, or `models` ({name: make_model}); `parallelize`, `batches` and `loss`; `meshes`, a list of
+    reported: `make_model`, or `models` ({name: make_model}); `parallelize`, `batches` and `loss`; `meshes`, a list of
         meshes, or `layouts` ({name: {"mesh": ..., "parallelize": ..., "run": ...}}); and what else `check` takes. A
         layout that is not for all models names them: "models": ["dense"]. If `batches` has a third parameter, it gets
         the number of microbatches, and is to return so many for a rank.
@@ -134,7 +134,7 @@ class Own:
         """Refuses a key that no one reads, and a value of another kind than its key wants."""
         if "__file__" in self._reported:
             for key, meant in self._misspelled():
-                self._refuse(f"`{key}` is not read: is `{meant}` meant? A name of your own may begin with _")
+                self._refuse(f"`{key}` is not read: is `{meant}` meant? Your own names may begin with _")
         else:
             self._check_names(self._reported, ("name", *_OF_FILE), "")
         for key in _OF_FILE:
@@ -221,7 +221,7 @@ class Own:
             absent.insert(0, "make_model")
         if absent:
             those = missing.get(absent[0], ())
-            whose = f", and layout `{those[0]}` has none of its own" if 0 < len(those) else ""
+            whose = f", and layout `{those[0]}` does not either" if 0 < len(those) else ""
             self._refuse(f"it does not define {', '.join(f'`{key}`' for key in absent)}, as `check` takes them{whose}")
 
     # -- what a matrix asks
@@ -239,7 +239,7 @@ class Own:
         return asked if _is_counted(self._of(layout)["batches"]) else [1]
 
     def layout(self, wanted: Wanted) -> Optional[Layout]:
-        """The layout of a mesh that the user names, where the file has no layouts of its own; None if that is a layout
+        """The layout of a mesh that the user names, where the file defines no layouts; None if that is a layout
         of another of its models."""
         if not self._layouts and not isinstance(wanted, str):
             return Layout(dict(wanted))

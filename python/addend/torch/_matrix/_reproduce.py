@@ -51,7 +51,7 @@ from transformers.distributed import DistributedConfig
 CONFIG = {config}
 LAYOUT = {layout}
 RANKS, REPLICAS, MICROBATCHES = {ranks}, {replicas}, {microbatches}
-ROWS = (MICROBATCHES, REPLICAS)  # each replica has a row of its own in each microbatch
+ROWS = (MICROBATCHES, REPLICAS)  # each replica has its own row in each microbatch
 NAME, STEPS = "{name}", {steps}
 MODEL = dict(dtype=torch.{dtype}, attn_implementation="eager", experts_implementation="eager")
 AUTO = transformers.{auto}

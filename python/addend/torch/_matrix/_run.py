@@ -1,4 +1,4 @@
-"""Runs the cells of a matrix, each in a process of its own that is forked from this one after the imports."""
+"""Runs the cells of a matrix, each in its own process that is forked from this one after the imports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from addend.torch._replace import replacing
 _SAID, _RESULT = "said", "result"  # the files in a process's folder with what it prints, and with its result
 _ENDED = "the process that tried mutants ended"
 _PAUSE = 0.02  # seconds between two looks at the processes
-MUTATE_SECONDS = 300.0  # for which mistakes are planted in a cell
+MUTATE_SECONDS = 300.0  # for which mutants of a cell are tried
 _PART = 0.45  # of a cell's time for one process, and for the ranks: the rest is for the stacks of those that hang
 _LINES = 8  # of it that are shown of a cell that died
 
@@ -80,7 +80,7 @@ def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcom
 
 
 def _with_mutants(outcome: Outcome, job: Optional[Job]) -> Outcome:
-    """The outcome with what came of mistakes that are planted in the cell."""
+    """The outcome with the results of the cell's mutants."""
     if outcome.verdict == RUNS:  # nothing is compared
         return outcome
     if job is None or outcome.verdict != MATCHES:
@@ -91,7 +91,7 @@ def _with_mutants(outcome: Outcome, job: Optional[Job]) -> Outcome:
         why = str(error) if isinstance(error, addend.AddendError) else _ranks.reported(error)
         return dataclasses.replace(outcome, not_mutated=why)
     late = sum(one.result == NOT_TRIED for one in found)
-    why = f"{late} of {len(found)} mistakes were not tried in {MUTATE_SECONDS:g} s" if late else ""
+    why = f"{late} of {len(found)} mutants were not tried in {MUTATE_SECONDS:g} s" if late else ""
     return dataclasses.replace(outcome, mutants=found, not_mutated=why)
 
 
@@ -137,7 +137,7 @@ class _Process:
     def _be(self, work: Callable[[str], None], parent: int) -> None:
         os.setsid()
         end_with(parent)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # this process may have handlers of its own
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # this process may have its own handlers
             signal.signal(number, signal.SIG_DFL)
         said = os.open(os.path.join(self.folder, _SAID), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(said, 1)
@@ -241,8 +241,8 @@ def one_thread() -> Iterator[None]:
 
 
 def dies(work: Callable[[], Any], limit: float, budget: Budget) -> str:
-    """How a process dies that does this work, or that it does not end within `limit` seconds; "" if the work ends, also
-    by an exception. What would end this process is so tried in another one first."""
+    """How a process that does this work dies, or that it does not end within `limit` seconds; "" if the work ends, also
+    by an exception. Work that would end this process is so tried in another one first."""
 
     def tried(folder: str) -> None:
         with contextlib.suppress(Exception):
@@ -268,8 +268,8 @@ def run(
     mutate: bool = False,
     progress: Callable[[Outcome], None] = lambda outcome: None,
 ) -> List[Outcome]:
-    """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. With `plant`,
-    mistakes are planted in each cell that matches. `progress` is called with each outcome when it is known."""
+    """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. With `mutate`,
+    mutants of each cell that matches are tried. `progress` is called with each outcome when it is known."""
     budget = budget or Budget()
     _check.import_once()  # for all cells, which are forked from this process
     found: Dict[int, Outcome] = {}

@@ -85,7 +85,7 @@ def _reasons(report: MatrixReport) -> List[str]:
 
 def _unobserved(report: MatrixReport) -> List[str]:
     """What cells say nothing about, each with the cells: parameters without gradient, kinds of layers that the small
-    model lacks."""
+    model does not have."""
     cells: Dict[str, List[Cell]] = {}
     for outcome in report.outcomes:
         model, names = outcome.cell.model, outcome.unobserved

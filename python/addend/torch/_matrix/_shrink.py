@@ -16,8 +16,8 @@ LAYERS = (2, 3, 4, 5, 6, 8, 12)  # numbers of layers that are tried until every 
 class Sizes:
     """What a layout and an architecture demand of a small model's sizes."""
 
-    ranks: int = 1  # heads, and columns of linear layers, are cut into so many parts
-    experts: int = 1  # experts are cut into so many parts
+    ranks: int = 1  # heads, and columns of linear layers, are sharded into so many parts
+    experts: int = 1  # experts are sharded into so many parts
     head: int = 8  # elements of a head: even, for rotary embeddings
     identical: int = 1  # a vocabulary leaves the remainder by this that the full one leaves
     even: int = 1  # a vocabulary divides by this
@@ -132,7 +132,7 @@ RULES: Tuple[Tuple[str, Rule], ...] = (
 )  # fmt: skip
 
 
-# The small model's identifiers of special tokens: those of which a batch consists begin behind them.
+# The small model's identifiers of special tokens: those of which a batch consists begin after them.
 TOKENS = {"pad": 0, "bos": 1, "eos": 2, "image": 3, "video": 4, "audio": 5, "vision_start": 6, "vision_end": 7}
 _OTHER = 8
 FIRST = 9
@@ -187,8 +187,8 @@ def vocabularies(config: Any) -> List[int]:
 
 
 def complete(config: Any, is_default: bool) -> None:
-    """Gives a configuration what its layers need and it leaves out. `is_default`: it is what an architecture has by
-    itself; else a user's own, and what that has off stays off."""
+    """Adds to a configuration what its layers need and it leaves out. `is_default`: it is the architecture's default;
+    else a user's, in which a feature that is off stays off."""
     for part in parts_of(config):
         full = vars(part)
         if (full.get("image_token_id") or full.get("image_token_index")) and not hasattr(part, "vision_start_token_id"):
@@ -242,7 +242,7 @@ def _rope(value: Mapping[Any, Any], sizes: Sizes, layers: int, full: Mapping[str
     rotate stay in proportion."""
     if value and all(
         type(one) is int for one in (*value, *value.values())
-    ):  # numbers of patches, and of the tokens that stand for them
+    ):  # numbers of patches, and of the tokens that represent them
         return {16: 4}
     small = {name: value_of(str(name), one, sizes, layers, full) for name, one in value.items()}
     if isinstance(value.get(_MROPE), (list, tuple)):
@@ -262,7 +262,7 @@ def _is_config(value: Any) -> bool:
 
 
 def _chosen(rows: Sequence[Any], layers: int) -> List[int]:
-    """The layers that stand for all: the first ones of each kind, then others, in order."""
+    """The layers that represent all: the first ones of each kind, then others, in order."""
     first = [i for i, row in enumerate(rows) if row not in rows[:i]]
     rest = [i for i in range(len(rows)) if i not in first]
     return sorted((first + rest)[:layers])
@@ -306,8 +306,8 @@ def smaller(config: Any, sizes: Sizes, layers: int) -> Any:
 
 
 def sections_of(model: Any) -> None:
-    """Writes into a model's configuration how its rotary embeddings are cut where only the modules say it, or, where
-    these leave it open, that they are cut in four."""
+    """Writes into a model's configuration how its rotary embeddings are divided where only the modules say it, or, if
+    these leave it open, that they are divided in four."""
     for module in model.modules():
         sections = getattr(module, _MROPE, ())
         rope: Any = getattr(getattr(module, "config", None), "rope_parameters", None)

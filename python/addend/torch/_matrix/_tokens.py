@@ -1,5 +1,5 @@
 """Batches of token identifiers that hide no mistake: ranks have unequal counts, one of them padding, and every token
-has a weight of its own in the loss."""
+has its own weight in the loss."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def no_more(ids: torch.Tensor, generator: torch.Generator) -> Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """The batches of a job whose ranks along `axes` each have rows of their own."""
+    """The batches of a job whose ranks along `axes` each have different rows."""
 
     vocabulary: int
     axes: Sequence[str]
     microbatches: int
     more: Callable[[torch.Tensor, torch.Generator], Batch] = no_more  # the model's other inputs, from the tokens
-    places: int = 0  # tokens at the begin of a row that stand for an image
+    places: int = 0  # tokens at the begin of a row that represent an image
     image: int = 0  # their identifier
     start: int = 1  # the identifier before them
     padding: int = 3  # tokens that pad the last row of the first rank's first microbatch

@@ -34,7 +34,7 @@ _LAYOUTS: Tuple[Tuple[Tuple[str, ...], Layout], ...] = (
     (("ep",), Layout({"fsdp": 2}, {"ep": 2}, _variants.BF16)),
     (("tp",), Layout({"tp": 2}, variant=_variants.BF16)),
     (("fsdp",), Layout({"fsdp": 2}, variant=_variants.BF16)),
-)  # the plans that a layout needs, and the layout; the layouts that have shown mistakes stand first
+)  # the plans that a layout needs, and the layout; the layouts that have shown mistakes come first
 _NO_PEFT = "PEFT is not installed (pip install peft)"
 
 
@@ -67,7 +67,7 @@ class Transformers:
         return [count for count in asked if count > 1] if layout.variant == _variants.NO_SYNC else asked
 
     def layout(self, wanted: Wanted) -> Optional[Layout]:
-        """The layout with these sizes; experts are cut over ranks of the other axes."""
+        """The layout with these sizes; experts are sharded over ranks of the other axes."""
         if isinstance(wanted, str):
             wants_lora = any(layout.variant == _variants.LORA and layout.fits(wanted) for _, layout in _LAYOUTS)
             if wants_lora and not _variants.has_peft():
@@ -134,7 +134,7 @@ class _Small:
     training: bool = True  # else in evaluation
 
     def base(self, dtype: torch.dtype = torch.float64) -> Any:
-        """The whole model as it is saved."""
+        """The unsharded model as it is saved."""
         import transformers
 
         transformers.logging.set_verbosity_error()
@@ -144,7 +144,7 @@ class _Small:
         return model
 
     def make_model(self, dtype: torch.dtype = torch.float64) -> Any:
-        """The whole model as it is trained."""
+        """The unsharded model as it is trained."""
         model = self._varied(self.base(dtype))
         if self.layout.variant == _variants.LORA:
             _draw.draw(model, only_trained=True)  # B begins with zeros, which hide the gradient of A

@@ -19,7 +19,7 @@ _LORA_RANK, _LORA_ALPHA = 3, 5  # two numbers whose quotient, the scale of an ad
 
 
 def freeze(model: nn.Module) -> None:
-    """Freezes every second parameter, by the order of names: ranks that order modules otherwise agree."""
+    """Freezes every second parameter, by the order of names, the same on ranks that order modules otherwise."""
     parameters = dict(model.named_parameters())
     for name in sorted(parameters)[::2]:
         parameters[name].requires_grad_(False)
@@ -42,8 +42,8 @@ def adapted(model: Any) -> Any:
 
 
 def fill(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
-    """Gives a rank's trained parameters the values that they have in the whole model. One that was made for this rank's
-    part of a layer, and is no DTensor, gets this rank's part; there is one axis of ranks."""
+    """Gives a rank's trained parameters the values that they have in the unsharded model. One that was made for this
+    rank's part of a layer, and is no DTensor, gets this rank's part; there is one axis of ranks."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
