@@ -172,10 +172,10 @@ function lossTile(run) {
 
 function validationTile(run) {
   const last = lastLineWith(run, 'validation_loss');
-  if (!last) return {title: 'Held-out loss', value: NONE, context: 'not measured', tone: 'quiet'};
+  if (!last) return {title: 'Validation loss', value: NONE, context: 'not measured', tone: 'quiet'};
   const where = isNumber(last.validation_samples) ? `, ${plural(last.validation_samples, 'sample')}` : '';
   const context = [`at step ${count(last.step)}${where}`, ...changeWords(last, run.metrics[0].validation_before)].join('; ');
-  return {title: 'Held-out loss', value: validationWords(last), context};
+  return {title: 'Validation loss', value: validationWords(last), context};
 }
 
 const validationWords = (line) => loss(line.validation_loss) + (isNumber(line.validation_standard_error) ? ` ± ${loss(line.validation_standard_error)}` : '');
@@ -261,7 +261,7 @@ function smoothedNote(runs, widthOf) {
 function lossSpec(runs) {
   const note = smoothedNote(runs, calmWindowOf);
   const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare((line) => line.loss)};
-  const validation = {label: 'held out', of: bare((line) => line.validation_loss), other: bare((line) => line.validation_loss), points: true};
+  const validation = {label: 'validation', of: bare((line) => line.validation_loss), other: bare((line) => line.validation_loss), points: true};
   const unit = runs.every((run) => run.run && isNumber(run.run.uniform_loss)) ? `nats per ${countedInAll(runs).replace(/s\b/g, '')}` : undefined;
   return {
     title: 'Loss', unit, size: 'large', log: true, bands: true, note, otherwise: note && 'every step',
@@ -913,7 +913,7 @@ const readLetter = ([letter, how]) => (how === 'right' ? letter : make(how === '
 
 function drawSample(sample) {
   const words = make('span', {class: 'letters'}, ...marked(sample.text, sample.read).map(readLetter));
-  return make('li', {}, drawPicture(sample), words, sample.validation_font && make('small', {}, 'held-out font'));
+  return make('li', {}, drawPicture(sample), words, sample.validation_font && make('small', {}, 'validation font'));
 }
 
 const wrongShare = (share) => (isNumber(share) ? `${(100 * share).toFixed(1)} %` : NONE);
@@ -921,7 +921,7 @@ const wrongShare = (share) => (isNumber(share) ? `${(100 * share).toFixed(1)} %`
 function drawReading(run) {
   const result = run.result;
   if (!result || !Array.isArray(result.samples)) return null;
-  const other = isNumber(result.validation_font) ? `, ${wrongShare(result.validation_font)} of those in a font that was held out` : '';
+  const other = isNumber(result.validation_font) ? `, ${wrongShare(result.validation_font)} of those in the validation font` : '';
   const sentence = `${plural(result.lines, 'line')} that nobody trained on, letter by letter: ${wrongShare(result.character_error_rate)} of the ` +
     `characters are wrong${other}; of empty pictures, where only the text can be guessed, ${wrongShare(result.blank)}. ` +
     'A wrong letter is marked, a missing one struck out.';
