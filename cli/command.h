@@ -1,5 +1,5 @@
-/* What the commands of `addend` share: a record for each, its options, what it prints and how it ends. A folder's commands are in
- * FOLDER/commands, one file and one record `ad_cli_NAME` for each; cli/main.c puts them together. */
+/* The code that all commands of `addend` share: their records, options, output and exit statuses. A folder's commands
+ * are in FOLDER/commands, one file and one record `ad_cli_NAME` for each; cli/main.c puts them together. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 #include <argp.h>
@@ -12,9 +12,9 @@ enum { CLI_HOLDS = 0, CLI_ANSWER_IS_NO = 1, CLI_WRONG_CALL = 2, CLI_UNFINISHED =
 /* The exit status of a command that judged: `holds` as ad_diff and ad_check set it (addend/verdict.h). */
 int ad_cli_answer(int holds);
 
-/* The words that an option takes, one by one; NULL after the last. NULL at index 0: the option takes other values too. */
+/* Returns word number `index` of an option; NULL after the last. NULL at index 0: it takes other values, too. */
 typedef const char *ad_cli_words(int key, int index);
-/* The word that was probably meant; NULL: none is near. */
+/* Returns the word that was probably meant, or NULL if no word is near. */
 const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int key);
 
 typedef struct ad_cli_command {
@@ -33,16 +33,16 @@ typedef struct ad_cli_option_list {
   int count;
 } ad_cli_option_list;
 ad_cli_option_list ad_cli_options_of(const struct argp *argp);
-int ad_cli_is_letter(int key); /* whether the option has a short name too */
+int ad_cli_is_letter(int key); /* 1: the option has a short name, too */
 /* Calls argp_parse; for an unknown option says which one was probably meant. */
 void ad_cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
 
-/* The part of the program that needs libaddend_train. A program built without it has a record too (without_trainer.c),
- * which says so. */
+/* The part of the program that needs libaddend_train. In a program without that library, the record in
+ * without_trainer.c says that it is missing. */
 typedef struct ad_cli_trainer {
   const ad_cli_command *const *commands; /* listed before the program's own */
   int count;
-  const char *missing;                /* what --help says of missing commands; NULL: none is missing */
+  const char *missing;                /* the text of --help about missing commands; NULL: none is missing */
   void (*begin)(char **argv);         /* called first in main; NULL: nothing */
   ad_status (*recipe_keys)(char **);  /* ad_recipe_keys; NULL: no command reads a recipe */
   int (*refuse)(const char *unknown); /* 1: `unknown` is a command of the missing trainer, and a message was printed;
@@ -74,18 +74,18 @@ void ad_cli_wrong(const struct argp_state *state, const char *format, ...) __att
 
 /* Parses the number that `option` takes, at least `least`. */
 int64_t ad_cli_parse_number(const char *argument, const char *option, int64_t least, struct argp_state *state);
-/* Checks the file that `option` names for writing: a new file, or a regular one to be replaced; but none of the files
- * of a run, except `own`, which is the name of what is written. */
+/* Checks the file that `option` names for writing: a new file, or a regular file to be replaced. Refuses the names of a
+ * run's files, except `own`, the name of the file that the command writes. */
 const char *ad_cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state);
 /* Prints a path: escaped on a terminal, as it is elsewhere. */
 int ad_cli_print_path(const char *path);
-/* Writes text to standard output, and a newline if it ends in none. CLI_UNFINISHED with a message if it cannot; that a
- * reader has closed the pipe (head -1) is no error. */
+/* Writes text to standard output, and a newline if the text does not end in one. Returns CLI_UNFINISHED, with a
+ * message, if it cannot. If the reader has closed the pipe (head -1), this is no error. */
 int ad_cli_print(const char *text);
 
-/* Another program (the Python package) that starts this one reads the error itself: this environment variable names a
- * file descriptor, to which "STATUS TEXT" is written instead of to standard error. Such a command also ends when its
- * starter does. ad_cli_return_text returns 0 if the variable is not set. */
+/* If another program (the Python package) starts this one and reads its errors, this environment variable names a file
+ * descriptor. "STATUS TEXT" is then written there instead of to standard error, and the command ends when its starter
+ * does. ad_cli_return_text returns 0 if the variable is not set. */
 #define CLI_ERROR_FD "ADDEND_ERROR_FD"
 int ad_cli_return_text(ad_status status, const char *text);
 /* Prints the last error and returns its exit status. */
@@ -93,13 +93,13 @@ int ad_cli_failed(ad_status status);
 
 /* If a launcher started this rank (ad_comm_launched()): from now on only the first rank prints. */
 void ad_cli_let_first_rank_speak(void);
-void ad_cli_speak(void); /* lets this rank print too, since only it knows what it has to say */
-/* Says that this rank does not end because of a wrong call, which the first rank reports. Launchers kill all ranks when
- * one fails, so a silent rank that does not say this ends a little later than the first. */
+void ad_cli_speak(void); /* lets this rank print, too: only this rank knows the text */
+/* Notes that this rank ends for another reason than a wrong call, which the first rank reports. Launchers kill all
+ * ranks when one fails, so without this note a silent rank ends a little later than the first. */
 void ad_cli_ends_alone(void);
 /* Prints the library's log, on silent ranks too: the library logs a message on one rank only. */
 void ad_cli_log(void *context, ad_log_level level, const char *message);
-/* If a launcher started this rank: reports to the other ranks that this one cannot take part. */
+/* If a launcher started this rank: reports to the other ranks that this rank cannot take part. */
 void ad_cli_report_ranks(ad_status status, const char *message);
 
 /* Whether fd is a terminal that can move its cursor: TERM is not "dumb". */

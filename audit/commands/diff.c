@@ -20,7 +20,7 @@ enum {
 
 static const struct argp_option options[] = {
     {"reference", KEY_REFERENCE, "REF", 0,
-     "Also compare the sums with these whole gradients: one file with plain names, or another dump (file or folder), "
+     "Also compare the sums with these full gradients: one file with plain names, or another dump (file or folder), "
      "whose sums are put together",
      0},
     {"html", KEY_HTML, "FILE", 0,
@@ -125,13 +125,10 @@ static const struct argp diff_argp = {
     .doc =
         "Takes one dumped step of any job, each rank's addends and the sums after synchronisation, and says for every "
         "parameter how often each addend was counted and what went wrong. DUMP: safetensors files as "
-        "audit/docs/dumps.md "
-        "describes them, or folders that have them."
-        "\vExample: addend diff --reference one-process.safetensors dump-12/\n"
-        "Example: addend diff --json --threads 2 dump-12/\n"
-        "The first line and the last are the verdict. Exit status: 0 it matches, 1 it does not or cannot be told, 2 "
-        "the "
-        "call or a file is wrong, 3 could not finish.",
+        "audit/docs/dumps.md describes them, or folders that have them.\vExample: addend diff --reference "
+        "one-process.safetensors dump-12/\nExample: addend diff --json --threads 2 dump-12/\nThe first line and the "
+        "last are the verdict. Exit status: 0 it matches, 1 it does not match or it cannot tell, 2 the call or a file "
+        "is wrong, 3 could not finish.",
 };
 
 static void progress(void *context, const char *what, int64_t done, int64_t of) {

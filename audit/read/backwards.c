@@ -1,4 +1,4 @@
-/* Counts each rank's backwards: its addend files that hold a tensor. */
+/* Counts each rank's backwards: one for each of its addend files with a tensor. */
 #include "read/backwards.h"
 
 #include "base/memory.h"
@@ -11,7 +11,7 @@ static int64_t count_of(const ad_dump *dump, int64_t rank) {
   return count;
 }
 
-/* The first rank whose count is the largest one below `limit`; -1: there is none. */
+/* Returns the first rank with the largest count below `limit`, or -1 if no count is below. */
 static int64_t next_below(const int64_t *counts, int64_t world, int64_t limit) {
   int64_t found = -1;
   for (int64_t rank = 0; rank < world; rank++)

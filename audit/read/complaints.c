@@ -1,4 +1,4 @@
-/* Collects error messages, so that a call can report all of them at once. */
+/* Collects error messages, so that a call can report all of them together. */
 #include "read/complaints.h"
 
 #include <stdio.h>

@@ -6,8 +6,8 @@
 
 /* More messages than these are only counted. */
 enum { AD_COMPLAINTS_SHOWN = 8 };
-/* `worst`: the status to return. AD_IO yields to any other status, so that a file that cannot be read does not hide one
- * that is wrong. */
+/* `worst`: the status to return. Any other status replaces AD_IO: a file that is wrong matters more than one that
+ * cannot be read. */
 typedef struct ad_complaints {
   size_t count;
   ad_status worst;
@@ -15,10 +15,10 @@ typedef struct ad_complaints {
   size_t used;
 } ad_complaints;
 
-/* Adds the last error message if `status` says that a call failed; AD_OK adds nothing. AD_MEMORY is not collected but
- * returned, to end the caller. */
+/* Adds the last error message if `status` is an error. AD_MEMORY is not collected but returned, so that the caller
+ * ends. */
 ad_status ad_complaints_add(ad_complaints *complaints, ad_status status) AD_CHECKED;
-/* AD_OK if nothing was collected, else fails with all messages, one a line. */
+/* Returns AD_OK if nothing was collected; else fails with all messages, one a line. */
 ad_status ad_complaints_end(const ad_complaints *complaints) AD_CHECKED;
 
 #endif

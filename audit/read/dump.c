@@ -19,14 +19,14 @@ static int is_safetensors(const char *path) {
   return length >= own && !strcmp(path + length - own, ending);
 }
 
-/* Warns of a link or special file in a folder, which is skipped: a link may lead to a file that is listed already. A
- * user who put it there in place of a file must know. */
+/* Warns of a link or special file in a folder, which is skipped: a link may lead to a file that is listed already. The
+ * user may have put it there in place of a file. */
 void ad_dump_report_passed(const char *path, const char *what) {
   if (is_safetensors(path))
     ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: give its own path to have it read", path, what);
 }
 
-/* A path that is a file is added whatever its name is; of a folder only the files named *.safetensors are. */
+/* A path of a file is added, whatever the file's name. Of a folder, only files named *.safetensors are added. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) {
   struct stat found;
   size_t kept = list->count, before = kept;
@@ -43,8 +43,8 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
   return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: this folder has no .safetensors file", path);
 }
 
-/* A listed file while it is opened. Headers are read one after the other, because most equal the one before; values are
- * then checked by several threads. Errors are kept until all files were looked at. */
+/* A listed file while it is opened. Headers are read one after the other, because most equal the previous header. Then
+ * several threads check values. Errors are kept until all files were looked at. */
 typedef struct ad_opened {
   ad_safetensors *tensors; /* NULL: the file could not be opened */
   ad_dump_kind kind;
@@ -89,8 +89,8 @@ static ad_status open_headers(ad_dump *dump, const ad_file_list *list, int plain
   return AD_OK;
 }
 
-/* Checks that one file's values are finite, unless the caller knows it or each parameter checks its own values
- * later. */
+/* Checks that one file's values are finite, unless the caller knows that they are, or each parameter's values are
+ * checked later. */
 static ad_status check_one(void *context, size_t index) {
   const ad_opening *opening = context;
   ad_opened *opened = &opening->files[index];
@@ -232,7 +232,7 @@ static ad_status fail_missing(const char *what, int64_t rank, int64_t microbatch
                  (long long)microbatch);
 }
 
-/* Complains about every rank that lacks a sum or an addend file. */
+/* Complains about every rank without a sum file or an addend file. */
 static ad_status check_ranks(const ad_dump *dump, ad_complaints *complaints) {
   int64_t count = dump->microbatches;
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -288,8 +288,8 @@ static ad_status read_positions(ad_dump *dump, ad_complaints *complaints) {
 
 /* ---- opening and closing a dump ---- */
 
-/* Checks in stages, each only if the one before found nothing wrong: a mistake in an early stage would make a later one
- * complain about its consequences. */
+/* Checks in stages, and stops after a stage that found errors: later stages would only complain about the
+ * consequences. */
 static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *complaints) {
   if (complaints->count) return AD_OK;
   AD_TRY(check_files(dump, complaints));
@@ -312,12 +312,12 @@ int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes) {
   return key;
 }
 
-/* Releases the pages that headers were read from. */
+/* Releases the pages of the headers. */
 static void forget_headers(const ad_dump *dump) {
   for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
 }
 
-/* Gives out an opened dump, or closes it if anything is wrong. */
+/* Moves an opened dump to *out, or closes it if anything is wrong. */
 static ad_status end_opening(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
   if (!status) status = ad_complaints_end(complaints);
   if (status) {

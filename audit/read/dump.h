@@ -1,4 +1,4 @@
-/* The files of one dumped step taken together: which file is which rank's, and what they say of each parameter. */
+/* The files of one dumped step together: which file is which rank's, and what the files say of a parameter. */
 #ifndef DIFF_DUMP_H
 #define DIFF_DUMP_H
 #include "read/box.h"
@@ -8,21 +8,21 @@
 /* One parameter, as the metadata of the dump's files describe it. */
 typedef struct ad_dump_param {
   const char *name; /* owned by the first file that has it */
-  ad_shape shape;   /* shape of the whole parameter */
+  ad_shape shape;   /* shape of the full parameter */
   int64_t numel;
   int64_t sample;              /* number of the parameter's elements that the files have; all if it equals numel */
   int is_sampled;              /* 1: `sample` is smaller than numel */
-  ad_type types[AD_DUMP_AXES]; /* R, I or a cut S(d), for each axis */
+  ad_type types[AD_DUMP_AXES]; /* R, I or S(d), for each axis */
   uint32_t summed;             /* bit set of the axes of type R, over which addends are summed */
   uint32_t partial;            /* bit set of axes along which the ranks' sums still have to be added */
-  uint32_t assumed;            /* bit set of the axes whose type the files assume, because nobody said it */
+  uint32_t assumed;            /* bit set of the axes whose type the files assume, because no file states it */
   /* expected factor between the sum and its addends */
   double expect;
   ad_dtype reduce;      /* dtype in which the job reduced; 0: unknown */
   const char *unjudged; /* why this parameter cannot be judged; NULL: it can */
 } ad_dump_param;
 
-/* One parameter's tensor in one file, and the box of the whole that it holds. */
+/* One parameter's tensor in one file, and its box of the full array. */
 typedef struct ad_piece {
   const ad_safetensor *tensor;
   ad_box box;
@@ -38,7 +38,7 @@ typedef struct ad_dump {
   ad_dump_mesh mesh;
   int64_t step;                      /* -1: the files do not say it */
   int64_t microbatches;              /* 0: there are no addend files */
-  int64_t sample;                    /* number K of samples a parameter; 0: whole tensors */
+  int64_t sample;                    /* number K of samples a parameter; 0: full tensors */
   int32_t (*position)[AD_DUMP_AXES]; /* [rank][axis]: position in the mesh */
   const ad_dump_file **addends;      /* [rank][microbatch]: the addend file */
   const ad_dump_file **sums;         /* [rank]: the sum file */
@@ -50,7 +50,7 @@ typedef struct ad_dump {
 
 typedef void (*ad_dump_progress)(void *context, const char *what, int64_t done, int64_t of);
 
-/* How ad_dump_open checks values, and whom it tells of its progress. */
+/* How ad_dump_open checks values, and where it reports its progress. */
 typedef struct ad_dump_opening {
   ad_dump_progress progress; /* called as files are read; NULL: not wanted */
   void *context;
@@ -59,12 +59,12 @@ typedef struct ad_dump_opening {
   int threads; /* at most this many threads check values */
 } ad_dump_opening;
 
-/* Opens a dump and checks that its files belong together; a folder stands for the safetensors files in it. The error
- * message names everything that is wrong, one line each. Without addend files there must be a reference: one of the
- * files, or `has_reference`. */
+/* Opens a dump and checks that its files belong together; a folder means the safetensors files in it. The error message
+ * names everything that is wrong, one line each. Without addend files there must be a reference: one of the files, or
+ * `has_reference`. */
 ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, const ad_dump_opening *how,
                        ad_dump *out) AD_CHECKED;
-/* Opens what --reference names: a file of whole gradients, or another dump, of which only the sums are kept. */
+/* Opens what --reference names: a file of full gradients, or another dump. Of a dump only the sums are kept. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, int threads, ad_dump *out) AD_CHECKED;
 /* Warns that the folder's entry `path` is skipped; `what`: the kind of entry, such as "a link". */
 void ad_dump_report_passed(const char *path, const char *what);
@@ -72,10 +72,10 @@ void ad_dump_report_passed(const char *path, const char *what);
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);
 /* Finds the box in which the tensor of `param` in `file` lies; *there = 0 if the file has no such tensor. AD_INVALID:
- * the file gives no box for it. That the box fits was checked when the dump was opened. */
+ * the file gives no box for it. The box lies in the parameter: this was checked when the dump was opened. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
                         int *there) AD_CHECKED;
-/* A number that two ranks share if and only if they differ in position on `axes` only. */
+/* Returns a number that is the same for two ranks if and only if their positions differ on `axes` only. */
 int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes);
 const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: there is none */
 

@@ -1,4 +1,4 @@
-/* A reference's values of one parameter: one tensor that has all of it, or the sums of another dump, put together. */
+/* A reference's values of one parameter: one tensor with all elements, or the sums of another dump, put together. */
 #ifndef DIFF_FULL_H
 #define DIFF_FULL_H
 #include "read/part.h"
@@ -6,7 +6,7 @@
 /* The tensors of the reference that together have the parameter. */
 typedef struct ad_full {
   const ad_parts *parts;      /* the parts that are compared with the reference */
-  const ad_dump_param *param; /* the reference's parameter; NULL: the reference is a file of whole gradients */
+  const ad_dump_param *param; /* the reference's parameter; NULL: the reference is a file of full gradients */
   ad_piece *pieces;
   size_t count; /* number of pieces; 0: the reference does not have this parameter */
   ad_sampled_lists sampled;
@@ -16,9 +16,9 @@ typedef struct ad_full {
  * parameter in another shape. */
 ad_status ad_full_find(const ad_parts *parts, const ad_dump *reference, ad_full *out) AD_CHECKED;
 void ad_full_clear(ad_full *full);
-/* The reference's value of an element of a part; NaN: the reference lacks it. */
+/* Returns the reference's value of an element of a part, or NaN if the reference does not have the element. */
 double ad_full_value(const ad_full *full, const ad_part *part, size_t element);
-/* Whether no earlier part has the same box; of several copies the first is compared. */
+/* Returns 1 if no earlier part has the same box: of several replicas only the first is compared. */
 int ad_is_first_of_its_box(const ad_parts *parts, size_t index);
 
 #endif

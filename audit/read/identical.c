@@ -1,5 +1,5 @@
-/* Finds addends of one sum that are bit-identical, by checksum. How often each of two equal addends was counted cannot
- * be told, even where the sum is right: only the total of their counts can. */
+/* Finds bit-identical addends of one sum, by checksum. How often each of two equal addends was counted cannot be known,
+ * even in a right sum. Only the total of their counts can. */
 #include "read/identical.h"
 
 #include <math.h>
@@ -49,7 +49,7 @@ int ad_addends_are_zero(const ad_parts *parts) {
 }
 
 /* Whether the addend has enough significant bits that an equal addend is no coincidence. Zero addends do not: all zeros
- * are equal, and how often a zero was counted does not matter. */
+ * are equal, and their counts do not matter. */
 static int says_something(const ad_safetensor *tensor) {
   size_t size = ad_dtype_size(tensor->dtype), numel = tensor->bytes / size;
   double bits = 0, each = -log2(ad_unit_roundoff(tensor->dtype));
@@ -82,8 +82,8 @@ static size_t keep_repeated(ad_mark *marks, size_t count) {
   return kept;
 }
 
-/* Hashes the addends that may be equal to another one, in two passes: only an addend whose first bytes another addend
- * has too is read to its end. */
+/* Hashes the addends that may be equal to another one, in two passes. The first pass reads the first bytes of each
+ * addend. The second reads to the end, but only addends that share their first bytes. */
 static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   *count = 0;
   for (size_t i = 0; i < members->count; i++)
@@ -198,9 +198,10 @@ void ad_identical_count(const json_t *who, json_t *all) {
 }
 
 void ad_identical_report(const json_t *all, size_t params, int allowed, json_t *messages) {
-  const char *who, *advice = allowed ? ""
-                                     : "; give each rank a batch of its own, or allow it (--allow-identical) where "
-                                       "they are meant to be equal";
+  const char *who,
+      *advice =
+          allowed ? ""
+                  : "; give each rank its own batch, or allow it (--allow-identical) where they are meant to be equal";
   json_t *count;
   json_object_foreach((json_t *)all, who, count) {
     char of[64] = "";

@@ -1,4 +1,4 @@
-/* Addends of one sum that are bit-identical: how often each of them was counted cannot be told apart. */
+/* Addends of one sum that are bit-identical: how often each was counted is unknown, only the total is known. */
 #ifndef DIFF_IDENTICAL_H
 #define DIFF_IDENTICAL_H
 #include <jansson.h>
@@ -13,15 +13,14 @@ typedef struct ad_identical {
 
 ad_status ad_identical_create(const ad_dump *dump, ad_identical *out) AD_CHECKED;
 void ad_identical_destroy(ad_identical *identical);
-/* Finds one parameter's equal addends; `identical` forgets those of the parameter before. */
+/* Finds one parameter's equal addends. Those of the parameter before are removed from `identical`. */
 ad_status ad_identical_find(const ad_parts *parts, ad_identical *identical) AD_CHECKED;
 /* Prints which ranks hold the same addend, at most two sets of them. */
 void ad_identical_print(const ad_identical *identical, char *out, size_t size);
-/* Adds 1 to all[key] for each key of an ad_identical's `who`, so that `all` has the number of parameters for each
- * sentence. */
+/* Adds 1 to all[key] for each key of `who`: `all` counts, for each such sentence, the parameters that it is true of. */
 void ad_identical_count(const json_t *who, json_t *all);
-/* Appends a message for each key of `all`. `params`: the number of parameters in the dump. `allowed`: the user said
- * that equal addends are meant (--allow-identical), so that no advice is added. */
+/* Appends a message for each key of `all`. `params`: the number of parameters in the dump. `allowed`: 1: the user
+ * expects equal addends (--allow-identical), so no advice is added. */
 void ad_identical_report(const json_t *all, size_t params, int allowed, json_t *messages);
 /* Whether every element of every addend is 0; 1 also if there is no addend. */
 int ad_addends_are_zero(const ad_parts *parts);

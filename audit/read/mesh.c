@@ -34,7 +34,7 @@ static int find_axis(const ad_dump_mesh *mesh, const char *name, size_t length) 
   return -1;
 }
 
-/* The decimal number of at most 9 digits that the text is; -1: it is none. */
+/* Returns the text as a decimal number of at most 9 digits, or -1 if it is none. */
 static int64_t parse_number(const char *text, size_t length) {
   int64_t value = 0;
   if (!length || length > 9) return -1;
@@ -149,7 +149,7 @@ int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
   return ranks;
 }
 
-/* Whether the axes have `size` ranks and each of them more than one. */
+/* Whether the axes together have `size` ranks, and each axis more than one. */
 static int is_set_of(const ad_dump_mesh *mesh, uint32_t axes, double size) {
   for (int axis = 0; axis < mesh->count; axis++)
     if (axes >> axis & 1 && mesh->size[axis] == 1) return 0;

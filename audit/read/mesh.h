@@ -1,4 +1,4 @@
-/* Meshes of dumps. Unlike those of ad_mesh, their axes have whatever names the job gives them. */
+/* Meshes of dumps. Unlike the axes of ad_mesh, axes of a dump have names that the job chose. */
 #ifndef DIFF_MESH_H
 #define DIFF_MESH_H
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 /* AD_DUMP_AXES: the most axes. AD_DUMP_NAME: bytes of an axis' name, with its 0. */
 enum { AD_DUMP_AXES = 8, AD_DUMP_NAME = 48 };
-enum { AD_DUMP_RANKS = 1 << 16 }; /* the most ranks; no dump has as many files */
+enum { AD_DUMP_RANKS = 1 << 16 }; /* the most ranks: dumps have fewer files */
 
 typedef struct ad_dump_mesh {
   int count; /* number of axes; axis 0 is the slowest */
@@ -19,8 +19,8 @@ typedef struct ad_dump_mesh {
 
 /* Parses "dp_shard=2 tp=4". The message of AD_INVALID says what is wrong. */
 ad_status ad_dump_mesh_parse(const char *text, ad_dump_mesh *out) AD_CHECKED;
-/* Reads one "NAME=VALUE" and moves *text behind it. *axis: the axis of that name, -1 at the end of the text; *value,
- * *length: its value. AD_INVALID: the mesh has no such axis, or bit set *seen has it already. */
+/* Reads one "NAME=VALUE" and moves *text behind it. *axis: the axis NAME, -1 at the end of the text; *value, *length:
+ * the VALUE. AD_INVALID: the mesh has no such axis, or bit set *seen has it already. */
 ad_status ad_dump_mesh_next(const ad_dump_mesh *mesh, const char **text, uint32_t *seen, int *axis, const char **value,
                             size_t *length) AD_CHECKED;
 /* Parses a position, "dp_shard=1 tp=2"; axes that are not named are at 0. AD_INVALID: wrong
@@ -36,8 +36,8 @@ const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *r
 int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes); /* number of ranks along these axes together */
 /* The axes among `axes` that have more than one rank. */
 uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);
-/* Lists every set of axes, each larger than 1, that together have `size` ranks: sets of fewer axes first, and among
- * those of equally many the subsets of `first` first. Returns the number of sets. */
+/* Lists every set of axes, each larger than 1, that together have `size` ranks: sets of fewer axes first; among sets of
+ * equally many axes, subsets of `first` first. Returns the number of sets. */
 enum { AD_DUMP_SETS = 1 << AD_DUMP_AXES };
 size_t ad_dump_axes_of_size(const ad_dump_mesh *mesh, double size, uint32_t first, uint32_t sets[AD_DUMP_SETS]);
 

@@ -20,7 +20,7 @@ static ad_status need(const ad_dump_file *file, const char *key) {
   return text_of(file, key) ? AD_OK : ad_fail(AD_INVALID, "%s: has no %s in its metadata", file->path, key);
 }
 
-/* Reads an integer of at least `least`; leaves *out alone if the file does not have the key. */
+/* Reads an integer of at least `least`; does not change *out if the file does not have the key. */
 static ad_status read_integer(const ad_dump_file *file, const char *key, int64_t least, int64_t *out) {
   const char *text = text_of(file, key);
   char *end;
@@ -33,7 +33,7 @@ static ad_status read_integer(const ad_dump_file *file, const char *key, int64_t
   return AD_OK;
 }
 
-/* Reads a number above 0, or from 0 on; NaN if the file does not have the key. */
+/* Reads a number above 0, or 0 if it `may_be_zero`. Sets *out to NaN if the file does not have the key. */
 static ad_status read_positive(const ad_dump_file *file, const char *key, int may_be_zero, double *out) {
   const char *text = text_of(file, key);
   char *end;
@@ -52,8 +52,8 @@ typedef struct ad_saying {
   const ad_dump_file *like; /* NULL: none */
 } ad_saying;
 
-/* If both files got this metadata text from one shared header: what `like` parsed from it. `place` is the field of
- * `file` that the text is for; the same field of `like` has it. NULL: the text must be parsed. */
+/* Returns what `like` parsed from this metadata text, if both files got the text from one shared header; NULL if the
+ * text must be parsed. `place`: the field of `file` for this text; `like` has the same field. */
 static json_t *shared(const ad_saying *saying, const char *key, json_t *const *place) {
   const char *base = (const char *)saying->file;
   if (!saying->like || text_of(saying->like, key) != text_of(saying->file, key)) return NULL;
@@ -146,7 +146,7 @@ static ad_status read_version(const ad_dump_file *file) {
   return version && strcmp(version, "1") != 0 ? wrong(file, "addend.version", version, "1") : AD_OK;
 }
 
-/* Reads what places a file in the dump: rank, mesh, position and microbatch. A reference has none of these. */
+/* Reads the place of a file in the dump: rank, mesh, position and microbatch. A reference has none of these. */
 static ad_status read_place(ad_dump_file *file) {
   if (file->kind == AD_DUMP_REFERENCE) return AD_OK;
   AD_TRY(need(file, "addend.version"));

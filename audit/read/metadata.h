@@ -15,7 +15,7 @@ typedef struct ad_dump_file {
   int64_t rank;                  /* the rank that wrote the file; only for kinds addend and sum */
   int64_t microbatch;            /* only for kind addend; -1: the addend of the whole step */
   int64_t step;                  /* -1: not given */
-  int64_t sample;                /* number of samples a parameter; 0: whole tensors */
+  int64_t sample;                /* number of samples a parameter; 0: full tensors */
   double divisor, norm;          /* NaN: not given */
   const char *mesh, *coord;      /* `coord` NULL: the position follows from the rank */
   json_t *types, *shapes, *held; /* maps by name; NULL: not given */
@@ -24,7 +24,7 @@ typedef struct ad_dump_file {
   json_t *expect, *reduce;       /* a number or text for all parameters, or a map by pattern; NULL: not given */
   json_t *inside;                /* addend.inside: map from names to lists; NULL: not given */
   json_t *unjudged, *values;     /* addend.unjudged and addend.values: maps from names to texts; NULL: not given */
-  int repeats;                   /* 1: the file says of every parameter what the file of its kind before it says */
+  int repeats;                   /* 1: of every parameter the file says the same as the previous file of its kind */
 } ad_dump_file;
 
 /* Reads a file's metadata and takes ownership of `tensors`, also on failure. AD_INVALID names file and key. `plain`: a

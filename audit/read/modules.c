@@ -5,15 +5,15 @@
 #include "base/memory.h"
 #include "read/dump.h"
 
-/* Whether text, which follows "rank", is like "00003.sum.safetensors" or "00003.addend.m0.safetensors", as
- * reducers name their files. */
+/* Whether the text after "rank" is like "00003.sum.safetensors" or "00003.addend.m0.safetensors", as reducers name
+ * their files. */
 static int ends_as_own(const char *text) {
   size_t digits = strspn(text, "0123456789");
   return digits && (!strncmp(text + digits, ".sum.", 5) || !strncmp(text + digits, ".addend.", 8));
 }
 
-/* The length of the module's name in a path, and in *begin where the name begins: 7 for "encoder" in
- * "FOLDER/encoder.rank00003.sum.safetensors"; 0 if the name has no module; -1 if it is not a reducer's file name. */
+/* Returns the length of the module's name in a path and sets *begin to its start: 7 for "encoder" in
+ * "FOLDER/encoder.rank00003.sum.safetensors". Returns 0 if there is no module, -1 if no reducer named the file. */
 static int module_of(const char *path, const char **begin) {
   const char *base = strrchr(path, '/');
   *begin = base = base ? base + 1 : path;

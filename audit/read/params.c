@@ -27,8 +27,8 @@ static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t
   return AD_OK;
 }
 
-/* Whether both files have the same tensors and the same metadata about them; equal metadata was parsed once and is
- * shared, so that comparing pointers is enough. */
+/* Whether both files have the same tensors and the same metadata about them. Equal metadata was parsed once and is
+ * shared, so pointers are compared. */
 static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
   return before && ad_safetensors_share(file->tensors, before->tensors) && file->types == before->types &&
          file->shapes == before->shapes && file->held == before->held && file->sharding == before->sharding &&
@@ -36,7 +36,7 @@ static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
          file->unjudged == before->unjudged && file->assumed == before->assumed;
 }
 
-/* Marks each file that says the same as the file of its kind before it; such files need not be read again. */
+/* Marks each file that says the same as the previous file of its kind. Marked files need not be read again. */
 static void find_repeats(ad_dump *dump) {
   const ad_dump_file *before[] = {NULL, NULL}; /* the file before, for AD_DUMP_ADDEND and AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {
@@ -47,7 +47,7 @@ static void find_repeats(ad_dump *dump) {
   }
 }
 
-/* Adds the names of a file's tensors, and of the parameters that it says cannot be judged. */
+/* Adds the names of a file's tensors, and of the parameters that cannot be judged (addend.unjudged). */
 static ad_status add_names(ad_dump *dump, const ad_dump_file *file, json_t *known, size_t *room) {
   const char *name;
   json_t *why;
@@ -92,7 +92,7 @@ static ad_status read_sizes(const json_t *list, int count, int64_t *out) {
   return AD_OK;
 }
 
-/* Reads the whole's shape from addend.shapes; ndim is -1 where the file does not have it. */
+/* Reads the full shape from addend.shapes; ndim is -1 where the file does not have it. */
 static ad_status reported_shape(const ad_dump_file *file, const char *name, ad_shape *out) {
   const json_t *list = json_object_get(file->shapes, name);
   int64_t numel = 1;
@@ -116,8 +116,8 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
   if (dim < 0 || dim > 9)
     return ad_fail(AD_INVALID, "'%.*s' is not a type; types are R, I and S<dim>", (int)length, text);
   if (dim >= ndim)
-    return ad_fail(AD_INVALID, "S%d cuts dimension %d, but the parameter has only %d dimension%s, counted from 0", dim,
-                   dim, ndim, ad_plural(ndim));
+    return ad_fail(AD_INVALID, "S%d shards dimension %d, but the parameter has only %d dimension%s, counted from 0",
+                   dim, dim, ndim, ad_plural(ndim));
   return *out = AD_S(dim), AD_OK;
 }
 
@@ -135,8 +135,7 @@ static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad
   }
 }
 
-/* Sets *said to what this file says of the parameter under `key`; if another file said
- * something else, that is an error. */
+/* Sets *stated to what this file says of the parameter under `key`; fails if another file said something else. */
 static ad_status merge_text(const ad_dump_file *file, const json_t *map, const char *key, const char *name,
                             const char **stated) {
   const json_t *value = json_object_get(map, name);
@@ -191,15 +190,15 @@ static ad_status merge_file(const ad_dump_file *file, const char *name, ad_state
   return merge_numbers(file, name, stated);
 }
 
-/* Whether the parameter is cut along any axis. */
+/* Whether the parameter is sharded along any axis. */
 static int is_sharded_in(const ad_dump *dump, const ad_dump_param *param) {
   for (int axis = 0; axis < dump->mesh.count; axis++)
     if (ad_type_is_sharded(param->types[axis])) return 1;
   return 0;
 }
 
-/* The shape of a parameter that no file gives a shape for: it is not cut, so that each tensor is the whole and
- * all must have one shape. */
+/* Finds the shape of a parameter whose shape no file gives. Such a parameter is not sharded, so each tensor is full and
+ * all tensors must have one shape. */
 static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shape *out) {
   const ad_dump_file *first = NULL;
   char one[160], other[160];
@@ -209,8 +208,8 @@ static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shap
     if (!tensor || file->kind == AD_DUMP_REFERENCE) continue;
     if (first && !ad_shape_equal(&tensor->shape, out))
       return ad_fail(AD_INVALID,
-                     "%s: \"%.80s\" has shape %s, but in %s it has shape %s; if the parameter is cut, addend.shapes "
-                     "must give the shape of the whole",
+                     "%s: \"%.80s\" has shape %s, but in %s it has shape %s; if the parameter is sharded, "
+                     "addend.shapes must give its full shape",
                      file->path, name, ad_shape_print(&tensor->shape, one, sizeof one), first->path,
                      ad_shape_print(out, other, sizeof other));
     if (!first) *out = tensor->shape;
@@ -261,8 +260,7 @@ static ad_status use(const ad_dump *dump, const ad_stated *stated, ad_dump_param
   if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
   AD_TRY(use_types(dump, stated, param));
   if (stated->shape.ndim < 0 && is_sharded_in(dump, param))
-    return ad_fail(AD_INVALID, "\"%.80s\" is cut, but no file gives the shape of the whole in addend.shapes",
-                   param->name);
+    return ad_fail(AD_INVALID, "\"%.80s\" is sharded, but no file gives its full shape in addend.shapes", param->name);
   param->numel = ad_shape_numel(&param->shape);
   param->is_sampled = dump->sample && param->numel > dump->sample;
   param->sample = param->is_sampled ? dump->sample : param->numel;
@@ -320,7 +318,7 @@ static ad_status box_of_offsets(const ad_dump_file *file, const ad_dump_param *p
   return is_inside(param, out) ? AD_OK : box_wrong(file, param, "DCP_SHARDING_INFO");
 }
 
-/* Computes the box from the types. If several axes cut one dimension, the slower axis makes the outer cut. */
+/* Computes the box from the types. If several axes shard one dimension, the slower axis is the outer one. */
 static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int64_t rank) {
   ad_box box = ad_box_full(&param->shape);
   for (int axis = 0; axis < dump->mesh.count; axis++) {
@@ -333,7 +331,7 @@ static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int6
   return box;
 }
 
-/* The box comes from addend.held, else DCP_SHARDING_INFO, else the types. */
+/* Finds the tensor's box: from addend.held, else from DCP_SHARDING_INFO, else from the types. */
 static ad_status find_box(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file,
                           const ad_safetensor *tensor, ad_box *out) {
   const json_t *held = json_object_get(file->held, param->name), *info = json_object_get(file->sharding, param->name);
@@ -355,8 +353,8 @@ static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_
   return 1;
 }
 
-/* Checks that the tensor has a floating dtype and as many elements as its box (the part that this file holds), or, of a
- * sampled parameter, as many as the samples in that box. */
+/* Checks that the tensor has a floating dtype and as many elements as its box (this file's part), or, of a sampled
+ * parameter, as many as the samples in that box. */
 static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *file, const ad_box *box,
                               const ad_safetensor *tensor) {
   char own[160], should[160];
@@ -392,8 +390,8 @@ static ad_status check_piece(const ad_dump *dump, const ad_dump_param *param, co
   return there ? check_tensor(param, file, &piece.box, piece.tensor) : AD_OK;
 }
 
-/* Checks the parameter's tensor in every file. If the parameter is not cut, a file that repeats another has the same
- * box, so it needs no check unless the other one failed. */
+/* Checks the parameter's tensor in every file. If the parameter is not sharded, a file that repeats the previous one
+ * has the same box, and is checked only if the previous one failed. */
 static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
   int is_sharded = is_sharded_in(dump, param), failed[] = {0, 0}; /* `failed`: for AD_DUMP_ADDEND and AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {

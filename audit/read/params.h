@@ -4,7 +4,7 @@
 #include "read/complaints.h"
 #include "read/dump.h"
 
-/* Fills dump->params. Mistakes in the files go to `complaints`; only lack of memory is returned. */
+/* Fills dump->params. Errors in the files go to `complaints`; only AD_MEMORY is returned. */
 ad_status ad_dump_params_read(ad_dump *dump, ad_complaints *complaints) AD_CHECKED;
 
 #endif

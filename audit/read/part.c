@@ -46,7 +46,7 @@ static ad_status check_columns(ad_parts *parts, const ad_members *members) {
   return AD_OK;
 }
 
-/* Checks the tensors that belong to no part as well; does nothing if all were checked. */
+/* Checks the tensors that belong to no part; does nothing if all were checked already. */
 static ad_status check_others(ad_parts *parts) {
   const ad_dump *dump = parts->dump;
   if (!dump->unchecked || parts->checked == (size_t)(dump->mesh.world * (dump->microbatches + 1))) return AD_OK;
@@ -58,8 +58,8 @@ static ad_status check_others(ad_parts *parts) {
   return AD_OK;
 }
 
-/* Some addends are sums themselves, whose terms the job may add in another order (addend.inside). With T terms in all
- * and S the sum of their largest absolute sums, that can change the result by T u S; returns T S. */
+/* Some addends are sums themselves, and the job may add their terms in another order (addend.inside). With T terms in
+ * total and S the sum of their largest absolute sums, the order can change the result by T u S. Returns T S. */
 static double inside_of(const ad_parts *parts, const ad_members *members) {
   double terms = 0, size = 0;
   for (size_t i = 0; i < members->count; i++) {
@@ -73,7 +73,7 @@ static double inside_of(const ad_parts *parts, const ad_members *members) {
   return terms * size;
 }
 
-/* The box that all members' addends have; NULL if they differ or there are none. */
+/* Returns the box that all members' addends have, or NULL if boxes differ or there are no addends. */
 static const ad_box *common_box(const ad_parts *parts, const ad_members *members) {
   for (size_t i = 1; i < members->count; i++)
     if (!ad_box_equal(&parts->param->shape, &members->columns[i].piece.box, &members->columns[0].piece.box))
@@ -123,7 +123,7 @@ static ad_status fill_members(ad_parts *parts, ad_members *members) {
   return AD_OK;
 }
 
-/* Finds, or makes, the members that a rank belongs to. */
+/* Finds, or makes, the rank's members. */
 static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
   int64_t key = ad_parts_key(parts, rank);
   for (*out = 0; *out < parts->member_count; ++*out)
@@ -199,7 +199,7 @@ static int same_bytes(const ad_safetensor *a, const ad_safetensor *b) {
   return a->dtype == b->dtype && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
 }
 
-/* Whether the tensors have the same bytes as the part's: then its checksum and value checks hold for them too. */
+/* Whether the tensors have the same bytes as the part's: then its checksum and value checks are valid for them, too. */
 static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
   if (part->term_count != count) return 0;
   for (size_t i = 0; i < count; i++)
@@ -239,7 +239,7 @@ static ad_status take_part(ad_parts *parts, int64_t rank, const ad_part *before,
   return AD_OK;
 }
 
-/* Whether this rank is the first of those that hold a partial sum together; it stands for all of them. */
+/* Whether this rank is the first of the ranks that share a partial sum. The first represents all of them. */
 static int leads(const ad_parts *parts, int64_t rank) {
   for (int axis = 0; axis < parts->dump->mesh.count; axis++)
     if (parts->param->partial >> axis & 1 && parts->dump->position[rank][axis]) return 0;
@@ -299,7 +299,7 @@ static ad_status find_parts(ad_parts *parts) {
   return status;
 }
 
-/* Checks that every addend has all elements of the sums that it belongs to. */
+/* Checks that every addend has all elements of its sums. */
 static ad_status check_cover(const ad_parts *parts) {
   for (size_t i = 0; i < parts->count; i++) {
     const ad_part *part = &parts->parts[i];
@@ -308,8 +308,8 @@ static ad_status check_cover(const ad_parts *parts) {
     for (size_t c = 0; c < members->count; c++)
       if (!ad_box_contains(&parts->param->shape, &members->columns[c].piece.box, &part->box))
         return ad_fail(AD_INVALID,
-                       "\"%.80s\": the sum of rank %lld has elements that the addend of rank %lld lacks, although "
-                       "addend.types says that both hold the same part",
+                       "\"%.80s\": the sum of rank %lld has elements that the addend of rank %lld does not have, "
+                       "although addend.types says that both hold the same part",
                        parts->param->name, (long long)part->holders[0], (long long)members->columns[c].piece.rank);
   }
   return AD_OK;

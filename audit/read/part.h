@@ -7,7 +7,7 @@
 /* The addend of one rank and microbatch. */
 typedef struct ad_column {
   ad_piece piece;
-  double divisor; /* number that the rank divided this microbatch's loss by; NaN: not given */
+  double divisor; /* the rank's divisor of this microbatch's loss; NaN: not given */
 } ad_column;
 
 /* Ranks whose addends should be summed together: their positions differ on axes of type R only. */
@@ -20,7 +20,7 @@ typedef struct ad_members {
   const ad_box *box; /* the box of all columns; NULL: they differ, or there are none */
   /* over the addends' dtypes: the largest unit roundoff, and the largest of their smallest numbers above 0 */
   double unit, smallest;
-  double inside; /* times u: how far off sums inside the addends may be before they are rounded */
+  double inside; /* times the unit roundoff: error of the sums inside the addends, before they are rounded */
 } ad_members;
 
 /* Elements of a sum that have the same bits on one or several ranks; these ranks have the same members. */
@@ -42,7 +42,7 @@ typedef struct ad_part {
 enum { AD_FIRSTS = 8 };
 typedef struct ad_firsts {
   double *values; /* [addend][AD_FIRSTS]; NULL: none were read yet */
-  size_t members; /* the members, and with `box` the part, whose elements they are */
+  size_t members; /* `members` and `box` of the part to which the values belong */
   ad_box box;
 } ad_firsts;
 
@@ -55,7 +55,7 @@ typedef struct ad_parts {
   ad_part *parts;
   size_t count;
   ad_piece *terms; /* the terms of all parts, which point into this array */
-  /* the holders of all parts, likewise */
+  /* the holders of all parts, which point into this array */
   int64_t *holders;
   ad_sampled_lists sampled;
   size_t checked; /* number of tensors whose values were checked */
@@ -66,8 +66,8 @@ typedef struct ad_parts {
 
 enum { AD_ROWS = 4096 }; /* elements that are processed at a time */
 
-/* Finds the members and parts of a parameter. AD_INVALID: a sum has elements that an addend of its members lacks, or,
- * in a dump that is `unchecked`, a value of this parameter is not finite. */
+/* Finds the members and parts of a parameter. AD_INVALID: a sum has elements that an addend of its members does not
+ * have, or, in a dump that is `unchecked`, a value of this parameter is not finite. */
 ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) AD_CHECKED;
 void ad_parts_destroy(ad_parts *parts);
 /* Prefetches the first elements of a piece, which will be read soon. */
@@ -80,11 +80,11 @@ void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *pi
 const float *ad_part_floats(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin);
 /* Reads elements [begin, end) of a part's sum, adding its terms. At most AD_ROWS elements. */
 void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out);
-/* Returns the flat index, in the whole parameter, of element `element` of the part. */
+/* Returns the flat index, in the full parameter, of element `element` of the part. */
 int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element);
 /* Computes the members' fields that depend on all of their addends: box, unit, smallest, inside. */
 void ad_members_measure(const ad_parts *parts, ad_members *members);
-/* A key of the rank's position on the axes that are not R: ranks that differ on axes of type R only have the same. */
+/* Returns a key of the rank's position on axes that are not R: the same for ranks that differ on R axes only. */
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank);
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part);
 

@@ -19,24 +19,24 @@ typedef enum ad_cause_kind {
 } ad_cause_kind;
 AD_INTERNAL const char *ad_cause_name(ad_cause_kind kind);
 
-#define AD_MICROBATCHES "microbatches" /* `place` of a cause that tells the microbatches concerned in its text */
+#define AD_MICROBATCHES "microbatches" /* `place` of a cause whose text names the microbatches */
 
 /* Why a cause names no axis: a word for documents, and a clause for people that follows "no axis:". */
-#define AD_NO_AXIS_LIST(X)                                                                             \
-  X(AD_AXIS_IS_NAMED, "axis_is_named", "")                                                             \
-  X(AD_NO_AXIS_NOT_SHOWN, "not_shown", "nothing that was measured shows which")                        \
-  X(AD_NO_AXIS_MICROBATCHES, "microbatches", "it goes by microbatches")                                \
-  X(AD_NO_AXIS_ROUNDING, "rounding", "a rounding does not show between which ranks it happened")       \
-  X(AD_NO_AXIS_EVERY_ADDEND, "every_addend", "all counts of addends that are known are the same")      \
-  X(AD_NO_AXIS_REPLICAS_AGREE, "replicas_agree", "no copies differ")                                   \
-  X(AD_NO_AXIS_NO_GROUP, "no_group", "no group of ranks has that size")                                \
-  X(AD_NO_AXIS_FORMULA, "formula", "a formula is between transitions, which have them")                \
-  X(AD_NO_AXIS_POOLS, "pools", "pools have none in common")                                            \
-  X(AD_NO_AXIS_NO_REPLICAS, "no_replicas", "there are no copies along any")                            \
-  X(AD_NO_AXIS_SEVERAL, "several", "the possible causes are not all on the same")                      \
-  X(AD_NO_AXIS_NONE_NAMED, "none_named", "none of the possible causes is on one")                      \
-  X(AD_NO_AXIS_NO_CAUSE, "no_cause", "no cause was found")                                             \
-  X(AD_NO_AXIS_PROTOCOL, "protocol", "the collective that did not match tells of its own group alone") \
+#define AD_NO_AXIS_LIST(X)                                                                           \
+  X(AD_AXIS_IS_NAMED, "axis_is_named", "")                                                           \
+  X(AD_NO_AXIS_NOT_SHOWN, "not_shown", "nothing that was measured shows which")                      \
+  X(AD_NO_AXIS_MICROBATCHES, "microbatches", "it goes by microbatches")                              \
+  X(AD_NO_AXIS_ROUNDING, "rounding", "a rounding does not show between which ranks it happened")     \
+  X(AD_NO_AXIS_EVERY_ADDEND, "every_addend", "all counts of addends that are known are the same")    \
+  X(AD_NO_AXIS_REPLICAS_AGREE, "replicas_agree", "no replicas differ")                               \
+  X(AD_NO_AXIS_NO_GROUP, "no_group", "no group of ranks has that size")                              \
+  X(AD_NO_AXIS_FORMULA, "formula", "a formula is between transitions, which have them")              \
+  X(AD_NO_AXIS_POOLS, "pools", "pools have none in common")                                          \
+  X(AD_NO_AXIS_NO_REPLICAS, "no_replicas", "there are no replicas along any")                        \
+  X(AD_NO_AXIS_SEVERAL, "several", "the possible causes are not all on the same")                    \
+  X(AD_NO_AXIS_NONE_NAMED, "none_named", "none of the possible causes is on one")                    \
+  X(AD_NO_AXIS_NO_CAUSE, "no_cause", "no cause was found")                                           \
+  X(AD_NO_AXIS_PROTOCOL, "protocol", "the collective that did not match reports only its own group") \
   X(AD_NO_AXIS_NO_NUMBER, "no_number", "no number shows it")
 typedef enum ad_no_axis {
 #define AD_NO_AXIS_CODE(code, name, clause) code,
@@ -50,8 +50,8 @@ typedef struct ad_cause {
   ad_axes axes;
   double factor; /* gradient over expected gradient; NaN: unknown */
   char text[256];
-  char place[64];     /* the bridge, pool or microbatches where the mistake happened; "": unknown */
-  ad_no_axis no_axis; /* of a cause without axes; 0: its kind or place says why */
+  char place[64];     /* the bridge, pool or microbatches where the bug is; "": unknown */
+  ad_no_axis no_axis; /* why there are no axes; 0: there are, or kind or place says why */
 } ad_cause;
 
 /* All causes that explain the numbers, the simplest first. Lives in memory that processes share, so it has no
@@ -65,7 +65,7 @@ typedef struct ad_causes {
 /* Adds a cause; its text is formatted as by printf. Returns the cause, which is scratch memory if the list is full. */
 AD_INTERNAL ad_cause *ad_causes_add(ad_causes *causes, ad_cause_kind kind, ad_axes axes, double factor,
                                     const char *format, ...) AD_PRINTF(5, 6);
-/* Copies the causes that `causes` has, and none of the unused bytes behind them. */
+/* Copies only the entries of `causes` that are used. */
 AD_INTERNAL void ad_causes_copy(ad_causes *out, const ad_causes *causes);
 
 /* ---- JSON documents of causes ---- */

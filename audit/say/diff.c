@@ -1,4 +1,4 @@
-/* `addend diff`: judges a dump parameter by parameter and makes the JSON document of what it found. */
+/* `addend diff`: judges a dump parameter by parameter and makes the JSON document of the findings. */
 #include "addend/diff.h"
 
 #include <math.h>
@@ -31,8 +31,8 @@ typedef struct ad_diff_run {
   ad_answer answer;
 } ad_diff_run;
 
-/* A caller that guarantees finite values (`finite`) may bring them into the files only as they are needed, parameter by
- * parameter: one thread then. */
+/* With `finite`, the caller may bring values into the files only as they are needed, one parameter after the other.
+ * Then only one thread may judge. */
 static int threads_of(const ad_diff_options *options) { return options->finite ? 1 : options->threads; }
 
 /* ---- messages that join several parameters ---- */
@@ -56,7 +56,7 @@ static const char *print_others(const json_t *names, char *buffer, size_t size) 
   return buffer;
 }
 
-/* A sample cannot tell whether a sum goes over an axis on which its parameter is cut; only whole tensors can. */
+/* Only full tensors, not samples, show whether a sum goes over an axis on which its parameter is sharded. */
 static void report_untried(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -65,8 +65,8 @@ static void report_untried(ad_diff_run *run) {
     json_array_append_new(
         run->messages,
         json_sprintf(
-            "`%s`%s: sampled, and cut over %s, so ranks there hold other elements: this dump cannot say whether "
-            "the sum goes over %s; dump whole tensors (without addend.sample; in addend.torch sample=None)",
+            "`%s`%s: sampled, and sharded over %s, so ranks there hold other elements: this dump cannot say whether "
+            "the sum goes over %s; dump full tensors (without addend.sample; in addend.torch sample=None)",
             first_of(names), print_others(names, others, sizeof others), axes, axes));
   }
 }
@@ -79,14 +79,13 @@ static void report_unlike(ad_diff_run *run) {
     char others[48];
     json_array_append_new(
         run->messages,
-        json_sprintf(
-            "`%s`%s: all ranks along %s should have the same gradient; if no sum over %s was left out, they were "
-            "fed different batches (what is cut over %s does not show that): give them the same",
-            first_of(names), print_others(names, others, sizeof others), axes, axes, axes));
+        json_sprintf("`%s`%s: all ranks along %s should have the same gradient; if no sum over %s was left out, they "
+                     "were fed different batches (gradients sharded over %s do not show that): give them the same",
+                     first_of(names), print_others(names, others, sizeof others), axes, axes, axes));
   }
 }
 
-/* Advises to give the type of parameters that hold only if axes whose type I was assumed are R. */
+/* Advises to state the type of parameters that are right only if axes whose type I was assumed are R. */
 static void report_retyped(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -113,8 +112,8 @@ static void report_unequal(ad_diff_run *run) {
   }
 }
 
-/* Fitting the counts of many addends takes long, so after some work parameters that no known mistake explains are not
- * fitted; the user is told. */
+/* Adds a message about wrong parameters that were not fitted: fitting many addends takes long, so the work is
+ * limited. */
 static void report_unfitted(ad_diff_run *run) {
   char others[48];
   if (!json_array_size(run->unfitted)) return;
@@ -334,7 +333,7 @@ static ad_status judge_files(const char *const *files, size_t count, const ad_du
 }
 
 /* A failed diff may have failed because a value is not finite, and other values may not be finite either. Opening the
- * dump once more checks all values first and names every one of them; if all are finite, the first failure stands. */
+ * dump once more checks all values first and names every one of them; if all are finite, returns the first failure. */
 static ad_status name_values(const char *const *files, size_t count, const ad_diff_run *run, ad_status failed) {
   char message[AD_MESSAGE_MAX];
   ad_dump dump;

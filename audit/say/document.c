@@ -1,4 +1,4 @@
-/* Makes the JSON document of a diff from what was judged. */
+/* Makes the JSON document of a diff from the judged parts and verdicts. */
 #include "say/document.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@ json_t *ad_diff_number(double value) { return isfinite(value) ? json_real(value)
 
 static json_t *integer_or_null(int64_t value) { return value >= 0 ? json_integer((json_int_t)value) : json_null(); }
 
-/* The number of files of a kind that hold a tensor: a rank that ran fewer backwards than others has files without. */
+/* The number of files of a kind that have a tensor. A rank that ran fewer backwards has files without tensors. */
 static json_int_t count_files(const ad_dump *dump, ad_dump_kind kind) {
   json_int_t count = 0;
   for (size_t i = 0; i < dump->count; i++)
@@ -64,8 +64,8 @@ static void set_cell(json_t *rows, const ad_piece *piece, json_t *value) {
   json_array_set_new(json_array_get(rows, (size_t)piece->rank), (size_t)piece->microbatch, value);
 }
 
-/* Makes a JSON array [rank][microbatch] of the values, one for each addend. It holds null for an addend that is absent,
- * belongs to other members, or whose own count cannot be known. */
+/* Makes a JSON array [rank][microbatch] of the values, one for each addend. An addend is null if it is absent, belongs
+ * to other members, or has a count that cannot be known. */
 static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const double *values) {
   const ad_members *members = ad_part_members(parts, shown->part);
   json_t *rows = rows_of_null(parts->dump);
@@ -74,8 +74,8 @@ static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const doubl
   return rows;
 }
 
-/* Makes a JSON array [rank][microbatch] of the counts in a right sum some of whose addends are equal: null for addends
- * that equal another one, 1 for all others. */
+/* Makes a JSON array [rank][microbatch] of the counts in a right sum with equal addends: null for each addend that
+ * equals another addend, 1 for all others. */
 static json_t *matrix_of_identical(const ad_parts *parts, const ad_identical *identical) {
   json_t *rows = rows_of_null(parts->dump);
   for (size_t m = 0; m < parts->member_count; m++)
@@ -96,7 +96,7 @@ static const ad_judged *worst_of(const ad_judged *list, size_t count) {
   return worst;
 }
 
-/* The keys that every parameter's document begins with. */
+/* The first keys of every parameter's document. */
 static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, ad_answer answer, ad_verdict_kind kind) {
   char types[AD_DUMP_AXES * (AD_DUMP_NAME + 8)];
   return json_pack("{s:o, s:I, s:I, s:s, s:f, s:b, s:s, s:s}", "name", ad_json_text(param->name), "numel",
@@ -173,7 +173,7 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   return document;
 }
 
-/* Fills in the remaining keys of a parameter whose parts were not looked at. */
+/* Fills in the remaining keys of a parameter whose parts were not judged. */
 static void set_rest(json_t *document, const char *text, json_t *causes) {
   json_t *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:o, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
                            "bound", "text", ad_json_text(text), "counts", "errors", "reference");

@@ -1,4 +1,4 @@
-/* The JSON document of a diff, which users and scripts rely on. A number that is not finite is null. */
+/* The JSON document of a diff, an interface for users and scripts. A number that is not finite is null. */
 #ifndef DIFF_DOCUMENT_H
 #define DIFF_DOCUMENT_H
 #include <jansson.h>
@@ -22,8 +22,7 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
                       const ad_compared *compared, const ad_identical *identical);
 /* The document of a parameter of which the dump says (addend.unjudged) that it cannot be judged. */
 json_t *ad_diff_unjudged(const ad_dump *dump, const ad_dump_param *param);
-/* The document of a parameter whose sum no optimizer gets at all, or of which `missing` elements are in no rank's
- * sum. */
+/* The document of a parameter that is in no rank's sum at all, or of which `missing` elements are in no rank's sum. */
 json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing);
 
 #endif

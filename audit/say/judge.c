@@ -1,4 +1,4 @@
-/* Judges one parameter: reads its tensors, finds what its sum holds, and makes its document. */
+/* Judges one parameter: reads its tensors, finds which addends are in its sum, and makes its document. */
 #include "say/judge.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "solve/assumed.h"
 
-/* The number of the parameter's elements that no rank's sum has; 0 also where parts overlap without being copies. */
+/* The number of the parameter's elements that no rank's sum has; 0 also where parts overlap without being replicas. */
 static int64_t count_missing(const ad_parts *parts) {
   int64_t missing = parts->param->sample;
   for (size_t i = 0; i < parts->count; i++) {
@@ -25,7 +25,7 @@ static void report(ad_finding *out, json_t *message) {
   json_array_append_new(out->messages, message);
 }
 
-/* Says that a part with no more elements than addends cannot be fitted, if its counts stayed open. */
+/* Reports that a part with no more elements than addends cannot be fitted, if its counts were not found. */
 static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding *out) {
   const ad_judged *shown = verdict->shown;
   int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
@@ -37,8 +37,8 @@ static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_find
                            ad_plural((long long)ad_part_members(parts, shown->part)->count)));
 }
 
-/* Turns `right` into `identical_addends`: ranks with identical addends may have dumped sums, not addends, so that a
- * right sum of them proves nothing unless a reference confirms it. */
+/* Turns `right` into `identical_addends`: ranks with identical addends may have dumped sums, not addends, so a right
+ * sum of them shows nothing unless a reference confirms it. */
 static void doubt(const ad_judge *judge, const ad_identical *identical, const ad_compared *compared,
                   ad_verdict *verdict) {
   char who[AD_VERDICT_TEXT / 2];
@@ -79,7 +79,7 @@ static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_v
              sampled);
 }
 
-/* Completes the verdict with what equal addends and parameter values say, and makes the finding's document from it. */
+/* Completes the verdict by the equal addends and the parameter values, and makes the finding's document from it. */
 static ad_status report_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
                                 const ad_identical *identical, const ad_compared *compared, ad_verdict *verdict,
                                 ad_finding *out) {
@@ -128,7 +128,7 @@ static ad_status judge_summed(const ad_judge *judge, ad_parts *parts, const ad_i
   return status;
 }
 
-/* A sum that lacks elements is wrong without further tests; otherwise its parts are judged. */
+/* A sum with missing elements is wrong without further tests; otherwise its parts are judged. */
 static ad_status judge_identical(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
   int64_t missing = count_missing(parts);
   AD_TRY(ad_identical_find(parts, identical));
@@ -141,7 +141,7 @@ static ad_status judge_identical(const ad_judge *judge, ad_parts *parts, ad_iden
 
 /* ---- a second reading along axes whose type was only assumed ---- */
 
-/* Makes the finding of parts that all hold under their second reading. */
+/* Makes the finding of parts that are all right under their second reading. */
 static ad_status report_held(const ad_judge *judge, const ad_parts *parts, const ad_identical *identical,
                              ad_finding *out) {
   ad_judged *list;
@@ -152,7 +152,7 @@ static ad_status report_held(const ad_judge *judge, const ad_parts *parts, const
   return status;
 }
 
-/* The finding where the axes are R: their ranks have parts of the gradient, and the sum holds each once. */
+/* The finding where the axes are R: their ranks have parts of the gradient, and the sum has each part once. */
 static ad_status report_summed(const ad_judge *judge, const ad_dump_param *summed, ad_identical *identical,
                                ad_finding *out) {
   ad_parts parts;
@@ -164,7 +164,7 @@ static ad_status report_summed(const ad_judge *judge, const ad_dump_param *summe
   return status;
 }
 
-/* The finding where two readings fit, and the addends do not tell which is meant. */
+/* The finding where two readings fit the addends equally well. */
 static json_t *report_either(const ad_judge *judge, const ad_dump_param *param, const ad_assumed *assumed) {
   char names[AD_DUMP_AXES * AD_DUMP_NAME], why[AD_VERDICT_TEXT];
   ad_dump_param unjudged = *param;

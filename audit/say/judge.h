@@ -1,5 +1,4 @@
-/* Judges one parameter of a dump. Parameters may be judged by several threads at once;
- * `known` is all that they share. */
+/* Judges one parameter of a dump. Several threads may judge parameters in parallel; they share only `known`. */
 #ifndef DIFF_JUDGE_H
 #define DIFF_JUDGE_H
 #include "say/document.h"
@@ -20,9 +19,9 @@ typedef struct ad_finding {
   json_t *document;
   json_t *messages;  /* NULL: there is none */
   json_t *identical; /* `who` of ad_identical; NULL: the addends were not compared */
-  /* bit sets of axes, for messages that name all such parameters at once; `retyped`: type I was assumed, and R holds */
+  /* bit sets of axes; parameters with the same axes share one message. `retyped`: type I was assumed, but R is right */
   uint32_t untried, unlike, unequal, retyped;
-  int unfitted; /* 1: wrong, and how often its addends were counted was not looked for */
+  int unfitted; /* 1: the sum is wrong, and its counts were not fitted */
   ad_norm_term norm;
   size_t read; /* bytes of the parameter's tensors */
 } ad_finding;

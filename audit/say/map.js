@@ -15,7 +15,7 @@ const KINDS = {
   replicas_differ: 'replicas differ',
   divided_by_own_count: 'each rank divided by its own count',
   factor: 'another factor',
-  not_distinguishable: 'cannot be told apart',
+  not_distinguishable: 'several fit equally well',
   not_fitted: 'not fitted',
   identical_addends: 'cannot tell',
   not_observed: 'nothing observed',
@@ -220,7 +220,7 @@ function coordinates(diff, rank) {
 }
 
 function numberWords(param, cell) {
-  if (cell.count === null && isUntold(param)) return 'how often it was counted cannot be told, for another addend is the same';
+  if (cell.count === null && isUntold(param)) return 'how often it was counted is unknown, because another addend is the same';
   if (cell.count === null) return param.counts ? 'not known, or not wanted here' : 'not known';
   const standard = errorOf(param, cell.rank, cell.microbatch);
   const exact = Math.abs(cell.count - Math.round(cell.count)) < 1e-9 ? String(Math.round(cell.count)) : short(cell.count);
@@ -364,7 +364,7 @@ class CountMap {
     for (const strip of this.strips) if (strip.isSeen) drawStrip(strip, this.diff);
   }
 
-  /* Hides the rows whose name lacks one of the words; returns how many rows are left. */
+  /* Hides the rows whose name does not contain all of the words; returns how many rows are left. */
   search(words) {
     const wanted = words.trim().toLowerCase().split(/\s+/);
     let found = 0;
@@ -399,7 +399,7 @@ function wholeVerdict(diff, wrong, untold) {
   return untold.length ? [`CANNOT TELL: ${of(untold)}`, 'untold'] : ['matches', 'good'];
 }
 
-const UNTOLD_ADVICE = 'addends that are the same hide what was counted: give each rank a batch of its own, or allow it with --allow-identical';
+const UNTOLD_ADVICE = 'addends that are the same hide what was counted: give each rank its own batch, or allow it with --allow-identical';
 
 function drawTiles(diff, wrong, untold) {
   const all = list(diff.params).length, dumped = diff.dumped || {};
@@ -470,7 +470,7 @@ function drawDiff(diff, box, {wrong, untold}) {
 
 function titleOf(whole, judged) {
   const wrong = judged.flatMap((one) => one.wrong), untold = judged.flatMap((one) => one.untold);
-  return `${wrong.length ? `${wrong.length} wrong` : isWrong(whole) ? 'wrong' : untold.length ? `${untold.length} cannot be told` : 'right'} – addend diff`;
+  return `${wrong.length ? `${wrong.length} wrong` : isWrong(whole) ? 'wrong' : untold.length ? `cannot tell ${untold.length}` : 'right'} – addend diff`;
 }
 
 function drawPage() {

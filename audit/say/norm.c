@@ -1,5 +1,5 @@
-/* Finds which parameters the job's reported gradient norm counted how often: every copy along some axes, or one
- * parameter several times or never, whichever gives the reported number. */
+/* Finds how often the job's reported gradient norm counted each parameter. Tries two mistakes: every replica along some
+ * axes was counted, or one parameter was counted several times or never. */
 #include "say/norm.h"
 
 #include <math.h>
@@ -73,7 +73,7 @@ typedef struct ad_norm {
   double reported, square, tolerance;
 } ad_norm;
 
-/* The squared norm if each copy along `axes` had been counted. */
+/* The squared norm if each replica along `axes` had been counted. */
 static double square_with(const ad_norm *norm, uint32_t axes) {
   double square = 0;
   for (size_t p = 0; p < norm->dump->param_count; p++)
@@ -87,8 +87,8 @@ static int is_reported(const ad_norm *norm, double square) {
   return fabs(square - reported) <= norm->tolerance * (norm->square > 0 ? larger / norm->square : 1);
 }
 
-/* A rank that reports another norm than the ranks before it; -1: all report the same. *reported: the first one's,
- * NaN if none reports any. */
+/* Returns a rank whose norm differs from the first reported one, or -1 if all report the same. *reported: the first
+ * reported norm; NaN if no rank reports any. */
 static int64_t find_other(const ad_dump *dump, double *reported) {
   *reported = NAN;
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -111,7 +111,7 @@ static void measure_all(ad_norm *norm) {
   norm->tolerance = 1e-4 * norm->square + 6 * sqrt(variance);
 }
 
-/* JSON list of the parameters that have copies along `axes`, and how often each was counted. */
+/* JSON list of the parameters that have replicas along `axes`, and how often each was counted. */
 static json_t *counted(const ad_norm *norm, uint32_t axes) {
   json_t *list = json_array();
   for (size_t p = 0; p < norm->dump->param_count; p++) {
@@ -139,7 +139,7 @@ static void add_cause(ad_norm_causes *causes, int doubled, const char *axes, dou
   json_decref(counted);
 }
 
-/* Adds a cause for every set of axes along which counting each copy gives the reported norm,
+/* Adds a cause for every set of axes along which counting each replica gives the reported norm,
  * sets of fewer axes first. */
 static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
   uint32_t replicated = 0;
@@ -150,12 +150,12 @@ static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
       if (axes & ~replicated || __builtin_popcount(axes) != count || !is_reported(norm, square_with(norm, axes)))
         continue;
       ad_dump_axes_print(&norm->dump->mesh, axes, names, sizeof names);
-      snprintf(text, sizeof text, "copies along %s were counted each", names);
+      snprintf(text, sizeof text, "each replica along %s was counted", names);
       add_cause(causes, 1, names, NAN, counted(norm, axes), text);
     }
 }
 
-/* Adds a cause for every parameter that gives the reported norm if it was counted a whole number of times, not once. */
+/* Adds a cause for every parameter that gives the reported norm if it was counted 0, 2, 3 or more times. */
 static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
   double left = norm->reported * norm->reported - norm->square;
   for (size_t p = 0; p < norm->dump->param_count; p++) {
@@ -183,7 +183,8 @@ static ad_norm_causes explain(const ad_norm *norm, char *text, size_t size) {
     snprintf(text, size, "reported %.7g, but the norm of the sums is %.7g: %s", norm->reported, computed,
              ad_causes_print(causes.list, words, sizeof words));
   else
-    snprintf(text, size, "reported %.7g, but the norm of the sums is %.7g (%.6g times): no count of copies explains it",
+    snprintf(text, size,
+             "reported %.7g, but the norm of the sums is %.7g (%.6g times): no count of replicas explains it",
              norm->reported, computed, norm->reported / computed);
   return causes;
 }

@@ -14,8 +14,8 @@
 
 /* ---- comparing sums with the reference ---- */
 
-/* Sums over the elements: products of the dump's values and the reference's, largest error and largest reference value.
- * `missing`: elements that the reference does not have. */
+/* Totals over the elements: sums of products of dump (own) and reference (ref), the largest error (worst) and the
+ * largest reference value. `missing`: the number of elements that the reference does not have. */
 typedef struct ad_sums {
   double own_own, own_ref, ref_ref, worst, largest;
   size_t missing;
@@ -50,9 +50,9 @@ static ad_dtype narrowest(const ad_full *full) {
   return dtype;
 }
 
-/* Largest error allowed, relative to the largest element. Two runs differ in the order of additions
- * throughout the model, not in this sum alone: 1024 roundings are allowed, which a mistake in a sum far
- * exceeds; in narrow dtypes at most 1/32. */
+/* Largest error allowed, relative to the largest element. Two runs differ in the order of additions throughout the
+ * model, not in this sum alone: 1024 roundings are allowed, which a wrong sum far exceeds; in narrow dtypes at most
+ * 1/32. */
 static double bound_of(ad_dtype dtype) { return fmin(fmax(1024 * ad_unit_roundoff(dtype), 1e-12), 0x1p-5); }
 
 /* Appends a cause, with the ratio to the reference as its factor. */
@@ -90,7 +90,7 @@ static int is_proportional(const ad_sums *sums, const ad_compared *out) {
   return sums->own_own > 0 && fabs(left) <= fmax(out->bound * out->bound, 1e-10) * sums->own_own && out->ratio > 0;
 }
 
-/* If each microbatch is right but for its own factor, only the numbers that losses were divided by are wrong. */
+/* If each microbatch is right except for its own factor, adds the cause that only the divisors of losses are wrong. */
 static ad_status find_reweighed(const ad_full *full, ad_compared *out) {
   char words[320];
   AD_TRY(ad_reweighed_find(full, out->bound, words, sizeof words));
@@ -126,7 +126,8 @@ static ad_status compare_with_reference(const ad_full *full, ad_compared *out) {
     if (ad_is_first_of_its_box(parts, i)) add_part(full, &parts->parts[i], own, &sums);
   ad_release(own);
   if (sums.missing)
-    return ad_fail(AD_INVALID, "\"%.80s\": the reference lacks %zu of its elements", parts->param->name, sums.missing);
+    return ad_fail(AD_INVALID, "\"%.80s\": %zu of its elements are missing from the reference", parts->param->name,
+                   sums.missing);
   out->there = 1;
   out->bound = bound_of(narrowest(full));
   out->ratio = sums.ref_ref > 0 ? sums.own_ref / sums.ref_ref : sums.worst == 0 ? 1 : NAN;

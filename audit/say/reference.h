@@ -1,4 +1,4 @@
-/* Compares sums with whole gradients from elsewhere: another run, or one process. */
+/* Compares sums with full gradients from elsewhere: another run, or one process. */
 #ifndef DIFF_REFERENCE_H
 #define DIFF_REFERENCE_H
 #include "say/cause.h"
@@ -11,11 +11,11 @@ typedef struct ad_compared {
   int holds;
   /* ratio: <sum,ref>/<ref,ref>, NaN if the reference is zero; max_rel_err, bound: relative to the largest element */
   double ratio, max_rel_err, bound;
-  json_t *causes; /* JSON documents of the causes that fit, worded as in `addend check`; NULL where the sum holds */
+  json_t *causes; /* JSON documents of the causes that fit, worded as in `addend check`; NULL where the sum is right */
 } ad_compared;
 
-/* Compares the parameter with `reference`: a dump, whose sums or whose file of whole gradients are used. *out is
- * cleared by ad_compared_clear. */
+/* Compares the parameter with `reference`: a dump, whose sums or whose file of full gradients are used. *out is cleared
+ * by ad_compared_clear. */
 ad_status ad_reference_compare(const ad_parts *parts, const ad_dump *reference, ad_compared *out) AD_CHECKED;
 void ad_compared_clear(ad_compared *compared);
 

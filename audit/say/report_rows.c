@@ -11,7 +11,7 @@ static int is_right(const json_t *object) { return !strcmp(ad_text_of(object, "v
 
 /* ---- rows of a table: parameters with the same verdict ---- */
 
-/* The length of the measured number, one with a point or an exponent, at the start of text; 0: there is none. */
+/* Returns the length of the measured number (with a point or an exponent) at the start of text, or 0. */
 static size_t measured_length(const char *text) {
   size_t length = strspn(text, "0123456789.");
   if (!isdigit((unsigned char)*text)) return 0;

@@ -1,5 +1,5 @@
-/* Fits the reference by least squares with one weight per microbatch. A column is the sum over ranks of what they
- * handed in for one microbatch, as it should have been summed. */
+/* Fits the reference by least squares with one weight per microbatch. A column is the right sum over ranks of their
+ * addends of one microbatch. */
 #include "say/reweighed.h"
 
 #include <math.h>
@@ -88,7 +88,7 @@ static ad_status fit(const ad_columns *columns, double bound, char *buffer, size
   /* Squares are subtracted from each other, so that a residual of about 1e-8 may be left of zero. */
   if (fit.rank == columns->n && fit.residual <= fmax(bound, 1e-7) && invert(&fit, columns->n, counts)) {
     ad_microbatches_print(counts, (int64_t)columns->n, words, sizeof words);
-    snprintf(buffer, size, "%s times what they do in the reference: divided by counts of their own", words);
+    snprintf(buffer, size, "%s times what they do in the reference: each divided by its own count", words);
   }
   ad_fit_destroy(&fit);
   return AD_OK;

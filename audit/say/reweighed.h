@@ -1,5 +1,5 @@
-/* Tests whether a reference has the same addends with other weights: each microbatch is
- * right but for its own factor. */
+/* Tests whether the reference is made of the dump's addends with other weights: each microbatch is right except for one
+ * factor of its own. */
 #ifndef DIFF_REWEIGHED_H
 #define DIFF_REWEIGHED_H
 #include "read/full.h"

@@ -102,11 +102,11 @@ static void print_words(FILE *file, const json_t *document, const ad_paint *pain
 }
 
 static void print_doubt(FILE *file, size_t untold, const json_t *params) {
-  fprintf(
-      file, "%zu of %zu parameter%s%s", untold, json_array_size(params), ad_plural((long long)json_array_size(params)),
-      some_are_identical(params) ? "; give each rank a batch of its own, or --allow-identical where addends are meant "
-                                   "to be equal"
-                                 : "");
+  fprintf(file, "%zu of %zu parameter%s%s", untold, json_array_size(params),
+          ad_plural((long long)json_array_size(params)),
+          some_are_identical(params)
+              ? "; give each rank its own batch, or --allow-identical where addends are meant to be equal"
+              : "");
 }
 
 static void print_mismatch(FILE *file, size_t wrong, size_t untold, const json_t *params) {

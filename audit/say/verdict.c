@@ -1,5 +1,5 @@
-/* Decides the verdict on a parameter. Patterns are searched in all wrong parts together: what one rank's copy lacks
- * says little, but what every copy lacks in the same way says which operation was left out. */
+/* Decides the verdict on a parameter. Patterns are searched in all wrong parts together: addends missing from one
+ * rank's replica say little, but addends missing from every replica in the same way name the missing operation. */
 #include "say/verdict.h"
 
 #include <math.h>
@@ -45,7 +45,7 @@ static void report_unexplained(ad_case *c) {
   ad_case_mark_holders(c, 1);
   ad_case_report(c, AD_VERDICT_UNEXPLAINED, 0, NAN);
   if (untried)
-    snprintf(or, sizeof or, ", or is summed over %s, which a sample cannot tell",
+    snprintf(or, sizeof or, ", or is summed over %s, which a sample does not show",
              ad_case_axes(c, untried, names, sizeof names));
   if (elements > addends)
     snprintf(c->out->text, sizeof c->out->text,
@@ -96,11 +96,11 @@ static void report_ambiguous(ad_case *c) {
   ad_case_report(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   c->out->shown = first;
-  snprintf(c->out->text, sizeof c->out->text, "wrong, and these cannot be told apart: %.500s%s", texts,
+  snprintf(c->out->text, sizeof c->out->text, "wrong, and these fit equally well: %.500s%s", texts,
            why->more ? "; or still others" : "");
 }
 
-/* ---- naming the shards or copies that a verdict is about ---- */
+/* ---- naming the shards or replicas that a verdict is about ---- */
 
 /* Marks the ranks that hold the parts in question: all wrong parts if `local`, else those with the counts of the first
  * wrong part. Returns 0 if these are all parts. */
@@ -116,7 +116,7 @@ static int mark_shards(const ad_case *c, int local) {
   return others;
 }
 
-/* Prints which shards or copies are wrong, "" if all are. Afterwards no rank of the case is marked. */
+/* Prints which shards or replicas are wrong, "" if all are. Afterwards no rank of the case is marked. */
 static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   const ad_shape *shape = &c->parts->param->shape;
   ad_box full = ad_box_full(shape);
@@ -138,8 +138,8 @@ static void add_shards(ad_case *c, int local, const char *shards) {
   if (!memchr(c->out->ranks, 1, (size_t)c->dump->mesh.world)) mark_shards(c, local);
 }
 
-/* Whether "copies differ" is all that can be said: some copies are right, or each has counts of its own. If several
- * sets of counts explain one copy, those are named instead. */
+/* Whether "replicas differ" is all that can be said: some replicas are right, or each has its own counts. If several
+ * sets of counts explain one replica, those are named instead. */
 static int replicas_are_all(const ad_case *c) {
   if (!ad_case_replicas_differ(c)) return 0;
   return ad_case_some_hold(c) || (!wrong_ones_agree(c) && !c->first->why.other_count);
@@ -167,7 +167,7 @@ static int some_by_group(const ad_case *c) {
   return 0;
 }
 
-/* Adds the verdict that a sum over another group would explain the part as well, if one does. */
+/* If a sum over another group explains the part as well, adds this verdict. */
 static void report_groups_too(ad_case *c) {
   char own[AD_VERDICT_TEXT];
   add_own_cause(c);
@@ -178,12 +178,12 @@ static void report_groups_too(ad_case *c) {
   snprintf(own, sizeof own, "%s", c->out->text);
   ad_case_report(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
-  snprintf(c->out->text, sizeof c->out->text, "wrong, and these cannot be told apart: %.300s; or: %.200s", own,
+  snprintf(c->out->text, sizeof c->out->text, "wrong, and these fit equally well: %.300s; or: %.200s", own,
            json_string_value(json_object_get(group, "text")));
 }
 
-/* The verdict `not_fitted`: the limit on fits was used up by other parameters, and their counts
- * do not explain this one. */
+/* The verdict `not_fitted`: the limit on fits was used up by other parameters, and their counts do not explain this
+ * parameter. */
 static void report_unfitted(ad_case *c) {
   ad_case_mark_holders(c, 1);
   ad_case_report(c, AD_VERDICT_NOT_FITTED, 0, NAN);

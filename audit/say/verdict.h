@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include "solve/explain.h"
 
-/* The kinds of verdict: X(code, name). All are wrong but `right`; `identical_addends`, of which only the sum of counts
- * is known and right; `not_observed`, whose addends are all zero; and `not_judged`. */
+/* The kinds of verdict: X(code, name). All mean a wrong sum, except `right`, `identical_addends` (only the total of the
+ * counts is known, and right), `not_observed` (all addends are zero) and `not_judged`. */
 #define AD_VERDICT_LIST(X)                                      \
   X(AD_VERDICT_RIGHT, "right")                                  \
   X(AD_VERDICT_AVERAGED, "averaged")                            \
@@ -55,8 +55,8 @@ typedef struct ad_verdict {
   json_t *causes;
 } ad_verdict;
 
-/* Finds the verdict. `list`: the judged parts; `ranks`: one byte for each rank of the world, to which the verdict
- * points and which stays the caller's. ad_verdict_clear releases what else the verdict has. */
+/* Finds the verdict. `list`: the judged parts; `ranks`: [world] bytes, which the verdict fills and points to; the
+ * caller owns them. ad_verdict_clear releases the rest. */
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
 void ad_verdict_clear(ad_verdict *verdict);
 /* Changes the verdict `right` to `replicas_differ` if replicas' parameter values differ before the step

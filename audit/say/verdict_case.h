@@ -1,5 +1,5 @@
-/* The search for a verdict on one parameter: its judged parts, and what the files share that look for patterns in them.
- * A function named try_ returns 1 if it found its pattern and wrote the verdict. */
+/* The search for a verdict on one parameter: the state and the helpers that verdict_*.c share. A function named try_
+ * returns 1 if it found its pattern and wrote the verdict. */
 #ifndef DIFF_VERDICT_CASE_H
 #define DIFF_VERDICT_CASE_H
 #include "say/verdict.h"
@@ -10,12 +10,12 @@ typedef struct ad_case {
   const ad_dump *dump;
   const ad_judged *list;
   size_t count;
-  const ad_judged *first; /* the first part that does not hold; NULL: all hold */
+  const ad_judged *first; /* the first wrong part; NULL: all parts are right */
   ad_verdict *out;
 } ad_case;
 
 const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged);
-/* Whether some part holds. */
+/* Whether some part is right. */
 int ad_case_some_hold(const ad_case *c);
 /* whether two counts are equal within a fit's standard error `error` */
 int ad_counts_close(double a, double b, double error);
@@ -26,8 +26,8 @@ void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor,
                  ...) AD_PRINTF(6, 7);
 void ad_case_add_document(ad_case *c, json_t *cause);   /* appends a cause unless an equal one is listed */
 void ad_case_add_all(ad_case *c, const json_t *causes); /* appends an array of cause documents */
-/* Makes the verdict from the listed causes: kind and axes if all agree on them, and a text of all causes and `fact`,
- * which is true whichever of them it was ("": nothing). Returns 0 if no cause is listed. */
+/* Makes the verdict from the listed causes: kind and axes if all causes have the same, and a text of all causes and
+ * `fact`. `fact` is true whichever cause is the real one ("": nothing). Returns 0 if no cause is listed. */
 int ad_case_settle(ad_case *c, double factor, const char *fact);
 void ad_case_mark_holders(const ad_case *c, int wrong); /* marks the ranks that hold parts; `wrong`: only wrong ones */
 const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size);
@@ -40,17 +40,17 @@ void ad_case_report_counts(ad_case *c);
 int ad_case_try_local(ad_case *c);   /* the sum was not formed over some axes */
 int ad_case_try_group(ad_case *c);   /* the sum was formed over other axes than its types say */
 void ad_case_add_groups(ad_case *c); /* appends try_group's causes without writing a verdict */
-int ad_case_try_some(ad_case *c);    /* each part has the addends of some ranks, and not all parts of the same ranks */
+int ad_case_try_some(ad_case *c);    /* each part has the addends of some ranks only, and not all of the same ranks */
 
 /* Sums that no counts give (verdict_patterns.c). */
 int ad_case_try_patterns(ad_case *c);
 
-/* Copies of a sum (verdict_replicas.c). */
+/* Replicas of a sum (verdict_replicas.c). */
 int ad_case_replicas_differ(const ad_case *c); /* whether parts with the same elements have different bits */
 void ad_case_report_replicas(ad_case *c);
-/* Appends the cause that the sum was made for one rank alone, if one copy is right and all others are not; who: that
- * rank. Returns whether it did. */
+/* If one replica is right and all others are wrong: appends the cause that the sum was made for one rank alone, prints
+ * this rank to `who`, and returns 1. */
 int ad_case_add_one_rank(ad_case *c, char *who, size_t size);
-int ad_case_try_missing(ad_case *c); /* some ranks lack their copy of a replicated sum */
+int ad_case_try_missing(ad_case *c); /* some ranks have no replica of a replicated sum */
 
 #endif

@@ -1,4 +1,4 @@
-/* Verdicts from counts that are the same in all copies: one factor on all addends, or on those of
+/* Verdicts from counts that are the same in all replicas: one factor on all addends, or on those of
  * some microbatches or ranks. */
 #include <math.h>
 #include <string.h>
@@ -27,12 +27,12 @@ static double uniform(const ad_case *c, const ad_judged *judged) {
   return value;
 }
 
-/* Whether `size` is the number of microbatches, by which a job may divide as well. */
+/* Whether `size` is the number of microbatches: a job may divide by this number, too. */
 static int is_microbatches(const ad_case *c, double size) {
   return c->dump->microbatches > 1 && fabs((double)c->dump->microbatches - size) <= 1e-4 * size;
 }
 
-/* Finds what the sum may have been divided by: 1 / factor ranks, or the microbatches. */
+/* Finds what the sum may have been divided by: a group of 1 / factor ranks, or the number of microbatches. */
 static int try_averaged(ad_case *c, double factor) {
   char names[AD_VERDICT_TEXT / 4], fact[160];
   uint32_t sets[AD_DUMP_SETS];
@@ -47,7 +47,7 @@ static int try_averaged(ad_case *c, double factor) {
   return ad_case_settle(c, factor, fact);
 }
 
-/* Finds over what the sum may have been formed twice or not been divided: `factor` ranks, or the microbatches. */
+/* Finds where the sum may have been formed twice, or not divided: over `factor` ranks, or over the microbatches. */
 static int try_doubled(ad_case *c, double factor) {
   char names[AD_VERDICT_TEXT / 4], fact[80];
   uint32_t sets[AD_DUMP_SETS];
@@ -156,7 +156,7 @@ static int try_microbatches(ad_case *c) {
   return ad_case_settle(c, earlier, fact);
 }
 
-/* Each microbatch has a count of its own. */
+/* Tries the verdict that each microbatch has its own count. */
 static int try_each_microbatch(ad_case *c) {
   char words[AD_VERDICT_TEXT / 2];
   double counts[AD_MICROBATCHES_REPORTED];
@@ -194,7 +194,7 @@ static int mark_ranks(ad_case *c, double value, double other) {
   return marked;
 }
 
-/* The one axis on which the marked ranks are all members in certain positions; 0: none, or more than one. */
+/* Returns the one axis along which the position decides whether a rank is marked; 0: none, or more than one. */
 static uint32_t axis_of_marked(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   uint32_t axes = 0;
@@ -226,7 +226,7 @@ static void report_counted(ad_case *c, double value) {
            ad_case_ranks(c, ranks, sizeof ranks), value);
 }
 
-/* Looks for two values of counts among the ranks: 0 and another, or 1 and another. */
+/* Tries the verdict that ranks have two different counts: 0 and another count, or 1 and another count. */
 static int try_ranks(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   int64_t before = -1;
@@ -255,8 +255,8 @@ static int each_rank_has_one(const ad_case *c) {
 typedef struct count_summary {
   double least, most;
   size_t missing;      /* addends whose count is 0 */
-  size_t microbatches; /* number of microbatches that lack addends, if these are listed microbatch by microbatch */
-  int64_t microbatch;  /* the last microbatch that lacks an addend; -1: none lacks any */
+  size_t microbatches; /* number of microbatches with missing addends, if these are listed microbatch by microbatch */
+  int64_t microbatch;  /* the last microbatch with a missing addend; -1: none */
 } count_summary;
 
 /* Marks the ranks of missing addends in the verdict, too. */
@@ -287,8 +287,8 @@ static void report_missing_addends(ad_case *c, const count_summary *all) {
            all->missing == 1 ? "is" : "are");
 }
 
-/* Whether the addends of each rank count less the earlier their microbatch was, and none more than once: as where what
- * was accumulated is clipped, or scaled, after every microbatch. */
+/* Whether each rank's addends count less the earlier their microbatch was, and none counts more than once. This happens
+ * where the accumulated gradient is clipped, or scaled, after every microbatch. */
 static int count_less_earlier(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   const double *counts = c->first->why.counts, *errors = c->first->why.errors;
@@ -302,7 +302,7 @@ static int count_less_earlier(const ad_case *c) {
   return risen;
 }
 
-/* The verdict on counts that fall from microbatch to earlier microbatch. */
+/* Tries the verdict on counts that are smaller in earlier microbatches. */
 static int try_each_clipped(ad_case *c) {
   char fact[AD_VERDICT_TEXT / 2];
   if (!count_less_earlier(c)) return 0;
@@ -322,8 +322,8 @@ static void report_counts(ad_case *c) {
     report_missing_addends(c, &all);
   else if (each_rank_has_one(c))
     snprintf(c->out->text, sizeof c->out->text,
-             "the addends of each rank carry a factor of their own, from %.6g to %.6g: were they clipped or scaled "
-             "before the sum?",
+             "the addends of each rank have their own factor, from %.6g to %.6g: were they clipped or scaled before "
+             "the sum?",
              all.least, all.most);
   else
     snprintf(c->out->text, sizeof c->out->text, "addends count differently: from %.6g to %.6g times", all.least,
@@ -340,7 +340,7 @@ static void widen(double divisor, double *least, double *most) {
 /* Whether both numbers are given and differ. */
 static int are_unequal(double a, double b) { return a < b || a > b; }
 
-/* Whether ranks divided the same microbatch by different numbers, and not only different microbatches. */
+/* Whether two ranks divided the same microbatch by different numbers. */
 static int ranks_divide_differently(const ad_dump *dump) {
   for (int64_t rank = 1; rank < dump->mesh.world; rank++)
     for (int64_t m = 0; m < dump->microbatches; m++)
@@ -352,10 +352,10 @@ static void report_own_count(ad_case *c, double least, double most, double facto
   int by_rank = ranks_divide_differently(c->dump), by_microbatch = c->dump->microbatches > 1;
   ad_case_report(c, AD_VERDICT_OWN_COUNT, 0, factor);
   snprintf(c->out->text, sizeof c->out->text,
-           by_rank ? "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added alike: "
-                     "divide by the count of all ranks%s"
+           by_rank ? "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added "
+                     "unweighted: divide by the count of all ranks%s"
                    : "each microbatch's loss was divided by its own count (%.6g to %.6g), and the quotients were added "
-                     "alike: divide each by the mean count of all microbatches%s",
+                     "unweighted: divide each by the mean count of all microbatches%s",
            least, most, by_rank && by_microbatch ? " and microbatches" : "");
 }
 
@@ -379,8 +379,8 @@ static uint32_t axes_of_batches(const ad_dump *dump) {
   return axes;
 }
 
-/* The verdict that ranks along these axes had different batches: nothing is summed there, so they work on one
- * batch, which has one count. */
+/* The verdict that ranks along these axes had different batches. Nothing is summed along the axes, so their ranks
+ * should work on one batch, which has one count. */
 static void report_other_batches(ad_case *c, uint32_t axes, double least, double most) {
   char names[AD_VERDICT_TEXT / 4];
   ad_case_report(c, AD_VERDICT_OWN_COUNT, axes, 1);
@@ -390,7 +390,7 @@ static void report_other_batches(ad_case *c, uint32_t axes, double least, double
            ad_case_axes(c, axes, names, sizeof names), least, most);
 }
 
-/* The sum is right but for the weights: ranks outside this sum divided by other numbers. */
+/* Tries the verdict that only the weights of the sum are wrong: ranks outside this sum divided by other numbers. */
 static int try_others_count(ad_case *c) {
   const ad_dump *dump = c->dump;
   double least = INFINITY, most = 0;
@@ -404,7 +404,7 @@ static int try_others_count(ad_case *c) {
   return 1;
 }
 
-/* Tries the verdict that all addends have the same count although each rank divided its loss by a number of its own. */
+/* Tries the verdict that all addends have the same count although each rank divided its loss by its own number. */
 static int try_own_count(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   double least = INFINITY, most = 0, value = uniform(c, c->first);

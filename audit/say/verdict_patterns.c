@@ -1,10 +1,10 @@
-/* Verdicts on sums that no counts of their addends give, and that are something else all the same. */
+/* Verdicts on sums that no counts of their addends give, but that have a pattern (solve/patterns.h). */
 #include <math.h>
 #include <string.h>
 #include "say/cause.h"
 #include "say/verdict_case.h"
 
-/* Whether two copies have the same pattern; a rank in another order has one with other parameters than the others. */
+/* Whether two replicas have the same pattern. For OTHER_ADDENDS of one rank, the parameters may differ. */
 static int same_pattern(const ad_pattern *a, const ad_pattern *b) {
   if (a->kind == AD_PATTERN_OTHER_ADDENDS) return b->kind == a->kind && a->rank == b->rank;
   return a->kind == b->kind && a->axes == b->axes && a->factor == b->factor && a->shift == b->shift &&
@@ -99,8 +99,8 @@ static void add_pattern(ad_case *c, const ad_pattern *pattern) {
       break;
     case AD_PATTERN_OTHER_ROWS:
       ad_case_add(c, AD_VERDICT_OTHER_ROWS, 0, NAN, "",
-                  "values of sparse gradients were summed without their indices: each rank's copy has the rows of its "
-                  "own gradient alone, and the sum over all rows is right");
+                  "values of sparse gradients were summed without their indices: each rank's replica has only the rows "
+                  "of its own gradient, and the sum over all rows is right");
       break;
     case AD_PATTERN_NUMBERED_ROWS:
       ad_case_add(c, AD_VERDICT_OTHER_ROWS, 0, NAN, "",
@@ -112,14 +112,14 @@ static void add_pattern(ad_case *c, const ad_pattern *pattern) {
   }
 }
 
-/* Whether every part that does not hold lacks an explanation by counts. */
+/* Whether no wrong part is explained by counts. */
 static int none_explained(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && c->list[i].why.explains) return 0;
   return 1;
 }
 
-/* Marks the one rank that added other parameters' gradients, if the only cause says that. */
+/* Marks the one rank that added other parameters' gradients, if this is the only cause. */
 static void mark_rank(ad_case *c) {
   const ad_found_patterns *found = &c->first->why.patterns;
   for (size_t p = 0; p < found->count; p++) {

@@ -1,12 +1,12 @@
-/* Verdicts from counts relative to the rank that holds the sum: it was not summed over some axes, or over others. */
+/* Verdicts from counts relative to the holder's position: no sum was formed over some axes, or over other axes. */
 #include <math.h>
 #include "base/text.h"
 #include "say/verdict_case.h"
 
 /* ---- verdicts on sums over the holder's own position only ---- */
 
-/* Which microbatches are summed correctly while the others are not: none, the first, the last, or each one whose
- * addends all count once in every wrong part. */
+/* Which microbatches are summed correctly while the others are not. THOSE_THAT_ARE: each microbatch whose addends all
+ * count once in every wrong part. */
 typedef enum ad_right { NONE, FIRST, LAST, THOSE_THAT_ARE } ad_right;
 
 /* Whether every addend of the microbatch counts once in every wrong part. */
@@ -29,14 +29,14 @@ static int is_right(const ad_case *c, int64_t microbatch, ad_right right) {
                                    : 0;
 }
 
-/* Whether the right microbatches are another set than FIRST, LAST or NONE stands for. */
+/* Whether the right microbatches are another set than NONE, FIRST and LAST. */
 static int are_others(const ad_case *c) {
   int64_t count = 0, last = c->dump->microbatches - 1;
   for (int64_t m = 0; m <= last; m++) count += counts_once(c, m);
   return count > 1 || (count == 1 && !counts_once(c, 0) && !counts_once(c, last));
 }
 
-/* The largest count of the part. A count is missing only beside larger ones: all of them may carry one small factor. */
+/* The largest count of the part: smaller ones are compared with it, since all may have one small factor. */
 static double largest_count(const ad_case *c, const ad_judged *judged) {
   double largest = 0;
   for (size_t i = 0; i < ad_case_members(c, judged)->count; i++)
@@ -44,8 +44,8 @@ static double largest_count(const ad_case *c, const ad_judged *judged) {
   return largest;
 }
 
-/* Whether each holder's copy has exactly the addends of the ranks at its own position on `axes`, each *factor times,
- * except in the microbatches that are `right`, whose addends count once. */
+/* Whether each holder's replica has exactly the addends of the ranks at its own position on `axes`, each *factor times.
+ * In the microbatches that are `right`, all addends count once. */
 static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad_right right, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   double largest = largest_count(c, judged);
@@ -158,7 +158,7 @@ int ad_case_try_group(ad_case *c) {
   return 1;
 }
 
-/* Whether the part lacks some addends and has all others the same number of times, *factor. */
+/* Whether some addends are missing from the part, and all others are counted *factor times. */
 static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   size_t missing = 0;
@@ -176,7 +176,7 @@ static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   return missing && !isnan(*factor);
 }
 
-/* Whether an addend of the rank is in the part's sum, or may be; also if the rank has no addend. */
+/* Returns 1 if an addend of the rank is, or may be, in the part's sum, or if the rank has no addend. */
 static int has_any_of(const ad_case *c, const ad_judged *judged, int64_t rank) {
   const ad_members *members = ad_case_members(c, judged);
   int gave = 0;
@@ -237,8 +237,8 @@ static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, 
   }
 }
 
-/* The number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all: the number
- * that it should be. */
+/* The number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all: the right
+ * number. */
 static size_t ranks_in_each(const ad_case *c, size_t *all) {
   size_t has, other, unused;
   count_ranks(c, c->first, &has, all);
@@ -268,15 +268,14 @@ static void report_smaller_group(ad_case *c, double factor) {
   }
   if (has && has < all) snprintf(ranks, sizeof ranks, "%zu of %zu ranks are summed: ", has, all);
   ad_case_report(c, AD_VERDICT_PARTIAL, 0, factor);
-  snprintf(
-      c->out->text, sizeof c->out->text,
-      "partial: %seach rank's copy has the addends of some ranks only%s, its own among them, and they are not the same "
-      "everywhere",
-      ranks, only);
+  snprintf(c->out->text, sizeof c->out->text,
+           "partial: %seach rank's replica has the addends of some ranks only%s, its own among them, and they are not "
+           "the same everywhere",
+           ranks, only);
 }
 
-/* Each part has the addends of some ranks, and different parts those of different ranks: the
- * groups were formed wrongly. */
+/* Tries the verdict that groups were formed wrongly: each part has the addends of some ranks, and different parts have
+ * those of different ranks. */
 int ad_case_try_some(ad_case *c) {
   int own = 1;
   double factor, first;

@@ -1,8 +1,8 @@
-/* Verdicts on copies: ranks that should hold the same sum hold different ones, or none. */
+/* Verdicts on replicas: ranks that should have the same sum have different ones, or none. */
 #include <math.h>
 #include "say/verdict_case.h"
 
-/* ---- verdicts on copies that differ ---- */
+/* ---- verdicts on replicas that differ ---- */
 
 /* Whether two parts have the same elements but different bits. */
 int ad_case_replicas_differ(const ad_case *c) {
@@ -22,8 +22,8 @@ static uint32_t axes_between(const ad_case *c, int64_t a, int64_t b) {
   return axes;
 }
 
-/* For the holders of two parts: adds to *any the axes on which a pair's positions differ, and to *beside those of pairs
- * that differ on one axis only. */
+/* For each pair of holders of two parts: adds to *any the axes on which their positions differ, and also to *beside if
+ * this is one axis only. */
 static void take_axes(const ad_case *c, const ad_part *a, const ad_part *b, uint32_t *beside, uint32_t *any) {
   uint32_t all = ad_large_axes(&c->dump->mesh, UINT32_MAX);
   for (size_t i = 0; i < a->holder_count; i++)
@@ -34,7 +34,7 @@ static void take_axes(const ad_case *c, const ad_part *a, const ad_part *b, uint
     }
 }
 
-/* The axes along which copies differ: those of direct neighbours if there are any, else all. */
+/* The axes along which replicas differ: between ranks that differ on one axis only, or else between any ranks. */
 static uint32_t differing_axes(const ad_case *c) {
   uint32_t beside = 0, any = 0;
   for (size_t i = 0; i < c->count; i++)
@@ -52,7 +52,7 @@ static int some_apart(const ad_case *c) {
   return 0;
 }
 
-/* The one rank that holds the right copy of this part's elements; -1: none, or several do. */
+/* Returns the one rank with the right replica of this part's elements; -1: no rank has it, or several have. */
 static int64_t only_right(const ad_case *c, const ad_judged *judged) {
   int64_t rank = -1;
   for (size_t i = 0; i < c->count; i++) {
@@ -86,7 +86,7 @@ int ad_case_add_one_rank(ad_case *c, char *who, size_t size) {
   return 1;
 }
 
-/* Every copy is right by its own addends, and they differ although their types say that they are the same. */
+/* Every replica is right by its own addends, but replicas differ, although by their types they should be equal. */
 static void report_own_only(ad_case *c, uint32_t axes, const char *names) {
   int assumed = !(axes & ~c->parts->param->assumed);
   ad_case_report(c, AD_VERDICT_OWN_ONLY, axes, 1);
@@ -118,7 +118,7 @@ static void report_wrong_replicas(ad_case *c, const char *names) {
     snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s, and none is right", names);
 }
 
-/* Writes the verdict that one copy of the sum is right and all others are wrong, if that is so. */
+/* Writes the verdict that one replica of the sum is right and all others are wrong, if that is so. */
 static int try_one_rank(ad_case *c, uint32_t axes, const char *names) {
   char who[64], ranks[AD_VERDICT_TEXT / 4], fact[AD_VERDICT_TEXT / 2];
   if (!c->first || !ad_case_some_hold(c) || !ad_case_add_one_rank(c, who, sizeof who)) return 0;
@@ -131,7 +131,7 @@ static int try_one_rank(ad_case *c, uint32_t axes, const char *names) {
   return 1;
 }
 
-/* Writes the verdict that copies differ. */
+/* Writes the verdict that replicas differ. */
 void ad_case_report_replicas(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4];
   uint32_t axes = differing_axes(c);
@@ -146,9 +146,9 @@ void ad_case_report_replicas(ad_case *c) {
     report_wrong_replicas(c, names);
 }
 
-/* ---- verdicts on ranks without a copy of the sum ---- */
+/* ---- verdicts on ranks without a replica of the sum ---- */
 
-/* Whether every part is the whole parameter. */
+/* Whether every part is the full parameter. */
 static int is_full_everywhere(const ad_case *c) {
   ad_box full = ad_box_full(&c->parts->param->shape);
   for (size_t i = 0; i < c->count; i++)
@@ -156,15 +156,15 @@ static int is_full_everywhere(const ad_case *c) {
   return !c->parts->param->partial;
 }
 
-/* Whether some rank has a sum of the members that this rank belongs to. */
+/* Whether some rank has a sum of this rank's members. */
 static int has_members_with_sum(const ad_case *c, int64_t rank) {
   for (size_t i = 0; i < c->count; i++)
     if (ad_case_members(c, &c->list[i])->key == ad_parts_key(c->parts, rank)) return 1;
   return 0;
 }
 
-/* Whether the dump's files say that the rank has the parameter: by a tensor, or by a type where files give types of it.
- * A rank without the parameter is no replica. */
+/* Whether the dump's files say that the rank has the parameter: by a tensor, or by a type, if any file gives types of
+ * this parameter. A rank without the parameter is no replica. */
 static int has_parameter(const ad_case *c, int64_t rank) {
   const ad_dump *dump = c->dump;
   const char *name = c->parts->param->name;
@@ -178,7 +178,7 @@ static int has_parameter(const ad_case *c, int64_t rank) {
   return !is_typed;
 }
 
-/* Finds ranks that lack their copy of a replicated sum. */
+/* Finds ranks that have no replica of a replicated sum. */
 int ad_case_try_missing(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4];
   int missing = 0;

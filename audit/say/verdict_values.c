@@ -7,7 +7,7 @@
 #include "say/cause.h"
 #include "say/verdict.h"
 
-/* The checksum that a rank gives of its parameter values, and in *piece the box of them; NULL: it gives none. */
+/* Returns the checksum of a rank's parameter values and sets *piece to their box; NULL: the rank gives none. */
 static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piece) {
   const ad_dump_file *file = parts->dump->sums[rank];
   const char *values = json_string_value(json_object_get(file->values, parts->param->name));
@@ -16,7 +16,7 @@ static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piec
   return values;
 }
 
-/* Whether all ranks that give a checksum give the same one: then no values differ, whatever the ranks hold. */
+/* Whether all ranks that give a checksum give the same one. If so, no values differ, whichever boxes the ranks have. */
 static int all_equal(const ad_parts *parts) {
   const char *first = NULL;
   for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
@@ -27,7 +27,7 @@ static int all_equal(const ad_parts *parts) {
   return 1;
 }
 
-/* The checksum that one rank gives. `line`: a number that ranks share which differ on one axis only. */
+/* The checksum that one rank gives. `line`: the same number for all ranks that differ on one axis only. */
 typedef struct ad_values {
   ad_box box;
   const char *values;
@@ -114,7 +114,7 @@ static void compare_all(const ad_dump *dump, ad_values *reported, size_t count, 
 }
 
 /* Marks in `ranks`, unless it is NULL, each rank whose values differ from those of the first rank with the same
- * elements. *axes: the axes along which direct neighbours differ, else along which any ranks do; 0: all are equal. */
+ * elements. *axes: the axes along which direct neighbours differ, or, if none do, any two ranks; 0: all are equal. */
 static ad_status mark_unequal(const ad_parts *parts, unsigned char *ranks, uint32_t *axes) {
   ad_unequal unequal = {0};
   ad_values *reported;

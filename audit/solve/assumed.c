@@ -1,5 +1,5 @@
-/* Reads a sum once more, as if axes whose type I was only assumed were R. Whether ranks have parts of the gradient or
- * all the same is not said, but their addends show it. */
+/* Reads a sum once more, as if axes whose type I was only assumed were R. The dump does not say whether ranks have
+ * parts of the gradient or all have the same one, but their addends show it. */
 #include "solve/assumed.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 /* Addends may differ by ROUNDINGS times the rounding of a sum if ranks did the same work, since each may add in its own
  * order all the way through the model. They are parts of a gradient only if they also differ by 1/CLEARLY of the
- * largest element, which work in bf16 (2^-8) does not. */
+ * largest element; the same work in bf16 (2^-8) differs by less. */
 enum { ROUNDINGS = 64, CLEARLY = 16 };
 
 typedef enum ad_distance { SAME, NEAR, APART } ad_distance;
@@ -33,7 +33,7 @@ static ad_distance distance(const ad_parts *parts, const ad_part *part, const ad
   return worst > fmax(share, 1.0 / CLEARLY) * largest ? APART : NEAR;
 }
 
-/* Whether `other` is the addend of the rank next to that of `own` along the axis, in the same microbatch. */
+/* Whether `other` is of the same microbatch as `own`, and of the next rank along the axis. */
 static int is_beside(const ad_dump *dump, const ad_piece *own, const ad_piece *other, int axis) {
   return own->microbatch == other->microbatch &&
          dump->position[other->rank][axis] == dump->position[own->rank][axis] + 1 &&
@@ -107,9 +107,9 @@ ad_dump_param ad_assumed_as_summed(const ad_dump_param *param, uint32_t axes) {
   return other;
 }
 
-/* What is found out of the sum over one set of axes. */
+/* What was found for one set of axes. */
 typedef struct ad_tried {
-  int sum, mean; /* 1: the sum, or the mean, over the axes holds */
+  int sum, mean; /* 1: the sum, or the mean, over the axes gives every part */
 } ad_tried;
 
 static ad_status try_axes(const ad_parts *parts, uint32_t axes, ad_tried *out) {
@@ -128,7 +128,7 @@ static ad_assumed_kind kind_of(const ad_tried *tried, uint32_t axes, uint32_t ap
   return axes & (apart | near) ? AD_ASSUMED_ESTIMATES : AD_ASSUMED_MEAN;
 }
 
-/* Tries all sets of the assumed axes. The reading that leaves no doubt wins: a smaller number of ad_assumed_kind. */
+/* Tries all sets of the assumed axes. The least doubtful reading wins: the smallest ad_assumed_kind. */
 static ad_status try_sets(const ad_parts *parts, uint32_t assumed, uint32_t near, ad_assumed *out) {
   for (uint32_t axes = assumed; axes; axes = (axes - 1) & assumed) {
     ad_tried tried;

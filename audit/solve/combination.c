@@ -34,7 +34,7 @@ double ad_rounding_share(const ad_rounding *rounding, size_t n) {
   return (addends + 1) * rounding->reduce + stored * rounding->sum + (addends + 2) * 0x1p-53;
 }
 
-/* The numbers of one block of elements: the part's sum, the combination, the addends' absolute sum, and one addend. */
+/* Values in one block of elements: the part's sum, the combination, the addends' absolute sum, and one addend. */
 typedef struct ad_rows {
   double *sum, *combined, *size, *addend;
 } ad_rows;
@@ -81,8 +81,8 @@ static size_t combine(const ad_parts *parts, const ad_part *part, const double *
 }
 
 /* Compares a block of the sum with the combination, and keeps the worst ratio of residual to bound in *worst and
- * *out. If all addends are 0, errors are told relative to the sum itself. A residual that is NaN (overflow even in
- * f64) stays the worst. */
+ * *out. If all addends are 0, errors are relative to the sum itself. A residual that is NaN (overflow even in f64)
+ * stays the worst. */
 static void note_worst(const ad_rows *rows, size_t n, double factor, double share, double least, double *worst,
                        ad_fitness *out) {
   for (size_t i = 0; i < n; i++) {
@@ -96,7 +96,7 @@ static void note_worst(const ad_rows *rows, size_t n, double factor, double shar
   }
 }
 
-/* One test of a combination, of several parts at once. */
+/* One test of a combination, of several parts together. */
 typedef struct ad_test {
   const ad_parts *parts;
   const ad_part *const *list; /* parts of the same members and box */
@@ -109,7 +109,7 @@ typedef struct ad_test {
   ad_rows rows;
 } ad_test;
 
-/* Compares each part with the combination of `used` addends that rows->combined holds. */
+/* Compares each part with rows->combined, which is a combination of `used` addends. */
 static void compare_block(ad_test *test, size_t used, size_t begin, size_t end) {
   ad_rows *rows = &test->rows;
   for (size_t i = 0; i < test->count; i++) {
@@ -168,8 +168,8 @@ ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double 
 
 /* ---- testing the first elements only ---- */
 
-/* A wrong combination mostly fails within the first few elements, which are one cache line of each addend. As many
- * combinations are tried on the same addends, these elements are read once and kept. */
+/* Most wrong combinations fail in the first AD_FIRSTS elements, one cache line. These elements of the addends are kept,
+ * as many combinations are tried. If they match, FIRST_LINES elements are tested. */
 enum { FIRST_LINES = 64 };
 
 static size_t firsts_of(const ad_part *part, size_t most) { return part->count < most ? part->count : most; }

@@ -1,14 +1,14 @@
-/* Whether a part of a dumped sum is a given combination of its addends: every element is compared, against the error
- * that rounding allows. */
+/* Tests whether a part of a dumped sum is a given combination of its addends. Every element is compared; its error may
+ * be as large as rounding allows. */
 #ifndef DIFF_COMBINATION_H
 #define DIFF_COMBINATION_H
 #include "read/part.h"
 
-/* The roundings of a sum: of each addition, and of the array that holds it. */
+/* How a sum is rounded: by each addition, and by the array that stores it. */
 typedef struct ad_rounding {
-  double reduce, sum; /* unit roundoffs: of the dtype of additions, and of the array's dtype */
-  double smallest;    /* the smallest number above 0 of these dtypes */
-  double inside;      /* addends are themselves sums: before they are rounded they may be off by `reduce` times this */
+  double reduce, sum;   /* unit roundoffs: of the dtype of additions, and of the array's dtype */
+  double smallest;      /* the smallest number above 0 of these dtypes */
+  double inside;        /* addends may be sums themselves: their error before they are rounded, in units of `reduce` */
   int64_t microbatches; /* how often the array is added to */
 } ad_rounding;
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part);
@@ -17,15 +17,14 @@ double ad_rounding_share(const ad_rounding *rounding, size_t n);
 
 typedef struct ad_fitness {
   int holds;
-  double residual,
-      bound; /* both of the element whose residual is largest for its bound, over the addends' absolute sum */
+  double residual, bound; /* of the element with the largest residual / bound; both over the addends' absolute sum */
 } ad_fitness;
 /* Tests whether part = factor * (counts[0] * addend 0 + counts[1] * addend 1 + ...), over the columns of its
  * members. */
 ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                        const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
 
-/* Like ad_part_test, for the part's first elements alone: a cheap test that wrong combinations mostly fail. */
+/* Like ad_part_test, for the part's first elements alone: a cheap test, which most wrong combinations fail. */
 ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                              const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
 /* Like ad_part_test, for several parts of the same members and box, each against its own bound; `out` has an entry for

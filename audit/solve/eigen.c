@@ -100,8 +100,8 @@ static void reflect_rows(ad_eigen_work *work, const double *vectors, size_t firs
   }
 }
 
-/* Replaces the reflections, each of which stands in its row's lower triangle, by their product: after step i the first
- * i rows and columns are the product of the first i reflections. The memory of `cosines`, free until rotations start,
+/* Replaces the reflections, each of which is in its row's lower triangle, by their product: after step i the first i
+ * rows and columns are the product of the first i reflections. The memory of `cosines`, free until rotations start,
  * holds the vectors meanwhile. */
 static void multiply_reflections(ad_eigen_work *work) {
   size_t n = work->n;

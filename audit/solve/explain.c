@@ -1,6 +1,6 @@
-/* Explains each part of a dumped sum by counts: how often each addend is in it. First tests the expected
- * combination. If that fails, fits all counts by least squares, provided that the addends can be told apart; else
- * tries hypotheses that leave one number free. */
+/* Explains each part of a dumped sum by counts: how often each addend is in the sum. First tests the expected
+ * combination. If it is wrong, fits all counts by least squares where the addends are linearly independent; where they
+ * are not, tries hypotheses with one free number. */
 #include "solve/explain.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
 
 /* ---- the counts that a correct sum has ---- */
 
-/* The mean divisor of all addend files that hold a tensor; NaN if one of them has none. */
+/* The mean divisor of all addend files that have a tensor; NaN if one of these files gives no divisor. */
 static double mean_divisor(const ad_dump *dump) {
   double sum = 0;
   int64_t count = 0;
@@ -50,8 +50,8 @@ static ad_status new_explanation(size_t n, ad_explanation *why) {
   return AD_OK;
 }
 
-/* Rounds fitted counts to the numbers that a mistake makes, where one is near: whole numbers, and one over the size
- * of a group. */
+/* Rounds each fitted count to the nearest number that a bug typically produces, if one is near: a whole number, or one
+ * over the size of a group. */
 static void snap(const ad_parts *parts, size_t n, const double *counts, const double *errors, double *out) {
   for (size_t c = 0; c < n; c++) {
     double tolerance = ad_count_tolerance(errors[c]), simple = ad_simple_count(&parts->dump->mesh, counts[c]);
@@ -61,19 +61,19 @@ static void snap(const ad_parts *parts, size_t n, const double *counts, const do
 
 static const ad_dtype narrower[] = {AD_F32, AD_F16, AD_BF16};
 
-/* Fitted counts give any few elements within the rounding of a narrow dtype: so many bits of those elements that the fit
- * did not use up must agree. */
+/* A fit of many counts matches few elements within a narrow dtype's rounding by chance. So this many bits must agree in
+ * elements beyond those that the fit used up. */
 #define ENOUGH_BITS 40.0
 
-/* Whether each count that is known is one that a mistake makes, so that it is not fitted to its elements. */
+/* Whether every known count is a number that a bug typically produces, and not a product of the fit. */
 static int are_simple(const ad_parts *parts, size_t n, const double *counts, const double *errors) {
   for (size_t c = 0; c < n; c++)
     if (!isinf(errors[c]) && counts[c] != ad_simple_count(&parts->dump->mesh, counts[c])) return 0;
   return 1;
 }
 
-/* Tests whether these counts give the part; if they do so only when the sum was rounded to a narrower dtype than the
- * dump says, why->rounded is that dtype. `spare`: how many elements did not go into the counts. */
+/* Tests whether these counts give the part. If they do only for a sum rounded to a narrower dtype than the dump's, sets
+ * why->rounded to this dtype. `spare`: how many elements the fit of these counts did not use up. */
 static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, size_t spare,
                             ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
@@ -95,7 +95,7 @@ static ad_status try_counts(const ad_parts *parts, const ad_part *part, const do
   return AD_OK;
 }
 
-/* Keeps the rounded counts if they give the part, else the fitted ones. */
+/* Keeps the rounded counts if they give the part, else the counts as fitted. */
 static ad_status settle(const ad_parts *parts, const ad_part *part, const double *counts, const double *errors,
                         size_t spare, ad_explanation *why) {
   size_t n = ad_part_members(parts, part)->count;
@@ -117,8 +117,8 @@ static ad_status settle(const ad_parts *parts, const ad_part *part, const double
 
 /* ---- explaining a part that is not the expected combination ---- */
 
-/* Fits the counts of these parts, which have more elements than addends, by least squares. *known: 1 if the fit determines the count of every addend, so
- * that no hypothesis has to be tried. */
+/* Fits the counts of these parts by least squares; they have more elements than addends. *known: 1 if the fit
+ * determines the count of every addend, so that no hypothesis is needed. */
 static ad_status explain_by_fit(const ad_parts *parts, const ad_products *products, const double *expected,
                                 ad_judged *const *list, size_t count, int *known) {
   ad_fit fit;
@@ -187,9 +187,9 @@ static ad_status explain_together(const ad_parts *parts, const double *expected,
 
 /* ---- parts whose dtype hides a missing addend ---- */
 
-/* Whether a narrow dtype may round away more than one of n addends. Then the test of the combination is too weak,
- * and fitted counts must be right as well, within the fit's own errors: a count that the fit cannot determine is no
- * mistake. */
+/* Whether a narrow dtype may round away more than one of n addends. Then the test of the combination is too weak, and
+ * fitted counts must be right, too, within the fit's errors. A count that the fit cannot determine is not called
+ * wrong. */
 static int is_weak(const ad_rounding *rounding, size_t n) { return ad_rounding_share(rounding, n) * 2 * (double)n > 1; }
 
 static int counts_hold(const ad_fit *fit, const double *expected, size_t n) {
@@ -230,7 +230,7 @@ typedef struct ad_judging {
   ad_judged *list;
   size_t members;
   /* arrays of parts->count entries */
-  const ad_part **together; /* parts of one box, which are tested at once */
+  const ad_part **together; /* parts of one box, which are tested together */
   size_t *index;            /* index in `list` of each of the parts in `together` */
   ad_fitness *fitness;
   unsigned char *tested;
@@ -321,7 +321,7 @@ static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judge
   return status;
 }
 
-/* Measures what is left of the part without the expected combination. */
+/* Sets judged->why.left: how much is left of the part after the expected combination is subtracted. */
 static ad_status measure_left(const ad_parts *parts, const double *expected, ad_judged *judged) {
   const ad_part *part = judged->part;
   const ad_members *members = ad_part_members(parts, part);
@@ -347,7 +347,7 @@ static ad_status measure_left(const ad_parts *parts, const double *expected, ad_
   return AD_OK;
 }
 
-/* Looks for what the part is if no counts of its addends give it. */
+/* Looks for patterns in a part that no counts of its addends give. */
 static ad_status look_for_patterns(const ad_parts *parts, ad_known *known, ad_judged *judged) {
   const ad_members *members = ad_part_members(parts, judged->part);
   double *expected;
@@ -360,9 +360,8 @@ static ad_status look_for_patterns(const ad_parts *parts, ad_known *known, ad_ju
   return status;
 }
 
-/* Looks for sums over another group of ranks for parts that the addends of their own members do not explain. A part
- * of one element is looked at as well: one number is a multiple of any other, so that its own members always explain
- * it. */
+/* Looks for sums over another group of ranks in parts that their members' addends do not explain. Also looks in each
+ * part of one element: one number is a multiple of any other, so its own members always explain it. */
 static ad_status look_further(ad_parts *parts, ad_known *known, ad_judged *list) {
   for (size_t i = 0; i < parts->count; i++) {
     if (!list[i].holds && !list[i].why.unfitted && (!list[i].why.explains || list[i].part->count == 1))
@@ -372,13 +371,13 @@ static ad_status look_further(ad_parts *parts, ad_known *known, ad_judged *list)
   return AD_OK;
 }
 
-/* ---- comparing copies that should be equal ---- */
+/* ---- comparing replicas that should be equal ---- */
 
-/* By how many times the rounding of their own sum two copies may differ: the ranks may have added in another order all
- * the way through the model. */
+/* Two replicas may differ by this many times the rounding of their sums, since ranks may add in different orders
+ * throughout the model. */
 #define REPLICAS_ROUND 64
 
-/* Whether two copies differ by more than REPLICAS_ROUND roundings. `values`: room for 2 AD_ROWS numbers. */
+/* Whether two replicas differ by more than REPLICAS_ROUND roundings. `values`: room for 2 AD_ROWS numbers. */
 static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, double *values) {
   ad_rounding rounding = ad_rounding_of(parts, a);
   double share = ad_rounding_share(&rounding, ad_part_members(parts, a)->count), worst = 0, largest = 0;
@@ -402,8 +401,8 @@ static void compare_replicas(const ad_parts *parts, ad_judged *list, double *val
         list[i].apart = differ(parts, list[i].part, list[j].part, values);
 }
 
-/* Marks copies that differ although ranks do the same work: each copy is the sum of its own addends, and yet they
- * cannot all be right. */
+/* Marks replicas that differ although ranks do the same work: each is the sum of its rank's addends, yet not all can be
+ * right. */
 static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));

@@ -1,5 +1,5 @@
-/* Judging parts of dumped sums: whether a part is the combination of addends that its types say, and if not, which
- * counts of the addends give it. */
+/* Judges parts of dumped sums: is a part the combination of addends that its types require? If not, which counts of the
+ * addends give the part? */
 #ifndef DIFF_EXPLAIN_H
 #define DIFF_EXPLAIN_H
 #include "solve/combination.h"
@@ -13,19 +13,19 @@ static inline int ad_sets_has(const ad_sets *sets, uint32_t axes) { return sets-
 
 enum { AD_OTHERS = 8 };
 typedef struct ad_explanation {
-  double *counts, *errors; /* one for each addend of the part's members, relative to the expected factor; errors: of the
-                              fit, infinite where only sums of counts are known */
+  double *counts, *errors; /* for each addend of the part's members: its count over the expected factor, and the count's
+                              standard error; infinite: only this count's sum with others is known */
   int explains;            /* 1: the counts give the part, within rounding */
-  ad_dtype rounded;        /* the counts give the part only if it was rounded to this dtype; 0: whatever the rounding */
+  ad_dtype rounded;        /* the counts give the part only if it was rounded to this dtype; 0: rounded or not */
   ad_sets groups;          /* the part is a sum over each of these sets of axes instead; empty: over none */
-  int by_group;            /* nothing but `groups` explains the part, and counts are those of the first set */
-  uint32_t untried;        /* cut axes over which a sum could not be tried: ranks along them sampled other elements */
-  double *others;          /* `other_count` further lists of counts that give the part too, the simplest first */
-  size_t other_count;      /* at most AD_OTHERS */
-  int more;                /* 1: more than AD_OTHERS lists of counts give the part */
-  int unfitted; /* counts were not fitted, since too many parts were before; nothing tried explains the part */
-  double left;  /* what is left of a part that no counts explain, if the expected combination is taken from it: its root
-                  mean square, relative to the larger one of both */
+  int by_group;            /* 1: only `groups` explains the part; counts are those of its first set */
+  uint32_t untried;   /* sharded axes over which no sum could be tried: the samples of their ranks are other elements */
+  double *others;     /* `other_count` further lists of counts that give the part too, the simplest first */
+  size_t other_count; /* at most AD_OTHERS */
+  int more;           /* 1: more than AD_OTHERS lists of counts give the part */
+  int unfitted;       /* 1: not fitted, since earlier parts used up the work; no other attempt explains the part */
+  double left; /* of a part that no counts explain: the root mean square of the part minus the expected combination,
+                  relative to the larger root mean square of the two */
   ad_found_patterns patterns; /* what else gives the part, if no counts do */
   ad_fitness fitness; /* how well the counts give the part; without counts: how well the expected combination does */
 } ad_explanation;
@@ -35,12 +35,12 @@ typedef struct ad_judged {
   ad_part *part;
   int holds;          /* 1: the part is the expected combination of addends */
   ad_fitness fitness; /* how well the expected combination gives the part */
-  int apart;          /* 1: the part holds, and differs by more than rounding from a copy that holds too */
-  ad_explanation why; /* the counts that explain the part; set if the part does not hold */
+  int apart;          /* 1: the part is right, but differs by more than rounding from a replica that is right, too */
+  ad_explanation why; /* the counts that explain the part; set if the part is wrong */
 } ad_judged;
 
-/* The counts that are expected, one for each of the members' addends: 1, or, if ranks divided by different numbers,
- * each addend's divisor over the mean. */
+/* Sets out[c] to the expected count of each of the members' addends: 1, or, if ranks divided by different numbers, the
+ * addend's divisor over the mean divisor. */
 void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out);
 /* Judges every part into `list`, which has parts->count entries; release it by ad_judged_clear. `known`: counts that
  * explained earlier parameters of the dump. */
@@ -53,6 +53,6 @@ static inline int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t hold
   return 1;
 }
 uint32_t ad_untried_axes(const ad_parts *parts,
-                         const ad_judged *list); /* `untried` of all parts that nothing explains */
+                         const ad_judged *list); /* the union of `untried` over all parts that nothing explains */
 
 #endif

@@ -1,6 +1,6 @@
-/* Least squares by the addends' Gram matrix. Where all addends are linearly independent, a Cholesky factor and its
- * inverse suffice. Otherwise the matrix is decomposed into eigenvectors; those with a negligible eigenvalue are the
- * combinations of counts that no element can tell. */
+/* Least squares by the addends' Gram matrix. If all addends are linearly independent, a Cholesky factor and its inverse
+ * suffice. Otherwise the matrix is decomposed into eigenvectors: one with a negligible eigenvalue is a combination of
+ * counts that no element determines. */
 #include "solve/fit.h"
 #include "solve/combination.h"
 
@@ -13,8 +13,8 @@
 
 /* ---- the Gram matrix and the other products ---- */
 
-/* Adds the variance that rounding of the addends leaves in each addend's product with the sum. If a few elements are
- * most of an addend, their rounding errors do not average out. */
+/* Adds to out->rounded the variance, caused by rounding of the addends, of each addend's product with the sum. It is
+ * summed by element: if an addend has few large elements, their errors do not average out. */
 static void add_rounded(const double *columns, size_t stride, size_t rows, double share, double *squares,
                         ad_products *out) {
   for (size_t i = 0; i < rows; i++) squares[i] = 0;
@@ -222,13 +222,12 @@ static ad_status fit_by_vectors(const ad_products *products, const double *prior
   return status;
 }
 
-/* ---- the fit by Cholesky, where all addends can be told apart ---- */
+/* ---- the fit by Cholesky, where all addends are linearly independent ---- */
 
-/* The trace of the inverse is at least one over the smallest eigenvalue: below this limit no eigenvalue is
- * negligible. */
+/* The trace of the inverse is at least 1 / (smallest eigenvalue). So below this limit no eigenvalue is negligible. */
 #define APART (1e-2 / NOTHING)
 
-/* rows that are worked on together, so that each earlier row is read from memory once for all of them */
+/* rows of L that are computed together, so that each earlier row is read from memory once for all of them */
 enum { AT_ONCE = 4 };
 
 /* The Cholesky factor L of the Gram matrix L L' of the addends scaled to length 1, then its inverse. */

@@ -1,4 +1,4 @@
-/* Least squares: how often each addend was counted in a sum, and how accurately that is known. */
+/* Least squares: finds how often each addend was counted in a sum, and how accurate each count is. */
 #ifndef DIFF_FIT_H
 #define DIFF_FIT_H
 #include "read/part.h"
@@ -8,7 +8,7 @@ typedef struct ad_products {
   size_t n;          /* number of addends */
   double *gram;      /* n x n: products of the addends with each other */
   double *with_sum;  /* n: product of each addend with the sum divided by the expected factor */
-  double sum_square; /* squared length of that sum */
+  double sum_square; /* squared length of the divided sum */
   double *rounded;   /* n: variances of the rounding errors in `with_sum` */
   size_t rows;       /* number of elements */
 } ad_products;
@@ -29,10 +29,10 @@ double ad_products_distance(const ad_products *products, const double *counts, c
 typedef struct ad_fit {
   /* n each: counts and their standard errors; an infinite error: only this count's sum with others is known */
   double *counts, *errors;
-  double residual; /* root mean square of what the counts leave of the sum, relative to the sum's */
-  size_t rank;     /* n: all addends can be told apart */
+  double residual; /* root mean square of the sum minus the counted addends, relative to the sum's root mean square */
+  size_t rank;     /* number of linearly independent addends */
 } ad_fit;
-/* Finds among the counts that fit best those nearest to `prior`. */
+/* Fits the counts. Where several lists of counts fit equally well, takes the list nearest to `prior`. */
 ad_status ad_fit_create(const ad_products *products, const double *prior, ad_fit *out) AD_CHECKED;
 void ad_fit_destroy(ad_fit *fit);
 

@@ -9,7 +9,7 @@
 typedef struct fit_passing {
   const double *v, *w; /* the update v w' + w v' is subtracted from the matrix */
   const double *u;     /* the vector that the updated matrix is then multiplied with */
-  double *product;     /* sum over the rows so far: what their elements below the diagonal add to the matrix times u */
+  double *product;     /* what the elements below the diagonal, in the rows so far, add to (matrix times u) */
 } fit_passing;
 
 /* add_sized_floats adds at most this many columns at a time. */

@@ -36,8 +36,8 @@ typedef struct gram_columns {
   size_t stride, n, rows;
 } gram_columns;
 
-/* Column `index`; beyond the last column the last one again, so that a block is always full. Products with
- * such a column are not used. */
+/* Returns column `index`, or the last column if `index` is beyond it, so that a block is always full. Products with
+ * such a repeated column are not used. */
 static const double *column_of(const gram_columns *columns, size_t index) {
   return columns->first + (index < columns->n ? index : columns->n - 1) * columns->stride;
 }

@@ -1,4 +1,4 @@
-/* Tries whether a part is a sum over another group of ranks than its types say. Ranks that hold other parts of the
+/* Tests whether a part is a sum over another group of ranks than its types say. Addends of other shards of the
  * parameter are added as a collective would add them: first element to first element. */
 #include "solve/groups.h"
 
@@ -9,8 +9,8 @@
 
 typedef enum ad_place { TAKEN, OTHER_SIZE, OTHER_ELEMENTS } ad_place;
 
-/* Places another rank's addend on the part. An addend that is cut is moved onto the holder's own box, if it is as
- * large; a sample of it has other elements, so that it cannot be. */
+/* Places another rank's addend on the part. A sharded addend is moved to the holder's own box if both boxes have the
+ * same size. A sample of a sharded addend cannot be moved: it has other elements than the holder's. */
 static ad_place take_place(const ad_parts *parts, const ad_part *part, const ad_box *own, ad_piece *piece) {
   const ad_shape *shape = &parts->param->shape;
   if (ad_box_contains(shape, &piece->box, &part->box)) return TAKEN;
@@ -48,7 +48,7 @@ static ad_status append_members(ad_parts *parts, const ad_part *part, const ad_b
   return AD_OK;
 }
 
-/* The factor, by least squares, with which the sum of the last members gives the part; NaN: they are all zero. */
+/* Sets *out to the factor, by least squares, from the sum of the part's members to the part; NaN: all are zero. */
 static ad_status best_factor(const ad_parts *parts, const ad_part *part, double *out) {
   const ad_members *members = ad_part_members(parts, part);
   double *memory, along = 0, square = 0;
@@ -124,7 +124,7 @@ static uint32_t sharded_axes(const ad_parts *parts, uint32_t axes) {
   return sharded;
 }
 
-/* Finds the box of the holder's own addend. */
+/* Finds the box of the holder's own addend. Returns 0 if the holder has none. */
 static int find_own(const ad_parts *parts, const ad_part *part, ad_box *out) {
   const ad_members *members = ad_part_members(parts, part);
   for (size_t c = 0; c < members->count; c++)

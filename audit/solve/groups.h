@@ -3,8 +3,8 @@
 #define DIFF_GROUPS_H
 #include "solve/explain.h"
 
-/* Tries whether the part is a sum over other axes than its types say. The explanation gets the sets of axes whose sums
- * give the part and, if nothing else explains the part, the counts of its addends in the first such sum. */
+/* Tests whether the part is a sum over other axes than its types say. Adds to the explanation the sets of axes whose
+ * sums give the part and, if nothing else explains the part, the counts of its addends in the first such sum. */
 ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) AD_CHECKED;
 
 #endif

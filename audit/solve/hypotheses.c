@@ -27,18 +27,17 @@ typedef struct ad_trial {
   ad_rounding rounding;
   ad_explanation *why;
   double *fixed, *free, *counts; /* n each */
-  /* Products of the Gram matrix with these vectors and with the expected counts. Only sparse vectors are multiplied,
-   * the other products follow from those, so that a hypothesis about one rank costs as much as its row of the
-   * matrix. */
+  /* The Gram matrix times each of these vectors, and times the expected counts. Only sparse vectors are multiplied; the
+   * other products follow from theirs. So a hypothesis about one rank costs only this rank's rows of the matrix. */
   double *with_fixed, *with_free, *with_counts, *with_expected;
 } ad_trial;
 
-/* Whether addend c has the free number as its count under hypothesis h; if not, it has its fixed count. */
+/* Returns 1 if addend c has the free number as its count under hypothesis h, 0 if it has its fixed count. */
 typedef int (*ad_is_free)(const ad_trial *trial, size_t c, int64_t h);
 
 /* ---- trying one hypothesis ---- */
 
-/* The free number by least squares; NaN: the addends that have it are all zero. */
+/* Returns the free number by least squares, or NaN if all addends with the free number are zero. */
 static double best_number(const ad_trial *trial) {
   const ad_products *products = trial->products;
   double along = 0, square = 0;
@@ -49,8 +48,8 @@ static double best_number(const ad_trial *trial) {
   return square > 0 ? along / square : NAN;
 }
 
-/* A quick test on sums over all elements: 0 if the combination of addends is so far from the sum that it cannot hold
- * element by element. */
+/* A quick test of totals over all elements. Returns 0 if the combination is so far from the sum that it cannot be right
+ * in every element. */
 static int is_near(const ad_trial *trial) {
   const ad_products *products = trial->products;
   double trace = 0, most = 0, n = (double)products->n;
@@ -104,8 +103,8 @@ static ad_status accept(ad_trial *trial, const ad_fitness *fitness) {
   return AD_OK;
 }
 
-/* Tries one set of fixed and free addends. `any` 1: the free number may be any; 0: only a number that a mistake
- * makes. */
+/* Tries one set of fixed and free addends. `any`: 1: every free number is accepted; 0: only a number that a bug
+ * typically produces. */
 static ad_status try_one(ad_trial *trial, int any) {
   double number = best_number(trial), simple = ad_simple_count(&trial->parts->dump->mesh, number);
   ad_fitness fitness = {0};
@@ -115,7 +114,7 @@ static ad_status try_one(ad_trial *trial, int any) {
   return fitness.holds ? accept(trial, &fitness) : AD_OK;
 }
 
-/* Tries a hypothesis. `base`: the count of addends that are not free, times what is expected of them. */
+/* Tries a hypothesis. `base`: the count, relative to the expected count, of each addend that is not free. */
 static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double base, int any) {
   size_t frees = 0, n = trial->products->n;
   for (size_t c = 0; c < n; c++) {

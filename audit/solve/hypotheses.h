@@ -1,5 +1,5 @@
-/* Hypotheses of what a sum holds: some addends have fixed counts, all others have one count that is free. One
- * element of the sum is enough to try them, and addends may be alike. */
+/* Hypotheses about the counts in a sum: some addends have fixed counts, all others have one common count, which is
+ * free. One element of the sum is enough to try them, and addends may be identical. */
 #ifndef DIFF_HYPOTHESES_H
 #define DIFF_HYPOTHESES_H
 #include "solve/explain.h"
@@ -9,9 +9,10 @@
  * differ. */
 ad_status ad_try_hypotheses(const ad_parts *parts, const ad_products *products, const double *expected,
                             const ad_part *part, ad_explanation *why) AD_CHECKED;
-/* How far a fitted count of this error may be from the number that it is taken for. */
+/* Returns how far a fitted count with this standard error may be from the number to which it is rounded. */
 double ad_count_tolerance(double error);
-/* The number nearest to `count` that a mistake makes: a whole number, or one over the number of ranks of some axes. */
+/* The number nearest to `count` that a bug typically produces: a whole number, or one over the number of ranks of some
+ * axes. */
 double ad_simple_count(const ad_dump_mesh *mesh, double count);
 
 #endif

@@ -127,8 +127,8 @@ static void find_usual(ad_known_counts *known, size_t n) {
     known->is_plain = find_others(known, n, known->counts[places[i]]);
 }
 
-/* take_counts where every rank has an addend of every microbatch, so that addend c has the c-th known count: copies the
- * usual count and moves the few others. */
+/* Like take_counts, where every rank has an addend of every microbatch: then addend c has the c-th known count. Copies
+ * the usual count, and moves the few others. */
 static void take_plain(const ad_known *known, const ad_known_counts *from, size_t n, int64_t holder, double *out) {
   int64_t microbatches = known->dump->microbatches;
   for (size_t c = 0; c < n; c++) out[c] = from->usual;
@@ -139,7 +139,7 @@ static void take_plain(const ad_known *known, const ad_known_counts *from, size_
 }
 
 /* Sets out[c] to the count that explained another part, moved by the offset between the two parts' holders. Returns 0
- * if that part had no addend for one of these members. */
+ * if the other part had no addend for one of these members. */
 static int take_counts(const ad_known *known, const ad_known_counts *from, const ad_members *members, int64_t holder,
                        double *out) {
   if (from->is_plain && members->count == cells(known->dump))

@@ -1,5 +1,5 @@
-/* Finds patterns of a sum within its own parameter: maxima, shifts, moved parts; and calls patterns_rows.c for rows of
- * sparse gradients, and patterns_others.c for what needs other parameters. What all compare with is in
+/* Finds patterns of a sum within its own parameter: maxima, shifts, moved segments. Calls patterns_rows.c for rows of
+ * sparse gradients, and patterns_others.c for other parameters' values. The values that all of them compare are read by
  * patterns_values.c. */
 #include "solve/patterns.h"
 
@@ -13,8 +13,8 @@ enum { MOST_ELEMENTS = 1 << 18, MOST_ADDENDS = 1024 }; /* larger parts are not l
 
 /* ---- another operation than a sum ---- */
 
-/* One way to combine addends: within each class of columns, those of one position on `axes` are summed, and the sums of
- * all positions combined by the operation; the classes are then summed. */
+/* One way to combine addends. Columns are split into classes. In each class, the columns of one position on `axes` are
+ * summed, then the operation combines the sums of all positions. The results of the classes are summed. */
 typedef struct grouping {
   uint32_t axes;
   int each_microbatch; /* 1: microbatches are combined one by one, and are classes */
@@ -98,8 +98,8 @@ static size_t add_class(const ad_parts *parts, const ad_part *part, const double
   return positions;
 }
 
-/* Computes the first `work->m` elements of the combination. Returns 0 if some class has a single position, or lacks
- * one: then it is no combination over all ranks. */
+/* Computes the first `work->m` elements of the combination. Returns 0 if some class has a single position, or a
+ * position is missing: then it is no combination over all ranks. */
 static int combine(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
                    ad_pattern_kind kind, unsigned char *done, combining *work, double *value, double *bound) {
   const ad_members *members = ad_part_members(parts, part);
@@ -112,8 +112,8 @@ static int combine(const ad_parts *parts, const ad_part *part, const double *exp
   return 1;
 }
 
-/* The factor with which the values give the sum, if it is one that a job multiplies by: 1, the expected factor, or that
- * one times a simple count; else 0. */
+/* Returns the factor between the values and the sum if it is a usual one: 1, the expected factor, or the expected
+ * factor times a simple count; else 0. */
 static double factor_of(const ad_parts *parts, const ad_part_values *values, size_t m, const double *value) {
   double along = 0, square = 0, expect = parts->param->expect;
   for (size_t i = 0; i < m; i++) {
@@ -191,7 +191,7 @@ static int by_number(const void *a, const void *b) {
   return (one > other) - (one < other);
 }
 
-/* The index of the element with this flat index; n: there is none. */
+/* Returns the index of the element with this flat index, or n if there is none. */
 static size_t index_at(const ad_part_values *values, int64_t at) {
   size_t low = 0, high = values->n;
   while (low < high) {
@@ -216,8 +216,8 @@ static int64_t most_frequent(int64_t *list, size_t count) {
   return best;
 }
 
-/* Whether every element whose place `shift` further on is in the part holds that place's sum, and those are enough:
- * half of a full part. */
+/* Returns 1 if every element has the value that belongs `shift` further, where this place is in the part. Enough
+ * elements must have such a place; in a full part, at least half. */
 static int is_shifted(const ad_part_values *values, int64_t shift, int is_sampled) {
   size_t compared = 0, full = 0;
   for (size_t i = 0; i < values->n; i++) {
@@ -246,7 +246,7 @@ static size_t list_shifts(const ad_part_values *values, const ad_placed *sorted,
 
 /* ---- parts of the right sum at other places ---- */
 
-/* Marks the elements that hold what belongs `shift` further on; returns how many that are not zero it adds. */
+/* Marks elements with the values that belong `shift` further. Returns how many newly marked ones are not zero. */
 static size_t mark_shift(const ad_part_values *values, int64_t shift, unsigned char *given) {
   size_t added = 0;
   for (size_t i = 0; i < values->n; i++) {
@@ -258,7 +258,7 @@ static size_t mark_shift(const ad_part_values *values, int64_t shift, unsigned c
   return added;
 }
 
-/* Whether each element was given, or is zero as padding is; and at most half are zeros of that kind. */
+/* Whether every element was marked or is zero, as padding is. At most half of the elements may be such zeros. */
 static int all_given(const ad_part_values *values, const unsigned char *given) {
   size_t zeros = 0;
   for (size_t i = 0; i < values->n; i++) {
@@ -269,8 +269,8 @@ static int all_given(const ad_part_values *values, const unsigned char *given) {
   return 2 * zeros <= values->n;
 }
 
-/* Explains the sum by the right one, in place or moved by few shifts; the one that moves most comes first and has enough
- * elements, each other one half as many. */
+/* Explains the sum by segments of the right sum, in place or moved by a few shifts. The most frequent shift must give
+ * values->enough elements, each other shift half as many. */
 static void find_moved(const ad_part_values *values, int64_t *shifts, size_t count, unsigned char *given,
                        ad_found_patterns *found) {
   enum { SEGMENTS = 16 };

@@ -1,6 +1,6 @@
-/* What a sum may be that no counts of its addends give: another operation than a sum, the right sum at another place,
- * other parameters' addends, values of other rows. Each pattern that is found gives every element that it speaks of,
- * within rounding, and of so many elements that it is no coincidence. */
+/* Patterns in sums that no counts of their addends give: another operation than a sum, the right sum at another place,
+ * other parameters' addends, values of other rows. A pattern is reported only if it gives every element that it covers,
+ * within rounding, and so many elements that this is no coincidence. */
 #ifndef DIFF_PATTERNS_H
 #define DIFF_PATTERNS_H
 #include "read/part.h"
@@ -10,11 +10,11 @@ typedef enum ad_pattern_kind {
   AD_PATTERN_MINIMUM,
   AD_PATTERN_PRODUCT,
   AD_PATTERN_SHIFTED,       /* element i holds the sum that element i + `shift` should hold */
-  AD_PATTERN_MOVED,         /* so do some elements, by `shift` the most of them; `more` other parts by other shifts */
+  AD_PATTERN_MOVED,         /* so do segments, by several shifts: most often `shift`, and `more` others */
   AD_PATTERN_OTHER_SUM,     /* the sum of parameter `name`, and of `more` others */
-  AD_PATTERN_OTHER_ADDENDS, /* rank `rank` added its addends of parameter `name`, and of `more` others, in their place */
-  AD_PATTERN_OTHER_ROWS,    /* ranks' rows that are not zero were added in their order, though they are other rows */
-  AD_PATTERN_NUMBERED_ROWS  /* so were the first `more` of each rank's rows, and the rest left out */
+  AD_PATTERN_OTHER_ADDENDS, /* rank `rank` added other addends here: of parameter `name`, and of `more` others */
+  AD_PATTERN_OTHER_ROWS,    /* the nonzero rows of all ranks were added in order, though they are different rows */
+  AD_PATTERN_NUMBERED_ROWS  /* the same for the first `more` nonzero rows of each rank; the rest was left out */
 } ad_pattern_kind;
 
 typedef struct ad_pattern {
@@ -22,10 +22,10 @@ typedef struct ad_pattern {
   uint32_t axes; /* bit set of the axes of a maximum, minimum or product */
   double factor; /* of a maximum, minimum or product; relative to the sum's expected factor */
   int64_t shift, rank;
-  const char *name; /* the dump's */
+  const char *name; /* owned by the dump */
   size_t more;
 } ad_pattern;
-/* AD_PATTERN_VALUES, AD_PATTERN_PARAMS: a part is compared with so many values of so many other parameters */
+/* AD_PATTERN_VALUES, AD_PATTERN_PARAMS: the most values, and parameters, that a part is compared with */
 enum { AD_PATTERNS = 8, AD_PATTERN_VALUES = 1 << 16, AD_PATTERN_PARAMS = 256 };
 
 typedef struct ad_found_patterns {
@@ -34,13 +34,13 @@ typedef struct ad_found_patterns {
 } ad_found_patterns;
 
 /* Values of one part, as f64: its sum, what the sum should be, and the expected factor times the addends' absolute sum.
- * at[i]: the element's flat index in the whole parameter; ascending. */
+ * at[i]: the element's flat index in the full parameter; ascending. */
 typedef struct ad_part_values {
   size_t n;
   double *sum, *right, *size;
   int64_t *at;
   double share, least; /* an element may be off by share * size + least */
-  size_t enough;       /* so many elements that match are no coincidence */
+  size_t enough;       /* if this many elements match, it is no coincidence */
 } ad_part_values;
 
 /* Reads a part's values. `expected`: the counts that its addends should have. Free them with ad_part_values_clear. */
@@ -49,25 +49,25 @@ ad_status ad_part_values_create(const ad_parts *parts, const ad_part *part, cons
 void ad_part_values_clear(ad_part_values *values);
 /* Whether the two numbers are equal within the rounding of a sum whose absolute sum is `size`. */
 int ad_values_agree(const ad_part_values *values, double a, double b, double size);
-/* A value and where it was; a list of them is searched by value. */
+/* A value and its index in an unsorted list. Lists of these are sorted and then searched by value. */
 typedef struct ad_placed {
   double value;
   size_t index;
 } ad_placed;
 void ad_placed_sort(ad_placed *list, size_t n);
-/* The first entry of the sorted list that is not below `value`; n: there is none. */
+/* Returns the index of the first entry of the sorted list that is not below `value`, or n. */
 size_t ad_placed_from(const ad_placed *sorted, size_t n, double value);
 
 /* Appends a pattern unless the list is full. */
 void ad_pattern_add(ad_found_patterns *found, ad_pattern pattern);
-/* Appends the patterns that give the part. `expected`: the counts that its addends should have. `others`: whether
- * other parameters' values may be read and compared with. */
+/* Appends the patterns that give the part. `expected`: the counts that its addends should have. `others`: 1 if other
+ * parameters' values may be read and compared. */
 ad_status ad_patterns_find(const ad_parts *parts, const ad_part *part, const double *expected, int others,
                            ad_found_patterns *found) AD_CHECKED;
-/* The patterns of rows that were added to other rows (patterns_rows.c). */
+/* Appends patterns of rows that were added to other rows (patterns_rows.c). */
 ad_status ad_patterns_find_rows(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                                 const double *expected, ad_found_patterns *found) AD_CHECKED;
-/* The patterns that need other parameters' values (patterns_others.c). */
+/* Appends patterns that need other parameters' values (patterns_others.c). */
 ad_status ad_patterns_find_others(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                                   const double *expected, ad_found_patterns *found) AD_CHECKED;
 

@@ -1,5 +1,5 @@
-/* Finds the values of other parameters in a sum: all ranks', where buckets were unpacked in another order than they were
- * packed in, or one rank's, where that rank has another order of parameters than the others. */
+/* Finds other parameters' values in a sum. Values of all ranks: buckets were unpacked in another order than they were
+ * packed in. Values of one rank: this rank has another order of parameters than the others. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,14 +8,14 @@
 
 enum { MOST_VALUES = AD_PATTERN_VALUES, MOST_RANKS = 64, MOST_MATCHES = 1 << 15, MATCHES_EACH = 8, SEGMENTS = 6 };
 
-/* The values of one other parameter that are compared with: whole, by flat index. */
+/* The values of one other parameter for comparison: full, by flat index. */
 typedef struct ad_source {
   const ad_dump_param *param;
   size_t begin, count; /* its values are values[begin], ... */
 } ad_source;
 
-/* Whose addends of another parameter make its values: those of all ranks that are summed, of one rank, or of all but
- * that one. */
+/* Whose addends are summed to another parameter's values: those of all summed ranks, of one rank, or of all but this
+ * one rank. */
 typedef enum ad_whose { OF_ALL, OF_RANK, OF_OTHERS } ad_whose;
 
 static int is_whose(ad_whose whose, int64_t rank, int64_t one) {
@@ -37,8 +37,8 @@ static void pool_clear(ad_pool *pool) {
   ad_release(pool->sorted);
 }
 
-/* Adds `factor` times addends of a parameter to the pool's last values; `rank`: the one rank of `whose`, and one of those
- * that are summed. Returns 0 if the addends are no whole tensors, or there are none. */
+/* Adds `factor` times addends of a parameter to the pool's last values. `rank`: the rank that OF_RANK and OF_OTHERS
+ * mean; the members with this rank are read. Returns 0 if an addend is not a full tensor, or there is none. */
 static int add_source(const ad_parts *other, int64_t rank, ad_whose whose, double factor, double *addend,
                       ad_pool *pool) {
   ad_box full = ad_box_full(&other->param->shape);
@@ -62,7 +62,7 @@ static int add_source(const ad_parts *other, int64_t rank, ad_whose whose, doubl
   return used > 0;
 }
 
-/* The parameters that are whole in the dump, as many as there is room for, and the compared one among them. */
+/* The parameters that the dump has in full, as many as there is room for; perhaps the judged parameter, too. */
 typedef struct ad_others {
   ad_parts *list;
   size_t count;
@@ -105,7 +105,7 @@ static void add_param(const ad_parts *parts, const ad_parts *other, int64_t rank
   }
 }
 
-/* Collects the values of all others; of this parameter too, whose places may be others, for one rank's addends. */
+/* Collects the values of all `others`; for one rank's addends also the judged parameter's, at other places. */
 static ad_status pool_fill(const ad_parts *parts, const ad_others *others, int64_t rank, ad_whose whose,
                            ad_pool *pool) {
   double *addend;
@@ -155,7 +155,7 @@ static size_t source_of(const ad_pool *pool, size_t index) {
   return low;
 }
 
-/* What is looked for: values of a part, and the absolute sums that their rounding goes by. */
+/* The values of a part to be found, and the absolute sums that bound their rounding. */
 typedef struct ad_wanted {
   const ad_part_values *values;
   double *left; /* [n] */
@@ -192,7 +192,7 @@ static size_t take_best(ad_match *list, size_t *count, ad_match *out) {
   return most;
 }
 
-/* Marks the elements that the match gives; returns how many that are not zero it adds. */
+/* Marks the elements that the match gives. Returns how many newly marked elements are not zero. */
 static size_t mark(const ad_wanted *wanted, const ad_pool *pool, const ad_match *match, unsigned char *given) {
   const ad_part_values *values = wanted->values;
   const ad_source *source = &pool->sources[match->source];
@@ -208,8 +208,8 @@ static size_t mark(const ad_wanted *wanted, const ad_pool *pool, const ad_match 
   return added;
 }
 
-/* Whether segments of the ad_pool give every element, each segment enough of them. found: the parameter of the first
- * segment, and how many other parameters there are. */
+/* Returns 1 if segments of the pool give every element, each segment values->enough of them. Sets found->name to the
+ * first segment's parameter, and found->more to the number of segments of other parameters. */
 static int are_given(const ad_wanted *wanted, const ad_pool *pool, ad_match *list, unsigned char *given,
                      ad_pattern *found) {
   size_t count = list_matches(wanted, pool, list), n = wanted->values->n;
@@ -251,8 +251,8 @@ static ad_status find_sums(const ad_parts *parts, const ad_part *part, const ad_
   return AD_OK;
 }
 
-/* Sets left to what the sum holds beyond what it should hold of the ranks whose addends are kept. Returns 0 if the rank
- * has no addend. */
+/* Sets `left` to the sum minus the expected addends of every rank that `whose` does not mean. Returns 0 if the rank has
+ * no addend. */
 static int leave_out(const ad_parts *parts, const ad_part *part, const ad_part_values *values, const double *expected,
                      int64_t rank, ad_whose whose, double *left) {
   const ad_members *members = ad_part_members(parts, part);
@@ -272,8 +272,8 @@ static int leave_out(const ad_parts *parts, const ad_part *part, const ad_part_v
   return there;
 }
 
-/* Looks for other parameters' addends of this rank in the sum; or, in the rank's own copy, for those of all others, with
- * whose parameters its own were added. */
+/* OF_RANK: looks in the sum for this rank's addends of other parameters. OF_OTHERS: looks in this rank's own replica
+ * for the other ranks' addends of other parameters. */
 static ad_status find_addends(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                               const double *expected, int64_t rank, ad_whose whose, ad_search *memory,
                               ad_found_patterns *found) {

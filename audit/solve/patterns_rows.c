@@ -1,10 +1,10 @@
-/* Finds sums of sparse gradients whose values were added without their indices: to other rows than they belong to. */
+/* Finds sums of sparse gradients that were added to wrong rows: values were summed without their indices. */
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
 #include "solve/patterns.h"
 
-/* Rows of a whole parameter: the columns' sums must be right, though each copy has rows of its own addend alone. */
+/* The rows of a full parameter, and which of them are not zero. */
 typedef struct ad_row_marks {
   size_t count, width;
   unsigned char *own, *others; /* [count]: rows that are not zero in the holder's addends, and in those of others */
@@ -86,8 +86,8 @@ static int has_addends(const ad_members *members, int64_t rank) {
   return 0;
 }
 
-/* Sets `left` to the sum less what it would be if each rank's k-th row that is not zero were added to the holder's k-th,
- * for the first *numbered of them: as many as the rank with fewest has. *moved: how many were other rows. */
+/* Subtracts from `left` the sum that results if each rank's k-th nonzero row is added to the holder's k-th, for the
+ * first *numbered rows: as many as the rank with the fewest has. Adds to *moved how many rows have another index. */
 static ad_status take_numbered(const ad_parts *parts, const ad_part *part, const double *expected,
                                const ad_row_marks *rows, ad_rank_rows *one, size_t *own, double *left, double *bound,
                                size_t *numbered, size_t *moved) {

@@ -1,6 +1,6 @@
-/* Matching pursuit: finds the few addends whose counts are wrong. It subtracts what is expected from the sum and
- * projects the remainder on each addend; the addend, or set of addends, with the largest projection gets another count;
- * repeat. Each step reads the addends twice. */
+/* Matching pursuit: finds the few addends whose counts are wrong. Subtracts the expected addends from the sum, and
+ * projects the remainder on each addend. The addend, or set of addends, with the largest projection gets another count;
+ * then repeats. Each step reads the addends twice. */
 #include "solve/sparse_fit.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ typedef struct ad_sparse_fit {
   double all, all_square;  /* products of the expected sum of all addends with the actual sum, and with itself */
 } ad_sparse_fit;
 
-/* Reads elements [begin, end) of the remainder: the sum over the expected factor, minus the addends times their
+/* Reads elements [begin, end) of the remainder: the sum divided by the expected factor, minus the addends times their
  * counts. */
 static void read_left(ad_sparse_fit *fit, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
@@ -95,7 +95,7 @@ static void compute_remainder(ad_sparse_fit *fit) {
   fit->is_measured = 1;
 }
 
-/* How far addend c's count is off, if all other counts are right; *error: the standard error of that number. */
+/* Returns how far addend c's count is off if all other counts are right. *error: the standard error of this number. */
 static double change_of(const ad_sparse_fit *fit, size_t c, double *error) {
   double rows = (double)fit->rows, length = sqrt(fit->squares[c]);
   double deviation = sqrt(fit->square / fmax(rows, 1));
@@ -160,7 +160,7 @@ static ad_status try_factor(ad_sparse_fit *fit) {
  * axis (OF_PLACE + axis). */
 enum { ONE, OF_RANK, OF_MICROBATCH, OF_PLACE };
 
-/* Which set of this kind addend c belongs to. */
+/* The set of this kind that contains addend c. */
 static size_t key_of(const ad_sparse_fit *fit, int kind, size_t c) {
   const ad_piece *piece = &fit->members->columns[c].piece;
   if (kind == ONE) return c;

@@ -20,7 +20,7 @@ typedef struct made_parts {
   size_t count, elements;
   ad_safetensor *tensors; /* of each addend, then of the sum */
   ad_piece term;
-  ad_dump_file file; /* stands for every addend's file */
+  ad_dump_file file; /* represents every addend's file */
   ad_firsts firsts;
   ad_dump dump;
   ad_dump_param param;
@@ -92,7 +92,7 @@ static inline void drop_parts(made_parts *m) {
   ad_release(m->firsts.values);
 }
 
-/* Gives each addend elements of its own, where all others are 0: each is 1, -1, 2 or -2. */
+/* Gives each addend its own elements, where all others are 0: each is 1, -1, 2 or -2. */
 static inline void fill_apart(made_parts *m) {
   for (size_t i = 0; i < m->elements; i++)
     m->values[i % m->count * m->elements + i] = (i / m->count % 2 ? -1 : 1) * (i / m->count % 3 ? 1.0 : 2.0);

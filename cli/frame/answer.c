@@ -1,4 +1,4 @@
-/* Gives a command's answer: its output, its errors, its exit status. */
+/* Writes a command's answer (output and errors) and chooses its exit status. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -8,14 +8,13 @@
 
 #include "cli/command.h"
 
-/* Whether the reader of a pipe has closed it. The error of an earlier write, made inside a library, is no longer
- * known. */
+/* Whether the reader of a pipe has closed it. (The errno of a write inside a library is lost by then.) */
 static int reader_is_gone(void) {
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
   return poll(&output, 1, 0) == 1 && output.revents & POLLERR;
 }
 
-/* Reports that standard output cannot be written, once: at the end of the process it is checked again. */
+/* Reports that standard output cannot be written. Does so once, though the process checks again at its end. */
 static int unwritten(int error) {
   static int is_reported;
   if (reader_is_gone()) return CLI_HOLDS; /* the reader had enough */

@@ -1,5 +1,5 @@
-/* `addend --completions SHELL`: prints what completes commands, options and values in bash, zsh and fish. It is made
- * from the tables of --help and from the keys of recipes. */
+/* `addend --completions SHELL`: prints scripts that complete commands, options and values in bash, zsh and fish. They
+ * are made from the tables of --help and from the keys of recipes. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -345,7 +345,7 @@ static void print_completions(const shell *of, const ad_cli_command *commands, i
   of->print(commands, count, keys);
 }
 
-/* Prints into memory first, so that names can be replaced: in glibc stdout is a variable that can be set. */
+/* Prints into memory, by setting glibc's variable stdout, and then writes the text with its names replaced. */
 static int print_for(const char *program, const shell *of, const ad_cli_command *commands, int count, char *keys) {
   char *text = NULL;
   size_t size;

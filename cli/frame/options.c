@@ -1,5 +1,5 @@
-/* Lists the options of a command, reports wrong values, and names the option that was probably meant. All else is
- * argp's. */
+/* Lists the options of a command, reports wrong values, and names the option that was probably meant. argp does the
+ * rest. */
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
@@ -72,8 +72,8 @@ static getopt_tables tables_of(const ad_cli_option_list *list, unsigned flags) {
   return tables;
 }
 
-/* The first "--name" that is neither an option nor the beginning of exactly one; NULL: there is none. Looks no further
- * than --help, which ends a call. Reorders `words`. */
+/* Returns the first "--name" that is no option, nor the beginning of exactly one option; NULL: there is none. Stops at
+ * --help, which ends a call. Reorders `words`. */
 static const char *first_unknown(const getopt_tables *tables, int argc, char **words) {
   int key;
   opterr = optind = 0;
@@ -86,14 +86,14 @@ static const char *first_unknown(const getopt_tables *tables, int argc, char **w
   }
 }
 
-/* 1: the name is the beginning of several options, which argp lists. */
+/* Returns 1 if the name is the beginning of several options; argp lists these. */
 static int begins_some(const ad_cli_option_list *list, const char *name) {
   for (int i = 0; i < list->count; i++)
     if (!strncmp(list->options[i]->name, name, strlen(name))) return 1;
   return 0;
 }
 
-/* The option that had the name typed in earlier versions; NULL: none. */
+/* Returns the option that had this name in earlier versions, or NULL. */
 static const char *renamed_option(const ad_cli_option_list *list, const char *name) {
   static const char *const names[][2] = {{"sabotage", "mutate"}, {"plant", "mutate"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -101,7 +101,7 @@ static const char *renamed_option(const ad_cli_option_list *list, const char *na
   return NULL;
 }
 
-/* The option whose name is near the one typed, such as "steps" for "stesp=3"; NULL: none. */
+/* Returns the option with a name near the typed one, such as "steps" for "stesp=3", or NULL. */
 static const char *nearest_option(const ad_cli_option_list *list, const char *name) {
   const char *names[CLI_OPTIONS_MAX];
   for (int i = 0; i < list->count; i++) names[i] = list->options[i]->name;

@@ -5,8 +5,8 @@
 
 #include "cli/command.h"
 
-/* Why the path cannot be written as a regular file; NULL: it can. Other things would be lost or would not act like a
- * file: a device swallows the bytes, and a pipe without a reader waits for ever. */
+/* Returns why the path cannot be written as a regular file, or NULL if it can. Other things are refused, since the
+ * output would be lost or never end: a device swallows the bytes, and a pipe without a reader waits for ever. */
 static const char *no_file(const char *path) {
   struct stat status;
   if (lstat(path, &status)) return NULL;

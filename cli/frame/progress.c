@@ -37,8 +37,8 @@ static void print_bar(const char *label, int64_t done, int64_t of, const char *t
   fflush(stderr);
 }
 
-/* On a terminal, redraws the bar at most every BAR_SECONDS. Elsewhere, prints a line every QUIET_SECONDS, but not at
- * once, so that short work prints none. */
+/* On a terminal, redraws the bar at most every BAR_SECONDS. Elsewhere, prints a line every QUIET_SECONDS, the first one
+ * after that time, so that short work prints none. */
 void ad_cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
   static double last;
   int terminal = ad_cli_is_terminal(STDERR_FILENO);
@@ -52,7 +52,7 @@ void ad_cli_progress(const char *label, int64_t done, int64_t of, const char *te
     fprintf(stderr, "%s %lld/%lld%s%s\n", label, (long long)done, (long long)of, *text ? " " : "", text);
 }
 
-/* Removes the bar, if there is one: another rank may have drawn it, so this process cannot know. */
+/* Removes the bar. Does so on any terminal: another rank may have drawn a bar, which this process cannot know. */
 void ad_cli_progress_end(void) {
   if (ad_cli_is_terminal(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
 }

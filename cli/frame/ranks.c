@@ -1,5 +1,5 @@
-/* Under mpirun, srun or `addend run` this process is one of the ranks already: it joins them instead of starting ranks.
- * Only the first rank prints. */
+/* Under mpirun, srun or `addend run` this process is one of the ranks: it joins the others and starts none. Only the
+ * first rank prints. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -23,8 +23,8 @@ void ad_cli_log(void *context, ad_log_level level, const char *message) {
 
 void ad_cli_ends_alone(void) { is_alone = 1; }
 
-/* Waits for the launcher to end this process because the first rank failed, so that the first rank's message is not
- * lost. */
+/* Gives the launcher time to end this process after the first rank failed. If this process ended first, the first
+ * rank's message might be lost. */
 static void let_first_rank_end(void) {
   enum { SECONDS = 3 };
   if (!is_alone) sleep(SECONDS);

@@ -1,5 +1,5 @@
-/* What an array is after a transition of law 2: its layout, shape and local part. The transition itself is executed in
- * transit.c; which transitions exist is in layout/. */
+/* Describes the result of a transition of law 2: the array's layout, shape and local part. transit.c executes the
+ * transition; layout/ lists the transitions that exist. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "base/error.h"
@@ -9,8 +9,8 @@ static int64_t ranks_sharding(const ad_layout *layout, ad_axes axes, int dim) {
   return ad_mesh_ranks_over(layout->mesh, axes & ad_layout_axes_sharding(layout, dim));
 }
 
-/* The shape of the whole value after a declaration, which keeps every local part. If parts are uneven, no rank knows
- * the whole, so it is described as if all parts were as large as this one. */
+/* Returns the shape of the full value after a declaration, which leaves every local part as it is. If parts are uneven,
+ * no rank knows the full shape; the result is then the shape if all parts were as large as this rank's. */
 static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_axes axes) {
   ad_shape shape = in->shape;
   for (int dim = 0; dim < shape.ndim; dim++) {
@@ -31,8 +31,8 @@ static ad_status check_known(const ad_array *in, ad_move move, ad_type to, const
       move == AD_MOVE_DECLARE && ad_layout_sharded_axes(&in->layout) != ad_layout_sharded_axes(after);
   if (!declares_sharded || !ad_array_is_packed(in)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: declare: the array packs several values, and the number of rows of each whole value is not "
-                 "known; declare each value in an array of its own",
+                 "%s: declare: the array packs several values, and the number of rows of each full value is not known; "
+                 "declare each value in its own array",
                  site);
 }
 

@@ -1,4 +1,5 @@
-/* Describes, creates, checks and adds arrays (law 6). Transitions, which change types, are in move.c. */
+/* Describes, creates, checks and adds arrays (law 6, like adds to like). Transitions, which change an array's types,
+ * are in move.c. */
 #include "array/array.h"
 
 #include <math.h>

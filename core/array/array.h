@@ -1,4 +1,4 @@
-/* What array/ and later folders use of arrays beyond the public API. */
+/* Functions of arrays that are not public, for the folders of the library. */
 #ifndef ARRAY_ARRAY_H
 #define ARRAY_ARRAY_H
 #include <string.h>
@@ -9,28 +9,28 @@
 static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array, ad_axes axes) {
   return ad_mesh_group(array->layout.mesh, axes, ad_comm_rank(comm));
 }
-/* Rounds up to whole cache lines, so that the next piece of a block of scratch memory begins on one. */
+/* Rounds up to whole cache lines, so that the next piece of scratch memory begins at a cache line. */
 static inline size_t ad_padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 /* The shape of this rank's part, computed from the layout and, for a packed array, its segments. */
 ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array);
-/* AD_INVALID if arrays cannot have this dtype, if the rank is not on the array's mesh, if `local` is not the part that
- * the layout gives this rank, or if an array with elements has no data. `what` names the operation in messages. */
+/* Returns AD_INVALID if arrays cannot have this dtype, the rank is not on the array's mesh, `local` is not this rank's
+ * part by the layout, or an array with elements has no data. `what` names the operation in messages. */
 AD_INTERNAL ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what,
                                      const char *site) AD_CHECKED;
 
-/* Checks law 6 (only like adds to like): AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes agree.
- * Dtypes are not checked; they are up to the caller. */
+/* Checks law 6 (like adds to like): AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes agree. The
+ * caller checks the dtypes. */
 ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) AD_CHECKED;
 
-/* Like ad_array_square_sum, with several sums at once: the squares of array i go into sums[places[i]] (places NULL: all
- * go into sums[0]). There are `sum_count` sums, the same number on all ranks of the group. A sum that gets only one
- * array has the same bits, whatever other ranks the group contains. `names` are the arrays' names for messages (NULL:
- * none). `site` is not NULL. */
+/* Like ad_array_square_sum, for several sums: adds the squares of array i to sums[places[i]] (places NULL: all to
+ * sums[0]). There are `sum_count` sums, the same number on all ranks of the group. A sum over only one array has the
+ * same bits, whatever other ranks are in the group. `names` are the arrays' names for messages (NULL: none). `site` is
+ * not NULL. */
 AD_INTERNAL ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                      const char *const *names, size_t count, const char *site, double *sums,
                                      const size_t *places, size_t sum_count) AD_CHECKED;
 
-/* Describes a packed array, data NULL. Its layout may cut it only by S(0). */
+/* Describes a packed array, with data NULL. Its layout may shard it only on dimension 0 (S(0)). */
 ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_segment *segments, size_t count,
                                   const ad_layout *layout);
 

@@ -1,4 +1,4 @@
-/* The transition all_to_all V->V of law 2: counts of rows, not types, say which rows go to which rank. transit.c
+/* The transition all_to_all V->V of law 2: counts of rows, not types, determine which rows go to which rank. transit.c
  * executes the other transitions. */
 #include "array/array.h"
 #include "array/packed.h"
@@ -14,7 +14,7 @@ static size_t sum_of(const size_t *rows, int64_t members) {
   return sum;
 }
 
-/* Describes the result. As for a declaration, the whole value is described as if all parts were as large as this
+/* Describes the result. As in after.c, the full shape is unknown; it is set as if all parts were as large as this
  * rank's. */
 static ad_array describe_result(const ad_array *in, const ad_layout *layout, size_t rows) {
   ad_array out = *in;
@@ -43,7 +43,7 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
   if (ad_array_is_packed(in))
     return ad_fail(AD_INVALID,
                    "%s: all_to_all: the array packs several values, whose rows cannot be exchanged together; exchange "
-                   "each value in an array of its own",
+                   "each value in its own array",
                    site);
   ad_group group = ad_array_group(comm, in, transit->axes);
   int64_t members = ad_group_size(&group);
@@ -54,7 +54,7 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
 
 /* ---- sending and receiving rows ---- */
 
-/* One side of an exchange: the rows that this rank sends, or those that it receives. */
+/* One side of an exchange: the rows that this rank sends, or the rows that it receives. */
 typedef struct row_side {
   ad_row_order order;
   const size_t *rows; /* rows of each member */
@@ -82,7 +82,7 @@ static void add_messages(const row_side *side, int sends, const ad_array *like, 
   }
 }
 
-/* A cursor over the runs of this rank's own rows: number of the next run, first row and rows of the current one. */
+/* A cursor over the runs of this rank's own rows: number of the next run; first row and rows of the current run. */
 typedef struct own_run {
   size_t next, row, rows;
 } own_run;

@@ -1,4 +1,4 @@
-/* Puts a distributed value together on every rank, for proofs and checkpoints, where memory and time do not matter. */
+/* Gathers the full value on every rank. For checks and checkpoints, where memory and time do not matter. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/part.h"
@@ -7,23 +7,23 @@
 
 /* Refuses V values, packed arrays, and a result without memory. */
 static ad_status check_full(const ad_comm *comm, const ad_array *in, const ad_array *out, const char *site) {
-  AD_TRY(ad_array_check(comm, in, "whole", site));
+  AD_TRY(ad_array_check(comm, in, "full", site));
   ad_axes varying = ad_layout_axes_of(&in->layout, AD_V) & ad_mesh_large(in->layout.mesh);
   if (varying) {
     return ad_fail(AD_TYPE,
-                   "%s: whole: the value is V on `%s`: each rank has its own value; declare V->S(d) or V->P first",
-                   site, ad_axis_name((ad_axis)__builtin_ctz(varying)));
+                   "%s: full: the value is V on `%s`: each rank has its own value; declare V->S(d) or V->P first", site,
+                   ad_axis_name((ad_axis)__builtin_ctz(varying)));
   }
   if (ad_array_is_packed(in))
     return ad_fail(AD_INVALID,
-                   "%s: whole: the array packs several values one after another; gather them with all_gather", site);
+                   "%s: full: the array packs several values one after another; gather them with all_gather", site);
   if (!out->data && !ad_comm_is_dry(comm) && ad_shape_numel(&in->shape)) {
-    return ad_fail(AD_INVALID, "%s: whole: the result has no memory for the whole value", site);
+    return ad_fail(AD_INVALID, "%s: full: the result has no memory for the full value", site);
   }
   return AD_OK;
 }
 
-/* Runs a collective in place on `data`, which holds this rank's local part. */
+/* Runs a collective in place on `data`, this rank's local part. */
 static ad_status run_in_place(ad_comm *comm, const ad_array *in, ad_collective_op op, ad_axes axes, void *data,
                               const char *site) {
   ad_collective call = {
@@ -33,7 +33,7 @@ static ad_status run_in_place(ad_comm *comm, const ad_array *in, ad_collective_o
   return ad_comm_run(comm, &call);
 }
 
-/* Copies the gathered parts of all members to their places in the whole value. */
+/* Copies the gathered parts of all members to their places in the full value. */
 static void place_parts(const ad_array *in, const ad_group *group, const char *gathered, void *out) {
   ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
   ad_part full, part;
@@ -124,12 +124,12 @@ static void take_header(const ad_comm *comm, const ad_mesh *mesh, const int64_t 
   void *data = out->data;
   for (int i = 0; i < shape.ndim; i++) shape.dim[i] = header[3 + i];
   *out = ad_array_describe(comm, (ad_dtype)header[0], &shape, &uncut);
-  out->local = shape; /* these ranks receive the whole value, although they are not on the mesh */
+  out->local = shape; /* these ranks receive the full value, although they are not on the mesh */
   out->scale = (int)header[1];
   out->data = data;
 }
 
-/* The mesh's first rank sends the whole value, and before it dtype and shape, to the ranks that are not on the mesh. */
+/* The mesh's first rank sends dtype and shape, then the full value, to the ranks that are not on the mesh. */
 ad_status ad_array_full_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh, const ad_array *in,
                                ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;

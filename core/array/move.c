@@ -1,5 +1,5 @@
-/* The public functions that execute one transition of law 2 on an array. How it is executed is in transit.c, what the
- * result looks like in after.c. */
+/* The public functions that execute one transition of law 2 on an array. transit.c executes the transition; after.c
+ * describes its result. */
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"

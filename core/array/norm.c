@@ -25,24 +25,24 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
   AD_TRY(ad_array_check(comm, array, "square sum", site));
   ad_axes partial = ad_layout_axes_of(&array->layout, AD_P) & ad_mesh_large(array->layout.mesh);
   if (partial) {
-    return ad_fail(
-        AD_TYPE,
-        "%s: square sum: a value is P on `%s`: the square of a pending sum is not the sum of squares; reduce it first",
-        site, ad_axis_name((ad_axis)__builtin_ctz(partial)));
+    return ad_fail(AD_TYPE,
+                   "%s: square sum: a value is P on `%s`: the square of a sum is not the sum of its addends' squares; "
+                   "reduce it first",
+                   site, ad_axis_name((ad_axis)__builtin_ctz(partial)));
   }
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
   return ad_fail(AD_INVALID, "%s: square sum: a value has dtype %s, but must have a floating dtype", site,
                  ad_dtype_name(array->dtype));
 }
 
-/* 1: the group contains all ranks of the mesh. */
+/* Returns 1 if the group contains all ranks of the mesh. */
 static int has_ranks(const ad_group *group, const ad_mesh *mesh) {
   int64_t first = ad_mesh_first_rank(mesh), first_of_group = ad_mesh_first_rank(group->mesh);
   return first >= first_of_group && first + ad_mesh_size(mesh) <= first_of_group + ad_mesh_size(group->mesh) &&
          !(ad_mesh_large(group->mesh) & ~group->axes);
 }
 
-/* *out: the axes on which the group's ranks hold copies of the array. AD_INVALID unless the group lies on the array's
+/* *out: the axes on which the group's ranks hold replicas of the array. AD_INVALID unless the group lies on the array's
  * mesh or contains all its ranks. */
 static ad_status find_replicas(const ad_array *array, const ad_group *group, const char *site, ad_axes *out) {
   const ad_mesh *mesh = array->layout.mesh, *of_group = group->mesh;
@@ -57,8 +57,8 @@ static ad_status find_replicas(const ad_array *array, const ad_group *group, con
                  site, ad_group_print(group, ranks, sizeof ranks), ad_mesh_text(of_group), ad_mesh_text(mesh));
 }
 
-/* Describes `count` sums as an array on the mesh: R on the axes `replicas`, P on `addends`. R stands for R and I alike,
- * because no gradient passes here. */
+/* Describes `count` sums as an array on the mesh: R on the axes `replicas`, P on the axes `addends`. No gradient passes
+ * here, so R stands for R and I. */
 static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes replicas, ad_axes addends, double *data,
                               size_t count) {
   ad_shape shape = {1, {(int64_t)count}};
@@ -70,8 +70,8 @@ static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes 
   return sums;
 }
 
-/* All ranks along `axes` hold the same sums: keeps them on the first of these ranks and zeroes them on the others, so
- * that each sum counts once. `name`: what was summed, for messages. */
+/* All ranks along `axes` have the same sums. Keeps the sums on the first of these ranks and zeroes them on the others,
+ * so that each sum counts once. `name`: the array that was summed, for messages. */
 static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, const char *name, const char *site) {
   ad_array once;
   ad_transit move = {.move = AD_MOVE_ONCE, .axes = axes, .to = AD_P, .site = site, .what = name};
@@ -82,12 +82,12 @@ static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, co
   char text[96];
   if (!replicas) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: square sum: the sum of %s is R over %s, so every copy would be counted; take only one copy", site,
+                 "%s: square sum: the sum of %s is R over %s, so every replica would be counted; take only one", site,
                  name, ad_axes_print(replicas, text, sizeof text));
 }
 
-/* *sum: what this rank contributes for one array. It is the sum over its elements, or 0 if an earlier rank of the group
- * holds the same elements. */
+/* *sum: this rank's contribution for one array: the sum over its elements, or 0 if an earlier rank of the group has the
+ * same elements. */
 static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array *array, const char *name,
                            const char *site, double *sum) {
   ad_axes replicas, same = ad_layout_same_axes(&array->layout);
@@ -108,15 +108,14 @@ static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, 
   ad_axes partial_axes = ad_layout_axes_of(&total.layout, AD_P) & group->axes;
   char axes[96];
   if (!partial_axes) return AD_OK;
-  return ad_fail(
-      AD_TYPE,
-      "%s: square sum: the sum is still pending (P) over %s, so each rank has only a part of it; the all-reduce "
-      "must be over these axes too",
-      site, ad_axes_print(partial_axes, axes, sizeof axes));
+  return ad_fail(AD_TYPE,
+                 "%s: square sum: the sum is still Partial (P) over %s, so each rank has only a part of it; the "
+                 "all-reduce must be over these axes too",
+                 site, ad_axes_print(partial_axes, axes, sizeof axes));
 }
 
-/* Sums over the ranks of `mesh`, which is a part of a larger group, and keeps the result on the mesh's first rank only,
- * for the sum over that group. */
+/* Sums over the ranks of `mesh`, which are a part of a larger group. Keeps the result only on the mesh's first rank, so
+ * that it counts once in the sum over the larger group. */
 static ad_status reduce_part(ad_comm *comm, const ad_mesh *mesh, const char *site, double *sums, size_t count) {
   ad_group part = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   AD_TRY(reduce(comm, &part, site, sums, count));
@@ -124,7 +123,7 @@ static ad_status reduce_part(ad_comm *comm, const ad_mesh *mesh, const char *sit
   return take_once(comm, &total, AD_AXES_ALL, "norm", site);
 }
 
-/* 1: the mesh's ranks are a proper part of the group. */
+/* Returns 1 if the mesh's ranks are a proper part of the group. */
 static int is_part(const ad_group *group, const ad_mesh *mesh) {
   return has_ranks(group, mesh) && ad_mesh_size(mesh) < ad_group_size(group);
 }
@@ -143,8 +142,8 @@ static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad
   return AD_OK;
 }
 
-/* Finds the end of the arrays, from number i on, that lie on the same ranks and whose sums are neighbours, so that one
- * reduction serves them all. */
+/* Returns the end of a run of arrays, from number i on, that lie on the same ranks and have neighbouring sums. One
+ * reduction is then enough for the run. */
 static size_t find_end(const ad_array *const *arrays, const size_t *places, size_t count, size_t i) {
   size_t end = i + 1;
   while (end < count && ad_mesh_same_ranks(arrays[end]->layout.mesh, arrays[i]->layout.mesh) &&
@@ -153,9 +152,9 @@ static size_t find_end(const ad_array *const *arrays, const size_t *places, size
   return end;
 }
 
-/* Adds what this rank contributes for several arrays on the same ranks: to one sum for each array, or to one sum for
+/* Adds this rank's contributions for several arrays on the same ranks: to one sum for each array, or to one sum for
  * all. If these ranks are only a part of the group, they first sum among themselves. So the order of additions, and
- * with it the bits, does not depend on which other ranks the group has. */
+ * with it the bits, does not depend on the other ranks of the group. */
 static ad_status sum_neighbours(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                 const char *const *names, size_t count, const char *site, double *sums,
                                 size_t sum_count) {
@@ -175,7 +174,7 @@ ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *c
   for (size_t i = 0, end; i < count; i = end) {
     double of_all = 0, *own = places ? &sums[places[i]] : &of_all;
     end = find_end(arrays, places, count, i);
-    if (!ad_mesh_has_rank(arrays[i]->layout.mesh, ad_comm_rank(comm))) continue;  // other ranks hold this array
+    if (!ad_mesh_has_rank(arrays[i]->layout.mesh, ad_comm_rank(comm))) continue;  // only other ranks have this array
     AD_TRY(sum_neighbours(comm, group, &arrays[i], names ? &names[i] : NULL, end - i, site, own, places ? end - i : 1));
     sums[0] += of_all;
   }

@@ -7,14 +7,13 @@
 #include "comm/scratch.h"
 #include "layout/nest.h"
 
-/* How a rank's rows are cut out of each value, outermost cut first: at each cut the rank is member `index` of
- * `members`. */
+/* How each value's rows are sharded, outermost axis first: on axis i this rank is member index[i] of members[i]. */
 typedef struct row_cuts {
   int count;
   int64_t index[AD_AXIS_COUNT], members[AD_AXIS_COUNT];
 } row_cuts;
 
-/* The cuts of a layout as they meet this rank; axes of size 1 are left out. */
+/* The sharded axes of a layout for this rank; axes of size 1 are left out. */
 static row_cuts cuts_of(const ad_layout *layout, int64_t rank) {
   row_cuts cuts = {0};
   int depths = __builtin_popcount(ad_layout_axes_sharding(layout, 0));
@@ -28,7 +27,7 @@ static row_cuts cuts_of(const ad_layout *layout, int64_t rank) {
   return cuts;
 }
 
-/* The rows of a value with `rows` rows that these cuts leave to the rank. */
+/* The rows of a value with `rows` rows that belong to the rank. */
 static ad_span own_rows(const row_cuts *cuts, int64_t rows) {
   ad_span own = {0, rows};
   for (int i = 0; i < cuts->count; i++) {
@@ -38,7 +37,7 @@ static ad_span own_rows(const row_cuts *cuts, int64_t rows) {
   return own;
 }
 
-/* The number of elements of the first `count` segments that these cuts leave to the rank. */
+/* The number of elements of the first `count` segments that belong to the rank. */
 static size_t elements_in(const ad_segment *segments, size_t count, const row_cuts *cuts) {
   size_t elements = 0;
   for (size_t i = 0; i < count; i++) elements += (size_t)own_rows(cuts, segments[i].rows).count * segments[i].row;
@@ -83,8 +82,8 @@ ad_status ad_packed_check(const ad_array *array, const char *what, const char *s
   ad_axes sharded_otherwise = ad_layout_sharded_axes(&array->layout) & ~ad_layout_axes_of(&array->layout, AD_S(0));
   char layout[160], shape[96];
   if (sharded_otherwise)
-    return ad_fail(AD_TYPE, "%s: %s: packed values can only be cut by rows, S(0), but the layout is \"%s\"", site, what,
-                   ad_layout_print(&array->layout, layout, sizeof layout));
+    return ad_fail(AD_TYPE, "%s: %s: packed values can only be sharded by rows, S(0), but the layout is \"%s\"", site,
+                   what, ad_layout_print(&array->layout, layout, sizeof layout));
   row_cuts uncut = {0};
   size_t elements = elements_in(array->segments, array->segment_count, &uncut);
   if (array->shape.ndim == 1 && array->shape.dim[0] == (int64_t)elements) return AD_OK;
@@ -113,7 +112,7 @@ void ad_packed_copy_common(int64_t rank, const ad_array *in, const ad_array *out
   }
 }
 
-/* 1: the layout gives each member as many rows as a single cut of `rows` over the group would. */
+/* Returns 1 if the layout gives each member as many rows as a single sharding of `rows` over the group would. */
 static int are_sharded_once(const ad_array *part, const ad_group *group, int64_t rows, int64_t rows_of_all) {
   int64_t members = ad_group_size(group);
   for (int64_t member = 0; member < members; member++) {
@@ -123,8 +122,8 @@ static int are_sharded_once(const ad_array *part, const ad_group *group, int64_t
   return 1;
 }
 
-/* A collective can only cut rows once over all its members. Cuts on one axis do that, and so do cuts on several axes
- * that divide evenly; others are refused. */
+/* A collective shards rows once over all its members. Sharding on one axis, or on several axes that divide evenly,
+ * gives the same parts. Refuses all other shardings. */
 static ad_status check_one_sharding(const ad_array *full, const ad_array *part, const ad_group *group,
                                     const char *site) {
   if (__builtin_popcount(group->axes & ad_mesh_large(group->mesh)) < 2) return AD_OK;
@@ -134,8 +133,8 @@ static ad_status check_one_sharding(const ad_array *full, const ad_array *part, 
     int64_t rows = own_rows(&outer, full->segments[i].rows).count;
     if (rows % members == 0 || are_sharded_once(part, group, rows, full->segments[i].rows)) continue;
     return ad_fail(AD_INVALID,
-                   "%s: the %lld rows of packed value %zu are cut unevenly on several axes, so their parts differ from "
-                   "those of one cut over all ranks; cut the rows on one axis",
+                   "%s: the %lld rows of packed value %zu are sharded unevenly on several axes, so their parts differ "
+                   "from those of one sharding over all ranks; shard the rows on one axis",
                    site, (long long)rows, i);
   }
   return AD_OK;

@@ -1,5 +1,5 @@
-/* Packed arrays: several values one after another in one flat buffer, each cut by rows where the layout is S(0). This
- * file has what only packed arrays need; everything else treats them as flat arrays of their shape. */
+/* Packed arrays: several values one after another in one flat buffer; each value is sharded by rows on the axes where
+ * the layout is S(0). Other files treat packed arrays as flat arrays of their shape. */
 #ifndef ARRAY_PACKED_H
 #define ARRAY_PACKED_H
 #include "addend/array.h"
@@ -13,15 +13,16 @@ AD_INTERNAL void ad_packed_stretch(const ad_array *array, int64_t rank, size_t i
 ad_segment ad_segment_of(const ad_shape *shape);
 /* The number of elements in `rank`'s part. */
 AD_INTERNAL size_t ad_packed_local(const ad_array *array, int64_t rank);
-/* 1: both arrays pack values with the same rows in the same order, or neither is packed. */
+/* Returns 1 if both arrays pack values with the same rows in the same order, or neither is packed. */
 int ad_packed_identical(const ad_array *a, const ad_array *b);
-/* AD_TYPE if the layout cuts the array otherwise than by rows; AD_INVALID if its shape is not that of its segments. */
+/* AD_TYPE if the layout shards the array otherwise than by rows; AD_INVALID if its shape is not that of its
+ * segments. */
 ad_status ad_packed_check(const ad_array *array, const char *what, const char *site) AD_CHECKED;
-/* Copies those elements of in's part that out's part has too. */
+/* Copies the elements that are both in in's part and in out's part. */
 void ad_packed_copy_common(int64_t rank, const ad_array *in, const ad_array *out);
-/* Fills the segments of a reduce_scatter or all_gather: `full` is the array that holds all members' parts, `part` the
- * one that holds a single member's part. The segments point into the array or into the comm's scratch memory.
- * AD_INVALID if the parts are not one cut over the group, as when several axes cut unevenly. */
+/* Fills the segments of a reduce_scatter or all_gather. `full` is the array with all members' parts, `part` the array
+ * with one member's part. The segments point into the array or into the comm's scratch memory. AD_INVALID if the parts
+ * are not a single sharding over the group, for example if several axes shard unevenly. */
 ad_status ad_packed_segments(ad_comm *comm, const ad_array *full, const ad_array *part, const char *site,
                              ad_collective *call) AD_CHECKED;
 

@@ -1,4 +1,4 @@
-/* Arithmetic on parts, and the copy loop behind all cuts and gathers. Nothing here communicates. */
+/* Arithmetic on parts, and the copy loop of all scatters and gathers. Nothing here communicates. */
 #include "array/part.h"
 
 #include "kernels/kernels.h"
@@ -10,7 +10,7 @@ void ad_part_of(const ad_layout *layout, const ad_shape *shape, int64_t rank, ad
   }
 }
 
-/* Fills the spans that lie in both lists; returns how many there are. */
+/* Fills `out` with the intersection of two lists of spans; returns the number of its spans. */
 static int intersect_spans(const ad_span *a, int a_count, const ad_span *b, int b_count, ad_span *out) {
   int count = 0;
   for (int i = 0, k = 0; i < a_count && k < b_count;) {
@@ -44,7 +44,7 @@ size_t ad_part_numel(const ad_part *part) {
   return (size_t)numel;
 }
 
-/* The place of an index of the whole dimension in a part: its offset there, and how many indices from it on follow
+/* The place in a part of an index of the full dimension: its offset in the part, and the number of indices from it on
  * without a gap. */
 typedef struct place {
   int64_t offset, room;
@@ -68,7 +68,7 @@ typedef struct copy {
   int run_dim;  // from this dimension on, elements of the region are contiguous in both buffers
 } copy;
 
-/* 1: along this dimension the part stores nothing but the region (which it contains). */
+/* Returns 1 if the part, which contains the region, stores nothing else along this dimension. */
 static int stores_the_same(const ad_part *part, const ad_part *region, int dim) {
   return dim_size(part, dim) == dim_size(region, dim);
 }
@@ -90,8 +90,8 @@ static void set_strides(copy *work, size_t element_bytes) {
 
 static void copy_dim(const copy *work, int dim, char *dst, const char *src);
 
-/* Copies `count` neighbouring indices of one dimension: at once if they are contiguous, otherwise dimension by
- * dimension. */
+/* Copies `count` neighbouring indices of one dimension: with one copy if they are contiguous in both buffers, otherwise
+ * index by index. */
 static void copy_run(const copy *work, int dim, char *dst, const char *src, int64_t count) {
   size_t dst_stride = work->dst_stride[dim], src_stride = work->src_stride[dim];
   if (dim == work->run_dim) {
@@ -102,7 +102,7 @@ static void copy_run(const copy *work, int dim, char *dst, const char *src, int6
     copy_dim(work, dim + 1, dst + (size_t)i * dst_stride, src + (size_t)i * src_stride);
 }
 
-/* Copies one dimension of the region, in pieces that are stored without a gap in both buffers. */
+/* Copies the region from dimension `dim` on, in pieces that have no gap in either buffer. */
 static void copy_dim(const copy *work, int dim, char *dst, const char *src) {
   for (int i = 0; i < work->region->count[dim]; i++) {
     ad_span span = work->region->span[dim][i];
@@ -131,7 +131,7 @@ void ad_part_copy(void *dst, const ad_part *dst_part, const void *src, const ad_
   }
 }
 
-/* The offset in the part of the first index that the region has along `dim`; -1 if the region's indices are not
+/* Returns the offset, in the part, of the region's first index along `dim`, or -1 if the region's indices are not
  * contiguous in the part. */
 static int64_t run_start(const ad_part *part, const ad_part *region, int dim) {
   place first = find_place(part, dim, region->span[dim][0].first);
@@ -152,7 +152,7 @@ static int64_t run_start(const ad_part *part, const ad_part *region, int dim) {
 int ad_part_is_run(const ad_part *part, const ad_part *region, size_t offset) {
   if (!ad_part_numel(region)) return 1;
   size_t start = 0, stride = 1;
-  int whole = 1;  // the region has all indices of every later dimension that the part stores
+  int whole = 1;  // 1: in every later dimension, the region has all indices that the part stores
   for (int dim = region->ndim - 1; dim >= 0; dim--) {
     int64_t first = run_start(part, region, dim), size = dim_size(region, dim);
     if (first < 0 || (!whole && size != 1)) return 0;
@@ -172,7 +172,7 @@ typedef struct walk {
   void *context;
 } walk;
 
-/* Visits all elements whose leading indices are given: `prefix` is their flattened value, `dim` the next dimension. */
+/* Visits all elements with given indices in the dimensions before `dim`; `prefix` is the flattened value of these. */
 static void visit_from(const walk *on, int dim, int64_t prefix) {
   if (dim == on->part->ndim) {
     on->visit(on->context, prefix, 1);

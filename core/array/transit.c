@@ -1,6 +1,6 @@
-/* Executes a transition: checks it (laws 2 and 6) and runs the one collective or local copy that it consists of. If the
- * blocks of a collective are not contiguous in the buffer (a cut of another dimension than the first, or zigzag), they
- * are packed first. */
+/* Executes a transition: checks it (law 2, and law 6: like adds to like) and runs its one collective or local copy. If
+ * the blocks of a collective are not contiguous in the buffer (sharded on another dimension than the first, or zigzag),
+ * they are packed first. */
 #include "array/transit.h"
 
 #include "array/array.h"
@@ -27,14 +27,14 @@ typedef struct transfer {
   char *send, *receive;  // NULL: blocks are contiguous in the array itself
 } transfer;
 
-/* The elements that this rank sends to a member: those that this rank has and the member needs. */
+/* The elements that this rank sends to a member: all elements that this rank has and the member needs. */
 static void send_region(const transfer *work, int64_t member, ad_part *out) {
   ad_part theirs;
   ad_part_of(&work->out->layout, &work->out->shape, ad_group_rank(&work->call.group, member), &theirs);
   ad_part_intersect(&work->in_part, &theirs, out);
 }
 
-/* The elements that this rank receives from a member: those that it needs and the member has. */
+/* The elements that this rank receives from a member: all elements that the member has and this rank needs. */
 static void receive_region(const transfer *work, int64_t member, ad_part *out) {
   ad_part theirs;
   ad_part_of(&work->in->layout, &work->in->shape, ad_group_rank(&work->call.group, member), &theirs);
@@ -44,7 +44,7 @@ static void receive_region(const transfer *work, int64_t member, ad_part *out) {
 static int sends_blocks(const transfer *work) { return work->call.op != AD_ALL_GATHER; }
 static int receives_blocks(const transfer *work) { return work->call.op != AD_REDUCE_SCATTER; }
 
-/* 1: the members' blocks, one after another, are exactly the buffer, so no packing is needed. */
+/* Returns 1 if the members' blocks, one after another, are exactly the buffer, so no packing is needed. */
 static int are_runs(const transfer *work, void (*region_of)(const transfer *, int64_t, ad_part *),
                     const ad_part *part) {
   size_t offset = 0;
@@ -65,8 +65,8 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
   if (!packs && (pack_send || pack_receive)) {
     return ad_fail(AD_INVALID,
-                   "%s: post: the members' blocks are contiguous in memory only if dimension 0 is cut; use "
-                   "ad_array_move for other cuts",
+                   "%s: post: the members' blocks are contiguous in memory only if dimension 0 is sharded; use "
+                   "ad_array_move otherwise",
                    site);
   }
   size_t counts = ad_padded((size_t)work->members * sizeof(size_t));
@@ -82,7 +82,7 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   return AD_OK;
 }
 
-/* Counts the elements for each member, and packs them if there is memory for packed blocks. */
+/* Counts the elements for each member, and packs them if take_scratch gave memory for packed blocks. */
 static void pack(transfer *work) {
   size_t element = ad_dtype_size(work->in->dtype);
   char *at = work->send;
@@ -231,7 +231,7 @@ static ad_status describe_result(const ad_comm *comm, const ad_transit *transit,
   return ad_array_after_at(comm, in, transit->move, transit->axes, transit->to, out, transit->site);
 }
 
-/* Checks law 6 for a sum that is added to the contents of `out`. */
+/* Checks law 6 (like adds to like) for a sum that is added to the contents of `out`. */
 static ad_status check_adds(const ad_transit *transit, const ad_array *in, const ad_array *expected,
                             const ad_array *out) {
   if (transit->move != AD_MOVE_REDUCE_SCATTER || !ad_dtype_is_float(in->dtype)) {
@@ -244,7 +244,7 @@ static ad_status check_adds(const ad_transit *transit, const ad_array *in, const
   return ad_array_check_addend(out, &incoming, transit->site);
 }
 
-/* 1: dtype and scale of `out` are the expected ones, or the move sums and may round to others. */
+/* Returns 1 if dtype and scale of `out` are as expected. A move that sums may round to other floats and scales. */
 static int numbers_fit(const ad_transit *transit, const ad_array *in, const ad_array *expected, const ad_array *out) {
   if (out->dtype == expected->dtype && out->scale == expected->scale) return 1;
   return sums(transit->move) && ad_dtype_is_float(in->dtype) && ad_dtype_is_float(out->dtype);
@@ -257,7 +257,7 @@ static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const
   AD_TRY(ad_array_check(comm, in, move, site));
   AD_TRY(ad_array_check(comm, out, move, site));
   if (transit->adds) AD_TRY(check_adds(transit, in, expected, out));
-  // If uneven parts are declared a cut, only the caller knows the whole shape.
+  // If uneven parts are declared to be shards, only the caller knows the full shape, so any full shape is allowed.
   int shape_fits = ad_shape_equal(&out->shape, &expected->shape) ||
                    (transit->move == AD_MOVE_DECLARE && ad_shape_equal(&out->local, &in->local));
   char want[96], have[96], want_layout[160], have_layout[160];
@@ -280,7 +280,7 @@ static ad_status check_arrays(const ad_comm *comm, const ad_transit *transit, co
 
 /* ---- executing a transition: to its end, or posted ---- */
 
-/* Hands the transition to a mistake that is planted at the seam. Returns 1 if the mistake executed it. */
+/* Passes the transition to the mutation at the injection point, if any. Returns 1 if the mutation executed it. */
 static int is_handled(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out, ad_request *request,
                       ad_status *status) {
   ad_transit_passing passing = {comm, transit, in, out, request, 0, AD_OK};

@@ -1,17 +1,17 @@
-/* Executes transitions: every transition of law 2, on any array, goes through the two functions ad_transit_run and
- * ad_transit_post. They check laws 2 and 6 where bytes move. */
+/* Executes transitions: ad_transit_run and ad_transit_post execute every transition of law 2, on any array. They check
+ * law 2 (allowed transitions) and law 6 (like adds to like) where bytes move. */
 #ifndef ARRAY_TRANSIT_H
 #define ARRAY_TRANSIT_H
 #include "addend/array.h"
 #include "base/internal.h"
 
-/* Rows that belong to one member of a group and are neighbours in memory. */
+/* Rows of one member of a group that are contiguous in memory. */
 typedef struct ad_row_run {
   size_t member, rows;
 } ad_row_run;
 
-/* The order of rows in a buffer, as runs one after another; runs NULL: one run for each member, in the order of the
- * group. Between two members the first run sent is the first one received, and so on. */
+/* The order of rows in a buffer: runs one after another. runs NULL: one run for each member, in the order of the group.
+ * Between two members, the first run sent is the first run received, and so on. */
 typedef struct ad_row_order {
   const ad_row_run *runs;
   size_t count;
@@ -29,15 +29,15 @@ typedef struct ad_transit {
   ad_move move;
   ad_axes axes;
   ad_type to;
-  ad_dtype accumulate; /* dtype in which moves that sum form the sum; 0: f64 for f64, f32 for the other floats */
+  ad_dtype accumulate; /* for moves that sum: dtype in which the sum is formed; 0: f64 for f64, f32 for other floats */
   /* 1: a reduce_scatter adds to the contents of `out`, which must then have the accumulate dtype, no scale and the
-   * result's layout (law 6) */
+   * result's layout (law 6, like adds to like) */
   int adds;
   int past_caches;                        /* a hint, see comm/hint.h */
   const size_t *send_rows, *receive_rows; /* for all_to_all V->V: rows for and from each member of the group */
   ad_row_order sent, received;            /* order of these rows in `in` and in `out` */
   const char *site;                       /* the caller's line; NULL allowed */
-  const char *what;                       /* what is moved, for people; NULL: on a tape, where the site tells it */
+  const char *what;                       /* the moved value, for messages; NULL: on a tape, where `site` names it */
   const char *const *names;               /* names of a packed array's values, one for each; NULL: none */
   int ordinal;                            /* number of the transition on its tape */
   int backward;                           /* 1: the transition belongs to a tape's backward pass */
@@ -51,25 +51,25 @@ AD_INTERNAL ad_status ad_transit_run(ad_comm *comm, const ad_transit *transit, c
 AD_INTERNAL ad_status ad_transit_post(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out,
                                       ad_request *request) AD_CHECKED;
 
-/* 1 for all_reduce, reduce_scatter, all_gather and all_to_all, for which ad_move_op gives the collective. */
+/* Returns 1 for all_reduce, reduce_scatter, all_gather and all_to_all; ad_move_op gives their collectives. */
 static inline int ad_move_moves_bytes(ad_move move) {
   return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
 }
 AD_INTERNAL ad_collective_op ad_move_op(ad_move move);
 
-/* What is handed to a mistake planted at AD_INJECT_TRANSIT: a transition about to be executed. */
+/* Argument of the injection point AD_INJECT_TRANSIT: a transition about to be executed. */
 typedef struct ad_transit_passing {
   ad_comm *comm;
   const ad_transit *transit;
   const ad_array *in;
   ad_array *out;
   ad_request *request; /* NULL: the transition runs to its end */
-  int handled;         /* 1: the mistake executed the transition itself, with the outcome `status` */
+  int handled;         /* 1: the mutation executed the transition itself, with the outcome `status` */
   ad_status status;
 } ad_transit_passing;
 
-/* all_to_all V->V, in exchange.c. ad_exchange_after checks and describes the result, data NULL. If the group has one
- * member, `in` and `out` may be the same memory. */
+/* all_to_all V->V, in exchange.c. ad_exchange_after checks the call and describes the result (data NULL). If the group
+ * has one member, `in` and `out` may be the same memory. */
 AD_INTERNAL ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in,
                                         ad_array *out) AD_CHECKED;
 ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) AD_CHECKED;

@@ -1,5 +1,5 @@
 /* Random numbers for the samples of a batch, for masks and noise. A number depends on the seed, a name, the step and
- * its place in the batch, never on which rank holds it or in which microbatch it is. */
+ * its place in the batch, never on its rank or microbatch. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/part.h"
@@ -21,7 +21,7 @@ static void set_element(const ad_array *array, size_t i, double value) {
     ((float *)array->data)[i] = (float)value;
 }
 
-/* 24 bits are all that f32 holds below 1, so f32 and f64 get the same numbers. */
+/* Only 24 random bits, since f32 has no more below 1: so f32 and f64 get the same numbers. */
 static double uniform(const drawing *of, int64_t element) {
   uint64_t sample = (uint64_t)(of->first + element / of->of_sample);
   return (double)(ad_random_bits(of->seed, sample, (uint64_t)(element % of->of_sample)) >> 40) * 0x1p-24;
@@ -48,8 +48,9 @@ static ad_status check_array(const ad_comm *comm, const ad_array *array, const c
   if (!apart) return AD_OK;
   ad_axis axis = (ad_axis)__builtin_ctz(apart);
   return ad_fail(
-      AD_TYPE, "%s: uniform: %s is %s on `%s`, but each rank must hold a copy (R, I) or a part (S) of one whole value",
-      site, name, ad_type_print(array->layout.type[axis], type, sizeof type), ad_axis_name(axis));
+      AD_TYPE,
+      "%s: uniform: %s is %s on `%s`, but each rank must hold a replica (R, I) or a part (S) of one full value", site,
+      name, ad_type_print(array->layout.type[axis], type, sizeof type), ad_axis_name(axis));
 }
 
 ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step, int64_t first,

@@ -6,7 +6,7 @@
 
 /* The present time of CLOCK_MONOTONIC in nanoseconds. */
 AD_INTERNAL int64_t ad_now(void);
-/* The nanoseconds to add to ad_now to get the wall clock's time since 1970, which different machines keep in step. */
+/* The nanoseconds to add to ad_now to get the wall clock's time since 1970, on which different machines agree. */
 AD_INTERNAL int64_t ad_wall_clock_ahead(void);
 static inline double ad_seconds(void) { return 1e-9 * (double)ad_now(); }
 

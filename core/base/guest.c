@@ -1,4 +1,4 @@
-/* Notes which function of a user's program runs, in memory that the parent process reads when this process has ended. */
+/* Records which function of a user's program runs, in memory that the parent reads when this process has ended. */
 #include "base/guest.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Keeps what is planted at each seam. */
+/* Keeps the mutation at each injection point. */
 #include "base/injection.h"
 
 #include <string.h>

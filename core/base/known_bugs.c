@@ -1,4 +1,4 @@
-/* Plants a known mistake at its seams. */
+/* Installs a known bug at its injection points. */
 #include "base/known_bugs.h"
 
 const char *ad_need_sentence(ad_needs needs) {

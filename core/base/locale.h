@@ -1,5 +1,5 @@
-/* The C locale, in which numbers of recipes are read and written: with a decimal point, whatever locale the calling
- * program has set. */
+/* The C locale, in which numbers of recipes are read and written: with a decimal point, in any locale of the calling
+ * program. */
 #ifndef BASE_LOCALE_H
 #define BASE_LOCALE_H
 #include <locale.h>
@@ -10,7 +10,7 @@ typedef struct ad_locale {
 } ad_locale;
 /* Switches this thread to the C locale; if that fails the thread keeps its own. */
 AD_INTERNAL ad_locale ad_locale_enter(void);
-/* Switches this thread back to the locale that it had before. */
+/* Switches this thread back to its previous locale. */
 AD_INTERNAL void ad_locale_leave(ad_locale locale);
 
 #endif

@@ -15,8 +15,8 @@ AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, s
 AD_INTERNAL AD_CHECKED ad_status ad_make_room(char **memory, size_t *held, size_t bytes);
 AD_INTERNAL AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
 
-/* Tests whether the process can get this many more MiB now, for libraries that cannot report a failed allocation.
- * AD_MEMORY says that `what` needs them and where the limits are set. The memory is given back at once. */
+/* Tests whether the process can get so many more MiB now, and frees them immediately. For libraries that cannot report
+ * a failed allocation. The message of AD_MEMORY says that `what` needs the memory, and where the limits are set. */
 AD_INTERNAL AD_CHECKED ad_status ad_memory_try(const char *what, size_t mebibytes);
 
 /* Asks the kernel for huge pages inside this memory: fewer page faults, and other processes, which read it page by
@@ -26,7 +26,7 @@ AD_INTERNAL void ad_prefer_huge_pages(void *memory, size_t bytes);
 /* For tests: makes the n-th allocation from now on fail (1 is the next); 0 turns this off. Returns how many allocations
  * there were since the last call. */
 long ad_memory_fail_at(long n);
-/* Counts an allocation that another library makes for addend; 0 if a test wants it to fail. */
+/* Counts an allocation that another library makes for addend. Returns 0 if a test wants the allocation to fail. */
 int ad_memory_may(void);
 
 #endif

@@ -16,7 +16,7 @@ static size_t character_length(const unsigned char *at) {
   return length;
 }
 
-/* 1 for a character that turns the direction of text, or ends a line. */
+/* Returns 1 for a character that turns the direction of text or ends a line. */
 static int turns(unsigned code) {
   return code == 0x61c || code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) ||
          (code >= 0x2066 && code <= 0x2069);
@@ -35,8 +35,8 @@ size_t ad_control_at(const char *text, unsigned *code) {
   return turns(*code) ? 3 : 0;
 }
 
-/* Writes the next piece of the output, a character or an escaped byte, and returns how many bytes of `text` it stands
- * for. */
+/* Writes the next piece of the output, a character or an escaped byte, and returns how many bytes of `text` it
+ * represents. */
 static size_t next_piece(const char *text, int keeps_lines, char piece[5]) {
   const unsigned char *at = (const unsigned char *)text;
   size_t length = character_length(at);
@@ -50,7 +50,7 @@ static size_t next_piece(const char *text, int keeps_lines, char piece[5]) {
   return 1;
 }
 
-/* Writes the printable form of a text, cut where `buffer` ends. */
+/* Writes the printable form of a text, truncated where `buffer` ends. */
 static const char *write_printable(const char *text, int keeps_lines, char *buffer, size_t size) {
   char piece[5];
   size_t used = 0;

@@ -22,7 +22,7 @@ size_t ad_process_pss(void) {
 enum { PATH_BYTES = AD_LIMIT_PATH };
 static const uint64_t unknown = UINT64_MAX;
 
-// The files in which one version of control groups tells a group's memory. Without a limit the limit file has "max"
+// The files in which one version of control groups reports a group's memory. Without a limit the limit file has "max"
 // (v2) or a number larger than any machine (v1). Cached pages of files count as used, but are given up before anything
 // fails.
 typedef struct group_files {
@@ -35,7 +35,7 @@ static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.cu
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-// The number after `key` in the first line of folder/name that starts with `key`.
+// Returns the number after `key` in the first line of the file folder/name that starts with `key`.
 static uint64_t number_in(const char *folder, const char *name, const char *key) {
   char text[PATH_BYTES];
   uint64_t number = unknown;
@@ -51,13 +51,13 @@ static uint64_t number_in(const char *folder, const char *name, const char *key)
   return number;
 }
 
-/* Bytes of one kind of cached pages; 0 if the group does not tell. */
+/* Bytes of one kind of cached pages; 0 if the group does not report it. */
 static uint64_t cache_of(const char *group, const char *key) {
   uint64_t bytes = number_in(group, "memory.stat", key);
   return bytes == unknown ? 0 : bytes;
 }
 
-/* Lowers room's limit and what is left to those of one control group. */
+/* Lowers room->limit and room->left to the values of one control group, if these are lower. */
 static void look_at_group(const char *group, const group_files *files, ad_memory_room *room) {
   uint64_t limit = number_in(group, files->limit, ""), used = number_in(group, files->used, "");
   if (limit < room->limit &&

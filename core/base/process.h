@@ -1,4 +1,4 @@
-/* What the kernel tells about this process: how much memory it uses, how much more it could get, its command line and
+/* What the kernel reports about this process: how much memory it uses, how much more it could get, its command line and
  * its processors. */
 #ifndef BASE_PROCESS_H
 #define BASE_PROCESS_H
@@ -7,7 +7,7 @@
 #include "base/internal.h"
 
 /* The process's proportional set size in bytes: a page that n processes map counts as an n-th. 0 if the kernel does not
- * tell. The kernel walks all mapped pages for it, which takes some milliseconds for each GB. */
+ * report it. The kernel walks all mapped pages for it, which takes some milliseconds for each GB. */
 AD_INTERNAL size_t ad_process_pss(void);
 
 /* How much memory this process and its children can get. */
@@ -26,7 +26,7 @@ AD_INTERNAL void ad_process_memory_room(const char *root, ad_memory_room *out);
 
 /* Copies the words of the command line, each with its final 0, as far as they fit; returns the number of bytes. */
 AD_INTERNAL size_t ad_process_command(char *buffer, size_t size);
-/* Prints "MODEL NAME (N cores seen)", counting the cores that the process may run on. Returns buffer. */
+/* Prints "MODEL NAME (N cores seen)", counting the cores available to the process. Returns buffer. */
 AD_INTERNAL const char *ad_processor_print(char *buffer, size_t size);
 
 #endif

@@ -1,4 +1,5 @@
-/* Builds short texts (layout strings, messages) in fixed buffers; a text that is too long is cut, never overrun. */
+/* Builds short texts (layout strings, messages) in fixed buffers; a text that is too long is truncated, never
+ * overrun. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 #include <stddef.h>

@@ -8,16 +8,16 @@
 
 typedef struct ad_text_stream {
   FILE *file;
-  const char *what; /* of which it is the text, for messages: "the list of pages" */
+  const char *what; /* a name of the text, for messages: "the list of pages" */
   char *text;       /* what was printed before the last fflush(file) */
   size_t size;
 } ad_text_stream;
 
-/* Opens the stream for printing to out->file. *out must stay where it is until it is closed. AD_MEMORY leaves nothing to
- * close. */
+/* Opens the stream for printing to out->file. *out must stay where it is until it is closed. AD_MEMORY leaves nothing
+ * to close. */
 AD_INTERNAL AD_CHECKED ad_status ad_text_stream_open(const char *what, ad_text_stream *out);
-/* Closes a stream that was opened. `status` is that of printing, which is returned if it is no success; AD_MEMORY if not
- * all of the text found room. On success *out is the text, which the caller frees with free(); otherwise it is left. */
+/* Closes a stream that was opened. `status` is the status of printing, and is returned unless it is AD_OK. AD_MEMORY if
+ * the text had not enough room. On success *out is the text (free it with free()); otherwise *out is unchanged. */
 AD_INTERNAL AD_CHECKED ad_status ad_text_stream_close(ad_text_stream *stream, ad_status status, char **out);
 
 #endif

@@ -1,5 +1,5 @@
-/* A trait: one number by which a library above the core describes something of its process (the trainer: what computes
- * matrix products). Ranks exchange their traits when they join a world, and each then uses what all of them have. */
+/* A trait: one number with which a library above the core describes its process. (The trainer describes the code that
+ * computes matrix products.) Ranks exchange their traits when they join a world; each then uses what all ranks have. */
 #ifndef BASE_TRAIT_H
 #define BASE_TRAIT_H
 #include <stdint.h>
@@ -9,8 +9,8 @@
 typedef struct ad_trait {
   ad_status (*check)(void); /* AD_INVALID if the environment asks for something that this process does not have */
   uint32_t (*own)(void);    /* this process's trait; never 0 */
-  uint32_t (*common)(uint32_t one, uint32_t other); /* the trait of what both processes have */
-  void (*choose)(uint32_t agreed);                  /* called with the trait of what all ranks have */
+  uint32_t (*common)(uint32_t one, uint32_t other); /* the trait of everything that both processes have */
+  void (*choose)(uint32_t agreed);                  /* called with the trait of everything that all ranks have */
 } ad_trait;
 
 /* Offers the process's trait, before any world is joined. Borrowed for the life of the process. */

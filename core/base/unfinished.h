@@ -16,8 +16,8 @@ AD_INTERNAL void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]);
  * AD_IO names the path. If `keep` is not NULL, then on success *keep is the file, still open for more. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_write(const char *path, ad_status (*write)(FILE *file, void *context),
                                                      void *context, FILE **keep);
-/* AD_IO if the file at this path must not be replaced by another: a folder, a pipe, a device, a link to one of these,
- * or a link into /proc, as /dev/stdout is. A link to a regular file is accepted, and is itself replaced. */
+/* Returns AD_IO if the path must not be replaced: it is a folder, a pipe, a device, a link to one of these, or a link
+ * into /proc (like /dev/stdout). A link to a regular file is accepted; the link itself is replaced. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_check(const char *path);
 /* *out: the temporary name "PATH.TOKEN.tmp", if ad_unfinished_check accepts the path; release it with ad_release. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_path(const char *path, char **out);

@@ -1,4 +1,4 @@
-/* Bridges: checks what may lie on either side, and moves rows between the sides. */
+/* Bridges: checks the layouts and arrays on both sides, and moves rows between the sides. */
 #include "addend/bridge.h"
 
 #include <inttypes.h>
@@ -46,52 +46,52 @@ static ad_status refuse_side(const char *side, ad_axis axis, ad_type is, const c
 
 static int is_dp(int axis) { return (AD_AXES(axis) & AD_AXES_DP) != 0; }
 
-/* 1: the axis counts. An axis of size 1 counts only if the mesh names it. */
+/* Returns 1 if the layout's type on this axis matters. An axis of size 1 matters only if the mesh names it. */
 static int counts(const ad_layout *layout, int axis) {
   return ((ad_mesh_named(layout->mesh) | ad_mesh_large(layout->mesh)) & AD_AXES(axis)) != 0;
 }
 
-/* Checks the source's layout of a value that is cut by batch. */
+/* Checks the source's layout of a value that is sharded by batch. */
 static ad_status check_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type is = from->type[axis];
     if (!counts(from, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse_side("source", (ad_axis)axis, is, "on a dp axis the value must be cut by batch: S(0)");
+      return refuse_side("source", (ad_axis)axis, is, "on a dp axis the value must be sharded by batch: S(0)");
     if (is_dp(axis) || is == AD_I) continue;
     if (is == AD_R)
       return refuse_side("source", (ad_axis)axis, is,
-                         "the value's gradient would be counted once for each copy" AD_MAY_REPAIR
+                         "the value's gradient would be counted once for each replica" AD_MAY_REPAIR
                          "convert I->R after the bridge, or gather S->I before");
     return refuse_side("source", (ad_axis)axis, is,
-                       "all copies must be the same" AD_MAY_REPAIR "all_gather S->I or all_reduce P->I before");
+                       "all replicas must be the same" AD_MAY_REPAIR "all_gather S->I or all_reduce P->I before");
   }
   return AD_OK;
 }
 
-/* Checks the destination's layout of a value that is cut by batch. */
+/* Checks the destination's layout of a value that is sharded by batch. */
 static ad_status check_destination(const ad_layout *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type is = to->type[axis];
     if (!counts(to, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse_side("destination", (ad_axis)axis, is, "on a dp axis the value must be cut by batch: S(0)");
+      return refuse_side("destination", (ad_axis)axis, is, "on a dp axis the value must be sharded by batch: S(0)");
     if (axis == AD_CP && is != AD_R)
       return refuse_side("destination", (ad_axis)axis, is,
                          "on cp the value must be R: each rank uses a part of the sequence");
     if (is_dp(axis) || is == AD_R || is == AD_I) continue;
     return refuse_side("destination", (ad_axis)axis, is,
-                       "the value must arrive whole, as I or R; cut it after the bridge");
+                       "the full value must arrive, as I or R; shard it after the bridge");
   }
   return AD_OK;
 }
 
-/* Checks the source's layout of a value that is not cut (a weight). */
+/* Checks the source's layout of a value that is not sharded (a weight). */
 static ad_status check_full_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(from, axis) || from->type[axis] == AD_I || from->type[axis] == AD_R) continue;
     return refuse_side("source", (ad_axis)axis, from->type[axis],
-                       "a value that is not cut by batch must be the same on all ranks: I or R");
+                       "a value that is not sharded by batch must be the same on all ranks: I or R");
   }
   return AD_OK;
 }
@@ -99,7 +99,7 @@ static ad_status check_full_source(const ad_layout *from) {
 static ad_status check_full_destination(const ad_layout *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(to, axis) || to->type[axis] == AD_I || to->type[axis] == AD_R) continue;
-    return refuse_side("destination", (ad_axis)axis, to->type[axis], "every rank must get the whole value: I or R");
+    return refuse_side("destination", (ad_axis)axis, to->type[axis], "every rank must get the full value: I or R");
   }
   return AD_OK;
 }
@@ -120,7 +120,7 @@ static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
   int64_t a = parts(from), b = parts(to), least = a < b ? a : b, most = a < b ? b : a;
   if (most % least == 0) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "bridge: the source cuts the batch into %" PRId64 " parts, the destination into %" PRId64
+                 "bridge: the source shards the batch into %" PRId64 " parts, the destination into %" PRId64
                  ", and neither number divides the other; use %" PRId64 " with %" PRId64 " or %" PRId64
                  " parts, or allow ragged splits",
                  a, b, least, least * (most / least), least * (most / least + 1));
@@ -259,15 +259,15 @@ ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
   return check_array(bridge, array, &bridge->from, "source", site);
 }
 
-/* 1: the array equals, in everything that check_array looks at, one that was checked before. Its layout is one of two
- * (`wanted`), both of which give the same local part. */
+/* Returns 1 if the array need not be checked again: it has the shapes of an array that was checked before, and the
+ * layout `wanted`. check_array reads nothing else. */
 static int is_like(const ad_array *array, const ad_sizes *checked, const ad_layout *wanted) {
   return array && array->data && !array->segments && checked->shape.ndim && ad_layout_equal(&array->layout, wanted) &&
          ad_shape_equal(&array->shape, &checked->shape) && ad_shape_equal(&array->local, &checked->local);
 }
 
-/* Checks an array that is sent (`arrives` 0) or received (1). From step to step only its memory changes, so an array
- * like the last one is not checked again. */
+/* Checks an array that is sent (`arrives` 0) or received (1), unless the last such array had the same shapes: from step
+ * to step usually only the memory changes. */
 static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, const ad_array *array,
                                const ad_layout *wanted, const char *side, const char *site) {
   int is_source = (pass == AD_FORWARD) != arrives;
@@ -281,7 +281,7 @@ static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, con
 
 /* ---- moving rows from the source's ranks to the destination's ---- */
 
-/* The array of a side that this rank is on. */
+/* The array of this rank's side. */
 static const ad_array *present(const ad_bridge_way *w) { return w->in.shape.ndim ? &w->in : &w->out; }
 static int64_t batch_of(const ad_bridge_way *w) { return present(w)->shape.dim[0]; }
 
@@ -298,14 +298,14 @@ size_t ad_bridge_row_numel(const ad_array *array) {
   return row;
 }
 
-/* This rank's group: the ranks that move rows among them. */
+/* This rank's group: the ranks that move rows to each other. */
 static ad_group group_of(const ad_bridge *bridge, const ad_bridge_way *w) {
   int64_t rank = ad_comm_rank(bridge->comm);
   if (bridge->disjoint) return ad_mesh_group(bridge->both, AD_AXES_ALL, rank);
   return ad_mesh_group(w->from->mesh, ad_layout_sharded_axes(w->from), rank);
 }
 
-/* 1: every rank of the group already has the rows that it needs, so nothing is sent. */
+/* Returns 1 if every rank of the group already has the rows that it needs, so nothing is sent. */
 static int is_local(const ad_bridge *bridge, const ad_bridge_way *w, const ad_group *group) {
   if (bridge->disjoint) return 0;
   for (int64_t i = 0; i < ad_group_size(group); i++)
@@ -331,7 +331,7 @@ static ad_status take_room(ad_known_way *known, size_t count) {
   return AD_OK;
 }
 
-/* Finds what this rank sends and receives. */
+/* Finds the rows that this rank sends and receives, and the peers. */
 static ad_status find_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way *known) {
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
   size_t sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
@@ -345,7 +345,7 @@ static ad_status find_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known
   return AD_OK;
 }
 
-/* *out: the routes of this direction for the present number of rows, computed anew if that number has changed. */
+/* *out: the routes of this direction for the present number of rows. Computes them again if this number has changed. */
 static ad_status find_way(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way **out) {
   ad_known_way *known = *out = &bridge->known[w->from == &bridge->from ? AD_FORWARD : AD_BACKWARD];
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
@@ -360,13 +360,13 @@ static ad_status find_way(ad_bridge *bridge, const ad_bridge_way *w, ad_known_wa
   return AD_OK;
 }
 
-/* 1: the message goes from this rank to itself and its rows are already in place, because source and destination share
- * memory. */
+/* Returns 1 if the message goes from this rank to itself and its rows are already in place, because source and
+ * destination share memory. */
 static int is_there(const ad_bridge_way *w, const ad_message *message, int64_t own) {
   return message->peer == own && w->in.data && w->in.data == w->out.data;
 }
 
-/* Turns routes into messages; returns how many there are. */
+/* Turns routes into messages; returns the number of messages. */
 static size_t make_messages(const ad_bridge_way *w, const ad_route_passing *routes, const ad_known_way *known) {
   size_t count = 0, element = ad_dtype_size(present(w)->dtype), row = ad_bridge_row_numel(present(w));
   for (size_t i = 0; i < routes->count; i++) {
@@ -382,7 +382,7 @@ static size_t make_messages(const ad_bridge_way *w, const ad_route_passing *rout
   return count;
 }
 
-/* Hands the routes to the seam. A mistake planted there may change routes and group; kept routes are then forgotten. */
+/* Passes the routes to the injection point. A mutation may change routes and group there; such routes are not kept. */
 static void pass_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way *known, const char *site,
                         ad_route_passing *out) {
   *out = (ad_route_passing){.bridge = bridge,
@@ -403,8 +403,8 @@ static void pass_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way 
   for (size_t i = 0; i < out->count; i++) known->members[i] = ad_group_index(&out->group, out->routes[i].peer);
 }
 
-/* The gradient of a source that is R counts once (law 7): on copies other than the first, zeroes the gradient and
- * returns 1. */
+/* The gradient of a source that is R must count once (law 7). So on all replicas but the first this zeroes the gradient
+ * and returns 1. */
 static int clear_other_replica(const ad_bridge_way *w, const ad_known_way *known) {
   if (!w->out.shape.ndim || known->is_counted) return 0;
   if (w->out.data) memset(w->out.data, 0, ad_array_bytes(&w->out));
@@ -483,8 +483,8 @@ static ad_status check_gradients(ad_bridge *bridge, const ad_array *destination,
   return check_passing(bridge, AD_BACKWARD, 0, destination, to, "gradient", site);
 }
 
-/* Moves a gradient back to the source. `summed` is the destination's gradient, already summed unless the bridge is
- * alike. */
+/* Moves a gradient back to the source. `summed` is the destination's gradient, already summed unless the meshes are
+ * identical. */
 static ad_status go_back(ad_bridge *bridge, const ad_array *summed, ad_array *source, const char *site,
                          ad_request *request) {
   ad_layout from = ad_layout_dual(&bridge->from);

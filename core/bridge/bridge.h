@@ -1,16 +1,16 @@
-/* What tensor/ and the planted mistakes use of a bridge beyond its public functions. */
+/* Functions and fields of a bridge that are not public, for tensor/ and the known bugs. */
 #ifndef BRIDGE_BRIDGE_H
 #define BRIDGE_BRIDGE_H
 #include "addend/bridge.h"
 #include "bridge/route.h"
 #include "base/internal.h"
 
-/* The routes of batches with `rows` rows in one direction, kept until a batch has another number of rows. */
+/* The routes of one direction for batches of `rows` rows, kept until a batch has another number of rows. */
 typedef struct ad_known_way {
   int64_t rows;         /* -1: no routes are kept yet */
   int is_local;         /* 1: every rank of the group already has the rows that it needs */
-  int is_counted;       /* 1: what arrives counts on this rank; 0: another copy's counts (law 7) */
-  ad_group group;       /* the ranks that move rows among them */
+  int is_counted;       /* 1: the arriving gradient counts on this rank; 0: only another replica's counts (law 7) */
+  ad_group group;       /* the ranks that move rows to each other */
   int64_t own;          /* this rank's index in the group */
   ad_route *routes;     /* the sends, then the receives; owned, as are members and messages */
   int64_t *members;     /* for each route, the peer's index in the group */
@@ -18,7 +18,7 @@ typedef struct ad_known_way {
   size_t sends, count, capacity;
 } ad_known_way;
 
-/* The shapes of a whole array and of this rank's part. */
+/* The shapes of a full array and of this rank's part. */
 typedef struct ad_sizes {
   ad_shape shape, local;
 } ad_sizes;
@@ -31,7 +31,7 @@ struct ad_bridge {
   int disjoint;
   ad_mesh *both;          /* if the sides are disjoint, a mesh of the ranks of both; otherwise NULL */
   ad_known_way known[2];  /* forward, backward */
-  ad_sizes checked[2][2]; /* [pass][1 for the arriving array]: shapes of the last array that passed the checks there */
+  ad_sizes checked[2][2]; /* [pass][0: sent, 1: received]: shapes of the last array that passed the checks */
   /* rows of the batch for which `keeps_rows` was computed last (ad_bridge_keeps_rows); -1: none yet */
   int64_t kept_rows;
   int keeps_rows;
@@ -40,27 +40,27 @@ struct ad_bridge {
 /* A value or gradient that goes over a bridge in one direction. */
 typedef struct ad_bridge_way {
   const ad_layout *from, *to; /* layouts of the sending and the receiving side */
-  ad_array in, out;           /* all 0 if this rank is not on that side */
+  ad_array in, out;           /* sent and received array; zero if this rank is not on the side */
 } ad_bridge_way;
 
 /* number of elements in one row of this rank's part; 1 for a scalar */
 size_t ad_bridge_row_numel(const ad_array *array);
 
-/* 1: what comes over a bridge to this rank counts. On axes on which the layout is P (the gradient of an R) only the
- * first copy gets it; all other copies get zeros. */
+/* Returns 1 if a value that arrives over a bridge counts on this rank. On axes where the layout is P (the gradient of
+ * an R) it counts only on the first replica; all other replicas get zeros. */
 int ad_bridge_counts_there(const ad_layout *to, int64_t rank);
 
 /* Like ad_bridge_backward, for transition number `ordinal` of a tape. `site` is not NULL. */
 AD_INTERNAL ad_status ad_bridge_backward_numbered(ad_bridge *bridge, ad_array *destination, ad_array *source,
                                                   int ordinal, const char *site) AD_CHECKED;
 
-/* The axes on which users of the arrived value leave addends, because `to` is R there. */
+/* The axes on which `to` is R: there each user of the arrived value contributes an addend to its gradient. */
 AD_INTERNAL ad_axes ad_bridge_added(const ad_bridge *bridge);
 
 /* Sum the addends of a destination's gradient, as transition number `ordinal` of a tape:
- * - ad_bridge_sum sums in place, so that every copy has the whole sum;
- * - ad_bridge_sum_kept gives each rank only the sum of its own rows of the source, in the source's gradient, so that
- *   nothing needs to be sent afterwards; only for batches for which ad_bridge_keeps_rows is 1.
+ * - ad_bridge_sum sums in place: every replica then has the full sum;
+ * - ad_bridge_sum_kept writes into the source's gradient, on each rank, only the sum of the rank's own rows of the
+ *   source. So nothing needs to be sent afterwards. Only for batches for which ad_bridge_keeps_rows is 1.
  * `site` is not NULL. */
 ad_status ad_bridge_sum(const ad_bridge *bridge, ad_array *gradient, int ordinal, const char *site) AD_CHECKED;
 ad_status ad_bridge_sum_kept(const ad_bridge *bridge, const ad_array *gradient, ad_array *source, int ordinal,
@@ -71,14 +71,14 @@ int ad_bridge_keeps_rows(ad_bridge *bridge, int64_t rows);
 AD_INTERNAL ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
                                              const char *site) AD_CHECKED;
 
-/* What is handed to a mistake planted at AD_INJECT_ROUTES: what this rank is about to send and receive. For an alike
- * bridge that is one send or one receive of this rank's whole part, in rows of its dimension 0; the known mistakes all
- * confuse slices of a batch, find none there, and change nothing. */
+/* Argument of the injection point AD_INJECT_ROUTES: the rows that this rank is about to send and receive. Between
+ * identical meshes this is one send or one receive of the rank's full part, in rows of its dimension 0. The known bugs
+ * confuse slices of a batch; between identical meshes there are no slices, and they change nothing. */
 typedef struct ad_route_passing {
   const ad_bridge *bridge;
   const ad_layout *from, *to; /* layouts of the sending and the receiving side */
   int64_t rows;
-  const ad_array *array; /* the array that is sent, or on a rank that does not send, the one received */
+  const ad_array *array; /* the array that is sent; on a rank that does not send, the array that is received */
   const ad_array *out;   /* the array that is received; NULL: nothing arrives at this rank */
   const char *site;
   ad_group group;   /* the ranks that move rows among them */

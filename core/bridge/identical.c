@@ -1,5 +1,5 @@
-/* Bridges between alike meshes: each rank's part, however it is cut, goes to the rank at the same position of the other
- * mesh. Nothing is cut or summed on the way, so both sides have the same types; every type but P is allowed. */
+/* Bridges between identical meshes: each rank's part goes, unsliced and unsummed, to the rank at the same position of
+ * the other mesh. So both sides must have the same types; every type but P is allowed. */
 #include "bridge/identical.h"
 
 #include <inttypes.h>
@@ -8,13 +8,13 @@
 #include "base/error.h"
 #include "base/injection.h"
 
-/* ---- which sides an alike bridge may join ---- */
+/* ---- which sides a bridge between identical meshes may join ---- */
 
 static ad_status check_options(const ad_bridge_options *options) {
   if (options->ragged)
     return ad_fail(AD_INVALID,
-                   "bridge: the options `alike` and `ragged` exclude each other: between alike meshes no part is cut "
-                   "again; leave `ragged` out");
+                   "bridge: the options `identical` and `ragged` exclude each other: between identical meshes no part "
+                   "is sharded again; leave `ragged` out");
   if (options->tag >= 0 && options->tag <= INT64_MAX / 2) return AD_OK;
   return ad_fail(AD_INVALID, "bridge: the tag is %" PRId64 "; it must be from 0 to %" PRId64, options->tag,
                  INT64_MAX / 2);
@@ -23,27 +23,27 @@ static ad_status check_options(const ad_bridge_options *options) {
 static ad_status check_meshes(const ad_mesh *from, const ad_mesh *to) {
   if (!strcmp(ad_mesh_text(from), ad_mesh_text(to))) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "bridge: the source's mesh is \"%s\", the destination's mesh is \"%s\"; alike meshes must have the "
-                 "same axes and sizes in the same order",
+                 "bridge: the source's mesh is \"%s\", the destination's mesh is \"%s\"; identical meshes must have "
+                 "the same axes and sizes in the same order",
                  ad_mesh_text(from), ad_mesh_text(to));
 }
 
-/* Checks that both layouts have the same type and nesting of cuts on an axis, and that it is not P. */
+/* Checks that both layouts have the same type and nesting on an axis, and that it is not P. */
 static ad_status check_axis(const ad_layout *from, const ad_layout *to, ad_axis axis) {
   const char *name = ad_axis_name(axis);
   char is[16], becomes[16];
   ad_type_print(from->type[axis], is, sizeof is);
   ad_type_print(to->type[axis], becomes, sizeof becomes);
   if (from->type[axis] != to->type[axis])
-    return ad_fail(
-        AD_TYPE,
-        "bridge: the source is %s on `%s`, the destination is %s; between alike meshes both must have the same type",
-        is, name, becomes);
+    return ad_fail(AD_TYPE,
+                   "bridge: the source is %s on `%s`, the destination is %s; between identical meshes both must have "
+                   "the same type",
+                   is, name, becomes);
   if (from->type[axis] == AD_P)
     return ad_fail(AD_TYPE, "bridge: the source is P on `%s`; sum it first: all_reduce P->I, or P->R", name);
   if (from->depth[axis] == to->depth[axis]) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "bridge: the source and the destination are %s on `%s`, but nest their cuts in different orders", is,
+                 "bridge: the source and the destination are %s on `%s`, but nest their axes in different orders", is,
                  name);
 }
 
@@ -76,7 +76,7 @@ static ad_status copy_part(const ad_array *in, const ad_array *out, const char *
 
 /* ---- sides on different ranks: one transfer ---- */
 
-/* 1: this rank is on the sending side. */
+/* Returns 1 if this rank is on the sending side. */
 static int sends(const ad_bridge_way *way) { return way->in.layout.mesh != NULL; }
 static const ad_array *part_of(const ad_bridge_way *way) { return sends(way) ? &way->in : &way->out; }
 static int64_t rows_of(const ad_shape *shape) { return shape->ndim ? shape->dim[0] : 1; }
@@ -90,7 +90,7 @@ static int64_t peer_of(const ad_bridge *bridge, const ad_bridge_way *way) {
   return ad_group_rank(&others, ad_group_index(&own, ad_comm_rank(bridge->comm)));
 }
 
-/* Makes the route of this rank's part. A mistake planted at the seam may change it. */
+/* Makes the route of this rank's part. A mutation at the injection point may change it. */
 static void pass_route(const ad_bridge *bridge, const ad_bridge_way *way, const char *site, ad_route *route) {
   const ad_array *part = part_of(way);
   *route = (ad_route){.peer = peer_of(bridge, way), .count = rows_of(&part->local)};
@@ -108,7 +108,7 @@ static void pass_route(const ad_bridge *bridge, const ad_bridge_way *way, const 
                                 .count = 1});
 }
 
-/* The tag of the direction's transfers: forward and backward have separate sequences. */
+/* The tag of this direction's transfers. Forward and backward have different tags, so each has its own sequence. */
 static int64_t tag_of(const ad_bridge *bridge, const ad_bridge_way *way) {
   return 2 * bridge->options.tag + (way->from == &bridge->from ? 0 : 1);
 }

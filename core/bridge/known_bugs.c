@@ -1,4 +1,4 @@
-/* The known mistakes of bridges. Nothing here is part of a bridge's work. */
+/* The known bugs of bridges. Bridges use nothing from this file. */
 #include "bridge/known_bugs.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }
 
-/* ---- which bridges a known mistake can show on ---- */
+/* ---- on which bridges a known bug changes something ---- */
 
 static int64_t parts_of(const ad_layout *layout) {
   return ad_mesh_ranks_over(layout->mesh, ad_layout_sharded_axes(layout));
@@ -15,27 +15,27 @@ static int64_t parts_of(const ad_layout *layout) {
 
 static int is_backward(const ad_route_passing *at) { return at->from == &at->bridge->to; }
 
-/* The number of slices into which a part is cut, each with rows; 1: it is not cut. */
+/* Returns the number of slices into which a part of `full` is cut by `sharded`; 1: it is not sliced evenly. */
 static int64_t slices_of(const ad_layout *full, const ad_layout *sharded, int64_t rows) {
   int64_t slices = parts_of(sharded) / parts_of(full);
   return parts_of(sharded) % parts_of(full) || rows % parts_of(sharded) || !rows ? 1 : slices;
 }
 
-/* 1: parts are cut into slices on their way. */
+/* Returns 1 if each part of the sending side is cut into slices. */
 static int is_sliced(const ad_route_passing *at) { return slices_of(at->from, at->to, at->rows) > 1; }
-/* 1: slices are put together to parts on their way. */
+/* Returns 1 if each part of the receiving side is put together from slices. */
 static int brings_together(const ad_route_passing *at) { return slices_of(at->to, at->from, at->rows) > 1; }
 
 static int has_cp(const ad_layout *layout) { return ad_mesh_axis_size(layout->mesh, AD_CP) > 1; }
 
-/* 1: slices of a gradient are put together, because the batch was cut on its way forward. */
+/* Returns 1 if slices of a gradient are put together, because the batch was sliced on its way forward. */
 static int gathers(const ad_route_passing *at) { return is_backward(at) && brings_together(at); }
 static int gathers_on_cp(const ad_route_passing *at) {
   return gathers(at) && has_cp(at->from) && !at->bridge->disjoint;
 }
 
-/* The number of the rank's slice in its part; and the number that it would have if dp were the fastest axis of every
- * mesh. */
+/* slice_of: the number of the rank's slice in its part. The next function: this number if dp were the fastest axis of
+ * every mesh. */
 static int64_t slice_of(const ad_layout *sharded, int64_t rows, int64_t rank, int64_t slices) {
   ad_span own = {0, 1};
   ad_layout_spans(sharded, 0, rows, rank, &own, 1);
@@ -45,7 +45,7 @@ static int64_t misread_slice_of(const ad_layout *sharded, int64_t rank, int64_t 
   return (rank - ad_mesh_first_rank(sharded->mesh)) % slices;
 }
 
-/* 1: on some rank these two numbers differ. */
+/* Returns 1 if the two numbers of a slice differ on some rank. */
 static int reads_another_slice(const ad_route_passing *at) {
   int64_t slices = slices_of(at->from, at->to, at->rows), first = ad_mesh_first_rank(at->to->mesh);
   for (int64_t rank = first; rank < first + ad_mesh_size(at->to->mesh); rank++)
@@ -61,7 +61,7 @@ ad_needs ad_bridge_known_bugs_show(const ad_route_passing *at) {
   return gathers_on_cp(at) ? shown | AD_NEED_SLICES_GATHERED_ON_CP : shown;
 }
 
-/* ---- the known mistakes, one function each, and their list ---- */
+/* ---- the known bugs, one function each, and their list ---- */
 
 /* Makes a route take another slice of the part. */
 static void take_slice(ad_known_bug_scene *scene, ad_route *route, int64_t slice) {
@@ -69,7 +69,7 @@ static void take_slice(ad_known_bug_scene *scene, ad_route *route, int64_t slice
   route->here = slice * route->count;
 }
 
-/* Mistake: slices are looked up among the ranks that are first on cp, and a rank that is not found takes the first
+/* Known bug: slices are looked up only among the ranks at position 0 on cp; a rank that is not found takes the first
  * slice. */
 static void look_up_first_on_cp(void *context, void *passing) {
   ad_route_passing *at = passing;
@@ -78,7 +78,7 @@ static void look_up_first_on_cp(void *context, void *passing) {
     if (ad_mesh_position(at->to->mesh, at->routes[i].peer, AD_CP)) take_slice(context, &at->routes[i], 0);
 }
 
-/* Mistake: the position on dp is computed from the rank as if dp were the fastest axis. */
+/* Known bug: the position on dp is computed from the rank as if dp were the fastest axis. */
 static void read_dp_as_fastest(void *context, void *passing) {
   ad_route_passing *at = passing;
   if (!is_sliced(at)) return;
@@ -87,7 +87,7 @@ static void read_dp_as_fastest(void *context, void *passing) {
     take_slice(context, &at->routes[i], misread_slice_of(at->to, at->routes[i].peer, slices));
 }
 
-/* Mistake: the groups that put slices together contain all positions on cp, and slice i comes from member i. */
+/* Known bug: the groups that put slices together contain all positions on cp, and slice i comes from member i. */
 static void pool_over_cp(void *context, void *passing) {
   ad_route_passing *at = passing;
   ad_axes axes = ad_layout_sharded_axes(at->from) | AD_AXES(AD_CP);
@@ -99,7 +99,7 @@ static void pool_over_cp(void *context, void *passing) {
   fire(context);
 }
 
-/* Mistake: a rank's own slice of the gradient comes back, but zeros instead of the other ranks' slices. */
+/* Known bug: of the gradient's slices only the rank's own comes back; the other ranks' slices are zeros. */
 static void leave_zeros(void *context, void *passing) {
   ad_route_passing *at = passing;
   int64_t own = ad_comm_rank(at->bridge->comm);

@@ -1,9 +1,9 @@
-/* Computes which rank sends which rows of a batch to which rank. A rank's position on the axes that do not cut the
- * batch is the number of its copy. The ranks of one copy, one for each part of the batch, are a fibre. */
+/* Computes which rank sends which rows of a batch to which rank. The position of a rank on the axes that do not shard
+ * the batch is its replica number. All ranks with one replica number are called a fibre: one rank for each part. */
 #include "bridge/bridge.h"
 #include "bridge/route.h"
 
-/* The rows that a rank holds: one span, because dp axes cut plainly (not zigzag). */
+/* The rows of a rank: one span, because dp axes do not shard zigzag. */
 static ad_span part_of(const ad_layout *layout, int64_t rows, int64_t rank) {
   ad_span span;
   return ad_layout_spans(layout, 0, rows, rank, &span, 1) ? span : (ad_span){0, 0};
@@ -17,23 +17,23 @@ int ad_bridge_same_rows(const ad_layout *a, const ad_layout *b, int64_t rows, in
 
 static ad_axes sharding_axes(const ad_layout *layout) { return ad_layout_sharded_axes(layout); }
 
-/* The ranks that hold copies of `rank`'s part. */
+/* The ranks that have replicas of `rank`'s part. */
 static ad_group replicas_of(const ad_layout *layout, int64_t rank) {
   return ad_mesh_group(layout->mesh, AD_AXES_ALL & ~sharding_axes(layout), rank);
 }
 
-/* The ranks of `rank`'s copy, which together hold the whole batch. */
+/* The ranks with `rank`'s replica number; together they have the whole batch. */
 static ad_group fibre_of(const ad_layout *layout, int64_t rank) {
   return ad_mesh_group(layout->mesh, sharding_axes(layout), rank);
 }
 
-/* The rank that has the first part of copy number `replica`. */
+/* The rank that has the first part of replica number `replica`. */
 static int64_t first_of_replica(const ad_layout *layout, int64_t replica) {
   ad_group first = replicas_of(layout, ad_mesh_first_rank(layout->mesh));
   return ad_group_rank(&first, replica);
 }
 
-/* The number of the rank's copy. */
+/* The number of the rank's replica. */
 static int64_t replica_of(const ad_layout *layout, int64_t rank) {
   ad_group replicas = replicas_of(layout, rank);
   return ad_group_index(&replicas, rank);
@@ -72,7 +72,7 @@ static void add_route(list *to, int64_t peer, ad_span mine, ad_span theirs) {
   to->count++;
 }
 
-/* Adds routes to those ranks of a fibre whose parts overlap this rank's rows. */
+/* Adds routes to all ranks of a fibre that have some of this rank's rows in their parts. */
 static void add_fibre(list *to, const ad_group *fibre, const ad_layout *theirs, int64_t rows, ad_span mine) {
   for (int64_t i = 0; i < ad_group_size(fibre); i++) {
     int64_t peer = ad_group_rank(fibre, i);

@@ -1,4 +1,4 @@
-/* Agrees on one outcome among the ranks of a group. What each rank had to do is the caller's business. */
+/* Agrees on one outcome among the ranks of a group, after a step of the caller that may have failed on some ranks. */
 #include "comm/agree.h"
 
 #include <stdio.h>

@@ -40,7 +40,7 @@ int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
   return rank + (shape->gap && rank - shape->base >= shape->head ? shape->gap : 0);
 }
 
-// The index of a rank in the group; -1 if it is no member.
+// Returns the index of a rank in the group, or -1 if it is no member.
 static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
   int64_t rest = rank - shape->base, index = 0;
   if (shape->gap && rest >= shape->head) rest = rest < shape->head + shape->gap ? -1 : rest - shape->gap;
@@ -131,12 +131,12 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   return AD_OK;
 }
 
-// 1: the caller set one of the fields that only operations that reduce use.
+// Returns 1 if the caller set one of the fields that only operations that reduce use.
 static int says_outputs(const ad_collective *collective) {
   return collective->out_dtype || collective->in_scale || collective->out_scale || collective->adds;
 }
 
-// Checks the reduction and the dtype in which sums form; by default, floats below f64 are summed in f32.
+// Checks the reduction and the dtype in which sums are formed; by default, floats narrower than f64 are summed in f32.
 static ad_status take_reduction(const ad_collective *collective, ad_call *call) {
   ad_dtype accumulate = collective->accumulate;
   ad_reduction reduction = collective->reduction;
@@ -217,7 +217,7 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
 
 /* ---- a collective's segments: which bytes go from which member to which ---- */
 
-// Fills in where the parts of segment s end in the members' blocks, and where the segment itself ends in the whole.
+// Fills in where the parts of segment s end in the members' blocks, and where the segment ends in the full value.
 static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
   size_t count;
   if (segment->rows < 0)
@@ -237,8 +237,8 @@ static ad_status take_segments(const ad_collective *collective, ad_call *call) {
   size_t count = collective->segment_count, words, bytes;
   if (!collective->segments) return AD_OK;
   if (call->op != AD_REDUCE_SCATTER && call->op != AD_ALL_GATHER)
-    return REFUSE(call, "%s", "only reduce_scatter and all_gather cut segments");
-  if (collective->counts) return REFUSE(call, "%s", "`segments` say where blocks are cut, so `counts` must be NULL");
+    return REFUSE(call, "%s", "only reduce_scatter and all_gather take segments");
+  if (collective->counts) return REFUSE(call, "%s", "`segments` define the blocks, so `counts` must be NULL");
   if (!count) return REFUSE(call, "%s", "`segment_count` is 0; give a value without elements one segment of 0 rows");
   if (__builtin_mul_overflow(count + 1, (size_t)call->members + 1, &words) ||
       __builtin_mul_overflow(words, sizeof(size_t), &bytes))
@@ -312,8 +312,8 @@ static int share_memory(const ad_call *call, const ad_message *a, const ad_messa
   return a->count && b->count && of_a < of_b + b->count * call->element && of_b < of_a + a->count * call->element;
 }
 
-// Refuses a receive buffer that overlaps another message's buffer: messages arrive while others are still read or
-// written.
+// Refuses a receive buffer that overlaps another message's buffer: one message may arrive while the other is still read
+// or written.
 static ad_status check_apart(const ad_call *call, const ad_message *messages, size_t count) {
   for (size_t i = 0; i < count; i++)
     for (size_t k = 0; messages[i].receive && k < count; k++)
@@ -323,8 +323,8 @@ static ad_status check_apart(const ad_call *call, const ad_message *messages, si
   return AD_OK;
 }
 
-// Sorts the messages: sends before receives, each by peer, those of one peer in the caller's order. `places` are 2 *
-// members + 1 zeros.
+// Sorts the messages: sends before receives, then by peer, then in the caller's order. `places` are 2 * members + 1
+// zeros.
 static void sort_messages(ad_call *call, const ad_message *messages, size_t *places) {
   for (size_t i = 0; i < call->message_count; i++)
     places[(messages[i].send ? 0 : call->members) + (size_t)messages[i].peer + 1]++;
@@ -350,7 +350,7 @@ static ad_status take_messages(const ad_collective *collective, ad_call *call) {
 
 // Sizes of a call's data in elements.
 typedef struct extent {
-  size_t whole, block, received;  // all blocks; this member's block; what this member receives in an all_to_all
+  size_t whole, block, received;  // all blocks; this member's block; elements that it receives in an all_to_all
 } extent;
 
 // Finds the sizes of the call's data; they stay 0 for a barrier and an exchange, which have no blocks.
@@ -405,7 +405,7 @@ static ad_status measure_extent(ad_call *call) {
   return AD_OK;
 }
 
-// 1: `in` and `out` overlap in the one way that the operation permits; see ad_collective.
+// Returns 1 if `in` and `out` overlap in the one way that the operation permits; see ad_collective.
 static int in_place(const ad_call *call) {
   const char *in = call->in, *out = call->out;
   if (call->element != call->out_element || call->reducing.adds) return 0;
@@ -433,9 +433,9 @@ static ad_status check_buffers(const ad_call *call) {
   if (overlap && !in_place(call))
     return REFUSE(
         call, "%s",
-        "`in` and `out` overlap: they may be the same buffer for all_reduce and broadcast, and the smaller one may "
-        "be this rank's block of the larger one for reduce_scatter and all_gather; they must be apart for "
-        "all_to_all, and where segments are cut, elements change their size or sums are added to `out`");
+        "`in` and `out` overlap: they may be the same buffer for all_reduce and broadcast, and the smaller one may be "
+        "this rank's block of the larger one for reduce_scatter and all_gather; they must be apart for all_to_all, and "
+        "with segments, or where elements change their size or sums are added to `out`");
   return AD_OK;
 }
 

@@ -1,5 +1,5 @@
-/* A call: one collective or one side of a transfer as this rank asked for it, validated, with all sizes in bytes.
- * Engines, the signature and the flight recorder work on calls; nothing here communicates. */
+/* A call: one collective or one side of a transfer that this rank requested, validated, with all sizes in bytes.
+ * Backends, the signature and the flight recorder work on calls; nothing here communicates. */
 #ifndef COMM_CALL_H
 #define COMM_CALL_H
 #include <stdint.h>
@@ -17,9 +17,9 @@ typedef struct ad_call {
   ad_dtype dtype;
   ad_reducing reducing;  // only in operations that reduce
   int in_scale, out_scale;
-  int past_caches;              // 1: outputs are better written past the caches (see hint.h); comm.c sets it
+  int past_caches;              // 1: outputs should be written past the caches (see hint.h); comm.c sets it
   size_t element, out_element;  // bytes of one element in the inputs and in the outputs
-  size_t count;                 // elements: the caller's count; 0 with counts, the whole value with segments
+  size_t count;                 // elements: the caller's count; 0 with counts, the full value with segments
   const void *in;
   void *out;
   size_t in_bytes, out_bytes;     // sizes of this rank's buffers; 0: it has none
@@ -27,9 +27,9 @@ typedef struct ad_call {
   ad_axes axes;                   // for error messages
   const char *site;
   uint64_t number;  // counts this rank's calls from 1
-  // With counts: the start of each block in elements, members + 1 of them. NULL: block i starts at i * count.
+  // With counts: members + 1 numbers, the start of each block in elements. NULL: block i starts at i * count.
   size_t *in_starts, *out_starts;
-  // segment_starts says where each segment starts in the whole value (segment_count + 1 numbers).
+  // segment_starts says where each segment starts in the full value (segment_count + 1 numbers).
   // part_starts says, for one member after the other, where the member's part of each segment starts in its block
   // (segment_count + 1 numbers for each member).
   size_t *segment_starts, *part_starts;
@@ -37,11 +37,11 @@ typedef struct ad_call {
   uint64_t segments_hash;
   ad_message *messages;  // the messages of an exchange: sends first, then receives, each sorted by peer
   size_t message_count;
-  // The other side of a transfer: a rank of the world or AD_ANY_SOURCE. When a receive is complete, the engine sets
+  // The other side of a transfer: a rank of the world or AD_ANY_SOURCE. When a receive is complete, the backend sets
   // `source` to the world rank of the sender.
   int64_t peer, tag, source;
   ad_ranks *ranks;  // the list of ranks that is the call's group; NULL: a group of a mesh
-  void *backend;    // the engine's own record of the call while it is under way; else NULL
+  void *backend;    // the backend's record of the call while it is in flight; else NULL
   // Heap memory for the arrays above if they do not fit into `words`; kept for the next call that uses this struct.
   void *owned;
   size_t owned_bytes;
@@ -50,17 +50,17 @@ typedef struct ad_call {
   uint64_t words[AD_CALL_INLINE_WORDS];
 } ad_call;
 
-/* What a planted mistake sees at the seam AD_INJECT_CALL (base/injection.h): each call before it is posted. */
+/* Argument of the injection point AD_INJECT_CALL (base/injection.h): each call before it is posted. */
 typedef struct ad_call_passing {
   const ad_comm *comm;
   const ad_call *call;
 } ad_call_passing;
 
-/* Validates what the caller, rank `rank` of `size`, wrote, and fills *out. *out is zero, or a call that was filled
- * before: its memory is used again, so that a call no larger than an earlier one allocates nothing. Keeps no pointer to
- * the collective's arrays. AD_INVALID says which field is wrong and why; AD_MEMORY. */
+/* Validates the collective of rank `rank` of `size`, and fills *out. *out must be zero, or a call that was filled
+ * before: its memory is used again, so a call no larger than an earlier one allocates nothing. Keeps no pointer to the
+ * collective's arrays. AD_INVALID says which field is wrong and why; AD_MEMORY. */
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
-/* Validates one side of a transfer and turns it into a call, as ad_call_prepare does with a collective. */
+/* As ad_call_prepare, for one side of a transfer. */
 ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
 void ad_call_release(ad_call *call);  // frees the memory that prepare keeps from call to call
 
@@ -75,19 +75,19 @@ static inline size_t ad_call_in_start(const ad_call *call, uint32_t i) {
 static inline size_t ad_call_out_start(const ad_call *call, uint32_t i) {
   return call->out_starts ? call->out_starts[i] : i * call->count;
 }
-/* A reduce_scatter or an all_gather cuts the whole value into blocks, one for each member. With segments, a block
- * consists of several runs of the whole value, one from each segment. The functions below count in elements. */
+/* A reduce_scatter or an all_gather splits the full value into blocks, one for each member. With segments, a block
+ * consists of several runs of the full value, one from each segment. The functions below count in elements. */
 /* The size of the member's block, in elements. */
 size_t ad_call_block(const ad_call *call, uint32_t member);
-/* The size of a member's part of segment `s` (without segments: of the whole value); *at: where the part starts in the
- * member's block, *whole: where it starts in the whole value. */
+/* The size of a member's part of segment `s` (without segments: of the full value); *at: where the part starts in the
+ * member's block, *whole: where it starts in the full value. */
 size_t ad_call_part(const ad_call *call, uint32_t member, size_t s, size_t *at, size_t *whole);
 static inline size_t ad_call_parts(const ad_call *call) { return call->segment_count ? call->segment_count : 1; }
-/* How many elements, from element `at` of a member's block on, are contiguous in the whole value too; *whole: where
- * this run starts in the whole value. 0 at the block's end and beyond. */
+/* Returns how many elements of a member's block, from element `at` on, are contiguous in the full value too; 0 at the
+ * block's end and beyond. *whole is where this run starts in the full value. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
-/* Groups given by their shape: how many members a group has; the world rank of member number `index`; whether two
- * groups have the same ranks in the same order. */
+/* Groups given by their shape: the number of members; the world rank of member number `index`; 1 if two groups have the
+ * same ranks in the same order. */
 int64_t ad_shape_members(const ad_group_shape *shape);
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index);
 static inline int ad_shape_same(const ad_group_shape *a, const ad_group_shape *b) {

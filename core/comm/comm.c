@@ -1,4 +1,4 @@
-/* The public functions of communication: they validate, number and record each call, then hand it to the engine. No
+/* The public functions of communication: they validate, number and record each call, then pass it to the backend. No
  * bytes are moved here. */
 #include "addend/comm.h"
 
@@ -21,9 +21,9 @@
 #include "comm/scratch.h"
 #include "mesh/group.h"
 
-enum { CALLS = 64 };  // collectives that may be under way at once
+enum { CALLS = 64 };  // most collectives in flight
 
-/* A transfer under way, in a list, since there may be any number of them. */
+/* A transfer in flight, in a list, since there may be any number of them. */
 typedef struct transfer_call {
   ad_call call;
   struct transfer_call *next;
@@ -38,18 +38,18 @@ struct ad_comm {
   char *broken_message;  // owned
   uint64_t last_number;  // number of the latest call
   uint64_t bytes;        // size of the buffers of all calls so far
-  uint64_t in_flight;    // bit i: calls[i] is under way
+  uint64_t in_flight;    // bit i: calls[i] is in flight
   void *scratch;
   size_t scratch_bytes;
   ad_recorder recorder;
   ad_call calls[CALLS];
-  transfer_call *transfers, **last_transfer;  // under way, oldest first
+  transfer_call *transfers, **last_transfer;  // in flight, oldest first
   transfer_call *free_transfers;
   ad_lists lists;
 };
 
-// Puts engine hostile around the engine where the environment asks for it; every rank gets a seed of its own. On engine
-// dry nothing arrives that could be late or poisoned.
+// Puts backend hostile around the backend if ADDEND_HOSTILE is set; every rank gets its own seed. Not around backend
+// dry: there no bytes arrive that could be late or poisoned.
 static ad_status make_hostile(const ad_backend **backend, void **world, int64_t rank) {
   if (!ad_environment_text("ADDEND_HOSTILE") || *backend == &ad_backend_dry) return AD_OK;
   uint64_t seed = ad_environment_number("ADDEND_HOSTILE", 0);
@@ -136,8 +136,8 @@ static ad_status print_flight_recorder(FILE *file, void *context) {
   return AD_OK;
 }
 
-// Writes the flight record where the environment asks for it. If that fails there is only a warning, which leaves the
-// error that is being reported as it is: that one matters more.
+// Writes the flight recorder's text into the folder ADDEND_FLIGHT_DIR, if it is set. If writing fails, only warns: the
+// error that is being reported matters more, and stays ad_last_error().
 static void dump_flight_recorder(const ad_comm *comm) {
   const char *folder = ad_environment_text("ADDEND_FLIGHT_DIR");
   char path[4096], kept[AD_MESSAGE_MAX], *text = NULL;
@@ -148,14 +148,14 @@ static void dump_flight_recorder(const ad_comm *comm) {
   flight_recorder record = {comm->broken_message, text};
   if (!status) status = ad_unfinished_write(path, print_flight_recorder, &record, NULL);
   if (status) {
-    ad_log(AD_LOG_WARNING, "the flight record was not written: %s", ad_last_error());
+    ad_log(AD_LOG_WARNING, "the flight recorder was not written: %s", ad_last_error());
     ad_fail(comm->broken, "%s", kept);
   }
   free(text);
 }
 
-// Every status that the engine returns passes here: the first error of the world, which all ranks know, is kept and
-// written to the flight record. A rank's own error (no memory for this call) leaves the comm usable.
+// Every status of the backend passes through this function. It keeps the first error of the world, and writes the
+// flight recorder then. A rank's own error (such as no memory for this call) leaves the comm usable.
 static ad_status noted(ad_comm *comm, ad_status status) {
   if (!status || ad_status_is_own(status) || comm->broken) return status;
   ad_fail(status, "%s; the communicator can only be closed", ad_last_error());
@@ -215,7 +215,7 @@ int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape) {
   return comm->backend->shares && comm->backend->shares(comm->world, shape);
 }
 
-// What the group's first member broadcasts about the shared memory that it made.
+// What the group's first member broadcasts: whether it made the shared memory, its size and its token.
 typedef struct shared_offer {
   int64_t status, bytes;
   ad_shared_token token;
@@ -247,7 +247,7 @@ ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t b
   if (index < 0)
     return ad_fail(AD_INVALID, "%s: shared memory: rank %" PRId64 " is not in the group", site, comm->rank);
   if (!ad_comm_shares(comm, group))
-    return ad_fail(AD_INVALID, "%s: engine %s: the ranks of this group do not share memory; see ad_comm_shares", site,
+    return ad_fail(AD_INVALID, "%s: backend %s: the ranks of this group do not share memory; see ad_comm_shares", site,
                    ad_comm_backend(comm));
   if (!index) {
     uint32_t holders = (uint32_t)ad_group_size(group);
@@ -279,7 +279,7 @@ ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) {
   return AD_OK;
 }
 
-// Takes a transfer out of the list of those under way and keeps its struct for a later one.
+// Takes a transfer out of the list of transfers in flight and keeps its struct for a later transfer.
 static void forget_transfer(ad_comm *comm, ad_call *call) {
   transfer_call **link = &comm->transfers, *found;
   while (&(*link)->call != call) link = &(*link)->next;
@@ -328,12 +328,12 @@ static uint64_t call_bytes(const ad_call *call) {
   return bytes;
 }
 
-// Numbers a call that stands among those under way, records it and hands it to the engine.
+// Numbers a call that is listed as in flight, records it and passes it to the backend.
 static ad_status start(ad_comm *comm, ad_call *call) {
   call->number = comm->last_number + 1;
   if (call->ranks) ad_ranks_hold(call->ranks);
   ad_status status = comm->backend->post(comm->world, call);
-  ad_recorder_add(&comm->recorder, call);  // after the post, for which peers may be waiting
+  ad_recorder_add(&comm->recorder, call);  // after the post, since peers may be waiting for the post
   status = noted(comm, status);
   if (status) {
     release_call(comm, call);
@@ -349,7 +349,7 @@ static ad_status check_ranks(const ad_comm *comm, const ad_ranks *ranks, const c
   return ad_fail(AD_INVALID, "%s: the list of ranks was made by a different comm", site ? site : AD_NO_SITE);
 }
 
-// Validates a collective, enters it among the calls under way, and starts it.
+// Validates a collective, lists it as in flight, and starts it.
 static ad_status post(ad_comm *comm, const ad_collective *collective, int past_caches, ad_call **out) {
   ad_call *call;
   AD_TRY(check_broken(comm));
@@ -372,7 +372,7 @@ static ad_status take_transfer(ad_comm *comm, transfer_call **out) {
   return AD_OK;
 }
 
-// Validates one side of a transfer, enters it among those under way, and starts it.
+// Validates one side of a transfer, lists it as in flight, and starts it.
 static ad_status post_transfer(ad_comm *comm, const ad_transfer *given, const char *site, ad_call **out) {
   ad_transfer own;
   transfer_call *made;
@@ -435,7 +435,7 @@ ad_status ad_comm_post_transfer_at(ad_comm *comm, const ad_transfer *transfer, a
   return AD_OK;
 }
 
-// The peer that a complete receive came from, as the caller counts peers; -1: the call is no receive.
+// Returns the peer that sent the message of a complete receive, numbered as the caller does; -1: it is no receive.
 static int64_t source_of(const ad_call *call) {
   if ((int)call->op != AD_OP_RECEIVE) return -1;
   return call->ranks ? ad_ranks_index(call->ranks, call->source) : call->source;
@@ -455,7 +455,7 @@ ad_status ad_ranks_create_at(ad_comm *comm, const int64_t *ranks, int64_t count,
   return ad_lists_add(&comm->lists, ranks, count, site ? site : AD_NO_SITE, out);
 }
 
-// The call of a request. NULL: the call is complete, since its place is freed as soon as its end is seen.
+// Returns the call of a request, or NULL if the call is complete: its place is freed as soon as its end is seen.
 static ad_call *find_call(ad_comm *comm, const ad_request *request) {
   for (uint64_t left = comm->in_flight; left; left &= left - 1) {
     ad_call *call = &comm->calls[__builtin_ctzll(left)];

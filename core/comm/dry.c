@@ -1,5 +1,5 @@
-/* Engine dry: nothing moves. One process acts as any rank of any world, to check types and to plan; values are left as
- * they are. */
+/* Backend dry: nothing moves. One process acts as any rank of any world, to check types and to plan. Calls leave values
+ * unchanged. */
 #include <stdint.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -18,7 +18,7 @@ typedef struct dry_world {
   dry_block blocks;  // head of the ring, holds no memory
   ad_status failed;
   int64_t ranks_per_node;  // 0: all ranks share one node
-  const ad_comm *like;     // the comm that is asked which ranks share memory; NULL: the nodes say so
+  const ad_comm *like;     // knows which ranks share memory; NULL: the ranks of a node do
 } dry_world;
 
 enum { ALIGNMENT = 64 };
@@ -56,9 +56,9 @@ static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
-  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: memory of any engine takes at least one cache line
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: memory of any backend takes at least one cache line
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
-  // The header stands right before the caller's memory; the pointer that must be freed stands right before the header.
+  // In memory: first the pointer that must be freed, right after it the header, right after it the caller's memory.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   dry_block *block = (dry_block *)start;
   ((void **)start)[-1] = memory;

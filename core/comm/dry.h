@@ -1,18 +1,19 @@
-/* Opens engine dry in the place of an engine whose ranks run. */
+/* Opens backend dry: one process acts as a rank, and nothing is sent. */
 #ifndef COMM_DRY_H
 #define COMM_DRY_H
 #include "comm/call.h"
 #include "mesh/group.h"
 #include "base/internal.h"
 
-/* Opens engine dry as the same rank of the same world as `like`, which it borrows. Ranks share memory here if they do
- * there, so that a step takes the same paths through the code. */
+/* Opens backend dry as the same rank of the same world as `like`. Borrows `like`, and asks it which ranks share memory,
+ * so that a step takes the same paths through the code. */
 AD_INTERNAL ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) AD_CHECKED;
 
 /* ad_comm_shares for a group given by its shape; defined in comm.c. */
 int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape);
 
-/* Opens engine dry in a world whose nodes have `ranks_per_node` consecutive ranks each; 0: all ranks share one node. */
+/* Opens backend dry in a world whose nodes have `ranks_per_node` consecutive ranks each; 0: all ranks share one
+ * node. */
 AD_INTERNAL AD_CHECKED ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node,
                                                         ad_comm **out);
 

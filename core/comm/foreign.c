@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include "base/text.h"
 
-/* A launcher that addend cannot join. It is known by what it leaves in a rank's environment: the number of ranks or, if
- * it leaves none, the rank. */
+/* A launcher whose world addend cannot join. It is recognised by a variable in a rank's environment: the number of
+ * ranks or, if it does not set this, the rank. */
 typedef struct foreign {
   const char *rank, *ranks;  // names of environment variables; ranks NULL: it sets none
   const char *words;         // what messages call the launcher
@@ -26,7 +26,7 @@ static const foreign launchers[] = {
     {"PMIX_RANK", NULL, "a launcher that speaks PMIx", NULL},
 };
 
-// Says which launcher started this process, by which variables it is known, and how to start the ranks instead.
+// Fails with the launcher that started this process, the variables that show it, and how to start the ranks instead.
 static ad_status refuse_launcher(const foreign *launcher) {
   char found[128] = "";
   ad_text text = ad_text_on(found, sizeof found);
@@ -43,7 +43,7 @@ static ad_status refuse_launcher(const foreign *launcher) {
       ranks ? " " : "", ranks ? launcher->ranks : "");
 }
 
-// 1: the launcher started this process as one of several ranks.
+// Returns 1 if the launcher started this process as one of several ranks.
 static int has_started_this(const foreign *launcher) {
   if (!launcher->ranks) return getenv(launcher->rank) != NULL;
   const char *ranks = getenv(launcher->ranks);
@@ -65,9 +65,9 @@ static int count_threads(void) {
   return count;
 }
 
-// The number of threads that would be there at a fork. Libraries that are prepared for a fork (OpenBLAS) end their
-// threads before it and start them again when they need them: after one fork whose child ends at once, only threads
-// that would be in the way are left. A thread that has ended may still be listed for a moment.
+// Returns the number of threads that would exist at a fork. Some libraries (OpenBLAS) end their threads before a fork
+// and start them again when needed. So this function forks once, with a child that ends immediately, and then counts
+// the threads that are left. A thread that has ended may still be listed for a moment.
 static int threads_at_fork(void) {
   const struct timespec millisecond = {.tv_nsec = 1000000};
   int count = count_threads();
@@ -88,10 +88,9 @@ enum { THREADS_BESIDE = 0 };
 ad_status ad_threads_check(void) {
   int threads = threads_at_fork();
   if (threads <= 1 + THREADS_BESIDE) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "ad_launch: this process has %d threads (PyTorch and OpenMP start some), and ranks that it forks could "
-      "hang on a lock that one of them holds: use addend run, which starts each rank as a program of its "
-      "own, or call ad_launch before any thread is started, or with `argv` instead of `function`",
-      threads);
+  return ad_fail(AD_INVALID,
+                 "ad_launch: this process has %d threads (PyTorch and OpenMP start some), and ranks that it forks "
+                 "could hang on a lock that one of them holds: use addend run, which starts each rank as a separate "
+                 "program, or call ad_launch before any thread is started, or with `argv` instead of `function`",
+                 threads);
 }

@@ -1,12 +1,12 @@
-/* Checks for what prevents starting or joining ranks here: another launcher's world, other threads. */
+/* Refuses to start or join ranks in the world of another launcher, or in a process with other threads. */
 #ifndef COMM_FOREIGN_H
 #define COMM_FOREIGN_H
 #include "base/error.h"
 
-/* AD_INVALID where a launcher whose world addend cannot join (torchrun, ...) started this process as one of several:
- * alone, each of them would go on with gradients that nobody sums. */
+/* Returns AD_INVALID if a launcher started this process as one of several ranks and addend cannot join its world. If
+ * each rank continued alone, their gradients would never be summed. */
 ad_status ad_foreign_check(void) AD_CHECKED;
-/* AD_INVALID where this process has several threads: a fork copies the locks that they hold, but not them. */
+/* Returns AD_INVALID if this process has several threads: a fork would copy their locks but not the threads. */
 ad_status ad_threads_check(void) AD_CHECKED;
 
 #endif

@@ -1,5 +1,5 @@
-/* What code inside the library may add to a collective besides the call itself. Hints change no result, and ranks may
- * give different ones. */
+/* Hints that code inside the library may give with a collective. Hints change no result, and ranks may give different
+ * hints. */
 #ifndef COMM_HINT_H
 #define COMM_HINT_H
 #include "addend/comm.h"

@@ -1,7 +1,7 @@
-/* Engine hostile, for tests: wraps another engine and does everything that the contracts of backend.h allow and a
- * careless caller does not expect. Outputs hold NaN until a call is complete, calls run on other buffers than the
- * caller's, are slow, start late and look unfinished for a while, and freed memory is poisoned. ADDEND_HOSTILE=SEED in
- * the environment puts it around every engine but dry. */
+/* Backend hostile, for tests: wraps another backend and does everything that backend.h allows but a careless caller
+ * does not expect. Outputs are NaN until a call is complete. Calls use private buffers instead of the caller's, are
+ * slow, start late, and look unfinished for a while. Freed memory is poisoned (filled with NaN). ADDEND_HOSTILE=SEED in
+ * the environment puts it around every backend but dry. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,18 +18,18 @@ enum {
 
 typedef struct hostile_call {
   struct hostile_call *next;
-  ad_call inner;      // the call that the wrapped engine gets
-  void *in, *out;     // buffers that stand in for the caller's; NULL: the caller's are used
+  ad_call inner;      // the call that the wrapped backend gets
+  void *in, *out;     // buffers used instead of the caller's; NULL: the caller's are used
   int refusals_left;  // how many more tests are answered "not yet"
-  int held;           // 1: the call was not handed to the wrapped engine yet
+  int held;           // 1: the call was not passed to the wrapped backend yet
 } hostile_call;
 
 typedef struct hostile_world {
   const ad_backend *backend;
   void *inner;
   uint64_t seed, drawn;
-  hostile_call *calls;  // calls under way
-  void **shared;        // memory that other ranks hold too
+  hostile_call *calls;  // calls in flight
+  void **shared;        // memory that this rank shares with others
   size_t shared_count;
 } hostile_world;
 
@@ -59,7 +59,7 @@ static ad_status hostile_alloc(void *world, size_t bytes, void **out) {
   return w->backend->alloc(w->inner, bytes, out);
 }
 
-// 1 if other ranks hold this memory too, so that it must not be poisoned; takes it out of the list.
+// Returns 1 if this rank shares the memory with others, so that it must not be poisoned. Takes it out of the list.
 static int was_shared(hostile_world *w, const void *memory) {
   for (size_t i = 0; i < w->shared_count; i++)
     if (w->shared[i] == memory) {
@@ -71,7 +71,7 @@ static int was_shared(hostile_world *w, const void *memory) {
 
 static void hostile_free(void *world, void *memory) {
   hostile_world *w = world;
-  // Only the wrapped engine knows how long the memory is, but it always has 64 bytes.
+  // Only the wrapped backend knows how long the memory is, but it always has 64 bytes.
   if (!was_shared(w, memory)) memset(memory, POISON, 64);
   w->backend->free(w->inner, memory);
 }
@@ -113,7 +113,7 @@ static void write_outputs(const hostile_call *c, ad_call *call) {
   if (c->out && call->out_bytes) memcpy(call->out, c->out, call->out_bytes);
 }
 
-// Poisons the buffers that an exchange receives into; no other message of the exchange uses their memory.
+// Poisons the receive buffers of an exchange; no other message of the exchange uses their memory.
 static void poison_receives(const ad_call *call) {
   for (size_t i = 0; call->op == AD_EXCHANGE && i < call->message_count; i++)
     if (call->messages[i].receive) memset(call->messages[i].receive, POISON, call->messages[i].count * call->element);
@@ -126,8 +126,8 @@ static hostile_call *oldest_held(const hostile_world *w) {
   return oldest;
 }
 
-// Starts the calls that were held back, in the order in which they were posted. A call that cannot be started is tried
-// again the next time.
+// Starts the calls that were held back, in the order of posting. If a call cannot be started, the next call of this
+// function tries again.
 static ad_status start_held(hostile_world *w) {
   for (hostile_call *c = oldest_held(w); c; c = oldest_held(w)) {
     AD_TRY(w->backend->post(w->inner, &c->inner));
@@ -136,7 +136,7 @@ static ad_status start_held(hostile_world *w) {
   return AD_OK;
 }
 
-// Posts a call or holds it back, on the caller's buffers or on private ones; draws decide.
+// Posts a call or holds it back, with the caller's buffers or private ones; random draws decide.
 static ad_status hostile_post(void *world, ad_call *call) {
   hostile_world *w = world;
   hostile_call *c;

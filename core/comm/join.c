@@ -1,5 +1,5 @@
-/* Joins worlds of ranks that somebody else started on this machine: by the caller's rendezvous (ad_comm_join), or by
- * what torchrun leaves in the environment. Ranks meet, then share memory as those of addend's own launcher do. */
+/* Joins worlds of ranks that another launcher started on this machine: by the caller's rendezvous (ad_comm_join), or by
+ * torchrun's environment variables. Ranks first meet, then share memory as under addend's own launcher. */
 #include "comm/join.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ ad_status ad_comm_join(int64_t rank, int64_t size, const ad_rendezvous *rendezvo
 
 /* ---- joining torchrun's ranks ---- */
 
-// Reads a number from an environment variable; -1: the variable is not set, or holds no number.
+// Reads a number from an environment variable. Returns -1 if the variable is not set or is no number.
 static int64_t number_of(const char *name) {
   const char *text = getenv(name);
   char *end;
@@ -83,8 +83,8 @@ int ad_torchrun_launched(void) {
 
 static const char *text_of(const char *name) { return getenv(name) ? getenv(name) : ""; }
 
-// Writes a name that all ranks of one start of one job have in common, and that no other job of this host has at the
-// time.
+// Writes a name of the world. It is the same on all ranks of one start of a job, and no other job that runs on this
+// host has it.
 static void name_world(char *out, size_t size) {
   snprintf(out, size, "%s %s %s %s", text_of("MASTER_ADDR"), text_of("MASTER_PORT"), text_of("TORCHELASTIC_RUN_ID"),
            text_of("TORCHELASTIC_RESTART_COUNT"));

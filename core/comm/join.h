@@ -1,13 +1,13 @@
-/* Worlds of ranks that somebody else started on this machine. */
+/* Worlds of ranks that another launcher started on this machine. */
 #ifndef COMM_JOIN_H
 #define COMM_JOIN_H
 #include "addend/comm.h"
 #include "base/error.h"
 
-/* Whether torchrun, or a launcher that leaves the same in the environment, started this process as one of several
+/* Returns 1 if torchrun, or a launcher that sets the same environment variables, started this process as one of several
  * ranks. */
 int ad_torchrun_launched(void);
-/* Opens the world of torchrun's ranks. AD_INVALID where it has ranks on other hosts. */
+/* Opens the world of torchrun's ranks. AD_INVALID if it has ranks on other hosts. */
 ad_status ad_torchrun_open(ad_comm **out) AD_CHECKED;
 
 #endif

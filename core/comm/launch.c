@@ -1,5 +1,5 @@
-/* The launcher: starts ranks as processes of this machine, watches them, and leaves nothing behind. What ranks do with
- * each other is the engine's business. */
+/* The launcher: starts ranks as processes of this machine, and watches them until all have ended. The backends
+ * communicate, not the launcher. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -31,16 +31,16 @@
 enum {
   LOOK_MILLISECONDS = 50,     // time between two looks at the ranks
   GRACE_MILLISECONDS = 2000,  // time from the first error until ranks that still run are killed
-  // Time from a request to stop until ranks are killed, in which they finish a step and write files.
+  // Time from a request to stop until ranks are killed: they use it to finish a step and write files.
   SIGNAL_GRACE_MILLISECONDS = 10000,
-  ANSWER_MILLISECONDS = 30000,    // ranks that have not moved for this long after a request to stop are killed
-  ONE_SIGNAL_MILLISECONDS = 250,  // copies of one request from a terminal, a shell and `timeout` come within this time
+  ANSWER_MILLISECONDS = 30000,    // after a request to stop, ranks that have not moved for so long are killed
+  ONE_SIGNAL_MILLISECONDS = 250,  // signals within this time are one request: terminal, shell and `timeout` each send
   STATUS_NOT_RUN = 127            // exit status of a child whose program could not be run
 };
 
 typedef struct child {
   pid_t pid;  // 0: none, or ended
-  int fd;     // pidfd, readable when the child has ended; -1: none, the launcher asks waitpid at every look
+  int fd;     // pidfd, readable when the child has ended; -1: none, the launcher calls waitpid at every look
 } child;
 
 typedef struct launcher {
@@ -68,7 +68,7 @@ static int is_forked_rank;  // 1: the launcher forked this process as a rank
 
 static int64_t milliseconds(void) { return ad_now() / 1000000; }
 
-/* ---- what a new process does before it is a rank ---- */
+/* ---- in the new process, before it is a rank ---- */
 
 static void set_number(const char *name, int64_t value) {
   char text[32];
@@ -84,7 +84,7 @@ static void name_process(uint32_t rank) {
   prctl(PR_SET_NAME, whole);
 }
 
-// The child ends when its parent does. The parent may have died already, before prctl could take effect.
+// Makes this child end when its parent ends. Checks afterwards that the parent did not die before the prctl.
 static void die_with(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) raise(SIGKILL);
@@ -129,7 +129,7 @@ static void run_child(launcher *l, uint32_t rank, pid_t parent) {
 
 /* ---- starting the ranks' processes ---- */
 
-// Forks the process of a rank, and opens the descriptor by which its end is seen.
+// Forks the process of a rank, and opens the descriptor (pidfd) that shows when it ends.
 static ad_status start_rank(launcher *l, uint32_t rank) {
   pid_t parent = getpid(), pid = fork();
   if (!pid) run_child(l, rank, parent);
@@ -152,7 +152,7 @@ static ad_status start_ranks(launcher *l) {
 
 /* ---- watching the ranks' processes until all have ended ---- */
 
-// Signals a rank. The child may be a shell that started the rank: then both get the signal.
+// Signals a rank. If the child is a shell that started the rank, both get the signal.
 static void signal_rank(const launcher *l, uint32_t rank, int signal_number) {
   const shm_record *record = &ad_shm_records(l->control)[rank];
   pid_t child_pid = l->children[rank].pid, joined = atomic_load(&record->pid);
@@ -170,7 +170,7 @@ static void start_grace(launcher *l, int64_t grace) {
   if (!l->deadline || end < l->deadline) l->deadline = end;
 }
 
-// Notes the failure of a rank. The result describes the first rank that failed, or the one whose error the world has.
+// Records a rank's failure. The result describes the first rank that failed, or the rank that set the world's error.
 static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_number) {
   int is_reported = atomic_load(&l->control->failed) == 2 && l->control->fail_rank == rank;
   if (l->result->exit_status && !is_reported) return;
@@ -179,7 +179,7 @@ static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_
   l->result->signal = signal_number;
 }
 
-// The function of a user's program in which the rank ended; NULL: in none.
+// Returns the function of a user's program in which the rank ended, or NULL if it ended elsewhere.
 static const char *ended_in(const launcher *l, uint32_t rank) {
   return l->guests ? ad_guest_running(&l->guests[rank]) : NULL;
 }
@@ -192,7 +192,7 @@ static void raise_death(launcher *l, uint32_t rank, int signal_number) {
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// A function of a user's program ended the rank's process with this exit status, which may be 0.
+// Sets the world's error: a function of a user's program ended the rank's process, with this exit status (also 0).
 static void raise_exit(launcher *l, uint32_t rank, int exit_status) {
   char words[AD_MESSAGE_MAX];
   snprintf(words, sizeof words,
@@ -202,15 +202,15 @@ static void raise_exit(launcher *l, uint32_t rank, int exit_status) {
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// The signal that ended a rank; 0: none did. If the child is a shell, it returns 128 + signal for a rank that died, and
-// that rank never left the world.
+// Returns the signal that ended a rank, or 0 if none did. If the child is a shell and the rank died of a signal, the
+// shell's exit status is 128 + signal, and the rank has not left the world.
 static int ending_signal(const shm_record *record, int wait_status) {
   if (WIFSIGNALED(wait_status)) return WTERMSIG(wait_status);
   int status = WEXITSTATUS(wait_status);
   return status > 128 && status < 128 + NSIG && atomic_load(&record->state) == SHM_JOINED ? status - 128 : 0;
 }
 
-// Notes how a rank ended, for the result and for ranks that wait for it.
+// Records how a rank ended, for the result and for ranks that wait for it.
 static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
   shm_record *record = &ad_shm_records(l->control)[rank];
   int signal_number = ending_signal(record, wait_status);
@@ -246,8 +246,8 @@ static void end_rest(launcher *l) {
   signal_all(l, SIGKILL);
 }
 
-// Passes a signal on to the ranks. A terminal sends its signals to its whole foreground process group, so ranks in that
-// group have such a signal already.
+// Passes a signal on to the ranks. Not to ranks in the launcher's process group if the signal came from the terminal:
+// the terminal sends its signals to the whole foreground process group.
 static void pass_on(const launcher *l, const struct signalfd_siginfo *info) {
   for (int64_t rank = 0; rank < l->options->ranks; rank++) {
     pid_t pid = l->children[rank].pid;
@@ -262,8 +262,8 @@ static void note_request(launcher *l, int signal_number) {
   note_failure(l, -1, 128 + signal_number, signal_number);
 }
 
-// Passes the first request to stop on to the ranks. The second one kills them at once. A hangup after the first request
-// does not count as a second one, since a session that ends sends both.
+// Passes the first request to stop on to the ranks. The second request kills them immediately. A hangup after the first
+// request is no second request, since the end of a session sends both.
 static void take_request(launcher *l, const struct signalfd_siginfo *info) {
   int signal_number = (int)info->ssi_signo;
   int64_t patience = l->options->patience_seconds;
@@ -294,12 +294,12 @@ static void read_signal(launcher *l) {
   }
 }
 
-// An error that ranks reported to each other counts as a failure too, and ranks that still run are killed in time.
+// If the world has an error, sets the time after which ranks that still run are killed.
 static void look_at_error(launcher *l) {
   if (atomic_load(&l->control->failed)) start_grace(l, GRACE_MILLISECONDS);
 }
 
-// 1: since the request to stop no rank has moved for ANSWER_MILLISECONDS, so none will.
+// Returns 1 if no rank has moved for ANSWER_MILLISECONDS since the request to stop: then none will answer it.
 static int is_unanswered(const launcher *l) {
   int64_t moved_at = l->dog->moved_at / 1000000;
   return l->interrupted &&
@@ -314,8 +314,8 @@ static void end_rest_in_time(launcher *l) {
   end_rest(l);
 }
 
-// Waits until there may be something to see. poll takes no more entries than a process may have descriptors: where
-// there are more, the launcher looks at all of them now and then.
+// Waits until a child ends, a signal comes, or LOOK_MILLISECONDS are over. poll takes no more entries than a process
+// may have descriptors; with more ranks than this, only waits LOOK_MILLISECONDS.
 static void wait_for_news(launcher *l) {
   const struct timespec look = {.tv_nsec = LOOK_MILLISECONDS * 1000000};
   nfds_t count = (nfds_t)l->options->ranks + 1;
@@ -341,7 +341,7 @@ static void watch(launcher *l) {
 
 /* ---- running a launch ---- */
 
-// The signals that the launcher takes. SIGHUP is one of them only where it is not ignored, as it is under nohup.
+// Chooses the signals that the launcher takes. SIGHUP is one of them unless it is ignored, as under nohup.
 static void choose_signals(sigset_t *mask) {
   struct sigaction hangup;
   sigemptyset(mask);
@@ -378,8 +378,8 @@ static ad_status run_ranks(launcher *l) {
   return status;
 }
 
-// The message of a rank's error, without "rank N: " if it is AD_INVALID: a wrong call or recipe is wrong on all ranks,
-// and which of them said so first does not matter.
+// Returns the message of a rank's error. Leaves out "rank N: " if it is AD_INVALID: a wrong call or recipe is wrong on
+// all ranks, and it does not matter which rank reported it first.
 static const char *words_of(const ad_launch_result *result) {
   int64_t rank;
   int length = 0;
@@ -437,13 +437,13 @@ static ad_status launch(launcher *l) {
   return status;
 }
 
-// Refuses to launch ranks from a rank: a world of its own in each rank is never what was meant.
+// Refuses to launch ranks from a rank: a separate world in each rank is never intended.
 static ad_status check_nested(void) {
   if (!is_forked_rank && !ad_comm_launched()) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "ad_launch was called in a process that is itself a rank, so each rank would start a world of its "
-                 "own; join the world that this process was started in with ad_comm_open (ad_comm_launched says that "
-                 "there is one), or start the program without `addend run`, mpirun or srun");
+  return ad_fail(
+      AD_INVALID,
+      "ad_launch was called in a process that is itself a rank, so each rank would start its own world; join the world "
+      "of this process with ad_comm_open, or start the program without `addend run`, mpirun or srun");
 }
 
 static ad_status check_options(const ad_launch_options *options) {
@@ -456,12 +456,12 @@ static ad_status check_options(const ad_launch_options *options) {
     return ad_fail(AD_INVALID, "ad_launch_options: `argv` is empty; its first element must be the program");
   AD_TRY(ad_processor_check(ad_processor_kind(), options->ranks));
   AD_TRY(check_nested());
-  AD_TRY(ad_foreign_check());  // after check_nested: this check does not know worlds that this process can join
+  AD_TRY(ad_foreign_check());  // after check_nested, which handles the worlds that this process can join
   if (options->function) AD_TRY(ad_threads_check());
-  return ad_settings_check();  // before ranks start, which would find it out one by one
+  return ad_settings_check();  // here, since otherwise every rank would report the same wrong setting
 }
 
-/* Runs the function in this process, which is already a rank of a world that somebody else started. */
+/* Runs the function in this process, which is already a rank of a world that another launcher started. */
 static ad_status run_joined(const ad_launch_options *options, ad_launch_result *result) {
   ad_comm *comm;
   AD_TRY(ad_comm_open(&comm));

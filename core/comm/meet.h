@@ -1,4 +1,4 @@
-/* How the ranks of a world exchange data before they share memory: each rank gives a note and gets the notes of all. */
+/* Meetings: how ranks exchange data before they share memory. Each rank gives bytes (its note) and gets all notes. */
 #ifndef COMM_MEET_H
 #define COMM_MEET_H
 #include "addend/comm.h"
@@ -7,15 +7,15 @@
 typedef struct ad_meeting {
   uint32_t rank, ranks;
   void *context;
-  /* Gives `bytes` bytes of this rank and gets those of all ranks, in their order: `all` has ranks * bytes. All ranks
-   * call it with the same number of bytes, and wait there for each other. */
+  /* Gives `bytes` bytes of this rank and gets the bytes of all ranks, in order of rank: `all` has ranks * bytes bytes.
+   * All ranks call it with the same `bytes`, and wait in it for each other. */
   ad_status (*all_gather)(void *context, const void *own, size_t bytes, void *all);
 } ad_meeting;
 
 /* ---- rendezvous.c: a meeting over the caller's callbacks ---- */
 
-/* A meeting over the caller's callbacks; `round` counts its all-gathers so far. `token` is part of its keys: 0 until
- * the rank knows it. */
+/* A meeting over the caller's callbacks; `round` counts its all-gathers so far. `token` is part of its keys in the
+ * store; it is 0 until the rank knows it. */
 typedef struct ad_rendezvous_meeting {
   ad_meeting meeting;
   ad_rendezvous by;
@@ -23,9 +23,9 @@ typedef struct ad_rendezvous_meeting {
   uint32_t round;
 } ad_rendezvous_meeting;
 
-/* Waits until all ranks have come, and fills *out, which must not be moved or copied: its meeting points into it. What
- * earlier worlds left in the store is not read. AD_SYSTEM names a rank that has not come in time; other errors are the
- * callbacks'. */
+/* Waits until all ranks have come, and fills *out. Do not move or copy *out: its meeting points into it. Values that
+ * earlier worlds left in the store are ignored. AD_SYSTEM names a rank that has not come in time; other errors come
+ * from the callbacks. */
 ad_status ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks,
                               ad_rendezvous_meeting *out) AD_CHECKED;
 
@@ -38,8 +38,8 @@ typedef struct ad_socket_meeting {
   uint32_t peer_count;
 } ad_socket_meeting;
 
-/* Connects all ranks to rank 0 through an abstract Unix socket, which leaves no file behind. `world` is a name that the
- * launcher gives all its ranks alike. AD_SYSTEM says which ranks have not come when `seconds` are over. */
+/* Connects all ranks to rank 0 through an abstract Unix socket, which leaves no file. `world` is a name that is the
+ * same on all ranks of the launch. AD_SYSTEM says which ranks have not come when `seconds` are over. */
 ad_status ad_sockets_begin(const char *world, uint32_t rank, uint32_t ranks, int64_t seconds,
                            ad_socket_meeting *out) AD_CHECKED;
 void ad_sockets_end(ad_socket_meeting *meeting);

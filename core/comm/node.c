@@ -14,8 +14,8 @@
 #include "comm/shm/file.h"
 #include "comm/shm/join.h"
 
-/* What ranks exchange first. Its size never changes, so that ranks of any two versions can read it and refuse each
- * other. */
+/* What ranks exchange first. The size of this struct never changes, so that ranks of different versions can read it and
+ * refuse each other. */
 typedef struct greeting {
   char version[128];
   char node[376];
@@ -23,7 +23,7 @@ typedef struct greeting {
   uint32_t trait;    // ad_trait_own
 } greeting;
 
-/* What ranks exchange while they share files: how it went, the process, and its descriptor of the file (-1: none). */
+/* What ranks exchange while they share files: a status, the process, and its descriptor of the file (-1: none). */
 typedef struct node_file {
   int32_t status, pid, fd, unused;
 } node_file;
@@ -157,8 +157,8 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0)
     return ad_fail(AD_SYSTEM,
-                   "the memory of this node's first rank could not be opened (%s): %s; if the ranks run in containers "
-                   "of their own, give each its own ADDEND_NODE",
+                   "the memory of this node's first rank could not be opened (%s): %s; if the ranks run in separate "
+                   "containers, give each its own ADDEND_NODE",
                    path, strerror(errno));
   ad_status status = ad_shm_map(file, out);
   if (status) {
@@ -169,8 +169,8 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   return AD_OK;
 }
 
-// Fails on all ranks if any rank failed: with `own`, this rank's error, or with one that names the first rank that
-// failed.
+// Fails on all ranks if any rank failed: with `own`, this rank's error, or else with an error that names the first rank
+// that failed.
 static ad_status agree(const ad_meeting *meeting, const node_file *all, ad_status own, const char *what) {
   if (own) return own;
   for (uint32_t i = 0; i < meeting->ranks; i++)
@@ -186,7 +186,7 @@ static ad_status make_file(const ad_meeting *meeting, const ad_nodes *nodes, int
   return AD_OK;
 }
 
-// Sends this rank's status and file to all ranks; fails on all of them if one failed to do `what`.
+// Sends this rank's status and file to all ranks. Fails on all ranks if some rank failed to do `what`.
 static ad_status share_status(const ad_meeting *meeting, node_file *own, ad_status status, const char *what,
                               node_file *all) {
   own->status = status;

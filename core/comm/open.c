@@ -1,4 +1,4 @@
-/* Opening a communicator: which engine this process joins a world with. How a world is joined, each engine knows. */
+/* Opening a communicator: chooses the backend with which this process joins a world. Each backend knows how to join. */
 #include "addend/comm.h"
 #include "base/error.h"
 #include "comm/foreign.h"

@@ -1,5 +1,5 @@
-/* Which processors may have several ranks. Ranks that share memory rely on how a processor orders loads and stores,
- * which differs between kinds of processors. A mistake there shows as a wrong sum once in a million, so a kind is
+/* Which processors may have several ranks. Ranks that share memory rely on how a processor orders loads and stores, and
+ * kinds of processors differ in this. A mistake would show as a wrong sum once in a million, so a kind of processor is
  * allowed only when all tests have run on it. */
 #include "comm/processor.h"
 

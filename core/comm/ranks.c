@@ -1,5 +1,5 @@
-/* Makes lists of ranks, gives them identities and keeps them until nobody needs them. What their members tell each
- * other is the engines' business. */
+/* Makes lists of ranks, gives them identities and keeps them until they are no longer needed. Nothing is communicated
+ * here. */
 #include "comm/ranks.h"
 
 #include <inttypes.h>
@@ -14,14 +14,14 @@ struct ad_ranks {
   uint64_t id;
   int64_t count;
   uint32_t own;    // this rank's index
-  uint32_t calls;  // calls under way
+  uint32_t calls;  // calls in flight
   int released;
   int64_t ranks[];
 };
 
 /* ---- giving lists of ranks their identities ---- */
 
-// The table's entry for a hash, or the free one where it belongs.
+// Returns the table's entry for a hash, or the free entry where it belongs.
 static ad_list_count *count_of(const ad_lists *lists, uint64_t hash) {
   size_t i = hash % lists->places;
   while (lists->counts[i].times && lists->counts[i].hash != hash) i = (i + 1) % lists->places;
@@ -51,7 +51,7 @@ static ad_status name(ad_lists *lists, ad_ranks *ranks) {
   count->hash = hash;
   // The number of lists is added to the hash, not used as its seed: with some seeds [0,1] and [1,0] have the same hash.
   ranks->id = hash + ++count->times * 0x9e3779b97f4a7c15ull;
-  if (!ranks->id) ranks->id = 1;  // 0 stands for no list
+  if (!ranks->id) ranks->id = 1;  // 0: no list
   return AD_OK;
 }
 
@@ -104,7 +104,7 @@ ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, con
 
 /* ---- releasing lists of ranks ---- */
 
-// Frees a list that is released and has no calls under way.
+// Frees a list that is released and has no calls in flight.
 static void release_ended(ad_ranks *ranks) {
   ad_lists *lists = ranks->lists;
   if (ranks->calls || !ranks->released) return;

@@ -1,6 +1,6 @@
 /* Groups that are lists of ranks: their identities and how long they live. All members compute the same identity
- * without communicating: the hash of the ranks, moved on by how many lists of the same ranks this rank made before.
- * Members make their lists in the same order, so their identities agree. */
+ * without communicating: a hash of the ranks, changed by how many lists of the same ranks this rank has made. Members
+ * make their lists in the same order, so their identities agree. */
 #ifndef COMM_RANKS_H
 #define COMM_RANKS_H
 #include "comm/backend.h"
@@ -23,15 +23,15 @@ typedef struct ad_lists {
 /* Makes a list of ranks. AD_INVALID, AD_MEMORY: nothing is made. */
 ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, const char *site,
                        ad_ranks **out) AD_CHECKED;
-/* Detaches all lists from their engine, which is closed. Lists that the caller has not released remain the caller's;
- * releasing them only frees their memory. */
+/* Detaches all lists from their backend, which is about to be closed. The caller still owns the lists that it has not
+ * released; releasing them later only frees their memory. */
 void ad_lists_close(ad_lists *lists);
 
 /* The list as the shape of a group; the shape borrows the list. */
 ad_group_shape ad_ranks_shape(const ad_ranks *ranks);
 int ad_ranks_are_of(const ad_ranks *ranks, const ad_lists *lists);
 uint32_t ad_ranks_own(const ad_ranks *ranks);  // the index of this rank
-/* Mark the begin and the end of a call on the list. A list that is released meanwhile lives until its last call has
+/* Mark the begin and the end of a call on the list. A list that is released during a call lives until its last call has
  * ended. */
 void ad_ranks_hold(ad_ranks *ranks);
 void ad_ranks_let_go(ad_ranks *ranks);

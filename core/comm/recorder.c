@@ -1,5 +1,5 @@
-/* Remembers the last calls in a ring and prints them. A call is added by copying alone, since that happens at every
- * call; texts are made when the record is printed. */
+/* Keeps the last calls in a ring and prints them. Adding a call only copies, since every call is added; texts are made
+ * when the record is printed. */
 #include "comm/recorder.h"
 
 #include <inttypes.h>
@@ -34,14 +34,14 @@ static void print_line(FILE *stream, const ad_recorder *recorder, const ad_recor
   ad_text_add(&text, " over ");
   ad_group_words(&text, recorded->axes, &recorded->shape);
   fprintf(stream, "#%" PRIu64 " %s at %s: %s, started %.6f s\n", recorded->number, words, recorded->site,
-          in_flight ? "under way" : "done", 1e-9 * (double)(recorded->started - recorder->opened));
+          in_flight ? "in flight" : "done", 1e-9 * (double)(recorded->started - recorder->opened));
 }
 
 ad_status ad_recorder_print(const ad_recorder *recorder, int (*in_flight)(const void *context, uint64_t number),
                             const void *context, char **out) {
   ad_text_stream to;
   uint64_t last = 0;
-  AD_TRY(ad_text_stream_open("the flight record", &to));
+  AD_TRY(ad_text_stream_open("the flight recorder", &to));
   for (int i = 0; i < AD_RECORDED_CALLS; i++)
     if (recorder->calls[i].number > last) last = recorder->calls[i].number;
   for (uint64_t number = last < AD_RECORDED_CALLS ? 1 : last - AD_RECORDED_CALLS + 1; number <= last; number++) {

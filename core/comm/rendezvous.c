@@ -1,8 +1,8 @@
-/* A meeting over the callbacks that ad_comm_join is given: every rank puts its note, rank 0 puts all notes together as
- * one value, so that a world of n ranks reads 2 n values and not n * n. What an earlier world left in the same store (an
- * attempt that torchrun restarted, a process group that was destroyed) is never taken for a note of this one: rank 0
- * draws a token for its world, which is a part of all its keys, and every rank draws one by which it knows that rank 0
- * has read its own note and not an old one. */
+/* A meeting over the callbacks of ad_comm_join, which put values into a store and get them. Every rank puts its note;
+ * rank 0 puts all notes as one value, so that a world of n ranks reads 2 n values and not n * n. The store may still
+ * have notes of an earlier world (an attempt that torchrun restarted, a destroyed process group). To tell them apart,
+ * rank 0 draws a token for its world, which is part of all the world's keys. Every rank draws a token too: when rank 0
+ * answers with it, the rank knows that rank 0 has read this rank's note and not an old one. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
   return status;
 }
 
-/* ---- the world that this rank is in, among others that the store may have had ---- */
+/* ---- finding this rank's world in the store, which may have earlier worlds ---- */
 
 static ad_status begin_world(ad_rendezvous_meeting *m, int64_t *tokens) {
   const beginning begun = {ad_token_bits(), m->meeting.ranks};
@@ -84,7 +84,7 @@ static ad_status begin_world(ad_rendezvous_meeting *m, int64_t *tokens) {
   return collect(m, &begun.token, sizeof begun.token, (char *)tokens);
 }
 
-// Answers the world that the store names, unless that was done before (m->token is then its token).
+// Answers the world that the store names, unless this rank has answered it before (m->token is then its token).
 static ad_status answer(ad_rendezvous_meeting *m, const beginning *begun, int64_t own) {
   char key[KEY_BYTES];
   if (begun->ranks != m->meeting.ranks || begun->token == m->token) return AD_OK;
@@ -93,14 +93,14 @@ static ad_status answer(ad_rendezvous_meeting *m, const beginning *begun, int64_
   return put_value(&m->by, key, &own, sizeof own);
 }
 
-// Waits for at most a second for rank 0's answer. *is_in = 1: rank 0 has read `own`. An answer that an older world left
-// is there at once and has another token.
+// Waits for at most a second for rank 0's answer. *is_in = 1: rank 0 has read this rank's token `own`. An answer of an
+// older world comes immediately and has another token.
 static ad_status look_for_members(const ad_rendezvous_meeting *m, int64_t own, int64_t *tokens, int *is_in) {
   char key[KEY_BYTES];
   int64_t began = ad_now();
   key_of_all(m, key);
   ad_status status = m->by.wait(m->by.context, key, 1);
-  if (status && ad_now() - began < second / 2)  // no wait that took its time: the rendezvous itself fails
+  if (status && ad_now() - began < second / 2)  // too early for a timeout: the rendezvous itself failed
     return ad_fail_in(status, "ad_comm_join: waiting for rank 0 (`%s`)", key);
   if (status) return AD_OK;
   AD_TRY(get(&m->by, key, tokens, m->meeting.ranks * sizeof *tokens));

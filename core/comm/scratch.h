@@ -1,5 +1,5 @@
-/* One piece of working memory for each comm, in which the inputs of collectives are put together. It only grows, so
- * that a step no larger than an earlier one allocates nothing. */
+/* Each comm has one piece of working memory, for packing the inputs of collectives. It only grows, so that a step no
+ * larger than an earlier step allocates nothing. */
 #ifndef COMM_SCRATCH_H
 #define COMM_SCRATCH_H
 #include "addend/comm.h"

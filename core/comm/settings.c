@@ -1,4 +1,4 @@
-/* Checks addend's environment variables by asking the folders that read them. */
+/* Checks addend's environment variables, with functions of the folders that read them. */
 #include "comm/settings.h"
 
 #include "base/environment.h"

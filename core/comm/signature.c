@@ -1,5 +1,5 @@
-/* Packs what must match in a call into three numbers, and prints it. Comparing is the engines' work: they see both
- * sides. */
+/* Packs the facts that must match in a call into three numbers, and prints them. Backends compare signatures, since
+ * they see those of all members. */
 #include "comm/signature.h"
 #include "mesh/group.h"
 
@@ -29,14 +29,14 @@ static uint64_t pack(const ad_call *call) {
 }
 
 ad_signature ad_signature_of(const ad_call *call) {
-  // In an exchange, dtype and counts are matched per message, since members without messages need not know them.
+  // In an exchange, dtype and counts are compared for each message: members without messages need not know them.
   if (call->op == AD_EXCHANGE || call->op == AD_BARRIER) return (ad_signature){.what = (uint64_t)call->op};
   ad_signature signature = {.what = pack(call), .count = call->count};
   if (ad_op_is_transfer(call->op)) signature.counts = (uint64_t)call->tag;
-  // The hash is never 0. Its bit 1 is flipped, so that segments do not match counts whose bytes are the same.
+  // Bit 0 is set, since 0 means no counts. Bit 1 is flipped, so that segments never match counts with the same bytes.
   if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;
   if (!call->in_starts) return signature;
-  // All members know the counts of reduce_scatter and all_gather; those of all_to_all are matched pair by pair.
+  // All members know the counts of reduce_scatter and all_gather. Those of an all_to_all are compared pair by pair.
   signature.counts = 1;
   if (call->op != AD_ALL_TO_ALL)
     signature.counts = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;

@@ -1,4 +1,4 @@
-/* Signatures: what must be the same in the calls of all members of a group, and the words for it in messages. */
+/* Signatures: the facts that must be the same in the calls of all members of a group; words for them in messages. */
 #ifndef COMM_SIGNATURE_H
 #define COMM_SIGNATURE_H
 #include "base/text.h"
@@ -25,14 +25,14 @@ static inline ad_collective_op ad_signature_op(const ad_signature *signature) {
 static inline int32_t ad_signature_peer(const ad_signature *signature) { return (int32_t)(signature->what >> 32); }
 static inline int64_t ad_signature_tag(const ad_signature *signature) { return (int64_t)signature->counts; }
 
-/* Copies a call site; a long one loses its start, since its end says more. */
+/* Copies a call site. Cuts the start off if it is too long, since the end (file name and line) matters more. */
 void ad_site_write(char to[AD_SITE_MAX], const char *site);
 
 ad_signature ad_signature_of(const ad_call *call);
 static inline int ad_signature_equal(const ad_signature *a, const ad_signature *b) {
   return a->what == b->what && a->count == b->count && a->counts == b->counts;
 }
-/* Adds "all_reduce(sum) of 100 f32", and how sums form and are written where that is not the default. */
+/* Adds "all_reduce(sum) of 100 f32" and, unless they are the defaults, how the sum is formed and written. */
 void ad_signature_print(ad_text *text, const ad_signature *signature);
 /* Adds "dp_shard {0,1}": the axes of a group and its ranks. */
 void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape);

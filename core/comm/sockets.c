@@ -1,5 +1,5 @@
-/* A meeting over Linux's abstract Unix sockets, which have no file and vanish with their processes, whatever ends
- * these. Rank 0 listens; each other rank connects to it and says who it is. */
+/* A meeting over Linux's abstract Unix sockets. These have no file, and vanish when their processes end for any reason.
+ * Rank 0 listens; each other rank connects to it and says which rank it is. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -102,7 +102,7 @@ static socklen_t name_of(const char *world, struct sockaddr_un *out) {
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-// Any user may open a socket of this name, but only processes of this user are ranks.
+// Returns 1 if the peer's process is this user's: any user may open a socket of this name, but no other has ranks.
 static int is_own_user(int fd) {
   struct ucred who;
   socklen_t size = sizeof who;
@@ -122,7 +122,7 @@ static ad_status report_missing(const ad_socket_meeting *m, int64_t seconds) {
                  missing > 1 ? "s" : "", words, seconds);
 }
 
-// Takes the connection of a rank; closes one that comes from no rank.
+// Takes a connection if it comes from a rank, and closes it otherwise.
 static ad_status take_rank(ad_socket_meeting *m, int fd) {
   hello received;
   if (!is_own_user(fd) || read_all(fd, &received, sizeof received, m->deadline) || received.magic != hello_magic) {

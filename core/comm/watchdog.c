@@ -1,5 +1,5 @@
-/* The watchdog tells from outside whether ranks move. Ranks that wait find out themselves about deaths, departures and
- * circles; that a rank is stopped or computes for ever can only be seen from another process. */
+/* The watchdog observes from another process whether ranks advance. Ranks that wait find deaths, departures and circles
+ * themselves; but only another process can see that a rank is stopped or computes for ever. */
 #include "comm/watchdog.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@ static const int64_t second = 1000000000;
 enum {
   LONG_SECONDS = 10,   // a wait of this length is logged
   AGAIN_SECONDS = 60,  // time from one log line about a rank to the next
-  BLIND_SECONDS = 3,   // longest time from look to look; after more, nothing is known of the time between
+  BLIND_SECONDS = 3,   // longest time between two looks; after more, earlier looks no longer count
   WORK_SECONDS = 5,    // a rank that worked so recently is at work
   WORK_PERCENT = 5,    // share of a core's time from look to look; a rank that sleeps uses less
   LINES_MAX = 16,
@@ -76,7 +76,7 @@ static process process_of(int pid) {
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   FILE *file = pid > 0 ? fopen(path, "r") : NULL;
   if (!file) return found;
-  if (fgets(line, sizeof line, file)) end = strrchr(line, ')');  // the name before it may hold anything
+  if (fgets(line, sizeof line, file)) end = strrchr(line, ')');  // the last one: the process's name may contain ')'
   fclose(file);
   if (end)
     sscanf(end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64, &found.state, &user, &system);
@@ -88,12 +88,12 @@ static int is_stopped(int pid) { return process_of(pid).state == 'T'; }
 
 /* ---- describing where a rank is ---- */
 
-// 1: ranks are joining the world, and some have not finished.
+// Returns 1 if ranks are joining the world, and some have not finished.
 static int is_joining(const ad_watchdog *dog) {
   return atomic_load(&dog->control->joined) && atomic_load(&dog->control->tried) < dog->control->joining;
 }
 
-// 1: the rank waits in ad_comm_close, since under an MPI launcher ranks leave together.
+// Returns 1 if the rank waits in ad_comm_close for the others: under an MPI launcher ranks leave together.
 static int is_leaving(const ad_watchdog *dog, shm_record *record) {
   return dog->watcher >= 0 && atomic_load(&record->state) == SHM_LEFT;
 }
@@ -144,7 +144,7 @@ static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t seque
   if (count) ad_text_add(text, " for rank%s %s", count > 1 ? "s" : "", list);
 }
 
-// Adds what a rank that is in a long wait waits for.
+// Adds what a rank in a long wait waits for.
 static void add_wait(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   uint64_t channel = atomic_load(&record->waits_channel), sequence = atomic_load(&record->waits_sequence);
   if (!channel) {
@@ -179,8 +179,8 @@ static const char *doing(const ad_watchdog *dog, uint32_t rank, char state) {
   return state == 'R' || is_at_work(dog, rank) ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
 }
 
-// Adds what a rank does outside of collectives, and its last collective. A process that addend's launcher started has
-// one world; another one may have several, and be in a collective of one that this one knows nothing of.
+// Adds what a rank does outside of collectives, and its last collective. A process that another launcher started may
+// have several worlds, and be in a collective of another world; then the text says "this group's collectives".
 static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   int pid = atomic_load(&record->pid);
   char state = process_of(pid).state;
@@ -194,7 +194,7 @@ static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *recor
   add_last(dog, rank, record, text);
 }
 
-// 1: the rank has not joined. In a world of several nodes this is not known, since such a rank may be on another node.
+// Returns 1 if the rank has not joined. Returns 0 in a world of several nodes: the rank may be on another node.
 static int is_absent(const ad_watchdog *dog, const shm_record *record) {
   return atomic_load(&record->state) == SHM_ABSENT && dog->control->joining == dog->control->ranks;
 }
@@ -279,7 +279,7 @@ static int some_rank_is_stopped(const ad_watchdog *dog) {
   return 0;
 }
 
-// 1: some ranks do not wait, and all of these are at work: nothing is wrong, as far as anyone can see.
+// Returns 1 if some ranks do not wait and all ranks that do not wait are at work: then nothing seems wrong.
 static int the_others_work(const ad_watchdog *dog) {
   int others = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) {
@@ -292,7 +292,7 @@ static int the_others_work(const ad_watchdog *dog) {
   return others && !some_rank_is_stopped(dog);
 }
 
-// Logs where ranks are if one has waited long enough and the last log is old enough.
+// Logs where ranks are, if some rank has waited long enough and the last log is old enough.
 static void report_when_due(ad_watchdog *dog, int64_t now) {
   int64_t waited = waiting_longest(dog, now), still = now - dog->moved_at;
   if (waited < still && still >= LONG_SECONDS * second && some_rank_is_stopped(dog)) waited = still;
@@ -316,7 +316,7 @@ static uint64_t movement_of(shm_record *record) {
   return atomic_load(&record->calls) + atomic_load(&record->epoch) + process_bytes(atomic_load(&record->pid));
 }
 
-// Notes whether a rank has moved, or used processor time, since the last look.
+// Records whether a rank has moved, or used processor time, since the last look.
 static void look_at_work(ad_watchdog *dog, uint32_t rank, int64_t now) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   ad_watched *watched = &dog->ranks[rank];
@@ -329,7 +329,7 @@ static void look_at_work(ad_watchdog *dog, uint32_t rank, int64_t now) {
   watched->computed = seen.computed;
 }
 
-// Notes since when a rank has been in its present wait.
+// Records since when a rank has been in its present wait.
 static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   ad_watched *watched = &dog->ranks[rank];
@@ -342,15 +342,15 @@ static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
     watched->waiting_since = now;
 }
 
-// Forgets what was seen before a time in which this watchdog did not look: the watcher was stopped, did not wait, or
-// another rank watched.
+// Called after a time in which this watchdog did not look (the watcher was stopped or did not wait, or another rank
+// watched): earlier looks no longer count.
 static void restart_clocks(ad_watchdog *dog, int64_t now) {
   dog->moved_at = now;
   dog->reported_at = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) dog->ranks[rank].waiting_since = 0;
 }
 
-// 0: the process is stopped or gone, so that it watches nothing while it waits.
+// Returns 0 if the process is stopped or gone, so that it cannot watch others while it waits.
 static int can_watch(int pid) {
   char state = process_of(pid).state;
   return state == 'R' || state == 'S' || state == 'D';
@@ -379,8 +379,8 @@ void ad_watchdog_look(ad_watchdog *dog) {
 
 /* ---- whom one rank waits for ---- */
 
-// 1: the rank with `record` waits for `other`, which has not made the call, or is the other side of the transfer. Of a
-// rank that only tests its calls nothing is known but that it needs one of those that wait for nothing.
+// Returns 1 if the rank with `record` waits for `other`: in a collective that `other` has not called, or in a transfer
+// with `other`. For a rank that only tests its calls the awaited ranks are unknown: all ranks that do not wait count.
 static int is_missing(const ad_watchdog *dog, shm_record *record, uint32_t other) {
   uint64_t peer = atomic_load(&record->waits_peer), sequence = atomic_load(&record->waits_sequence);
   if (!(atomic_load(&record->epoch) & 1)) return !is_waiting(dog, &ad_shm_records(dog->control)[other]);

@@ -1,5 +1,5 @@
-/* The watchdog tells whether the ranks of a node move. The launcher watches the ranks that it started; where addend's
- * launcher started none, a rank that waits watches all ranks of its node. */
+/* The watchdog observes whether the ranks of a node advance. Addend's launcher watches the ranks that it started. Under
+ * other launchers, a rank that waits watches all ranks of its node. */
 #ifndef COMM_WATCHDOG_H
 #define COMM_WATCHDOG_H
 #include "base/text.h"
@@ -13,20 +13,20 @@ typedef struct ad_watchdog {
   ad_watched *ranks;    // owned
   int64_t looked_at;    // when the watchdog last looked; this time and the next two are in nanoseconds of ad_now()
   int64_t moved_at;     // when it last saw a rank move: begin or end a collective, read or write a file
-  int64_t reported_at;  // when it last logged that ranks do not move; 0: it did not
+  int64_t reported_at;  // when it last logged that ranks do not move; 0: not since they last moved
 } ad_watchdog;
 
 ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) AD_CHECKED;
 void ad_watchdog_close(ad_watchdog *dog);
-/* Looks at all ranks, unless the last look was less than a second ago. If a rank has waited, or been stopped, for 10 s,
- * logs where every rank is, and again every minute; if all ranks that do not wait compute, logs once, after a minute.
- * Where several ranks watch, only the first one that waits looks. */
+/* Looks at all ranks, unless the last look was less than a second ago. If a rank has waited or been stopped for 10 s,
+ * logs where every rank is, and again every minute. But if all ranks that do not wait compute, logs only once, after a
+ * minute. If several ranks could watch, only the first rank that waits looks. */
 void ad_watchdog_look(ad_watchdog *dog);
-/* Adds which ranks the others wait for: ": rank 1 was stopped, rank 2 was in no collective"; nothing if all ranks wait.
- */
+/* Adds the ranks for which others wait: ": rank 1 was stopped, rank 2 was in no collective"; adds nothing if all ranks
+ * wait. */
 void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text);
-/* Adds where the ranks are that rank `waiting` waits for, and those that are stopped: "rank 1 (process 4711) is stopped;
- * ...; its last collective: ..."; nothing if there are none. Only reads the file: any thread of the rank may call it. */
+/* Adds what the ranks do for which rank `waiting` waits, and which ranks are stopped: "rank 1 (process 4711) is
+ * stopped; ...; its last collective: ..."; or nothing. Only reads the file, so any thread of the rank may call it. */
 void ad_watchdog_missing(shm_control *control, uint32_t waiting, ad_text *text);
 
 #endif

@@ -1,5 +1,5 @@
-/* The sentences about calls that do not match, ranks that wait in a circle, and ranks that left, for all engines.
- * Finding these errors is the engines' work. */
+/* The sentences about calls that do not match, ranks that wait in a circle, and ranks that left. The backends find
+ * these errors and use these sentences. */
 #include "comm/words.h"
 #include "mesh/group.h"
 
@@ -22,8 +22,8 @@ static int is_same(const ad_reported_call *a, const ad_reported_call *b) {
   return a->signature && b->signature && ad_signature_equal(a->signature, b->signature);
 }
 
-// Adds "; rank 1 calls " or "; ranks 1,2 call ": all ranks that told the same call as `member`. Adds nothing and
-// returns 0 if an earlier member has the same call, since that one's ranks are in the text already.
+// Adds "; rank 1 calls " or "; ranks 1,2 call ": all ranks that announced the same call as `member`. Adds nothing and
+// returns 0 if an earlier member has the same call: the ranks of this call are then in the text already.
 static int add_ranks_like(ad_text *text, const ad_reported_call *reported, uint32_t members, uint32_t member) {
   for (uint32_t i = 0; i < member; i++)
     if (is_same(&reported[i], &reported[member])) return 0;

@@ -1,4 +1,4 @@
-/* The sentences of errors about calls that do not match, ranks that wait in a circle and ranks that left. All engines
+/* The sentences of errors about calls that do not match, ranks that wait in a circle and ranks that left. All backends
  * use the same words. */
 #ifndef COMM_WORDS_H
 #define COMM_WORDS_H
@@ -37,7 +37,7 @@ void ad_call_words(ad_text *text, const ad_reported_call *call);
 /* Says that the `members` members of a group did not make the same call; `own` is this rank's index in the group. */
 void ad_mismatch_words(ad_text *text, uint64_t sequence, const ad_reported_call *reported, uint32_t members,
                        uint32_t own);
-/* Says that sender and receiver of one block of an all_to_all disagree. */
+/* Says that sender and receiver of one block of an all_to_all disagree about its size. */
 void ad_block_words(ad_text *text, uint64_t sequence, const ad_reported_block *sent, const ad_reported_block *received);
 /* Says that the two sides of an exchange's message number n, among those between the two ranks, disagree. */
 void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_group_shape *shape, uint32_t n,
@@ -45,7 +45,7 @@ void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_g
 /* Says that the two sides of a transfer disagree; `of` is the transfer as its receiver posted it. */
 void ad_transfer_words(ad_text *text, const ad_reported_call *of, const ad_reported_message *sent,
                        const ad_reported_message *received);
-/* Says what a side of a transfer waits for: "a message of rank 0 under tag 7, which rank 0 has not sent: receive of
+/* Says what a side of a transfer awaits: "a message of rank 0 under tag 7, which rank 0 has not sent: receive of
  * ..." */
 void ad_transfer_wait_words(ad_text *text, const ad_reported_call *call);
 /* Says that the other side left: "rank 0 left the world while rank 1 waits for a message of rank 0 ..." */
@@ -55,8 +55,7 @@ void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint3
 void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_reported_call *call);
 /* Says that ranks wait in a circle. `waits`: the sentences of their waits, joined by "; ". */
 void ad_circle_words(ad_text *text, const char *waits);
-/* Says "rank 1 left the world (exit status 3)". Exit status 0, which also stands for an unknown one, is not mentioned.
- */
+/* Says "rank 1 left the world (exit status 3)". Exit status 0, which also means an unknown one, is not mentioned. */
 void ad_leaving_words(ad_text *text, uint32_t rank, int exit_status);
 /* Says that a rank left, and that `waiting` waits for it in a call. */
 void ad_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting, uint64_t sequence,

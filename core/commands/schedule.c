@@ -33,7 +33,7 @@ static const struct argp_option options[] = {
     {"ranks", KEY_RANKS, "N", 0, "make: stage s lies on rank s modulo N; as many as stages if left out", 0},
     {"lower", KEY_LOWER, NULL, 0, "Insert transfers, reductions and the end of the step, where the table has none", 0},
     {"gathered", KEY_GATHERED, "N", 0,
-     "With --lower: also gather sharded parameters before their use, for at most N stages of a rank at once", 0},
+     "With --lower: also gather sharded parameters before their use, for at most N stages of a rank at a time", 0},
     {"reduce-each", KEY_REDUCE_EACH, NULL, 0,
      "With --lower: reduce after every microbatch's addend, not only after the last", 0},
     {"waits", KEY_WAITS, NULL, 0,
@@ -256,7 +256,7 @@ static int open_table(const schedule_input *input, ad_table **out) {
   return CLI_HOLDS;
 }
 
-/* Runs the lowering passes whose actions the table lacks. A table that breaks a law is judged as it is. */
+/* Runs the lowering passes whose actions are missing from the table. A table that breaks a law is judged as it is. */
 static int lower(const schedule_input *input, ad_table *table) {
   ad_table_lowering lowering = input->lowering;
   unsigned parts = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;

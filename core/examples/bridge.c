@@ -31,7 +31,7 @@ static ad_status create_sides(ad_comm *comm, const char *images, sides *s) {
   AD_TRY(ad_mesh_create("dp=4 tp=2", &s->encoder));
   AD_TRY(ad_mesh_create("dp=2 cp=2 tp=2", &s->model));
   AD_TRY(ad_layout_parse(s->encoder, images, &from));
-  AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));  // R on cp: cp ranks use different parts of one copy
+  AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));  // R on cp: cp ranks use different parts of one replica
   AD_TRY(ad_bridge_create(comm, &from, &to, NULL, &s->bridge));
   AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_FORWARD, &s->made, &s->read));
   AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_BACKWARD, &s->made_gradient, &s->read_gradient));
@@ -83,7 +83,7 @@ static ad_status there_and_back(ad_comm *comm, sides *s, double *worst) {
   *worst = worst_of(&s->read, rank, image);
   fill_array(&s->read_gradient, rank, gradient);
   keep_own_positions(s, rank);
-  // Images are R on cp, so their gradient is P there, a pending sum: the bridge itself adds it up over cp.
+  // Images are R on cp, so their gradient is Partial (P) there: the bridge sums it over cp.
   AD_TRY(ad_bridge_backward(s->bridge, &s->read_gradient, &s->made_gradient));
   *worst = fmax(*worst, worst_of(&s->made_gradient, rank, gradient));
   return AD_OK;
@@ -105,9 +105,9 @@ int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank};
   ad_launch_result result = {.size = sizeof result};
   sides s = {0};
-  ad_comm *dry;  // engine dry moves no data: checking types needs no other rank
+  ad_comm *dry;  // backend dry moves no data: checking types needs no other rank
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
-  if (create_sides(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;  // the mistake: R on tp counts each copy's gradient
+  if (create_sides(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;  // the bug: R on tp counts each replica's gradient
   printf("refused: %s\n", ad_last_error());
   part(&s);
   ad_comm_close(dry);

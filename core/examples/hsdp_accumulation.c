@@ -1,6 +1,6 @@
 /* Hybrid sharding (HSDP) on 32 ranks, 4 replicas of 8 shards, with 2 microbatches: the first microbatch's gradient is
  * reduce-scattered but not yet all-reduced. It must be added to the second's before the all-reduce, and addend refuses
- * the other order. This example does it by hand on plain buffers; the reducer does it for whole models. */
+ * the other order. This example does it with collectives on plain buffers; the reducer does it for whole models. */
 #include <stdio.h>
 #include "addend/array.h"
 

@@ -1,7 +1,7 @@
-/* One step of a linear model y = X w on the reducer, with two mistakes that types cannot catch, because they happen
- * before the gradient is handed in: --by-hand all-reduces the gradient that the reducer all-reduces again, --own-count
- * divides the loss by the rank's own number of samples. From the dumps `addend diff` finds the second mistake. For the
- * first it says that it cannot tell, because all ranks hold the same addend; with a reference it finds both:
+/* One step of a linear model y = X w on the reducer, with two bugs that types cannot find, because they happen before
+ * the gradient is submitted: --by-hand all-reduces the gradient that the reducer all-reduces again, --own-count divides
+ * the loss by the rank's own number of samples. From the dumps `addend diff` finds the second bug. For the first it
+ * reports "cannot tell", because all ranks have the same addend; with a reference it finds both:
  *
  *   mkdir dump && ADDEND_DUMP=dump example_own_sum [--by-hand | --own-count] [--reference whole.safetensors]
  *   addend diff [--reference whole.safetensors] dump/rank*
@@ -46,7 +46,7 @@ static ad_status write_reference(const char *path) {
   return status;
 }
 
-/* The mistake: this sums the gradient over all ranks, but the reducer takes it for one rank's addend and sums again. */
+/* The bug: this sums the gradient over all ranks, but the reducer takes it for one rank's addend and sums again. */
 static ad_status sum_by_hand(ad_comm *comm, double grad[FEATURES]) {
   ad_collective sum = {.size = sizeof sum,
                        .op = AD_ALL_REDUCE,

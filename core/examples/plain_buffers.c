@@ -40,7 +40,7 @@ static ad_status train(ad_comm *comm, ad_reducer *reducer) {
 
 static int on_each_rank(ad_comm *comm, void *context) {
   ad_reducer *reducer = NULL;
-  // w is replicated (R), so its gradient is a pending sum (P): the reducer derives the all-reduce from that.
+  // w is replicated (R), so its gradient is Partial (P): the reducer derives the all-reduce from that.
   ad_layout full = ad_layout_all(ad_comm_mesh(comm), AD_R);
   ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .layout = full, .storage = full};
   w.policy.param = AD_F64;

@@ -1,5 +1,5 @@
-/* Reads whole files, lists the regular files below a folder, makes and removes folders. Nothing here knows what the
- * bytes mean. */
+/* Reads whole files, lists the regular files below a folder, makes and removes folders. Nothing here interprets the
+ * bytes. */
 #include "files/file.h"
 
 #include <dirent.h>

@@ -1,5 +1,4 @@
-/* Reads whole files, lists the regular files below a folder, makes and removes folders. Callers know what the bytes
- * mean. */
+/* Reads whole files, lists the regular files below a folder, makes and removes folders. Callers interpret the bytes. */
 #ifndef FILES_FILE_H
 #define FILES_FILE_H
 #include <stddef.h>
@@ -28,10 +27,10 @@ typedef struct ad_file_list {
 AD_INTERNAL AD_CHECKED ad_status ad_file_list_add(ad_file_list *list, const char *path);
 AD_INTERNAL void ad_file_list_clear(ad_file_list *list);
 
-/* 1 if `path` does not exist, or was last written before `other`. */
+/* Returns 1 if `path` does not exist, or was last written before `other`. */
 AD_INTERNAL int ad_file_is_older(const char *path, const char *other);
 
-/* 1 for a name that stays inside its folder: it has no '/' and does not begin with '.'. */
+/* Returns 1 for a name that stays inside its folder: it has no '/' and does not begin with '.'. */
 AD_INTERNAL int ad_name_is_plain(const char *name);
 /* "FOLDER/NAME"; release with ad_release. */
 AD_INTERNAL AD_CHECKED ad_status ad_path_in(const char *folder, const char *name, char **out);
@@ -40,11 +39,11 @@ AD_INTERNAL AD_CHECKED ad_status ad_folder_make(const char *path);
 /* Removes the folder and the files in it; subfolders are not entered. The folder need not exist. If a file or a link is
  * in its place, only that is removed. */
 AD_INTERNAL AD_CHECKED ad_status ad_folder_remove(const char *path);
-/* Removes those files in the folder whose names `is_known` accepts, and the folder if it is then empty. If a link is in
- * the folder's place, only the link is removed. *left: 1 if something else was in the folder, which stays. */
+/* Removes the files in the folder whose names `is_known` accepts, and the folder if it is then empty. If the path is a
+ * link, removes only the link. *left is 1 if other entries stay in the folder. */
 AD_INTERNAL AD_CHECKED ad_status ad_folder_remove_known(const char *path, int (*is_known)(const char *name), int *left);
-/* AD_INVALID if the last part of the path is a symbolic link, because removing through it would remove another folder's
- * files. The path need not exist. */
+/* Returns AD_INVALID if the last part of the path is a symbolic link: removing through the link would remove files of
+ * another folder. The path need not exist. */
 AD_INTERNAL AD_CHECKED ad_status ad_folder_check_no_link(const char *path);
 /* Waits until the folder's list of names is on disk. */
 AD_INTERNAL AD_CHECKED ad_status ad_folder_sync(const char *path);

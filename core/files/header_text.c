@@ -1,5 +1,5 @@
-/* Splits headers, and takes over what another header has in common. Anything unusual in a header gives 0: the reader
- * then parses the whole header and finds what is wrong with it. */
+/* Splits headers, and reuses the parts that another header has in common. If a header is unusual in any way, functions
+ * return 0: the reader then parses the whole header and finds its faults. */
 #include "files/header_text.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ static int skip_text(ad_cursor *cursor, const char *text) {
   return 1;
 }
 
-/* 1: the quote ends a string, because an even number of backslashes precedes it (looking back to `begin`). */
+/* Returns 1 if the quote ends a string, because an even number of backslashes precedes it (looking back to `begin`). */
 static int ends(const char *begin, const char *quote) {
   const char *at = quote;
   while (at > begin && at[-1] == '\\') at--;
@@ -43,7 +43,7 @@ static int take_string(ad_cursor *cursor, const char **out, size_t *length) {
   return 1;
 }
 
-/* The pair of `text` with the same key; NULL: there is none. */
+/* The pair of `text` with the same key, or NULL if there is none. */
 static const ad_header_pair *find_pair(const ad_header_text *text, const ad_header_pair *key) {
   for (size_t i = 0; text && i < text->count; i++)
     if (text->pairs[i].key_length == key->key_length && !memcmp(text->pairs[i].key, key->key, key->key_length))
@@ -51,7 +51,7 @@ static const ad_header_pair *find_pair(const ad_header_text *text, const ad_head
   return NULL;
 }
 
-/* Steps over the value of `same` if the cursor stands at the same bytes: a string that begins with the same quote ends
+/* Steps over the value of `same` if the same bytes are at the cursor: a string that begins with the same quote ends
  * with the same quote, too. */
 static int take_same(ad_cursor *cursor, const ad_header_pair *same, ad_header_pair *pair) {
   if (!same || (size_t)(cursor->end - cursor->at) < same->value_length ||
@@ -76,7 +76,7 @@ static json_t *pair_value(const ad_header_text *text, const ad_header_pair *pair
   return value;
 }
 
-/* Adds a pair to `metadata`. 0: the value (NULL) or the key is no text, or the key was there already. */
+/* Adds a pair to `metadata`. Returns 0 if the value (NULL) or the key is no text, or the key was there already. */
 static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value) {
   json_t *key = parse_json_string(pair->key, pair->key_length);
   int added = key && value && !json_object_get(metadata, json_string_value(key)) &&
@@ -100,7 +100,7 @@ static int take_pair(ad_cursor *cursor, const ad_header_text *like, json_t *meta
   return added;
 }
 
-/* Steps over the metadata and fills out's pairs and rest; 0 if the header does not begin with them. */
+/* Steps over the metadata and fills out->pairs and out->rest. Returns 0 if the header does not begin with metadata. */
 static int take_pairs(ad_cursor *cursor, const ad_header_text *like, ad_header_text *out) {
   if (!skip_text(cursor, "{") || !skip_text(cursor, "\"__metadata__\"") || !skip_text(cursor, ":") ||
       !skip_text(cursor, "{"))

@@ -1,6 +1,5 @@
-/* The text of a safetensors header, split in two: its metadata, pair by pair, and everything behind them, the tensors.
- * When many files have nearly the same header, the common parts are found by comparing bytes and are parsed only once.
- */
+/* The text of a safetensors header, split in two: its metadata, pair by pair, and the rest, the tensors. If many files
+ * have nearly the same header, the common parts are found by comparing bytes and are parsed only once. */
 #ifndef FILES_HEADER_TEXT_H
 #define FILES_HEADER_TEXT_H
 #include <jansson.h>
@@ -28,8 +27,8 @@ typedef struct ad_header_text {
 /* Splits the text of a header that was parsed already. Works only if its metadata comes first and has at most
  * AD_HEADER_PAIRS keys. */
 void ad_header_text_split(const char *text, size_t length, ad_header_text *out);
-/* 1: this header lists the same tensors as `like`, byte for byte, and its metadata are texts; *out is the split header.
- * 0: *out is unchanged, and nothing is known about the header. */
+/* Returns 1 if this header lists the same tensors as `like`, byte for byte, and its metadata are texts; *out is then
+ * the split header. Otherwise returns 0; *out is unchanged, and the header may be right or wrong. */
 int ad_header_text_like(const ad_header_text *like, const char *text, size_t length, ad_header_text *out);
 void ad_header_text_clear(ad_header_text *text);
 

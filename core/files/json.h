@@ -6,15 +6,15 @@
 #include "addend/status.h"
 #include "base/internal.h"
 
-/* Parses a text as json_loadb does, whose flags these are. AD_OK: *out is the document, or NULL if the text is no JSON;
- * then *error says why. AD_MEMORY: nothing is known of the text. Whether there is memory is tried before, since jansson
- * takes a lack of it for a wrong text, or cuts a name. */
+/* Parses a text as json_loadb does, with its flags. AD_OK: *out is the document, or NULL if the text is no JSON; *error
+ * then says why. AD_MEMORY: the text was not parsed. Tests first whether there is enough memory, since without memory
+ * jansson would report a wrong text or truncate a name. */
 AD_INTERNAL AD_CHECKED ad_status ad_json_parse(const char *text, size_t size, size_t flags, json_t **out,
                                                json_error_t *error);
 /* Reads the object in a file; free it with json_decref. AD_IO names the path and what is wrong: the file cannot be
  * read, is larger than any document of addend's, is no JSON (with the line), or is not an object. */
 AD_INTERNAL AD_CHECKED ad_status ad_json_read(const char *path, json_t **out);
-/* Replaces every text of the document by its printable form (ad_printable), for tables; -1: no memory. */
+/* Replaces every text of the document by its printable form (ad_printable), for tables. Returns -1 without memory. */
 AD_CHECKED int ad_json_make_printable(json_t *document);
 /* A document as commands print it: a line for each entry, keys in the order in which they were set, numbers with all
  * their digits. What a terminal would obey (ad_control_at) is written as \uHHHH, so that it may show the document. Free

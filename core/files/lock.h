@@ -1,4 +1,4 @@
-/* A lock that keeps a folder to one writer. It ends with the process that holds it, however that process ends. */
+/* A lock, so that a folder has only one writer. It ends when the process that has it ends, for any reason. */
 #ifndef FILES_LOCK_H
 #define FILES_LOCK_H
 #include "addend/status.h"

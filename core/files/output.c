@@ -1,4 +1,4 @@
-/* Writes files with a checksum, brings them to disk, and verifies them. Callers know what is in them. */
+/* Writes files with a checksum, brings them to disk, and verifies them. */
 #include "files/output.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Writes files from first to last byte with a checksum, and brings them to disk. Until then they have a temporary name
- * (base/unfinished.h). */
+/* Writes files from first to last byte with a checksum, and brings them to disk. Until all of a file is on disk, it has
+ * a temporary name (base/unfinished.h). */
 #ifndef FILES_OUTPUT_H
 #define FILES_OUTPUT_H
 #include <stddef.h>

@@ -15,7 +15,7 @@ typedef struct filled_page {
 } filled_page;
 
 /* Writes a piece of the JSON with '<' as \u003c, because "</script>" would end the script element that holds the data,
- * and with what a terminal would obey (ad_control_at) as ad_printable has it; JSON has escapes of its own for the ASCII
+ * and with what a terminal would obey (ad_control_at) as ad_printable has it; JSON has its own escapes for the ASCII
  * among these. Both occur only in texts, and no piece ends within a character. */
 static int write_data(const char *text, size_t size, void *context) {
   FILE *file = context;

@@ -1,4 +1,4 @@
-/* Printing JSON documents as text for people. What is printed is decided by those who know the document. */
+/* Printing JSON documents as text for people. The owner of a document decides what is printed. */
 #include "files/printed.h"
 
 #include "base/error.h"

@@ -21,7 +21,7 @@ struct ad_safetensors {
    */
   ad_safetensor *tensors; /* in the order of names */
   size_t count;
-  _Atomic size_t last; /* the tensor found last; the next one searched for is mostly this one or its successor */
+  _Atomic size_t last; /* the tensor found last; the next search is mostly for the same tensor or its successor */
   char *path;
   void *mapping; /* NULL: the caller owns the bytes */
   size_t mapped;
@@ -190,7 +190,7 @@ static ad_status header_length(const unsigned char *bytes, size_t size, const ch
   return AD_OK;
 }
 
-/* Takes over the tensors of `like`, whose header lists the same tensors, in a file of the same size. */
+/* Copies the list of tensors from `like`: its header lists the same tensors, and its file has the same size. */
 static ad_status take_tensors(const ad_safetensors *like, ad_safetensors *file) {
   AD_TRY(ad_new(like->count, &file->tensors));
   file->count = like->count;
@@ -202,7 +202,7 @@ static ad_status take_tensors(const ad_safetensors *like, ad_safetensors *file) 
   return AD_OK;
 }
 
-/* Reads the header, or takes over that of `like` if both list the same tensors. */
+/* Reads the header, or reuses the header of `like` if both list the same tensors. */
 static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, const char *bytes, size_t size) {
   size_t length = 0;
   json_error_t error;

@@ -1,5 +1,5 @@
-/* What other files of the library use of safetensors files: names of dtypes, and sharing the headers that files have in
- * common. */
+/* Functions on safetensors files that are not public: names of dtypes, and sharing headers that are the same in several
+ * files. */
 #ifndef FILES_SAFETENSORS_H
 #define FILES_SAFETENSORS_H
 #include "addend/safetensors.h"
@@ -10,19 +10,19 @@ const char *ad_safetensors_dtype_name(ad_dtype dtype);
 /* The dtype of this name; 0 if addend does not have it, or there is none. */
 ad_dtype ad_safetensors_dtype(const char *name);
 const char *ad_safetensors_path(const ad_safetensors *file);
-/* Gives back the memory of the file's mapped pages; they are read again when they are touched. */
+/* Returns the memory of the file's mapped pages to the kernel; pages are read again when they are touched. */
 void ad_safetensors_forget(const ad_safetensors *file);
 
-/* Prefetch what ad_safetensors_find reads of a file, for searches through many files, none of which is in the
- * processor's cache: ad_safetensors_expect first the file itself, ad_safetensors_expect_tensors a little later its
- * tensors. */
+/* For searches through many files, which are not in the processor's cache: prefetch the memory that ad_safetensors_find
+ * reads. Call ad_safetensors_expect first (prefetches the file's struct) and ad_safetensors_expect_tensors a little
+ * later (prefetches its tensors). */
 void ad_safetensors_expect(const ad_safetensors *file);
 void ad_safetensors_expect_tensors(const ad_safetensors *file);
 
-/* Like ad_safetensors_open, but what the header has in common with that of `like`, a file opened before (NULL: none),
- * is shared with that file instead of parsed again. `like` may be closed first. */
+/* Like ad_safetensors_open, but shares the parts of the header that equal the header of `like` instead of parsing them
+ * again. `like`: a file opened before, or NULL; it may be closed before the new file. */
 AD_CHECKED ad_status ad_safetensors_open_like(const char *path, const ad_safetensors *like, ad_safetensors **out);
-/* 1: both files share one table of names, because their headers were found to list the same tensors. */
+/* Returns 1 if both files share one table of names, because their headers were found to list the same tensors. */
 int ad_safetensors_share(const ad_safetensors *a, const ad_safetensors *b);
 
 /* Like ad_safetensors_open, for a file whose bytes are in memory already. The bytes are borrowed until close; `path` is

@@ -20,7 +20,7 @@ DEFINE_HAS(16)
 DEFINE_HAS(32)
 DEFINE_HAS(64)
 
-/* 1: one of the n values is not finite. */
+/* Returns 1 if one of the n values is not finite. */
 static int has_one(const char *data, ad_dtype dtype, size_t n) {
   switch (dtype) {
     case AD_F64:

@@ -49,7 +49,7 @@ static ad_variant widest_of_machine(void) {
 #endif
 }
 
-// The variant that ADDEND_KERNELS names; VARIANT_COUNT if it names none.
+// Returns the variant that ADDEND_KERNELS names, or VARIANT_COUNT if it names none.
 static int wanted_variant(void) {
   const char *wanted = getenv("ADDEND_KERNELS");
   int i = wanted ? 0 : VARIANT_COUNT;

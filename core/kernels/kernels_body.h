@@ -71,8 +71,8 @@ INLINE uint16_t f32_to_f16(float value) {
   return (uint16_t)(half | (bits_of(value) >> 16 & 0x8000));
 }
 
-/* Rounds to odd: a value that f32 cannot hold becomes the neighbour whose last bit is 1. Rounding that to bf16 or f16
- * gives the same result as rounding the f64 directly. */
+/* Rounds to odd: a value that f32 cannot represent becomes the neighbouring f32 whose last bit is 1. Rounding this f32
+ * to bf16 or f16 gives the same result as rounding the f64 directly. */
 INLINE float f64_to_odd_f32(double value) {
   float nearest = (float)value;
   double wide = (double)nearest;
@@ -92,7 +92,7 @@ INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(valu
 
 /* ---- converting arrays' dtypes ---- */
 
-/* Stands before a loop whose iterations are independent of each other, since an output is exactly one of the inputs or
+/* Written before a loop with independent iterations: an output is exactly the same memory as one of the inputs, or
  * overlaps none. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
@@ -345,7 +345,7 @@ FOLD_ORDERED(i16, int16_t)
 FOLD_ORDERED(i32, int32_t)
 FOLD_ORDERED(i64, int64_t)
 
-enum { TERMS = 4 };  // terms folded at once; each needs a register and a stream of the prefetcher
+enum { TERMS = 4 };  // terms folded in one pass; each needs a register and a stream of the prefetcher
 enum { REDUCTION_END = AD_BIT_XOR + 1 };
 typedef void (*folder)(void *out, const void *const *terms, size_t first, size_t term_count, size_t n);
 #define FOLDERS_OF_FLOATS(name) \
@@ -394,7 +394,7 @@ static void stream_bytes(char *dst, const char *src, size_t bytes) {
   memcpy(dst + at, src + at, bytes - at);
 }
 
-/* Makes streamed stores visible to other cores; must be called before these are told that they may read. */
+/* Makes streamed stores visible to other cores; must be called before other cores are signalled to read. */
 static void end_streaming(void) {
 #if defined(__x86_64__)
   _mm_sfence();
@@ -448,8 +448,8 @@ static int is_among(const void *out, const void *const *sources, size_t count) {
 
 static int is_source(const reducer *r, const void *out) { return is_among(out, r->sources, r->source_count); }
 
-/* A part of the tree: `count` indices from `first` on. Source number `next` is the first one that covers them; summing
- * the part moves `next` to the source after it. */
+/* A part of the tree: `count` indices from `first` on. `next` is the first source that covers some of them; summing the
+ * part moves `next` to the first source after the part. */
 typedef struct part {
   size_t first, count, next;
 } part;
@@ -457,15 +457,15 @@ typedef struct part {
 /* The number of indices that a source covers. */
 static size_t leaves_of(const reducer *r, size_t source) { return r->leaves ? r->leaves[source] : 1; }
 
-/* The value of a part that one source covers: its addend in the accumulate type, or the result of several addends,
- * which has that type already. */
+/* Returns the value of a part that one source covers: its addend, converted to the accumulate type, or the result of
+ * several addends, which already has this type. */
 static const void *value_of_one(const reducer *r, part *p, void *space, size_t at, size_t n) {
   const char *source = r->sources[p->next++];
   if (p->count > 1) return source + at * r->sum_size;
   return loaded(r->load, source + at * r->size, space, n);
 }
 
-/* 1: each index of the part has its own source, and they are few enough to be folded at once. */
+/* Returns 1 if each index of the part has its own source, and they are few enough to be folded in one pass. */
 static int are_few(const reducer *r, const part *p) {
   if (p->count > TERMS) return 0;
   for (size_t j = 0; j < p->count; j++)
@@ -568,8 +568,8 @@ static double power_of_two(int shift) {
   return power;
 }
 
-/* Chooses the conversions of a reduction of floats. A NaN in a sum is always the canonical one, so the faster
- * conversions of bf16 suffice, which keep only that NaN. */
+/* Chooses the conversions of a reduction of floats. A NaN in a sum is always the canonical NaN, so the faster
+ * conversions of bf16 are enough, which keep only this NaN. */
 static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
   r->load = r->wide ? to_f64[how->dtype] : to_f32[how->dtype];
   r->store = r->wide ? from_f64[out_dtype] : from_f32[out_dtype];
@@ -578,15 +578,15 @@ static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_d
   if (out_dtype == AD_BF16) r->store = f32s_rounded;
 }
 
-/* 1: the reduction is a cast: there is a single source, nothing is added to the outputs, and a cast would form its
- * product in the same dtype, which is f64 exactly if the accumulate dtype is f64. */
+/* Returns 1 if the reduction is a cast: there is a single source, nothing is added to the outputs, and a cast would
+ * form its product in the same dtype, which is f64 exactly if the accumulate dtype is f64. */
 static int is_cast(const reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
   if (r->source_count != 1 || r->leaves || r->out_count != 1 || r->adds || !ad_dtype_is_float(how->dtype)) return 0;
   return r->wide == (how->dtype == AD_F64 || out_dtype == AD_F64);
 }
 
-/* 1: outputs are written past the caches. An output that is also a source was just read, so its lines are in a cache
- * and streaming would save nothing. */
+/* Returns 1 if outputs are written past the caches. An output that is also a source was just read, so its lines are in
+ * a cache and streaming would save nothing. */
 static int is_streamed(const ad_reducing *how, const void *out, const void *const *sources, size_t source_count) {
   return how->past && !how->adds && !is_among(out, sources, source_count);
 }
@@ -637,7 +637,7 @@ static __attribute__((noinline)) void reduce_from(size_t done, void *const *out,
   if (r.streamed) end_streaming();
 }
 
-/* 1: a sum of floats in f32 that is written in the dtype of its sources, neither scaled nor added to anything. */
+/* Returns 1 if the reduction is a sum in f32 of floats, written in their dtype, not scaled, not added to anything. */
 static int is_plain_sum(const ad_reducing *how) {
   return how->reduction == AD_SUM && how->accumulate == AD_F32 && !how->leaves && !how->shift && !how->adds &&
          (!how->out_dtype || how->out_dtype == how->dtype) && register_sums[how->dtype];

@@ -7,7 +7,7 @@
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* AD_TYPE: the table has no such transition; suggests a repair. */
+/* Fails with AD_TYPE: the table has no such transition. Suggests a repair. */
 static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type from, ad_type to) {
   char from_text[AD_TYPE_TEXT_MAX], to_text[AD_TYPE_TEXT_MAX], repair[AD_WAY_TEXT_MAX];
   ad_way way = ad_way_find(from, to);
@@ -23,7 +23,7 @@ static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type 
                  way.count ? ", or " : "", ad_axis_name(axis), ad_move_name(move));
 }
 
-/* If a move undoes the cut of `axis`, no axis outside `axes` may cut the same dimension further inside. */
+/* If a move gathers over `axis`: refuses layouts where an axis outside `axes` shards the dimension further inside. */
 static ad_status check_innermost(const ad_layout *layout, const char *site, ad_move move, ad_axes axes, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
   ad_axes others = dim < 0 ? 0 : ad_layout_axes_sharding(layout, dim) & ~axes;
@@ -31,8 +31,8 @@ static ad_status check_innermost(const ad_layout *layout, const char *site, ad_m
   for (int inner = 0; inner < AD_AXIS_COUNT; inner++) {
     if (!(others & AD_AXES(inner)) || layout->depth[inner] < layout->depth[axis]) continue;
     return ad_fail(AD_TYPE,
-                   "%s: %s: the value is %s on `%s`, and %s on `%s` inside that cut; only the innermost cut of a "
-                   "dimension can be undone" AD_MAY_REPAIR "undo `%s` first, or both together",
+                   "%s: %s: the value is %s on `%s`, and %s on `%s` inside that; only the innermost axis of a sharded "
+                   "dimension can be changed" AD_MAY_REPAIR "undo `%s` first, or both together",
                    site, ad_move_name(move), ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name(axis),
                    ad_type_print(layout->type[inner], inner_type, sizeof inner_type), ad_axis_name((ad_axis)inner),
                    ad_axis_name((ad_axis)inner));
@@ -55,7 +55,7 @@ static ad_status check_call(const char *site, ad_move move, ad_axes axes, ad_typ
                    site, (int)move, axes, to);
   if (ad_type_dim(to) >= ndim)
     return ad_fail(AD_TYPE,
-                   "%s: %s: the new type is %s, but the value has only %d dimension%s; a cut must be along one of them",
+                   "%s: %s: the new type is %s, but the value has only %d dimension%s; S(d) must name one of them",
                    site, ad_move_name(move), ad_type_print(to, type, sizeof type), ndim, ndim == 1 ? "" : "s");
   return AD_OK;
 }

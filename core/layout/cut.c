@@ -1,9 +1,9 @@
-/* Computes which part of a cut value a rank holds: even and uneven cuts, zigzag, nested, empty. Nothing here knows what
- * types mean. */
+/* Computes a rank's part of a sharded value: even, uneven, zigzag, nested, empty. Of types only the sharding matters
+ * here. */
 #include "layout/nest.h"
 #include "layout/type.h"
 
-/* The most spans of a rank's part: each cut of a dimension adds at most two spans. */
+/* The most spans of a rank's part: each axis that shards a dimension adds at most two spans. */
 enum { SPANS_MAX = 2 * AD_AXIS_COUNT + 2 };
 
 typedef struct span_list {
@@ -33,7 +33,7 @@ static void append(span_list *list, ad_span span) {
     list->span[list->count++] = span;
 }
 
-/* Appends those elements of `from` that `part` names, counted in the order in which `from` stores them. */
+/* Appends the elements of `from` whose numbers are in `part`; the elements are numbered in the order of `from`. */
 static void append_part(span_list *list, const span_list *from, ad_span part) {
   int64_t start = 0;
   for (int i = 0; i < from->count; i++) {
@@ -45,7 +45,7 @@ static void append_part(span_list *list, const span_list *from, ad_span part) {
   }
 }
 
-/* The spans that member i of g members holds after one more cut of `from`. */
+/* Returns the spans of member i of g members after one more axis has sharded `from`. */
 static span_list cut_again(const span_list *from, ad_type type, int64_t i, int64_t g) {
   span_list list = {0};
   int64_t n = total(from);
@@ -58,7 +58,7 @@ static span_list cut_again(const span_list *from, ad_type type, int64_t i, int64
   return list;
 }
 
-/* The spans of dimension `dim` that `rank` holds. */
+/* Returns the spans of dimension `dim` that are in `rank`'s part. */
 static span_list spans_of(const ad_layout *layout, int dim, int64_t n, int64_t rank) {
   span_list list = {0};
   append(&list, (ad_span){0, n});
@@ -77,14 +77,13 @@ int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, a
   return list.count;
 }
 
-/* The number of elements, of n, that member i of g members holds. */
+/* Returns how many of n elements are in the part of member i of g members. */
 static int64_t count_of(ad_type type, int64_t n, int64_t i, int64_t g) {
   if (!ad_type_is_zigzag(type)) return ad_cut(n, i, g).count;
   return ad_cut(n, i, 2 * g).count + ad_cut(n, 2 * g - 1 - i, 2 * g).count;
 }
 
-/* A part's size along a dimension depends only on the sizes of the cuts, wherever their elements lie, so no spans are
- * needed. */
+/* A part's size along a dimension depends only on the axes' sizes, so no spans are needed. */
 ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank) {
   ad_shape local = *shape;
   ad_axes sharded = ad_layout_sharded_axes(layout);
@@ -99,21 +98,21 @@ ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, i
   return local;
 }
 
-/* ---- several cuts that equal one cut over all their ranks ---- */
+/* ---- several axes that shard as one over all their ranks ---- */
 
 int64_t ad_cut_with(int64_t n, int64_t e, int64_t chunks) {
   return (int64_t)(((__int128)(e + 1) * chunks + n - 1) / n) - 1;
 }
 
-/* Plain cuts of `rows` rows, one inside the other, outermost first. */
+/* `rows` rows sharded (not zigzag) over several axes, outermost first. */
 typedef struct cut_nest {
-  int64_t rows, ranks; /* ranks over all cuts */
+  int64_t rows, ranks; /* ranks over all these axes */
   int64_t sizes[AD_AXIS_COUNT];
   int count;
 } cut_nest;
 
-/* Finds the nest of cuts over `axes`; 0 unless the axes of more than one rank among `axes` are the innermost cuts of
- * dimension 0, plain and in mesh order. */
+/* Finds the nest over those of `axes` that have more than one rank. Returns 0 unless these axes shard dimension 0
+ * innermost, not zigzag, and in mesh order. */
 static int find_nest(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, cut_nest *out) {
   const ad_mesh *mesh = layout->mesh;
   int64_t outer_stride = INT64_MAX;
@@ -135,7 +134,7 @@ static int find_nest(const ad_layout *layout, int64_t n, ad_axes axes, int64_t r
   return out->ranks == ad_mesh_ranks_over(mesh, axes);
 }
 
-/* The member that holds row e by the nest of cuts. */
+/* Returns the member to which the nest gives row e. */
 static int64_t nested_holder(const cut_nest *nest, int64_t e) {
   int64_t n = nest->rows, index = 0;
   for (int i = 0; i < nest->count; i++) {
@@ -148,17 +147,17 @@ static int64_t nested_holder(const cut_nest *nest, int64_t e) {
   return index;
 }
 
-/* 1: the nest and a single cut give each row to the same member. Both give out rows in order, so nothing else needs to
- * agree. */
+/* Returns 1 if the nest and a single sharding give each row to the same member. Both give out rows in order, so nothing
+ * else needs to agree. */
 static int holders_agree(const cut_nest *nest) {
   int64_t inner = nest->count ? nest->sizes[nest->count - 1] : 1;
-  if (nest->rows % (nest->ranks / inner) == 0) return 1; /* all cuts but the innermost divide evenly */
+  if (nest->rows % (nest->ranks / inner) == 0) return 1; /* all axes but the innermost divide evenly */
   for (int64_t e = 0; e < nest->rows; e++)
     if (nested_holder(nest, e) != ad_cut_with(nest->rows, e, nest->ranks)) return 0;
   return 1;
 }
 
-/* 1: each member of the group holds as many rows as a single cut of `rows` would give it. */
+/* Returns 1 if each member of the group has as many rows as a single sharding of `rows` rows would give it. */
 static int members_agree(const ad_layout *layout, int64_t n, const ad_group *group, int64_t rows) {
   int64_t members = ad_group_size(group);
   for (int64_t i = 0; i < members; i++) {

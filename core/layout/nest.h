@@ -1,18 +1,18 @@
-/* Cuts of one dimension by several axes: a nest of cuts, outermost first. */
+/* One dimension sharded by several axes: a nest, outermost first. */
 #ifndef LAYOUT_NEST_H
 #define LAYOUT_NEST_H
 #include "addend/layout.h"
 #include "base/internal.h"
 
-AD_INTERNAL ad_axes ad_layout_axes_sharding(const ad_layout *layout, int dim); /* the axes that cut dimension `dim` */
-/* The axis that cuts dimension `dim` at `depth`; AD_AXIS_COUNT if there is none. */
+AD_INTERNAL ad_axes ad_layout_axes_sharding(const ad_layout *layout, int dim); /* the axes that shard dimension `dim` */
+/* The axis that shards dimension `dim` at `depth` (0: outermost); AD_AXIS_COUNT if there is none. */
 AD_INTERNAL ad_axis ad_layout_sharded_at(const ad_layout *layout, int dim, int depth);
 /* The number of the chunk that contains element e, where chunk i of `chunks` is [floor(i*n/chunks),
  * floor((i+1)*n/chunks)). */
 AD_INTERNAL int64_t ad_cut_with(int64_t n, int64_t e, int64_t chunks);
-/* 1: the ranks of `rank`'s group over `axes` hold those parts of dimension 0 (whole size n) that a single cut of `rows`
- * rows over the group would give them: member i of g holds ad_cut(rows, i, g). Usually found without looking at each
- * rank. */
+/* Returns 1 if, in `rank`'s group over `axes`, each rank has the part of dimension 0 (full size n) that a single
+ * sharding of `rows` rows over the group would give it: ad_cut(rows, i, g) for member i of g. Usually need not examine
+ * each rank. */
 int ad_layout_is_sharded_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows);
 
 #endif

@@ -43,8 +43,8 @@ static int position_in_mesh(const ad_mesh *mesh, ad_axis axis) {
   return i;
 }
 
-/* 1 if an axis can be added to the path's last step: that step makes the same move between the same types, and its axes
- * come before this one in mesh order, which is the order in which a step over several axes cuts. */
+/* Returns 1 if an axis can be added to the path's last step: the step makes the same move between the same types, and
+ * its axes come before this axis in mesh order (a step over several axes shards in mesh order). */
 static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis axis) {
   const ad_path_step *last = p->count ? &p->step[p->count - 1] : NULL;
   if (!last || last->move != move || last->from != from || last->to != to) return 0;
@@ -67,7 +67,7 @@ static void take_step(path *p, ad_axis axis, ad_type to) {
   ad_layout_set(&p->reached, AD_AXES(axis), to);
 }
 
-/* Reductions that cut come first, outermost cut first, because the sums after them are then over smaller parts. */
+/* Finds the path. Reduce-scatters come first, outermost axis first, so that the later sums are over smaller parts. */
 static path find_path(const ad_layout *gradient, const ad_layout *storage) {
   path p = {.reached = *gradient};
   for (int dim = 0; dim < AD_DIMS_MAX; dim++)
@@ -97,8 +97,8 @@ ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage, ad
   path p = find_path(gradient, storage);
   if (!ad_layout_equal(&p.reached, storage))
     return ad_fail(AD_TYPE,
-                   "gradient path: the reductions lead to \"%s\", but the storage is \"%s\"; a cut that the gradient "
-                   "already has stays outside the cuts that reductions make",
+                   "gradient path: the reductions lead to \"%s\", but the storage is \"%s\"; an axis that already "
+                   "shards the gradient stays outside the axes over which reductions shard it",
                    ad_layout_print(&p.reached, reached, sizeof reached),
                    ad_layout_print(storage, wanted, sizeof wanted));
   memcpy(steps, p.step, (size_t)p.count * sizeof *steps);

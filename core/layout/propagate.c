@@ -18,20 +18,20 @@ typedef struct operation {
 
 static ad_type type_of(const operation *op, size_t operand, ad_axis axis) { return op->operands[operand]->type[axis]; }
 
-/* 1 if the operand is R or I and carries no gradient: it may then count as either, because R and I differ only in their
- * gradients. */
+/* Returns 1 if the operand is R or I and carries no gradient: it may then count as either, because R and I differ only
+ * in their gradients. */
 static int is_neutral(const operation *op, size_t operand, ad_axis axis) {
   ad_type type = type_of(op, operand, axis);
   return op->constant && op->constant[operand] && (type == AD_R || type == AD_I);
 }
 
-/* The letter along which an operand is cut on an axis; 0 if it is not cut. */
+/* Returns the letter of the dimension along which an operand is sharded on an axis, or 0 if it is not sharded. */
 static char sharded_letter(const operation *op, size_t operand, ad_axis axis) {
   int dim = ad_type_dim(type_of(op, operand, axis));
   return dim < 0 ? 0 : ad_rule_operand(op->rule, operand).data[dim];
 }
 
-/* Describes an operand of a conflict, with the cut that would fit the other operand. */
+/* Describes an operand of a conflict, with the sharding that would fit the other operand. */
 static ad_side side_of(const operation *op, size_t operand, size_t other, ad_axis axis) {
   char letter = sharded_letter(op, other, axis);
   int dim = letter ? ad_letters_find(ad_rule_operand(op->rule, operand), letter) : -1;
@@ -48,21 +48,21 @@ static ad_status fail(const operation *op, ad_conflict_kind kind, ad_axis axis, 
   return ad_conflict_fail(&conflict, op->rule->name, op->site);
 }
 
-/* The first operand of this type that is not neutral; `count` if there is none. */
+/* Returns the first operand of this type that is not neutral, or op->count if there is none. */
 static size_t find_type(const operation *op, ad_axis axis, ad_type type) {
   size_t i = 0;
   while (i < op->count && (type_of(op, i, axis) != type || is_neutral(op, i, axis))) i++;
   return i;
 }
 
-/* The first operand that is cut on this axis; `count` if there is none. */
+/* Returns the first operand that is sharded on this axis, or op->count if there is none. */
 static size_t find_sharded(const operation *op, ad_axis axis) {
   size_t i = 0;
   while (i < op->count && !ad_type_is_sharded(type_of(op, i, axis))) i++;
   return i;
 }
 
-/* An I operand meets the others: all must be I. */
+/* Combines an I operand (`lead`) with the others: all must be I. */
 static ad_status meet_invariant(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   for (size_t i = 0; i < op->count; i++)
     if (!is_neutral(op, i, axis) && type_of(op, i, axis) != AD_I) return fail(op, AD_INVARIANT_MIXED, axis, lead, i);
@@ -70,7 +70,7 @@ static ad_status meet_invariant(const operation *op, ad_axis axis, size_t lead, 
   return AD_OK;
 }
 
-/* A V operand meets the others: none may be P or cut. */
+/* Combines a V operand (`lead`) with the others: no other may be P or sharded. */
 static ad_status meet_varying(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   for (size_t i = 0; i < op->count; i++) {
     ad_type type = type_of(op, i, axis);
@@ -81,7 +81,7 @@ static ad_status meet_varying(const operation *op, ad_axis axis, size_t lead, ad
   return AD_OK;
 }
 
-/* A P operand meets the others: see the conflicts. */
+/* Combines a P operand (`lead`) with the others; refuses the conflicts of sentences.h. */
 static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   if (op->rule->linearity == AD_NONLINEAR) return fail(op, AD_PARTIAL_NONLINEAR, axis, lead, lead);
   for (size_t i = 0; i < op->count; i++) {
@@ -95,7 +95,7 @@ static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad
   return AD_OK;
 }
 
-/* Checks operand i against the cut operand `lead`. `kept`: the result has the dimension that is cut. */
+/* Checks operand i against the sharded operand `lead`. `kept`: the result has the sharded dimension. */
 static ad_status meet_beside_sharded(const operation *op, ad_axis axis, size_t lead, size_t i, int kept) {
   char letter = sharded_letter(op, lead, axis), own = sharded_letter(op, i, axis);
   ad_type lead_type = type_of(op, lead, axis), type = type_of(op, i, axis);
@@ -111,14 +111,14 @@ static ad_status meet_beside_sharded(const operation *op, ad_axis axis, size_t l
   return AD_OK;
 }
 
-/* 1: the rule says that this dimension must not be cut. */
+/* Returns 1 if the rule says that this dimension must not be sharded. */
 static int is_full(const ad_rule *rule, char letter) {
   for (const char *c = rule->full ? rule->full : ""; *c; c++)
     if (*c == letter) return 1;
   return 0;
 }
 
-/* A cut operand meets the others: the result is cut, or P if the cut dimension is summed. */
+/* Combines a sharded operand (`lead`) with the others: the result is sharded, or P if the dimension is summed. */
 static ad_status meet_sharded(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   char letter = sharded_letter(op, lead, axis);
   int dim = ad_letters_find(ad_rule_result(op->rule), letter);
@@ -159,7 +159,7 @@ static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
   return AD_OK;
 }
 
-/* Checks an operand's mesh and types, and that its cuts are along dimensions that the rule gives it. */
+/* Checks an operand's mesh and types, and that it is sharded only along dimensions that the rule gives it. */
 static ad_status check_operand(const operation *op, size_t i) {
   char type[AD_TYPE_TEXT_MAX];
   int ndim = ad_rule_operand(op->rule, i).count;

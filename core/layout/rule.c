@@ -1,4 +1,4 @@
-/* Reads the letters of a rule. propagate.c says what they mean for types. */
+/* Reads the letters of a rule. propagate.c derives types from them. */
 #include "layout/rule.h"
 #include <string.h>
 #include "base/error.h"
@@ -19,7 +19,7 @@ int ad_letters_find(ad_letters letters, char letter) {
   return -1;
 }
 
-/* 1: the letters are at most AD_DIMS_MAX different letters of the alphabet. */
+/* Returns 1 if the letters are at most AD_DIMS_MAX different letters of the alphabet. */
 static int letters_valid(ad_letters letters) {
   for (int i = 0; i < letters.count; i++) {
     char c = letters.data[i];

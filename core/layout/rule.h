@@ -9,7 +9,7 @@ typedef struct ad_letters {
   int count;
 } ad_letters;
 
-/* AD_INVALID unless the rule is valid for `count` operands. */
+/* Returns AD_INVALID unless the rule is valid for `count` operands. */
 AD_CHECKED ad_status ad_rule_check(const ad_rule *rule, size_t count);
 /* The letters of an operand, or of the result, of a rule that ad_rule_check accepts. */
 ad_letters ad_rule_operand(const ad_rule *rule, size_t operand);

@@ -1,5 +1,5 @@
-/* The messages of law 1: for every kind of conflict between operands, which operand should change and to which type.
- * The transition table gives the way to that type. */
+/* The messages of law 1. For every kind of conflict between operands: which operand should change, and to which type.
+ * The transition table gives the way to this type. */
 #include "layout/sentences.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -18,7 +18,7 @@ typedef struct repair {
   ad_type to;
 } repair;
 
-/* The side whose type is of this kind. */
+/* The side of the conflict that has a type of this kind. */
 static const ad_side *side_of(const ad_conflict *conflict, ad_type kind) {
   return ad_type_kind(conflict->side[0].type) == kind ? &conflict->side[0] : &conflict->side[1];
 }
@@ -27,22 +27,22 @@ static const ad_side *other_side(const ad_conflict *conflict, const ad_side *sid
   return side == &conflict->side[0] ? &conflict->side[1] : &conflict->side[0];
 }
 
-/* An I operand is converted to what it meets: to R, or to the same cut. If it meets a P, the P is summed instead,
- * unless the operation is a product. */
+/* Repair: convert the I operand to the other operand's type, R or the same S(d). If the other operand is P, sum the P
+ * instead, unless the operation is a product. */
 static repair repair_invariant(const ad_conflict *conflict) {
   const ad_side *invariant = side_of(conflict, AD_I), *other = other_side(conflict, invariant);
   if (other->type == AD_P && conflict->linearity != AD_MULTILINEAR) return (repair){other, AD_I};
   return (repair){invariant, invariant->like_other};
 }
 
-/* In a sum the V operand is declared an addend; otherwise the P operand is summed. */
+/* Repair: in a sum, declare the V operand an addend; otherwise sum the P operand. */
 static repair repair_partial_with_varying(const ad_conflict *conflict) {
   if (conflict->linearity == AD_ADDITIVE) return (repair){side_of(conflict, AD_V), AD_P};
   return (repair){side_of(conflict, AD_P), AD_R};
 }
 
-/* If the other operand has the whole dimension on every rank, the cut operand is gathered, because a part is shorter;
- * otherwise it becomes V. */
+/* Repair: if the V operand has the full dimension on every rank, gather the sharded operand, because a part is shorter;
+ * otherwise make the sharded operand V. */
 static repair repair_varying_with_sharded(const ad_conflict *conflict) {
   const ad_side *sharded = side_of(conflict, AD_S(0)), *varying = other_side(conflict, sharded);
   return (repair){sharded, ad_type_is_sharded(varying->like_other) ? AD_R : AD_V};
@@ -102,7 +102,7 @@ ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const 
                 ad_type_print(conflict->side[1].type, type, sizeof type));
   ad_text_add(&text, "%s%s" AD_MAY_REPAIR, why[0] ? ": " : "", why);
   if (conflict->kind == AD_SHARDING_ORDER)
-    ad_text_add(&text, "cut operand %zu in the order of operand %zu", conflict->side[1].operand + 1,
+    ad_text_add(&text, "shard operand %zu in the order of operand %zu", conflict->side[1].operand + 1,
                 conflict->side[0].operand + 1);
   else
     print_repair(conflict, &text);

@@ -3,21 +3,22 @@
 #define LAYOUT_SENTENCES_H
 #include "addend/layout.h"
 
-/* All conflicts: X(code, why it is an error; "" if the two types already say it). */
-#define AD_CONFLICT_LIST(X)                                                                                         \
-  X(AD_INVARIANT_MIXED, "")                                                                                         \
-  X(AD_PARTIAL_WITH_SHARDED, "")                                                                                    \
-  X(AD_PARTIAL_WITH_VARYING, "")                                                                                    \
-  X(AD_VARYING_WITH_SHARDED, "")                                                                                    \
-  X(AD_PARTIAL_PLUS_FULL, "every rank would add the whole value to its addend, and the sum count it once per rank") \
-  X(AD_SUM_PLUS_FULL, "the sum along that dimension is a partial, and the whole value would count once per rank")   \
-  X(AD_PARTIAL_TIMES_PARTIAL, "a product of sums is not the sum of the products")                                   \
-  X(AD_PARTIAL_NONLINEAR, "the operation is not linear, so the sum must be complete before it")                     \
-  X(AD_SHARDED_AND_FULL, "one operand has this dimension cut, the other whole")                                     \
-  X(AD_TWO_DIMENSIONS, "one axis would cut two dimensions of the result")                                           \
-  X(AD_SHARDED_DIFFERENTLY, "only zigzag cuts fit zigzag cuts")                                                     \
-  X(AD_SHARDED_ALONG_FULL, "the operation is not local along that dimension")                                       \
-  X(AD_SHARDING_ORDER, "several axes cut that dimension, and the operands nest the cuts differently")
+/* All conflicts: X(code, the reason why it is an error; "" if the two types are reason enough). */
+#define AD_CONFLICT_LIST(X)                                                                                        \
+  X(AD_INVARIANT_MIXED, "")                                                                                        \
+  X(AD_PARTIAL_WITH_SHARDED, "")                                                                                   \
+  X(AD_PARTIAL_WITH_VARYING, "")                                                                                   \
+  X(AD_VARYING_WITH_SHARDED, "")                                                                                   \
+  X(AD_PARTIAL_PLUS_FULL,                                                                                          \
+    "every rank would add the full value to its addend, and the sum would count it once per rank")                 \
+  X(AD_SUM_PLUS_FULL, "the sum along that dimension is Partial (P), and the full value would count once per rank") \
+  X(AD_PARTIAL_TIMES_PARTIAL, "a product of sums is not the sum of the products")                                  \
+  X(AD_PARTIAL_NONLINEAR, "the operation is not linear, so the sum must be complete before it")                    \
+  X(AD_SHARDED_AND_FULL, "one operand has this dimension sharded, the other full")                                 \
+  X(AD_TWO_DIMENSIONS, "one axis would shard two dimensions of the result")                                        \
+  X(AD_SHARDED_DIFFERENTLY, "zigzag shards fit only zigzag shards")                                                \
+  X(AD_SHARDED_ALONG_FULL, "the operation is not local along that dimension")                                      \
+  X(AD_SHARDING_ORDER, "several axes shard that dimension, and the operands nest them differently")
 
 typedef enum ad_conflict_kind {
 #define AD_CONFLICT_CODE(code, why) code,
@@ -30,8 +31,8 @@ typedef enum ad_conflict_kind {
 typedef struct ad_side {
   size_t operand; /* number of the operand, counted from 0; messages count from 1 */
   ad_type type;
-  /* the cut that this operand needs to fit the other operand's cut; AD_R if it lacks that dimension or the other
-   * operand is not cut */
+  /* the sharding that this operand would need to fit the other operand; AD_R if it does not have the sharded dimension
+   * or the other operand is not sharded */
   ad_type like_other;
 } ad_side;
 
@@ -43,7 +44,8 @@ typedef struct ad_conflict {
   ad_side side[2];
 } ad_conflict;
 
-/* Precedes a repair in messages. Types alone do not tell what a program means, so the repair is only a suggestion. */
+/* Precedes a repair in messages. The types do not show the intention of a program, so the repair is only a
+ * suggestion. */
 #define AD_MAY_REPAIR "; this may repair it: "
 
 /* Records the message "site: name: operand 1 is I on `tp`, operand 2 is S(0): why; this may repair it: convert operand

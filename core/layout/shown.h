@@ -5,8 +5,8 @@
 #include "addend/layout.h"
 #include "base/internal.h"
 
-/* Prints "dp_replicate=R dp_shard=S0": the axes that the mesh names, and other axes only if they are cut; on an axis
- * that does not exist R, I, V and P mean the same. Returns buffer. */
+/* Prints "dp_replicate=R dp_shard=S0": the axes that the mesh names, and other axes only if they are sharded; on an
+ * axis that does not exist R, I, V and P mean the same. Returns buffer. */
 AD_INTERNAL const char *ad_layout_shown(const ad_layout *layout, char *buffer, size_t size);
 /* Prints two different layouts so that the texts differ, too: as ad_layout_shown if that is enough, in full if the
  * layouts differ only on axes that it leaves out. */

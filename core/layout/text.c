@@ -42,7 +42,7 @@ static ad_status read_word(const char *text, ad_word word, ad_axes *named, ad_la
                    "layout \"%.120s\": `%.*s` has type `%.*s`; a type is R, I, V, P, S0 to S%d, or S0z to S%dz", text,
                    ad_word_shown(name), name.data, ad_word_shown(value), value.data, AD_DIMS_MAX - 1, AD_DIMS_MAX - 1);
   *named |= axes;
-  /* axis by axis, so that dp_replicate cuts outside dp_shard in any mesh */
+  /* axis by axis, so that dp_replicate shards outside dp_shard in any mesh */
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (axes & AD_AXES(axis)) ad_layout_set(layout, AD_AXES(axis), type);
   return AD_OK;
@@ -67,7 +67,7 @@ ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out)
 
 const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
-  int printed[AD_DIMS_MAX] = {0}; /* number of cuts already printed of each dimension */
+  int printed[AD_DIMS_MAX] = {0}; /* number of axes already printed of each dimension */
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
     ad_axis axis = layout->mesh->order[i];
     int dim = ad_type_dim(layout->type[axis]);

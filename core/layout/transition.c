@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "layout/type.h"
 
-#define S AD_S(0) /* any cut */
+#define S AD_S(0) /* any S(d) */
 
 static const ad_transition table[] = {
     /* move, from, to, moves bytes; backward: move, from, to */
@@ -18,7 +18,7 @@ static const ad_transition table[] = {
     {AD_MOVE_CONVERT, AD_R, S, 0, AD_MOVE_CONVERT, S, AD_P}, /* zero outside this rank's part */
     {AD_MOVE_CONVERT, AD_I, S, 0, AD_MOVE_ALL_GATHER, S, AD_I},
     {AD_MOVE_CONVERT, S, AD_P, 0, AD_MOVE_CONVERT, AD_R, S},
-    {AD_MOVE_ONCE, AD_R, AD_P, 0, AD_MOVE_ONCE, AD_R, AD_P}, /* one rank's copy counts */
+    {AD_MOVE_ONCE, AD_R, AD_P, 0, AD_MOVE_ONCE, AD_R, AD_P}, /* one rank's replica counts */
     {AD_MOVE_DECLARE, AD_V, AD_P, 0, AD_MOVE_DECLARE, AD_R, AD_V},
     {AD_MOVE_DECLARE, AD_R, AD_V, 0, AD_MOVE_DECLARE, AD_V, AD_P},
     {AD_MOVE_DECLARE, AD_V, S, 0, AD_MOVE_DECLARE, S, AD_V},
@@ -49,7 +49,7 @@ const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to) 
   return NULL;
 }
 
-/* The first entry that leads from one kind of type to another, whatever its operation. */
+/* The first entry from one kind of type to another, of any operation. */
 static const ad_transition *find_any(ad_type from, ad_type to) {
   for (int i = 0; i < TABLE_COUNT; i++)
     if (table[i].from == ad_type_kind(from) && table[i].to == ad_type_kind(to)) return &table[i];
@@ -63,7 +63,7 @@ ad_way ad_way_direct(ad_type from, ad_type to) {
   return direct ? (ad_way){1, {direct->move}, {from}, {to}} : (ad_way){0};
 }
 
-/* 1: a transition of the way makes a claim. */
+/* Returns 1 if a transition of the way makes a claim. */
 static int states(const ad_way *way) {
   for (int i = 0; i < way->count; i++)
     if (ad_move_states(way->move[i], way->from[i])) return 1;

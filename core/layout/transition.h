@@ -1,4 +1,4 @@
-/* Ways from one type to another in the transition table, from which the repairs in messages are made. */
+/* Ways from one type to another in the transition table. Messages suggest them as repairs. */
 #ifndef LAYOUT_TRANSITION_H
 #define LAYOUT_TRANSITION_H
 #include "addend/layout.h"
@@ -13,13 +13,13 @@ typedef struct ad_way {
   ad_type from[AD_WAY_MAX], to[AD_WAY_MAX];
 } ad_way;
 
-/* 1: the transition makes a claim that types cannot check: that the ranks' own values are addends or parts of a whole,
- * or that copies are not the same. (That parts of a whole are each rank's own values is always true.) */
+/* Returns 1 if the transition makes a claim that types cannot check: that ranks' own values are addends or parts of a
+ * full value, or that replicas differ. (S(d)->V makes no claim: parts of a full value are always ranks' own values.) */
 AD_INTERNAL int ad_move_states(ad_move move, ad_type from);
-/* The way from one type to the other by a single entry of the table, the first that fits; count 0: none does. */
+/* Returns the way by the table's first single entry from one type to the other; its count is 0 if there is none. */
 AD_INTERNAL ad_way ad_way_direct(ad_type from, ad_type to);
-/* The shortest way in the table; earlier entries are preferred, and ways without claims (ad_move_states) come before
- * ways with claims. count is 0 if no way has at most AD_WAY_MAX transitions. */
+/* Returns the shortest way in the table. Prefers ways without claims (ad_move_states), then earlier entries. Its count
+ * is 0 if no way has at most AD_WAY_MAX transitions. */
 AD_INTERNAL ad_way ad_way_find(ad_type from, ad_type to);
 /* Prints "convert I->R, then once R->P". Returns buffer. */
 AD_INTERNAL const char *ad_way_print(const ad_way *way, char *buffer, size_t size);

@@ -1,4 +1,4 @@
-/* Types of values on one axis, and shapes of whole values: names, duals, printing. */
+/* Types of values on one axis, and shapes of full values: names, duals, printing. */
 #include <inttypes.h>
 #include <stdio.h>
 #include "base/text.h"
@@ -47,7 +47,7 @@ const char *ad_shape_fault(const ad_shape *shape, char *buffer, size_t size) {
     ad_text_add(&text, "the shape has %d dimensions, but may have 0 to %d", shape->ndim, AD_DIMS_MAX);
     return buffer;
   }
-  /* the most elements whose bytes a size_t can count, whatever their dtype */
+  /* the most elements whose bytes a size_t can count, in any dtype */
   int64_t room = INT64_MAX / (int64_t)sizeof(double);
   for (int i = 0; i < shape->ndim; i++) {
     int64_t dim = shape->dim[i];

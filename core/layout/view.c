@@ -1,13 +1,13 @@
-/* Changes the view: the same value on another factorisation of its ranks. That moves no bytes, so only few layouts
- * allow it. */
+/* Changes the view: describes the same value on another factorisation of its ranks. This moves no bytes, so only few
+ * layouts allow it. */
 #include "base/error.h"
 #include "layout/sentences.h"
 #include "layout/transition.h"
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* For messages: the type that all axes of a set should have if they must agree. Every type on these axes can be brought
- * to it without losing anything. */
+/* For messages: the type that all axes of a set should have if they must agree. Every type on these axes can be turned
+ * into this type without loss. */
 static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   int seen[AD_P + 1] = {0};
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -19,8 +19,8 @@ static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   return seen[AD_I] && !seen[AD_R] ? AD_I : AD_R;
 }
 
-/* The axis to name in the message: one whose type is not the common one; among nested cuts the innermost, because only
- * that one can be undone. AD_AXIS_COUNT if all axes have the common type. */
+/* Returns the axis to name in the message: an axis whose type is not the common type; among nested axes the innermost,
+ * because only the innermost can be gathered. AD_AXIS_COUNT if all axes have the common type. */
 static ad_axis find_other(const ad_layout *layout, ad_axes axes, ad_type common) {
   int found = AD_AXIS_COUNT;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -63,9 +63,9 @@ static ad_status view_sets(const ad_layout *layout, const char *site, ad_layout 
   return AD_OK;
 }
 
-/* Lists the named axes of size 1 at a stride, fastest first. Such axes are in no common set: an axis of size 1 of the
- * view corresponds to the mesh's axis of size 1 with the same stride, or, if several have that stride, to the one in
- * the same place counted from the fastest. */
+/* Lists the named axes of size 1 at a stride, fastest first. Such axes are in no common set. An axis of size 1 of the
+ * view corresponds to the mesh's axis of size 1 with the same stride; if several axes have this stride, they correspond
+ * in order, fastest first. */
 static int thin_axes(const ad_mesh *mesh, int64_t stride, ad_axis axes[AD_AXIS_COUNT]) {
   int count = 0;
   for (int i = mesh->named_count - 1; i >= 0; i--) {
@@ -91,8 +91,8 @@ static ad_status view_thin_axes(const ad_layout *layout, const char *site, int64
   return AD_OK;
 }
 
-/* An axis of the view without a counterpart in the mesh takes the type of its slower neighbour, or, if no axis is
- * slower, that of the nearest faster axis with a counterpart. */
+/* An axis of the view without a counterpart in the mesh takes the type of its slower neighbour. If no axis is slower,
+ * it takes the type of the nearest faster axis with a counterpart. */
 static void fill_unknown(ad_layout *seen, ad_axes known) {
   const ad_mesh *view = seen->mesh;
   ad_type type = AD_R;

@@ -23,8 +23,8 @@ ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **ou
   return AD_OK;
 }
 
-/* Writes the mesh's text without `axis`. If `axis` has several ranks no other axis may be slower. `part` is the word
- * for the ranks at one of its positions. */
+/* Writes the mesh's text without `axis`. If `axis` has several ranks, it must be the slowest axis. `part` is the word
+ * in messages for the ranks at one position of `axis`. */
 static ad_status text_without(const ad_mesh *mesh, ad_axis axis, const char *part, char buffer[AD_MESH_TEXT_MAX]) {
   ad_text text = ad_text_on(buffer, AD_MESH_TEXT_MAX);
   int64_t size = mesh->axis_size[axis];

@@ -8,12 +8,12 @@ enum { AD_MESH_TEXT_MAX = 256 }; /* room for 9 axes, 41 letters of names, and si
 
 struct ad_mesh {
   int64_t first_rank, size;
-  /* for a mesh over two pools: the number of ranks of the first pool, and of ranks between the two; otherwise size and
-   * 0 */
+  /* for a mesh over two pools: the number of ranks of the first pool; the number of ranks between the two pools. For
+   * other meshes: size; 0 */
   int64_t head, gap;
   ad_axes named;
   int named_count;
-  ad_axis order[AD_AXIS_COUNT]; /* all axes: those that the text names in its order, slowest first, then the others */
+  ad_axis order[AD_AXIS_COUNT]; /* all axes, slowest first: the named axes in the text's order, then the others */
   int64_t axis_size[AD_AXIS_COUNT];
   /* distance in ranks between neighbours on an axis: the product of the sizes of all faster axes */
   int64_t stride[AD_AXIS_COUNT];

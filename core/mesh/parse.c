@@ -49,7 +49,7 @@ static ad_status add_axis(const char *text, ad_word word, ad_mesh *mesh) {
   return AD_OK;
 }
 
-/* Fills what follows from the named axes: the order of the others, strides, and the normalised text. */
+/* Fills the fields that follow from the named axes: the order of the other axes, strides, and the normalised text. */
 static void complete(ad_mesh *mesh) {
   int count = mesh->named_count;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)

@@ -24,7 +24,7 @@ typedef struct walk {
   const ad_mesh *mesh;
   int next;
   int64_t product; /* product of the sizes of the axes passed since the last common boundary */
-  ad_axes axes;    /* the axes passed since then, except those of size 1 */
+  ad_axes axes;    /* the axes passed since the last common boundary, except axes of size 1 */
 } walk;
 
 /* Passes the next axis. */

@@ -1,4 +1,4 @@
-/* Splits texts into words. Callers decide what the words mean. */
+/* Splits texts into words. Callers interpret the words. */
 #include "mesh/words.h"
 #include <string.h>
 #include "base/text.h"

@@ -55,7 +55,7 @@ static ad_status check_param(const ad_array *param, size_t index) {
   return AD_OK;
 }
 
-/* Makes a zero moment like the parameter. A parameter without data, as on engine dry, has moments without data. */
+/* Makes a zero moment like the parameter. A parameter without data, as on backend dry, has moments without data. */
 static ad_status make_moment(const ad_array *param, ad_array *out) {
   ad_array moment = *param;
   uint8_t *memory = NULL;
@@ -113,8 +113,8 @@ void ad_adamw_destroy(ad_adamw *optimizer) {
   ad_release(optimizer);
 }
 
-/* Checks law 6 (only like adds to like) between a slot and `array`, which is its parameter or its gradient, as `what`
- * says. */
+/* Checks law 6 (like adds to like) between a slot and `array`, its parameter or its gradient. `what` says which, for
+ * messages. */
 static ad_status check_meets(const slot *s, const ad_array *array, const char *what, size_t index, const char *site) {
   char mine[256], theirs[256];
   const ad_array *state = &s->moment[0];
@@ -151,8 +151,7 @@ static ad_status check_param_of(const slot *s, const ad_array *param, size_t ind
                  index, ad_dtype_name(param->dtype), ad_dtype_name(s->param));
 }
 
-/* Checks a gradient. It may have another floating dtype than its parameter: the one in which its contract reduces it.
- */
+/* Checks a gradient. It may have another floating dtype than its parameter: the `reduce` of its precision policy. */
 static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t index, const char *site) {
   if (!grad) return AD_OK;
   AD_TRY(check_meets(s, grad, "gradient", index, site));

@@ -1,5 +1,5 @@
-/* The dynamic loss scale: decides whether a step is taken, and adapts the scale. The decision uses the norm, which is
- * one number for all ranks, never a rank's own gradient. */
+/* The dynamic loss scale: decides whether a step is taken, and adapts the scale. The decision uses the norm, never a
+ * rank's own gradient: the norm is the same on all ranks, so all decide the same. */
 #include <math.h>
 #include "addend/optim.h"
 

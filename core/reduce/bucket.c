@@ -1,5 +1,5 @@
-/* Laying gradients out in buckets: which gradients share a bucket, the order of buckets, and their memory. All of it
- * follows from the list of parameters, so that every rank makes the same buckets. */
+/* Lays gradients out in buckets: chooses which gradients share a bucket, the order of buckets, and their memory. All
+ * this depends only on the list of parameters, so every rank makes the same buckets. */
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -14,7 +14,7 @@ static int has_room(const ad_reducer *reducer, const ad_bucket *bucket, const ad
   return !bucket->members.count || bytes <= reducer->options.bucket_bytes;
 }
 
-/* The last bucket that was made for this key; bucket_count if there is none. */
+/* Returns the index of the last bucket made for this key, or bucket_count if there is none. */
 static size_t find_bucket(const ad_reducer *reducer, const ad_bucket_key *key) {
   for (size_t i = reducer->bucket_count; i-- > 0;) {
     if (ad_bucket_keys_are_identical(&reducer->buckets[i].key, key)) return i;
@@ -48,8 +48,8 @@ static ad_status put_in_bucket(ad_reducer *reducer, size_t param_index) {
   return AD_OK;
 }
 
-/* The number of the bucket's lowest parameter. Backward computes gradients from the last parameter to the first, so the
- * bucket is complete when the gradient of this one comes. */
+/* Returns the number of the bucket's lowest parameter. Backward computes gradients from the last parameter to the
+ * first, so the bucket is complete when the gradient of its lowest parameter arrives. */
 static size_t lowest_param(const ad_bucket *bucket) { return bucket->members.index[bucket->members.count - 1]; }
 
 static void sort_by_readiness(ad_reducer *reducer) {
@@ -73,8 +73,8 @@ ad_status ad_buckets_build(ad_reducer *reducer) {
 
 /* ---- the memory of buckets ---- */
 
-/* The type of a packed bucket on an axis over which its gradients are not reduced: the type that all its parameters
- * have there, or V if their types differ or cut, since then each rank has elements of its own. */
+/* Returns the type of a packed bucket on an axis over which its gradients are not reduced. This is the type that all
+ * its parameters have there, or V if their types differ or are S(d), since then each rank has its own elements. */
 static ad_type unmoved_type(const ad_reducer *reducer, const ad_bucket *bucket, int axis) {
   ad_type type = reducer->params[bucket->members.index[0]].storage.type[axis];
   for (size_t i = 1; i < bucket->members.count; i++) {
@@ -83,9 +83,9 @@ static ad_type unmoved_type(const ad_reducer *reducer, const ad_bucket *bucket, 
   return ad_type_is_sharded(type) ? AD_V : type;
 }
 
-/* Sets the bucket's two layouts from its parameters, not from the path, so that the end of the path can be checked
- * against them. Gradients are reduced over an axis that the mesh names and on which gradient and storage differ;
- * there all parameters of a bucket have the same two types. */
+/* Sets the bucket's two layouts from its parameters and not from its path, so that the end of the path can be checked
+ * against them. Gradients are reduced over each axis that the mesh names and on which gradient and storage differ; on
+ * such an axis all parameters of a bucket have the same two types. */
 static void set_layouts(const ad_reducer *reducer, ad_bucket *bucket) {
   const ad_reduced_param *first = &reducer->params[bucket->members.index[0]];
   bucket->full = bucket->stored = ad_layout_all(bucket->key.mesh, AD_V);
@@ -119,7 +119,7 @@ static void place_results(ad_reducer *reducer, const ad_bucket *bucket) {
   }
 }
 
-/* Describes the bucket's arrays. The sum is as large as what is sent, or smaller after a reduce_scatter. */
+/* Describes the bucket's arrays. `sum` is as large as `sent`, or smaller after a reduce_scatter. */
 static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   ad_comm *comm = reducer->comm;
   ad_array sent = ad_array_describe_packed(comm, bucket->key.comm_dtype, bucket->members.segments,
@@ -133,8 +133,8 @@ static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Whether later steps of the path read from memory of their own: when they begin, the bucket's slot may belong to
- * another bucket. */
+/* Returns 1 if later steps of the path need memory of their own for their input: when such a step begins, the bucket's
+ * slot may belong to another bucket. */
 static int relays(const ad_bucket *bucket) {
   return bucket->turn.window >= 0 && bucket->key.step_count > 1 && !ad_bucket_is_one_array(bucket);
 }
@@ -154,7 +154,7 @@ static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Bytes that the ranks of a node together read and write in a step to copy gradients into buckets and to cast sums. */
+/* Bytes that all ranks of a node read and write in a step when they copy gradients into buckets and cast sums. */
 static size_t copied_bytes(const ad_reducer *reducer, const ad_mesh *mesh) {
   ad_group everyone = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
   size_t bytes = 0, ranks = ad_comm_shares(reducer->comm, &everyone) ? (size_t)ad_group_size(&everyone) : 1;

@@ -1,5 +1,5 @@
-/* Copying a gradient into its bucket: which of the bucket's arrays it goes to, and the one pass that casts, adds and
- * scales it. Ranks do not communicate here. */
+/* Copies a gradient into its bucket: chooses the array of the bucket, and casts, adds and scales in one pass. Ranks do
+ * not communicate here. */
 #include <math.h>
 #include <string.h>
 #include "array/array.h"
@@ -30,12 +30,12 @@ int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
   return ad_param_is_in_place(p, bucket, ad_bucket_target(bucket));
 }
 
-/* Elements of a block. A pass of several stages (cast, add, scale) takes block after block, so that a block stays in
- * the first cache between its stages. */
+/* Elements of a block. A pass does its stages (cast, add, scale) block after block, so that a block stays in the first
+ * cache between its stages. */
 enum { BLOCK = 2048 };
 
 typedef struct pass {
-  ad_dtype from, via, sum, to;  // dtype that the backward produced, of the gradient, to accumulate in, of the target
+  ad_dtype from, via, sum, to;  // dtypes: produced by the backward, of the gradient, to accumulate in, of the target
   int scale;
   int past;  // 1: writes past the caches
   double brought[BLOCK], added[BLOCK];
@@ -98,7 +98,7 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   pass p = {.sum = bucket->partial.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past_caches};
   p.from = grad ? grad->dtype : p.sum;
   p.via = grad ? gradient_dtype(&param->policy, grad->dtype) : p.sum;
-  // If nothing is added and the contract's dtype is the target's, one cast replaces two (to p.via, then to p.to).
+  // If nothing is added and p.via is p.to, one cast is enough instead of two (to p.via, then to p.to).
   if (!base && p.via == p.to && !p.scale) p.via = p.from;
   if (!base && !from)
     memset(to, 0, param->numel * ad_dtype_size(target->dtype));

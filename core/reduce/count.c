@@ -1,4 +1,4 @@
-/* The counts that losses are divided by (law 5): one small all-reduce a step, posted when the batch has been read. */
+/* The counts by which losses are divided (law 5): one small all-reduce a step, posted when the batch has been read. */
 #include "reduce/count.h"
 
 #include <string.h>
@@ -9,10 +9,10 @@
 
 typedef enum count_state { NOT_POSTED, IN_FLIGHT, SUMMED } count_state;
 
-/* What posting and waiting change. It is a struct of its own, so that one may wait for a count that is const. */
+/* The fields that posting and waiting change. They have their own struct so that waiting can take a const count. */
 typedef struct posted_count {
   count_state state;
-  ad_array array;   // [n] i64 in comm memory: this rank's counts, and their sum once it was waited for
+  ad_array array;   // [n] i64 in comm memory: this rank's counts; after waiting, their sum
   ad_array summed;  // the memory of `array`, described as the sum
   ad_request request;
 } posted_count;
@@ -42,7 +42,7 @@ static ad_status take_memory(ad_count *count) {
   ad_array *array = &count->posted->array;
   *array = ad_array_describe(count->comm, AD_I64, &(ad_shape){1, {(int64_t)count->n}}, &count->local);
   return ad_comm_alloc(count->comm, ad_array_bytes(array),
-                       &array->data);  // engine dry allocates too: the rank knows its own counts
+                       &array->data);  // backend dry allocates too: the rank knows its own counts
 }
 
 ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_count **out) {
@@ -94,7 +94,7 @@ ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *si
   AD_NEED(count, local);
   if (ad_count_is_in_flight(count)) {
     return ad_fail(AD_INVALID,
-                   "%s: count: the count that was posted before is still under way; wait for it first (ad_count_wait)",
+                   "%s: count: the count that was posted before is still in flight; wait for it first (ad_count_wait)",
                    site);
   }
   posted_count *posted = count->posted;

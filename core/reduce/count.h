@@ -1,4 +1,4 @@
-/* Functions of a count that later folders use beside its public ones. */
+/* Functions of a count that only other folders of the library use. */
 #ifndef REDUCE_COUNT_H
 #define REDUCE_COUNT_H
 #include "addend/reduce.h"
@@ -6,14 +6,14 @@
 
 AD_INTERNAL int ad_count_is_in_flight(const ad_count *count); /* posted and not waited for */
 
-/* Passed to the seam AD_INJECT_DIVISOR: the number by which a loss is about to be divided. */
+/* Argument of the injection point AD_INJECT_DIVISOR: the number by which a loss is about to be divided. */
 typedef struct ad_divisor_passing {
   const ad_count *count;
   double total; /* the count's sum over all microbatches */
 } ad_divisor_passing;
 
-/* The counts of the n microbatches, an array [n] that the count owns. Its layout is the count's own until the sum was
- * waited for; then every axis that was P is R. */
+/* The counts of the n microbatches: an array [n] that the count owns. Until the sum is complete it has the layout given
+ * to ad_count_create; then every axis that was P is R. */
 AD_INTERNAL const ad_array *ad_count_array(const ad_count *count);
 
 #endif

@@ -1,4 +1,4 @@
-/* When what is kept of a step for a dump, and when it is written. */
+/* Decides when a step's addends and sums are copied for a dump, and when they are written. */
 #include "reduce/dump.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ static void release_dumped(const ad_reducer *reducer, ad_dump *dump) {
   dump->divisor = 0;
 }
 
-/* 1: the step was lost through an error that is reported anyway, so that the missing dump needs no warning. */
+/* Returns 1 if the step was lost through an error that is reported anyway: the missing dump needs no warning. */
 static int is_lost(const ad_reducer *reducer) {
   return reducer->state == AD_SUMS_LOST || ad_comm_health(reducer->comm) != AD_OK;
 }
@@ -94,8 +94,8 @@ static ad_status copy(const void *values, size_t bytes, void **out) {
   return AD_OK;
 }
 
-/* Copies the parameter's values in its bucket if a backward may add to them in place: the addend is then the values
- * after the backward minus this copy. */
+/* If a backward may add to the parameter's values in its bucket in place: copies these values before the backward. The
+ * addend is then the values after the backward minus this copy. */
 static ad_status keep_sum(const ad_reducer *reducer, size_t i) {
   const ad_reduced_param *param = &reducer->params[i];
   const ad_array *target = ad_bucket_target(&reducer->buckets[param->bucket]);

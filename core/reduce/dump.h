@@ -1,14 +1,14 @@
-/* Keeping one step's addends as they are handed in, and its sums as they come out, for `addend diff` (audit/docs/dumps.md).
- * dump.c is what reducer.c calls and when something is written; dump_file.c is what stands in a file; dump_mesh.c is
- * the mesh that a file names. */
+/* Dumps: files with one step's addends as submitted and its sums as returned, for `addend diff` (audit/docs/dumps.md).
+ * dump.c has the functions that reducer.c calls, and decides when a file is written; dump_file.c writes a file's
+ * contents; dump_mesh.c finds the mesh that the files name. */
 #ifndef REDUCE_DUMP_H
 #define REDUCE_DUMP_H
 #include <jansson.h>
 #include "addend/safetensors.h"
 #include "reduce/reducer.h"
 
-/* The mesh of a dump: one for all parameters, whichever views they lie on. Its axes are so fine that every axis of
- * every view is one of them, or several neighbours together. */
+/* The mesh of a dump: one mesh for the parameters of all views (factorisations of the same ranks). Its axes are so fine
+ * that every axis of every view is one of them, or several neighbouring ones together. */
 enum { AD_DUMP_FACTORS = 2 * AD_AXIS_COUNT, AD_DUMP_NAME = 32 };
 typedef struct ad_dump_factor {
   char name[AD_DUMP_NAME];
@@ -24,9 +24,9 @@ ad_status ad_dump_mesh_find(const ad_reducer *reducer, ad_dump_mesh *out) AD_CHE
 ad_type ad_dump_type(const ad_layout *layout, const ad_dump_factor *factor);
 
 typedef struct ad_dumped_param {
-  void *values; /* a copy of this microbatch's gradient, before any sum; NULL: it did not arrive */
+  void *values; /* a copy of this microbatch's gradient, before any sum; NULL: no gradient arrived */
   ad_dtype dtype;
-  void *before; /* a copy of the bucket's values before a backward added to them in place; NULL: it does not */
+  void *before; /* a copy of the bucket's values before a backward adds to them in place; NULL: nothing is added so */
 } ad_dumped_param;
 
 struct ad_dump {
@@ -36,14 +36,14 @@ struct ad_dump {
   int in_flight;  /* 1: the step that is dumped has begun */
   int has_sums;   /* 1: that step has ended, and its sums are written */
   int microbatch;
-  double divisor; /* what this microbatch's losses were divided by; 0: unknown */
+  double divisor; /* the divisor of this microbatch's losses; 0: unknown */
   double norm;    /* of the step's sums, as the caller reported it; NaN: unknown */
   ad_dumped_param *params;
   ad_dump_mesh mesh;
 };
 
-/* Called by reducer.c when a microbatch has begun, before it takes a gradient, when all gradients of a microbatch have
- * come, and when the sums are made. In a step that is not dumped these do nothing. */
+/* reducer.c calls these functions: when a microbatch has begun; before it takes a gradient; when all gradients of a
+ * microbatch have come; when the sums are complete. They do nothing in a step that is not dumped. */
 ad_status ad_dump_begin_microbatch(ad_reducer *reducer, int begins_step) AD_CHECKED;
 ad_status ad_dump_addend(ad_reducer *reducer, size_t param, const ad_array *grad) AD_CHECKED;
 ad_status ad_dump_end_microbatch(ad_reducer *reducer) AD_CHECKED;
@@ -58,8 +58,8 @@ void ad_dump_end(ad_reducer *reducer);
 int64_t ad_dump_rank(const ad_reducer *reducer);
 /* AD_INVALID: a rank's part of a parameter is no box, or a file of this rank exists already. */
 ad_status ad_dump_check_files(const ad_reducer *reducer) AD_CHECKED;
-/* Writes this rank's file of a microbatch's addends, or of the step's sums; the latter replaces an earlier file of the
- * step's sums. AD_IO. */
+/* Writes this rank's file of a microbatch's addends, or of the step's sums. A file of sums replaces an earlier file of
+ * the same step. AD_IO. */
 ad_status ad_dump_write_addends(const ad_reducer *reducer) AD_CHECKED;
 ad_status ad_dump_write_sums(const ad_reducer *reducer) AD_CHECKED;
 

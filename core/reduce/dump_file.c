@@ -1,4 +1,4 @@
-/* Writing one file of a dump: this rank's part of each parameter, and metadata that say which part it is. */
+/* Writes one file of a dump: this rank's part of each parameter, and metadata that say which part this is. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 
 /* ---- boxes: where this rank's part lies in a parameter ---- */
 
-/* The whole value of a parameter, and the box of it that a rank holds. Values that vary between ranks (V) are described
- * as the parts of one value with one dimension more. */
+/* The shape of a parameter's full value, and the box of it that a rank stores. Values that vary between ranks (V) are
+ * described as parts of one value with an additional dimension. */
 typedef struct box {
   ad_shape full, held;
   int64_t first[AD_DIMS_MAX];
@@ -55,7 +55,7 @@ static ad_status find_box(const ad_reducer *reducer, const ad_reduced_param *par
 static ad_status check_types(const ad_reduced_param *param) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (ad_type_is_zigzag(param->gradient.type[axis]) || ad_type_is_zigzag(param->storage.type[axis]))
-      return ad_fail(AD_INVALID, "`%s` cannot be dumped: it is cut zigzag, and a dump holds only contiguous parts",
+      return ad_fail(AD_INVALID, "`%s` cannot be dumped: it is sharded zigzag, and a dump holds only contiguous parts",
                      param->name);
   }
   return AD_OK;
@@ -79,8 +79,8 @@ static json_t *numbers(const int64_t *values, int count) {
   return list;
 }
 
-/* Tells the gradient's type on an axis, which says what is expected there: P, the sum over the axis; R or I, the same
- * value on every rank; else each rank's own values. */
+/* Writes the gradient's type on an axis. `addend diff` derives from it the expected sum: for P the sum over the axis,
+ * for R or I the same value on every rank, else each rank's own values. */
 static void add_type(ad_text *text, const ad_reduced_param *param, const ad_dump_factor *factor) {
   ad_type type = ad_dump_type(&param->gradient, factor);
   ad_text_add(text, "%s%s=", text->used ? " " : "", factor->name);
@@ -102,8 +102,8 @@ static ad_dtype coarser(ad_dtype a, ad_dtype b) {
   return bits[a] < bits[b] ? a : b;
 }
 
-/* The narrowest dtype that an addend of the parameter is rounded to on its way into the sum. Sums are never narrower
- * than the dtype that travels. */
+/* Returns the narrowest dtype to which an addend of the parameter is rounded on its way into the sum. Sums are never
+ * narrower than the communication dtype. */
 static ad_dtype reduced_in(const ad_reducer *reducer, const ad_reduced_param *param) {
   ad_dtype comm_dtype = reducer->buckets[param->bucket].key.comm_dtype;
   return param->policy.raw ? comm_dtype : coarser(comm_dtype, param->policy.grad);
@@ -113,7 +113,7 @@ static json_t *held_of(const box *b) {
   return json_pack("[o, o]", numbers(b->first, b->full.ndim), numbers(b->held.dim, b->full.ndim));
 }
 
-/* The JSON texts of the metadata, in which each parameter has an entry under its name. */
+/* The JSON objects of the metadata; each has an entry for each parameter, under its name. */
 typedef struct described {
   json_t *types, *shapes, *held, *reduce;
 } described;
@@ -132,7 +132,7 @@ enum { SUMS = -1, PAIRS = 12, SHORT = 40, MESH_TEXT = AD_DUMP_FACTORS * (AD_DUMP
 
 typedef struct dump_file {
   const ad_reducer *reducer;
-  int microbatch; /* the microbatch whose addends the file holds; SUMS: the file holds the sums */
+  int microbatch; /* the microbatch whose addends are in the file; SUMS: the sums are in the file */
   ad_safetensor *tensors;
   size_t count;
   described reported;
@@ -192,7 +192,7 @@ static ad_status write_param(dump_file *file) {
   return is_sum ? put_json(file, "addend.reduce", file->reported.reduce) : AD_OK;
 }
 
-/* Adds the values of parameter i to the file; `layout` says which part of the whole parameter they are. */
+/* Adds the values of parameter i to the file. `layout` says which part of the full parameter `values` is. */
 static ad_status list(dump_file *file, size_t i, const void *values, ad_dtype dtype, const ad_layout *layout) {
   const ad_reduced_param *param = &file->reducer->params[i];
   box b;
@@ -228,7 +228,7 @@ static ad_status write_to(const dump_file *file, const char *path) {
 }
 
 /* The file's path: "FOLDER/FILESrank00003.addend.m0.safetensors". In a pool that begins at rank 4 the name begins
- * "FILESat00004.rank", since ranks of several pools may have the same number. */
+ * "FILESat00004.rank" instead, since ranks of two pools may have the same number. */
 static ad_status path_of(const ad_reducer *reducer, int microbatch, char **out) {
   char kind[SHORT] = "sum", at[SHORT] = "", *name;
   size_t size = strlen(reducer->files) + 3 * SHORT;

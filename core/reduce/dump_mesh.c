@@ -1,4 +1,4 @@
-/* The mesh that a dump names: one for all views on which a reducer's parameters lie. */
+/* Finds the mesh that a dump names: one mesh for all views (factorisations of the same ranks) of a reducer. */
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
@@ -6,14 +6,14 @@
 
 static const ad_mesh *mesh_of(const ad_reducer *reducer, size_t param) { return reducer->params[param].layout.mesh; }
 
-/* The strides, in ranks, of the axes of all views, ascending; the number of ranks is the last. Each divides the
+/* The strides, in ranks, of the axes of all views, ascending; the last is the number of ranks. Each stride divides the
  * next. */
 typedef struct marks {
   int64_t at[AD_DUMP_FACTORS + 1];
   int count;
 } marks;
 
-/* Adds a stride. Returns 0 if no mesh can have it together with the strides that are there. */
+/* Adds a stride. Returns 0 if no mesh can have it together with the strides added before. */
 static int add_mark(marks *m, int64_t stride) {
   int i = 0;
   while (i < m->count && m->at[i] < stride) i++;

@@ -1,5 +1,5 @@
 /* Initial values of parameters. An element's value depends on the seed, the parameter's name and the element's index in
- * the whole value, never on which rank holds it. */
+ * the full value, never on the rank that stores it. */
 #include <math.h>
 #include "addend/parameter.h"
 #include "array/part.h"

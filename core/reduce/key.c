@@ -1,5 +1,5 @@
-/* The key of a bucket: the path that its gradients take to their parameters' storage, and the contract under which they
- * are summed. Gradients of one key may share a bucket. */
+/* The key of a bucket: the path of its gradients (the collectives that bring them to their parameters' storage), and
+ * the precision policy of their sums. Gradients of one key may share a bucket. */
 #include "base/error.h"
 #include "layout/nest.h"
 #include "reduce/reducer.h"
@@ -12,7 +12,7 @@ static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, c
                  ad_axes_print(step.axes, axes, sizeof axes), why);
 }
 
-/* The parts that the storage layout gives to the ranks are the ones that a reduce_scatter by rows gives them. */
+/* Returns 1 if a reduce_scatter by rows gives each rank the part that the storage layout gives it. */
 static int is_sharded_by_rows(const ad_reducer *reducer, const ad_reduced_param *param, ad_axes axes) {
   return ad_layout_is_sharded_once(&param->storage, param->shape.dim[0], axes, ad_comm_rank(reducer->comm),
                                    param->segment.rows);
@@ -25,14 +25,14 @@ static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *p
   if (step.move != AD_MOVE_REDUCE_SCATTER)
     return refuse_step(
         param, step,
-        "gradients can be cut only on axes where they are summed; on other axes storage must equal the layout");
+        "gradients can be sharded only on axes where they are summed; on other axes storage must equal the layout");
   if (index)
-    return refuse_step(param, step, "a gradient must be cut in one step; cut the storage on neighbouring axes");
+    return refuse_step(param, step, "a gradient must be sharded in one step; shard the storage on neighbouring axes");
   if (step.to != AD_S(0) || !param->shape.ndim)
-    return refuse_step(param, step, "storage can be cut only along the first dimension: S0");
+    return refuse_step(param, step, "storage can be sharded only along the first dimension: S0");
   if (!is_sharded_by_rows(reducer, param, step.axes))
-    return refuse_step(param, step,
-                       "its parts differ from those of one cut over all these ranks; cut the storage on one axis");
+    return refuse_step(
+        param, step, "its parts differ from those of one sharding over all these ranks; shard the storage on one axis");
   return AD_OK;
 }
 

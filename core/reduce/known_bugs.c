@@ -1,5 +1,5 @@
-/* Known mistakes of reducers, which proofs plant between a gradient and its sum to see that they are noticed. The
- * reducer itself uses nothing from here. */
+/* Known bugs of reducers. Checks install them at injection points, to see that they are killed. The reducer itself uses
+ * nothing from this file. */
 #include "reduce/known_bugs.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static int64_t index_in(const ad_bucket *bucket, ad_axes axes, int64_t rank) {
   return ad_group_index(&group, rank);
 }
 
-/* ---- mistakes with microbatches ---- */
+/* ---- bugs of microbatches ---- */
 
 static void note_microbatch(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->microbatch = (int64_t) * (const size_t *)passing;
@@ -31,7 +31,7 @@ static void end_step(void *context, void *passing) {
   scene->steps++;
 }
 
-/* Mistake: every microbatch finishes and clears the buffer in which microbatches accumulate. */
+/* Known bug: every microbatch finishes and clears the buffer in which microbatches accumulate. */
 static void clear_earlier(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_reducer *reducer = passing;
@@ -46,7 +46,7 @@ static void clear_earlier(void *context, void *passing) {
   }
 }
 
-/* Mistake: each microbatch is divided by its own count, and the step is the mean of these means. */
+/* Known bug: each microbatch is divided by its own count, and the step is the mean of these means. */
 static void divide_by_own_count(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_divisor_passing *divisor = passing;
@@ -55,10 +55,10 @@ static void divide_by_own_count(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* ---- mistakes made before a bucket is sent ---- */
+/* ---- bugs before a bucket is sent ---- */
 
-/* Mistake: the sum of earlier microbatches, reduced over the shard axis alone, is added only after the last
- * microbatch was reduced over all axes. Law 6 refuses it. */
+/* Known bug: the sum of earlier microbatches, reduced over the shard axis alone, is added only after the last
+ * microbatch was reduced over all axes. Law 6 (like adds to like) refuses it. */
 static void put_partial_off(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_bucket_passing *pass = passing;
@@ -73,7 +73,7 @@ static void put_partial_off(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Mistake: a microbatch that is summed over the first group alone is divided by the ranks of all groups. */
+/* Known bug: a microbatch that is summed over the first group alone is divided by the ranks of all groups. */
 static void apply_both_factors(void *context, void *passing) {
   ad_bucket_passing *pass = passing;
   if (pass->reducer->sync == AD_SYNC_ALL) return;
@@ -83,7 +83,7 @@ static void apply_both_factors(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* Mistake: a factor of 1 that was stored as f64 is read as f32. */
+/* Known bug: a factor of 1 that was stored as f64 is read as f32. */
 static void apply_factor_of_wrong_width(void *context, void *passing) {
   ad_bucket_passing *pass = passing;
   double stored = 1;
@@ -93,7 +93,7 @@ static void apply_factor_of_wrong_width(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* Mistake: the bucket's memory is reused before the collective has read it; its second half is gone. */
+/* Known bug: the bucket's memory is reused before the collective has read it; so its second half is overwritten. */
 static void reuse_early(void *context, void *passing) {
   const ad_array *sent = &((ad_bucket_passing *)passing)->bucket->sent;
   size_t bytes = ad_array_bytes(sent);
@@ -102,7 +102,7 @@ static void reuse_early(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* Mistake: the slot is filled with another bucket's gradients before the collective has read the first one's. */
+/* Known bug: the slot is filled with another bucket's gradients before the collective has read the first one's. */
 static void fill_again(void *context, void *passing) {
   const ad_bucket_passing *pass = passing;
   const ad_bucket *bucket = pass->bucket;
@@ -117,9 +117,9 @@ static void fill_again(void *context, void *passing) {
   }
 }
 
-/* ---- mistakes made in place of a collective of the step ---- */
+/* ---- bugs in place of a collective of the step ---- */
 
-/* Mistake: the result of the collective is this rank's own addend alone, or the rank's rows of it. */
+/* Known bug: the result of the collective is only this rank's own addend, or the rank's rows of this addend. */
 static void take_own(const ad_transit_passing *pass) {
   const ad_array *in = pass->in, *out = pass->out;
   int64_t rank = ad_comm_rank(pass->comm);
@@ -140,7 +140,7 @@ static void take_own(const ad_transit_passing *pass) {
   }
 }
 
-/* Mistake: in the first step, the collective leaves each rank its own addend. */
+/* Known bug: in the first step, each rank keeps its own addend instead of the collective's result. */
 static void leave_first_step(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -150,7 +150,7 @@ static void leave_first_step(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Mistake: rank 1 of the group hands in one element, or one row, fewer than the others. */
+/* Known bug: rank 1 of the group submits one element, or one row, fewer than the others. */
 static void shorten(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -168,7 +168,7 @@ static void shorten(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* ---- mistakes in the order of collectives ---- */
+/* ---- bugs in the order of collectives ---- */
 
 static int sums_over_many(const ad_bucket *bucket) {
   return bucket->key.step_count && ad_mesh_ranks_over(bucket->key.mesh, bucket->key.steps[0].axes) > 1;
@@ -179,8 +179,8 @@ static int same_group(const ad_bucket *a, const ad_bucket *b) {
          a->key.steps[0].axes == b->key.steps[0].axes;
 }
 
-/* Finds the first two buckets that are summed over the same group of several ranks. If only one is, both results are
- * that one; returns 0 if none is. */
+/* Finds the first two buckets that are summed over the same group of several ranks. If there are no two, both results
+ * are the first bucket that is summed over several ranks. Returns 0 if there is none. */
 static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
   for (*first = 0; *first < reducer->bucket_count; ++*first) {
     for (*second = *first + 1; *second < reducer->bucket_count; ++*second) {
@@ -194,7 +194,7 @@ static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
   return 0;
 }
 
-/* Posts the ranks' comparison of which parameters had a gradient before the bucket of this group. */
+/* Posts the presence set's comparison (which parameters had a gradient) too early: before the bucket of this group. */
 static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
   ad_presence_set *set = &reducer->presence_sets[0];
   ad_collective call = {
@@ -205,8 +205,8 @@ static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
   return ad_comm_post(reducer->comm, &call, &set->request);
 }
 
-/* Mistake: the second rank of a group launches its first two buckets in reverse order. If there is only one bucket, the
- * rank posts the comparison that follows it first. */
+/* Known bug: the second rank of a group launches its first two buckets in reverse order. If there is only one bucket,
+ * the rank posts the comparison that follows it first. */
 static void change_order(void *context, void *passing) {
   ad_order_passing *pass = passing;
   const ad_reducer *reducer = pass->reducer;
@@ -222,9 +222,9 @@ static void change_order(void *context, void *passing) {
     pass->status = compare_first(pass->reducer, &group);
 }
 
-/* ---- mistakes with dtypes ---- */
+/* ---- bugs of dtypes ---- */
 
-/* Mistake: a gradient is rounded to bf16 on its way into the bucket. */
+/* Known bug: a gradient is rounded to bf16 on its way into the bucket. */
 static void bring_to_bf16(void *context, void *passing) {
   *(ad_dtype *)passing = AD_BF16;
   ((ad_known_bug_scene *)context)->fired = 1;
@@ -232,7 +232,7 @@ static void bring_to_bf16(void *context, void *passing) {
 
 static int is_narrow(ad_dtype dtype) { return dtype == AD_BF16 || dtype == AD_F16; }
 
-/* Mistake: a matrix product leaves its gradient in f32, and this dtype is taken for the contract's. */
+/* Known bug: a matrix product produces its gradient in f32, and this dtype replaces the policy's gradient dtype. */
 static void take_raw_for_policy(void *context, void *passing) {
   ad_precision_policy *policy = passing;
   if (policy->raw || !is_narrow(policy->grad)) return;
@@ -256,11 +256,11 @@ static void round_reduced(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* ---- mistakes made after a step ---- */
+/* ---- bugs after a step ---- */
 
 static ad_path_step step_behind(const ad_bucket *bucket) { return bucket->key.steps[bucket->steps.next - 1]; }
 
-/* Mistake: in a group of one rank the sum is taken for another rank's and added to itself. */
+/* Known bug: in a group of one rank, the sum is added to itself as if it were another rank's. */
 static void add_to_itself(void *context, void *passing) {
   const ad_bucket *bucket = ((ad_bucket_passing *)passing)->bucket;
   if (ad_mesh_ranks_over(bucket->key.mesh, step_behind(bucket).axes) != 1) return;
@@ -268,7 +268,7 @@ static void add_to_itself(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* Mistake: shards are padded to an equal number of rows, and the padding of a smaller shard is counted with it. */
+/* Known bug: shards are padded to an equal number of rows, and the padding of a smaller shard is summed too. */
 static void count_padding(void *context, void *passing) {
   const ad_bucket_passing *pass = passing;
   const ad_bucket *bucket = pass->bucket;
@@ -289,7 +289,7 @@ static void count_padding(void *context, void *passing) {
   }
 }
 
-/* ---- the list of a reducer's known mistakes ---- */
+/* ---- the list of a reducer's known bugs ---- */
 
 static const ad_known_bug bugs[] = {
     {.name = "mean-of-microbatch-means",
@@ -347,7 +347,7 @@ static const ad_known_bug bugs[] = {
      .at = {{AD_INJECT_POLICY, take_raw_for_policy}}},
     {.name = "narrow-accumulate",
      .catalogue = 25,
-     .words = "sums are formed in bf16 although the contract promises a wider dtype",
+     .words = "sums are formed in bf16 although the precision policy has a wider dtype",
      .needs = AD_NEED_TOKENS | AD_NEED_REDUCED | AD_NEED_WIDE_SUMS,
      .of_dtype = 1,
      .at = {{AD_INJECT_ADDED, round_added},

@@ -1,4 +1,4 @@
-/* The list of known mistakes of reducers, which a proof plants one by one to see that it notices them. */
+/* The list of known bugs of reducers, which `addend check --mutate` installs one by one to see that they are killed. */
 #ifndef REDUCE_KNOWN_BUGS_H
 #define REDUCE_KNOWN_BUGS_H
 #include "base/known_bugs.h"

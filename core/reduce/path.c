@@ -1,5 +1,5 @@
-/* Taking the steps of a bucket's path: each is one collective, posted here and waited for here. When a bucket takes its
- * first step is decided in launch.c. */
+/* Takes the steps of a bucket's path: each step is one collective that is posted and waited for here. launch.c decides
+ * when a bucket takes its first step. */
 #include <math.h>
 #include "array/array.h"
 #include "array/transit.h"
@@ -20,7 +20,7 @@ ad_status ad_bucket_pass(ad_injection_point point, ad_reducer *reducer, ad_bucke
   return passing.status;
 }
 
-/* Sets what a later step of the path reads: the sum so far, cast to the dtype and scale that travel. */
+/* Sets the input of a later step of the path: the sum so far, cast to the communication dtype and scale. */
 static void relay(const ad_reducer *reducer, ad_bucket *bucket) {
   bucket->steps.input = bucket->sum;
   if (ad_bucket_is_one_array(bucket)) return;
@@ -33,8 +33,8 @@ static void relay(const ad_reducer *reducer, ad_bucket *bucket) {
                    ldexp(1, -bucket->steps.input.scale), ad_array_numel(&bucket->sum));
 }
 
-/* Describes what a step writes. A reduce_scatter adds to the sum of earlier microbatches, which is reduced as far; any
- * other step overwrites `sum`. */
+/* Describes the output of a step. A reduce_scatter adds to the sum of earlier microbatches, which is already reduced
+ * over the same axes; any other step overwrites `sum`. */
 static ad_status describe_output(const ad_reducer *reducer, const ad_bucket *bucket, const ad_transit *transit,
                                  ad_array *out) {
   *out = bucket->sum;

@@ -1,4 +1,4 @@
-/* Tells plans and reports what a reducer will reduce and how much memory it holds. Nothing is computed or sent here. */
+/* Describes a reducer's reductions and memory, for plans and reports. Nothing is computed or sent here. */
 #include "array/array.h"
 #include "base/error.h"
 #include "reduce/plan.h"
@@ -26,7 +26,7 @@ static size_t find_reduction(const ad_reducer *reducer, size_t wanted, ad_reduct
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
     for (int k = 0; k < bucket->key.step_count; k++) {
-      // A group of one has nothing to sum.
+      // A group of one rank has nothing to sum.
       if (!(bucket->key.steps[k].axes & ad_mesh_large(bucket->key.mesh))) continue;
       if (count++ != wanted) continue;
       *out = describe_reduction(reducer, i, k);
@@ -80,7 +80,7 @@ size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
   size_t bytes = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
-    // `sum` counts if it has memory of its own. Engine dry allocates none: there the memory of a real engine counts.
+    // `sum` counts if it has its own memory. On backend dry, the memory that another backend would allocate counts.
     if (bucket->key.scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
     if (bucket->keeps_partial && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->partial);
     if (bucket->relayed.shape.ndim) bytes += ad_array_bytes(&bucket->relayed);

@@ -1,15 +1,16 @@
-/* Contracts: the dtypes that a parameter's gradient is handed in, sent and summed in. Fills in their defaults and
+/* Precision policies: the dtypes in which a parameter's gradient is submitted, sent and summed. Fills in defaults and
  * refuses combinations that make no sense. */
 #include "base/error.h"
 #include "addend/reduce.h"
 #include "reduce/precision_policy.h"
 
-/* Orders dtypes by how much of a number they keep. bf16 and f16 are equal: bf16 keeps more range, f16 more digits. */
+/* Orders dtypes by precision: more is wider. bf16 and f16 are equal: bf16 has more range, f16 more digits. */
 static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 ? 2 : 1; }
 
 static ad_status check_float(ad_dtype dtype, const char *field) {
   if (ad_dtype_is_float(dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "contract: `%s` is %s, but must be f64, f32, bf16 or f16", field, ad_dtype_name(dtype));
+  return ad_fail(AD_INVALID, "precision policy: `%s` is %s, but must be f64, f32, bf16 or f16", field,
+                 ad_dtype_name(dtype));
 }
 
 ad_status ad_precision_policy_complete(ad_precision_policy *policy) {
@@ -20,20 +21,21 @@ ad_status ad_precision_policy_complete(ad_precision_policy *policy) {
   if (!full.reduce) full.reduce = full.grad;
   if (!full.reduce) {
     return ad_fail(AD_INVALID,
-                   "contract: a raw gradient keeps the dtype in which it is produced, which is not known yet; set grad "
-                   "to that dtype, or set reduce");
+                   "precision policy: a raw gradient keeps the dtype in which it is produced, which is not known yet; "
+                   "set grad to that dtype, or set reduce");
   }
   if (!full.accumulate) full.accumulate = full.reduce == AD_F64 ? AD_F64 : AD_F32;
   AD_TRY(check_float(full.param, "param"));
   if (full.grad) AD_TRY(check_float(full.grad, "grad"));
   AD_TRY(check_float(full.reduce, "reduce"));
   if (width(full.accumulate) < 2) {
-    return ad_fail(AD_INVALID, "contract: `accumulate` is %s, but must be f32 or f64", ad_dtype_name(full.accumulate));
+    return ad_fail(AD_INVALID, "precision policy: `accumulate` is %s, but must be f32 or f64",
+                   ad_dtype_name(full.accumulate));
   }
   if (width(full.accumulate) < width(full.reduce)) {
     return ad_fail(AD_INVALID,
-                   "contract: accumulate %s is narrower than reduce %s, so sums would lose precision; accumulate must "
-                   "be at least %s",
+                   "precision policy: accumulate %s is narrower than reduce %s, so sums would lose precision; "
+                   "accumulate must be at least %s",
                    ad_dtype_name(full.accumulate), ad_dtype_name(full.reduce), ad_dtype_name(full.reduce));
   }
   *policy = full;

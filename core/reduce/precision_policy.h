@@ -1,4 +1,4 @@
-/* Completing the contract of a parameter, for the reducer. */
+/* Completes the precision policy of a parameter, for the reducer. */
 #ifndef REDUCE_PRECISION_POLICY_H
 #define REDUCE_PRECISION_POLICY_H
 #include "addend/parameter.h"

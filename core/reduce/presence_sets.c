@@ -1,6 +1,6 @@
-/* Checks that ranks agree on what their buckets hold: on the list of parameters, once, and in every step on which
- * parameters had a gradient. Agreement costs one tiny collective; only a difference costs more collectives, to name
- * it. */
+/* Checks that ranks agree on the contents of their buckets: once on the list of parameters, and in every step on which
+ * parameters had a gradient. If they agree, this costs one tiny collective. If they differ, more collectives find the
+ * difference for the message. */
 #include <stdio.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -9,8 +9,8 @@
 #include "base/text.h"
 #include "reduce/reducer.h"
 
-/* One all-reduce with MAX compares two numbers on all ranks: it reduces each number and its complement, and the maximum
- * of the complements is the complement of the minimum. */
+/* One all-reduce with MAX compares two numbers on all ranks. It reduces each number and its complement; the maximum of
+ * the complements is the complement of the minimum. So a number is equal on all ranks if minimum and maximum agree. */
 enum { WORDS = 4, ENTRY_TEXT = 384 };
 
 /* ---- groups of ranks that compare their parameters ---- */
@@ -100,8 +100,8 @@ static int is_on(const ad_presence_set *set, const ad_reduced_param *param) {
   return ad_mesh_equal(set->group.mesh, param->layout.mesh);
 }
 
-/* The first parameter with a number of at least *next that lies on the roster's mesh; *next becomes the number after
- * it. NULL: there is none. */
+/* Returns the first parameter on the presence set's mesh whose number is at least *next, or NULL. Sets *next to the
+ * number after it. */
 static const ad_reduced_param *next_param(const ad_reducer *reducer, const ad_presence_set *set, size_t *next) {
   while (*next < reducer->param_count) {
     const ad_reduced_param *param = &reducer->params[(*next)++];
@@ -110,8 +110,8 @@ static const ad_reduced_param *next_param(const ad_reducer *reducer, const ad_pr
   return NULL;
 }
 
-/* The parameter that is entry number `entry` of the compared list. Entry 0 is the reducer's options, the others are the
- * parameters on the roster's mesh. NULL past the end. */
+/* Returns the parameter of entry number `entry` of the compared list, or NULL for entry 0 and past the end. Entry 0 is
+ * the reducer's options; the other entries are the parameters on the presence set's mesh. */
 static const ad_reduced_param *entry_param(const ad_reducer *reducer, const ad_presence_set *set, size_t entry) {
   const ad_reduced_param *param = NULL;
   for (size_t seen = 0, next = 0; seen < entry; seen++) param = next_param(reducer, set, &next);
@@ -167,7 +167,7 @@ static ad_status hash_list(const ad_reducer *reducer, const ad_presence_set *set
   return AD_OK;
 }
 
-/* The first entry whose hash differs between members; `entries` if there is none. */
+/* Returns the first entry whose hash differs between members, or `entries` if there is none. */
 static size_t first_difference(const uint64_t *hashes, size_t entries, int64_t members) {
   for (size_t entry = 0; entry < entries; entry++) {
     for (int64_t member = 1; member < members; member++) {
@@ -227,8 +227,8 @@ ad_status ad_presence_sets_compare_lists(ad_reducer *reducer) {
 
 /* ---- checking that ranks have gradients of the same parameters ---- */
 
-/* The number that ranks compare for a parameter: in how many microbatches of the step its gradient came, and, if its
- * contract is raw, in which dtype. */
+/* Returns the number that ranks compare for a parameter: in how many microbatches of the step its gradient arrived and,
+ * if its precision policy is raw, in which dtype. */
 static int32_t presence(const ad_reduced_param *param) {
   int32_t dtype = param->policy.raw ? (int32_t)param->produced : 0;
   return (int32_t)param->present << 8 | dtype;
@@ -269,8 +269,8 @@ static int seen_before(const ad_presence_set *set, const int32_t *seen, size_t p
   return i < member;
 }
 
-/* Fails with who had how many gradients of a parameter: "1 on rank 1, 2 on rank 0 2". For raw gradients it names their
- * dtypes as well. */
+/* Fails with the number of the parameter's gradients on each rank: "1 on rank 1, 2 on rank 0 2". For raw gradients the
+ * message has their dtypes as well. */
 static ad_status fail_presence(const ad_reducer *reducer, const ad_presence_set *set, const int32_t *seen,
                                size_t param) {
   size_t params = reducer->param_count;
@@ -288,7 +288,8 @@ static ad_status fail_presence(const ad_reducer *reducer, const ad_presence_set 
   return ad_fail(AD_MISMATCH,
                  "reducer: `%s` had a gradient in a different number of microbatches%s on different ranks:%s; this "
                  "step's gradients are unusable, the reducer can begin the next step",
-                 reducer->params[param].name, raw ? " (or, as its contract is raw, in a different dtype)" : "", buffer);
+                 reducer->params[param].name, raw ? " (or, as its precision policy is raw, in a different dtype)" : "",
+                 buffer);
 }
 
 static ad_status name_absent(ad_reducer *reducer, const ad_presence_set *set) {

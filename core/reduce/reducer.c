@@ -1,5 +1,6 @@
-/* The public functions of the reducer: making one, the calls of a step and its microbatches, and results. bucket.c lays
- * gradients out in buckets, launch.c sums the buckets, and presence_sets.c compares what ranks must agree on. */
+/* The public functions of the reducer: making a reducer, the calls of a step and its microbatches, and results.
+ * bucket.c lays gradients out in buckets, launch.c sums the buckets, and presence_sets.c checks that ranks agree on
+ * their parameters and gradients. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static int by_name(const void *a, const void *b) {
   return order ? order : (left->index > right->index) - (left->index < right->index);
 }
 
-/* Refuses a list in which a name occurs twice, and names the first parameter that repeats one. `names` is sorted. */
+/* Refuses a list in which a name occurs twice; the message has the first repetition. `names` is sorted. */
 static ad_status check_sorted(const ad_numbered_name *names, size_t count) {
   const ad_numbered_name *found = NULL;
   for (size_t i = 1; i < count; i++) {
@@ -61,15 +62,15 @@ static ad_status check_shape(const ad_param_spec *spec) {
   return fault ? ad_fail(AD_INVALID, "reducer: parameter `%s`: %s", spec->name, fault) : AD_OK;
 }
 
-/* Storage may not be a pending sum (P): an optimizer's update is not linear, so that ranks cannot update the addends
- * of a sum one by one. */
+/* Refuses storage that is Partial (P): an optimizer's update is not linear, so it cannot be applied to each addend of a
+ * sum. */
 static ad_status check_stored_type(const ad_param_spec *spec) {
   char axes[96];
   ad_axes partial = ad_layout_axes_of(&spec->storage, AD_P);
   if (!partial) return AD_OK;
   return ad_fail(AD_TYPE,
                  "reducer: parameter `%s`: its storage is P on `%s`, so its gradient would not be summed; storage must "
-                 "be R, I, V or cut (S)",
+                 "be R, I, V or S",
                  spec->name, ad_axes_print(partial, axes, sizeof axes));
 }
 
@@ -147,8 +148,7 @@ ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t c
   ad_reducer *reducer;
   AD_NEED(comm, out);
   if (count && !params) {
-    return ad_fail(AD_INVALID, "reducer: %zu parameters, but `params` is NULL; hand in one ad_param_spec for each",
-                   count);
+    return ad_fail(AD_INVALID, "reducer: %zu parameters, but `params` is NULL; pass one ad_param_spec for each", count);
   }
   AD_TRY(ad_new(1, &reducer));
   reducer->comm = comm;
@@ -199,14 +199,14 @@ static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* A fully reduced microbatch is followed by another one of the same step: its sums are kept in `earlier`. */
+/* Called when another microbatch follows a fully reduced one in the same step: keeps the sums so far in `earlier`. */
 static ad_status set_reduced_aside(ad_reducer *reducer) {
   AD_TRY(ad_buckets_complete(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
   return AD_OK;
 }
 
-/* A bucket that is not sent in this microbatch needs memory for its sum; one that is sent has the scale that its
+/* If the bucket is not sent in this microbatch, gives it memory for its sum; if it is sent, sets the scale that its
  * addends need. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
   ad_counters_begin_microbatch(bucket, sync);
@@ -216,7 +216,7 @@ static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sy
   return AD_OK;
 }
 
-/* Which public function was called, and where, for messages. */
+/* The public function that was called, and its call site, for messages. */
 typedef struct ad_caller {
   const char *call, *site;
 } ad_caller;
@@ -306,7 +306,7 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller 
                  by.site, by.call, reducer->params[param].name);
 }
 
-/* Makes the memory into which the bucket's gradients go free: what was sent from there must have been read. */
+/* Makes the bucket's target free for new gradients: waits until all ranks have read what was sent from it. */
 static ad_status free_target(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   if (bucket->turn.window >= 0) return ad_slot_claim(reducer, index);
@@ -345,7 +345,7 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   char have[160], want[160];
   if (!ad_layout_equal(&grad->layout, &param->gradient)) return refuse_layout(param, &grad->layout, site);
   if (grad->scale) {
-    return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is stored times 2^-%d; hand it in unscaled", site,
+    return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is stored times 2^-%d; submit it unscaled", site,
                    param->name, grad->scale);
   }
   if (!ad_shape_equal(&grad->shape, &param->shape)) {
@@ -359,25 +359,26 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   }
   const ad_precision_policy *policy = &param->policy;
   if (policy->raw && policy->grad && policy->grad != grad->dtype) {
-    return ad_fail(AD_TYPE,
-                   "%s: reducer: the gradient of `%s` is %s, but its raw contract says that it is produced in %s", site,
-                   param->name, ad_dtype_name(grad->dtype), ad_dtype_name(policy->grad));
+    return ad_fail(
+        AD_TYPE, "%s: reducer: the gradient of `%s` is %s, but its raw precision policy says that it is produced in %s",
+        site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(policy->grad));
   }
   return ad_array_check(reducer->comm, grad, param->name, site);
 }
 
-/* A raw gradient is summed in the dtype that its backward produced: that dtype must be the same in all microbatches
- * of a step. At the end of the step the ranks compare it as well. */
+/* Refuses a raw gradient of another dtype than in earlier microbatches of the step: raw gradients are summed in the
+ * dtype that the backward produces. At the end of the step the ranks compare their dtypes. */
 static ad_status check_produced(const ad_reduced_param *param, const ad_array *grad, const char *site) {
   if (!param->policy.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
-  return ad_fail(AD_TYPE,
-                 "%s: reducer: the gradient of `%s` is %s, but was %s in an earlier microbatch of this step; a raw "
-                 "gradient must have one dtype in all microbatches: produce it in one, or set grad in the contract",
-                 site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
+  return ad_fail(
+      AD_TYPE,
+      "%s: reducer: the gradient of `%s` is %s, but was %s in an earlier microbatch of this step; a raw gradient must "
+      "have one dtype in all microbatches: produce it in one, or set grad in the precision policy",
+      site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
 }
 
-/* A gradient that lies in a slot must lie at its own target: a slot belongs to a bucket only from the first target
- * of its gradients until the bucket is sent. */
+/* Refuses a gradient that lies in a slot but not at its own target. A slot belongs to a bucket only from the first
+ * request for a target of its gradients until the bucket is sent. */
 static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param *param, const ad_array *grad,
                               const char *site) {
   ad_bucket *bucket = &reducer->buckets[param->bucket];
@@ -388,7 +389,7 @@ static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param 
   return ad_fail(
       AD_INVALID,
       "%s: reducer: the gradient of `%s` lies in memory that gradients of other buckets use now; ask for its target "
-      "(ad_reducer_target) in this microbatch, or hand it in from separate memory; nothing was changed",
+      "(ad_reducer_target) in this microbatch, or submit it from separate memory; nothing was changed",
       site, param->name);
 }
 
@@ -437,7 +438,7 @@ void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
   ad_counters_expect(&reducer->buckets[reducer->params[param].bucket], count);
 }
 
-/* The last microbatch may not end while gradients are still to come. */
+/* Refuses to end the last microbatch while announced gradients have not arrived. */
 static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
   if (reducer->sync != AD_SYNC_ALL) return AD_OK;
   for (size_t i = 0; i < reducer->param_count; i++) {
@@ -474,8 +475,8 @@ static ad_status complete(ad_reducer *reducer) {
   return AD_OK;
 }
 
-/* Waits for the ranks' comparison of which parameters had a gradient. If they differ, the reducer can still be used
- * for the next step; after an error of the comm it cannot. */
+/* Waits for the comparison of which parameters had a gradient on each rank. If ranks differ, the reducer can still be
+ * used for the next step; after an error of the comm it cannot. */
 static ad_status compare_presence(ad_reducer *reducer, ad_caller by) {
   ad_status status = ad_presence_sets_wait(reducer);
   if (status == AD_MISMATCH && !ad_comm_health(reducer->comm)) return ad_fail_in(status, "%s", by.site);

@@ -1,9 +1,9 @@
-/* Memory that buckets use in turn (from ZeRO 2 on). A reduce_scatter over s ranks leaves N / s elements of a bucket's
- * N. If every microbatch is sent, the memory of the N elements is needed only from the bucket's first gradient until
- * all ranks have read it. So buckets of one key share a window of slots: one slot is filled while another is summed.
+/* Memory that buckets use in turn (from ZeRO 2 on). A bucket has N elements; after a reduce_scatter over s ranks, N / s
+ * are left. If every microbatch is sent, the memory of the N elements is needed only from the bucket's first gradient
+ * until all ranks have read it. So buckets of one key share slots: one slot is filled while another is summed.
  *
- * A slot is chosen by which buckets were launched, never by which sums are complete, so that every rank, and engine
- * dry, chooses the same slot. */
+ * The choice of a slot depends on which buckets were launched, never on which sums are complete. So every rank, and
+ * backend dry, chooses the same slot. */
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -12,7 +12,7 @@
 
 enum {
   LEAST = 2
-}; /* slots of a window: one to fill, one that is summed; further buckets that are being filled add theirs */
+}; /* least slots of a window: one that is filled, one that is summed; each further bucket being filled adds one */
 
 /* ---- which buckets share slots ---- */
 
@@ -22,8 +22,8 @@ static ad_window *window_of(ad_reducer *reducer, const ad_bucket *bucket) {
   return &reducer->windows[bucket->turn.window];
 }
 
-/* The size of the slot that a bucket takes: the window's usual size, or the bucket's own if it is larger (a single
- * parameter may exceed bucket_bytes). */
+/* Returns the size of the slot that a bucket needs: the window's usual size, or the bucket's size if this is larger (a
+ * single parameter may exceed bucket_bytes). */
 static size_t slot_bytes(const ad_window *window, const ad_bucket *bucket) {
   size_t bytes = bytes_of_bucket(bucket);
   return bytes < window->usual_bytes ? window->usual_bytes : bytes;
@@ -49,7 +49,7 @@ static ad_status join_window(ad_reducer *reducer, size_t index) {
   return AD_OK;
 }
 
-/* Whether LEAST slots take less memory than a buffer for each bucket of the window. */
+/* Returns 1 if LEAST slots take less memory than a buffer for each bucket of the window. */
 static int saves(const ad_reducer *reducer, int window) {
   size_t all = 0, largest = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
@@ -94,8 +94,8 @@ static void point_to(ad_bucket *bucket, void *memory) {
   if (ad_bucket_is_one_array(bucket)) bucket->partial.data = memory;
 }
 
-/* Takes the slot from the bucket that holds it: pointers into a slot are valid only until its bucket was sent. Engine
- * hostile overwrites the slot, to catch those who keep such a pointer. */
+/* Takes the slot away from its bucket: pointers into a slot are valid only until its bucket is sent. On backend hostile
+ * the slot is overwritten, to expose callers that keep such a pointer. */
 static void give_up(ad_reducer *reducer, ad_window *window, size_t slot) {
   ad_bucket *holder = &reducer->buckets[window->slots[slot].holder];
   point_to(holder, NULL);
@@ -125,8 +125,8 @@ void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket) {
 /* Slots large enough for a bucket. */
 typedef struct fitting {
   size_t count;
-  size_t sent_off; /* slots among these whose bucket was launched */
-  size_t oldest;   /* the slot whose bucket was launched first; AD_NO_SLOT: none was */
+  size_t sent_off; /* how many of these slots have a bucket that was launched */
+  size_t oldest;   /* the slot whose bucket was launched first; AD_NO_SLOT: no bucket was launched */
 } fitting;
 
 static fitting look_for_slots(const ad_reducer *reducer, const ad_window *window, size_t bytes) {
@@ -161,8 +161,8 @@ static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, 
   return AD_OK;
 }
 
-/* Finds a slot for the bucket: the one whose bucket was launched first, or a new one. On engine dry a window that is
- * too small grows, so that a plan can say which size fits. */
+/* Finds a slot for the bucket: the slot whose bucket was launched first, or a new slot. On backend dry a window that is
+ * too small grows, so that a plan can report the size that fits. */
 static ad_status find_slot(ad_reducer *reducer, size_t index, size_t *out) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_window *window = window_of(reducer, bucket);

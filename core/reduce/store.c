@@ -1,5 +1,5 @@
-/* Storage of parameters: shards of the values, f32 masters, and which whole copies computing needs. window.c gathers
- * and releases the copies. */
+/* Storage of parameters: shards of the values, f32 masters, and the list of full copies that computing needs. window.c
+ * gathers and releases the copies. */
 #include "reduce/store.h"
 #include <stdlib.h>
 #include "array/array.h"
@@ -19,12 +19,12 @@ static ad_status refuse_storage(const ad_param_spec *spec) {
   char layout[160], storage[160];
   return ad_fail(AD_INVALID,
                  "parameter `%s`: storage \"%s\" cannot be gathered to the layout \"%s\"; storage must be the layout, "
-                 "with at most one more cut S0 where the layout is R or I",
+                 "with at most one more S0 where the layout is R or I",
                  spec->name, ad_layout_print(&spec->storage, storage, sizeof storage),
                  ad_layout_print(&spec->layout, layout, sizeof layout));
 }
 
-/* The shards that the group's ranks store must, one after another, be the part that each rank computes with. */
+/* Checks that the shards of the group's ranks, one after another, are the part with which each rank computes. */
 static ad_status check_storage(const ad_param_spec *spec, const ad_stored *param, ad_axes sharded, int64_t rank) {
   ad_axes outside = ~ad_layout_same_axes(&spec->layout);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -55,8 +55,8 @@ static ad_status find_own_part(ad_store *store, const ad_param_spec *spec, ad_st
 
 static int is_wide(ad_dtype dtype) { return dtype == AD_F32 || dtype == AD_F64; }
 
-/* The dtype that a parameter is computed with. Matrices of products have the options' compute dtype; biases and norm
- * weights, which are added to sums or scale rows, have the wide dtype. */
+/* The compute dtype of a parameter. Matrices in products have the options' compute dtype. Biases and norm weights have
+ * the wide dtype, since they are added to sums or scale rows. */
 static ad_dtype compute_dtype(const ad_store *store, const ad_param_spec *spec) {
   ad_dtype compute = store->options.compute;
   return spec->wide || spec->shape.ndim < 2 ? ad_dtype_wide(compute) : compute;
@@ -111,7 +111,7 @@ static ad_status list_units(ad_store *store) {
   return AD_OK;
 }
 
-/* ---- kinds of whole copies: one for each dtype and set of axes ---- */
+/* ---- kinds of full copies: one for each dtype and set of axes ---- */
 
 static ad_status find_kind(ad_store *store, const ad_param_spec *spec, ad_dtype dtype, size_t *out) {
   ad_axes axes = ad_layout_same_axes(&spec->layout);
@@ -152,7 +152,7 @@ static ad_status place_copies(ad_store *store, const ad_param_spec *specs) {
   return AD_OK;
 }
 
-/* Whether the copies that a step gathers are larger than the caches. */
+/* Returns 1 if the copies that a step gathers are larger than the caches. */
 static int is_past_caches(const ad_store *store) {
   size_t bytes = 0;
   for (size_t i = 0; i < store->param_count; i++) {

@@ -1,4 +1,4 @@
-/* The store's own objects: parameters, and the window of whole copies. Private to reduce/. */
+/* The store's own objects: parameters, and the window of full copies. Private to reduce/. */
 #ifndef REDUCE_STORE_H
 #define REDUCE_STORE_H
 #include "addend/store.h"
@@ -6,8 +6,8 @@
 typedef struct ad_stored {
   char *name;
   ad_array value, master, compute;
-  int has_master;   // the parameter has a master of its own; otherwise its value is the master
-  int is_gathered;  // `compute` is a gathered copy; otherwise it is the value itself
+  int has_master;   // 1: the parameter has an f32 master of its own; 0: its value is the master
+  int is_gathered;  // 1: `compute` is a gathered copy; 0: `compute` is the value itself
   size_t unit, kind;
   size_t start;      // where the copy begins in the memory of its kind, in elements
   size_t own_start;  // where this rank's part begins in the copy, in elements
@@ -15,8 +15,8 @@ typedef struct ad_stored {
   ad_segment segment;
 } ad_stored;
 
-/* Whole copies of one dtype that are gathered over one group. If the ranks share memory, the group is all ranks that
- * compute with the same values; otherwise it is the ranks between which the values are sharded. */
+/* A kind of full copies: those of one dtype that are gathered over one group. If the ranks share memory, the group is
+ * all ranks that compute with the same values; otherwise it is the ranks between which the values are sharded. */
 typedef struct ad_copy_kind {
   ad_dtype dtype;
   ad_axes axes;
@@ -27,14 +27,14 @@ typedef struct ad_copy_kind {
   size_t most, most_own;
 } ad_copy_kind;
 
-/* Memory for the whole copies of one unit, all kinds. */
+/* Memory for the full copies of one unit, all kinds. */
 typedef struct ad_copy_slot {
-  int64_t unit;      // the unit whose copies the slot holds; -1: none
+  int64_t unit;      // the unit whose copies are in the slot; -1: none
   int taken, ready;  // 1: the unit was acquired since its gather; 1: the gather is complete
   int64_t uses;
   uint64_t number;         // the number of the gather that fills the slot
   uint64_t released_at;    // how many gathers had been posted when the slot was released
-  void **memory, **parts;  // parts: what this rank sends, where memory is not shared
+  void **memory, **parts;  // parts: the values that this rank sends, if memory is not shared
   ad_request *requests;
 } ad_copy_slot;
 
@@ -49,14 +49,14 @@ struct ad_store {
   size_t kind_count;
   ad_copy_slot *slots;
   size_t slot_count;
-  uint64_t gathers, completed;  // gathers posted; the first `completed` of them are known to be done on all ranks
+  uint64_t gathers, completed;  // gathers posted; how many of them, from the first on, all ranks have surely done
   ad_segment *segments;         // room for the segments of one unit's parameters
   const char **names;           // room for the names of one unit's parameters
   int backward, in_pass, poisons;
-  int past_caches;  // 1: whole copies are written by stores that bypass the caches
+  int past_caches;  // 1: full copies are written by stores that bypass the caches
 };
 
-/* window.c: makes the slots for whole copies. */
+/* window.c: makes the slots for full copies. */
 ad_status ad_window_create(ad_store *store) AD_CHECKED;
 void ad_window_destroy(ad_store *store);
 ad_status ad_window_refill(ad_store *store) AD_CHECKED; /* gathers every unit, each into its own slot */

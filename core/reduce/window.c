@@ -1,10 +1,10 @@
-/* The window of whole copies (ZeRO 3): gathers the parameters of a unit into a slot of memory before they are used, and
+/* The window of full copies (ZeRO 3): gathers the parameters of a unit into a slot of memory before they are used, and
  * releases the slot afterwards. Every rank uses units in the same order, so ranks choose the same slots without
- * talking.
+ * communicating.
  *
- * Ranks that share memory share one copy: in a gather each owner writes its part, and all meet at a barrier. A slot
- * is written again only when all ranks are known to have released it: a rank that came to a later gather's barrier
- * has. */
+ * Ranks that share memory share one copy: in a gather each owner writes its part, and all ranks meet at a barrier. A
+ * slot may be written again when all ranks have released it. A rank that has reached the barrier of a later gather has
+ * released it. */
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"
@@ -37,7 +37,7 @@ static ad_status give_slot(ad_store *store, size_t index) {
   return AD_OK;
 }
 
-/* How many slots are needed: one for the unit in use, `prefetch` for those gathered ahead, and one for a released unit
+/* How many slots are needed: one for the unit in use, `prefetch` for units gathered ahead, and one for a released unit
  * that other ranks may still use. */
 static size_t count_slots(const ad_store *store) {
   size_t wanted = (size_t)store->options.prefetch + 2;
@@ -79,7 +79,7 @@ void ad_window_destroy(ad_store *store) {
 
 /* ---- waiting until no rank reads a slot that is refilled ---- */
 
-/* A barrier: after it, every rank knows that all ranks have released the copies that they released before it. */
+/* A barrier: after it, no rank uses a copy that it released before the barrier. */
 static ad_status fence(ad_store *store) {
   for (size_t k = 0; k < store->kind_count; k++) {
     if (store->kinds[k].shared) AD_TRY(ad_comm_barrier(store->comm, &store->kinds[k].group));
@@ -95,7 +95,7 @@ static ad_status wait_for(ad_store *store, ad_copy_slot *slot) {
   return AD_OK;
 }
 
-/* The slot of the first gather that was posted after `released` was released; NULL: no slot has one. */
+/* Returns the slot of the first gather that was posted after `released` was released, or NULL if no slot has one. */
 static ad_copy_slot *gather_after(const ad_store *store, const ad_copy_slot *released) {
   ad_copy_slot *first = NULL;
   for (size_t i = 0; i < store->slot_count; i++) {
@@ -106,7 +106,7 @@ static ad_copy_slot *gather_after(const ad_store *store, const ad_copy_slot *rel
   return first;
 }
 
-/* Waits until no rank uses the copies that the slot held. */
+/* Waits until no rank uses the old copies in the slot. */
 static ad_status make_free(ad_store *store, const ad_copy_slot *slot) {
   if (store->completed > slot->released_at) return AD_OK;
   ad_copy_slot *after = gather_after(store, slot);
@@ -134,8 +134,8 @@ static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, s
   return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
 }
 
-/* Lists the unit's parameters of this kind in the store's room for one unit, and casts this rank's parts of them to the
- * compute dtype into `part`, unless that is NULL. Returns how many there are. */
+/* Lists the unit's parameters of this kind in store->segments and store->names. Unless `part` is NULL, casts this
+ * rank's parts of them to the compute dtype into `part`. Returns the number of parameters. */
 static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
   size_t count = 0;
   for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++) {
@@ -150,8 +150,8 @@ static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
   return count;
 }
 
-/* Posts one all-gather for all parameters of the unit, packed into one array: cut by rows on the kind's axes,
- * varying (V) on the other axes. For ranks that share no memory. */
+/* For ranks that share no memory: posts one all-gather for all parameters of the unit. They are packed into one array,
+ * sharded by rows on the kind's axes and varying (V) on the other axes. */
 static ad_status post_apart(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
   const ad_copy_kind *kind = &store->kinds[k];
   size_t count = take_parts(store, unit, k, slot->parts[k]);
@@ -181,7 +181,7 @@ static ad_status gather(ad_store *store, ad_copy_slot *slot, size_t unit) {
   return AD_OK;
 }
 
-/* Points the parameters of the slot's unit to their copies in `memory`; NULL: they have no copy. */
+/* Points the parameters of the slot's unit to their copies in `memory`, or to no copy if `memory` is NULL. */
 static void set_copies(ad_store *store, const ad_copy_slot *slot, void *const *memory) {
   for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
     ad_stored *param = &store->params[store->by_unit[i]];
@@ -203,8 +203,8 @@ ad_status ad_window_refill(ad_store *store) {
 
 /* ---- emptying a slot ---- */
 
-/* On engine hostile, fills a released copy with NaN once no rank uses it. Each rank fills the parts that it writes, so
- * that no two ranks write the same bytes. */
+/* On backend hostile, fills a released copy with NaN once no rank uses it. Each rank fills only the parts that it
+ * writes in a gather, so that no two ranks write the same bytes. */
 static ad_status poison(ad_store *store, const ad_copy_slot *slot) {
   AD_TRY(fence(store));
   for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
@@ -267,13 +267,14 @@ static ad_copy_slot *free_slot(const ad_store *store) {
   return oldest;
 }
 
-/* Frees the slot of a unit that was gathered ahead and not used next. */
+/* Frees the slot of a unit that was gathered ahead but was not the next unit to be used. */
 static ad_status drop_expected(ad_store *store) {
   for (size_t i = 0; i < store->slot_count; i++) {
     ad_copy_slot *slot = &store->slots[i];
     if (slot->unit != NO_UNIT && !slot->taken) return let_go(store, slot);
   }
-  return ad_fail(AD_INVALID, "store: more than %zu units are in use at once; raise prefetch, or release units sooner",
+  return ad_fail(AD_INVALID,
+                 "store: more than %zu units are in use at the same time; raise prefetch, or release units sooner",
                  store->slot_count);
 }
 

@@ -25,7 +25,7 @@ const char *ad_table_cell_print(ad_table_cell cell, char *buffer, size_t size) {
 
 /* ---- reading the parts of an action: numbers and kind ---- */
 
-/* Takes the digits at the beginning of a cell. *out -1: there are none, or the number is too large for a table. */
+/* Takes the digits at the beginning of a cell. *out is -1 if there are none or the number is too large for a table. */
 static void take_number(ad_table_cell *cell, int32_t *out, int *is_large) {
   int64_t number = -1;
   for (; cell->length && *cell->text >= '0' && *cell->text <= '9'; cell->text++, cell->length--)
@@ -76,8 +76,7 @@ static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *ac
   return AD_OK;
 }
 
-/* Refuses an action that names more or less than its kind does, and sets the fields that its kind does not name to 0.
- */
+/* Refuses an action with a number too many or too few for its kind. Sets the fields that its kind does not use to 0. */
 static ad_status check_names(ad_table_cell cell, ad_action *action) {
   ad_action_names names = ad_action_record_of(action->kind)->names;
   int wants_stage = names != AD_NAMES_NOTHING;

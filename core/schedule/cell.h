@@ -1,4 +1,4 @@
-/* Reads one action as a cell of a CSV table, or a string of a JSON table, has it. */
+/* Reads one action from a cell of a CSV table or a string of a JSON table. */
 #ifndef SCHEDULE_CELL_H
 #define SCHEDULE_CELL_H
 #include "schedule/table.h"
@@ -10,10 +10,10 @@ typedef struct ad_table_cell {
 } ad_table_cell;
 /* Returns the cell without spaces at its ends. */
 ad_table_cell ad_table_cell_trimmed(const char *text, size_t length);
-/* Writes the cell for an error message, printable and cut if it is long. Returns buffer. */
+/* Writes the cell for an error message, printable and truncated if it is long. Returns buffer. */
 const char *ad_table_cell_print(ad_table_cell cell, char *buffer, size_t size);
 
-/* Reads "1F3", "0SEND_F3>2", "0UNSHARD": by addend's names of kinds and by PyTorch's. AD_INVALID says what is wrong. */
+/* Reads "1F3", "0SEND_F3>2", "0UNSHARD": addend's or PyTorch's names of kinds. AD_INVALID says what is wrong. */
 AD_CHECKED ad_status ad_table_cell_read(ad_table_cell cell, ad_action *out);
 /* Adds the action of a cell to the rank's list. A cell "(0F1;1B0)OVERLAP_F_B" adds each of its actions in turn, and
  * *overlapped grows by 1. An empty cell adds none. */

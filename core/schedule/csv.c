@@ -32,7 +32,7 @@ static ad_status read_row(ad_table *table, int32_t rank, const char *line, size_
   return AD_OK;
 }
 
-/* The length of the line without its line end; *next is where the next line begins. */
+/* Returns the length of the line without its line end; *next is where the next line begins. */
 static size_t line_length(const char *line, const char *end, const char **next) {
   const char *stop = memchr(line, '\n', (size_t)(end - line));
   *next = stop ? stop + 1 : end;
@@ -41,7 +41,7 @@ static size_t line_length(const char *line, const char *end, const char **next) 
   return (size_t)(stop - line);
 }
 
-/* The end of the text without empty lines, which stand for no ranks. */
+/* Returns the end of the text without trailing empty lines: these are no ranks. */
 static const char *end_of_rows(const char *text, const char *end) {
   while (end > text && (end[-1] == '\n' || end[-1] == '\r' || end[-1] == ' ' || end[-1] == '\t')) end--;
   return end;
@@ -83,7 +83,7 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
 
 /* ---- writing a table as CSV ---- */
 
-/* AD_INVALID if the table has something that a CSV cannot say. */
+/* Returns AD_INVALID if the table has something that a CSV cannot express. */
 static ad_status check_writable(const ad_table *table) {
   if (table->edge_count)
     return ad_fail(AD_INVALID,

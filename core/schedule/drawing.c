@@ -1,4 +1,4 @@
-/* Draws a table as text for people: ranks as rows over time, then how good it is, or what is wrong with it. */
+/* Draws a table as text for people: ranks as rows over time, then a summary; or the faults of a wrong table. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum { COLUMNS = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 10000, RANKS_SHOWN = 64
 /* How a table is laid out on a terminal. */
 typedef struct layout {
   const ad_table_judged *judged;
-  int has_labels; /* 1: each action is written with its numbers; 0: each column has the letter of its kind */
+  int has_labels; /* 1: each action is written with its numbers; 0: each column is the letter of the action's kind */
   int has_stages; /* 1: labels name the stage too, since a rank has several */
   double scale;   /* columns for one unit of time */
   int width;      /* columns of a row, without its name */
@@ -38,7 +38,7 @@ static double shortest(const ad_table_judged *judged) {
   return least;
 }
 
-/* Chooses labels if they fit into the columns, else letters, and the scale. */
+/* Chooses the scale, and labels if they fit into the columns, else letters. */
 static layout lay_out(const ad_table_judged *judged, int columns, ad_text_style style) {
   const ad_table *table = judged->table;
   layout to = {.judged = judged, .has_labels = 1, .is_coloured = style == AD_COLOURED_TEXT};
@@ -97,8 +97,7 @@ static const char *colour_of(char c, const char *present) {
   return c == ' ' || c == '.' ? "\033[0m" : present;
 }
 
-/* The letter that gives a column its colour. Digits in front of a letter name the stage, and have the letter's colour.
- */
+/* Returns the letter that gives a column its colour. Digits before a letter (the stage) have the letter's colour. */
 static char kind_at(const char *row, int at, int width) {
   int ahead = at;
   while (ahead < width && row[ahead] >= '0' && row[ahead] <= '9') ahead++;
@@ -143,7 +142,7 @@ static ad_status print_rows(const layout *of, FILE *file) {
 
 static const char *plural(size_t count) { return count == 1 ? "" : "s"; }
 
-/* Says which parts the table lacks, so that no law was asked about them. */
+/* Prints the parts that are missing from the table: the laws of these parts were not checked. */
 static void print_parts(unsigned parts, FILE *file) {
   static const char *const names[] = {"transfers", "gathers", "reductions", "the end of the step"};
   const char *before = "; not checked, since the table has none: ";
@@ -155,7 +154,7 @@ static void print_parts(unsigned parts, FILE *file) {
   putc('\n', file);
 }
 
-/* The parts that the table has. Transfers count as had where no edge crosses between ranks. */
+/* Returns the parts that the table has. If no edge goes to another rank, transfers count as present. */
 static unsigned parts_of(const ad_table_judged *judged) {
   const ad_table_index *index = &judged->times.index;
   for (size_t e = 0; e < index->edges; e++)

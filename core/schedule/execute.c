@@ -1,5 +1,5 @@
-/* Executes a table on paper. Each rank goes on as far as it can; a rank that waits goes on when the rank that it waits
- * for has gone on. */
+/* Simulates a table. Each rank advances as far as it can; a rank that waits advances when the awaited rank has
+ * advanced. */
 #include "schedule/execute.h"
 
 #include "base/memory.h"
@@ -41,7 +41,7 @@ static const ad_action *action_at(const ad_execution *run, ad_table_spot at) {
 static int is_done(const ad_execution *run, ad_table_spot at) { return at.place < run->place[at.rank]; }
 static int is_next(const ad_execution *run, ad_table_spot at) { return at.place == run->place[at.rank]; }
 
-/* Puts a rank on the stack of those that may go on. */
+/* Puts a rank on the stack of ranks that may continue. */
 static void wake(ad_execution *run, int32_t rank) {
   if (run->is_ready[rank]) return;
   run->is_ready[rank] = 1;
@@ -57,7 +57,7 @@ static void wake_waiters(ad_execution *run, int32_t rank) {
   }
 }
 
-/* Notes what a rank waits for, and enters it in the list of waiters of the other rank. */
+/* Records the action for which a rank waits, and enters the rank in the other rank's list of waiters. */
 static void wait_for(ad_execution *run, int32_t rank, ad_table_spot what) {
   run->waits_for[rank] = what;
   if (what.rank == rank || run->waiter[what.rank] == rank) return;
@@ -65,9 +65,9 @@ static void wait_for(ad_execution *run, int32_t rank, ad_table_spot what) {
   run->waiter[what.rank] = rank;
 }
 
-/* ---- taking one action, if what it needs is done ---- */
+/* ---- taking one action, if all its needs are done ---- */
 
-/* Notes when the action begins and ends, and moves its rank on. */
+/* Sets when the action begins and ends, and advances its rank. */
 static void run_action(ad_execution *run, ad_table_spot at, double from, double cost) {
   size_t number = ad_table_number(run->index, at);
   run->begin[number] = from;
@@ -80,7 +80,7 @@ static int is_receive(const ad_action *action) {
   return ad_action_is_transfer(action->kind) && ad_action_is_receive(action->kind);
 }
 
-/* 1: what this RECV receives was sent; *from is then raised to the time when it arrives. Else *open is the SEND. */
+/* Returns 1 if the message of this RECV was sent, and raises *from to its arrival. Otherwise *open is the SEND. */
 static int has_arrived(ad_execution *run, ad_table_spot receive, double *from, ad_table_spot *open) {
   ad_table_spot sent = ad_table_other_end(run->index, action_at(run, receive));
   *open = sent;
@@ -93,7 +93,7 @@ static int has_arrived(ad_execution *run, ad_table_spot receive, double *from, a
   return 1;
 }
 
-/* 1: the action that is needed has ended; *from is then raised to its end. */
+/* Returns 1 if the needed action has ended, and raises *from to its end. Otherwise *open is this action. */
 static int need_is_done(ad_execution *run, ad_table_spot need, double *from, ad_table_spot *open) {
   *open = need;
   if (!is_done(run, need)) return 0;
@@ -103,8 +103,8 @@ static int need_is_done(ad_execution *run, ad_table_spot need, double *from, ad_
   return 1;
 }
 
-/* 1: all that the action needs has ended; *from is then raised to the latest end. *open: the first that has not ended.
- */
+/* Returns 1 if all actions that the action needs have ended, and raises *from to the latest end. Otherwise *open is the
+ * first needed action that has not ended. */
 static int needs_are_done(ad_execution *run, ad_table_spot at, double *from, ad_table_spot *open) {
   ad_table_needs needs = ad_table_needs_of(run->index, at);
   ad_table_spot need;
@@ -114,8 +114,8 @@ static int needs_are_done(ad_execution *run, ad_table_spot at, double *from, ad_
   return 1;
 }
 
-/* 1: both ends of this transfer are taken together: sends block, and no WAIT_SEND says when they end. Nobody asks for
- * the times of such an execution. */
+/* Returns 1 if both ends of this transfer are taken together: sends block, and the table has no WAIT_SEND. The times of
+ * such an execution are never used. */
 static int is_meeting(const ad_execution *run, const ad_action *action) {
   int sends = action->kind == AD_ACTION_SEND_F || action->kind == AD_ACTION_SEND_B;
   int receives = action->kind == AD_ACTION_RECV_F || action->kind == AD_ACTION_RECV_B;
@@ -134,8 +134,8 @@ static int meet(ad_execution *run, ad_table_spot at, const ad_action *action) {
   return 1;
 }
 
-/* Takes SUMS or NORM of all ranks together, when the last rank has come to it. A rank that waits here is in no list of
- * waiters, so each rank comes here once. */
+/* Takes SUMS or NORM of all ranks together, when the last rank has come to it. Each rank comes here once, since a rank
+ * that waits here is in no list of waiters. */
 static int meet_all(ad_execution *run, ad_table_spot at, ad_action_kind kind) {
   const ad_table *table = run->index->table;
   double from = 0;
@@ -149,7 +149,7 @@ static int meet_all(ad_execution *run, ad_table_spot at, ad_action_kind kind) {
   return 1;
 }
 
-/* If ranks wait in SUMS or NORM for ever, notes that they wait for the first rank that did not come. */
+/* If ranks wait in SUMS or NORM for ever, records that they wait for the first rank that did not come. */
 static void find_missing(ad_execution *run, ad_action_kind kind) {
   const ad_table *table = run->index->table;
   if (!run->arrived[kind] || run->arrived[kind] == table->ranks) return;
@@ -160,8 +160,8 @@ static void find_missing(ad_execution *run, ad_action_kind kind) {
       run->waits_for[r] = ad_table_find_on(run->index, kind, missing);
 }
 
-/* 1: the action is no WAIT_SEND that waits for the other rank's RECV, as it does where sends block, or the RECV is
- * done. */
+/* Returns 1 unless the action must still wait for the other rank's RECV: only a WAIT_SEND does so, and only if sends
+ * block. */
 static int wait_is_over(ad_execution *run, ad_table_spot at, const ad_action *action) {
   if (action->kind != AD_ACTION_WAIT_SEND_F && action->kind != AD_ACTION_WAIT_SEND_B) return 1;
   if (run->sends != AD_SENDS_BLOCKING) return 1;
@@ -170,7 +170,7 @@ static int wait_is_over(ad_execution *run, ad_table_spot at, const ad_action *ac
   return wait_for(run, at.rank, other), 0;
 }
 
-/* Takes the rank's next action; 0: the rank must wait. */
+/* Takes the rank's next action. Returns 0 if the rank must wait. */
 static int try_next(ad_execution *run, int32_t rank) {
   ad_table_spot at = {rank, run->place[rank]}, open;
   const ad_action *action = action_at(run, at);

@@ -1,4 +1,4 @@
-/* Writes the sentences of what is wrong with a table. */
+/* Writes the sentences of a table's faults. */
 #include "schedule/faults.h"
 
 #include <stdarg.h>
@@ -18,7 +18,7 @@ static void write(ad_table_fault *fault, const char *where, const char *format, 
   vsnprintf(fault->text + used, sizeof fault->text - (size_t)used, format, arguments);
 }
 
-/* The place for the next fault; NULL: the list is full, and the fault is only counted. */
+/* Returns the place for the next fault, or NULL if the list is full: the fault is then only counted. */
 static ad_table_fault *next(ad_table_faults *faults) {
   return faults->count++ < AD_TABLE_FAULTS_MAX ? &faults->list[faults->count - 1] : NULL;
 }

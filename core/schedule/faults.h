@@ -1,4 +1,4 @@
-/* What is wrong with a table: sentences, each with the law of tables that is broken, and where. */
+/* Faults of a table: each is a sentence, with the law of tables that is broken and the place in the table. */
 #ifndef SCHEDULE_FAULTS_H
 #define SCHEDULE_FAULTS_H
 #include "schedule/table.h"
@@ -12,9 +12,9 @@ typedef struct ad_table_spot {
 
 typedef struct ad_table_fault {
   ad_table_law law;
-  int32_t rank, place;       /* -1: the fault is on no rank, at no place of a list */
-  ad_table_spot other;       /* the other action that the fault is about; rank -1: none */
-  int32_t stage, microbatch; /* -1: the fault is of no stage, of no microbatch */
+  int32_t rank, place;       /* -1: the fault belongs to no rank, to no place of a list */
+  ad_table_spot other;       /* the other action of the fault; rank -1: none */
+  int32_t stage, microbatch; /* -1: the fault belongs to no stage, to no microbatch */
   char text[AD_TABLE_FAULT_TEXT];
 } ad_table_fault;
 
@@ -24,11 +24,11 @@ typedef struct ad_table_faults {
   size_t count;
 } ad_table_faults;
 
-/* Adds a fault of the action at `at`; the sentence begins with "rank 1, place 4 (1B0): ". Returns the fault, whose
- * `other` the caller may set; NULL: the list is full, and the fault is only counted. */
+/* Adds a fault of the action at `at`; the sentence begins with "rank 1, place 4 (1B0): ". Returns the fault, so that
+ * the caller can set its `other`, or NULL if the list is full: the fault is then only counted. */
 ad_table_fault *ad_table_fault_at(ad_table_faults *faults, ad_table_law law, const ad_table *table, ad_table_spot at,
                                   const char *format, ...) AD_PRINTF(5, 6);
-/* Adds a fault of an action that the table lacks; rank, stage, microbatch -1: the fault is of none. */
+/* Adds a fault of an action that is missing from the table. rank, stage, microbatch -1: the fault belongs to none. */
 void ad_table_fault_of(ad_table_faults *faults, ad_table_law law, int32_t rank, int32_t stage, int32_t microbatch,
                        const char *format, ...) AD_PRINTF(6, 7);
 const char *ad_table_law_name(ad_table_law law);

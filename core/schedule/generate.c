@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/options.h"
 
-/* What a schedule asks of stages and ranks: one stage a rank, as many stages on each rank, or one rank. */
+/* What a schedule requires: one stage on each rank, the same number of stages on each rank, or only one rank. */
 typedef enum schedule_fit { ONE_EACH, MULTIPLE, ONE_RANK } schedule_fit;
 
 static const struct {
@@ -51,7 +51,7 @@ ad_status ad_table_check_shape(const ad_table_shape *shape) {
   return AD_OK;
 }
 
-/* AD_INVALID unless the shape has as many stages for its ranks as the schedule asks for. */
+/* Returns AD_INVALID unless the shape's number of stages fits its ranks, as the schedule requires. */
 static ad_status check_fit(const char *name, schedule_fit fit, const ad_table_shape *shape) {
   if (fit == ONE_EACH && shape->ranks != shape->stages)
     return ad_fail(AD_INVALID,

@@ -6,7 +6,7 @@
 
 /* ---- the place in the index where an action is entered ---- */
 
-/* How many entries `spots` has for a kind: 0 for kinds that nobody looks for. */
+/* How many entries `spots` has for a kind: 0 for kinds that are never looked up. */
 static size_t cells_of(const ad_table_index *index, ad_action_kind kind) {
   const ad_table *table = index->table;
   if (kind == AD_ACTION_SUMS || kind == AD_ACTION_NORM) return (size_t)table->ranks;
@@ -16,7 +16,7 @@ static size_t cells_of(const ad_table_index *index, ad_action_kind kind) {
   return rows * (size_t)table->microbatches;
 }
 
-/* The entry of an action among those of its kind; SIZE_MAX: nobody looks for the action. */
+/* Returns the entry of an action among the entries of its kind, or SIZE_MAX if its kind is never looked up. */
 static size_t cell_of(const ad_table_index *index, int32_t rank, const ad_action *action) {
   size_t row = (size_t)action->stage, microbatches = (size_t)index->table->microbatches;
   if (action->kind == AD_ACTION_SUMS || action->kind == AD_ACTION_NORM) return (size_t)rank;
@@ -34,7 +34,7 @@ static ad_table_spot unpacked(uint64_t spot) {
 
 /* ---- making the index ---- */
 
-/* The law that an action of this kind breaks if it stands twice. */
+/* The law that an action of this kind breaks if it occurs twice. */
 static ad_table_law law_of(ad_action_kind kind) {
   switch (ad_action_record_of(kind)->part) {
     case AD_TABLE_TRANSFERS:
@@ -48,20 +48,20 @@ static ad_table_law law_of(ad_action_kind kind) {
   }
 }
 
-/* Notes the rank of a stage: the one that has the stage's first compute action. */
+/* Sets the rank of a stage: the rank with the stage's first compute action. */
 static void put_stage(ad_table_index *index, ad_table_spot at) {
   const ad_action *action = &index->table->rows[at.rank].actions[at.place];
   if (ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE && index->rank_of[action->stage] < 0)
     index->rank_of[action->stage] = at.rank;
 }
 
-/* Enters the place of an action; it is a fault if the action is there already, or goes over no edge. */
+/* Enters the place of an action. Adds a fault if the action was entered before, or is a transfer over no edge. */
 static void put_spot(ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
   const ad_action *action = &index->table->rows[at.rank].actions[at.place];
   size_t cell = cell_of(index, at.rank, action);
   if (cell == SIZE_MAX && ad_action_is_transfer(action->kind))
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, at,
-                      "stages %d and %d hand nothing to each other; leave this action out", action->stage,
+                      "stages %d and %d pass nothing to each other; leave this action out", action->stage,
                       ad_action_peer(action));
   if (cell == SIZE_MAX) return;
   uint64_t *spot = &index->spots[action->kind][cell];
@@ -92,7 +92,7 @@ static void put_all(ad_table_index *index, ad_table_faults *faults) {
                         "no rank computes stage %d, but there are %d stages; give it its F and B", s, table->stages);
 }
 
-/* Lists the edges from and to each stage. Edges are sorted by the stage that they come from. */
+/* Lists the edges from and to each stage. Edges are sorted by their first stage. */
 static void put_edges(ad_table_index *index) {
   size_t stages = (size_t)index->table->stages;
   for (size_t e = 0; e < index->edges; e++) {

@@ -1,10 +1,9 @@
-/* Interleaved 1F1B, in the order of Megatron-LM (Narayanan et al., 2021): microbatches go in groups of as many as there
- * are ranks, and a group goes through all stages of a rank before the next group. A last group that is not full is
- * placed like a full one whose missing microbatches are left out: a table that keeps the laws still keeps them when
- * whole microbatches are left out. */
+/* Interleaved 1F1B, in the order of Megatron-LM (Narayanan et al., 2021). A group has as many microbatches as there are
+ * ranks, and goes through all stages of a rank before the next group. If the last group is not full, it is placed as if
+ * it were full, and its missing microbatches are left out: a table without some microbatches still keeps the laws. */
 #include "schedule/generate.h"
 
-/* What the k-th compute action of a rank is; backward goes through the rank's stages in the opposite order. */
+/* Determines the k-th compute action of a rank; backward goes through the rank's stages in the opposite order. */
 typedef struct chunk_order {
   const ad_table_shape *shape;
   int32_t rank, per_rank;

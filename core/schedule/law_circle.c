@@ -1,5 +1,5 @@
-/* The law that no rank waits in a circle: the table is executed on paper, and if it does not come to its end, the
- * circle is named. */
+/* The law that no ranks wait in a circle: simulates the table; if the simulation does not reach its end, the fault
+ * names the circle. */
 #include "base/memory.h"
 #include "base/text.h"
 #include "schedule/laws.h"
@@ -8,7 +8,7 @@ static ad_table_spot rank_spot(const ad_execution *run, int32_t rank) {
   return (ad_table_spot){rank, run->place[rank]};
 }
 
-/* The first rank of the circle to which the waits from a stuck rank lead. */
+/* Follows the waits from a stuck rank. Returns the first rank that lies on the circle. */
 static int32_t into_circle(const ad_execution *run, int32_t rank, char *is_passed) {
   while (!is_passed[rank]) {
     is_passed[rank] = 1;

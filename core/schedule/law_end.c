@@ -1,12 +1,12 @@
-/* The laws of the end of a step: the sums stand after every forward of the rank, the norm after the sums and every
- * reduction, each update after the norm; all of them stand once. */
+/* The laws of the end of a step: the sums come after every forward of the rank, the norm after the sums and every
+ * reduction, each update after the norm. Each of them occurs once. */
 #include "schedule/laws.h"
 
 static void judge_rank(const ad_table_index *index, ad_action_kind kind, int32_t rank, ad_table_faults *faults) {
   if (ad_table_find_on(index, kind, rank).rank >= 0) return;
   ad_table_fault_of(
       faults, AD_TABLE_LAW_END, rank, -1, -1,
-      "there is no %s, in which all ranks take part, so the others would wait for it; put it behind the last reduction",
+      "there is no %s, in which all ranks take part, so the others would wait for it; put it after the last reduction",
       ad_action_name(kind));
 }
 
@@ -16,17 +16,17 @@ static void judge_stage(const ad_table_index *index, int32_t s, ad_table_faults 
                     "stage %d is never updated; put %dUPDATE at the end of the list", s, s);
 }
 
-/* Adds a fault if `need` stands after `at` on the same rank. */
+/* Adds a fault if `need` comes after `at` on the same rank. */
 static void need_before(const ad_table_index *index, ad_table_spot at, ad_table_spot need, ad_table_faults *faults) {
   char text[AD_ACTION_TEXT_MAX];
   if (at.rank < 0 || need.rank != at.rank || need.place < at.place) return;
   const ad_action *action = &index->table->rows[need.rank].actions[need.place];
   ad_table_fault_at(faults, AD_TABLE_LAW_END, index->table, at,
-                    "it needs %s, which comes later, at place %d; move it behind that action",
+                    "it needs %s, which comes later, at place %d; move it after that action",
                     ad_action_print(action, text, sizeof text), need.place);
 }
 
-/* Judges whether sums, norm and updates of a rank stand after what they need. */
+/* Checks that sums, norm and updates of a rank come after the actions that they need. */
 static void judge_order(const ad_table_index *index, int32_t r, ad_table_faults *faults) {
   ad_table_spot sums = ad_table_find_on(index, AD_ACTION_SUMS, r), norm = ad_table_find_on(index, AD_ACTION_NORM, r);
   const ad_table_row *row = &index->table->rows[r];

@@ -1,9 +1,9 @@
-/* The law of sharded parameters: they are gathered where they are used, gathered and released in turns, and released at
- * the end. */
+/* The law of sharded parameters: a stage's parameters are gathered when they are used, gathered and released in turns,
+ * and released at the end. */
 #include "base/memory.h"
 #include "schedule/laws.h"
 
-// Judges one action, and notes in gathered_at whether the parameters of its stage are gathered after it.
+// Checks one action, and sets in gathered_at whether the parameters of its stage are gathered after it.
 static void judge_action(const ad_table *table, ad_table_spot at, int32_t *gathered_at, ad_table_faults *faults) {
   const ad_action *action = &table->rows[at.rank].actions[at.place];
   int32_t *gathered = &gathered_at[action->stage]; /* one more than the place of its GATHER; 0: it is not gathered */
@@ -36,7 +36,7 @@ ad_status ad_table_law_gathered(const ad_table_index *index, ad_table_faults *fa
     if (gathered_at[s])
       ad_table_fault_at(
           faults, AD_TABLE_LAW_PENDING, table, (ad_table_spot){index->rank_of[s], gathered_at[s] - 1},
-          "the parameters that it gathers are never released; put %dRELEASE behind the last action of stage %d", s, s);
+          "the parameters that it gathers are never released; put %dRELEASE after the last action of stage %d", s, s);
   ad_release(gathered_at);
   return AD_OK;
 }

@@ -1,8 +1,8 @@
-/* The law that what an action needs of its own rank stands before it. What it needs of other ranks is a matter of
- * waiting: see law_circle.c. */
+/* The law that an action comes after everything it needs from its own rank. Waiting for other ranks: see
+ * law_circle.c. */
 #include "schedule/laws.h"
 
-// Judges whether everything that the action needs of its own rank stands before it.
+// Judges whether everything that the action needs from its own rank comes before it.
 static void judge_action(const ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
   ad_table_needs needs = ad_table_needs_of(index, at);
   ad_table_spot need;
@@ -11,7 +11,7 @@ static void judge_action(const ad_table_index *index, ad_table_spot at, ad_table
     if (need.rank != at.rank || need.place < at.place) continue;
     const ad_action *action = &index->table->rows[need.rank].actions[need.place];
     ad_table_fault_at(faults, AD_TABLE_LAW_GIVEN, index->table, at,
-                      "it needs %s, which comes later, at place %d; move it behind that action",
+                      "it needs %s, which comes later, at place %d; move it after that action",
                       ad_action_print(action, text, sizeof text), need.place);
   }
 }

@@ -1,4 +1,4 @@
-/* The law that activations in flight do not exceed a limit; and the count of what a rank holds. */
+/* The law that activations in flight do not exceed a limit; counts activations and operands of a rank. */
 #include "schedule/held.h"
 #include "schedule/laws.h"
 

@@ -1,4 +1,4 @@
-/* The laws that every stage does every microbatch forward once and back once, on the rank of the stage. */
+/* The laws that every stage does F and its backward once for every microbatch, on the stage's rank. */
 #include "schedule/laws.h"
 
 static void judge_forward(const ad_table_index *index, int32_t s, int32_t m, ad_table_faults *faults) {
@@ -18,12 +18,12 @@ static void judge_backward(const ad_table_index *index, int32_t s, int32_t m, ad
                       m, s, m, s, m);
   else if (whole.rank >= 0 && half.rank >= 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_ONCE, index->table, whole,
-                      "B is the whole backward, but %s of the same stage and microbatch is at place %d of rank %d; "
+                      "B is the full backward, but %s of the same stage and microbatch is at place %d of rank %d; "
                       "write I and W, or B alone (what PyTorch before 2.6 called B is I here)",
                       half.place == inputs.place && half.rank == inputs.rank ? "I" : "W", half.place, half.rank);
   else if (whole.rank < 0 && weights.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_ONCE, index->table, inputs,
-                      "the gradient of the weights is never computed; put %dW%d behind it", s, m);
+                      "the gradient of the weights is never computed; put %dW%d after it", s, m);
   else if (whole.rank < 0 && inputs.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_ONCE, index->table, weights,
                       "the gradient of the inputs is never computed; put %dI%d before it", s, m);

@@ -1,4 +1,4 @@
-/* The laws of transfers: what is sent is received, and in the order in which it was sent. */
+/* The laws of transfers: each message that is sent is received, in the order of sending. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ static void judge_edge(const ad_table_index *index, size_t e, int32_t m, ad_tabl
 
 /* ---- law: if a table waits for any send, it waits for every send ---- */
 
-/* Checks that every send is waited for. Only asked of tables that have any WAIT_SEND. */
+/* Checks that every send has a wait, in tables that have any WAIT_SEND. */
 static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_action_kind send,
                         ad_table_faults *faults) {
   for (size_t e = 0; e < index->edges; e++) {
@@ -79,7 +79,7 @@ static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_act
       if (sent.rank >= 0 && waited.rank < 0)
         ad_table_fault_at(
             faults, AD_TABLE_LAW_PENDING, index->table, sent,
-            "other sends of the table are waited for, but this one is still under way at the end; put a %s behind it",
+            "other sends of the table are waited for, but this one is still in flight at the end; put a %s after it",
             ad_action_name(wait));
     }
   }
@@ -94,8 +94,8 @@ static int has_waits(const ad_table_index *index) {
 
 /* ---- law: in each channel, messages are received in the order of sending ---- */
 
-/* A value, or gradient, that goes from one rank to another. A backend that has no tag for each edge, as PyTorch's have
- * none, has one channel for all that a rank sends to another; else each edge has a channel for each direction. */
+/* A value or gradient that goes from one rank to another. Messages of one channel are matched by their order. If the
+ * backend has no tag for each edge (as PyTorch's), a channel is a pair of ranks; else an edge and a direction. */
 typedef struct message {
   size_t channel;
   ad_table_spot sent, received;
@@ -141,7 +141,7 @@ static const char *print_line(const ad_table *table, int32_t rank, char *buffer,
   return buffer;
 }
 
-/* Adds the fault of a receive that takes what another send sends; `number` counts both within their channel. */
+/* Adds the fault of a receive that gets the message of another send; `number` counts both within their channel. */
 static void add_misplaced(const ad_table *table, ad_table_pairs pairs, size_t number, ad_table_spot sent,
                           ad_table_spot received, ad_table_faults *faults) {
   const ad_action *send = &table->rows[sent.rank].actions[sent.place];
@@ -158,7 +158,7 @@ static void add_misplaced(const ad_table *table, ad_table_pairs pairs, size_t nu
   if (fault) fault->other = sent;
 }
 
-/* Compares the order of receiving with that of sending; adds the first fault of each channel. */
+/* Compares the order of receiving with the order of sending; adds the first fault of each channel. */
 static void compare_orders(const ad_table *table, ad_table_pairs pairs, const message *sent, const message *received,
                            size_t count, ad_table_faults *faults) {
   size_t first = 0, wrong = SIZE_MAX; /* the first message of this channel; the last channel that has a fault */

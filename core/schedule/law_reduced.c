@@ -1,12 +1,12 @@
-/* The laws of reductions: each stage's last one stands after every addend of its gradient and before none, and no
- * reduction is under way at the end. */
+/* The laws of reductions: each stage's last reduction comes after every addend of its gradient, and no reduction is in
+ * flight at the end. */
 #include "base/memory.h"
 #include "schedule/laws.h"
 
-/* What is known of the reductions of one stage. */
+/* The reductions of one stage that were seen so far. */
 typedef struct reduction {
-  int32_t last_at;    /* one more than the place of its last REDUCE; 0: none was seen yet */
-  int32_t pending_at; /* one more than the place of a REDUCE that is not waited for; 0: there is none */
+  int32_t last_at;    /* one more than the place of its last REDUCE; 0: there was none */
+  int32_t pending_at; /* one more than the place of a REDUCE without a wait; 0: there is none */
   int waits;          /* 1: the stage has a WAIT_REDUCE somewhere */
 } reduction;
 
@@ -22,11 +22,11 @@ static void judge_addend(const reductions *all, ad_table_spot at, const ad_actio
   if (own->last_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
                       "the last reduction of stage %d is earlier, at place %d, so this addend would be in no sum; move "
-                      "the REDUCE behind it",
+                      "the REDUCE after it",
                       action->stage, own->last_at - 1);
 }
 
-/* Judges the reduction of one microbatch: its addend stands before it, and was in no earlier reduction. */
+/* Checks the reduction of one microbatch: the microbatch's addend comes before it, and was in no earlier reduction. */
 static void judge_each(const reductions *all, ad_table_spot at, const ad_action *action) {
   int32_t s = action->stage, m = action->microbatch;
   ad_table_spot addend = ad_table_find(all->index, AD_ACTION_B, s, m);
@@ -37,7 +37,7 @@ static void judge_each(const reductions *all, ad_table_spot at, const ad_action 
                       "the addend of microbatch %d was reduced before; leave this REDUCE out", m);
   else if (addend.rank == at.rank && addend.place > at.place)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "the addend of microbatch %d comes later, at place %d; move this REDUCE behind that", m,
+                      "the addend of microbatch %d comes later, at place %d; move this REDUCE after that", m,
                       addend.place);
   *was = 1;
 }
@@ -57,7 +57,7 @@ static void judge_wait(const reductions *all, ad_table_spot at, const ad_action 
   reduction *own = &all->of_stage[action->stage];
   if (!own->pending_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "no reduction of stage %d is under way; leave this action out", action->stage);
+                      "no reduction of stage %d is in flight; leave this action out", action->stage);
   own->pending_at = 0;
 }
 
@@ -68,25 +68,25 @@ static void judge_action(const reductions *all, ad_table_spot at) {
   if (action->kind == AD_ACTION_WAIT_REDUCE) judge_wait(all, at, action);
   if (action->kind == AD_ACTION_UPDATE && all->of_stage[action->stage].waits && all->of_stage[action->stage].pending_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_END, all->index->table, at,
-                      "the reduction of stage %d is not waited for yet; move it behind a %dWAIT_REDUCE", action->stage,
+                      "the reduction of stage %d is not waited for yet; move it after a %dWAIT_REDUCE", action->stage,
                       action->stage);
 }
 
-/* Judges at the end of the lists: the stage was reduced, and its last reduction is not under way. */
+/* Checks at the end of the lists that the stage was reduced, and that its last reduction is not in flight. */
 static void judge_stage(const reductions *all, int32_t s, int waits) {
   const reduction *own = &all->of_stage[s];
   int32_t rank = all->index->rank_of[s];
   if (!own->last_at)
     ad_table_fault_of(all->faults, AD_TABLE_LAW_REDUCED, rank, s, -1,
-                      "the gradient of stage %d is never reduced: its addends stay on their ranks; put %dREDUCE behind "
+                      "the gradient of stage %d is never reduced: its addends stay on their ranks; put %dREDUCE after "
                       "the last B or W of it",
                       s, s);
   else if (waits && own->pending_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_PENDING, all->index->table, (ad_table_spot){rank, own->pending_at - 1},
-                      "it is still under way at the end; put %dWAIT_REDUCE behind it", s);
+                      "it is still in flight at the end; put %dWAIT_REDUCE after it", s);
 }
 
-/* Notes which stages have a WAIT_REDUCE. Returns 1 if any stage has. */
+/* Finds the stages that have a WAIT_REDUCE. Returns 1 if any stage has one. */
 static int find_waits(const reductions *all) {
   const ad_table *table = all->index->table;
   int any = 0;

@@ -1,4 +1,4 @@
-/* The order in which the laws are asked: a table that breaks one law may make no sense for the next. */
+/* The order in which the laws are checked: if a table breaks one law, it may be meaningless for a later law. */
 #include "schedule/laws.h"
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
-/* The order of a program's phases: a microbatch goes forward through all phases and back, and a stage that hands its
- * value to another rank is a microbatch ahead of that rank, so that both work at once. On one rank this order is
- * gradient accumulation. */
+/* The order of a program's phases (stages): a microbatch goes forward through all phases and back. A stage that passes
+ * its value to another rank is one microbatch ahead of this rank, so that both work in parallel. On one rank this order
+ * is gradient accumulation. */
 #include "schedule/generate.h"
 
 #include "base/error.h"
@@ -13,7 +13,7 @@ typedef struct lead_order {
   int32_t stages, microbatches, most;
 } lead_order;
 
-/* Sets the lead of a stage: at least that of the stages it hands to, and one more where those lie on another rank. */
+/* Sets the lead of a stage: at least the lead of each stage to which it passes its value, plus one on another rank. */
 static void find_lead(const ad_table *table, lead_order *order, int32_t stage) {
   for (size_t e = 0; e < ad_table_edge_count(table); e++) {
     ad_stage_edge edge = ad_table_edge(table, e);
@@ -24,7 +24,7 @@ static void find_lead(const ad_table *table, lead_order *order, int32_t stage) {
   if (order->most < order->lead[stage]) order->most = order->lead[stage];
 }
 
-/* Puts the forwards of all stages, each by its lead ahead of microbatch m, then the backwards of microbatch m. */
+/* Puts the forward of each stage, for microbatch m plus the stage's lead; then the backwards of microbatch m. */
 static ad_status put_microbatch(ad_table *table, const lead_order *order, int32_t m) {
   for (int32_t s = 0; s < order->stages; s++) {
     int32_t own = m + order->lead[s];

@@ -1,4 +1,4 @@
-/* Lowers a table: chooses the passes that run, and has the lists that they write. */
+/* Lowers a table: chooses the passes and runs them. Also has functions for the lists that passes write. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -33,7 +33,7 @@ static const struct {
               {AD_TABLE_REDUCTIONS, "reductions"},
               {AD_TABLE_END, "the end of a step"}};
 
-/* AD_INVALID unless the parts exist, the table has none of them yet, and it has room for their actions. */
+/* Returns AD_INVALID unless the parts exist, the table has none of them yet, and it has room for their actions. */
 static ad_status check_parts(const ad_table *table, unsigned parts) {
   unsigned known = AD_TABLE_TRANSFERS | AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (parts & ~known)
@@ -51,8 +51,8 @@ static ad_status check_parts(const ad_table *table, unsigned parts) {
   return AD_OK;
 }
 
-/* Runs the passes. Waits are inserted after what they wait for, and before the end of the step, so that nothing is
- * under way there. */
+/* Runs the passes. The pass for waits comes after the passes for sends and reductions, and before the pass for the end
+ * of the step: there nothing may be in flight. */
 static ad_status run_passes(ad_table *table, const ad_table_lowering *options) {
   unsigned parts = options->parts;
   if (parts & AD_TABLE_TRANSFERS) AD_TRY(ad_table_insert_transfers(table));

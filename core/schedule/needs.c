@@ -1,4 +1,4 @@
-/* The order that a table must keep, as pairs of actions: an action, and one that it needs. */
+/* The order that a table must keep, as pairs: an action, and an action that it needs. */
 #include "schedule/needs.h"
 
 static const ad_table_spot nowhere = {-1, -1};
@@ -13,14 +13,14 @@ ad_table_spot ad_table_other_end(const ad_table_index *index, const ad_action *a
   return ad_table_find_transfer(index, others[action->kind], edge, action->microbatch);
 }
 
-/* The SEND that a WAIT_SEND waits for. */
+/* The SEND of a WAIT_SEND. */
 static ad_table_spot waited_for(const ad_table_index *index, const ad_action *action) {
   ad_action_kind sent = action->kind == AD_ACTION_WAIT_SEND_F ? AD_ACTION_SEND_F : AD_ACTION_SEND_B;
   size_t edge = ad_table_edge_of(index->table, action);
   return edge == SIZE_MAX ? nowhere : ad_table_find_transfer(index, sent, edge, action->microbatch);
 }
 
-/* What an action needs within its own stage, or, if it is a transfer, of its transfer. */
+/* Returns the action that `action` needs within its own stage or, if it is a transfer, within the same transfer. */
 static ad_table_spot own_need(const ad_table_index *index, const ad_action *action) {
   int32_t stage = action->stage, m = action->microbatch;
   switch (action->kind) {

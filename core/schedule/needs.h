@@ -1,4 +1,4 @@
-/* What an action needs: the actions that must have ended before it begins, given one after another. */
+/* The needs of an action: the actions that must have ended before it begins, given one after another. */
 #ifndef SCHEDULE_NEEDS_H
 #define SCHEDULE_NEEDS_H
 #include "schedule/index.h"
@@ -6,12 +6,12 @@
 typedef struct ad_table_needs {
   const ad_table_index *index;
   const ad_action *action;
-  size_t at, end; /* the range of edges, to or from the action's stage, that are still to be looked at */
-  int is_begun;   /* the need within its own stage was given */
+  size_t at, end; /* the range of edges, to or from the action's stage, that were not looked at yet */
+  int is_begun;   /* 1: the need within the action's own stage was given */
 } ad_table_needs;
 
 ad_table_needs ad_table_needs_of(const ad_table_index *index, ad_table_spot at);
-/* Gives the next action that is needed; 0: there is no more. Actions that the table lacks are left out. */
+/* Gives the next needed action. Returns 0 if there is none. Leaves out actions that the table does not have. */
 int ad_table_needs_next(ad_table_needs *needs, ad_table_spot *out);
 
 /* The other end of a transfer: of a SEND its RECV, of a RECV its SEND, of a WAIT_SEND its RECV. */

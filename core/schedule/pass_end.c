@@ -2,7 +2,7 @@
 #include "base/memory.h"
 #include "schedule/passes.h"
 
-/* Notes the rank of the stages whose F is in this list. */
+/* Sets the rank of each stage whose F is in this list. */
 static void find_stages(const ad_table_row *row, int32_t rank, int32_t *rank_of) {
   for (size_t i = 0; i < row->count; i++)
     if (row->actions[i].kind == AD_ACTION_F) rank_of[row->actions[i].stage] = rank;

@@ -1,12 +1,12 @@
 /* The pass that inserts gathers: a stage's parameters are gathered before the first action that uses them, and released
- * after the last one. Where a rank may hold only so many stages, it first releases the stage whose next use is
- * farthest. */
+ * after the last action that does. If a rank may have only a limited number of gathered stages, it first releases the
+ * stage whose next use is farthest. */
 #include "base/memory.h"
 #include "schedule/passes.h"
 
 /* The state of the pass on one rank. */
 typedef struct gathering {
-  int32_t *next; /* for each action: the place of the next one that uses the same stage; INT32_MAX: none does */
+  int32_t *next; /* for each action: the place of the next action that uses the same stage; INT32_MAX: none does */
   int32_t *use;  /* for each stage: the place of the action that uses it next */
   char *is_held;
   int32_t held, most;
@@ -15,7 +15,7 @@ typedef struct gathering {
 
 static int uses(const ad_action *action) { return ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE; }
 
-/* Finds for each action the next one that uses the same stage, and for each stage its first use. */
+/* Finds for each action the next action that uses the same stage, and for each stage its first use. */
 static void find_uses(const ad_table *table, const ad_table_row *row, gathering *to) {
   for (int32_t s = 0; s < table->stages; s++) to->use[s] = INT32_MAX;
   for (size_t i = row->count; i-- > 0;) {
@@ -39,7 +39,7 @@ static void release_farthest(const ad_table *table, gathering *to) {
   add_gather_action(to, AD_ACTION_RELEASE, farthest);
 }
 
-/* Writes the rank's list anew, with gathers before the actions that need them and releases after the last ones. */
+/* Writes the rank's new list: gathers before the actions that need them, releases after the last uses. */
 static void write_row(const ad_table *table, const ad_table_row *row, gathering *to) {
   for (size_t i = 0; i < row->count; i++) {
     const ad_action *action = &row->actions[i];

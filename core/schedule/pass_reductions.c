@@ -1,5 +1,5 @@
-/* The pass that inserts reductions: the last one after a stage's last addend and, if each microbatch is reduced, one
- * after every other addend. Sends that follow an addend at once go before its reduction. */
+/* The pass that inserts reductions: a last reduction after a stage's last addend and, if each microbatch is reduced, a
+ * reduction after every other addend. Sends that directly follow an addend go before its reduction. */
 #include "base/memory.h"
 #include "schedule/passes.h"
 
@@ -7,12 +7,12 @@ static int is_send(const ad_action *action) {
   return action->kind == AD_ACTION_SEND_F || action->kind == AD_ACTION_SEND_B;
 }
 
-/* 1: the next action is a send, which goes before a reduction, since another rank waits for it. */
+/* Returns 1 if the next action is a send. It goes before a reduction, since another rank waits for it. */
 static int sends_follow(const ad_table_row *row, size_t i) {
   return i + 1 < row->count && is_send(&row->actions[i + 1]);
 }
 
-/* Writes the rank's list anew, with its reductions; `addends` counts the addends of each stage so far. */
+/* Writes the rank's new list, with its reductions; `addends` counts the addends of each stage so far. */
 static ad_status rewrite(ad_table *table, int32_t rank, int32_t *addends, int each) {
   const ad_table_row *row = &table->rows[rank];
   ad_table_list list = {0};

@@ -1,13 +1,13 @@
-/* The pass that inserts transfers. A SEND stands right after the action that computes the value. Its RECV stands on
- * the other rank before the first action that, with the default costs, begins when the value is there or later. All
- * transfers are placed in one order, by time, so no rank waits in a circle even where a SEND waits for its RECV. */
+/* The pass that inserts transfers. A SEND comes right after the action that computes the value. Its RECV comes, on the
+ * other rank, before the first action that begins (with the default costs) when the value is there or later. All
+ * transfers are placed in one order, by time: so ranks never wait in a circle, even if a SEND waits for its RECV. */
 #include <stdlib.h>
 
 #include "base/memory.h"
 #include "schedule/passes.h"
 #include "schedule/times.h"
 
-/* One end of a transfer: it is put into the list of `rank` before the action that has place `before` now. */
+/* One end of a transfer: it is inserted into the list of `rank` before the action that is now at place `before`. */
 typedef struct arrival {
   ad_action action;
   int32_t rank;
@@ -36,7 +36,7 @@ static size_t place_at(const ad_table_times_of *times, int32_t rank, double time
   return low;
 }
 
-/* Adds both ends of a transfer of what the action at `giver` computes. */
+/* Adds both ends of a transfer of the value that the action at `giver` computes. */
 static void add_transfer(arrivals *all, ad_table_spot giver, ad_action_kind send, ad_action_kind receive, int32_t from,
                          int32_t to) {
   const ad_table_index *index = &all->times->index;
@@ -77,7 +77,7 @@ static ad_status find_all(arrivals *all) {
   return AD_OK;
 }
 
-/* Writes the rank's list anew, with the transfers in their places; *at goes through `all`. */
+/* Writes the rank's new list, with the transfers in their places; *at is the next transfer in `all`. */
 static ad_status merge(ad_table *table, int32_t rank, const arrivals *all, size_t *at) {
   const ad_table_row *row = &table->rows[rank];
   ad_table_list list = {0};

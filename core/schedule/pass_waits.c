@@ -1,6 +1,6 @@
-/* The pass that inserts waits. The send of a value is waited for after the B or I of its own microbatch: the gradient
- * came back because the value had arrived, so that this wait costs nothing. Other sends are waited for at the end of
- * the list, and a reduction before the rank's next one, or at the end of the list. */
+/* The pass that inserts waits. The wait for a value's send comes after the B or I of its microbatch: the gradient has
+ * come back, so the value had arrived, and the wait costs nothing. The waits for other sends come at the end of the
+ * list. The wait for a reduction comes before the rank's next reduction, or at the end of the list. */
 #include "base/memory.h"
 #include "schedule/index.h"
 #include "schedule/passes.h"
@@ -8,12 +8,12 @@
 typedef struct waiting {
   const ad_table_index *index;
   unsigned parts;  /* the parts whose waits are inserted */
-  int is_reducing; /* 1: a reduction is under way */
-  int32_t reduced; /* the stage whose reduction is under way */
+  int is_reducing; /* 1: a reduction is in flight */
+  int32_t reduced; /* the stage whose reduction is in flight */
   ad_table_list list;
 } waiting;
 
-/* Puts the wait for the reduction that is under way. */
+/* Inserts the wait for the reduction in flight. */
 static void put_reduction(waiting *to) {
   ad_action wait = {.kind = AD_ACTION_WAIT_REDUCE, .stage = to->reduced};
   if (to->is_reducing) ad_table_list_add(&to->list, &wait);

@@ -28,7 +28,7 @@ static int y_of(const picture *of, int32_t rank) { return of->top + rank * ROW; 
 
 enum { NAME_MAX = 64 };
 
-/* Writes "rank 3", or "ranks 6 to 11" if a row stands for several ranks of the world. Returns buffer. */
+/* Writes "rank 3", or "ranks 6 to 11" if a row represents several ranks of the world. Returns buffer. */
 static const char *row_name(const picture *of, int32_t row, char buffer[NAME_MAX]) {
   long long ranks = of->drawing.ranks_per_row, first = row * ranks;
   if (ranks > 1)
@@ -46,8 +46,8 @@ static int names_width(const picture *of) {
 
 /* ---- the picture's size ---- */
 
-/* The time of the shortest action whose box must have room for its number: the shortest of all, but at least an eighth
- * of the longest. */
+/* Returns the time of the shortest action whose box must have room for its number: the shortest time of all actions,
+ * but at least an eighth of the longest time. */
 static double shortest(const ad_table_judged *judged) {
   const ad_table *table = judged->table;
   double least = INFINITY, most = 0;
@@ -105,7 +105,7 @@ static void draw_rows(const picture *of, FILE *file) {
 
 /* ---- drawing transfers ---- */
 
-/* Draws a line from the end of the action that computes a value to the beginning of the one that uses it. */
+/* Draws a line from the end of the action that computes a value to the beginning of the action that uses it. */
 static void draw_transfer(const picture *of, ad_table_spot giver, ad_table_spot taker, FILE *file) {
   const ad_table_times_of *times = &of->judged->times;
   int down = taker.rank > giver.rank;

@@ -39,7 +39,7 @@ static ad_status check_kind(const ad_action *action) {
   return ad_fail(AD_INVALID, "%d is not a kind of action; kinds are 0 to %d", (int)action->kind, AD_ACTION_COUNT - 1);
 }
 
-/* AD_INVALID unless the action names a microbatch if its kind does, and none if its kind does not. */
+/* Returns AD_INVALID unless the action names a microbatch exactly if its kind does. */
 static ad_status check_microbatch(const ad_action *action, const char *name) {
   switch (ad_action_record_of(action->kind)->names) {
     case AD_NAMES_MICROBATCH:
@@ -220,7 +220,7 @@ size_t ad_table_edge_of(const ad_table *table, const ad_action *action) {
 ad_status ad_table_connect(ad_table *table, int32_t from, int32_t to, ad_stage_way way) {
   AD_NEED(table);
   if (from < 0 || to <= from || to >= AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "a stage hands its value to a later stage: stage %d cannot be connected to stage %d",
+    return ad_fail(AD_INVALID, "a stage passes its value to a later stage: stage %d cannot be connected to stage %d",
                    from, to);
   if (way != AD_STAGE_BOTH_WAYS && way != AD_STAGE_ONE_WAY)
     return ad_fail(AD_INVALID, "`way` must be AD_STAGE_BOTH_WAYS or AD_STAGE_ONE_WAY, not %d", (int)way);

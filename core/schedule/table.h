@@ -9,7 +9,7 @@ typedef struct ad_table_row {
   size_t count, capacity;
 } ad_table_row;
 
-/* Stage `from` hands its value to stage `to`. */
+/* Stage `from` passes its value to stage `to`. */
 typedef struct ad_stage_edge {
   int32_t from, to;
   ad_stage_way way;
@@ -17,14 +17,14 @@ typedef struct ad_stage_edge {
 
 struct ad_table {
   ad_table_row *rows;
-  ad_stage_edge *edges; /* the edges that the caller gave, sorted; none: the stages are a chain */
+  ad_stage_edge *edges; /* the edges that the caller gave, sorted; if there are none, the stages are a chain */
   size_t edge_count, action_count;
   int32_t ranks, stages, microbatches;
   unsigned parts;
   int is_csv; /* 1: read from a CSV, in which each rank has a line, as PyTorch dumps tables */
 };
 
-/* One kind of action: its names, its part, and what it refers to. */
+/* One kind of action: its names, its part, and whether it names a stage and a microbatch. */
 typedef struct ad_action_record {
   const char *name, *torch_name; /* torch_name NULL: PyTorch has no such action */
   ad_table_part part;
@@ -38,15 +38,15 @@ int ad_action_is_receive(ad_action_kind kind);  /* 1: this transfer arrives at i
 int ad_action_is_addend(ad_action_kind kind);   /* 1: this action leaves an addend of the weights' gradient: B, W */
 int ad_action_is_backward(ad_action_kind kind); /* 1: this action gives the inputs' gradient: B, I */
 
-/* The number of a table's edges, given ones or those of the chain; and edge number `edge`. */
+/* The number of a table's edges (of the caller or of the chain); edge number `edge`. */
 size_t ad_table_edge_count(const ad_table *table);
 ad_stage_edge ad_table_edge(const ad_table *table, size_t edge);
-/* The number of the edge between two stages; SIZE_MAX: there is none. */
+/* Returns the number of the edge between two stages, or SIZE_MAX if there is none. */
 size_t ad_table_find_edge(const ad_table *table, int32_t from, int32_t to);
-/* The edge that a transfer goes over; SIZE_MAX: there is none. */
+/* Returns the number of a transfer's edge, or SIZE_MAX if there is none. */
 size_t ad_table_edge_of(const ad_table *table, const ad_action *action);
 
-/* The line of the rank in the CSV that the table was read from, from 1; 0: it was read from none. */
+/* Returns the line, from 1, of the rank in the CSV from which the table was read, or 0 if it was not read from one. */
 int ad_table_line(const ad_table *table, int32_t rank);
 
 /* Makes `actions`, an array of `count` actions, the rank's list; the table becomes its owner. */

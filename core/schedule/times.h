@@ -9,7 +9,7 @@ typedef struct ad_table_times_of {
   ad_table_costs costs;
 } ad_table_times_of;
 
-/* What a rank does and holds in a step. */
+/* A rank's work and memory in a step. */
 typedef struct ad_table_rank_worth {
   /* Time in which the rank computes. */
   double busy;
@@ -19,7 +19,7 @@ typedef struct ad_table_rank_worth {
 /* Takes the options and the costs, with their defaults. AD_INVALID: a cost is negative, no number, or too large. */
 AD_CHECKED ad_status ad_table_take_options(const ad_table *table, const ad_table_options *given,
                                            ad_table_options *options, ad_table_costs *costs);
-/* Judges a table and times it. AD_INVALID with the sentence of the law that is broken. Release with
+/* Checks a table's laws and computes its times. AD_INVALID with the sentence of the first broken law. Release with
  * ad_table_times_destroy. */
 AD_CHECKED ad_status ad_table_times_create(const ad_table *table, const ad_table_options *given,
                                            ad_table_times_of *out);

@@ -29,14 +29,14 @@ typedef struct bench_options {
   void (*progress)(const char *what, int done, int of);
 } bench_options;
 
-/* The name of operation number `index` that can be measured; NULL after the last. */
+/* Returns the name of operation number `index`; NULL after the last. */
 const char *bench_op(int index);
-/* The name of operation number `index` that can be measured between hosts; NULL after the last. */
+/* Returns the name of operation number `index` between hosts; NULL after the last. */
 const char *bench_between_op(int index);
-/* 1 if `op` is one of bench_op's. */
+/* Returns 1 if `op` is a name that bench_op gives. */
 int bench_has_op(const char *op);
 /* Runs the measurements and gives the JSON document of `addend bench --json`, which the caller frees with free(); NULL
- * if there is no memory. After any other failure some rows are missing; AD_INTERRUPTED: it was asked to stop. */
+ * if there is no memory. After any other failure some rows are missing; AD_INTERRUPTED: a stop was asked for. */
 ad_status bench_run(const bench_options *options, char **out) AD_CHECKED;
 /* The document as a readable table; the caller frees it with free(). */
 char *bench_table(const char *json);

@@ -12,7 +12,7 @@ enum { ITERATIONS_MAX = 2000, ROUNDS = 5, QUICK_ROUNDS = 3, SIZES = 3 };
 static const double TURN_SECONDS = 0.2, QUICK_TURN_SECONDS = 0.02, PATIENCE = 120, FIRST_PATIENCE = 600;
 static const size_t sizes[SIZES] = {4 << 10, 1 << 20, 64 << 20};
 
-/* An operation, and how much of its value must leave each host at least (least_values). */
+/* An operation, and how its value moves; least_values derives the bytes that must leave each host. */
 typedef struct between_op {
   const char *op, *storage;
   int sums, gathers; /* how often the value is reduce-scattered and all-gathered; neither: an all-to-all */
@@ -41,16 +41,16 @@ const char *bench_between_op(int index) {
 
 static int is_on_one_host(int ranks, int first, int count) { return first / ranks == (first + count - 1) / ranks; }
 
-/* The number of largest subtrees, of the sum tree over `count` members from `first` on, that are all on this host. */
+/* Returns how many of the largest one-host subtrees lie on this host. Tree: over `count` members from `first`. */
 static int parts_on(int ranks, int host, int first, int count) {
   if (is_on_one_host(ranks, first, count)) return first / ranks == host;
   int half = count / 2, lower = half + (count & (first + half) & 1);
   return parts_on(ranks, host, first, lower) + parts_on(ranks, host, first + lower, count - lower);
 }
 
-/* The least that all hosts send, in sizes of the value. Reduce-scatter: each host sends every other host one partial
- * sum per subtree, of that host's slices. All-gather: each host sends its slices to every other host once. All-to-all:
- * each rank sends the blocks for ranks on other hosts. */
+/* The least amount that all hosts send, in multiples of the value's size. Reduce-scatter: each host sends every other
+ * host one partial sum per subtree, of that host's slices. All-gather: each host sends its slices to every other host
+ * once. All-to-all: each rank sends the blocks for ranks on other hosts. */
 static double least_values(const between_op *op, bench_world world) {
   int members = world.hosts * world.ranks;
   double parts = 0, others = world.hosts - 1;
@@ -135,7 +135,7 @@ static void take_turn(const stage *s, player *p) {
   p->seconds[p->rounds++] = seconds;
 }
 
-/* All programs do the task once, to see who can; then in each round one after the other. */
+/* Lets all programs do the task once, to find those that can, then one after the other in each round. */
 static void take_turns(stage *s, const between_op *op, const bench_task *task) {
   int rounds = s->options->quick ? QUICK_ROUNDS : ROUNDS, able[BENCH_KINDS_MAX];
   for (int i = 0; i < s->count; i++) {

@@ -82,7 +82,7 @@ static const char *asked(const kind_of_case *kind) {
   return kind->duty & (BENCH_TORCH | BENCH_TORCH_STEP) ? "torch_group" : kind->op;
 }
 
-/* 1 if kind number `kind` begins another operation than the kind before; kinds of one operation are adjacent. */
+/* Returns 1 if kind number `kind` has another operation than the previous kind; kinds of one operation are adjacent. */
 static int is_another_op(int kind) { return !kind || strcmp(asked(&kinds[kind]), asked(&kinds[kind - 1])) != 0; }
 
 const char *bench_op(int index) {
@@ -109,9 +109,9 @@ typedef struct case_list {
   const char *memory; /* kind of memory for the next cases; "": each program uses its own kind */
 } case_list;
 
-/* The model of a case. sharded_step has the largest one, so that its data does not fit into caches. torch_group has a
- * small one, since PyTorch's ranks keep parameters, gradients and moments beside addend's: with 100 million parameters
- * on four ranks, all programs together would need more than 24 GB. */
+/* The model of a case. sharded_step has the largest model, so that its data does not fit into caches. torch_group has a
+ * small model, since PyTorch's ranks keep parameters, gradients and moments while addend's ranks do: with 100 million
+ * parameters on four ranks, all programs together would need more than 24 GB. */
 static const bench_model *model_of(const case_list *list, bench_duty duty) {
   if (duty & (BENCH_DECOMPOSITION | BENCH_TRANSFER))
     return list->options->quick ? &bench_tiny_decomposed : &bench_decomposed;
@@ -177,8 +177,8 @@ static size_t parameter_bytes(const case_list *list, const kind_of_case *kind) {
   return bench_trainer.numel(model_of(list, kind->duty)) * bench_element(dtype);
 }
 
-/* 1 if the case exists with list->memory: DDP's buckets are always in ordinary memory; only FSDP2 (zero3) can take the
- * process group's shared memory. */
+/* Returns 1 if the case exists with list->memory: DDP's buckets are always in ordinary memory; only FSDP2 (zero3) can
+ * use the process group's shared memory. */
 static int has_that_memory(const case_list *list, const kind_of_case *kind) {
   return kind->duty != BENCH_TORCH_STEP || !strcmp(kind->storage, "zero3") || !strcmp(list->memory, "ordinary");
 }

@@ -1,5 +1,5 @@
-/* The conductor: the ranks of started programs connect to it, and it lets the programs do tasks in turns. It does not
- * know what the tasks measure. */
+/* The conductor: the ranks of started programs connect to it, and it lets the programs do tasks in turns, whatever the
+ * tasks measure. */
 #ifndef BENCH_CONDUCTOR_H
 #define BENCH_CONDUCTOR_H
 #include <sys/types.h>
@@ -19,12 +19,12 @@ typedef struct bench_program {
 /* Makes a listening socket for one program and writes its address. `folder`: the address is a file there; NULL: an
  * abstract address without a file. Returns -1 on failure. */
 int bench_listen(const char *folder, char address[BENCH_WORD]);
-/* Waits until all ranks of a started program have joined. If they have not within `seconds`, program->lives is 0. */
+/* Waits until all ranks of a started program have joined; if not within `seconds`, program->lives is 0. */
 void bench_gather(bench_program *program, int listener, double seconds);
 /* Lets all ranks do the task; returns the seconds of the slowest rank, or -1 if the program cannot do the task. Ends a
  * program that does not answer within `patience` seconds. */
 double bench_perform(bench_program *program, const bench_task *task, double patience);
-/* Closes the ranks' sockets, upon which they end, and waits for the program's end. */
+/* Closes the ranks' sockets, so that the ranks end, and waits for the program's end. */
 void bench_dismiss(bench_program *program);
 
 #endif

@@ -13,8 +13,8 @@
 #include "row.h"
 
 enum { TRIALS = 101, QUICK_TRIALS = 5, CULPRIT = 1, NUMEL = 256 };
-/* Longest wait in seconds before the mistake. Waiting ranks look for circles only from time to time, and sleep longer
- * the longer they wait, so trials make the mistake after waits of different lengths. */
+/* Longest wait in seconds before the mistake. Waiting ranks look for circles of waits only from time to time, and sleep
+ * longer the longer they wait. So trials make the mistake after waits of different lengths. */
 static const double LONGEST_WAIT = 0.1;
 
 typedef enum mistake_kind { MISMATCH, DEATH, CIRCLE, MISTAKES } mistake_kind;
@@ -22,7 +22,7 @@ typedef enum mistake_kind { MISMATCH, DEATH, CIRCLE, MISTAKES } mistake_kind;
 typedef struct mistake {
   const char *name;
   ad_status error; /* the error that every other rank gets */
-  int least_ranks; /* two ranks have one group only, so no circle */
+  int least_ranks; /* circles need several groups, so more than two ranks */
 } mistake;
 
 static const mistake mistakes[MISTAKES] = {

@@ -6,8 +6,8 @@
 
 #include "bench.h"
 
-/* Appends a row for each mistake and number of ranks in the options; `mistake` in the row says which, `rounds` how
- * often it was made. After a failure the other cases are still measured, then the first failure is returned;
+/* Appends a row for each mistake and number of ranks in the options, with the mistake's name (`mistake`) and how often
+ * it was made (`rounds`). After a failure the other cases are still measured, then the first failure is returned;
  * AD_INTERRUPTED is returned immediately. */
 ad_status bench_measure_errors(const bench_options *options, json_t *rows) AD_CHECKED;
 

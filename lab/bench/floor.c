@@ -35,7 +35,7 @@ typedef struct flag {
   _Alignas(LINE) atomic_ulong count;
 } flag;
 
-/* A slot for SLOTS. Each rank has two and uses them alternately, so that slow ranks can still read the previous one. */
+/* A slot for SLOTS. Each rank alternates between two slots, so that slow ranks can still read the previous one. */
 typedef struct slot {
   flag full;
   _Alignas(LINE) char bytes[SLOT_BYTES];
@@ -218,7 +218,7 @@ static void copy_placed(const floor_rank *self) {
   }
 }
 
-/* The rank with the experts writes results into the senders' memory, since it knows where the rows came from. */
+/* Writes the results into the senders' memory: the rank with the experts knows where the rows came from. */
 static void copy_back(const floor_rank *self) {
   for (int n = 0; n < self->routes.count; n++) {
     const bench_run *run = &self->routes.runs[n];
@@ -235,7 +235,7 @@ static int hold_routes(floor_rank *self, size_t rows) {
   return 0;
 }
 
-/* Each row is read once from its sender's memory and written once to its place, and likewise on the way back. */
+/* Exchanges rows: reads each row once from its sender's memory and writes it once, and likewise on the way back. */
 static int run_exchange(floor_rank *self, const bench_task *task) {
   if (self->way == BENCH_FLOOR_SLOTS || hold_routes(self, task->bytes / BENCH_ROW_BYTES)) return 1;
   barrier(self);
@@ -256,7 +256,7 @@ static void gather_pair(const floor_rank *self, int to, int from, size_t numel) 
                      buffer_of(self, first + i, (size_t)from), numel * sizeof(float));
 }
 
-/* Two ranks' parts become one batch on both; backward sums both gradients, each rank its own part. */
+/* Makes one batch of two ranks' parts, on both ranks. In backward, each rank sums both gradients of its own part. */
 static void fan_in(const floor_rank *self) {
   size_t own = self->sides.source.numel, before = self->sides.source.first - self->sides.destination.first;
   float *to = buffer_of(self, self->rank, SOURCE_GRADIENT);
@@ -284,7 +284,7 @@ static int hold_sides(floor_rank *self, const bench_task *task) {
   return 0;
 }
 
-/* Each number is read once and written once; gradients are read directly from the other rank's memory. */
+/* The task "bridge": reads and writes each number once; gradients are read directly from the other rank's memory. */
 static int run_bridge(floor_rank *self, const bench_task *task) {
   const bench_sides *sides = &self->sides;
   if (self->way == BENCH_FLOOR_SLOTS || hold_sides(self, task) || sides->direction == BENCH_EQUAL) return 1;
@@ -325,8 +325,8 @@ static void take_share(const floor_rank *self, ranks_of from, size_t bytes) {
   }
 }
 
-/* Each byte that a rank must get is read once and written once. Gradients from pool adv go only to the first rank of
- * each block. */
+/* An exchange between pools: reads and writes each byte that a rank must get once. Gradients from pool adv go only to
+ * the first rank of each block. */
 static int run_transfer(floor_rank *self, const bench_task *task) {
   bench_pools pools = bench_pools_of(self->ranks);
   bench_exchanged exchanged;

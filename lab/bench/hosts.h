@@ -1,5 +1,5 @@
 /* Simulated hosts on this machine: network namespaces, each with a host name and an address, joined by a bridge in one
- * more namespace. They are removed by bench_hosts_close, or when this process ends in whatever way. */
+ * more namespace. They are removed by bench_hosts_close, or when this process ends in any way. */
 #ifndef BENCH_HOSTS_H
 #define BENCH_HOSTS_H
 #include <stdint.h>
@@ -18,8 +18,8 @@ typedef struct bench_hosts {
   bench_world world;
   bench_host host[BENCH_HOSTS_MAX];
   char bridge[BENCH_HOST_WORD];                               /* the namespace with the bridge between hosts */
-  char folder[BENCH_HOST_WORD];                               /* a temporary folder, which all hosts see */
-  char list[BENCH_HOST_WORD + 8], shell[BENCH_HOST_WORD + 8]; /* files in it: host list and ssh replacement */
+  char folder[BENCH_HOST_WORD];                               /* a temporary folder that all hosts can read */
+  char list[BENCH_HOST_WORD + 8], shell[BENCH_HOST_WORD + 8]; /* files in `folder`: host list and ssh replacement */
   char places[BENCH_PLACES]; /* hosts and their numbers of ranks, for MPICH's option -hosts */
   pid_t keeper;              /* the process that removes the hosts when `alive` is closed */
   int alive;                 /* a pipe's end that this process holds open */
@@ -30,10 +30,10 @@ typedef struct bench_hosts {
 ad_status bench_hosts_open(bench_world world, const char *qdisc, bench_hosts *out) AD_CHECKED;
 void bench_hosts_close(bench_hosts *hosts);
 
-/* Bytes that all hosts have sent so far, by the counters of their interfaces; -1: these cannot be read. */
+/* Returns the bytes that all hosts have sent so far, by their interfaces' counters; -1: these cannot be read. */
 int64_t bench_hosts_sent(const bench_hosts *hosts);
 
-/* Command-line words to put before a program's so that it runs on the host; returns how many. */
+/* Writes the command-line words that, put before a program's words, run it on the host. Returns how many. */
 int bench_hosts_enter_words(const bench_hosts *hosts, int host, char *line[]);
 /* Options of an MPI's launcher that place the ranks on the hosts; returns how many words. Also sets environment
  * variables that MPICH needs in this process. */

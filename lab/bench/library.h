@@ -14,15 +14,15 @@ extern const bench_model bench_small, bench_small_doubled, bench_wide, bench_lar
 extern const bench_model bench_staged, bench_tiny_staged;         /* for pipelines */
 extern const bench_model bench_decomposed, bench_tiny_decomposed; /* for the decomposition of their matrices */
 
-/* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. `plain`: they do the simpler
- * task to compare with: a parallel_step splits only the batch, `grouped` is one product of all rows. */
+/* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. `plain`: they do a simpler
+ * task, for comparison: a parallel_step splits only the batch, `grouped` is one product of all rows. */
 int bench_library(const char *address, int ranks, const bench_model *model, int plain);
-/* Does the work of one rank, which any launcher started; returns an exit status. */
+/* Does the work of one rank, started by any launcher; returns an exit status. */
 int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int plain);
 /* Measures the seconds that `ranks` ranks need to start, join and leave. Fails as ad_launch does. */
 ad_status bench_startup(int ranks, double *seconds) AD_CHECKED;
 
-/* Private memory on huge pages, like a tape's values and Open MPI's heap with the best settings; huge pages matter
+/* Private memory on huge pages, like a tape's values and Open MPI's heap with the best settings; huge pages save time,
  * since the kernel reads another process's memory page by page. Free it with free(); NULL: no memory. */
 void *bench_ordinary_alloc(size_t bytes);
 

@@ -93,7 +93,7 @@ static ad_status there_and_back(bench_bridge *bridge) {
 }
 
 /* Runs once with known numbers and checks the results. Then sets the gradients to zero: they are summed in place, so
- * others would grow from run to run. */
+ * that other values would grow from run to run. */
 static ad_status look(bench_bridge *bridge) {
   const bench_sides *sides = &bridge->sides;
   bench_side_fill(bridge->source.data, &sides->source);

@@ -1,5 +1,5 @@
-/* Measures the network between hosts: plain TCP streams, one between each two hosts, in both directions together. The
- * task "link" sends `bytes` from every host to every other. */
+/* Measures the network between hosts: one plain TCP stream between each two hosts, used in both directions at the same
+ * time. The task "link" sends `bytes` from every host to every other. */
 #ifndef BENCH_LINK_H
 #define BENCH_LINK_H
 #include "hosts.h"

@@ -24,13 +24,13 @@ typedef struct bench_part {
   /* Adds to the row which library computes the case's matrix products. */
   void (*add_products)(json_t *row, const bench_case *measured);
   void (*add_machine)(json_t *machine);
-  /* Measures `others` and adds their rows. Returns the first failure, but AD_INTERRUPTED before any other. */
+  /* Measures `others` and adds their rows. Returns the first failure, or AD_INTERRUPTED if there was one. */
   ad_status (*measure)(const bench_options *options, json_t *document, json_t *rows);
 } bench_part;
 
 extern const bench_part bench_trainer; /* in trainer/part.c; in a build without the trainer, in without_trainer.c */
 
-/* 1 if the options ask for this operation or for all. */
+/* Returns 1 if the options ask for this operation or for all. */
 int bench_wants(const bench_options *options, const char *op);
 /* Keeps the first failure in *first; AD_INTERRUPTED, a request to stop, replaces any other failure. */
 void bench_keep(ad_status *first, ad_status next);

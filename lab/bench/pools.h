@@ -38,8 +38,8 @@ typedef enum bench_exchanged {
 } bench_exchanged;
 /* Returns 0, or 1 if there is no exchange of that name. */
 int bench_exchanged_parse(const char *word, bench_exchanged *out);
-int bench_exchanged_weights(bench_exchanged exchanged); /* 1 for components or their gradients */
-/* The number of elements that the receiving ranks together must get. */
+int bench_exchanged_weights(bench_exchanged exchanged); /* 1: components, or their gradients */
+/* The number of elements that all receiving ranks together must get. */
 int64_t bench_exchanged_elements(const bench_decomposition *decomposition, const bench_pools *pools,
                                  bench_exchanged exchanged);
 

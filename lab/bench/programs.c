@@ -44,7 +44,7 @@ static int be_slots(const bench_kind *kind, const char *address, const bench_sce
   return bench_floor(address, scene->ranks, BENCH_FLOOR_SLOTS, numel_of(scene->model));
 }
 
-/* Discards standard error, since launchers print much when their ranks leave; not if ADDEND_PEER_ERRORS is set. */
+/* Discards standard error unless ADDEND_PEER_ERRORS is set: launchers print much when their ranks leave. */
 static void keep_quiet(void) {
   int nowhere = getenv("ADDEND_PEER_ERRORS") ? -1 : open("/dev/null", O_WRONLY);
   if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
@@ -205,7 +205,7 @@ const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
 _Static_assert(sizeof bench_kinds / sizeof *bench_kinds <= BENCH_KINDS_MAX, "an orchestra has no place for all");
 
 /* Closes file descriptors inherited from the conductor: its sockets would stay open here, so other programs' ranks
- * would not notice when it closes them. glibc before 2.34 has no close_range, nor does Linux before 5.9. */
+ * would not notice that it closes them. glibc before 2.34 has no close_range, nor does Linux before 5.9. */
 static void close_inherited(void) {
   if (!syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0)) return;
   for (int fd = STDERR_FILENO + 1; fd < sysconf(_SC_OPEN_MAX); fd++) close(fd);

@@ -46,7 +46,7 @@ enum { BENCH_KINDS_MAX = 40 };
 extern const bench_kind bench_kinds[];
 extern const int bench_kind_count;
 
-/* Starts a program and waits until its ranks have joined; out->lives is 0 if it is not installed or fails to start. */
+/* Starts a program and waits until its ranks have joined. out->lives is 0 if it is not installed or does not start. */
 void bench_start(const bench_kind *kind, const bench_scene *scene, bench_program *out);
 /* The path of a peer's program or script: in $ADDEND_PEERS, or in the folder `peers` beside this program. Returns
  * buffer. */

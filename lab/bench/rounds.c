@@ -8,7 +8,7 @@
 #include "row.h"
 
 enum { ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
-/* Seconds of a turn, and seconds to wait for an answer. The first takes longer: a peer may compile code for it. */
+/* Seconds of a turn, and seconds to wait for an answer. The first answer takes longer: peers may compile code. */
 static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60, FIRST_PATIENCE = 600;
 
 /* A program, measured with one kind of memory. */
@@ -36,7 +36,7 @@ static void enter(turns *t, bench_program *program, const bench_kind *kind, cons
 }
 
 static int is_addend(const bench_kind *kind) { return !strcmp(kind->name, "addend"); }
-/* 1 for addend with any backend: each has its own shared memory. */
+/* Returns 1 for addend with any backend: each backend has its own shared memory. */
 static int has_own_memory(const bench_kind *kind) { return !strncmp(kind->name, "addend", 6); }
 
 static const char *memory_of(const bench_kind *kind, const bench_case *measured) {

@@ -7,7 +7,7 @@
 #include "cases.h"
 
 typedef struct bench_orchestra {
-  bench_program programs[BENCH_KINDS_MAX]; /* program i is of bench_kinds[i] */
+  bench_program programs[BENCH_KINDS_MAX]; /* programs[i] is the program of bench_kinds[i] */
   int ranks;
   bench_duty duty;
   const bench_model *model;

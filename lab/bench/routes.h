@@ -1,5 +1,5 @@
-/* How many rows each rank sends to each expert: uneven, but equal in all measured programs, so peers are compiled with
- * this too. A rank's rows are sorted by expert; each rank has consecutive experts, in numbers as equal as possible. */
+/* The numbers of rows that each rank sends to each expert: uneven, but equal in all measured programs; peers use this
+ * file, too. A rank's rows are sorted by expert; each rank has consecutive experts, in numbers as equal as possible. */
 #ifndef BENCH_ROUTES_H
 #define BENCH_ROUTES_H
 #include "worker.h"
@@ -7,12 +7,12 @@
 enum { BENCH_EXPERTS = 8, BENCH_WIDTH = 512, BENCH_RUNS_MAX = BENCH_EXPERTS * BENCH_RANKS_MAX };
 static const size_t BENCH_ROW_BYTES = BENCH_WIDTH * sizeof(float);
 
-/* The first row for an expert among the `rows` rows of a rank; for expert BENCH_EXPERTS, `rows`. */
+/* Returns the first of a rank's `rows` rows for this expert; for expert BENCH_EXPERTS, `rows`. */
 size_t bench_first_row(size_t rows, int rank, int expert);
 /* The first expert of a rank; for rank == ranks, BENCH_EXPERTS. */
 int bench_first_expert(int rank, int ranks);
 
-/* Consecutive rows from one sender to one expert, with the index of the first of them in three orders. */
+/* Consecutive rows from one sender to one expert, with the index of the first row in three orders. */
 typedef struct bench_run {
   int rank;      /* the sender, to which the rows return */
   size_t sent;   /* index among the sender's rows */
@@ -30,7 +30,7 @@ typedef struct bench_routes {
 } bench_routes;
 void bench_routes_make(size_t rows, int rank, int ranks, bench_routes *out);
 
-/* Writes into each row its rank and index, by which the two functions below check that rows arrived and returned. */
+/* Writes into each row its rank and index. The two functions below check by these that rows arrived and returned. */
 void bench_rows_sign(float *rows, const bench_routes *routes);
 int bench_rows_are_placed(const float *rows, const bench_routes *routes);
 int bench_rows_are_back(const float *rows, const bench_routes *routes);

@@ -1,5 +1,5 @@
 /* A batch that goes over a bridge between pairs of ranks, 2k and 2k + 1. Its parts and numbers are equal in all
- * measured programs, so peers are compiled with this too. A task's `storage` names the direction. */
+ * measured programs, so peers are compiled with this file, too. A task's `storage` names the direction. */
 #ifndef BENCH_SIDES_H
 #define BENCH_SIDES_H
 #include "worker.h"
@@ -25,8 +25,8 @@ typedef struct bench_sides {
 /* Returns 0, or 1 if there is no such direction or the number of ranks is odd. */
 int bench_sides_make(const bench_task *task, int rank, int ranks, bench_sides *out);
 
-/* Fills a part with numbers that depend on the position in the global batch; checks that a part has these numbers times
- * `addends`. */
+/* Fills a part with numbers that depend on the position in the global batch. bench_side_holds checks that a part has
+ * these numbers times `addends`. */
 void bench_side_fill(float *part, const bench_side *side);
 int bench_side_holds(const float *part, const bench_side *side, float addends);
 /* The number of gradients that are summed on the way back to the source. */

@@ -39,7 +39,7 @@ static void print_ratio(FILE *to, const json_t *row, const json_t *other, int wi
     fprintf(to, " %*s", width, "-");
 }
 
-/* 1 for a peer that has a column only in the table of training steps. */
+/* Returns 1 for a peer that has a column only in the table of training steps. */
 static int trains_only(const char *peer) { return strstr(peer, "_compiled") || strstr(peer, "_bf16"); }
 
 static void print_head(FILE *to, const json_t *row) {

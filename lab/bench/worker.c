@@ -46,7 +46,7 @@ typedef struct buffers {
   bench_task task;
   size_t in_bytes, out_bytes; /* 0: no separate buffer, since the task is in place */
   char *in_memory, *out_memory;
-  const void *in; /* the operation's pointers; in place, one points into the other's buffer */
+  const void *in; /* the operation's pointers; in place, one points into the buffer of the other */
   void *out;
 } buffers;
 

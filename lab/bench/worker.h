@@ -1,5 +1,5 @@
 /* A measured rank, in addend, in the floor and in every peer written in C: it joins the conductor, receives tasks, runs
- * and times them. The functions of its `bench_team` do the task; conductor.c decides which program works when.
+ * and times them. The functions of its `bench_team` do the task; conductor.c decides when each program works.
  *
  * Ranks sleep in recv while other programs are measured, so that programs can take turns in one run. */
 #ifndef BENCH_WORKER_H
@@ -39,7 +39,7 @@ typedef struct bench_team {
 
 size_t bench_element(const char *dtype); /* bytes of one element */
 int bench_is_collective(const char *op);
-int bench_releases(const bench_task *task); /* 1 for ZeRO 3, which keeps unsharded parameters only during their use */
+int bench_releases(const bench_task *task); /* 1: ZeRO 3, which keeps full parameters only during their use */
 
 /* Writes a task as a line, and reads one; reading returns 0 if the line is a task. */
 void bench_task_print(const bench_task *task, char line[BENCH_MESSAGE]);
@@ -48,13 +48,13 @@ int bench_task_read(const char *line, bench_task *out);
 /* How often a task is done before it is timed, to warm up. */
 int bench_warm_ups(const bench_task *task);
 struct sockaddr_un;
-/* The name of the conductor's socket: the file's if `address` is a path (visible in other network namespaces too), else
- * an abstract name. Returns its size; 0: the address is too long. */
+/* Makes the name of the conductor's socket: the file's name if `address` is a path (which other network namespaces can
+ * open), else an abstract name. Returns its size, or 0 if the address is too long. */
 unsigned bench_socket_name(const char *address, struct sockaddr_un *out);
 
 /* Binds this rank to a core if there is one for every rank (as Open MPI does), joins the conductor at `address` and
- * does its tasks until it closes the connection. Answers each with three times of one iteration: seconds, processor
- * seconds, and seconds of waiting. Returns an exit status. */
+ * does the conductor's tasks until the conductor closes the connection. Answers each with three times of one iteration:
+ * seconds, processor seconds, and seconds of waiting. Returns an exit status. */
 int bench_work(const char *address, const bench_team *team);
 /* Seconds of a monotonic clock. lab/bench/ does not use base/clock.h, because peers are compiled with worker.c but without
  * addend. */

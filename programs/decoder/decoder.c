@@ -50,7 +50,7 @@ ad_tensor *ad_decoder_blocks(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   return x;
 }
 
-/* The last token's row of x [1, seq, d_model]; sampling needs the head for the next token alone. */
+/* The last token's row of x [1, seq, d_model]: for sampling, only the next token needs logits. */
 static ad_tensor *last_row(ad_tape *t, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   if (!array || ad_tape_status(t)) return x;
@@ -140,8 +140,8 @@ static double head_elements(const ad_decoder *d) {
   return (double)(ad_decoder_vocabulary(d->options) * d->options->d_model);
 }
 
-/* The elements of all matrices in the list with which a token is multiplied, times the share of experts that it uses.
- * The first stage's embedding is looked up, and not multiplied. */
+/* The elements of all matrices in the list that multiply a token; matrices of experts count by the share that a
+ * token uses. The first stage's embedding is looked up, so it does not count. */
 static double elements_of(const ad_decoder *d, const ad_declarations *params, const ad_decoder_stage *stage) {
   double elements = 0;
   for (size_t i = 0; i < params->count; i++) {
@@ -153,14 +153,14 @@ static double elements_of(const ad_decoder *d, const ad_declarations *params, co
   return elements;
 }
 
-/* The products of causal attention, in elements of a matrix: each position meets half of the sequence on average. */
+/* The products of causal attention, in elements of a matrix: on average a position attends to half of the sequence. */
 static double attention_elements(const ad_decoder *d, int64_t seq) {
   return (double)(d->options->heads * ad_decoder_head_dim(d->options) * seq);
 }
 
 /* ---- dividing the decoder into stages of a pipeline ---- */
 
-/* Divides the layers into stages by their cost. One block is declared to find the cost of all, which are identical. */
+/* Divides the layers into stages by their cost. One block is declared to find its cost; all blocks are the same. */
 static ad_status cut_layers(ad_decoder *d, const ad_mesh *mesh, int64_t *out) {
   ad_declarations block = ad_declarations_on(mesh);
   declare_block(d, &block, 0);
@@ -211,7 +211,7 @@ static ad_status declare_stage(ad_decoder *d, size_t number, ad_declarations *to
   return AD_OK;
 }
 
-/* Makes the list of leaves, of the stage that runs, and the list of states, of all stages. */
+/* Makes two lists: leaves, for the stage that runs; states, for all stages. */
 static ad_status make_lists(ad_decoder *d) {
   const ad_decoder_stage *last = &d->stages[d->stage_count - 1];
   size_t most = 0;
@@ -276,7 +276,7 @@ ad_layout ad_decoder_stream_layout(const ad_decoder *d, const ad_mesh *mesh) {
   return layout;
 }
 
-// A product takes 2 operations per element and position in the forward pass, and twice as many in the backward pass.
+// In forward a product takes 2 operations for each element and position; in backward it takes 4.
 double ad_decoder_stage_flops(const ad_decoder *d, size_t stage, int64_t seq, int64_t samples) {
   const ad_decoder_stage *of = &d->stages[stage];
   double elements = of->product_elements + (double)of->blocks.count * attention_elements(d, seq);

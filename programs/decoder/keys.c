@@ -47,14 +47,14 @@ static int heads_fit(const ad_decoder_options *options, long long heads, long lo
   return width_fits && heads % tp == 0 && kv_heads_fit;
 }
 
-/* The most heads to try: if no number up to this one fits, none does. */
+/* The largest number of heads to try: if no number up to it fits, none does. */
 static long long most_heads(const ad_decoder_options *options, long long tp) {
   long long kv_heads = options->kv_heads < 1 ? 1 : options->kv_heads;
   return options->head_dim ? options->heads + tp * kv_heads : options->d_model;
 }
 
-/* Says which numbers of heads, nearest to the given one, fit tp and (without head_dim) d_model: "4 or 8 would do"; or
- * what else to change if none does. */
+/* Names the numbers of heads nearest to the given one that fit tp and (without head_dim) d_model: "4 or 8 would do".
+ * If none fits, names what else to change. */
 static const char *fitting_heads(const ad_decoder_options *options, long long tp, char *buffer, size_t size) {
   long long below = options->heads;
   while (below > 0 && !heads_fit(options, below, tp)) below--;
@@ -72,7 +72,7 @@ static const char *fitting_heads(const ad_decoder_options *options, long long tp
   return buffer;
 }
 
-/* Says which divisors of n are nearest to `at`: "4 or 6 would do". */
+/* Names the divisors of n nearest to `at`: "4 or 6 would do". */
 static const char *nearest_divisors(long long n, long long at, char *buffer, size_t size) {
   long long below = at < n ? at : n;
   while (below > 1 && n % below) below--;
@@ -123,7 +123,7 @@ static void check_rotary_scaling(const ad_decoder_options *options, const ad_com
                 "high_freq_factor must be above low_freq_factor, but they are %.15g and %.15g", n[2], n[1]);
 }
 
-/* tp shards heads evenly. It may shard the vocabulary unevenly, but every rank needs a part. */
+/* Checks tp: it must shard heads evenly. It may shard the vocabulary unevenly, but every rank needs a part. */
 static void check_tensor_axis(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
   char fits[128];
   if (options->heads >= 1 && options->d_model >= 1 && options->heads % tp)
@@ -158,7 +158,7 @@ static void check_sequence_axis(const ad_decoder_options *options, long long cp,
         cp, 2 * cp, (long long)options->data.seq, neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
 }
 
-/* Complains of each axis over which decoders are not distributed. */
+/* Complains of each axis that decoders do not use. */
 void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int64_t size = ad_mesh_axis_size(mesh, (ad_axis)axis);
@@ -168,7 +168,7 @@ void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mes
   }
 }
 
-/* Checks a list of layers: it must have one number for each stage and all layers together. */
+/* Checks a list of layers: one number for each stage, and the sum must be the number of layers. */
 void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,
                              const ad_complaints *to) {
   long long sum = 0, least = 0, stages = setting->stages, given = (long long)setting->stage_layer_count;

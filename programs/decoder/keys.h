@@ -62,8 +62,8 @@ enum { AD_DECODER_KEY_COUNT = 14 };
   AD_DECODER_KEYS(options, decoder, biases), AD_VOCABULARY_KEY(options, decoder), __VA_ARGS__, \
       AD_TEXT_KEYS(options, decoder.data)
 enum { AD_TEXT_DECODER_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT };
-/* The words of model.bias, in the order of ad_bias: for a decoder with MLPs, and for a decoder whose second branch has
- * no biases. */
+/* The words of model.bias, in the order of ad_bias: for a decoder with MLPs; for a decoder without biases in its
+ * second branch. */
 extern const char *const ad_bias_words[], *const ad_attention_bias_words[];
 
 /* Check a decoder's options: with each other and with the mesh (complaints about the mesh are made at `key`); the

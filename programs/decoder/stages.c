@@ -3,8 +3,8 @@
 
 #include "addend/layout.h"
 
-/* The cost of the largest stage if the last stage has `last` layers and the head, and the others share the rest
- * evenly. */
+/* The cost of the largest stage, if the last stage has `last` layers and the head, and the other stages share the
+ * rest evenly. */
 static double largest(int64_t layers, double layer, double head, int64_t before, int64_t last) {
   double end = (double)last * layer + head;
   int64_t most = before ? (layers - last + before - 1) / before : 0;

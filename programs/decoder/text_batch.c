@@ -1,4 +1,4 @@
-/* Reads a rank's share of a step's batch of text or tokens. data/ decides which sample is where. */
+/* Reads a rank's share of a step's batch of text or tokens. Which sample is in which place is decided in data/. */
 #include "decoder/text_batch.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void describe_all(const ad_program_setting *setting, const ad_text_layout
     batch->microbatches[m] = describe_microbatch(setting, layouts, batch->text->seq, (int64_t)m);
 }
 
-/* Whether this rank reads the array (the tokens or the targets) from the data. */
+/* Returns 1 if this rank reads this array (the tokens or the targets). */
 static int reads(const ad_text_batch *batch, const ad_array *array) {
   return ad_mesh_has_rank(array->layout.mesh, ad_comm_rank(batch->comm));
 }
@@ -59,7 +59,7 @@ static void place(ad_text_batch *batch) {
 static ad_status take_positions(const ad_program_setting *setting, const ad_layout *layout, ad_text_batch *batch) {
   int64_t rank = ad_comm_rank(setting->comm), seq = batch->text->seq;
   int count = ad_layout_spans(layout, 1, seq, rank, NULL, 0);
-  AD_TRY(ad_new((size_t)count + 1, &batch->positions));  // with one entry more, since NULL would mean all positions
+  AD_TRY(ad_new((size_t)count + 1, &batch->positions));  // with one entry more, because NULL would mean all positions
   ad_layout_spans(layout, 1, seq, rank, batch->positions, count);
   batch->options.spans = batch->positions;
   batch->options.span_count = (size_t)count;
@@ -97,8 +97,8 @@ void ad_text_batch_destroy(ad_text_batch *batch) {
   *batch = (ad_text_batch){0};
 }
 
-/* The path of "tokenizer.json" in the folder of the first file of tokens, whether it exists or not; NULL: there are no
- * files of tokens. Release with ad_release. */
+/* Makes the path of "tokenizer.json" in the folder of the first file of tokens, whether the file exists or not.
+ * NULL: there are no files of tokens. Release with ad_release. */
 static ad_status name_tokenizer(const ad_text_options *text, char **out) {
   static const char name[] = "tokenizer.json";
   *out = NULL;
@@ -159,7 +159,7 @@ const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, ch
   return index % 2 ? &batch->microbatches[m].targets : &batch->microbatches[m].tokens;
 }
 
-/* Mapped tokens are not counted, since the system takes their pages back when it needs memory. */
+/* Mapped tokens are not counted: the system takes their pages back when it needs memory. */
 size_t ad_text_batch_bytes(const ad_text_batch *batch) {
   size_t bytes = batch->text->token_count ? 0 : (size_t)ad_text_data_bytes(batch->data);
   for (size_t m = 0; m < batch->count; m++)

@@ -1,6 +1,6 @@
-/* A rank's share of one step's batch of text: its rows of every microbatch, read together, so that the step's tokens
- * are counted before the first of them is used (law 5). In a pipeline the first stage reads tokens and the last one
- * targets; every stage knows from the samples' numbers which samples they are, and how many tokens of each count. */
+/* A rank's share of one step's batch of text: its rows of all microbatches. They are read together, so that the
+ * step's tokens are counted before the first microbatch runs (law 5). In a pipeline the first stage reads tokens and
+ * the last reads targets. Every stage knows the samples by their numbers, and how many tokens of each count. */
 #ifndef DECODER_TEXT_BATCH_H
 #define DECODER_TEXT_BATCH_H
 #include "addend/array.h"
@@ -52,10 +52,10 @@ const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, ch
 size_t ad_text_batch_bytes(const ad_text_batch *batch); /* bytes of text and batch on this rank */
 /* The contents of the files of data.text, or of data.tokens and data.mask, in words; NULL after the last. */
 const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
-/* Rows of a report's summary, named "text" or "tokens", and "batch"; NULL after the last. */
+/* Rows for a report's summary, named "text" or "tokens", and "batch"; NULL after the last. */
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
 
-/* The tokenizer's path if it exists, for copies into a run's folder; NULL after it. */
+/* The tokenizer's path if the file exists; a run's folder gets a copy. NULL after it. */
 const char *ad_text_batch_companion(const ad_text_batch *batch, size_t index);
 
 #endif

@@ -11,7 +11,7 @@ static const char table_name[] = "embedding";
 
 /* ---- running a phase: one stage of the decoder, for one microbatch ---- */
 
-/* The stream with which the stage begins: from the embedding, or from the stage before. */
+/* The stream at the beginning of the stage: from the embedding, or from the previous stage. */
 static ad_tensor *enter(ad_text_decoder *text, ad_phase_run *at, size_t stage) {
   const ad_text_microbatch *microbatch = &text->batch.microbatches[ad_phase_microbatch(at)];
   ad_tape *t = ad_phase_tape(at);
@@ -44,7 +44,7 @@ static ad_status forward(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- what the program adds: batch, stages, values that travel, phases ---- */
+/* ---- the parts of the program: batch, stages, values that travel, phases ---- */
 
 static ad_status create_batch(ad_text_decoder *text, const ad_program *program) {
   size_t last = text->decoder.stage_count - 1;
@@ -71,7 +71,7 @@ static void name_stages(ad_text_decoder *text) {
   text->stages[last].needs[1] = table_name;
 }
 
-/* Adds the transfer of a value to another stage; stages on the same ranks need none. */
+/* Adds the transfer of a value to another stage. If both stages are on the same ranks, adds nothing. */
 static ad_status add_transfer(ad_text_decoder *text, const ad_transfer_spec *spec, const ad_layout *from,
                               ad_program *to) {
   ad_transfer_spec transfer = *spec;

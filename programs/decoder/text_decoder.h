@@ -1,13 +1,13 @@
-/* What programs share that are decoders of text: modules (one, or one for each stage), batch, phases, count and loss.
- * The object of such a program begins with an ad_text_decoder, so that the functions here take it as their `own`. */
+/* The common part of programs that are decoders of text: modules (one, or one a stage), batch, phases, count and
+ * loss. The object of such a program begins with an ad_text_decoder, so these functions take it as their `own`. */
 #ifndef DECODER_TEXT_DECODER_H
 #define DECODER_TEXT_DECODER_H
 #include "decoder/decoder.h"
 #include "decoder/options.h"
 #include "decoder/text_batch.h"
 
-/* The phase of one stage, and the values that it needs and gives: the stream between blocks, and from the first stage
- * to the last the embedding if it is also the head. */
+/* The phase of one stage, with the values that it needs and gives: the stream between blocks and, if the embedding
+ * is also the head, the embedding from the first stage to the last. */
 typedef struct ad_text_stage {
   char phase[32], stream[32]; /* stream: the name of the stream that the stage gives */
   const char *needs[3], *gives[3];
@@ -44,8 +44,8 @@ const ad_text_options *ad_text_decoder_text(const void *options, int64_t *vocabu
 size_t ad_text_decoder_kept_count(const void *own);
 ad_tensor *ad_text_decoder_next(void *own, ad_tape *t, const ad_continued *from);
 extern const char *const ad_text_decoder_modules[];
-/* Initialises the members of an ad_program_kind that all text decoders share, with the functions above; a program adds
- * what is custom. */
+/* Initialises, with the functions above, the members of an ad_program_kind that all text decoders share. A program
+ * adds its other members. */
 #define AD_TEXT_DECODER_MEMBERS                                                                                       \
   .modules = ad_text_decoder_modules, .open = ad_text_decoder_open, .rules.check_files = ad_text_decoder_check_files, \
   .data.has_validation = ad_text_decoder_has_validation,                                                              \

@@ -1,4 +1,4 @@
-/* Checks the keys that name text or tokens, and their files. */
+/* Checks the keys with text or tokens, and their files. */
 #include "decoder/text_keys.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ typedef struct checked {
   const char *key; /* "data.text" */
   char *const *paths;
   size_t count;
-  /* Checks files from number *at on; *at becomes the first that cannot be used, or count. */
+  /* Checks files from number *at on. *at becomes the number of the first unusable file, or count. */
   ad_status (*check)(const char *const *paths, size_t count, int64_t vocabulary, size_t *at);
 } checked;
 
@@ -35,7 +35,7 @@ static ad_status check_mask(const char *const *paths, size_t count, int64_t voca
   return ad_token_masks_check(paths, count, at);
 }
 
-/* Complains of each file that cannot be used. Returns how many there are. */
+/* Complains of each unusable file. Returns the number of them. */
 static size_t check_each(const checked *files, int64_t vocabulary, const ad_complaints *to) {
   size_t wrong = 0;
   for (size_t at = 0; at < files->count; at++) {

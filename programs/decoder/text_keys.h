@@ -29,10 +29,10 @@ enum { AD_TEXT_KEY_COUNT = 6 };
 
 /* Checks the keys together: either text or tokens, and a mask for each file of tokens. */
 void ad_text_check(const ad_text_options *text, const ad_complaints *to);
-/* Checks that each file exists and can be used (complaining at its own element of data.text, data.tokens or data.mask)
- * and that together they are long enough. Reads every token. */
+/* Checks that each file can be used, complaining at its own element of data.text, data.tokens or data.mask, and that
+ * all of them together are long enough. Reads every token. */
 void ad_text_check_files(const ad_text_options *text, int64_t vocabulary, const ad_complaints *to);
-/* Opens the text or the tokens that the options name. unread 1: finds only the sizes of a text. */
+/* Opens the text or the tokens in the options. unread 1: finds only the sizes of a text. */
 ad_status ad_text_open(const ad_text_options *text, int64_t vocabulary, int unread, ad_text_data **out) AD_CHECKED;
 
 #endif

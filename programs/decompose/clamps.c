@@ -1,5 +1,5 @@
-/* Clamps to [0, 1], and mix. `lower` lets values below 0 come back in its backward; `upper` continues slowly above 1;
- * `mix` brings a number nearer to 1. All compute in f64 and round once. */
+/* Clamps to [0, 1], and mix. The backward of `lower` lets values below 0 come back; `upper` continues slowly above
+ * 1; `mix` brings a number nearer to 1. All compute in f64 and round once. */
 #include "decompose/operations.h"
 #include "decompose/pieces.h"
 
@@ -41,8 +41,8 @@ static double clamped(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 
 static double lower_of(double x, double unused) { return clamped(x); }
 
-/* The gradient of lower. A negative gradient raises x, so below 0 it passes, times `slow`; others do not, since they
- * would push x further down. */
+/* The gradient of lower. Below 0, a negative gradient passes, times `slow`, because it raises x. A positive one
+ * would push x further down, and does not pass. */
 static double returning_share(double x, double g) { return x > 1 || (x < 0 && g >= 0) ? 0 : x < 0 ? slow * g : g; }
 
 static double plain_share(double x, double g) { return x < 0 || x > 1 ? 0 : g; }
@@ -128,7 +128,7 @@ static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_s
   return AD_OK;
 }
 
-/* Nonlinear in both operands: in a Partial value the 1 would count once for each addend. */
+/* Nonlinear in both operands: with a Partial value, the 1 in the formula would be counted once for each addend. */
 const ad_operation ad_mix_record = {.size = sizeof(ad_operation),
                                     .name = "mix",
                                     .dims = "...,...->...",

@@ -1,4 +1,4 @@
-/* Components in place of a product with a matrix: V, U, and masks that say how much of each component is used where. */
+/* Components in place of a product with a matrix: V, U, and masks of how much of each component is used where. */
 #ifndef PROGRAM_COMPONENTS_H
 #define PROGRAM_COMPONENTS_H
 #include "decompose/target.h"
@@ -7,7 +7,7 @@
 typedef struct ad_mask {
   ad_tensor *v, *u;   /* [in, components], [components, out] */
   ad_tensor *mask;    /* [batch, seq, components] */
-  ad_tensor *remains; /* [batch, seq]: how much is used of what the components leave of W */
+  ad_tensor *remains; /* [batch, seq]: how much of W - V U is used */
 } ad_mask;
 /* Returns ((x V) * mask) U + remains (x W - (x V) U). */
 ad_tensor *ad_masked_product(ad_tape *t, const ad_mask *mask, ad_tensor *x, ad_tensor *w);

@@ -1,6 +1,6 @@
-/* The program decompose: a frozen decoder (the target), an importance network, components of the target's matrices and
- * an adversary, each on its own ranks. This file has its modules, counts, losses, transfers and record; phases.c has
- * what is computed, keys.c its recipe keys. */
+/* The program decompose: a frozen decoder (the target), an importance network, components of the target's matrices
+ * and an adversary, each on its own ranks. Modules, counts, losses, transfers and record are in this file, the
+ * computations in phases.c, the recipe keys in keys.c. */
 #include "decompose/decompose.h"
 
 #include <stdio.h>
@@ -105,7 +105,7 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   ad_text_layouts layouts = {.rows = layout, .tokens = layout, .targets = layout};
   const ad_decoder_options *decoder = &d->options->target.decoder;
   AD_TRY(ad_text_batch_create(&d->setting, &layouts, &decoder->data, ad_decoder_vocabulary(decoder), &own->batch));
-  own->batch.options.wraps = 1;  // the losses of components are at every position
+  own->batch.options.wraps = 1;  // the losses of components are over all positions
   return AD_OK;
 }
 
@@ -171,12 +171,12 @@ static ad_status name_values(ad_decomposition *d) {
     snprintf(d->v[s], AD_DECOMPOSE_NAME_SIZE, "%s.V", d->sites[s].name);
     snprintf(d->u[s], AD_DECOMPOSE_NAME_SIZE, "%s.U", d->sites[s].name);
   }
-  /* Room for all lists: components twice for the blocks and once for the adversary, importances three times, and an end
-   * for each list. */
+  /* The lengths of all lists: components twice for the blocks and once for the adversary, importances three times,
+   * and one end for each list. */
   return ad_new(6 * d->site_count + 3 * d->block_count + 3 * d->block_count + 2, &d->lists);
 }
 
-/* Where the next entry of the lists goes; each list ends with NULL. */
+/* The place of the next entry of the lists; each list ends with NULL. */
 typedef struct list_end {
   const char **at;
 } list_end;
@@ -369,8 +369,8 @@ static ad_status open_data(void *own) {
   return AD_OK;
 }
 
-/* Reads the batch of a module and counts its positions, all of them, whether or not their next bytes count. All ranks
- * of the module have the same count. */
+/* Reads the batch of a module and counts all its positions, whether their next bytes count or not. All ranks of the
+ * module have the same count. */
 static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, ad_data_split validation,
                            int64_t *counted) {
   ad_decompose_part *of = &d->parts[module];
@@ -411,7 +411,7 @@ static size_t part_bytes(const ad_decompose_part *own) {
   return bytes;
 }
 
-/* The tokens of each microbatch, module by module. Targets are no part of any loss. */
+/* The tokens of each microbatch, module by module. Targets are in no loss, so they are left out. */
 static const ad_array *batch_array(const void *own, size_t index, char *name, size_t size) {
   const ad_decomposition *d = own;
   size_t microbatches = (size_t)d->setting.microbatches, module = index / microbatches, m = index % microbatches;
@@ -432,7 +432,7 @@ static size_t data_bytes(const void *own) {
   return bytes;
 }
 
-/* Counts the importance network and one pass of the target for each site, forward and backward. */
+/* Operations of the importance network, and of one pass of the target for each site, forward and backward. */
 static double flops(const void *own, int64_t samples) {
   const ad_decomposition *d = own;
   int64_t seq = d->options->target.decoder.data.seq;

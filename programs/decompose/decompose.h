@@ -1,4 +1,4 @@
-/* What the phases of decompose and its record share. */
+/* Structs and functions that the phases of decompose and its record share. */
 #ifndef DECOMPOSE_H
 #define DECOMPOSE_H
 #include "decompose/components.h"
@@ -14,16 +14,16 @@ enum { AD_DECOMPOSE_NAME_SIZE = AD_PARAM_NAME_SIZE + 16, AD_BLOCKS_MAX = 64, AD_
 
 typedef char ad_value_name[AD_DECOMPOSE_NAME_SIZE];
 
-/* What a module has besides its parameters. */
+/* The data of a module besides its parameters. */
 typedef struct ad_decompose_part {
   int is_here;
-  size_t first_site, site_count; /* the sites that the module owns; ci and adv have all */
+  size_t first_site, site_count; /* the module's own sites; ci and adv have all sites */
   ad_target target;
   ad_text_batch batch;
-  ad_kept_memory *masks; /* two for each of its sites: the mask's numbers, and the numbers of what remains */
+  ad_kept_memory *masks; /* two for each of its sites: the numbers of the mask, and those of the remains */
 } ad_decompose_part;
 
-/* What the adversary's forward passes share, on one tape. */
+/* The values that the adversary's forward passes on one tape share. */
 typedef struct ad_adversary {
   const ad_tape *tape;
   ad_tensor *tokens, *wanted, *importances, *v[AD_SITES_MAX], *u[AD_SITES_MAX];
@@ -57,7 +57,7 @@ int64_t ad_components_in(const ad_decomposition *d, size_t first_site, size_t co
 enum { AD_DECOMPOSE_COUNTS = 4 };
 ad_status ad_decompose_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) AD_CHECKED;
 
-/* The adversary's values as constants on another tape. */
+/* The adversary's values, entered as constants on another tape. */
 ad_adversary ad_adversary_on(const ad_decomposition *d, ad_tape *t, const ad_adversary *from);
 /* Logits of the target with all sites masked. */
 ad_tensor *ad_decompose_logits(ad_decomposition *d, ad_decompose_part *part, ad_tape *t, ad_tensor *tokens,

@@ -9,19 +9,19 @@
 
 enum { BATCHES = 8, SAMPLES = 16, SHOWN = 4 };
 
-/* One examination of the validation text. */
+/* One run through the validation text. */
 typedef struct search {
   ad_decomposition *d;
   const ad_forward *forward;
   ad_comm *comm;
   ad_decompose_part *part; /* the part of the adversary's module */
   ad_findings *found;
-  ad_tape *tape; /* NULL: this rank is not the adversary's, or nothing has run yet */
+  ad_tape *tape; /* NULL: this rank is not one of the adversary's, or nothing has run yet */
   ad_random_components random;
   double *memory; /* room for one microbatch's masks and remains, in the tape's wide dtype */
 } search;
 
-/* A microbatch that has run, on a rank of the adversary. */
+/* A microbatch after its run, on a rank of the adversary. */
 typedef struct place {
   int64_t step;
   size_t microbatch;
@@ -44,8 +44,8 @@ static ad_status look_at_step(search *s, int64_t step, int64_t *const *counted, 
   return AD_OK;
 }
 
-/* Runs every microbatch of `steps` batches of the validation set, which begins again after its last sample, and calls
- * `look` for each. */
+/* Runs all microbatches of `steps` batches of the validation set, and calls `look` for each. After its last sample
+ * the set begins again. */
 static ad_status look_at_text(search *s, int64_t steps, looking *look) {
   size_t microbatches = (size_t)s->d->setting.microbatches;
   int64_t *memory, *counted[AD_DECOMPOSE_COUNTS];
@@ -79,7 +79,7 @@ static double importance_at(const ad_array *importances, size_t row, size_t comp
   return ad_array_get(importances, row * (size_t)importances->local.dim[2] + component);
 }
 
-/* How many components of a site, whose first component is `first`, have an importance above 0 at this row. */
+/* The number of a site's components with an importance above 0 at this row; `first` is the site's first component. */
 static size_t active_at(const ad_array *importances, size_t row, size_t first, size_t count) {
   size_t active = 0;
   for (size_t c = first; c < first + count; c++) active += importance_at(importances, row, c) > 0;
@@ -114,8 +114,8 @@ static ad_status put_stochastic(const search *s, const ad_array *importances, co
   return AD_OK;
 }
 
-/* Fills mask [batch, seq, components of all sites] for this pass, and remains [batch, seq], which is 0 unless masks are
- * random. */
+/* Fills mask [batch, seq, components of all sites] for this pass, and remains [batch, seq]; remains are 0 unless
+ * masks are random. */
 static ad_status put_masks(const search *s, int pass, const ad_array *importances, const place *at, ad_array *mask,
                            ad_array *remains) {
   put_everywhere(0, remains);
@@ -155,8 +155,8 @@ typedef struct random_pass {
   int pass;
 } random_pass;
 
-/* Replaces a site's product by random components: (x V, with as many columns kept at each position as have an
- * importance above 0) times U. */
+/* Replaces a site's product by random components: (x V) U, where at each position only as many columns of x V are
+ * kept as components have an importance above 0 there. */
 static ad_tensor *replace(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w) {
   const random_pass *pass = own;
   const ad_decomposition *d = pass->s->d;
@@ -243,7 +243,7 @@ static ad_status take_memory(search *s) {
 
 static const ad_mesh *mesh_of(const search *s) { return s->part->batch.microbatches[0].tokens.layout.mesh; }
 
-/* Creates the tape and the random components; called once the first microbatch has run. */
+/* Creates the tape and the random components, after the first microbatch has run. */
 static ad_status open_adversary(search *s) {
   const ad_tape *of = s->d->adversary.tape;
   ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(of), .residual = ad_tape_residual(of)};
@@ -295,7 +295,7 @@ static ad_status measure_site(search *s, size_t site) {
   return status;
 }
 
-/* Measures the components on one rank, since all ranks of the adversary have the same. */
+/* Measures the components on one rank, because all ranks of the adversary have the same ones. */
 static ad_status measure_components(search *s) {
   if (ad_comm_rank(s->comm) != ad_mesh_first_rank(mesh_of(s))) return AD_OK;
   for (size_t site = 0; site < s->d->site_count; site++) AD_TRY(measure_site(s, site));
@@ -315,7 +315,7 @@ double ad_findings_mean(const ad_findings *findings, size_t component, int of) {
   return positions > 0 ? findings->of_component[component * AD_PER_COMPONENT + (size_t)of] / positions : 0;
 }
 
-/* The variance of the component's importance over positions: 0 if it is needed equally everywhere. */
+/* The variance over positions of the component's importance: 0 if it is the same everywhere. */
 static double variance_of(const ad_findings *findings, size_t component) {
   double mean = ad_findings_mean(findings, component, AD_IMPORTANCE);
   return ad_findings_mean(findings, component, AD_IMPORTANCE_SQUARE) - mean * mean;

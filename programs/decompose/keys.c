@@ -183,8 +183,8 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
                 (long long)options->target_warmup);
 }
 
-/* Complains at the key that was surely given, since both may be left out (0 and 1). They may be equal if the power does
- * not change. */
+/* Complains at a key that was surely given: the other may be left out, with its default (0 and 1). Both may be equal
+ * if the power does not change. */
 static void check_annealing(const ad_decompose_options *options, const ad_complaints *to) {
   double from = options->anneal_from, arrived = options->anneal_to;
   if (from < arrived || (from == arrived && options->last_power <= 0)) return;

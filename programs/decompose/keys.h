@@ -12,8 +12,8 @@ void ad_decompose_check(const void *options, const ad_program_setting *setting, 
 const char *ad_decompose_not_smooth(const void *options);
 void ad_decompose_check_files(const void *options, const ad_complaints *to);
 
-/* Lists the target's products that some pattern matches, with the number of components of each. The caller releases
- * *out. */
+/* Lists the target's products with a name that a pattern matches, each with its number of components. The caller
+ * releases *out. */
 ad_status ad_decompose_sites(const ad_decompose_options *options, const ad_mesh *mesh, ad_site **out,
                              size_t *count) AD_CHECKED;
 

@@ -7,22 +7,22 @@
  * sum of rank-one components, V [in, components] and U [components, out], while an importance network says for each
  * position how much of each component is needed there.
  *
- * Sites are the matrices inside the target's blocks with which tokens are multiplied and whose names a pattern matches.
- * Their order is attn.wq, .wk, .wv, .wo, mlp.gate, .up, .down of block 0, then of block 1 and so on, whatever the order
- * of the patterns. In this order their inputs are concatenated, their components numbered (in importances and sources),
- * and sites shared out to blocks.
+ * Sites are those matrices inside the target's blocks that multiply tokens and have a name that a pattern matches.
+ * Their order is attn.wq, .wk, .wv, .wo, mlp.gate, .up, .down of block 0, then of block 1 and so on; the order of the
+ * patterns does not matter. In this order the inputs of sites are concatenated, components are numbered (in importances
+ * and sources), and sites are divided among blocks.
  *
  *   z    = encoder(the concatenated inputs of all sites, each x / sqrt(mean(x^2) + 1e-5))
  *                                             [batch, seq, components of all sites]: input.weight, blocks as in ocr's
  *          encoder, of width importance_d_model, each position seeing all, final.norm, output.weight. A site's input
- *          is what the target multiplies with W when nothing is replaced; no gradient goes back into the target
- *   ci   = lower(z), of which masks are made (ad_lower; with plain_clamp the clamp's own slope)
+ *          is the x of the product x W while nothing is replaced; no gradient goes back into the target
+ *   ci   = lower(z), from which masks are made (ad_lower; with plain_clamp the clamp's own slope)
  *   site(m, d) = ((x V) * m) U + d (x W - (x V) U), in place of x W; d: one number for each position
  *
- * Losses, each times its coefficient; a loss whose coefficient is 0 is only measured. `positions` are all of the step's
- * batch, global_batch * seq: data.valid is only for the training of the target.
+ * Losses, each times its coefficient; a loss with coefficient 0 is only measured. `positions` is the number of all
+ * positions of the step's batch, global_batch * seq: data.valid is only for the training of the target.
  *   faithfulness  sum over sites of ||W - V U||^2 / weights of all sites
- *   stochastic    one site at a time is replaced, the other products stay the target's; m = ci + (1 - ci) u:
+ *   stochastic    one site at a time is replaced, with m = ci + (1 - ci) u; all other products are the target's:
  *                 the divergence of the logits from the target's, summed over sites, / (positions * sites).
  *                 u and d are drawn by ad_array_uniform (array.h) from the run's seed, the names "mask SITE" and
  *                 "remains SITE", the step's number (from 0) and the sample's number in the step's batch; for each
@@ -35,8 +35,8 @@
  *                 a and a' are sources in [0, 1] that stay from step to step: one for each position and component of
  *                 each sample of the batch (scope "sample"), or shared by all samples of a microbatch ("batch")
  *
- * The divergence is the sum of squares over the vocabulary (mse), or KL(target || masked) of their softmaxes. Positions
- * are all of the batch; only the cross-entropies that are reported at the end regard data.valid.
+ * The divergence is the sum of squared differences over the vocabulary (mse), or KL(target || masked) of the softmaxes.
+ * It is summed over all positions; only the cross-entropies that are reported at the end depend on data.valid.
  *
  * Sources are states of adv in f64, separate for each microbatch M: sources.M.0 is a, [samples, seq, components of all
  * sites]; sources.M.1 and on are a' of each site, [samples, seq]. Shared sources have no dimension of samples. With
@@ -48,9 +48,9 @@
  * step's number counts the microbatch's ascent steps in the whole training (sources.steps). g is the gradient of the
  * microbatch's divergence / positions, without the coefficient, with respect to the number that climbs.
  *
- * Pools: `ci` has the importance network; `blocks` has the components, and its blocks share out the sites, the first
+ * Pools: `ci` has the importance network; `blocks` has the components, and its blocks divide the sites, the first
  * sites to the first block; `adv` has the sources. Each pool has its own slices of the batch, and a mesh of dp alone
- * (and `block`). The gradients of ci have their own norm and clip, and so have those of all blocks together.
+ * (and `block`). The gradients of ci have a norm and clip of their own; those of all blocks together have another.
  *
  * Columns: name, shape, standard deviation of the initial values, whether weight decay applies. `in` is a site's, and n
  * the sum of all sites' `in`:

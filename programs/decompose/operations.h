@@ -1,19 +1,18 @@
-/* The program's own operations: clamps, mix, sums of powers, sparsity. Their records are here so that a test can check
- * them. */
+/* The program's own operations: clamps, mix, sums of powers, sparsity. Their records are declared here for a test. */
 #ifndef DECOMPOSE_OPERATIONS_H
 #define DECOMPOSE_OPERATIONS_H
 #include "addend/operation.h"
 
 typedef enum ad_slope { AD_SLOPE_RETURNS, AD_SLOPE_PLAIN } ad_slope; /* the slope of ad_lower's backward below 0 */
 extern const ad_operation ad_returning_lower_record, ad_plain_lower_record, ad_upper_record, ad_mix_record;
-/* clamp(x, 0, 1), elementwise. AD_SLOPE_RETURNS: of a gradient g the backward passes g if x is in [0, 1], nothing if x
- * > 1, and below 0, if g < 0, 0.01 g, so that what was pushed out can come back. That is not linear in g, so addends of
- * g must be summed before: AD_TYPE if the result is R and its gradient would be P. AD_SLOPE_PLAIN: the clamp's own
+/* clamp(x, 0, 1), elementwise. AD_SLOPE_RETURNS: for a gradient g, backward passes g if x is in [0, 1], nothing if x
+ * > 1, and 0.01 g if x < 0 and g < 0, so that an x below 0 can come back. This is not linear in g, so addends of g
+ * must be summed before: AD_TYPE if the result is R and its gradient would be P. AD_SLOPE_PLAIN: the clamp's own
  * slope (1 in [0, 1] with both ends, 0 outside), for checks along a direction. */
 ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, ad_slope slope, const char *site);
 #define ad_lower(t, x, slope) ad_lower_at((t), (x), (slope), AD_HERE)
-/* 1 + 0.01 (x - 1) for x > 1, else clamp(x, 0, 1), elementwise, with its own slope: 0 below 0, 1 in [0, 1] with both
- * ends, 0.01 above. */
+/* 1 + 0.01 (x - 1) for x > 1, else clamp(x, 0, 1), elementwise. Backward uses the function's own slope: 0 below 0, 1
+ * in [0, 1] with both ends, 0.01 above. */
 ad_tensor *ad_upper_at(ad_tape *tape, ad_tensor *x, const char *site);
 #define ad_upper(t, x) ad_upper_at((t), (x), AD_HERE)
 /* x + (1 - x) u, elementwise: x where u is 0, 1 where u is 1. */
@@ -29,8 +28,8 @@ ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double 
 #define ad_power_sums(t, x, epsilon, p) ad_power_sums_at((t), (x), (epsilon), (p), AD_HERE)
 
 extern const ad_operation ad_sparsity_record; /* the operation's `own` is beta, a double */
-/* sums [c], each over all rows -> the sum over c of s (1 + beta log2(1 + s)): a numerator, whose count is the number of
- * rows. AD_TYPE if the sums are P, since they are inside the logarithm. */
+/* sums [c], each over all rows -> the sum over c of s (1 + beta log2(1 + s)): a numerator; its count is the number
+ * of rows. AD_TYPE if the sums are P, because a logarithm of addends is not an addend of the logarithm. */
 ad_tensor *ad_sparsity_at(ad_tape *tape, ad_tensor *sums, double beta, const char *site);
 #define ad_sparsity(t, sums, beta) ad_sparsity_at((t), (sums), (beta), AD_HERE)
 

@@ -1,4 +1,4 @@
-/* Reads and writes arrays of any float dtype a piece at a time, as f64, so that pieces stay in the first cache. */
+/* Reads and writes arrays of any float dtype as f64, in pieces that stay in the first-level cache. */
 #ifndef DECOMPOSE_PIECES_H
 #define DECOMPOSE_PIECES_H
 #include "addend/array.h"

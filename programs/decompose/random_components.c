@@ -1,4 +1,4 @@
-/* Draws random components and fits them to the weights by least squares, with the Cholesky factors of a Gram matrix. */
+/* Draws random components and fits them to the weights by least squares, by the Cholesky factors of a Gram matrix. */
 #include "decompose/random_components.h"
 
 #include <math.h>
@@ -47,8 +47,8 @@ static ad_status put_product(int64_t m, int64_t n, int64_t k, ad_matrix a, ad_ma
   return ad_multiply_matrices(&product);
 }
 
-/* Finds the u [c, out] with the least ||w - v u|| and, among several, the least ||u||; v [in, c], w [in, out]. With m
- * the smaller of in and c, `gram` has room for m * m elements and `right` for m * out. */
+/* Finds the u [c, out] that minimises ||w - v u|| and, if there are several, the one with the least ||u||; v is [in,
+ * c], w [in, out]. With m the smaller of in and c, `gram` has room for m * m elements and `right` for m * out. */
 static ad_status fit(const ad_site *site, const double *v, const double *w, double *gram, double *right, double *u) {
   int64_t in = site->in, c = site->components, out = site->out;
   ad_matrix plain = {v, c, 0}, transposed = {v, c, 1}, weight = {w, out, 0}, solved = {right, out, 0};
@@ -148,8 +148,8 @@ static int larger_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Sets row `row` of the mask to 1 for the `count` components with the largest `order` (the first among equals), else to
- * 0. `sorted` is scratch memory for as many numbers. */
+/* Sets row `row` of the mask to 1 for the `count` components with the largest `order` (the first of equal ones), and
+ * to 0 for the others. `sorted` is scratch memory for `components` numbers. */
 static void keep_largest(const double *order, double *sorted, size_t components, size_t row, size_t count,
                          ad_array *mask) {
   memcpy(sorted, order, components * sizeof *order);

@@ -1,5 +1,5 @@
-/* Random components of the same sizes as the learned ones, which should do better. V is drawn; U has the least ||W - V
- * U||, so that all of them together do as well as V permits. */
+/* Random components, as many and as large as the learned ones: a baseline that the learned ones should beat. V is
+ * drawn. U minimises ||W - V U||, so that all random components together are as good as V permits. */
 #ifndef PROGRAM_RANDOM_COMPONENTS_H
 #define PROGRAM_RANDOM_COMPONENTS_H
 #include "decompose/target.h"
@@ -17,9 +17,9 @@ ad_status ad_random_components_create(ad_random_components *out, const ad_target
                                       ad_dtype dtype, uint64_t seed) AD_CHECKED;
 void ad_random_components_release(ad_random_components *components);
 
-/* Set row `row` of a site's mask [batch, seq, components] to 1 for `count` components and to 0 for others.
- * keep_largest: those with the largest effect |x V_c| ||U_c||, with h = x V. keep_any: those drawn for this place in
- * the text. */
+/* Sets row `row` of a site's mask [batch, seq, components] to 1 for `count` components and to 0 for the others.
+ * keep_largest chooses those with the largest effect |x V_c| ||U_c||, where h = x V. keep_any chooses those drawn
+ * for this place in the text. */
 void ad_random_components_keep_largest(const ad_random_components *components, size_t site, const ad_array *h,
                                        size_t row, size_t count, ad_array *mask);
 void ad_random_components_keep_any(const ad_random_components *components, size_t site, size_t place, size_t row,

@@ -1,4 +1,4 @@
-/* Rows of f64 outside a tape, for products of small matrices. */
+/* Rows of f64 outside tapes, for products of small matrices. */
 #ifndef DECOMPOSE_ROWS_H
 #define DECOMPOSE_ROWS_H
 #include <stdint.h>

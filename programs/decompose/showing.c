@@ -1,4 +1,4 @@
-/* Writes what a decomposition found as a JSON document for the run's folder and its report. */
+/* Writes the findings of a decomposition as a JSON document, for the run's folder and its report. */
 #include "decompose/showing.h"
 
 #include <jansson.h>
@@ -33,8 +33,8 @@ static const ad_text_data *text_of(const ad_decomposition *d) {
   return d->parts[m].batch.data;
 }
 
-/* The entropy of how often each token is in what is trained on. One is added to each count, so that a token that never
- * occurs has a share too. */
+/* The cross-entropy of the validation text if each token has its frequency in the training text. One is added to
+ * each count there, so that a token that never occurs has a frequency, too. */
 static double unigram_entropy(const ad_findings *found) {
   int64_t count[AD_VOCABULARY_BYTES], all = 0;
   double sum = 0;
@@ -61,9 +61,9 @@ static json_t *divergences(const ad_findings *found) {
   return document;
 }
 
-/* ---- writing what is known of each component ---- */
+/* ---- writing the findings about each component ---- */
 
-/* Active components per position among a set of components, and how many of the set are active anywhere. */
+/* Over a set of components: how many are active per position, and how many are active anywhere. */
 typedef struct activity {
   double above_zero, above_threshold;
   int64_t alive;
@@ -186,7 +186,7 @@ AD_PRINTF(2, 3) static void add_line(json_t *to, const char *format, ...) {
   json_array_append_new(to, json_string(text));
 }
 
-/* The lines that a person reads at the end of a training. */
+/* The lines for a person to read at the end of a training. */
 static json_t *summary(const ad_findings *found) {
   const ad_decomposition *d = found->decomposition;
   activity of = activity_of_all(found);

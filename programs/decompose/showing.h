@@ -1,4 +1,4 @@
-/* Shows what a decomposition found on validation text. */
+/* Shows the findings of a decomposition on validation text. */
 #ifndef DECOMPOSE_SHOWING_H
 #define DECOMPOSE_SHOWING_H
 #include "decompose/decompose.h"

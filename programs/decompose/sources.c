@@ -78,8 +78,8 @@ static ad_source *source_of(const ad_sources *sources, const ad_phase_run *at, s
 
 /* ---- sources on a tape ---- */
 
-/* Allocates memory once, for the largest microbatch in f64. A rank without samples gets an address too, with no
- * bytes. */
+/* Allocates memory once, large enough for the largest microbatch in f64. A rank without samples gets an address,
+ * too. */
 static ad_status take_memory(ad_sources *sources, ad_phase_run *at, size_t i) {
   ad_kept_memory *memory = &sources->memory[i];
   size_t most = 0;
@@ -110,8 +110,8 @@ static ad_tensor *leaf_of(ad_sources *sources, ad_phase_run *at, ad_tape *t, siz
   return ad_input(t, &seen);
 }
 
-/* Source number i for each sample. A shared source is converted to R for the samples that use it: each rank's samples
- * leave an addend, and the conversion's backward sums them. */
+/* Source number i for each sample. A shared source is converted to R for its use by samples: each rank's samples
+ * leave an addend of the gradient, and the conversion's backward sums the addends. */
 ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
                             ad_tensor **leaf) {
   *leaf = leaf_of(sources, at, t, i);
@@ -153,7 +153,7 @@ static void rise(double *restrict value, const double *restrict step, double lr,
   for (size_t k = 0; is_bounded && k < n; k++) value[k] = value[k] < 0 ? 0 : value[k] > 1 ? 1 : value[k];
 }
 
-/* Reads gradients [first, first + n), times `factor`; the ascent turns them into steps. */
+/* Reads n gradients from number `first` on, times `factor`. */
 static void take_gradients(const ad_array *gradient, size_t first, double factor, double *out, size_t n) {
   ad_piece_take(gradient, first, n, out);
   for (size_t k = 0; k < n; k++) out[k] *= factor;
@@ -174,9 +174,9 @@ void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const 
   }
 }
 
-/* How far one step of Adam may be off if gradients may be off by `error`. The step is x = first / correct1 / r with r =
- * sqrt(second / correct2) + epsilon. first / correct1 and r are means of gradients, each off by `error` at most, so x
- * is off by at most (1 + |x|) error / r. */
+/* The possible error of one step of Adam if gradients may be off by `error`. The step is x = first / correct1 / r
+ * with r = sqrt(second / correct2) + epsilon. first / correct1 and r are means of gradients, each off by at most
+ * `error`, so x is off by at most (1 + |x|) error / r. */
 static double adam_slack(adam how, double first, double second, double error) {
   double root = sqrt(second / how.correct2) + how.epsilon;
   return (1 + fabs(first / how.correct1 / root)) * error / root;
@@ -191,7 +191,7 @@ void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, 
     size_t n = ad_piece_size(k, numel);
     take_gradients(gradient, k, factor, piece, n);
     for (size_t j = 0; j < n; j++) {
-      double flipped = fabs(piece[j]) <= error ? 2 : 0; /* the sign may be the other one */
+      double flipped = fabs(piece[j]) <= error ? 2 : 0; /* the sign may be wrong */
       slack[k + j] +=
           options->ascent_lr * (at->first ? adam_slack(how, at->first[k + j], at->second[k + j], error) : flipped);
     }

@@ -1,4 +1,4 @@
-/* How much each column is used: sums of powers over rows, and the sparsity loss of these sums. */
+/* The use of each column: sums of powers over rows, and the sparsity loss of these sums. */
 #include <math.h>
 #include <string.h>
 #include "decompose/operations.h"
@@ -64,8 +64,8 @@ ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double 
 
 static double beta_of(const ad_tensor *out) { return *(const double *)ad_operation_own(out); }
 
-/* The general rule would accept only R. Sums that are the same on all ranks, and that all turn into the same loss, may
- * be I. */
+/* The general rule would accept only R. Sums may also be I here: they are the same on all ranks, and all ranks make
+ * the same loss of them. */
 static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *sums = &ad_operand(out, 0)->layout;
   ad_axes partial = ad_layout_axes_of(sums, AD_P) & ad_mesh_named(sums->mesh);

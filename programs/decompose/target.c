@@ -134,7 +134,7 @@ static void take_weights(ad_target *target, const ad_weights *weights) {
   }
 }
 
-/* Opens a file whose tensors are exactly the target's weights. */
+/* Opens a file with the target's weights as its tensors, and no other tensors. */
 static ad_status open_file(const ad_target *target, const char *path, ad_weights **out) {
   AD_TRY(ad_weights_open(path, out));
   ad_status status = ad_params_check_weights(target->params.list, target->params.count, *out);
@@ -229,7 +229,7 @@ static ad_tensor *constant(const ad_target *target, ad_tape *t, size_t param, si
   return ad_constant(t, &full);
 }
 
-/* Makes all parameters constants of the tape, in the dtypes in which a store would have them. */
+/* Makes all parameters constants of the tape, in the dtypes that a store would give them. */
 static void put_constants(ad_target *target, ad_tape *t) {
   ad_dtype dtype = ad_tape_dtype(t);
   for (size_t i = 0, at = 0; i < target->params.count; at += numel_of(target, i++)) {

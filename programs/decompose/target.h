@@ -1,4 +1,4 @@
-/* A decoder of text whose weights do not change; its products with matrices can be observed and replaced. */
+/* A decoder of text with constant weights. Its products with matrices can be observed and replaced. */
 #ifndef PROGRAM_TARGET_H
 #define PROGRAM_TARGET_H
 #include "gpt/gpt.h"
@@ -11,7 +11,7 @@ typedef struct ad_site {
   int64_t in, out, components;
 } ad_site;
 
-/* The target for the tapes of one module. */
+/* The target, for the tapes of one module. */
 typedef struct ad_target {
   const ad_gpt_options *options;
   ad_decoder decoder;
@@ -21,16 +21,15 @@ typedef struct ad_target {
   const ad_site *sites; /* borrowed */
   size_t site_count;
   ad_array *arrays; /* the full parameters, in f64; without data until ad_target_open */
-  double *wide;     /* all weights, one after another, in f64; below in f32 and bf16, for tapes of those dtypes */
+  double *wide;     /* all weights, one after another, in f64; then in f32 and bf16, for tapes of those dtypes */
   float *narrow;
   uint16_t *half; /* bf16 */
-  /* Called for the product of each site in a forward pass. NULL, or a result of NULL: the product itself is used. */
+  /* Called for each site's product in a forward pass. If it is NULL, or returns NULL, the product itself is used. */
   ad_tensor *(*visit)(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w);
   void *own;
 } ad_target;
 
-/* Lists all matrices with which tokens are multiplied inside the decoder's blocks, in order. The caller releases
- * *out. */
+/* Lists, in order, all matrices inside the decoder's blocks that multiply tokens. The caller releases *out. */
 ad_status ad_target_list(const ad_gpt_options *options, const ad_mesh *mesh, ad_site **out, size_t *count) AD_CHECKED;
 /* Checks that the file has every tensor of the target, with its shape and finite values, and no other. */
 ad_status ad_target_check_file(const ad_gpt_options *options, const char *path) AD_CHECKED;
@@ -39,7 +38,7 @@ ad_status ad_target_create(ad_target *target, const ad_gpt_options *options, con
                            size_t site_count) AD_CHECKED;
 void ad_target_release(ad_target *target);
 size_t ad_target_bytes(const ad_target *target); /* bytes of the weights when they are open */
-/* Reads the weights from the file or, if path is NULL, draws them from the seed as gpt draws them. */
+/* Reads the weights from the file. If path is NULL, draws them from the seed as gpt does. */
 ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) AD_CHECKED;
 /* Parameter number `index`, and its name (size 0: no name); NULL after the last. */
 const ad_array *ad_target_array(const ad_target *target, size_t index, char *name, size_t size);
@@ -47,7 +46,7 @@ const ad_array *ad_target_array(const ad_target *target, size_t index, char *nam
 const double *ad_target_weight(const ad_target *target, size_t site);
 /* The weights of a site as a constant of the tape, in its wide dtype. */
 ad_tensor *ad_target_constant(const ad_target *target, ad_tape *t, size_t site);
-/* Identifies the open weights in a few words, for checkpoints. Returns the key target.weights. */
+/* Identifies the opened weights in a few words, for checkpoints. Returns the key target.weights. */
 const char *ad_target_content(const ad_target *target, char *buffer, size_t size);
 /* tokens [batch, seq] -> logits [batch, seq, 256]; `visit` as in ad_target. */
 ad_tensor *ad_target_logits(ad_target *target, ad_tape *t, ad_tensor *tokens,

@@ -10,7 +10,7 @@ extern const ad_key ad_moe_keys[AD_MOE_KEY_COUNT];
 /* `options` is an ad_moe_options, as in the record's functions. */
 void ad_moe_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                   const ad_complaints *to);
-/* The view on which experts lie, with the default if `sparse` is not given. */
+/* Makes the view for experts; a default view if `sparse` is not given. */
 ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) AD_CHECKED;
 
 #endif

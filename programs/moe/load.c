@@ -14,7 +14,7 @@ static double *load_row(const ad_moe_load *load, double *data, int64_t block) {
   return data + (size_t)block * columns(load);
 }
 
-/* P where ranks route their own tokens, and where they have their own blocks (stages). */
+/* P on axes where ranks route their own tokens, or have their own blocks (stages). */
 static ad_layout layout_of(const ad_mesh *mesh, const ad_mesh *view) {
   ad_layout layout = ad_text_count_layout(mesh);
   int splits = ad_mesh_axis_size(view, AD_ETP) == 1;
@@ -95,7 +95,7 @@ static void summarise(ad_moe_load *load) {
   load->step[size_of(load) + 1] = imbalance;
 }
 
-/* Every rank corrects the bias by itself, so each needs the counts of all ranks: refuses counts that are still P. */
+/* Refuses counts that are still P: every rank corrects the bias by itself, so it needs the counts of all ranks. */
 static ad_status check_summed(const ad_array *all) {
   char axes[128];
   ad_axes partial = ad_layout_axes_of(&all->layout, AD_P);

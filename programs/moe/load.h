@@ -1,5 +1,5 @@
-/* How experts are loaded in a step: the tokens that chose each expert, those that were dropped, and the bias that evens
- * the load. */
+/* The load of experts in a step: the tokens that chose each expert, the dropped ones, and the bias that evens the
+ * load. */
 #ifndef MOE_LOAD_H
 #define MOE_LOAD_H
 #include "moe/moe.h"
@@ -23,11 +23,11 @@ void ad_moe_load_release(ad_moe_load *load);
 void ad_moe_load_begin(ad_moe_load *load);
 void ad_moe_load_add(ad_moe_load *load, int64_t block, const ad_routing *routing); /* routing NULL: adds nothing */
 ad_status ad_moe_load_sum(ad_moe_load *load) AD_CHECKED;                           /* sums over all ranks; collective */
-/* After ad_moe_load_sum: bias [experts] grows by `rate` where an expert has less than an even share, and falls by it
- * where it has more (Wang et al. 2024). */
+/* Call it after ad_moe_load_sum. bias [experts] grows by `rate` for an expert with less than an even share of the
+ * choices, and falls by `rate` for one with more (Wang et al. 2024). */
 void ad_moe_load_correct(const ad_moe_load *load, int64_t block, double rate, ad_array *bias);
-/* The measured numbers of a step, as in ad_program_kind: choices of each expert, block by block; the share of choices
- * that were dropped; the largest load of an expert over the even share, in the worst block. */
+/* The measured numbers of a step, as in ad_program_kind: choices of each expert, block by block; the share of
+ * dropped choices; the largest load of an expert over the even share, in the worst block. */
 const double *ad_moe_load_measured(const ad_moe_load *load, size_t index, const char **name, size_t *count);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct moe {
   ad_tensor *balance; /* balancing losses of the stage's blocks that ran in this microbatch, summed; NULL: none ran */
   ad_moe_load load;   /* how often each expert was chosen in the present step */
   int32_t *decisions; /* chosen experts [blocks, tokens of the step, top_k]; NULL: nobody asked for them */
-  int decisions_are_given; /* 1: the step obeys `decisions`; 0: it leaves its own there */
+  int decisions_are_given; /* 1: the step uses `decisions`; 0: it writes its own choices there */
 } moe;
 
 /* ---- declaring the experts ---- */
@@ -75,7 +75,7 @@ static size_t decision_count(const moe *model) {
   return (size_t)model->options->decoder.layers * decisions_of_block(model);
 }
 
-/* The part of `decisions` that is of one block and of the microbatch in flight. */
+/* The part of `decisions` for one block and the present microbatch. */
 static ad_decisions decisions_at(const moe *model, const ad_decoder *decoder, int64_t block) {
   if (!model->decisions) return (ad_decisions){0};
   int64_t first = ad_cut(model->text.global_batch, (int64_t)decoder->microbatch, model->microbatches).first;
@@ -112,7 +112,7 @@ static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape 
 }
 
 /* Submits the balancing loss: the mean over all blocks, so that its coefficient means the same at any depth. Each
- * stage submits its blocks' part. */
+ * stage submits the part of its own blocks. */
 static void end_microbatch(void *own, const ad_decoder *decoder, ad_phase_run *at) {
   const moe *model = own;
   double share = 1 / (double)decoder->options->layers;
@@ -186,8 +186,8 @@ static ad_status after_step(void *own, ad_step_outcome outcome) {
   return AD_OK;
 }
 
-/* A limit of what an expert takes holds for a microbatch. A token that is sampled must not depend on how many are read
- * together, and an exported model has no limit. */
+/* Removes the limit of experts' choices, which is for a microbatch. A sampled token must not depend on how many
+ * tokens are read together, and an exported model has no limit. */
 static void drop_nothing(void *options) { ((ad_moe_options *)options)->capacity = 0; }
 
 static double margin(const void *own) { return ((const moe *)own)->load.margin; }

@@ -1,4 +1,4 @@
-/* Draws lines of text as patches, tokens and targets. Each rank draws the lines that it has a part of. */
+/* Draws lines of text as patches, tokens and targets. Each rank draws the lines of which it has a part. */
 #include "ocr/batch.h"
 
 #include <stdio.h>
@@ -131,7 +131,7 @@ static void put_patches(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
       for (int64_t x = 0; x < patch; x++) *wide++ = *to++ = batch->picture[y * width + (span.first + i) * patch + x];
 }
 
-/* The token at a position of the sequence: an image's place, a character or a newline. */
+/* The token at a position of the sequence: a place for an image, a character or a newline. */
 static int32_t token_at(const ad_ocr_batch *batch, int64_t position, int64_t characters) {
   int64_t at = position - ad_ocr_patches(batch->options);
   if (at < 0) return IMAGE;
@@ -191,7 +191,7 @@ static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, in
   return AD_OK;
 }
 
-/* The most tokens that can count in a microbatch: what backend dry counts, since it draws nothing. */
+/* The most tokens that can count in a microbatch. Backend dry uses this number, because it draws nothing. */
 static int64_t most_counted(const ad_ocr_batch *batch, const ad_ocr_microbatch *one) {
   return one->lines.count * (batch->options->lines.chars + 1);
 }

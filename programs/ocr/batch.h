@@ -36,7 +36,7 @@ ad_status ad_ocr_batch_open(ad_ocr_batch *batch) AD_CHECKED;
 ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_data_split validation, int64_t index, ad_line *out) AD_CHECKED;
 ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, ad_data_split validation, int64_t *counted) AD_CHECKED;
 const ad_array *ad_ocr_batch_array(const ad_ocr_batch *batch, size_t index, char *name, size_t size);
-/* Checksums of text and fonts, in words; NULL after the last. */
+/* The contents of text and fonts as checksums, in words; NULL after the last. */
 const char *ad_ocr_batch_content(const ad_ocr_batch *batch, size_t index, char *buffer, size_t size);
 size_t ad_ocr_batch_bytes(const ad_ocr_batch *batch);
 

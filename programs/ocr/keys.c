@@ -118,8 +118,8 @@ static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
                 ocr->lines.weight_count);
 }
 
-/* cp must shard patches and characters together into even chunks. The complaint names the number of characters, which
- * is easier to change. */
+/* Checks that cp can shard patches and characters together into even chunks. The complaint names the number of
+ * characters, because it is easier to change. */
 static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
   long long cp = ad_mesh_axis_size(mesh, AD_CP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
   long long over = (patches + chars) % (2 * cp);
@@ -140,7 +140,7 @@ static void check_short_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh,
                 tp, patches, chars, tp);
 }
 
-/* Each microbatch is sent over the bridge by itself, so its samples must be a multiple of the bridge's parts. */
+/* Each microbatch crosses the bridge by itself: checks that its samples are a multiple of the bridge's parts. */
 static void check_rows(const ad_program_setting *setting, int64_t multiple, const ad_complaints *to) {
   long long batch = setting->global_batch, fits = multiple * setting->microbatches, below = batch / fits * fits;
   for (int64_t m = 0; m < setting->microbatches; m++) {
@@ -200,7 +200,7 @@ static size_t check_fonts(const ad_line_options *lines, const ad_complaints *to)
 void ad_ocr_check_files(const void *options, const ad_complaints *to) {
   const ad_ocr_options *ocr = options;
   const ad_line_options *lines = &ocr->lines;
-  /* checks each path, but not the length together */
+  /* checks each path, but not whether all texts together are long enough */
   ad_text_options text = {.text = lines->text, .text_count = lines->text_count};
   ad_line_data *data;
   ad_text_check_files(&text, AD_VOCABULARY_BYTES, to);

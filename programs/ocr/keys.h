@@ -17,7 +17,7 @@ int64_t ad_ocr_patches(const ad_ocr_options *options);      /* patches of a pict
 int64_t ad_ocr_patch_pixels(const ad_ocr_options *options); /* pixels of a patch */
 int64_t ad_ocr_encoder_hidden(const ad_ocr_options *options);
 int64_t ad_ocr_hidden(const ad_ocr_options *options);
-/* The layouts of the images that are sent over the bridge, on either side. */
+/* The layouts of the images on the bridge, at either end. */
 ad_layout ad_ocr_images_layout(const ad_mesh *encoder);
 ad_layout ad_ocr_placed_layout(const ad_mesh *model);
 

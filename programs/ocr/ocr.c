@@ -37,8 +37,8 @@ static ad_status encode(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* The decoder's stream with the images placed in it. They are placed in the full sequence. It is then sharded over cp,
- * where a rank's part of the images' gradient is an addend, and over tp, where all ranks have the full gradient. */
+/* The decoder's stream with the images placed in its full sequence. Then the stream is sharded: over cp, where a
+ * rank's part of the images' gradient is an addend, and over tp, where all ranks have the full gradient. */
 static ad_tensor *stream(ocr *model, ad_phase_run *at, const ad_ocr_microbatch *batch) {
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *x = ad_decoder_embed_full(&model->decoder, t, ad_constant(t, &batch->tokens));
@@ -159,7 +159,7 @@ static const ad_array *batch_array(const void *own, size_t index, char *name, si
   return ad_ocr_batch_array(&((const ocr *)own)->batch, index, name, size);
 }
 
-// In the encoder each patch sees all others: twice as many products as in a causal sequence.
+// In the encoder each patch sees all others: twice as many products as in a causal sequence of the same length.
 static double flops(const void *own, int64_t samples) {
   const ocr *model = own;
   const ad_ocr_options *options = model->options;

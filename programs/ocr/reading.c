@@ -15,7 +15,7 @@ enum { SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
 typedef struct reading {
   const ad_ocr_reader *reader;
   int64_t lines, chars, pixels;
-  int64_t wanted;        /* how many lines of this batch are read: the first ones */
+  int64_t wanted;        /* how many lines of this batch are read, from its first on */
   int64_t passes, all;   /* forward passes so far; forward passes of the whole reading */
   uint8_t *truth, *read; /* [lines, chars]: the true characters, and those that were read */
   int64_t *length;       /* [lines]: length of each line's true text */
@@ -109,7 +109,7 @@ static ad_status draw_lines(reading *r, int64_t step) {
   return AD_OK;
 }
 
-/* The character with the largest logit; among equal ones the lowest. */
+/* The character with the largest logit; of equal ones the lowest. */
 static uint8_t best_at(const reading *r, int64_t sample, int64_t position) {
   int64_t seq = r->logits.shape.dim[1];
   size_t first = (size_t)((sample * seq + position) * AD_VOCABULARY_BYTES), best = 0;
@@ -143,7 +143,7 @@ static ad_status read_character(reading *r, size_t m, int64_t at) {
   return AD_OK;
 }
 
-/* Replaces all characters in a microbatch's tokens by newlines, so that none of the true text stays. */
+/* Replaces all characters in a microbatch's tokens by newlines, so that no true text is left. */
 static void forget_characters(const reading *r, ad_ocr_microbatch *one) {
   int64_t seq = one->tokens.shape.dim[1], first = ad_ocr_patches(r->reader->batch->options);
   for (int64_t i = 0; i < one->lines.count; i++)

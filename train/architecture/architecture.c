@@ -1,4 +1,4 @@
-/* The list of architectures, and the tables that all of them share. */
+/* The list of architectures, and the tables common to all of them. */
 #include "architecture/architecture.h"
 
 #include <string.h>
@@ -38,9 +38,9 @@ const ad_config_row ad_config_of_decoders[] = {{"num_hidden_layers", AD_CONFIG_G
                                                {"attention_dropout", AD_CONFIG_MUST, NULL, "0.0", NULL},
                                                {0}};
 
-/* Keys that change no number that addend computes: names, ids of the tokens that texts begin and end with, how weights
- * were initialized, how texts are generated, the largest position in training, and the weights of auxiliary losses,
- * which a recipe says itself. */
+/* Keys that change no number that addend computes: names, ids of the tokens at the beginning and end of texts, how
+ * weights were initialized, how texts are generated, the largest position in training, and the weights of auxiliary
+ * losses, which are keys of a recipe. */
 const ad_config_row ad_config_passed[] = {{"architectures", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {"model_type", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {"torch_dtype", AD_CONFIG_PASSED, NULL, NULL, NULL},

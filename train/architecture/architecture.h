@@ -1,6 +1,6 @@
-/* The architectures of Hugging Face Transformers that programs compute, as tables: what each key of a
- * config.json means for a recipe, and which tensors of the files have the values of a parameter. Import and export read
- * the same tables. */
+/* The architectures of Hugging Face Transformers that programs compute, as tables: the meaning of each key of
+ * config.json for a recipe, and the tensors that have the values of each parameter. Import and export read the same
+ * tables. */
 #ifndef ARCHITECTURE_ARCHITECTURE_H
 #define ARCHITECTURE_ARCHITECTURE_H
 #include <stddef.h>
@@ -18,22 +18,22 @@ typedef enum ad_config_use {
 
 /* One key of config.json. Values are written as JSON. */
 typedef struct ad_config_row {
-  const char *key; /* "num_experts|num_local_experts": either name is read, the first is written */
+  const char *key; /* "num_experts|num_local_experts": either name is read; the first is written */
   ad_config_use use;
   const char *gives; /* the recipe's key (AD_CONFIG_GIVES) */
   const char *must;  /* the only value (AD_CONFIG_MUST), or the one that an export writes (AD_CONFIG_WINDOW) */
-  /* The value that Transformers takes where the key is missing or null. NULL: the key must be there (AD_CONFIG_GIVES),
+  /* The value that Transformers uses if the key is missing or null. NULL: the key must be there (AD_CONFIG_GIVES),
    * or may be missing (other uses). */
   const char *absent;
 } ad_config_row;
 
-/* A value of a recipe's key that holds for an architecture, though no key of its config.json says so. */
+/* A value of a recipe's key that is fixed for an architecture, without any key in its config.json. */
 typedef struct ad_architecture_fact {
   const char *key, *value; /* the recipe's key, and its value */
 } ad_architecture_fact;
 
-/* One parameter of addend's and the tensor with its values. '#' is the number of the block, '@' that of an
- * expert: the matrices of all experts, joined along a new first dimension, are one parameter. */
+/* A parameter of addend's and the tensor with its values. '#' is the number of the block. '@' is the number of an
+ * expert: one parameter joins the matrices of all experts along a new first dimension. */
 typedef struct ad_tensor_row {
   const char *param;  /* "blocks.#.attn.wq" */
   const char *tensor; /* "model.layers.#.self_attn.q_proj.weight" */
@@ -54,7 +54,7 @@ typedef struct ad_architecture {
   const ad_tensor_row *tensors[AD_ARCHITECTURE_PARTS];
 } ad_architecture;
 
-/* The families, each in its own file. */
+/* The families; each has its own file. */
 extern const ad_architecture ad_llama, ad_mistral, ad_qwen2, ad_qwen3, ad_mixtral, ad_qwen3_moe;
 /* Tables that the families share. */
 extern const ad_config_row ad_config_of_decoders[], ad_config_passed[];
@@ -62,7 +62,7 @@ extern const ad_tensor_row ad_tensors_of_decoders[], ad_tensors_of_mlp[];
 
 /* All architectures, in the order in which an export tries them; NULL at the end. */
 const ad_architecture *const *ad_architectures(void);
-const ad_architecture *ad_architecture_find(const char *name); /* NULL: there is no such architecture */
+const ad_architecture *ad_architecture_find(const char *name); /* NULL: no such architecture */
 const char *ad_architectures_known(char *buffer, size_t size); /* "LlamaForCausalLM, ... or ..."; returns buffer */
 
 #endif

@@ -1,5 +1,5 @@
-/* Reads a config.json key by key of the tables. A key that no table has is refused, so that nothing it asks for is
- * ignored by accident. */
+/* Reads a config.json key by key of the tables. A key in no table is refused, so that it cannot be ignored by
+ * accident. */
 #include "architecture/config.h"
 
 #include <math.h>
@@ -63,8 +63,8 @@ int ad_config_equal(const json_t *a, const json_t *b) {
 
 static json_t *parse_own(const char *json) { return json_loads(json, JSON_DECODE_ANY, NULL); }
 
-/* Finds the first of a row's names that config.json has. If it has none, *value is NULL and the row's names are
- * returned. */
+/* Finds the first of a row's names that config.json has, and returns it. If it has none, sets *value to NULL and
+ * returns the row's names. */
 static const char *find_key(const json_t *config, const ad_config_row *row, const json_t **value) {
   for (const char *at = row->key; *at; at += strcspn(at, "|"), at += *at == '|') {
     char name[KEY_SIZE];
@@ -76,7 +76,7 @@ static const char *find_key(const json_t *config, const ad_config_row *row, cons
   return row->key;
 }
 
-/* 1: `key` is one of the row's names. */
+/* Returns 1 if `key` is one of the row's names. */
 static int row_has(const ad_config_row *row, const char *key) {
   size_t length = strlen(key);
   for (const char *at = row->key; *at; at += strcspn(at, "|"), at += *at == '|')
@@ -98,7 +98,7 @@ static const char *print_value(const json_t *value, char *buffer, size_t size) {
   return buffer;
 }
 
-/* Gives a recipe's key the value that config.json has, or the one that Transformers takes where it has none. */
+/* Gives a recipe's key the value in config.json or, if there is none, the value that Transformers uses then. */
 static ad_status give(const json_t *config, const ad_config_row *row, ad_config *to) {
   char text[SHOWN];
   const json_t *value;
@@ -113,7 +113,7 @@ static ad_status give(const json_t *config, const ad_config_row *row, ad_config 
   return ad_config_give(to, row->gives, row->key, print_value(value, text, sizeof text));
 }
 
-/* Refuses a value other than the only one. A key that is missing or null asks for nothing. */
+/* Refuses a value other than the only allowed one. A missing key, or null, is accepted. */
 static ad_status refuse_other_value(const json_t *config, const ad_config_row *row, ad_config *to) {
   const json_t *value;
   json_t *must = parse_own(row->must);
@@ -148,7 +148,7 @@ static ad_status take_facts(ad_config *to) {
   return AD_OK;
 }
 
-/* Reads a flag; *out is 0 where it is missing. Refuses a value that is no flag if the architecture has the key. */
+/* Reads a flag; *out is 0 if it is missing. Refuses a value that is no flag, if the architecture has the key. */
 static ad_status take_flag(const json_t *config, const char *key, int is_known, int *out, ad_config *to) {
   const json_t *value = json_object_get(config, key);
   *out = json_is_true(value);
@@ -174,7 +174,7 @@ static int is_known(const ad_architecture *a, const char *key) {
   return 0;
 }
 
-/* 1: the value asks for nothing: null, false, or an empty list or object. */
+/* Returns 1 if the value requests nothing: null, false, or an empty list or object. */
 static int is_off(const json_t *value) {
   int is_empty =
       (json_is_array(value) && !json_array_size(value)) || (json_is_object(value) && !json_object_size(value));
@@ -186,7 +186,7 @@ static ad_status note_unread(ad_config *to, const char *key) {
   return ad_copy_string(key, &to->unread[to->unread_count++]);
 }
 
-/* Refuses every key that no table has, unless its value asks for nothing or changes no number. */
+/* Refuses every key in no table, unless its value requests nothing or changes no number. */
 static ad_status refuse_unknown(const json_t *config, ad_config *to) {
   const char *key;
   json_t *value;
@@ -206,7 +206,7 @@ static ad_status refuse_unknown(const json_t *config, ad_config *to) {
 
 /* ---- reading a whole config.json ---- */
 
-/* Finds the architecture that config.json names, and checks that its model_type is the one of this architecture. */
+/* Finds the architecture in config.json, and checks that model_type belongs to it. */
 static ad_status find_architecture(const json_t *config, const char *path, const ad_architecture **out) {
   char known[256], shown[SHOWN];
   const json_t *list = json_object_get(config, "architectures");

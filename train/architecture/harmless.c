@@ -1,10 +1,10 @@
-/* Keys that other programs leave in a config.json and that change no number of a causal language model: how texts are
- * generated, what is returned beside logits, what a fine-tuner notes for itself, and the other tasks of a model. */
+/* Keys that other programs leave in a config.json and that change no number of a causal language model: how texts
+ * are generated, which results are returned beside logits, notes of fine-tuners, and other tasks of a model. */
 #include <string.h>
 #include "architecture/config_build.h"
 
 static const char *const keys[] = {
-    /* of generation: every key of Transformers' GenerationConfig that it once kept in config.json, or still reads there */
+    /* of generation: keys of GenerationConfig that Transformers once kept in config.json, or still reads there */
     "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "do_sample", "num_beams",
     "num_beam_groups", "diversity_penalty", "length_penalty", "repetition_penalty", "encoder_repetition_penalty",
     "early_stopping", "max_length", "min_length", "max_new_tokens", "min_new_tokens", "max_time", "stop_strings",

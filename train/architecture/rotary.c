@@ -1,5 +1,5 @@
-/* The rotary frequencies of positions: Transformers wrote rope_theta and rope_scaling, and since version 5
- * rope_parameters with the values of both. */
+/* The rotary frequencies of positions. Older versions of Transformers wrote rope_theta and rope_scaling; since
+ * version 5 rope_parameters has the values of both. */
 #include <stdio.h>
 #include <string.h>
 #include "architecture/config_build.h"
@@ -11,7 +11,7 @@ enum { LIST = 4 * (AD_CONFIG_NUMBER + 2) + 2, SHOWN = 120 };
 static const char *const llama3[] = {"factor", "low_freq_factor", "high_freq_factor",
                                      "original_max_position_embeddings", NULL};
 
-/* The rope_type of an object, under its new or its old name; "default" if there is none. */
+/* The rope_type of an object, under its new or its old name; "default" if it has none. */
 static const char *type_of(const json_t *object) {
   const json_t *type = json_object_get(object, "rope_type");
   if (!type) type = json_object_get(object, "type");
@@ -24,7 +24,7 @@ static int is_in(const char *const *names, const char *name) {
   return *names != NULL;
 }
 
-/* Refuses keys that the object's rope_type does not have: one program would ignore them and another might not. */
+/* Refuses keys that do not belong to the object's rope_type, because programs disagree on whether to ignore them. */
 static ad_status refuse_others(const char *where, const json_t *object, int stretches, ad_config *to) {
   static const char *const always[] = {"rope_type", "type", "rope_theta", NULL};
   const char *key;
@@ -55,7 +55,7 @@ static ad_status take_scaling(const char *where, const json_t *object, ad_config
   return ad_config_give(to, "model.rotary_scaling", where, list);
 }
 
-/* Gives model.rotary_scaling its value from a rope object; an empty list if the rotations are not stretched. */
+/* Gives model.rotary_scaling its value from a rope object: an empty list if rotations are not stretched. */
 static ad_status take_object(const char *where, const json_t *object, ad_config *to) {
   const char *type = type_of(object);
   int stretches = !strcmp(type, "llama3");

@@ -10,7 +10,7 @@
 
 /* ---- finding a parameter's tensors ---- */
 
-/* The number of the block if `param` fits the row's pattern; 0 for a pattern without a block, -1 if it does not fit. */
+/* Returns the number of the block if `param` fits the row's pattern; 0: the pattern has no block; -1: no fit. */
 static int64_t match(const char *pattern, const char *param) {
   const char *mark = strchr(pattern, '#');
   size_t before = mark ? (size_t)(mark - pattern) : strlen(pattern);
@@ -28,7 +28,7 @@ static const ad_tensor_row *find_row(const ad_architecture *architecture, const 
   return NULL;
 }
 
-/* The shape of one tensor in the file: the parameter's without the dimension of experts, transposed if it is. */
+/* The shape of one tensor in the file: the parameter's, without the dimension of experts, and transposed or not. */
 static ad_shape shape_of(const ad_tensor_source *source, const ad_shape *full) {
   ad_shape shape = {.ndim = full->ndim - source->is_joined};
   for (int dim = 0; dim < shape.ndim; dim++) shape.dim[dim] = full->dim[dim + source->is_joined];
@@ -36,7 +36,7 @@ static ad_shape shape_of(const ad_tensor_source *source, const ad_shape *full) {
   return (ad_shape){2, {shape.dim[1], shape.dim[0]}};
 }
 
-/* Sets the tensor's name, with the number of the block in the place of '#'. */
+/* Sets the tensor's name; '#' is replaced by the number of the block. */
 static void set_pattern(ad_tensor_source *source, const char *tensor, int64_t block) {
   const char *mark = strchr(tensor, '#');
   if (mark)
@@ -93,8 +93,8 @@ static int64_t size_of(const ad_part *part, int dim) {
   return size;
 }
 
-/* Reads a part of a parameter [in, out] from a transposed tensor [out, in]. Each pair of the part's spans is one block.
- */
+/* Reads a part of a parameter [in, out] from a transposed tensor [out, in], one block for each pair of the part's
+ * spans. */
 static void read_transposed(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
   int64_t width = size_of(mine, 1), row = 0;
   for (int a = 0; a < mine->count[0]; a++) {
@@ -124,7 +124,7 @@ static void take_full(const ad_shape *shape, ad_part *out) {
   }
 }
 
-/* Reads a part of a tensor that is not transposed: first in the file's dtype, unless that is the wanted one. */
+/* Reads a part of a tensor that is not transposed, and converts it if the file has another dtype than `dtype`. */
 static ad_status read_plain(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
   ad_part full;
   char *part = out;

@@ -1,12 +1,12 @@
-/* Transposed copies: a tile is transposed in a buffer that stays in the first-level cache, then each of its rows is
- * converted and written where it belongs. */
+/* Transposed copies: transposes a tile in a buffer that stays in the first-level cache, then converts each row of
+ * the tile and writes it to its place. */
 #include "architecture/transpose.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* Rows of the buffer are a little longer than a tile: with a power of two, a whole column would fall into few cache
- * lines. */
+/* Rows of the buffer are a little longer than a tile's: with a power of two, the lines of a column would share few
+ * places in the cache. */
 enum { TILE = 64, ROW = TILE + 4 };
 
 #define DEFINE_TILE(bits)                                                                                      \

@@ -90,8 +90,8 @@ static ad_status make_folders(ad_checker *checker) {
   return AD_OK;
 }
 
-/* Sends all ranks the place of the account. A rank on another machine cannot open the folder: then no rank has an
- * account. */
+/* Sends all ranks the path of the account. If a rank cannot open the folder, since it is on another machine, no rank
+ * has an account. */
 static ad_status share_folder(ad_checker *checker) {
   int64_t words[AD_ACCOUNT_PATH / sizeof(int64_t)];
   memcpy(words, checker->account, sizeof words);
@@ -112,8 +112,8 @@ static ad_status share_folder(ad_checker *checker) {
   return AD_OK;
 }
 
-/* Asks module m's reducer to dump the step. It refuses with AD_INVALID if no mesh has the axes of all its parameters;
- * such a module has no account. */
+/* Asks module m's reducer to dump the step. The reducer refuses with AD_INVALID if no mesh has the axes of all its
+ * parameters; then the module has no account. */
 static ad_status ask(ad_checker *checker, size_t m, int64_t step) {
   ad_module *module = ad_run_module(checker->run, m);
   char folder[AD_ACCOUNT_PATH + 24];
@@ -170,7 +170,7 @@ static ad_status write_reference(const ad_checker *checker, size_t m) {
   return status;
 }
 
-/* Runs `addend diff` on module m's dump and gives its wrong parameters of this step the causes that the diff finds. */
+/* Runs `addend diff` on module m's dump, and sets the causes of the module's parameters that are wrong in this step. */
 static ad_status read_module(ad_checker *checker, size_t m, int64_t step) {
   char folder[AD_ACCOUNT_PATH + 24], *json = NULL;
   const char *const files[] = {folder};

@@ -1,4 +1,4 @@
-/* Turns what the account of a step says of a parameter into the causes that a check names. */
+/* Turns the account's judgement of a parameter into the causes that a check names. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static ad_cause_kind kind_of(const char *name) {
   return AD_CAUSE_UNKNOWN;
 }
 
-/* The axes of mesh `own` that span the same ranks as `axes` of another view of that mesh; 0: none do. */
+/* Returns the axes of mesh `own` that span the same ranks as `axes` of `view`, its other view; 0: none do. */
 static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
   ad_axes in_own[AD_AXIS_COUNT], in_view[AD_AXIS_COUNT], same = 0, covered = 0;
   int pairs = ad_mesh_common_sets(own, view, in_own, in_view);
@@ -68,8 +68,8 @@ static void rename_axes(ad_cause *cause, ad_axes to) {
   memcpy(cause->text, text, sizeof text);
 }
 
-/* A dump calls axes by their names in the first view that has them, and may mix two views. Renames a cause's axes to
- * those of the parameter's own mesh. */
+/* Renames a cause's axes to those of the parameter's own mesh. A dump names axes as in the first view that has them,
+ * and may mix two views. */
 static void report_in_own_view(const ad_checker *checker, const ad_run_param *at, ad_cause *cause) {
   const ad_mesh *own = at->spec->layout.mesh;
   ad_axes kept = cause->axes & ad_mesh_large(own), others = cause->axes & ~kept;
@@ -120,8 +120,8 @@ static void report_own_count(const ad_reported_counts *counts, ad_causes *causes
                   ad_axes_print(counts->beside, names, sizeof names));
 }
 
-/* Takes the causes of a wrong sum from the diff's judgement of a parameter. There are none if the sum is as its types
- * say, or if no counts of addends explain it. */
+/* Takes the causes of a wrong sum from the diff's judgement of a parameter. There are none if the sum is right by its
+ * types, or if no counts of addends explain it. */
 static void take_causes(const json_t *judged, ad_causes *out) {
   const json_t *cause = json_object_get(judged, "cause"), *several = json_object_get(judged, "possible_causes");
   size_t i;
@@ -136,8 +136,8 @@ static int is_kind(const json_t *judged, const char *kind) {
   return own && !strcmp(own, kind);
 }
 
-/* Whether no counts of the addends give the sum. The diff's other causes are about a job's own collectives; the check
- * knows its transitions better. */
+/* Whether no counts of the addends give the sum. Then the diff's causes are about a job's own collectives, and the
+ * check knows its transitions better. */
 static int has_no_counts(const json_t *judged) {
   static const char *const open[] = {"unexplained",      "other_operation", "shifted",
                                      "other_parameters", "other_rows",      "one_rank"};
@@ -156,16 +156,16 @@ static const json_t *find_param(const json_t *document, const char *name) {
   return NULL;
 }
 
-/* Whether the sum is that of its addends. Replicas along axes that nothing is summed over differ only if what ranks
- * submitted differs. */
+/* Whether the sum is right for its addends. Replicas may then still differ along axes that nothing is summed over, if
+ * the addends of the ranks differ. */
 static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_axes differs) {
   ad_axes reduced = ad_check_reduced_axes(&at->spec->layout);
   if (is_kind(judged, "right") || is_kind(judged, "identical_addends")) return 1;
   return (is_kind(judged, "own_only") || is_kind(judged, "replicas_differ")) && differs && !(differs & reduced);
 }
 
-/* Takes the cause if each microbatch's addends are the reference's but for one factor: the addends are wrong then, and
- * not the sum. */
+/* Takes the cause if each microbatch's addends are the reference's except for one factor: then the addends are wrong,
+ * and not the sum. */
 static void take_weights(const json_t *judged, ad_check_param *param) {
   const json_t *cause = json_object_get(json_object_get(judged, "reference"), "cause");
   const char *place = json_string_value(json_object_get(cause, "place"));

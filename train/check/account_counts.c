@@ -1,5 +1,5 @@
-/* Compares the counts by which ranks divided their losses. A count is one sum for all ranks of its group, so these have
- * one number; ranks that are only members of one group count the same rows, and have one number too. */
+/* Compares the counts by which ranks divided their losses. A count is one sum for all ranks of its group, so these must
+ * have the same number. Ranks of different groups count the same rows, so they must have the same number, too. */
 #include "base/memory.h"
 #include "check/account.h"
 #include "program/program.h"

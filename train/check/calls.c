@@ -192,7 +192,7 @@ ad_status ad_calls_begin(ad_checker *checker, int64_t step) {
   return AD_OK;
 }
 
-/* The first rank whose collectives differ from its plan, known to all ranks; the number of ranks: none. */
+/* Sets *out, on all ranks, to the first rank whose collectives differ from its plan, or to the number of ranks. */
 static ad_status first_that_differs(const ad_checker *checker, int equal, int64_t *out) {
   *out = equal ? ad_comm_size(checker->comm) : ad_comm_rank(checker->comm);
   ad_collective call = {

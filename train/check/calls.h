@@ -31,19 +31,19 @@ void ad_calls_release(ad_calls *calls);
 /* Counts the collectives that step `step` of the run should make, by taking the step on backend dry. */
 ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) AD_CHECKED;
 enum { AD_CALLS_TEXT = 256 };
-/* 1 if both have the same collectives. Bytes are compared except for exchanged rows of experts, whose number the router
- * decides; exchanges over groups for which the plan has none (keys on a ring, values on a bridge) are left out.
- * Otherwise `text` says the first kind that differs: "all_reduce of bf16 over dp_shard: 3 with 1,024 bytes, planned 2
- * with 512". */
+/* Returns 1 if both have the same collectives. Bytes are compared, but not those of exchanged rows of experts: the
+ * router decides how many there are. Exchanges over groups without an exchange in the plan (keys on a ring, values on a
+ * bridge) are left out. Otherwise prints to `text` the first kind that differs: "all_reduce of bf16 over dp_shard: 3
+ * with 1,024 bytes, planned 2 with 512". */
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size);
 
-/* 1 if every parameter's gradient is reduced under the precision policy that the program gave it. Otherwise `text` says
- * the first parameter for which it is not, with both precision policies. */
+/* Returns 1 if every parameter's gradient is reduced under the precision policy that the program gave it. Otherwise
+ * prints to `text` the first parameter with another policy, and both policies. */
 int ad_calls_keep_policies(const ad_run *run, char *text, size_t size);
 
 struct ad_checker;
 /* Begin and end the count around one step of a check, on all ranks. If a rank made other calls than planned, the first
- * rank's check says so. A step that overflows and is skipped is not compared: it makes fewer calls. */
+ * rank's check reports it. A step that overflows and is skipped is not compared: it makes fewer calls. */
 ad_status ad_calls_begin(struct ad_checker *checker, int64_t step) AD_CHECKED;
 ad_status ad_calls_end(struct ad_checker *checker) AD_CHECKED;
 

@@ -167,8 +167,8 @@ static ad_status take_options(const ad_recipe *recipe, const ad_check_options *o
   return out->dump ? ad_folder_make(out->dump) : AD_OK;
 }
 
-/* The memory of what is checked beside the check itself: *own in the recipe's own dtypes, *slope of a custom program.
- * NULL: it is not taken. */
+/* Makes memory for the further checks: *own in the recipe's own dtypes, *slope of a custom program. NULL: this check is
+ * not made. */
 static ad_status create_beside(const ad_recipe *recipe, const ad_check_options *options, ad_check_result **own,
                                ad_check_result **slope) {
   *own = *slope = NULL;

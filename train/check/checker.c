@@ -307,9 +307,9 @@ static double share_of(double distance, double bound) {
   return isnan(share) ? INFINITY : share;
 }
 
-/* The distance of the gradient to the sum of the ranks' own addends, as a share of what reducing may round; what
- * computing rounds has no part in it. A gradient that is formed in place in its bucket adds the rows of later
- * microbatches one by one: core/docs/dtypes.md has the allowance for that. */
+/* The distance of the gradient to the sum of the ranks' own addends, as a share of what reducing may round, without
+ * what computing rounds. A gradient that is formed in place in its bucket adds the rows of later microbatches one by
+ * one: core/docs/dtypes.md has the allowance for that. */
 static double share_of_sum(ad_checker *checker, size_t i, const double *dist, ad_allowance allowance) {
   const ad_array *addends = &checker->addends.themselves.full[i], *sizes = &checker->addends.sizes.full[i];
   size_t numel = ad_array_numel(addends);
@@ -343,12 +343,12 @@ static void diagnose_shards(const ad_param_spec *spec, const double *dist, const
   if (axes) ad_diagnose_shards(axes, &param->causes);
 }
 
-/* The largest element of a gradient, over that of all gradients, that may be nothing but what rounding left of addends
- * that cancel: in a bias before a mean over the batch is taken off, for example. */
+/* A gradient whose largest element is below this share of the largest of all gradients may be only the rounding that is
+ * left of addends that cancel: in a bias before the batch's mean is subtracted, for example. */
 #define CANCELLED 1e-13
 
-/* Judges a gradient in f64 that fails by itself: if it and its reference are zero but for rounding, it is compared with
- * the largest of all gradients, and counts as not reached. */
+/* Judges an f64 gradient that fails by itself. If it and its reference are zero except for rounding, its error is taken
+ * relative to the largest of all gradients, and the parameter counts as not reached. */
 static void judge_cancelled(ad_checker *checker, size_t i, const double *dist, double largest, ad_check_param *out) {
   const ad_array *ref = ad_reference_gradient(checker->reference, i);
   size_t numel = ad_array_numel(ref);

@@ -11,10 +11,10 @@
 
 enum { AD_ACCOUNT_PATH = 256 };
 
-/* The axes along which ranks have different counts of what losses are divided by, although they should have one. */
+/* The axes along which ranks should have the same count (by which losses are divided), but have different ones. */
 typedef struct ad_reported_counts {
-  ad_axes within; /* axes that a count is summed over: its ranks do not have one sum */
-  ad_axes beside; /* other axes: ranks that count the same rows do not count the same */
+  ad_axes within; /* axes over which the count is summed: ranks along them have different sums */
+  ad_axes beside; /* other axes: ranks along them count the same rows, with different results */
 } ad_reported_counts;
 
 /* One rank's share of one check. Parameters are numbered over all modules, as in ad_run_param_at. */
@@ -39,7 +39,7 @@ typedef struct ad_checker {
   ad_overflow overflow;               /* overflows in the steps since ad_checker_begin */
   int counts_calls;                   /* 1: the collectives of the next step are compared with its plan */
   ad_calls made, planned;             /* the collectives that ranks made, and those of the plan */
-  int accounts;                       /* 1: account.c counts the addends of a step that does not hold */
+  int accounts;                       /* 1: account.c counts the addends of a step whose check fails */
   int has_account;                    /* the step in flight dumps its addends for account.c */
   ad_reported_counts reported_counts; /* how the counts of that step differ */
   char account[AD_ACCOUNT_PATH];      /* prefix of the account's folders */

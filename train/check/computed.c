@@ -13,7 +13,7 @@ typedef struct search {
   const ad_places *places;
   int forward;    /* the loss is wrong too: the mistake is in the forward pass */
   double factor;  /* common to all wrong parameters; NaN: they have none */
-  int weighed;    /* each microbatch is right but for a factor, which only the count can make */
+  int weighed;    /* each microbatch is right except for a factor, which can come only from the count */
   const char *by; /* the last wrong parameter in the order of the forward pass, and so the first on the way back */
 } search;
 
@@ -68,7 +68,7 @@ static int is_candidate(const search *s, const ad_place *place, double factor) {
 
 /* ---- writing the causes ---- */
 
-/* Transitions that are named in one cause: those of one bridge, those of the count, or those over the same axes. */
+/* Whether one cause names both transitions: they are of one bridge, of the count, or over the same axes. */
 static int is_like(const ad_place *a, const ad_place *b) {
   if (is_of_bridge(a) || is_of_bridge(b)) return is_of_bridge(a) && is_of_bridge(b) && !strcmp(a->what, b->what);
   return axes_of(a) == axes_of(b) && ad_place_is_count(a) == ad_place_is_count(b);
@@ -150,9 +150,9 @@ static void find_causes(const search *s, ad_causes *causes) {
       ->no_axis = AD_NO_AXIS_FORMULA;
 }
 
-/* If the account shows wrong addends, causes that were found from the sum alone are removed, but for two that may still
- * be true: a factor of the full gradient, which wrong addends have too, and replicas that are parts of one sum, which
- * may be a sum made before. Without an account all causes stay. */
+/* If the account shows wrong addends, removes causes that were found from the sum alone, except two that may still be
+ * true: a factor of the full gradient, since wrong addends have one, too; and replicas that are parts of one sum, since
+ * an earlier sum may be missing. Without an account all causes stay. */
 void ad_computed_explain(const ad_places *places, ad_check_result *result) {
   search s = search_for(places, result);
   for (size_t i = 0; i < result->param_count; i++) {

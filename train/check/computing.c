@@ -19,10 +19,10 @@ static ad_latitude latitude_of(const ad_run *run, int shards_formulas) {
   return rounds_identically ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
 }
 
-/* A value that f32 rounds one way and f64 the other arrives a whole step of the communication dtype away. Allows for
- * such values a part of `comm_rounding` (the norm of one process's roundings to communication dtypes), since other
- * values may be hit than one process's. One such step in `numel` elements is sqrt(12 / numel) of `comm_rounding`.
- * core/docs/dtypes.md has measurements. */
+/* A value may round up from f32 and down from f64: the results are a whole step of the communication dtype apart.
+ * Allows for such values a part of `comm_rounding` (the norm of one process's roundings to communication dtypes); ranks
+ * may have other such values than one process. One such step in `numel` elements is sqrt(12 / numel) of
+ * `comm_rounding`. core/docs/dtypes.md has measurements. */
 static double flipped_roundings(double comm_rounding, double numel) {
   return comm_rounding * fmax(1.0 / 3, sqrt(12 / numel));
 }
@@ -109,7 +109,7 @@ static double freedom_by_angles(const draw_sums *of) {
   return products > 0 ? squares / products : INFINITY;
 }
 
-/* Estimates the same from the contrasts' squared norms, whose variance is 2/n of their squared mean. */
+/* Estimates the number of directions from the contrasts' squared norms: their variance is 2/n of their squared mean. */
 static double freedom_by_norms(const draw_sums *of) {
   double mean = 0, variance = 0;
   for (int a = 0; a < CONTRASTS; a++) mean += of->products[a][a] / CONTRASTS;
@@ -118,7 +118,7 @@ static double freedom_by_norms(const draw_sums *of) {
   return variance > 0 ? 2 * mean * mean / variance : INFINITY;
 }
 
-/* Both estimates come from few draws, so half of the smaller one is taken; at least one direction. */
+/* Combines both estimates: half of the smaller one, since both come from few draws, but at least one direction. */
 static double freedom_of(const draw_sums *of) {
   return fmin(fmax(1, fmin(freedom_by_angles(of), freedom_by_norms(of)) / 2), 1e6);
 }
@@ -145,8 +145,8 @@ static draw_sums sum_param(const ad_draws *draws, size_t param, size_t numel) {
 
 /* ---- measuring how far the ranks' values may be off ---- */
 
-/* The t for which one more random sample lies more than t standard deviations from the mean of the samples so far with
- * probability `chance`. */
+/* Returns t such that, with probability `chance`, one more sample is more than t standard deviations from the mean of
+ * the samples so far. */
 static double deviations(double chance, double freedom) {
   return sqrt(ad_ratio_of_chance(chance, freedom, CONTRASTS * freedom) * (1 + 1.0 / AD_DRAWS));
 }
@@ -187,8 +187,8 @@ static double distance(const double *a, const double *b, size_t numel) {
   return sqrt(squares);
 }
 
-/* The least that is allowed: each addend, the ranks' and one process's, is rounded at least once; and where f64
- * computes, nothing may be asked to be more exact than the bound of the check in f64. */
+/* The least distance that is allowed. Each addend, the ranks' and one process's, is rounded at least once. And if
+ * computing is in f64, nothing need be more exact than the bound of the check in f64. */
 static double least_apart(const ad_computing *c, const ad_run *run, size_t i) {
   double unit = ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(run)));
   return fmax(2 * unit * c->sizes[i], AD_WIDE_BOUND * c->norm[i]);

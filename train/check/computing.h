@@ -9,7 +9,7 @@ typedef struct ad_spread {
   double error;   /* root mean square of the draws' distances to the vector in f64 */
   double centre;  /* distance of the draws' mean to the vector in f64 */
   double between; /* standard deviation of a draw, over all elements */
-  double freedom; /* the number of independent directions in which draws vary, at least */
+  double freedom; /* lower limit of the number of independent directions in which draws vary */
   double shared;  /* norm of the error that all draws share */
 } ad_spread;
 
@@ -37,8 +37,8 @@ typedef struct ad_computing {
   double relative;                /* how far all gradients may be off from f64, divided by their norm */
 } ad_computing;
 
-/* `run`: the distributed run; `shards_formulas`: as ad_formulas_sharded found; `steps`: the steps of the check, all whose
- * numbers share the chance of a false alarm. */
+/* `run`: the distributed run; `shards_formulas`: as ad_formulas_sharded found; `steps`: number of steps of the check;
+ * all their numbers together share the chance of a false alarm. */
 ad_status ad_computing_create(const ad_run *run, int shards_formulas, int64_t steps, ad_computing *out) AD_CHECKED;
 void ad_computing_destroy(ad_computing *computing);
 /* Fills the arrays for the step that the reference took last; `ranks`: the ranks' own addends of that step. */
@@ -49,7 +49,7 @@ void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_r
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference,
                             double largest);
 
-/* The probability that a correct program is called wrong, at most. */
+/* An upper limit for the probability that a correct program is called wrong. */
 #define AD_FALSE_ALARMS 1e-7
 
 #endif

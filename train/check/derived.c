@@ -49,8 +49,8 @@ static const struct {
 
 /* ---- whether one way of doing it wrongly has a meaning for one transition ---- */
 
-/* Whether the operator applies to an exchange of rows by counts (V->V). Types do not say whose rows a rank has, so the
- * record has nothing to get wrong. */
+/* Whether the operator applies to an exchange of rows by counts (V->V). Types do not say whose rows a rank has, so
+ * there is no mutation of the record. */
 static int means_something_of_rows(const ad_place *place, ad_operator op, int in_record) {
   if (in_record) return 0;
   if (op == AD_OPERATOR_FIRST_MICROBATCH_ONLY) return 1;
@@ -65,7 +65,7 @@ static int means_something(const ad_place *place, ad_operator op, int in_record)
   return ((place->phase == AD_PLACE_BACKWARD ? table[op].backward : table[op].forward) & bit) != 0;
 }
 
-/* The axes for which there is a mutation, one for each axis; 1 if the operator takes no axis; 0: there is none. */
+/* Returns the axes that each give one mutation; 1 if the operator takes no axis; 0 if there is no mutation. */
 static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
   ad_axes own = place->axes & place->named, others = place->named & ~place->axes;
   switch (op) {

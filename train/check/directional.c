@@ -124,8 +124,8 @@ static ad_status find_slopes(ad_run *run, const double *saved, double h, double 
   return AD_OK;
 }
 
-/* How far the gradient's slope is from that of the loss, where the loss may have a kink: 0 between the slopes to both
- * sides of one, which stay apart however near they are taken; those of a smooth loss come together. */
+/* The error of the gradient's slope where the loss may have a kink: 0 if it lies between the slopes to both sides of
+ * one. At a kink these stay apart however near they are taken; those of a smooth loss come together. */
 static double error_beside_kinks(const ad_slopes *wide, const ad_slopes *near, double slope) {
   double error = fmin(ad_relative_difference(wide->central, slope), ad_relative_difference(near->central, slope));
   int is_kink = fabs(near->right - near->left) > 0.5 * fabs(wide->right - wide->left);

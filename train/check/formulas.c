@@ -1,4 +1,4 @@
-/* Finds whether ranks compute formulas in pieces: by the axes of the mesh, and by what tapes have parts of. */
+/* Finds whether ranks compute formulas in pieces: by the axes of the mesh, and by the parts of values on tapes. */
 #include "check/formulas.h"
 
 #include "base/injection.h"
@@ -19,9 +19,9 @@ static int is_on_several_ranks(const ad_layout *layout, ad_type type) {
   return (ad_layout_axes_of(layout, type) & ad_mesh_large(layout->mesh)) != 0;
 }
 
-/* Notes an operand of which each rank has one part of a sum, rounded to 16 bits: the value itself (P), or the gradient
- * that the ranks' uses of it leave (R). A parameter's gradient is wider, and so are parts that are rounded only after
- * they were added. */
+/* Notes an operand if each rank has one part of a sum, rounded to 16 bits: of the operand itself (P), or of its
+ * gradient, left by the ranks' uses (R). Not noted: a parameter's gradient, which is wider, and parts that are rounded
+ * after they were added. */
 static void see_operands(void *context, void *passing) {
   const ad_operation_passing *pass = passing;
   for (int i = 0; i < pass->count; i++) {

@@ -3,10 +3,10 @@
 #define CHECK_FORMULAS_H
 #include "step/run.h"
 
-/* *out, the same on all ranks: 1 if axes of the mesh (tp, cp, ep) shard formulas, or if under the
- * recipe's own dtypes a tape has parts of a sum over ranks that are rounded to 16 bits before they are added, as the
- * gradients are that ranks leave in each other's activations. Takes a step on backend dry unless the recipe's dtypes or
- * its mesh decide. Collective over the run's ranks. */
+/* Sets *out, the same on all ranks, to 1 if axes of the mesh (tp, cp, ep) shard formulas, or if, in the recipe's own
+ * dtypes, a tape rounds parts of a sum over ranks to 16 bits before they are added. Gradients that ranks leave in each
+ * other's activations are such parts. Takes a step on backend dry unless the recipe's dtypes or mesh decide. Collective
+ * over the run's ranks. */
 ad_status ad_formulas_sharded(const ad_run *run, int *out) AD_CHECKED;
 
 #endif

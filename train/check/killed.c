@@ -73,11 +73,11 @@ static double moved_over_roundings(const ad_computing *computing, const double *
   return sqrt(squares / (double)computing->count);
 }
 
-/* Where sums are short, a mutant that rounds more often moves gradients by less than the roundings of the right
- * program do, for which every bound has room: in a custom program it has no effect if it moves them by less than
- * `within` of these. (core/docs/dtypes.md has measurements; ranks that compute in pieces differ from one process by all
- * of their roundings.) A mutant that moves gradients by more survives, since a bound that it passes is too wide. In
- * addend's own programs all sums are long enough. */
+/* Where sums are short, a mutant that rounds more often moves gradients by less than the right program's own roundings
+ * do, and every bound has room for these. So in a custom program a mutant is without effect if it moves gradients by
+ * less than `within` of them. (core/docs/dtypes.md has measurements; ranks that compute in pieces differ from one
+ * process by all of their roundings.) A mutant that moves gradients further survives: the bound that it passes is too
+ * wide. In addend's own programs all sums are long enough. */
 void ad_mutant_moved_by_rounding(const ad_check_result *result, const ad_computing *computing, const double *moved,
                                  int shards_formulas, ad_mutant *mutant) {
   double share = 0, within = shards_formulas ? 1 : 0.5;

@@ -95,7 +95,7 @@ static ad_needs facts_of_policy(const ad_recipe *recipe, const char *name) {
   return facts;
 }
 
-/* What count number `count` is in microbatch m; 0: this rank does not know it. */
+/* Returns the value of count number `count` in microbatch m, or 0 if this rank does not know it. */
 static int64_t counted_in(const ad_run *run, size_t count, size_t m) {
   return ad_run_count(run, count) ? ad_count_of(ad_run_count(run, count), m) : 0;
 }
@@ -117,7 +117,7 @@ static int keeps_shards(const ad_run *run) {
   return kept;
 }
 
-/* What the losses that are trained on do with their counts. */
+/* The facts of how the losses that are trained on use their counts. */
 static ad_needs facts_of_losses(const ad_run *run) {
   ad_needs facts = 0;
   for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {

@@ -1,4 +1,4 @@
-/* Lifts everything at injection points while something must be computed right, and puts it back. */
+/* Lifts all mutations at injection points while something must be computed right, and restores them. */
 #ifndef CHECK_LIFTED_INJECTIONS_H
 #define CHECK_LIFTED_INJECTIONS_H
 #include "base/injection.h"

@@ -130,7 +130,7 @@ static ad_status killed_by_end(const ad_launch_result *launched, ad_status statu
   return AD_OK;
 }
 
-/* Starts ranks until every mutant has been tried: the ranks begin with the first that has not. */
+/* Starts ranks until every mutant has been tried: new ranks begin with the first mutant not yet tried. */
 static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   ad_launch_options options = {
       .size = sizeof options, .ranks = ranks, .function = try_on_rank, .context = (void *)(uintptr_t)job};

@@ -34,8 +34,8 @@ typedef struct ad_mutant {
   char param[AD_PROGRAM_NAME_SIZE];
   double ratio;
   double loss_err; /* relative error of the loss when the mutant was killed; NaN: no number killed it */
-  double moved;    /* by how much a mutant that only rounds moved the gradients of a custom program, over what the
-                    * program's own roundings do; NaN: not measured, or killed */
+  double moved;    /* of a mutant that only rounds, in a custom program: how far it moved gradients, over how far the
+                      program's own roundings move them; NaN: not measured, or killed */
   ad_causes causes;
   char message[512];
 } ad_mutant;
@@ -49,13 +49,13 @@ typedef struct ad_mutants {
   size_t derived;         /* number of derived mutants, which come first in the list */
   size_t derived_in_all;  /* derived mutants that exist; more than `derived` if only some were drawn */
   uint64_t seed;          /* seed of the draw of mutants */
-  int clean;              /* whether the check holds without a mutation */
+  int clean;              /* 1: the check passes without a mutation */
   _Atomic ad_needs facts; /* what this run has, on any of its ranks (AD_NEED_...) */
   ad_mutant list[];
 } ad_mutants;
 
-/* Lists all derived mutants and known bugs of the recipe's program. take above 0: only so many of the derived ones,
- * drawn by `seed`. Mutants of the record are tried immediately. */
+/* Lists all derived mutants and known bugs of the recipe's program. `take` above 0: lists only this many derived
+ * mutants, drawn by `seed`. Mutants of the record are tried immediately. */
 ad_status ad_mutants_create(const ad_recipe *recipe, int64_t take, uint64_t seed, ad_mutants **out) AD_CHECKED;
 void ad_mutants_destroy(ad_mutants *mutants);
 /* Starts ranks and tries all mutants of the execution. `result` is scratch memory. A failure of the check
@@ -75,7 +75,7 @@ size_t ad_derived_list(const ad_places *places, ad_mutant *list);
 ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) AD_CHECKED;
 /* Takes a step on backend dry with the mutation in the record. */
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_mutant *mutant) AD_CHECKED;
-/* For a mutant that a type refuses: finds a conversion with which all types of the step hold; *found 0: there is
+/* For a mutant that a type refuses: finds a conversion that makes all types of the step right; *found 0: there is
  * none. */
 ad_status ad_derived_repair(const ad_recipe *recipe, ad_mutant *mutant, ad_repair *out, int *found) AD_CHECKED;
 /* Writes into the mutant's message why it changed nothing. */
@@ -90,15 +90,15 @@ ad_needs ad_known_facts(const struct ad_run *run, int shards_formulas);
 /* Until the injection points are cleared, adds to *facts those that only show while a step runs (AD_NEED_RING,
  * AD_NEED_MASKED_RING, AD_NEED_SHARDED_SEQUENCE, and those of bridges, pools and states). */
 void ad_known_watch(ad_needs *facts);
-/* 1 if the mutant can show under these facts; otherwise marks it as not tried and says why. */
+/* Returns 1 if the mutant can show under these facts. Otherwise marks it as not tried and writes why. */
 int ad_known_shows(ad_mutant *mutant, ad_needs facts);
 
 /* killed.c */
 /* Marks the mutant as killed by number, and writes which parameter of the failed check shows it best, its ratio and
  * causes; or, if all gradients are right, what else is not. The mutant's fields must be as they were listed. */
 void ad_mutant_killed_by_number(const ad_check_result *result, ad_mutant *mutant);
-/* A mutant that only rounds, in a custom program whose check holds with it, is marked as without effect if it moves
- * gradients by less than the program's own roundings do; says by how much it moves them. moved: [parameters], norms;
+/* For a mutant that only rounds and passes the check of a custom program: notes how far it moves gradients. If the
+ * program's own roundings move them further, marks the mutant as without effect. moved: [parameters], norms;
  * `shards_formulas`: as ad_formulas_sharded found. */
 struct ad_computing;
 void ad_mutant_moved_by_rounding(const ad_check_result *result, const struct ad_computing *computing,

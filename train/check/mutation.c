@@ -1,6 +1,6 @@
-/* Finds a transition again each time it passes, and does it wrongly. What the rank then holds is computed from the
- * values that all ranks of the mesh submitted, so that one arithmetic serves all operators: they differ in which ranks'
- * values are put together, and with what factor. */
+/* Recognises a transition each time it is executed, and does it wrongly. The wrong result is computed from the values
+ * that all ranks of the mesh submitted. So one arithmetic serves all operators: they differ in which ranks' values are
+ * combined, and with what factor. */
 #include "check/mutation.h"
 
 #include <stdio.h>
@@ -57,14 +57,14 @@ static ad_place transit_place(const ad_comm *comm, const ad_transit *transit, co
   return place;
 }
 
-/* Pools of other meshes may do the same over axes that they name otherwise: those are two places. */
+/* Whether the places are the same. Those of pools whose meshes name the same axes differently are not. */
 static int same_place(const ad_place *a, const ad_place *b) {
   int same_axes = a->axes == b->axes && (a->axes & a->named) == (b->axes & b->named);
   return same_axes && a->phase == b->phase && a->move == b->move && a->ordinal == b->ordinal &&
          a->is_segment == b->is_segment && !strcmp(a->what, b->what);
 }
 
-/* The place in the list that is the same transition; NULL: it is not listed. */
+/* Returns the place in the list that is the same transition, or NULL. */
 static ad_place *find_place(const ad_places *places, const ad_place *place) {
   for (size_t i = places->count; i-- > 0;)
     if (same_place(&places->list[i], place)) return &places->list[i];

@@ -38,7 +38,7 @@ typedef struct ad_place {
   ad_move move;
   ad_type from, to;
   ad_axes axes;    /* the axes over which the transition goes */
-  ad_axes named;   /* the axes that its mesh names; others have one rank, and no program speaks of them */
+  ad_axes named;   /* the axes that its mesh names; each other axis has one rank */
   ad_axes large;   /* the axes of its mesh that have more than one rank */
   ad_axes same;    /* the axes along which all ranks submit the same values */
   ad_axes partial; /* other axes, on which the value is Partial (P) */
@@ -68,7 +68,7 @@ typedef struct ad_mutation {
   ad_place place;
   ad_operator operator_;
   ad_axis axis;
-  int in_record; /* 1: the types show it, as if the program had been written so; 0: the types claim what was not done */
+  int in_record; /* 1: the types show it, as if the program were written so; 0: the types claim what was not done */
   int executions, fired; /* how often the transition was executed in this step; fired 1: the mutation was made at all */
   int of_constant;       /* 1: the value that is moved carries no gradient */
 } ad_mutation;

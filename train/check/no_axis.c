@@ -1,5 +1,5 @@
-/* Says why a cause, or a mutant, is reported without an axis: what was measured then is the same along all axes, goes
- * by something else, or fits several. */
+/* Finds why a cause, or a mutant, is reported without an axis: the measured numbers are the same along all axes, depend
+ * on something else, or fit several axes. */
 #include "check/no_axis.h"
 
 #include <math.h>

@@ -7,13 +7,13 @@
 
 /* The word in documents; "axis_is_named" for AD_AXIS_IS_NAMED. */
 const char *ad_no_axis_name(ad_no_axis why);
-/* What the word of a document means, a clause for people; "" for NULL and for a word that is not known. */
+/* Returns a clause for people that explains a document's word; "" for NULL and for an unknown word. */
 const char *ad_no_axis_clause(const char *name);
-/* Why the cause has no axes; AD_AXIS_IS_NAMED: it has. */
+/* Returns why the cause has no axes, or AD_AXIS_IS_NAMED if it has. */
 ad_no_axis ad_cause_no_axis(const ad_cause *cause);
-/* The axes that all of the causes name; 0, and in *why the reason, if they differ or name none. */
+/* Returns the axes that all causes name. If causes differ or name none, returns 0 and sets *why. */
 ad_axes ad_causes_axes(const ad_causes *causes, ad_no_axis *why);
-/* The same of a mutant's verdict, where there may be no causes. */
+/* Like ad_causes_axes, for the verdict on a mutant, which may have no causes. */
 ad_axes ad_mutant_axes(const ad_mutant *mutant, ad_no_axis *why);
 /* Why the judgement of `addend diff` on a parameter has no axes, from its counts of addends: whether all are the same,
  * or those of each microbatch. */

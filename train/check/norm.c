@@ -13,7 +13,7 @@
 /* One parameter's part in the norm, on the first rank. */
 typedef struct part {
   double squares; /* of its full gradient */
-  double times;   /* the run's sum of them over `squares`; 1 if the gradient is 0 */
+  double times;   /* the run's sum of its squares over `squares`; 1 if the gradient is 0 */
   ad_run_param at;
 } part;
 
@@ -52,8 +52,8 @@ static void count_in_norm(ad_checker *checker, parts *out) {
   }
 }
 
-/* How many parameters have gradients on the same ranks as this one and count as often, itself included; 0: not all of
- * them do. */
+/* Returns how many parameters have gradients on the same ranks as this one, itself included; 0: not all of these count
+ * equally often. */
 static int count_identical(const parts *p, const part *of) {
   int count = 0;
   for (size_t i = 0; i < p->checker->param_count; i++) {
@@ -91,8 +91,8 @@ static int add_sets(const ad_mesh *mesh, ad_axes from, double ranks, ad_cause ca
 
 static ad_axes stages(const parts *p) { return ad_recipe_is_disjoint(p->checker->job->recipe) ? 0 : AD_AXES(AD_PP); }
 
-/* Where a part of the ranks has these parameters, their squares are summed over that part first, and then over all
- * ranks: the second sum may be wrong, or both. Returns whether that gives the factor. */
+/* If only some ranks have these parameters, their squares are summed over those ranks first, then over all ranks: the
+ * second sum may be wrong, or both. Returns 1 if this gives the factor. */
 static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cause cause, const char *did,
                            ad_causes *causes) {
   const ad_mesh *mesh = of->at.spec->storage.mesh;
@@ -106,7 +106,7 @@ static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cau
   return 1;
 }
 
-/* All parameters on some ranks count as often: their common sum is wrong. */
+/* All parameters on the same ranks count equally often: their common sum is wrong. */
 static void report_common(const parts *p, const part *of, ad_causes *causes) {
   const ad_mesh *mesh = of->at.spec->storage.mesh;
   int doubled = of->times > 1;
@@ -159,7 +159,7 @@ static void report_less(const part *of, const char *name, ad_causes *causes) {
         name, axes_text(replicated), of->times);
 }
 
-/* A parameter of the first rank's own that does not count at all: it, or the shards that other ranks have. */
+/* A parameter that the first rank has and that does not count: it is missing, or other ranks' shards of it are. */
 static void report_none(const part *of, const char *name, ad_causes *causes) {
   report_less(of, name, causes);
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` is not counted", name);

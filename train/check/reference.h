@@ -1,4 +1,4 @@
-/* The reference of a check: the same program in one process, on meshes that name the same axes, each of size 1. */
+/* The reference of a check: the same program in one process, on meshes with the same axes, each of size 1. */
 #ifndef CHECK_REFERENCE_H
 #define CHECK_REFERENCE_H
 #include "check/draws.h"
@@ -46,8 +46,8 @@ const ad_draws *ad_reference_draws(const ad_reference *reference);
  * rate, norms and loss scale. */
 ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients,
                             const ad_step_report *report) AD_CHECKED;
-/* Whether this array of the distributed run has the fed run's bits: before the first step, that all meshes draw the
- * same initial values; after a step, that both made the same update. */
+/* Returns 1 if this array of the distributed run has the fed run's bits: before the first step, if all meshes draw the
+ * same initial values; after a step, if both made the same update. */
 int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *full);
 const ad_array *ad_reference_free_value(const ad_reference *reference,
                                         size_t index); /* the free run's master weights; NULL without several_steps */

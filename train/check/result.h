@@ -95,13 +95,13 @@ void ad_check_result_destroy(ad_check_result *result);
 ad_status ad_check_run(const ad_check_job *job, ad_launch_result *launched) AD_CHECKED;
 /* The axes larger than 1 over which the gradient of a parameter of this compute layout is a sum. */
 ad_axes ad_check_reduced_axes(const ad_layout *layout);
-int ad_check_result_passes(const ad_check_result *result, int directional); /* every judged number holds */
+int ad_check_result_passes(const ad_check_result *result, int directional); /* all judged numbers are in bounds */
 /* How many parameters a gradient reached; in a directional check, whether the loss has a slope (0 or 1). */
 size_t ad_check_result_reached(const ad_check_result *result, int directional);
-/* ad_check_result_passes, some token counted, and some gradient is not zero. */
+/* Returns 1 if ad_check_result_passes does, some token counted, and some gradient is not zero. */
 int ad_check_result_matches(const ad_check_result *result, int directional);
-/* AD_MEMORY, before any rank starts, if the largest of these checks, which run one after another, needs more memory
- * than there is: see ad_plan_fits. `root`: "" except in tests. */
+/* Fails with AD_MEMORY, before any rank starts, if one of these checks, which run one after another, needs more memory
+ * than there is (ad_plan_fits). `root`: "" except in tests. */
 ad_status ad_check_fits(const ad_check_job *jobs, size_t count, const char *root) AD_CHECKED;
 /* The dtype that ranks are forced to compute in, as in ad_run_options; 0: the recipe's own dtypes. */
 ad_dtype ad_check_dtype(const ad_check_options *options);
@@ -137,9 +137,9 @@ void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_check_param *par
                  int64_t odd_rank, ad_causes *out);
 /* Replicas differ along these axes, are wrong, and add up to the reference. */
 void ad_diagnose_parts(ad_axes differs, ad_causes *causes);
-/* The gradient was averaged over its own ranks and multiplied by the ranks of another module, if its factor says so.
- * `module`, `mesh`: the parameter's. Adds the cause to the others, or replaces one that only says that the factor is none of a
- * group. */
+/* If the factor fits, adds the cause that the gradient was averaged over its own ranks and multiplied by the ranks of
+ * another module. It replaces a cause that only says that the factor fits no group. `module`, `mesh`: the
+ * parameter's. */
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
                           ad_causes *causes);
 /* If every gradient of a pipeline of so many stages was divided by them, adds that cause to each. */

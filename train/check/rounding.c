@@ -46,8 +46,8 @@ static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec)
   return passage;
 }
 
-/* How often a value is rounded when it is written in the communication dtype: once for each reduction, except the first
- * if that one writes single addends to a dtype that holds them exactly. */
+/* How often a value is rounded when it is written in the communication dtype: once for each reduction, except the
+ * first, if it writes single addends to a dtype that can represent them exactly. */
 static double rounded_writes(const ad_passage *p) {
   int first_is_exact = p->steps && !p->sums_first && fits(p->policy.grad, p->policy.reduce);
   return (double)(p->steps - first_is_exact);
@@ -124,7 +124,7 @@ static int is_within(const ad_judged *g, double share, double computing) {
   return excess(g, share) <= share * computing;
 }
 
-/* The smallest share of both allowances under which the gradient holds, by bisection; NaN: it holds under none. */
+/* The smallest share of both allowances under which the gradient passes, by bisection; NaN: under no share. */
 static double share_of(const ad_judged *g, double computing) {
   enum { DOUBLINGS = 64, HALVINGS = 24 };
   double least = 0, share = 1;

@@ -13,12 +13,12 @@ typedef struct ad_allowance {
  * `loss_scale`: the exponent that gradients carry. */
 ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec *spec, ad_dtype result, int loss_scale);
 
-/* How far a gradient lies from its reference. Each element may be off by `allowance` of its entry in `sums` (its
- * addends' absolute values); what exceeds that may have, over all elements, a norm of `computing`. */
+/* How far a gradient is from its reference. Each element may be off by `allowance` of its entry in `sums` (its addends'
+ * absolute values). The excess over this may have, over all elements, a norm of `computing`. */
 typedef struct ad_error {
   double norm;  /* norm of the differences; NaN: a value is not finite */
-  double share; /* the factor of both allowances under which the gradient would just hold; NaN: none, or a value is not
-              * finite */
+  double share; /* the factor of both allowances under which the gradient would just pass; NaN: none, or a value is not
+                   finite */
   double reduced; /* norm of what all elements are allowed */
 } ad_error;
 ad_error ad_measure_error(const double *dist, const double *ref, const double *sums, size_t numel,

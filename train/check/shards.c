@@ -1,5 +1,5 @@
-/* Finds out whether ranks summed their shards of a gradient, which hold different elements, with each other: element k
- * of each rank's shard is then the sum of elements k of all the reference's shards that have so many. */
+/* Finds out whether ranks summed their shards of a gradient with each other, although shards have different elements.
+ * Then element k of each rank's shard is the sum of element k of all the reference's shards that are long enough. */
 #include "check/shards.h"
 
 #include <math.h>

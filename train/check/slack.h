@@ -1,8 +1,8 @@
 /* How far the states of the ranks and of the reference may differ after a step whose gradients are right, if a program
  * changes states by a custom rule (ad_phase_change_states). An example is Adam, which divides by the root of the
- * squares that it has seen: where a gradient is zero but for rounding (queries of a token that sees only itself), its
- * step is as large as epsilon permits, and two orders of the same sum give different steps. A rule says with each
- * change how large such a difference may be. */
+ * squares that it has seen: if a gradient is zero except for rounding (queries of a token that sees only itself),
+ * Adam's step is as large as epsilon permits, and two orders of one sum give different steps. A rule gives with each
+ * change the largest such difference. */
 #ifndef CHECK_SLACK_H
 #define CHECK_SLACK_H
 #include <stddef.h>
@@ -24,8 +24,7 @@ typedef struct ad_slack {
 /* Forgets what earlier changes allowed; adds what changes allow until the injection point is cleared. */
 void ad_slack_watch(ad_slack *slack);
 void ad_slack_release(ad_slack *slack);
-/* The worst element's distance beyond what it may be off by, over the largest |ref| (as ad_compare). NaN: not
- * finite. */
+/* Returns the worst element's distance beyond its slack, over the largest |ref| (as ad_compare). NaN: not finite. */
 double ad_slack_error(const ad_slack *slack, const ad_array *ref, const void *dist);
 
 #endif

@@ -7,7 +7,7 @@
 #include "check/table.h"
 #include "say/cause.h"
 
-/* The row of a mutant that no number shows says so itself. */
+/* Prints why there is no axis, except for a mutant that no number shows: its row says so already. */
 void ad_table_no_axis(FILE *file, const json_t *judged) {
   const json_t *of = json_object_get(judged, "no_axis") ? judged : json_object_get(judged, "cause");
   const char *why = ad_text_of(of, "no_axis"), *clause = ad_no_axis_clause(why);

@@ -215,8 +215,8 @@ static double squares_between(const ad_array *now, const char *clean) {
   return squares;
 }
 
-/* Measures `moved` in the first step that differs from the clean run's, which began from the clean run's state. Every
- * element of a gradient is on equally many ranks. */
+/* Measures `moved` in the first step that differs from the clean run's; this step began from the clean run's state.
+ * Every element of a gradient is on equally many ranks. */
 static ad_status measure_moved(trials *t, int step) {
   const char *clean = t->after[step].bytes + t->state_bytes;
   size_t count = t->checker.param_count;
@@ -268,7 +268,7 @@ static ad_status share_verdict(trials *t, int64_t *passes) {
   return ad_share_first(t->checker.comm, &t->checker.everyone, passes, 1, AD_HERE);
 }
 
-/* A mutation of a sum of addends of which nothing but rounding is left changes nothing but rounding. */
+/* If a sum's addends cancel except for rounding, a mutation of the sum changes only rounding: it has no effect. */
 static void report_cancelled(const trials *t, ad_mutant *mutant) {
   const ad_place *place = &mutant->mutation.place;
   for (size_t i = 0; i < t->checker.param_count && !mutant->known && place->is_segment; i++) {
@@ -284,7 +284,7 @@ static int is_judged_by_roundings(const trials *t, const ad_mutant *mutant) {
          ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program));
 }
 
-/* Checks again, with the mutation, up to the first step that does not hold. */
+/* Checks again, with the mutation, up to the first step that fails. */
 static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
   ad_check_result *result = t->job->result.result;
   int64_t passes = 1;
@@ -313,8 +313,8 @@ static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
   return AD_OK;
 }
 
-/* The facts of a run (AD_NEED_...) say of addend's own programs which known bugs a step reaches. A custom program may
- * miss what they change for any reason: it has no norm, or no stream. */
+/* In addend's own programs, the facts of a run (AD_NEED_...) decide which known bugs a step reaches. A custom program
+ * may not have what a bug changes: a norm, or a stream. */
 static void report_not_fired(const trials *t, ad_mutant *mutant) {
   if (mutant->known && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program))) {
     mutant->killed_by = AD_KILLED_BY_NOT_APPLICABLE;
@@ -390,7 +390,7 @@ static ad_status try_one(trials *t, ad_mutant *mutant) {
   return AD_OK;
 }
 
-/* Tries nothing, which must pass: if it fails, mutants would be called killed that were not. */
+/* Tries a mutant that changes nothing. It must pass: otherwise mutants would be called killed that were not. */
 static ad_status try_nothing(trials *t) {
   static const ad_known_bug nothing = {.name = "nothing"};
   ad_mutant mutant = {.known = &nothing};

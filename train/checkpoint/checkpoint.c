@@ -1,5 +1,5 @@
-/* Saves checkpoints while training continues: what each rank's thread does, and how the ranks move on together. What is
- * written is in checkpoint_snapshot.c and checkpoint_index.c, the order of renames in checkpoint_folder.c. */
+/* Saves checkpoints while training continues: the work of each rank's thread, and the phases that all ranks begin
+ * and end together. checkpoint_snapshot.c and checkpoint_index.c have the contents, checkpoint_folder.c the renames. */
 #include "addend/checkpoint.h"
 
 #include <pthread.h>
@@ -18,8 +18,8 @@
 #include "files/file.h"
 #include "base/unfinished.h"
 
-/* What a checkpoint in flight is doing: every rank writes its shard; then the first rank writes the index and gives the
- * folder its name. */
+/* The work of a checkpoint in flight: first every rank writes its shard; then the first rank writes the index and
+ * gives the folder its name. */
 typedef enum phase { IDLE, SHARDS, INDEX } phase;
 
 struct ad_checkpointer {
@@ -64,7 +64,7 @@ static ad_status write_shard(ad_checkpointer *c) {
   return status;
 }
 
-/* Writes the index and gives the complete checkpoint its name. */
+/* Writes the index, then gives the complete checkpoint its name. */
 static ad_status write_index_in(ad_checkpointer *c, const char *folder) {
   char *path;
   AD_TRY(ad_path_in(folder, "index.json", &path));
@@ -80,7 +80,7 @@ static ad_status write_index(ad_checkpointer *c) {
   AD_TRY(ad_checkpoint_path(c->folder, c->step, c->token, &folder));
   ad_status status = write_index_in(c, folder);
   ad_release(folder);
-  // If old checkpoints cannot be removed, that is a warning, since the new one is complete.
+  // Old checkpoints that cannot be removed are only a warning, because the new one is complete.
   if (!status && ad_checkpoint_remove_older(c->folder, c->step, c->keep))
     snprintf(c->warning, sizeof c->warning, "%s", ad_last_error());
   return status;
@@ -111,8 +111,8 @@ static void join_thread(ad_checkpointer *c) {
   c->runs = 0;
 }
 
-// Begins the next phase. A rank that takes no part in it is done immediately. So is a rank whose thread cannot start,
-// with an error on which all ranks then agree.
+// Begins the next phase. A rank without work in this phase is done immediately. A rank whose thread cannot start is
+// done too, with an error that all ranks then agree on.
 static void begin_phase(ad_checkpointer *c, phase next, int takes_part) {
   c->phase = next;
   atomic_store(&c->done, 1);
@@ -129,7 +129,7 @@ static void end_work(ad_checkpointer *c) {
   c->phase = IDLE;
 }
 
-// Waits for this rank's thread and gives the outcome of the phase, the same on all ranks. All ranks call it.
+// Waits for this rank's thread and returns the phase's outcome, the same on all ranks. All ranks call it.
 static ad_status agree_on_phase(ad_checkpointer *c) {
   join_thread(c);
   ad_status own = c->status ? ad_fail(c->status, "%s", c->message) : AD_OK;
@@ -149,8 +149,8 @@ static void copy_message(char *message, size_t size, const char *before) {
   snprintf(message, size, "%s%s", before, ad_last_error());
 }
 
-// Gives up the checkpoint: the error says what was removed in fact, since the removal may have failed too. All ranks
-// call this, when none of them writes any more.
+// Gives up the checkpoint. The error states which files were really removed, because the removal may fail too. All
+// ranks call it, after all have stopped writing.
 static ad_status give_up(ad_checkpointer *c, ad_status status) {
   char message[AD_MESSAGE_MAX], removal[AD_MESSAGE_MAX / 2] = "its unfinished files were removed";
   copy_message(message, sizeof message, "");
@@ -200,7 +200,7 @@ static ad_status advance(ad_checkpointer *c) {
   return AD_OK;
 }
 
-// *done: 1 if the threads of all ranks are done.
+// Sets *done to 1 if the threads of all ranks are done.
 static ad_status all_done(ad_checkpointer *c, int32_t *done) {
   *done = atomic_load(&c->done);
   ad_collective reduce = {.size = sizeof reduce,

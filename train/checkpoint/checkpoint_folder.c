@@ -1,5 +1,5 @@
-/* Names of checkpoints, and the order of renames and removals: whenever the machine stops, a folder with the name of a
- * complete checkpoint is complete. What a checkpoint holds is decided elsewhere. */
+/* Names of checkpoints, and the order of renames and removals: wherever the machine stops, a folder named like a
+ * complete checkpoint is complete. The contents of checkpoints are decided elsewhere. */
 #include "checkpoint/checkpoint_folder.h"
 
 #include <dirent.h>
@@ -17,7 +17,7 @@
 enum { NAME_SIZE = 48 };
 static const char prefix[] = "step-";
 
-// The step that a complete checkpoint's name says; -1 for other names.
+// The step in a complete checkpoint's name; -1 for other names.
 static int64_t step_of(const char *name) {
   char again[NAME_SIZE];
   if (strncmp(name, prefix, sizeof prefix - 1) != 0) return -1;
@@ -63,7 +63,7 @@ ad_status ad_checkpoint_path(const char *folder, int64_t step, const char *token
 
 /* ---- removing checkpoints ---- */
 
-/* 1: the name of a rank's file, complete or unfinished. */
+/* Returns 1 if this is the name of a rank's file, complete or unfinished. */
 static int is_shard(const char *name) {
   static const char before[] = "rank-";
   if (strncmp(name, before, sizeof before - 1) != 0) return 0;
@@ -72,13 +72,13 @@ static int is_shard(const char *name) {
   return rest > rank && (!strcmp(rest, ".safetensors") || ad_is_unfinished(rest, ".safetensors"));
 }
 
-/* 1: the name of a file of a checkpoint, complete or unfinished. */
+/* Returns 1 if this is the name of any file of a checkpoint, complete or unfinished. */
 static int is_own_file(const char *name) {
   static const char index[] = "index.json";
   return is_shard(name) || !strcmp(name, index) || ad_is_unfinished(name, index);
 }
 
-/* Keeps files that others put into a checkpoint: renames the folder to a name that no checkpoint gets. */
+/* Keeps a folder into which others put files: renames it to a name that no checkpoint gets. */
 static ad_status keep_others(const char *path) {
   char token[AD_TOKEN_SIZE], *name;
   size_t size = strlen(path) + sizeof token + sizeof "..others";
@@ -122,7 +122,7 @@ static ad_status move_folder(const char *from, const char *to) {
   return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-/* Makes the path "FOLDER/step-N.old.tmp", of a checkpoint that has lost its name and is to be removed. */
+/* Makes the path "FOLDER/step-N.old.tmp": of a checkpoint without its name, which is to be removed. */
 static ad_status leaving_path(const char *folder, int64_t step, char **out) {
   char name[NAME_SIZE];
   snprintf(name, sizeof name, "%s%lld.old.tmp", prefix, (long long)step);
@@ -137,7 +137,7 @@ static ad_status remove_leaving(const char *folder, int64_t step) {
   return status;
 }
 
-/* Renames a checkpoint, so that it loses its name now and its files later. It is no error if there is none. */
+/* Renames a checkpoint: its name is free now, and its files are removed later. A missing one is no error. */
 static ad_status set_aside(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   ad_status status = remove_leaving(folder, step);
@@ -150,7 +150,7 @@ static ad_status set_aside(const char *folder, int64_t step) {
   return status;
 }
 
-/* Undoes set_aside, if there was a checkpoint to set aside. */
+/* Undoes set_aside, if it renamed a checkpoint. */
 static void put_back(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   if (!ad_checkpoint_path(folder, step, NULL, &complete) && !leaving_path(folder, step, &leaving) &&
@@ -160,7 +160,7 @@ static void put_back(const char *folder, int64_t step) {
   ad_release(leaving);
 }
 
-/* Renames the new checkpoint, and returns when that is on disk. */
+/* Renames the new checkpoint, and returns when the rename is on disk. */
 static ad_status move_in(const char *folder, const char *written, const char *complete) {
   AD_TRY(move_folder(written, complete));
   ad_status status = ad_folder_sync(folder);
@@ -169,7 +169,7 @@ static ad_status move_in(const char *folder, const char *written, const char *co
   return status;
 }
 
-/* Gives the new checkpoint its name; if that fails, the earlier one of the same step gets its name back. */
+/* Gives the new checkpoint its name. If that fails, an earlier checkpoint of the same step gets its name back. */
 static ad_status exchange(const char *folder, int64_t step, const char *written, const char *complete) {
   char message[AD_MESSAGE_MAX];
   AD_TRY(set_aside(folder, step));

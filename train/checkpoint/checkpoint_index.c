@@ -41,7 +41,7 @@ static json_t *describe_shape(const ad_shape *shape) {
   return dims;
 }
 
-/* Describes the pieces of a value. files[i]: the number of member i's file, -1 if it has none. */
+/* Describes the pieces of a value. files[i]: the number of member i's file, -1 if that member writes none. */
 static json_t *describe_pieces(const ad_group *group, const ad_array *array, const int64_t *files) {
   json_t *pieces = json_array();
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -61,7 +61,7 @@ static int writes_any(const ad_checkpoint_state *state, int64_t rank) {
   return 0;
 }
 
-/* Describes the files, and sets files[i] to the number of member i's file, or -1 if that rank writes none. */
+/* Describes the files. Sets files[i] to the number of member i's file, or to -1 if that member writes none. */
 static json_t *describe_files(const ad_group *group, const ad_checkpoint_state *state, int64_t *files) {
   json_t *list = json_array();
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -133,7 +133,7 @@ ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums) {
   return failed ? ad_fail(AD_MEMORY, "no memory for a checkpoint's index") : AD_OK;
 }
 
-/* Writes the index after its checksum. */
+/* Writes the checksum of the index, then the index. */
 static ad_status write_text(ad_output *output, const char *text) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   snprintf(first, sizeof first, AD_CHECKPOINT_FIRST, (unsigned long long)ad_checksum(text, strlen(text), 0));

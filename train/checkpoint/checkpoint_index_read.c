@@ -1,4 +1,4 @@
-/* Reads a checkpoint's index. After its checksum, every number in it is checked as in a file from anywhere. */
+/* Reads a checkpoint's index. After its checksum, every number in it is checked as if the file came from a stranger. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -178,7 +178,7 @@ ad_status ad_index_check_ranks(const json_t *index) {
   if (!text || !json_is_integer(stated))
     return ad_fail(AD_IO, "index.json: the mesh or the number of ranks is missing");
   ad_status status = ad_mesh_create(text, &mesh);
-  if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json"); /* no memory is no damage */
+  if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json"); /* out of memory is no damage */
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
   if (json_integer_value(stated) == ranks) return AD_OK;

@@ -1,5 +1,5 @@
-/* Loads checkpoints: finds the newest one that is complete and undamaged, and reads the elements that a rank needs from
- * whichever files hold them. */
+/* Loads checkpoints: finds the newest complete and undamaged one, and reads the elements that a rank needs from the
+ * files that have them. */
 #include <stdio.h>
 #include "addend/checkpoint.h"
 #include "addend/safetensors.h"
@@ -58,7 +58,7 @@ static ad_status verify_share(loading *l) {
 
 /* ---- reading this rank's elements from the checkpoint's pieces ---- */
 
-// Gives file number i of the index, and opens it if it is not open yet.
+// Returns file number i of the index, and opens it if necessary.
 static ad_status open_file(loading *l, size_t i, const ad_safetensors **out) {
   const char *name;
   ad_file_sum sum;
@@ -91,7 +91,7 @@ static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_s
   return status;
 }
 
-// Checks that the file has the piece that the index says, in a dtype that the array can take.
+// Checks that the file has the piece that the index lists, in a dtype that can be converted to the array's.
 static ad_status check_tensor(const loading *l, const char *name, const ad_safetensor *tensor, const ad_part *piece,
                               const ad_array *array) {
   if (!tensor || (size_t)ad_shape_numel(&tensor->shape) != ad_part_numel(piece))
@@ -110,7 +110,7 @@ typedef struct filling {
   size_t count, numel;
 } filling;
 
-// Notes a region that is read; AD_IO if some of its elements were read before.
+// Notes a region as read; AD_IO if some of its elements were read before.
 static ad_status take_region(const loading *l, const char *name, filling *f, const ad_part *region) {
   for (size_t i = 0; i < f->count; i++) {
     ad_part common;
@@ -124,7 +124,7 @@ static ad_status take_region(const loading *l, const char *name, filling *f, con
   return AD_OK;
 }
 
-// Reads what one piece of the value has of this rank's part.
+// Reads the elements that one piece of the value and this rank's part have in common.
 static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const json_t *entry, filling *f) {
   ad_array *array = value->array;
   ad_part piece, region;
@@ -143,7 +143,7 @@ static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const 
   return AD_OK;
 }
 
-// Reads this rank's part from all pieces; AD_IO if they do not have every element of it.
+// Reads this rank's part from all pieces; AD_IO if some of its elements are in no piece.
 static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const json_t *pieces, filling *f) {
   for (size_t i = 0; i < json_array_size(pieces); i++) AD_TRY(read_piece(l, value, json_array_get(pieces, i), f));
   if (f->numel == ad_part_numel(&f->mine)) return AD_OK;
@@ -151,7 +151,7 @@ static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const
                  l->folder, value->name, f->numel, ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
 }
 
-// Reads this rank's part of a value; nothing if the rank holds none.
+// Reads this rank's part of a value; reads nothing if the rank has no part.
 static ad_status read_value(loading *l, const ad_checkpoint_value *value) {
   const json_t *pieces = ad_index_pieces(l->index, value->name);
   filling f = {0};
@@ -176,7 +176,7 @@ static void close_files(loading *l) {
   l->files = NULL;
 }
 
-// Judges the facts, compares values, reads numbers and then values.
+// Judges the facts, compares the lists of values, then reads the numbers and the values.
 static ad_status read_state(loading *l) {
   ad_status status = ad_index_judge(l->index, l->state);
   if (!status) status = ad_index_match(l->index, l->state);
@@ -208,7 +208,7 @@ static void pass_over(const loading *l, int is_last, ad_text *reasons) {
            is_last ? "" : ", so the one before it is tried", ad_last_error());
 }
 
-// Tries the checkpoints in order until one is read, or fails for another reason than damage.
+// Tries the checkpoints in order until one is read, or one fails for a reason other than damage.
 static ad_status try_steps(loading *l, const char *folder, const int64_t *steps, int64_t count) {
   char reasons[AD_MESSAGE_MAX - 256] = "";
   ad_text text = ad_text_on(reasons, sizeof reasons);

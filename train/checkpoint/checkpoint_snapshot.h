@@ -1,4 +1,4 @@
-/* A copy of the pieces of values that this rank writes, so that training can continue while they are written. */
+/* A copy of the pieces that this rank writes, so that training can continue while the copy is written. */
 #ifndef CHECKPOINT_CHECKPOINT_SNAPSHOT_H
 #define CHECKPOINT_CHECKPOINT_SNAPSHOT_H
 #include "addend/checkpoint.h"
@@ -11,9 +11,9 @@ typedef struct ad_snapshot {
   size_t bytes;
 } ad_snapshot;
 
-/* AD_INVALID, naming the place in the list, unless every value and number of a caller's state is complete. */
+/* AD_INVALID, with the place in the list, unless every value and number of a caller's state is complete. */
 AD_CHECKED ad_status ad_checkpoint_check_state(const char *call, const ad_checkpoint_state *state);
-/* Copies this rank's pieces of the state in the place of an earlier copy. AD_TYPE for a value that is P or V on some
+/* Copies this rank's pieces of the state and overwrites the earlier copy. AD_TYPE for a value that is P or V on some
  * axis. */
 AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);
 /* Bytes of memory that the snapshot takes on this rank. */

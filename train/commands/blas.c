@@ -1,5 +1,5 @@
-/* Corrects how OpenBLAS was started. OpenBLAS reads its environment when it is loaded, so if that must change, the
- * program executes itself again. */
+/* Corrects how OpenBLAS was started. OpenBLAS reads its environment only when it is loaded, so to change the
+ * environment the program executes itself again. */
 #include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static const char *core_of_machine(void) {
 
 static int has_set(const char *name, const char *value) { return !getenv(name) && setenv(name, value, 1) == 0; }
 
-/* Ranks have one thread each; `addend` itself has seen to that before OpenBLAS started any (cli/threads.c). */
+/* Ranks have one thread each. `addend` itself set that before OpenBLAS started any thread (cli/threads.c). */
 void ad_cli_correct_blas(char **argv) {
   const char *core = is_before_avx2(openblas_get_corename()) ? core_of_machine() : NULL;
   int is_other = has_set("OPENBLAS_NUM_THREADS", "1");

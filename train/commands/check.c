@@ -127,7 +127,7 @@ static int deliver(const char *json, const check_input *input) {
 static int check_recipe(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json;
-  ad_cli_on_request(SIG_DFL); /* a check that is stopped has nothing to write */
+  ad_cli_on_request(SIG_DFL); /* a stopped check has nothing to write */
   ad_cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check(recipe, &input->check, &holds, &json);
   ad_cli_progress_end();

@@ -1,4 +1,4 @@
-/* Joins ranks that mpirun, srun or `addend run` started: there must be as many as the recipe's mesh has. */
+/* Joins the ranks that mpirun, srun or `addend run` started; there must be as many as the recipe's mesh has. */
 #include <inttypes.h>
 #include <stdio.h>
 

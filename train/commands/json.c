@@ -1,11 +1,11 @@
-/* JSON as the trainer's commands print it: nothing in it that a terminal would obey. */
+/* JSON as the trainer's commands print it, without characters that a terminal would obey. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer.h"
 
-/* The bytes of the character of two or three bytes that begins here, or of DEL; 0: another one. *code: its number. */
+/* The bytes of the character that begins here if it has two or three bytes or is DEL, else 0. *code: its code point. */
 static size_t short_character(const char *text, unsigned *code) {
   const unsigned char *at = (const unsigned char *)text;
   *code = at[0];
@@ -17,7 +17,7 @@ static size_t short_character(const char *text, unsigned *code) {
   return 3;
 }
 
-/* Whether ad_printable leaves this character as it is. */
+/* Returns 1 if ad_printable leaves this character unchanged. */
 static int is_printable(const char *character, size_t bytes) {
   char alone[4] = "", printed[16];
   memcpy(alone, character, bytes);

@@ -1,4 +1,4 @@
-/* ad_main: makes a program of a user's own a command with the trainer's commands. */
+/* ad_main: makes a user's own program a command, with the subcommands of the trainer. */
 #include <string.h>
 
 #include "addend/main.h"

@@ -1,9 +1,9 @@
-/* Custom programs, which ad_main is given or --program names: a command that may call one has a separate process. */
+/* Custom programs, given to ad_main or named by --program. A command that may call one runs in a separate process. */
 #include "trainer.h"
 
 static int are_registered;
 
-/* A function of a custom program ended this rank; also ranks that are silent otherwise say so. */
+/* Reports that a function of a custom program ended this rank; even ranks that are otherwise silent report it. */
 static int ended_inside(ad_status status) {
   ad_cli_speak();
   return ad_cli_failed(status);

@@ -1,4 +1,4 @@
-/* Signals by which a person asks ranks for something. */
+/* Signals by which a person requests something of ranks. */
 #include <signal.h>
 
 #include "trainer.h"

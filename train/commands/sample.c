@@ -110,16 +110,16 @@ static const struct argp sample_argp = {
 
 /* ---- the prompt as tokens ---- */
 
-/* The sequence: the tokens of the prompt and those that follow. */
+/* The sequence: the prompt's tokens and the sampled ones. */
 typedef struct sequence {
   int32_t *tokens;
   int64_t prompt, count, room;
   ad_cli_tokenizer tokenizer;
-  int is_text;    /* a token is a byte */
+  int is_text;    /* each token is a byte */
   char *reported; /* the text printed so far, if there is a tokenizer */
   double seconds; /* time that the sampled tokens took */
   int ended;      /* the model ended its text */
-  int is_mute;    /* the tokenizer gives no text any more */
+  int is_mute;    /* the tokenizer returns no more text */
 } sequence;
 
 static int add_token(sequence *s, int64_t token) {
@@ -202,7 +202,7 @@ static char *decoded(sequence *s) {
   return copy;
 }
 
-/* Whether the text ends in U+FFFD: decoders put it in place of a character of which some tokens are still missing. */
+/* Returns 1 if the text ends in U+FFFD: decoders write it for a character with tokens still missing. */
 static int is_open(const char *text) {
   size_t length = strlen(text);
   return length >= 3 && !strcmp(text + length - 3, "\xEF\xBF\xBD");
@@ -220,7 +220,7 @@ static void report_more(sequence *s) {
   s->reported = text;
 }
 
-/* Prints what is new in the sequence, from token `first` on. */
+/* Prints the new part of the sequence, from token `first` on. */
 static void print_new(sequence *s, int64_t first) {
   if (s->tokenizer.process) report_more(s);
   for (int64_t i = first; i < s->count && !s->tokenizer.process; i++) {
@@ -248,7 +248,7 @@ static ad_status next(ad_sampler *sampler, sequence *s) {
   return add_token(s, token) ? AD_OK : ad_fail(AD_MEMORY, "no memory for %" PRId64 " tokens", s->count);
 }
 
-/* Whether nobody can read what would follow: the tokenizer or the reader of standard output is gone. */
+/* Returns 1 if nobody can read further output: the tokenizer or the reader of standard output is gone. */
 static int is_in_vain(const sequence *s) { return s->is_mute || ferror(stdout); }
 
 static int goes_on(const sample_input *input, const sequence *s) {

@@ -1,4 +1,4 @@
-/* Talks to a tokenizer process: a line of JSON to it, a line of JSON back. */
+/* Communicates with a tokenizer process: one line of JSON to it, one line of JSON back. */
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The Python program that the process runs. Its first line says whether it is ready. A C string cannot hold NUL, so
- * U+FFFD replaces it. */
+/* The Python program of the process. Its first line reports whether it is ready. It writes U+FFFD for NUL, which a C
+ * string cannot contain. */
 static const char program[] =
     "import json, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"

@@ -11,12 +11,12 @@ typedef struct ad_cli_tokenizer {
   FILE *asked, *answers;
 } ad_cli_tokenizer;
 
-/* Starts Python ($ADDEND_PYTHON, or python3) with the file tokenizer.json. Returns 0 if it cannot be used, and says why
- * on standard error. */
+/* Starts Python ($ADDEND_PYTHON, or python3) with the file tokenizer.json. If it cannot be used, reports why on
+ * standard error and returns 0. */
 int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out);
 void ad_cli_tokenizer_end(ad_cli_tokenizer *tokenizer);
-/* Asks for the tokens of a text, or for the text of a list of tokens; NULL: no answer. Takes over `question`; release
- * the answer with json_decref. */
+/* Requests the tokens of a text, or the text of a list of tokens. NULL: there was no answer. Takes over `question`;
+ * release the answer with json_decref. */
 json_t *ad_cli_tokenizer_ask(const ad_cli_tokenizer *tokenizer, json_t *question);
 
 #endif

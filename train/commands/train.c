@@ -79,23 +79,23 @@ static const struct argp train_argp = {
     .children = ad_cli_recipe_children,
 };
 
-/* The mean loss over some steps. A batch in which no token counts has no loss and is left out. */
+/* The mean loss over some steps. A batch without counted tokens has no loss and is left out. */
 typedef struct mean_loss {
   double sum;
   int64_t steps;
 } mean_loss;
 
-/* What the first rank's process reports to the process that started it, in shared memory. */
+/* Shared memory in which the first rank's process reports to the process that started it. */
 typedef struct train_story {
-  char what[32], folder[512]; /* the training in flight: "train", or the name of one that comes before it */
-  int64_t all_steps;          /* steps of that training */
-  char counted[48];           /* what a step counts: "tokens" */
+  char what[32], folder[512]; /* the present training: "train", or the name of an earlier one */
+  int64_t all_steps;          /* steps of the training in `what` */
+  char counted[48];           /* what a step's count counts: "tokens" */
   double first_loss, last_loss, counted_per_second;
   mean_loss first_tenth, last_tenth; /* over the first and the last tenth of the steps of this training */
   double recent[RECENT];             /* losses of the newest steps, step i in place i % RECENT; NaN: nothing counted */
   int64_t first_step, steps;         /* steps before this training; steps taken in all */
   int stopped;                       /* 1: the training stopped on request, with everything written */
-  ad_evaluation before, validation;  /* before the first step, and the last evaluation; samples 0: there was none */
+  ad_evaluation before, validation;  /* before the first step; the last evaluation. samples 0: none yet */
   int64_t validation_step;
   int is_compared; /* 1: the last evaluation is compared with earlier ones */
   ad_validation_change since_first, since_best;
@@ -127,7 +127,7 @@ static void begin_story(train_story *story, const ad_step_report *report) {
             report->step == 1 ? "" : "s");
 }
 
-/* The steps of a tenth of this training, at least one. */
+/* A tenth of this training's steps, rounded up. */
 static int64_t tenth_of(const train_story *story) { return (story->all_steps - story->first_step + 9) / 10; }
 
 static void add_loss(mean_loss *mean, double loss) {
@@ -135,7 +135,7 @@ static void add_loss(mean_loss *mean, double loss) {
   mean->steps++;
 }
 
-/* Adds the step's loss to the means. One batch says little: its loss differs from the next one's by chance. */
+/* Adds the step's loss to the means. A single batch shows little: losses of consecutive batches differ by chance. */
 static void note_loss(train_story *story, const ad_step_report *report) {
   int64_t tenth = tenth_of(story);
   story->last_loss = report->loss;
@@ -201,8 +201,8 @@ static ad_status train_here(ad_comm *comm, const train_job *job) {
 
 static int train_on_rank(ad_comm *comm, void *context) { return train_here(comm, context) != AD_OK; }
 
-/* Stops the training on request. Installed before ranks are forked, so that a request before their first step counts. A
- * second request makes the launcher end the ranks. */
+/* Stops the training on request. Installed before ranks are forked, so that it handles a request before their first
+ * step. After a second request the launcher ends the ranks. */
 static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 
 static void checkpoint_on_request(int signal_number) { ad_train_checkpoint(); }
@@ -212,14 +212,14 @@ static void listen_to_requests(void) {
   ad_cli_on_checkpoint(checkpoint_on_request);
 }
 
-/* Steps that this command took, without those before --resume. */
+/* Steps that this command took, without those before it resumed. */
 static int64_t steps_taken(const train_story *story) { return story->steps - story->first_step; }
 
 static json_t *loss_or_null(const train_story *story, double loss) {
   return steps_taken(story) ? json_real(loss) : json_null();
 }
 
-/* The lines in which the program says what was learned (`summary` in the run's result.json); NULL: none. */
+/* The lines in which the program describes what was learned (`summary` in the run's result.json); NULL: none. */
 static json_t *summary_of(const train_job *job) {
   char path[1024];
   snprintf(path, sizeof path, "%s/result.json", job->options.folder);
@@ -265,7 +265,7 @@ static json_t *change_of(const train_story *story, const ad_validation_change *c
                    "standard_error", change->standard_error, "verdict", verdicts[change->verdict + 1]);
 }
 
-/* The loss before the first step, and what became of it, sample by sample. */
+/* The loss before the first step, and its change since then, judged sample by sample. */
 static json_t *validation_of(const train_story *story) {
   json_t *before = story->before.samples ? json_real(story->before.loss) : json_null();
   return json_pack("{s:o, s:o, s:o}", "before", before, "since_first", change_of(story, &story->since_first),
@@ -297,7 +297,7 @@ static int print_document(const train_job *job) {
   return printed;
 }
 
-/* The folder with unprintable characters escaped, for people; JSON has its own escapes. */
+/* The folder with unprintable characters escaped, for people. JSON has its own escapes. */
 static const char *folder_shown(const train_job *job, char buffer[FOLDER_SHOWN]) {
   return ad_printable(job->options.folder, buffer, FOLDER_SHOWN);
 }
@@ -327,7 +327,7 @@ static int print_changes(const train_story *story) {
   return printed || best->since == first->since || best->verdict <= 0 ? printed : print_change(best, ", the best");
 }
 
-/* Where samples cannot be separated nothing is judged: the loss before the first step is all that can be said. */
+/* Prints the loss before the first step. If samples cannot be separated, no change can be judged, and this is all. */
 static int print_before(const train_story *story) {
   char text[80];
   snprintf(text, sizeof text, "before the first step it was %.4f\n", story->before.loss);
@@ -345,7 +345,7 @@ static int print_validation(const train_story *story) {
   return print_changes(story);
 }
 
-/* Says in `buffer` over which steps the two losses of the summary are means; "": the run has one step. */
+/* Writes to `buffer` over which steps the two losses of the summary are means; "": the run has one step. */
 static const char *tenth_words(const train_story *story, char *buffer, size_t size) {
   int64_t tenth = tenth_of(story);
   *buffer = 0;

@@ -7,7 +7,7 @@
 int ad_cli_write(const char *what, const char *text, const char *path) {
   if (!ad_write_text(text, path)) return CLI_HOLDS;
   char printable[CLI_MESSAGE];
-  const char *reason = strrchr(ad_last_error(), ':'); /* the message names the path once more */
+  const char *reason = strrchr(ad_last_error(), ':'); /* the message has the path as well */
   fprintf(stderr, "addend: %s cannot be written to %s:%s\n", what, ad_printable(path, printable, sizeof printable),
           reason ? reason + 1 : " no memory");
   return CLI_UNFINISHED;

@@ -1,5 +1,5 @@
-/* Reads .npy files (NumPy Enhancement Proposal 1, formats 1.0 to 3.0). Every number of a header is checked before it is
- * used to find anything. */
+/* Reads .npy files (NumPy Enhancement Proposal 1, formats 1.0 to 3.0). Every number in a header is checked before it
+ * is used as an offset or a size. */
 #include "data/npy.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ static void skip_spaces(header *h) {
   while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t' || *h->at == '\r')) h->at++;
 }
 
-/* Skips spaces, and `text` if it comes next. Returns 1 if it did. */
+/* Skips spaces, then `text` if it comes next. Returns 1 if it came. */
 static int skip_text(header *h, const char *text) {
   size_t length = strlen(text);
   skip_spaces(h);
@@ -40,7 +40,7 @@ static int skip_text(header *h, const char *text) {
   return 1;
 }
 
-/* Takes a string in quotes; 0: there is none, or it is too long. */
+/* Reads a string in quotes. Returns 0 if there is none, or it is too long. */
 static int take_text(header *h, char word[WORD]) {
   skip_spaces(h);
   if (h->at == h->end || (*h->at != '\'' && *h->at != '"')) return 0;
@@ -79,7 +79,7 @@ static int take_order(header *h) {
   return h->is_fortran || skip_text(h, "False");
 }
 
-/* Takes one entry of the dictionary; *seen has a bit for each key that was there before. */
+/* Reads one entry of the dictionary. *seen has a bit for each key read so far. */
 static int take_entry(header *h, unsigned *seen) {
   static const char *const keys[] = {"descr", "fortran_order", "shape"};
   char key[WORD];
@@ -91,7 +91,7 @@ static int take_entry(header *h, unsigned *seen) {
   return k == 0 ? take_text(h, h->descr) : k == 1 ? take_order(h) : take_shape(h);
 }
 
-/* Takes the complete dictionary; 1: it has each of the three keys once, and nothing follows it. */
+/* Reads the complete dictionary. Returns 1 if it has each of the three keys once and nothing follows it. */
 static int take_all(header *h) {
   unsigned seen = 0;
   if (!skip_text(h, "{")) return 0;
@@ -110,8 +110,8 @@ static const char *types_of(int widths) {
   return widths == 1 ? "uint8 or bool" : widths == 6 ? "uint16 or uint32" : "unsigned";
 }
 
-/* What to write in place of elements of another type, such as "i8". No advice cuts a number: a cast to 32 unsigned bits
- * leaves ids as they are and turns a negative number into one that no vocabulary has. */
+/* The advice on what to write in place of elements of another type, such as "i8". Nothing that it advises changes an
+ * id: a cast to 32 unsigned bits keeps ids and turns a negative number into an id outside every vocabulary. */
 static const char *advice(const char *type, int widths) {
   int is_whole = *type && strchr("iub", *type), bytes = is_whole ? type[1] - '0' : 0;
   if (widths == 1)
@@ -155,7 +155,7 @@ static ad_status check_shape(const header *h) {
                     : ad_fail(AD_INVALID, "%s: the array has no elements: give a longer file or leave it out", h->path);
 }
 
-/* Checks that as many bytes follow the header as it says. */
+/* Checks that the file has as many bytes of elements as the header states. */
 static ad_status check_size(const header *h, int width, size_t bytes) {
   int64_t needed;
   if (!__builtin_mul_overflow(h->dims[0], (int64_t)width, &needed) && (size_t)needed == bytes) return AD_OK;
@@ -260,8 +260,8 @@ uint32_t ad_npy_at(const ad_npy *npy, int64_t i) {
   return npy->width == 1 ? load_1(npy->data, i) : npy->width == 2 ? load_2(npy->data, i) : load_4(npy->data, i);
 }
 
-/* Returns whether a run of elements has one that is `bound` or more. The results of the comparisons are or-ed, so that
- * the loop has no early exit and becomes vector instructions. */
+/* Returns whether some element of a run is `bound` or more. The comparisons' results are or-ed: without an early
+ * exit, the loop becomes vector instructions. */
 #define HAS_FROM(width, type)                                                                  \
   static int has_from_##width(const unsigned char *data, int64_t count, uint32_t bound) {      \
     type found = 0, least = (type)bound;                                                       \

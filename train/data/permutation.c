@@ -9,7 +9,7 @@ enum { ROUNDS = 8 };
 
 /* The smallest number whose square is n or more. */
 static int64_t root_above(int64_t n) {
-  int64_t root = (int64_t)sqrt((double)n);  // rounding may put it off by one, up or down
+  int64_t root = (int64_t)sqrt((double)n);  // rounding may make it one too large or too small
   while (root > 1 && (root - 1) * (root - 1) >= n) root--;
   while (root * root < n) root++;
   return root;
@@ -25,7 +25,7 @@ static int64_t network(uint64_t key, int64_t a, int64_t b, int64_t x) {
   return left * b + right;
 }
 
-/* A number outside [0, n) is permuted again until it is inside: that ends, since i itself lies on its cycle. */
+/* A number outside [0, n) is permuted again until it is inside. This ends, because i itself is on the same cycle. */
 int64_t ad_permuted(uint64_t key, int64_t n, int64_t i) {
   int64_t a = root_above(n), b = (n + a - 1) / a, x = i;
   do x = network(key, a, b, x);

@@ -1,4 +1,4 @@
-/* Chooses which samples a step reads, and fills the rows of its batch with them, whether they are bytes or tokens. */
+/* Chooses the samples that a step reads, of bytes or of tokens, and fills the rows of its batch with them. */
 #include "data/text.h"
 
 #include <math.h>
@@ -48,8 +48,8 @@ void ad_text_data_close(ad_text_data *text) {
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* How many windows lie from one number of a fixed set of samples to the next: near the golden ratio, and without a
- * divisor in common with `windows`, so that all windows are reached. */
+/* The distance in windows between consecutive samples of a fixed set: near the golden ratio of `windows`, and
+ * without a common divisor, so that the set reaches all windows. */
 static int64_t stride_of(int64_t windows) {
   int64_t stride = (int64_t)ceil(golden_ratio * (double)windows);
   while (common_divisor(stride, windows) != 1) stride++;
@@ -59,7 +59,7 @@ static int64_t stride_of(int64_t windows) {
 /* The sample in one row of a step's batch. */
 typedef struct sample {
   int64_t place;
-  int64_t valid; /* the first tokens, which count as targets */
+  int64_t valid; /* the first tokens of the sample, which count as targets */
 } sample;
 
 /* How many tokens of a sample count. */
@@ -68,13 +68,13 @@ static int64_t valid_of(const ad_batch_options *options, uint64_t index, int64_t
   return (int64_t)llround(options->valid[index % options->valid_count] * (double)seq);
 }
 
-/* The sample of a row that is drawn at random, by the global index alone. */
+/* The sample of a row if samples are drawn: the draw depends on the global index alone. */
 static sample drawn(const ad_text_data *text, const ad_text_part *part, const ad_batch_options *options, uint64_t index,
                     int64_t row) {
   return (sample){text->source->draw(text, part, options->seed, index), valid_of(options, (uint64_t)row, text->seq)};
 }
 
-/* The sample of a row if samples come from a fixed set; beyond the set rows do not count, unless it wraps. */
+/* The sample of a row if samples come from a fixed set. Rows beyond the set do not count, unless the set wraps. */
 static sample of_set(const ad_text_data *text, int64_t windows, const ad_batch_options *options, uint64_t index,
                      int64_t stride) {
   uint64_t number = index % (uint64_t)options->set;
@@ -83,7 +83,7 @@ static sample of_set(const ad_text_data *text, int64_t windows, const ad_batch_o
   return (sample){text->source->window(text, window), counts ? valid_of(options, number, text->seq) : 0};
 }
 
-/* The positions that the options name, by default all. */
+/* The wanted positions: those in the options, or all. */
 static ad_wanted wanted_of(const ad_batch_options *options, const ad_span *all) {
   ad_wanted from = {options->spans, options->span_count, 0};
   if (!options->spans) from = (ad_wanted){all, 1, 0};

@@ -1,5 +1,4 @@
-/* Training data of bytes: files are divided into samples at random places, which follow from the sample's global
- * index. */
+/* Training data of bytes: samples begin at random places of the files, drawn by the sample's global index. */
 #include "data/text.h"
 
 #include <string.h>
@@ -60,8 +59,8 @@ ad_status ad_text_path_check(const char *path) {
   return status;
 }
 
-/* Reads a file: its front goes to the training part, its back to the validation part. Sizes were fixed when the files
- * were listed. */
+/* Reads a file: its front into the training part, its back into the validation part. Sizes are those found when the
+ * files were listed. */
 static ad_status load_file(const ad_file_entry *file, double validation, uint8_t *train, uint8_t *validation_size,
                            uint64_t *checksum) {
   char *data;

@@ -21,7 +21,7 @@ struct ad_weights {
 typedef struct opening {
   const char *path;    /* path of the index */
   json_t *map;         /* the index's map from tensors to names of files */
-  const char **names;  /* names of the files, sorted; the map owns them */
+  const char **names;  /* names of the files, sorted; owned by the map */
   ad_weights *weights; /* the files, in that order */
 } opening;
 
@@ -45,7 +45,7 @@ static ad_status list_files(opening *o, size_t *out) {
   return AD_OK;
 }
 
-/* Opens a file that the index names. The index may be a link; its files are looked for beside the link. */
+/* Opens a file that the index names. If the index is a symbolic link, its files are beside the link. */
 static ad_status open_beside(const char *index, const char *name, ad_safetensors **out) {
   char *folder, *path;
   AD_TRY(ad_copy_string(index, &folder));
@@ -78,7 +78,7 @@ static ad_status open_files(opening *o) {
 
 /* ---- comparing the index with its files ---- */
 
-/* Adds the tensors that the index lists and that are missing from their files. */
+/* Adds the tensors that the index lists but their files do not have. */
 static void list_missing(const opening *o, ad_text *text) {
   const char *tensor;
   json_t *file;
@@ -91,7 +91,7 @@ static void list_missing(const opening *o, ad_text *text) {
   }
 }
 
-/* Adds the tensors that the files hold and that the index does not list. */
+/* Adds the tensors that the files have but the index does not list. */
 static void list_unlisted(const opening *o, ad_text *text) {
   size_t count = 0;
   for (size_t i = 0; i < o->weights->count; i++) {

@@ -1,4 +1,4 @@
-/* Exports a run: reads what the run is, finds its architecture and its tensors, and writes the files. */
+/* Exports a run: reads the run's files, finds its architecture and its tensors, and writes them. */
 #include "addend/export.h"
 
 #include <jansson.h>
@@ -52,7 +52,7 @@ static ad_status read_recipe(exporting *e) {
   return ad_recipe_parse(text, "run.json", NULL, 0, &e->recipe);
 }
 
-/* The architecture of model.from, whose config.json the run has kept. */
+/* Reads the architecture of model.from from the config.json that the run keeps. */
 static ad_status read_architecture(exporting *e) {
   ad_config config = {0};
   char *path = NULL;
@@ -67,7 +67,7 @@ static ad_status find_architecture(exporting *e) {
   return e->recipe->from ? read_architecture(e) : ad_express_find(e->recipe, &e->architecture);
 }
 
-/* AD_INVALID if the model has states besides parameters, for which no architecture has a place. */
+/* AD_INVALID if the model has states besides parameters: no architecture has tensors for them. */
 static ad_status check_states(const exporting *e) {
   for (size_t m = 0; m < ad_program_module_count(e->paper.program); m++) {
     const ad_module_spec *module = ad_program_module(e->paper.program, m);
@@ -89,7 +89,7 @@ static ad_status look_at_run(exporting *e) {
 
 /* ---- listing the tensors to be written ---- */
 
-/* The dtype in which a tensor is written: the one asked for, the one in which it was read, or that of the run's
+/* The dtype of a written tensor: the requested dtype, else that of the file it was read from, else that of the run's
  * parameters. */
 static ad_dtype dtype_of(const exporting *e, const char *tensor, const ad_param_spec *param) {
   const json_t *from = json_object_get(e->provenance, "from");
@@ -116,7 +116,7 @@ static ad_status find_source(const exporting *e, size_t param, ad_tensor_source 
                  e->architecture->name, spec->name);
 }
 
-/* Sorts by dtype, wider ones first, so that every tensor is aligned; then in the order of the model. */
+/* Sorts by dtype, wider ones first, so that every tensor is aligned; within a dtype, in the order of the model. */
 static int by_width(const void *a, const void *b) {
   const ad_export_tensor *x = a, *y = b;
   size_t x_size = ad_dtype_size(x->dtype), y_size = ad_dtype_size(y->dtype);
@@ -125,7 +125,7 @@ static int by_width(const void *a, const void *b) {
   return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
-/* Lists the tensors that the parameters are written as, in the order in which files have them. */
+/* Lists the tensors to write, in the order of the files. */
 static ad_status list_tensors(exporting *e) {
   ad_tensor_source source;
   size_t count = 0;
@@ -168,7 +168,7 @@ static ad_status write_config(const char *folder, json_t *config) {
   return status;
 }
 
-/* Changes the dtype that the copied config.json names. */
+/* Changes the dtype in the copied config.json. */
 static ad_status change_dtype(const exporting *e, const char *folder) {
   char *path;
   json_t *config = NULL;

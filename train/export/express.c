@@ -1,5 +1,4 @@
-/* Turns a recipe's keys into an architecture and its config.json: reads the tables of model.from in the other
- * direction. */
+/* Translates a recipe's keys into an architecture and its config.json, by the tables of model.from in reverse. */
 #include "export/express.h"
 
 #include <stdio.h>
@@ -13,7 +12,7 @@
 
 enum { VALUE = 256, WORDS = 1024 };
 
-/* A recipe, and the schema of its keys. */
+/* A recipe, with the schema of its keys. */
 typedef struct asking {
   const ad_recipe *recipe;
   ad_schema schema;
@@ -40,21 +39,20 @@ static int64_t number_of(const asking *a, const char *key) {
 
 static int bias_is_expressed(const ad_architecture *architecture, const char *bias) {
   for (const ad_architecture_fact *fact = architecture->facts; fact->key; fact++)
-    if (!strcmp(fact->key, "model.bias")) return 1; /* judged as a fact */
+    if (!strcmp(fact->key, "model.bias")) return 1; /* find_other judges facts */
   if (!strcmp(bias, "qkv")) return 0;
   int needs_attention = !strcmp(bias, "attention") || !strcmp(bias, "all");
   int needs_mlp = !strcmp(bias, "mlp") || !strcmp(bias, "all");
   return needs_attention <= architecture->has_attention_bias && needs_mlp <= architecture->has_mlp_bias;
 }
 
-/* 1: heads divide d_model. Transformers' Llama needs that, even if config.json gives the size of a head. */
+/* Returns 1 if heads divide d_model. Transformers' Llama requires this even if config.json has the size of a head. */
 static int heads_divide(const asking *a) {
   int64_t heads = number_of(a, "model.heads");
   return heads && number_of(a, "model.d_model") % heads == 0;
 }
 
-/* Finds something that the recipe wants and the architecture does not compute: "model.qk_norm true"; "": there is
- * nothing. */
+/* Finds a value in the recipe that the architecture does not compute ("model.qk_norm true"); "": there is none. */
 static ad_status find_other(const asking *a, const ad_architecture *architecture, char other[2 * VALUE]) {
   char value[VALUE];
   *other = 0;
@@ -69,7 +67,7 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
   return AD_OK;
 }
 
-/* Finds the first architecture that computes all that the recipe says. AD_INVALID: what is missing from each. */
+/* Finds the first architecture that computes everything in the recipe. AD_INVALID, with what is missing from each. */
 static ad_status find_architecture(const asking *a, const ad_architecture **out) {
   char words[WORDS] = "", other[2 * VALUE];
   ad_text text = ad_text_on(words, sizeof words);
@@ -97,7 +95,7 @@ const char *ad_express_dtype(ad_dtype dtype) {
   return dtype == AD_F64 ? "float64" : dtype == AD_F32 ? "float32" : dtype == AD_F16 ? "float16" : "bfloat16";
 }
 
-/* The size that 0 means in a recipe's key. */
+/* The size that the value 0 of a recipe's key means. */
 static int64_t usual_size(const asking *a, const char *key) {
   const ad_program_kind *program = a->recipe->program;
   if (!program->rules.usual) return 0;
@@ -116,7 +114,7 @@ static ad_status add_given(const asking *a, const ad_config_row *row, json_t *co
 
 static double element(const json_t *list, size_t i) { return json_number_value(json_array_get(list, i)); }
 
-/* Writes the rotary keys as older versions of Transformers do; newer versions read both. */
+/* Writes the rotary keys of older versions of Transformers; newer versions read both. */
 static ad_status add_rotary(const asking *a, json_t *config) {
   char base[VALUE], scaling[VALUE];
   AD_TRY(key_as_yaml(a, "model.rotary_base", base));
@@ -150,7 +148,7 @@ static ad_status add_row(const asking *a, const ad_config_row *row, json_t *conf
   return AD_OK;
 }
 
-/* Writes the keys that name the model. Training on bytes has no tokens that texts begin or end with. */
+/* Writes the keys that name the model. A model of bytes has no tokens for the beginning and the end of texts. */
 static void add_head(const asking *a, const ad_architecture *architecture, ad_dtype dtype, json_t *config) {
   json_object_set_new(config, "architectures", json_pack("[s]", architecture->name));
   json_object_set_new(config, "model_type", json_string(architecture->model_type));

@@ -1,12 +1,12 @@
-/* Finds the architecture that computes what a recipe's keys say, and writes its config.json. */
+/* Finds the architecture that computes a recipe's model, and writes its config.json. */
 #ifndef EXPORT_EXPRESS_H
 #define EXPORT_EXPRESS_H
 #include <jansson.h>
 #include "addend/recipe.h"
 #include "architecture/architecture.h"
 
-/* Finds an architecture that computes the recipe's model. AD_INVALID if there is none, with the key that each one
- * cannot express. */
+/* Finds an architecture that computes the recipe's model. AD_INVALID if there is none; the message has, for each
+ * architecture, the key that it cannot express. */
 ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) AD_CHECKED;
 /* Makes the config.json of the recipe's model, with tensors in `dtype`. Release with json_decref. */
 ad_status ad_express_config(const ad_recipe *recipe, const ad_architecture *architecture, ad_dtype dtype,

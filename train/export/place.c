@@ -1,4 +1,4 @@
-/* Decides where an export is written, and what may be replaced by it. */
+/* Decides where an export is written, and which files it may replace. */
 #include "export/place.h"
 
 #include <dirent.h>
@@ -22,7 +22,7 @@ static int is_exported(const char *name) {
                                         !strcmp(name, "model.safetensors.index.json"));
 }
 
-/* The first name in the folder that is no file of an export, or with `any` the first name; "": there is none. */
+/* Finds the first name in the folder that is no file of an export, or with `any` the first name; "": there is none. */
 static ad_status find_name(const char *path, int any, char *out, size_t size) {
   DIR *folder = opendir(path);
   *out = 0;
@@ -106,8 +106,8 @@ static ad_status sync_parent(const char *folder) {
   return status;
 }
 
-/* Gives the folder its name, unless files that may not be replaced came there meanwhile. An empty folder is replaced by rename itself; one with an earlier export is renamed first,
- * and removed when the new one is there. */
+/* Gives the folder its name, unless files that may not be replaced appeared there meanwhile. rename itself replaces
+ * an empty folder. A folder with an earlier export is renamed first, and removed when the new one has the name. */
 static ad_status take_name(const ad_export_place *place) {
   AD_TRY(ad_folder_sync(place->written));
   AD_TRY(check_free(place->folder, place->overwrite));

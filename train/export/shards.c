@@ -1,4 +1,4 @@
-/* Divides a list of tensors among files, and writes the files and the index that joins them. */
+/* Divides a list of tensors among files, and writes the files and their index. */
 #include "export/shards.h"
 
 #include <jansson.h>
@@ -26,7 +26,7 @@ static int64_t tensor_bytes(const ad_export_tensor *tensor) {
   return ad_shape_numel(&tensor->shape) * (int64_t)ad_dtype_size(tensor->dtype);
 }
 
-/* The end of the shard that begins with tensor `first`. */
+/* The number of the first tensor after the shard that begins with tensor `first`. */
 static size_t end_of(const sharding *s, size_t first) {
   int64_t bytes = tensor_bytes(&s->tensors[first]);
   size_t end = first + 1;

@@ -1,5 +1,5 @@
-/* Opens a run's values. Weights are mapped into memory, and read as they are written out. A checkpoint lies in pieces
- * and is gathered in memory. */
+/* Opens a run's values. Weights are mapped into memory and read only when they are written. The pieces of a
+ * checkpoint are gathered in memory. */
 #include "export/values.h"
 
 #include <stdio.h>
@@ -65,8 +65,8 @@ static ad_status open_weights(const char *path, const ad_param_spec *params, siz
   return ad_params_check_weights(params, count, out->weights);
 }
 
-/* Opens the weights if they are those of the finished run, or if there is no checkpoint; else the checkpoint. If a run
- * was resumed and then killed, the weights beside its checkpoint are those of the earlier training. */
+/* Opens the weights if the run is finished or there is no checkpoint; otherwise the checkpoint. If a run was resumed
+ * and then killed, the weights beside its checkpoint are older: they are those of the earlier training. */
 static ad_status open_either(const char *run, const char *weights, const char *checkpoints, int is_finished,
                              const ad_param_spec *params, size_t count, ad_export_values *out) {
   int has_weights = !access(weights, F_OK), has_checkpoint = ad_checkpoint_newest(checkpoints) >= 0;

@@ -6,14 +6,13 @@
 #include "recipe/paper.h"
 
 typedef struct ad_export_values {
-  ad_weights *weights; /* the run's weights; NULL: the values are a checkpoint's */
+  ad_weights *weights; /* the run's weights; NULL: the values come from a checkpoint */
   ad_array *arrays;    /* the parameters, if the values come from a checkpoint */
   size_t count;
   ad_mesh *mesh;
 } ad_export_values;
 
-/* Opens the values of a run. `params`: the parameters of the full program, with the names that the program gives
- * them. */
+/* Opens the values of a run. `params`: the parameters of the full program, under their names in the program. */
 ad_status ad_export_values_open(const char *run, int is_finished, const ad_param_spec *params, size_t count,
                                 ad_export_values *out) AD_CHECKED;
 void ad_export_values_close(ad_export_values *values);

@@ -1,5 +1,5 @@
-/* Creates and destroys modules (all that belongs to one set of parameters), and finds each of their arrays. What a step
- * does with a module is in train/. */
+/* Creates and destroys modules (everything that belongs to one set of parameters), and finds each of their arrays.
+ * The training step that uses them is in train/. */
 #include "module/module.h"
 
 #include <string.h>
@@ -66,7 +66,7 @@ static int is_taken(const ad_module *module, const char *name) {
   return ad_module_find(module, name) < module->param_count;
 }
 
-/* Refuses a state that is P or V on some axis: no rank could write it to a file and read it again. */
+/* Refuses a state that is P or V on some axis: its ranks have no common value to write to a file and read again. */
 static ad_status check_state(const ad_module *module, const ad_state_spec *state) {
   if (!state->name || !state->layout.mesh)
     return ad_fail(AD_INVALID, "state %zu needs a name and a layout", module->state_count);
@@ -112,7 +112,7 @@ static ad_status create_store(ad_module *module) {
   return ad_store_create(module->comm, module->params, module->param_count, &options, &module->store);
 }
 
-/* Draws initial values into the masters, so that updates start from all digits; values are rounded from them. */
+/* Draws initial values into the masters, so that updates start from all digits; rounds the values from them. */
 static ad_status initialise(ad_module *module) {
   for (size_t i = 0; i < module->param_count; i++) {
     AD_TRY(ad_param_initialise(&module->params[i], module->options.seed, ad_comm_rank(module->comm),
@@ -172,7 +172,7 @@ static ad_status create_parts(ad_module *module, const ad_module_spec *spec, con
   return create_optimizer(module);
 }
 
-/* Creates the module from copies of the spec and of its lists, which may be of an older version of these structs. */
+/* Creates the module from copies of the spec and of its lists; the given structs may be of an older version. */
 static ad_status take_spec(ad_module *module, const ad_module_spec *given, const ad_module_options *options) {
   ad_module_spec spec;
   void *params = NULL, *states = NULL;

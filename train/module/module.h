@@ -1,4 +1,4 @@
-/* A module: parameters with their storage, full copies, reducer and optimizer, and states, which have no gradient. */
+/* A module: a set of parameters with storage, full copies, reducer and optimizer; and states, without gradients. */
 #ifndef MODULE_MODULE_H
 #define MODULE_MODULE_H
 #include "addend/module.h"
@@ -31,14 +31,14 @@ struct ad_module {
   size_t state_count;
   ad_store *store;
   ad_reducer *reducer;
-  ad_adamw *optimizer;        /* NULL: a mirror */
-  ad_array **masters;         /* one a parameter: what the optimizer updates */
-  const ad_array **computed;  /* one a parameter: what tapes read */
-  const ad_array **gradients; /* one a parameter: what the optimizer gets */
+  ad_adamw *optimizer;        /* NULL: the module is a mirror, which is only refreshed */
+  ad_array **masters;         /* one for each parameter: the array that the optimizer updates */
+  const ad_array **computed;  /* one for each parameter: the array that tapes read */
+  const ad_array **gradients; /* one for each parameter: the gradient for the optimizer */
   ad_parameters parameters;
 };
 
-/* Does what ad_module_update does, but with these gradients, one for each parameter, instead of the reducer's. */
+/* Does what ad_module_update does, with these gradients, one for each parameter, in place of the reducer's. */
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) AD_CHECKED;
 
@@ -49,7 +49,7 @@ AD_CHECKED ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec,
 void ad_module_destroy(ad_module *module); /* NULL allowed */
 const ad_mesh *ad_module_mesh(const ad_module *module);
 size_t ad_module_param_count(const ad_module *module);
-/* The number of the parameter with this name; the count of parameters if there is none. */
+/* Returns the number of the parameter with this name, or the count of parameters if there is none. */
 size_t ad_module_find(const ad_module *module, const char *name);
 size_t ad_module_state_count(const ad_module *module);
 ad_array *ad_module_state(ad_module *module, size_t state);
@@ -66,21 +66,21 @@ typedef enum ad_param_part {
 #undef AD_PARAM_PART_CODE
       AD_PART_COUNT
 } ad_param_part;
-enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are state: a checkpoint holds them */
+enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are state, saved in checkpoints */
 const char *ad_param_part_name(ad_param_part part);
-/* NULL: the parameter has no such part, as a mirror has no moments. A master that is the value is the same array. */
+/* Returns NULL for a missing part (a mirror has no moments). A value that is its own master is one array. */
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
 /* The parameters for a tape: full copies to compute with, and the module's reducer for gradients. The module owns
  * them. */
 const ad_parameters *ad_module_parameters(ad_module *module);
 ad_store *ad_module_store(ad_module *module);
 ad_reducer *ad_module_reducer(ad_module *module);
-ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: a mirror */
-/* *out: whether some precision policy has f16 gradients, so that the loss should be scaled. */
+ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: the module is a mirror */
+/* Sets *out to 1 if some precision policy has f16 gradients, so that the loss should be scaled. */
 AD_CHECKED ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out);
-/* Called after masters, or values, were written: updates the other of the two, and the full copies. Collective. */
+/* Call it after masters or values were written: writes the other of the two, and the full copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
-/* Updates with AdamW from the reduced gradients times `factor`, then refreshes; a mirror is only refreshed.
+/* Updates with AdamW by the reduced gradients times `factor`, then refreshes. A mirror is only refreshed.
  * Collective. */
 #define ad_module_update(module, lr, factor) ad_module_update_at((module), (lr), (factor), AD_HERE)
 AD_CHECKED ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site);

@@ -2,12 +2,12 @@
 #include "addend/layers.h"
 #include "nn/kept.h"
 
-/* Every rank has all heads of k and v if tp does not divide their number. */
+/* If tp does not divide the number of heads of k and v, every rank has all of them. */
 static ad_linear_sharding sharding_of_kv(const ad_declarations *to, int64_t kv_heads) {
   return kv_heads % ad_mesh_axis_size(to->replicated.mesh, AD_TP) ? AD_SHARD_NOTHING : AD_SHARD_COLUMNS;
 }
 
-/* Declares a norm's weight, which all heads share; each rank's heads leave an addend of its gradient. */
+/* Declares a norm's weight, shared by all heads. The heads of each rank leave an addend of its gradient there. */
 static size_t declare_head_norm(ad_declarations *to, const char *path, const char *name, int64_t head_dim) {
   ad_param_spec weight = {.size = sizeof weight,
                           .shape = {1, {head_dim}},
@@ -59,8 +59,8 @@ static ad_tensor *positioned(ad_tape *t, ad_tensor *const *params, const ad_atte
   return ad_rotary_scaled(t, x, layer->head_dim, layer->rotary_base, &layer->rotary_scaling);
 }
 
-/* Gathers all keys (or values) on every rank of cp, to compare with the ring. Each rank then leaves an addend of their
- * gradient. */
+/* Gathers all keys (or values) on every rank of cp: the alternative to the ring, for comparison. Each rank then
+ * leaves an addend of their gradient. */
 static ad_tensor *gathered(ad_tape *t, const ad_attention_layer *layer, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   int has_cp = array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_CP));
@@ -73,16 +73,16 @@ static ad_tensor *attended(ad_tape *t, const ad_attention_layer *layer, ad_tenso
 
 ad_tensor *ad_attention_continue(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, ad_tensor *x,
                                  ad_kept_keys *kept) {
-  x = ad_tp_enter(t, x, layer->parallel);                      // R
-  ad_tensor *q = ad_linear_forward(t, params, &layer->wq, x);  // S2: heads
-  ad_tensor *k = ad_linear_forward(t, params, &layer->wk, x);  // S2, or R if every rank has all heads of k and v
+  x = ad_tp_enter(t, x, layer->parallel);                      // R on tp
+  ad_tensor *q = ad_linear_forward(t, params, &layer->wq, x);  // S2 on tp: heads
+  ad_tensor *k = ad_linear_forward(t, params, &layer->wk, x);  // S2 on tp, or R if every rank has all heads of k and v
   ad_tensor *v = ad_linear_forward(t, params, &layer->wv, x);
   q = positioned(t, params, layer, layer->q_norm, q);
   k = gathered(t, layer, positioned(t, params, layer, layer->k_norm, k));
   v = gathered(t, layer, v);
   if (kept) k = ad_kept_rows_add(t, &kept->k, k);
   if (kept) v = ad_kept_rows_add(t, &kept->v, v);
-  ad_tensor *y = ad_linear_forward(t, params, &layer->wo, attended(t, layer, q, k, v));  // P
+  ad_tensor *y = ad_linear_forward(t, params, &layer->wo, attended(t, layer, q, k, v));  // P on tp
   return ad_tp_leave(t, y, layer->parallel);
 }
 

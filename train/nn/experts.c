@@ -1,6 +1,6 @@
-/* The layer of experts (MoE): a router chooses experts for each token, the tokens' rows go to the ranks that have them
- * and come back. If the router is I on tp, its scores pass a conversion whose backward sums over tp; if it is R, the
- * reducer sums. */
+/* The layer of experts (MoE): a router chooses experts for each token; the tokens' rows go to the ranks of these
+ * experts and come back. If the router is I on tp, its scores pass a conversion with a backward that sums over tp;
+ * if it is R, the reducer sums. */
 #include "addend/experts.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 /* ---- declaring the experts' parameters ---- */
 
-/* Whether the ranks of tp split the tokens. Otherwise etp, which has the ranks of tp, shards each expert. */
+/* Returns 1 if the ranks of tp split the tokens. Otherwise etp, which has the ranks of tp, shards each expert. */
 static int splits_tokens(const ad_experts_shape *shape) { return ad_mesh_axis_size(shape->view, AD_ETP) == 1; }
 
 static size_t declare_router(ad_declarations *to, const char *path, const ad_experts_shape *shape) {
@@ -62,7 +62,7 @@ static ad_status check_sizes(const char *path, const ad_experts_shape *shape) {
                  path, shape->d_model, shape->hidden, shape->shared_hidden, shape->top_k, shape->experts);
 }
 
-/* Whether the ranks of etp are the ranks of tp, in the same order. */
+/* Returns 1 if the ranks of etp are the ranks of tp, in the same order. */
 static int etp_is_tp(const ad_mesh *mesh, const ad_mesh *view) {
   ad_axes here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
   int pairs = ad_mesh_common_sets(mesh, view, here, there);
@@ -131,8 +131,8 @@ typedef struct pass {
 
 /* ---- the router's scores ---- */
 
-/* Scores [tokens, experts] of these rows, computed in the wide dtype, so that nearly equal scores are told apart and
- * the rows' factors are not rounded. */
+/* Scores [tokens, experts] of these rows, computed in the wide dtype: nearly equal scores stay different, and the
+ * factors of rows are not rounded. */
 static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tensor *seen = ad_to_dtype(at->t, rows, ad_dtype_wide(ad_tape_dtype(at->t)));
@@ -144,13 +144,13 @@ static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
 
 #define OF_ROUTER AD_HERE ", " AD_SCORES_BECOME_OWN
 
-/* Scores of rows that each rank of tp computes for itself. The router is R there, or is converted to it. */
+/* Scores that each rank of tp computes for its own rows. The router is R there, or is converted to R. */
 static ad_tensor *own_scores(pass *at, ad_tensor *rows) {
   ad_tensor *router = at->params[at->layer->router];
   return scores_of(at, rows, at->layer->shape.gate_is_summed ? router : ad_tp_use_at(at->t, router, OF_ROUTER));
 }
 
-/* Whether all ranks of tp compute the same scores first, which then pass to each rank's own rows. */
+/* Returns 1 if all ranks of tp first compute the same scores, which are then split among the ranks' own rows. */
 static int scores_are_shared(const pass *at) {
   return ad_tp_is_named(at->x) && !at->layer->shape.gate_is_summed && !at->layer->shape.parallel.sequence;
 }
@@ -173,8 +173,8 @@ static ad_tensor *all_choices(pass *at) {
   return moved(at->t, ad_view(at->t, own, x ? x->layout.mesh : NULL), AD_P, AD_MOVE_ALL_REDUCE, AD_R);
 }
 
-/* The balance loss: this rank's scores against all ranks' choices. It is an addend if ranks have their own rows; if
- * the ranks of tp have the same rows and each its own use of the router, one rank's replica counts. */
+/* The balance loss of this rank's scores and all ranks' choices. It is an addend if ranks have their own rows. If
+ * the ranks of tp have the same rows but each its own use of the router, the loss of one rank counts. */
 static ad_tensor *balance_of(pass *at) {
   ad_tensor *loss = ad_balance(at->t, at->shares, all_choices(at), at->layer->shape.top_k);
   loss = moved(at->t, loss, AD_V, AD_MOVE_DECLARE, AD_P);
@@ -187,12 +187,12 @@ static ad_tensor *balance_of(pass *at) {
 
 static ad_tensor *products(pass *at, ad_tensor *rows) {
   ad_tensor *const *params = at->params;
-  ad_tensor *gate = ad_grouped_linear(at->t, rows, params[at->layer->gate], at->routing);  // etp: R to S1
+  ad_tensor *gate = ad_grouped_linear(at->t, rows, params[at->layer->gate], at->routing);  // on etp: R becomes S1
   ad_tensor *up = ad_grouped_linear(at->t, rows, params[at->layer->up], at->routing);
-  return ad_grouped_linear(at->t, ad_swiglu(at->t, gate, up), params[at->layer->down], at->routing);  // P
+  return ad_grouped_linear(at->t, ad_swiglu(at->t, gate, up), params[at->layer->down], at->routing);  // P on etp
 }
 
-/* Chooses each row's experts. first: the number, in the batch, of the first row that this rank routes. */
+/* Chooses each row's experts. first: the number in the batch of the first row that this rank routes. */
 static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tensor *chosen = ad_top_k_kept(at->t, ad_view(at->t, scores, shape->view), shape->top_k, at->bias, at->batch,
@@ -201,8 +201,8 @@ static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   return shape->normalised_scores ? ad_shares(at->t, chosen) : chosen;
 }
 
-/* Sends rows [tokens, d] to their experts and combines what comes back, by scores [tokens, experts]. Both are V on the
- * view's axes. If etp shards experts, both are R on etp and the result is P there. */
+/* Sends rows [tokens, d] to their experts and sums the returned rows, weighted by scores [tokens, experts]. Both are
+ * V on the view's axes. If etp shards experts, both are R on etp and the result is P there. */
 static ad_tensor *routed(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tape *t = at->t;
@@ -216,7 +216,7 @@ static ad_tensor *routed(pass *at, ad_tensor *rows, ad_tensor *scores, size_t fi
   return ad_from_slots(t, slots, at->routing);
 }
 
-/* Calls routed(), and views its result on the mesh of x again. */
+/* Calls routed(), and returns its result in the view of x's mesh. */
 static ad_tensor *routed_on_mesh(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
   const ad_array *x = ad_tensor_array(at->x);
   return ad_view(at->t, routed(at, rows, scores, first), x ? x->layout.mesh : NULL);
@@ -224,7 +224,7 @@ static ad_tensor *routed_on_mesh(pass *at, ad_tensor *rows, ad_tensor *scores, s
 
 /* ---- forward, with tokens split over tp or experts sharded over etp ---- */
 
-/* Splits rows [n, k] that all ranks of tp have: S0 on tp. */
+/* Splits rows [n, k], which all ranks of tp have, among the ranks: S0 on tp. */
 static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
   return ad_move_at(t, rows, AD_MOVE_CONVERT, "tp", AD_S(0), site);
 }
@@ -239,14 +239,14 @@ static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   return (size_t)ad_cut(array->local.dim[0], ad_group_index(&group, rank), ad_group_size(&group)).first;
 }
 
-/* Adds the shared experts' output to y, which is already summed over tp. */
+/* Adds the shared experts' output to y; y is already summed over tp. */
 static ad_tensor *with_shared(pass *at, ad_tensor *y) {
   if (!at->layer->shape.shared_hidden) return y;
   return ad_add(at->t, y, ad_mlp_forward(at->t, at->params, &at->layer->shared, at->x));
 }
 
-/* Puts the rows that the ranks of tp took together again. With shared experts, whose sharded columns leave an addend on
- * each rank, these rows become addends too (zero elsewhere), so that one sum over tp completes both. */
+/* Joins the rows that the ranks of tp split. With shared experts, whose columns are sharded, each rank has an addend
+ * of their output. The joined rows then become addends too (zero elsewhere), so that one sum over tp completes both. */
 static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   ad_tape *t = at->t;
   if (!at->layer->shape.shared_hidden) return ad_from_rows(t, ad_all_gather(t, split, "tp", AD_I), at->x);
@@ -256,7 +256,7 @@ static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   return ad_tp_leave(t, ad_add(t, routed, shared), full);
 }
 
-/* The layer if tokens are split: each rank of tp routes its share of the rows. */
+/* The layer with split tokens: each rank of tp routes its share of the rows. */
 static ad_tensor *split_forward(pass *at) {
   ad_tape *t = at->t;
   ad_tensor *full = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V if the sequence is sharded
@@ -270,18 +270,18 @@ static ad_tensor *split_forward(pass *at) {
   return splits ? gather_rows(at, ad_from_rows(t, y, split)) : with_shared(at, ad_from_rows(t, y, at->x));
 }
 
-/* The layer if experts are sharded: each rank of tp routes all rows, to its part of every expert. */
+/* The layer with sharded experts: each rank of tp routes all rows to its part of every expert. */
 static ad_tensor *sharded_forward(pass *at) {
   ad_tape *t = at->t;
   ad_parallel parallel = at->layer->shape.parallel;
-  ad_tensor *entered = ad_tp_enter(t, at->x, parallel);  // R
+  ad_tensor *entered = ad_tp_enter(t, at->x, parallel);  // R on tp
   at->batch = entered;
   ad_tensor *rows = ad_to_rows(t, entered);
   ad_tensor *scores =
       scores_are_shared(at)
           ? ad_tp_use_at(t, scores_of(at, ad_to_rows(t, at->x), at->params[at->layer->router]), OF_ROUTER)
           : own_scores(at, rows);
-  ad_tensor *y = ad_from_rows(t, routed_on_mesh(at, rows, scores, 0), entered);  // P
+  ad_tensor *y = ad_from_rows(t, routed_on_mesh(at, rows, scores, 0), entered);  // P on tp
   if (at->layer->shape.shared_hidden) y = ad_add(t, y, ad_mlp_products(t, at->params, &at->layer->shared, entered));
   return ad_tp_leave(t, y, parallel);
 }

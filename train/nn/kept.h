@@ -3,7 +3,7 @@
 #define NN_KEPT_H
 #include "addend/layers.h"
 
-/* Rows [1, count, kv_width] of keys or values, in the tape's dtype. Zero-initialised: none are kept. */
+/* Rows [1, count, kv_width] of keys or values, in the tape's dtype. A zero-initialised struct has no rows. */
 typedef struct ad_kept_rows {
   char *data;
   size_t bytes, room; /* bytes in use, bytes allocated */

@@ -20,12 +20,12 @@ ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_
 }
 
 ad_tensor *ad_mlp_products(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x) {
-  ad_tensor *gate = ad_linear_forward(t, params, &layer->gate, x);  // S2
+  ad_tensor *gate = ad_linear_forward(t, params, &layer->gate, x);  // S2 on tp
   ad_tensor *up = ad_linear_forward(t, params, &layer->up, x);
   return ad_linear_forward(t, params, &layer->down, ad_swiglu(t, gate, up));
 }
 
 ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x) {
-  x = ad_tp_enter(t, x, layer->parallel);  // R
+  x = ad_tp_enter(t, x, layer->parallel);  // R on tp
   return ad_tp_leave(t, ad_mlp_products(t, params, layer, x), layer->parallel);
 }

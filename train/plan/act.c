@@ -22,8 +22,8 @@ static const size_t onednn_bytes = 6 << 20, onednn_bf16_bytes = 6 << 20;
 /* Bytes more if checkpoints are written: the writer thread's heap, and its buffer for reading files back. */
 static const size_t writer_bytes = 2 << 20;
 /* Values on a tape go to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps a
- * buffer until its readers are done; at most four at the same time were observed, and together they hold no more than
- * the tape does. Gradient buckets need no staging: they lie in shared memory. */
+ * buffer until its readers are done. At most four buffers at the same time were observed; together they are no larger
+ * than the tape. Gradient buckets need no staging: they lie in shared memory. */
 static const size_t staging_bytes = 2 << 20;
 
 /* Whether this rank's tapes send values to other ranks: over a bridge, or along an axis that is
@@ -39,7 +39,7 @@ static int passes_values(const ad_run *run) {
   return 0;
 }
 
-/* Whether this rank has no row of any microbatch, and gets none from other ranks: it makes no matrix product. */
+/* Whether this rank has no row of any microbatch and gets none from other ranks: then it multiplies nothing. */
 static int has_no_rows(const ad_run *run) {
   const ad_array *array;
   size_t i = 0;
@@ -48,7 +48,7 @@ static int has_no_rows(const ad_run *run) {
   return i > 0 && !passes_values(run);
 }
 
-/* Memory of the library that makes this run's matrix products, judged by how a product of usual size is made. */
+/* Memory of the library that makes this run's matrix products, assuming that all are made like one of usual size. */
 static size_t products_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
   gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
@@ -114,7 +114,7 @@ static ad_status check_windows(const ad_run *run) {
   return AD_OK;
 }
 
-/* What acting as a rank needs. `crowd`: see ad_plan_act. */
+/* The inputs for acting as a rank. `crowd`: see ad_plan_act. */
 typedef struct acting {
   const ad_recipe *recipe;
   int64_t rank;

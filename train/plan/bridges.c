@@ -1,4 +1,4 @@
-/* What is sent over the bridges of a program, computed from what the program declares about all ranks. */
+/* Computes what is sent over the bridges of a program, from the program's declarations about all ranks. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "bridge/bridge.h"
@@ -8,7 +8,7 @@
 #include "program/program.h"
 #include "step/run.h"
 
-/* If the side of a bridge has more ranks than RANKS_MAX, only its first rank's routes are listed. */
+/* If a side of a bridge has more ranks than RANKS_MAX, only the routes of its first rank are listed. */
 enum { RANKS_MAX = 64, ROUTES_MAX = 64 };
 
 /* One direction of a bridge: the value forward, or its gradient backward. */
@@ -21,7 +21,7 @@ typedef struct way {
   int identical;  /* 1: both sides have identical meshes, and each part goes to the rank at the same position */
 } way;
 
-/* A value that is sent over a bridge, in all microbatches in which it has the same number of rows. */
+/* A value that is sent over a bridge, for all microbatches with the same number of rows. */
 typedef struct transfer {
   const ad_transfer_spec *spec;
   ad_layout from, to, back; /* layouts of the value on both sides; `back`: layout of the gradient where it arrives */
@@ -149,7 +149,7 @@ static ad_status add_ranks(const transfer *c, const ad_layout *side, const ad_pl
 
 /* ---- writing a bridge's document ---- */
 
-/* The index of the module whose mesh this is. */
+/* Returns the index of the module that has this mesh. */
 static size_t module_under(const ad_program *program, const ad_mesh *mesh) {
   size_t m = 0;
   while (m + 1 < ad_program_module_count(program) && ad_program_mesh(program, m) != mesh) m++;

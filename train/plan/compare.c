@@ -48,7 +48,7 @@ static json_t *move_of(const char *what, const json_t *step, json_int_t bytes) {
                    "bytes", bytes);
 }
 
-/* What a collective carries: an all_gather brings parameters, everything else reduces gradients. */
+/* Returns the kind of values in a collective: an all_gather brings parameters, everything else reduces gradients. */
 static const char *carried_by(const json_t *step) {
   return strcmp(ad_text_of(step, "op"), "all_gather") ? "gradients" : "parameters";
 }
@@ -61,7 +61,7 @@ static json_int_t sent_over(const json_t *bridge) {
   return bytes * ad_integer_of(bridge, "times");
 }
 
-/* If each rank of the step's pool moves `bytes`: the mean over all ranks of the world. */
+/* Returns the mean over all ranks of the world if each rank of the step's pool moves `bytes`. */
 static json_int_t mean_of(const json_t *plan, const json_t *step, json_int_t bytes) {
   const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)ad_integer_of(step, "pool"));
   json_int_t ranks = ad_integer_of(pool, "ranks"), world = ad_integer_of(plan, "world");
@@ -87,8 +87,8 @@ static json_t *moves_of(const json_t *plan) {
   return moves;
 }
 
-/* Copies from a plan what is compared of its schedule. `activations`: the most bytes of activations on one rank.
- * NULL: the plan has no pipeline. */
+/* Copies from a plan the numbers of its schedule that are compared. `activations`: the most bytes of activations on one
+ * rank. NULL: the plan has no pipeline. */
 static json_t *schedule_of(const json_t *plan) {
   static const char *const keys[] = {"kind", "stages", "microbatches", "makespan", "bubble", "in_flight", "deferred"};
   const json_t *schedule = json_object_get(plan, "schedule");
@@ -101,7 +101,7 @@ static json_t *schedule_of(const json_t *plan) {
   return kept;
 }
 
-/* Says why "interleaved" does not fit a plan, or NULL: with one stage a rank it is the same order as 1f1b. */
+/* Returns why "interleaved" does not fit a plan (with one stage a rank it is the order of 1f1b), or NULL. */
 static const char *unfit_of(const json_t *plan) {
   const json_t *schedule = json_object_get(plan, "schedule");
   size_t pools = json_array_size(json_object_get(plan, "pools"));
@@ -222,8 +222,8 @@ static const json_t *bytes_of_move(const json_t *plan, const json_t *row) {
   return NULL;
 }
 
-/* Lists every collective or transfer that at least one of the plans has, once each, in the order of its first
- * occurrence: the rows of the table. */
+/* Lists the rows of the table: every collective or transfer of any plan, once each, in the order of first
+ * occurrence. */
 static json_t *rows_of(const json_t *plans) {
   json_t *rows = json_array();
   const json_t *plan, *move;

@@ -30,7 +30,7 @@ typedef struct ad_collectives {
   size_t *params; /* parameters of all collectives, one collective after another, numbered as in ad_run_param_at */
   size_t param_count, param_capacity;
   size_t *of, *starts; /* parameter i is in the collectives of[starts[i]] up to of[starts[i + 1]] */
-  /* the precision policy that was described last; its document is shared by all parameters that have it */
+  /* the precision policy that was described last; parameters with the same policy share its document */
   ad_precision_policy policy;
   json_t *policy_document;
   size_t pool; /* index of the pool */
@@ -71,8 +71,8 @@ static ad_status add_planned(ad_collectives *to, ad_planned planned, const size_
   return AD_OK;
 }
 
-/* In which microbatches a reduction runs: a reduce_scatter wherever train.sync says `shard` or `all`, any other step
- * only where it says `all`. */
+/* Finds the microbatches in which a reduction runs: a reduce_scatter where train.sync is `shard` or `all`, any other
+ * step only where it is `all`. */
 static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
   ad_planned planned = {.plan = plan};
   ad_sync least = plan.move == AD_MOVE_REDUCE_SCATTER ? AD_SYNC_SHARD : AD_SYNC_ALL;

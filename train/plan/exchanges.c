@@ -6,8 +6,7 @@
 #include "base/memory.h"
 #include "plan/picture.h"
 
-/* If there are more modules than this, modules with the same name are one party: they do the
- * same, with other numbers. */
+/* If there are more modules than this, modules with the same name are one party: they differ only in their numbers. */
 enum { PARTIES_MOST = 8 };
 
 static const char *const ways[] = {"forward", "backward"};

@@ -1,11 +1,11 @@
-/* What the modules of a plan send each other: all values between the same two modules are one exchange. */
+/* The values that the modules of a plan send each other. All values between the same two modules are one exchange. */
 #ifndef PLAN_EXCHANGES_H
 #define PLAN_EXCHANGES_H
 #include <jansson.h>
 #include <stdint.h>
 #include "addend/status.h"
 
-/* A module, or, in a plan with very many modules, all that have the same name. */
+/* A sender or receiver of values: a module, or, in a plan with very many modules, all modules with the same name. */
 typedef struct ad_party {
   const char *name, *mesh;
   json_int_t pool, first_rank, ranks; /* `pool`: the pool of its first module */
@@ -36,7 +36,7 @@ typedef struct ad_exchanges {
 ad_status ad_exchanges_of(const json_t *plan, ad_exchanges *out) AD_CHECKED;
 void ad_exchanges_release(ad_exchanges *exchanges);
 
-/* Whether some exchange has several values. If none has, each bridge is worth showing by itself. */
+/* Returns 1 if some exchange has several values. If none has, each bridge is worth showing by itself. */
 int ad_exchanges_join_values(const ad_exchanges *exchanges);
 /* Whether the pool has a party's only or first module. */
 int ad_party_begins_in(const ad_exchanges *exchanges, json_int_t pool);

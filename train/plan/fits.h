@@ -4,8 +4,8 @@
 #include "addend/plan.h"
 #include "addend/dtype.h"
 
-/* *out = the most bytes that all ranks of a recipe hold together, as the plan counts them.
- * `dtype` as in ad_run_options. */
+/* Sets *out to the most bytes that all ranks of a recipe hold at the same time, as the plan counts them. `dtype` as in
+ * ad_run_options. */
 ad_status ad_plan_needs(const ad_recipe *recipe, ad_dtype dtype, size_t *out) AD_CHECKED;
 
 /* Fails or warns, in the words of ad_plan_fits, if `bytes` do not fit. `what`: beginning of the message, "... need".

@@ -86,7 +86,7 @@ static json_t *row_document(const ad_run *run, size_t module, const gradient_row
   return document;
 }
 
-/* Whether an earlier bucket has a row that this one belongs to. */
+/* Whether this bucket belongs to the row of an earlier bucket. */
 static int was_stated(const ad_reducer *reducer, size_t index) {
   gradient_row row = {reducer, ad_reducer_bucket(reducer, index)};
   for (size_t i = 0; i < index; i++) {

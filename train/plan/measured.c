@@ -121,7 +121,7 @@ static double seconds_of(const measured *of, const ad_action *action) {
   return is_both ? seconds + mean_of(of, WEIGHTS, action) : seconds;
 }
 
-/* Whether the trace has what the action needs. Times of I and W are known only from a run whose schedule had them. */
+/* Whether the trace has the action's times: those of I and W only if the run's schedule had such actions. */
 static int can_tell(const measured *of, const ad_action *action) {
   if (action->kind == AD_ACTION_F) return is_there(of, FORWARD, action);
   if (action->kind == AD_ACTION_B) return is_there(of, BACKWARD, action);

@@ -1,6 +1,6 @@
-/* The memory of every rank and node in a plan. Ranks of one kind hold the same bytes, so that acting as one rank of
- * each kind is enough. In a small world each rank is listed and its kind found by itself; in a large world the kinds
- * follow from how values are sharded (rank_kinds.c). */
+/* The memory of every rank and node in a plan. Ranks of one kind hold the same bytes, so one process acts as one rank
+ * of each kind. In a small world the kind of each rank is found separately; in a large world the kinds follow from how
+ * values are sharded (rank_kinds.c). */
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -33,7 +33,7 @@ static ad_status add_held(ad_held_list *to, ad_held held) {
   return AD_OK;
 }
 
-/* Whether ranks hold gathered or cast copies of a parameter beside what they store. */
+/* Whether ranks hold gathered or cast copies of a parameter, besides the part that they store. */
 static int has_copies(const ad_run_param *at) {
   if (!ad_layout_equal(&at->spec->layout, &at->spec->storage)) return 1;
   return ad_module_parameters(at->held)->values[at->param]->dtype != at->spec->policy.param;
@@ -65,7 +65,7 @@ static ad_status add_batch(const ad_program *program, ad_held_list *to, int *lis
   return AD_OK;
 }
 
-/* The rows of a program that lists no batch: each microbatch is taken to be sharded over the data-parallel axes. */
+/* Adds the rows of a program that lists no batch, as if each microbatch were sharded over data-parallel axes. */
 static ad_status add_rows(const ad_program *program, ad_held_list *to) {
   const ad_program_setting *setting = ad_program_setting_of(program);
   for (size_t i = 0; i < ad_program_module_count(program); i++) {
@@ -79,8 +79,8 @@ static ad_status add_rows(const ad_program *program, ad_held_list *to) {
   return AD_OK;
 }
 
-/* Lists all values of which the bytes of a rank are made: parameters, other state, the batch. A pool's batch may be
- * known to its own ranks alone. */
+/* Lists all values that decide a rank's bytes: parameters, other state, the batch. A pool's batch may be known on its
+ * own ranks only. */
 static ad_status list_held(const ad_plan_pools *pools, int is_written, ad_held_list *out) {
   int lists_batch = 0;
   for (size_t i = 0; i < pools->count; i++) AD_TRY(add_params(pools->list[i].run, is_written, out));
@@ -223,7 +223,7 @@ static ad_status act_kinds(const ad_planning *plan, const ad_kinds *kinds, ad_ac
 }
 
 /* Adds a document for the first rank of each kind, with the number of ranks of the kind. peaks[i]: the peak of each
- * rank of kind i, but for rank 0's copy for prompts. */
+ * rank of kind i, without rank 0's copy for prompts. */
 static void document_kinds(const ad_planning *plan, const ad_kinds *kinds, const ad_acted_kind *acted, size_t *peaks) {
   for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
     json_t *document = rank_document(plan, &acted[i].memory, acted[i].first);

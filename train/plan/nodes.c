@@ -19,8 +19,8 @@ static int block_of_nodes(const region *r, int64_t ranks_per_node) {
 /* A number of bytes as int64_t, at most INT64_MAX. */
 static int64_t limited(__int128 bytes) { return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes; }
 
-/* A search over the nodes of a region. Blocks slower than `split` are at one choice of classes; of_class[c] is what all
- * ranks at one position of class c of block `split` hold together. */
+/* A search over the nodes of a region. Blocks slower than `split` are at one choice of classes. of_class[c]: bytes of
+ * all ranks together that are at one position of class c of block `split`. */
 typedef struct node_search {
   const ad_kinds *kinds;
   const region *region;
@@ -33,7 +33,7 @@ typedef struct node_search {
   int64_t node; /* the node that needs them */
 } node_search;
 
-/* Keeps a node if it needs more than those before it; of equal nodes the first. */
+/* Keeps a node if it needs more than all nodes before it. Of equal nodes, keeps the first. */
 static void note(node_search *search, int64_t rank, __int128 bytes) {
   int64_t node = rank / search->kinds->ranks_per_node;
   if (bytes < search->most || (bytes == search->most && node >= search->node)) return;
@@ -59,8 +59,8 @@ static void sum_classes(node_search *search, size_t slow) {
   }
 }
 
-/* Nodes that lie within one run of positions are equal, so one of them is looked at, and each node that
- * crosses the end of a run. */
+/* Notes one node of each run of positions, since nodes within one run are equal, and each node that crosses the end of
+ * a run. */
 static void walk_nodes(node_search *search, int64_t first_rank) {
   const block *b = &search->region->blocks[search->split];
   int64_t per_node = search->kinds->ranks_per_node / b->stride, at = 0;

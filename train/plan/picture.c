@@ -1,5 +1,5 @@
 /* Draws a plan as an SVG picture: for each mesh its ranks, and a card for each set of axes with the groups over it and
- * what these do. Everything is read from the plan's document. Pools are drawn by picture_pools.c and bridges by
+ * what these groups do. Everything is read from the plan's document. Pools are drawn by picture_pools.c and bridges by
  * picture_bridge.c; if several values go the same way, exchanges replace both (picture_exchanges.c). */
 #include "plan/picture.h"
 
@@ -121,9 +121,9 @@ int ad_picture_axes(const ad_mesh *mesh, ad_axis axes[AD_AXIS_COUNT]) {
   return count;
 }
 
-/* How the ranks of a mesh are laid out on a card. The fast axes make the columns and the slow ones the
- * rows; `is_transposed`: the other way round, if that is wider than high; `is_wrapped`: one long axis
- * continues in the next row. */
+/* How the ranks of a mesh are laid out on a card. The fast axes make the columns and the slow ones the rows;
+ * `is_transposed`: the other way round, if the ranks' grid is wider than high; `is_wrapped`: one long axis continues in
+ * the next row. */
 typedef struct grid {
   const ad_mesh *mesh;
   ad_axis axes[AD_AXIS_COUNT];
@@ -431,7 +431,7 @@ static ad_status draw_sections(picture *to) {
 
 /* ---- one section for the groups of all modules, beside exchanges ---- */
 
-/* Whether kind i has its own card. Of several modules that are one party only the first has cards. */
+/* Whether kind i has a card of its own. Of several modules that are one party, only the first has cards. */
 static int has_card(const picture *p, size_t i) {
   return is_first_of_its_card(p, i) && ad_party_begins_in(&p->exchanges, p->kinds[i].pool);
 }
@@ -449,8 +449,8 @@ static ad_status most_height(const picture *p, int *height) {
   return AD_OK;
 }
 
-/* Prints whose ranks a kind's groups have: all parties on this mesh. A party with more ranks than the mesh is many
- * modules, of which this is the first. */
+/* Prints the parties with ranks in a kind's groups: all parties on this mesh. A party with more ranks than the mesh is
+ * many modules, and this mesh is the first one's. */
 static const char *parties_on(const picture *p, const kind *k, int64_t ranks, char *buffer, size_t size) {
   char name[128];
   ad_text text = ad_text_on(buffer, size);

@@ -1,4 +1,4 @@
-/* What the files that draw a plan share. */
+/* Declarations that the files which draw a plan share. */
 #ifndef PLAN_PICTURE_H
 #define PLAN_PICTURE_H
 #include <jansson.h>
@@ -20,10 +20,10 @@ ad_status ad_picture_mesh(const json_t *plan, const json_t *entry, ad_mesh **out
 
 /* Lists the axes of more than one rank, slowest first. Returns their number. */
 int ad_picture_axes(const ad_mesh *mesh, ad_axis axes[AD_AXIS_COUNT]);
-/* Draws the pools side by side, and what goes between them, from *y on; *y becomes where the drawing ends. Draws
+/* Draws the pools side by side, and the values between them, from *y on, and moves *y to the end of the drawing. Draws
  * nothing if there is one pool. */
 void ad_picture_pools(FILE *file, const json_t *plan, int *y);
-/* Draws the exchanges, in place of pools and bridges, from *y on; *y becomes where the drawing ends. */
+/* Draws the exchanges, in place of pools and bridges, from *y on, and moves *y to the end of the drawing. */
 void ad_picture_exchanges(FILE *file, const ad_exchanges *exchanges, int *y);
 /* Draws one bridge of the document, rank by rank. */
 ad_status ad_picture_bridge(FILE *file, const json_t *plan, const json_t *bridge, int *y) AD_CHECKED;

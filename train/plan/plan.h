@@ -1,4 +1,4 @@
-/* What a plan consists of before it is printed; it is gathered by acting as ranks on backend dry. */
+/* The data of a plan before it is printed. It is gathered by acting as ranks on backend dry, which moves no bytes. */
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
 #include <jansson.h>
@@ -13,7 +13,7 @@ typedef struct ad_plan_memory {
   size_t buckets;     /* memory that gradients are written into and sent from */
   size_t grads;       /* sums kept beside the buckets: shards, and partial sums between microbatches */
   size_t optimizer;   /* moments of the optimizer */
-  size_t activations; /* the most that tapes hold, with gradients on their way back and what bridges bring */
+  size_t activations; /* the most that tapes hold, with gradients of the backward pass and values from bridges */
   size_t checkpoint;  /* the copy that is written to disk while training continues */
   size_t runtime;     /* text and batch, and what a process takes before it holds anything */
   size_t prompts;     /* rank 0's copy of the full parameters, with which evaluate.prompts are sampled; else 0 */

@@ -30,8 +30,8 @@ ad_plan_world ad_plan_world_after(const ad_plan_pools *pools, const ad_plan_worl
   return after;
 }
 
-/* Acts as rank 0, whose program knows the meshes of all modules, then as the first rank of each
- * other pool, in rank order. */
+/* Acts as rank 0, whose program gives the meshes of all modules, then as the first rank of each other pool, in rank
+ * order. */
 static ad_status act(const ad_recipe *recipe, const ad_plan_world *world, ad_plan_pools *to) {
   AD_TRY(add_pool(recipe, world, 0, to));
   ad_plan_world after = ad_plan_world_after(to, world);

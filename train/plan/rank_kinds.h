@@ -1,10 +1,10 @@
 /* Kinds of ranks: ranks of one kind hold parts of the same sizes of every value. They are found from how values are
- * sharded, without visiting each rank, so that a world of 2^40 ranks costs as much as one of a thousand. */
+ * sharded, without visiting each rank, so a world of 2^40 ranks costs no more than a world of a thousand. */
 #ifndef PLAN_RANK_KINDS_H
 #define PLAN_RANK_KINDS_H
 #include "addend/layout.h"
 
-/* A value that ranks hold parts of, and whatever else about it decides a rank's bytes. */
+/* A value that ranks hold parts of, and the facts about it that decide a rank's bytes. */
 typedef struct ad_held {
   ad_shape shape;
   ad_layout layout;
@@ -20,15 +20,15 @@ typedef struct ad_rank_kind {
 
 typedef struct ad_kinds ad_kinds;
 /* Finds the kinds of ranks in a world of `ranks` with `ranks_per_node` on a node, in the order of their first ranks.
- * Borrows the values and their meshes. AD_INVALID: there are too many kinds, or node size and mesh fit so badly that
- * copies are shared on some nodes only. */
+ * Borrows the values and their meshes. AD_INVALID: there are too many kinds, or, with this node size and mesh, copies
+ * would be shared on some nodes only. */
 ad_status ad_kinds_find(const ad_held *values, size_t count, int64_t ranks, int64_t ranks_per_node,
                         ad_kinds **out) AD_CHECKED;
 void ad_kinds_destroy(ad_kinds *kinds);
 size_t ad_kinds_count(const ad_kinds *kinds);
 const ad_rank_kind *ad_kinds_at(const ad_kinds *kinds, size_t index);
 
-/* A number that two ranks share if and only if they are of one kind. */
+/* Returns a number that is the same for two ranks if and only if they are of one kind. */
 uint64_t ad_rank_key(const ad_held *values, size_t count, int64_t rank, int64_t ranks_per_node);
 
 /* The node whose ranks need most memory together. */

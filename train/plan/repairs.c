@@ -19,8 +19,8 @@ static size_t traffic_bytes(const ad_traffic *traffic) {
   return bytes;
 }
 
-/* The outcome of a trial: whether all types hold with the repair, bytes that the step then moves,
- * and calls that it recorded. */
+/* The outcome of a trial: whether the repair makes all types right, the bytes that the step then moves, and the calls
+ * that it recorded. */
 typedef struct attempt {
   int holds;
   size_t bytes, calls;
@@ -41,7 +41,7 @@ static ad_status try_one(ad_dry_step step, void *context, const ad_repair *repai
   return status == AD_MEMORY ? status : listed;
 }
 
-/* Tries the conversions in order and chooses the one that holds and moves the fewest bytes. */
+/* Tries the conversions in order and chooses the one that repairs the step and moves the fewest bytes. */
 static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among, ad_repair *out, int *found,
                         size_t *tried) {
   size_t fewest = 0, calls = 0, i;
@@ -60,8 +60,8 @@ static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among
   return AD_OK;
 }
 
-/* The number of conversions that deserve a trial. Those that state nothing come first; once one of them holds, those
- * that state something are not needed. */
+/* The number of conversions that deserve a trial. Conversions that state nothing come first. Once one of these repairs
+ * the step, those that state something are not needed. */
 static size_t asked_for(const ad_repairs *among, const ad_repair *found) {
   size_t count = 0;
   while (count < among->count && (!found || ad_repair_states(&among->list[count]) <= ad_repair_states(found))) count++;

@@ -14,7 +14,7 @@ static int is_pipeline(const ad_run *run) { return ad_program_stage_count(ad_run
 
 /* ---- costs of actions, by matrix products or by a trace ---- */
 
-/* The least cost of a stage, in mean stages: one without matrix products takes a little time too. */
+/* The least cost of a stage, in mean stages: a stage without matrix products takes a little time, too. */
 static const double least_share = 0.01;
 /* The cost of F, B, I and W, in forward passes of the stage. */
 static const double passes[] = {[AD_ACTION_F] = 1, [AD_ACTION_B] = 2, [AD_ACTION_I] = 1, [AD_ACTION_W] = 1};

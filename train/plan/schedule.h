@@ -1,5 +1,5 @@
-/* The schedule of a pipeline in a plan: costs of its actions and what follows from them for the ranks, in the plan's
- * document, tables and picture. */
+/* The schedule of a pipeline in a plan: costs of its actions, and the times of ranks that follow from them, in the
+ * plan's document, tables and picture. */
 #ifndef PLAN_SCHEDULE_H
 #define PLAN_SCHEDULE_H
 #include <stdio.h>

@@ -50,8 +50,8 @@ static ad_status add_every_place(places *list, int64_t size) {
   return AD_OK;
 }
 
-/* A cut with fewer elements than chunks: most chunks hold nothing, and the others one element. Adds where each
- * of these begins and ends. */
+/* Adds where parts begin and end in a cut with fewer elements than chunks: most chunks are empty, the others have one
+ * element. */
 static ad_status add_holders(places *list, ad_cut_asked cut, int64_t size, int64_t chunks) {
   for (int64_t e = 0; e < cut.n; e++) {
     int64_t chunk = ad_cut_with(cut.n, e, chunks), at = chunk < size ? chunk : chunks - 1 - chunk;

@@ -30,8 +30,8 @@ ad_status ad_positions_of(int64_t size, const ad_cut_asked *cuts, size_t count, 
 /* *out = the positions of two axes together, numbered (position on slow) * fast->size + (position on fast).
  * Releases `slow` and `fast`. */
 ad_status ad_positions_nest(ad_positions *slow, ad_positions *fast, ad_positions *out) AD_CHECKED;
-/* *out = the positions with classes that differ wherever a's or b's classes do; both are of the same
- * positions. Releases `a` and `b`. */
+/* *out = the same positions as a's and b's, with classes that differ wherever a's or b's classes differ. Releases `a`
+ * and `b`. */
 ad_status ad_positions_join(ad_positions *a, ad_positions *b, ad_positions *out) AD_CHECKED;
 
 #endif

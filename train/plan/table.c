@@ -60,7 +60,7 @@ static void print_path(FILE *file, const json_t *path) {
   fprintf(file, "%s\n", i ? "" : "nothing");
 }
 
-/* Makes the mesh of a parameter, unless *mesh, that of the parameter before, is the same. */
+/* Makes the mesh of a parameter, unless *mesh, the previous parameter's mesh, is the same. */
 static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
   const char *text = ad_text_of(param, "mesh");
   if (*mesh && !strcmp(ad_mesh_text(*mesh), text)) return AD_OK;
@@ -171,7 +171,7 @@ static int is_of_unit(const json_t *step, const launch *of) {
   return same;
 }
 
-/* Whether the gather repeats the row's in the backward pass. */
+/* Whether the gather repeats the row's gather in the backward pass. */
 static int is_unit_again(const json_t *step, const launch *of) {
   return is_gather(step) && is_again(step, of->first) && has_same(step, of->first, "pool") &&
          has_same(step, of->first, "module") && has_same(step, of->first, "stage");
@@ -333,7 +333,7 @@ static void print_open(FILE *file, const json_t *bucket) {
           ad_integer_of(bucket, "beside"));
 }
 
-/* Prints how gradients share memory; only for ZeRO 2 and 3, which make them. */
+/* Prints how gradients share memory, which they do with ZeRO 2 and 3 only. */
 static void print_gradients(FILE *file, const json_t *plan) {
   const json_t *row, *bucket;
   size_t i, k;

@@ -14,8 +14,8 @@
 /* Whether a transition belongs to a tape; those of reducers and gathers have names. */
 static int is_on_tape(const ad_transit *transit) { return !transit->what && !transit->names; }
 
-/* Bytes of the values that the ranks of a group hold together. If each group has another part of the value, the mean
- * over all groups, since the part of rank 0's group may be empty. */
+/* Bytes of the values that the ranks of a group hold together. If each group has another part of the value, returns the
+ * mean over all groups, since the part of rank 0's group may be empty. */
 static size_t group_bytes(const ad_array *in, ad_axes axes) {
   const ad_mesh *mesh = in->layout.mesh;
   ad_axes sharded = ad_layout_sharded_axes(&in->layout), own = ad_layout_axes_of(&in->layout, AD_V);

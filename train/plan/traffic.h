@@ -1,5 +1,5 @@
-/* What a step's tapes move from rank to rank, collected at the injection points (base/injection.h) while
- * one process acts as a rank. */
+/* Collects what a step's tapes move from rank to rank, at the injection points (base/injection.h), while one process
+ * acts as a rank. */
 #ifndef PLAN_TRAFFIC_H
 #define PLAN_TRAFFIC_H
 #include <jansson.h>
@@ -12,7 +12,7 @@ typedef struct ad_moved {
   ad_axes axes;
   const ad_mesh *mesh;
   ad_dtype dtype;
-  size_t bytes; /* bytes that a group brings together */
+  size_t bytes; /* bytes of all members of a group together */
   int backward;
   /* the call that made the transition */
   char site[96];

@@ -1,4 +1,4 @@
-/* Asks for OpenBLAS's memory and threads before OpenBLAS does, since it does not report that it cannot have them. */
+/* Takes OpenBLAS's memory and threads before OpenBLAS itself does, because OpenBLAS would not report a failure. */
 #include "products/blas.h"
 
 #include <cblas.h>
@@ -11,13 +11,13 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* What a thread maps at its first product: BUFFER_SIZE in OpenBLAS's common_x86_64.h and common_arm64.h. The process
- * takes only those pages that products touch. */
+/* The memory that a thread maps at its first product: BUFFER_SIZE in OpenBLAS's common_x86_64.h and common_arm64.h.
+ * Only pages that products touch are taken from the system. */
 enum { BUFFER_MIB = 128 };
 
 static _Thread_local int is_prepared;
 
-/* Makes the smallest product for which OpenBLAS allocates its memory; later products use the same memory. */
+/* Makes the smallest product that makes OpenBLAS allocate its memory; later products use the same memory. */
 static void make_one(void) {
   double one = 1, square = 0;
   cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, 1, 1, 1, &one, 1, 0, &square, 1);
@@ -54,14 +54,14 @@ static void *wait_to_end(void *gate) {
   return NULL;
 }
 
-/* The system lists a thread for a moment after it was joined. Waits, a second at most, until it lists no more than so
- * many, so that threads that were tried are not taken for OpenBLAS's. */
+/* The system still lists a thread for a moment after it was joined. Waits, at most a second, until it lists at most
+ * `count` threads, so that are_missing does not take joined threads for OpenBLAS's. */
 static void wait_until_listed(int count) {
   for (int tries = 0; tries < 1000 && threads_of_process() > count; tries++)
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* Whether so many threads can exist at the same time. OpenBLAS would end the process if they cannot. */
+/* AD_SYSTEM if this number of threads cannot exist at the same time: OpenBLAS itself would end the process. */
 static ad_status try_threads(int threads) {
   pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
   pthread_t *started;
@@ -79,14 +79,14 @@ static ad_status try_threads(int threads) {
   return reason ? cannot_start(threads, reason) : AD_OK;
 }
 
-/* Whether OpenBLAS has fewer threads than it should. Builds without threads, or with those of OpenMP (started later,
- * which report their own errors), need none. */
+/* Returns 1 if OpenBLAS has fewer threads than it should. A build without threads needs none; one with OpenMP starts
+ * threads later and reports its own errors. */
 static int are_missing(void) {
   int running = threads_of_process();
   return openblas_get_parallel() == OPENBLAS_THREAD && running >= 0 && running < openblas_get_num_threads();
 }
 
-/* Starts the threads, and checks afterwards, since other processes may start threads after the try. */
+/* Starts the threads. Checks again afterwards, because other processes may have started threads since the try. */
 ad_status ad_blas_start_threads(int threads) {
   if (threads > 1) AD_TRY(try_threads(threads));
   openblas_set_num_threads(threads);

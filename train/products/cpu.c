@@ -10,7 +10,7 @@
 /* ---- which instructions the processor has ---- */
 
 #if defined(__x86_64__)
-/* Whether there are bf16 tiles (AMX), and an operating system that saves them. */
+/* Returns 1 if there are bf16 matrix units (AMX), and the operating system saves their registers. */
 static int has_amx(void) {
   unsigned a, b, c, d, saved;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return 0;
@@ -50,7 +50,7 @@ ad_cpu ad_cpu_own(void) { return (ad_cpu){.vendor = ""}; }
 
 enum { ANY_MODEL = -1 };
 
-/* How fast bf16 instructions of AVX-512 are, compared with f32's: twice as fast on Zen, half as fast on Intel, by
+/* The speed of AVX-512's bf16 instructions, compared with f32's: twice as fast on Zen, half as fast on Intel, by
  * oneDNN's own rates (lab/measured/README.md, Matrix products). */
 static const struct {
   const char *vendor;
@@ -67,8 +67,7 @@ static const struct {
     {"GenuineIntel", 6, 0xae, AD_UNITS_AVX512BF16},        /* Granite Rapids D */
 };
 
-/* A processor that the table does not know counts as slow: its bf16 products are made in f32, as fast as f32 ever
- * was. */
+/* A processor outside the table counts as slow: its bf16 products are made in f32, so they are as fast as f32's. */
 static ad_units worth_of_bf16(const ad_cpu *cpu) {
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (!strcmp(known[i].vendor, cpu->vendor) && known[i].family == cpu->family &&

@@ -1,9 +1,9 @@
-/* What matrix products need to know of this process's processor. */
+/* The facts about this process's processor that matrix products need. */
 #ifndef PRODUCTS_CPU_H
 #define PRODUCTS_CPU_H
 #include "products/products.h"
 
-/* What cpuid says, and whether the operating system saves the registers. */
+/* The facts from cpuid, as far as the operating system saves the registers. */
 typedef struct ad_cpu {
   char vendor[13]; /* "AuthenticAMD", "GenuineIntel"; empty: the processor has no cpuid */
   int family, model;
@@ -11,7 +11,7 @@ typedef struct ad_cpu {
 } ad_cpu;
 
 ad_cpu ad_cpu_own(void);
-/* The instructions by speed: from a table of processors, or for unknown ones from the instructions alone. */
+/* The instructions by speed: from a table of processors; for unknown ones from the instructions alone. */
 ad_units ad_cpu_units(const ad_cpu *cpu);
 
 #endif

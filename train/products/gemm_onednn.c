@@ -1,5 +1,5 @@
-/* Products by oneDNN 2 or 3: the only file that includes its header. A product of f32 is one call. A product of bf16 is
- * a primitive, which is compiled for its sizes, strides and dtypes; each thread compiles it once and keeps it in a
+/* Products by oneDNN 2 or 3; no other file includes its header. A product of f32 is one call. A product of bf16 is a
+ * primitive, compiled for its sizes, strides and dtypes. Each thread compiles a primitive once and keeps it in a
  * table. */
 #include "products/gemm_ways.h"
 
@@ -46,8 +46,8 @@ static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, dnnl_engine_t 
   return status ? status : dnnl_primitive_desc_create(out, &product, attributes, engine, NULL);
 }
 
-/* Multiplies the product by the factor afterwards. An output scale would do the same, but in oneDNN 2.6 it takes one
- * number at a time: a product of attention's scores takes six times as long. */
+/* Multiplies by the factor after the product. An output scale would do the same, but oneDNN 2.6 applies it one
+ * number at a time: a product of attention's scores then takes six times as long. */
 static dnnl_status_t append_factor(dnnl_post_ops_t after, float factor) {
   return dnnl_post_ops_append_eltwise(after, 1, dnnl_eltwise_linear, factor, 0);
 }
@@ -84,8 +84,8 @@ static dnnl_status_t append_sum(dnnl_post_ops_t after) {
 
 /* ---- setting the number of oneDNN's threads ---- */
 
-/* The number of oneDNN's threads is a setting of OpenMP in the calling thread. It is set for each call and put back,
- * since the program may use OpenMP itself. */
+/* oneDNN's number of threads is OpenMP's setting in the calling thread. It is set for each call and then restored,
+ * because the program may use OpenMP itself. */
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP
 static int (*get_threads)(void);
 static void (*set_threads)(int);
@@ -133,15 +133,15 @@ static dnnl_cpu_isa_t instructions_of(ad_units units) {
   }
 }
 
-/* The most memory that compiling a kernel takes, generously; without so much, oneDNN 2.6 crashes. */
+/* More memory than compiling a kernel takes. Without that much, oneDNN 2.6 crashes. */
 enum { KERNEL_MIB = 32 };
 
 static ad_status try_kernel(void) { return ad_memory_try("matrix products by oneDNN", KERNEL_MIB); }
 
-static ad_status no_room; /* AD_MEMORY: no memory for the kernels of f32, all compiled at the first product */
+static ad_status no_room; /* AD_MEMORY: no memory for the kernels of f32, which are all compiled at the first product */
 static dnnl_status_t limited;
 
-/* Once in a process; limits oneDNN to the instructions that all ranks have. */
+/* Called once in a process; limits oneDNN to the instructions that all ranks have. */
 static void prepare(void) {
   ad_units agreed = ad_products_in_use().units;
   find_openmp();
@@ -186,9 +186,9 @@ static ad_status fail(const gemm_product *of, dnnl_status_t status, const char *
 
 static int64_t longer(int64_t stride, int64_t length) { return stride > length ? stride : length; }
 
-/* Blocks signals during dnnl_sgemm. Some of its AVX-512 kernels use the stack pointer as one more register, which then
- * points into packed matrices on the heap; the operating system would write a signal's frame there. Signals that an
- * instruction itself raises are not blocked. */
+/* Blocks signals during dnnl_sgemm. Some of its AVX-512 kernels use the stack pointer as a general register, so it
+ * points into matrices on the heap, and the operating system would write a signal's frame there. Signals raised by
+ * an instruction itself are not blocked. */
 static void hold_signals(sigset_t *before) {
   static const int raised[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
   sigset_t held;
@@ -197,8 +197,8 @@ static void hold_signals(sigset_t *before) {
   pthread_sigmask(SIG_BLOCK, &held, before);
 }
 
-/* Makes the product with strides of at least the row's length, also where there is one row and its stride is not
- * given. */
+/* Makes the product. A stride is at least a row's length even if there is only one row and the caller gave no
+ * stride. */
 static ad_status multiply_f32(const gemm_product *of) {
   int64_t a_stride = longer(of->a.stride, of->a.transposed ? of->m : of->k);
   int64_t b_stride = longer(of->b.stride, of->b.transposed ? of->k : of->n);
@@ -215,7 +215,7 @@ static ad_status multiply_f32(const gemm_product *of) {
 
 /* ---- primitives (compiled products) and the table that keeps them ---- */
 
-/* What a primitive is compiled for. All bytes are compared, so there must be no padding. */
+/* The properties for which a primitive is compiled. All bytes are compared, so the struct must have no padding. */
 typedef struct shape_key {
   int64_t m, n, k, strides[3];
   uint32_t factor; /* the bits of the float */
@@ -231,14 +231,14 @@ typedef struct entry {
   size_t scratch_bytes;
 } entry;
 
-/* A program has a few hundred shapes. If it keeps having new ones, the table is emptied when it is full, so that it
- * does not grow for ever. */
+/* A program has a few hundred shapes. If new ones keep coming, the full table is emptied, so that it does not grow
+ * for ever. */
 enum { FIRST_PLACES = 64, MOST_PLACES = 8192 };
 
 typedef struct onednn {
   dnnl_engine_t engine;
   dnnl_stream_t stream;
-  entry *entries; /* a power of two of places, at most half of them taken */
+  entry *entries; /* a power of two of places; at most half are taken */
   size_t places, taken;
   char *scratch;
   size_t scratch_bytes;
@@ -323,7 +323,7 @@ static dnnl_status_t describe_operands(making *with, const gemm_product *of) {
   return status ? status : describe_operand(&with->of[C], of->m, of->n, of->result, of->c_stride, 0);
 }
 
-/* Sets what happens to the sums: factor * sum + c, in f32, then rounded. */
+/* Sets the steps after the sums: factor * sum + c, in f32, then rounded. */
 static dnnl_status_t describe_after(making *with, const gemm_product *of) {
   dnnl_status_t status = dnnl_post_ops_create(&with->after);
   if (!status) status = dnnl_primitive_attr_create(&with->attributes);

@@ -1,11 +1,10 @@
 /* Makes products in pieces along the summed dimension: the same terms, added in another order, so that every sum is
- * rounded differently. With them the check measures how far a right gradient may be off. */
+ * rounded differently. The check measures with them by how much a right gradient may differ. */
 #ifndef PRODUCTS_GEMM_SPLIT_H
 #define PRODUCTS_GEMM_SPLIT_H
 #include "products/gemm_ways.h"
 
-/* The context of ad_gemm_split. A product is split at a place that follows from `seed` and from the number of products
- * split before. */
+/* The context of ad_gemm_split. The place of a split depends on `seed` and on the number of products split before. */
 typedef struct gemm_splits {
   uint64_t seed, made;
   int rounds_between; /* 1: each piece is rounded to the result's dtype before the next is added, as on ranks that hold
@@ -13,7 +12,7 @@ typedef struct gemm_splits {
   int within;         /* 1: a piece is being made, which is not split again */
 } gemm_splits;
 
-/* A function for AD_INJECT_PRODUCT. Leaves products alone that have fewer than two terms, or no memory. */
+/* A function for AD_INJECT_PRODUCT. Does not handle a product with fewer than two terms, or without memory for sums. */
 void ad_gemm_split(void *context, void *passing);
 
 /* The operand from term `at` of the sums on: from column `at` of a, or from row `at` of b (`in_rows`). */

@@ -1,4 +1,4 @@
-/* The ways to make a matrix product, among which gemm.c chooses, and what they keep. */
+/* The ways to make a matrix product, from which gemm.c chooses; and the data that they keep between products. */
 #ifndef PRODUCTS_GEMM_WAYS_H
 #define PRODUCTS_GEMM_WAYS_H
 #include <stddef.h>
@@ -22,7 +22,7 @@ typedef struct gemm_passing {
   int handled; /* set to 1 by a function at the injection point that made the product itself */
 } gemm_passing;
 
-/* What a thread keeps from one product to the next, until it ends. */
+/* The data that a thread keeps between its products. */
 typedef struct gemm_kept {
   float *widened;        /* blocks in f32: gemm_widen.c */
   struct onednn *onednn; /* compiled primitives: gemm_onednn.c */
@@ -30,7 +30,7 @@ typedef struct gemm_kept {
   char message[256];
 } gemm_kept;
 
-/* What this thread keeps; empty at first. */
+/* This thread's data; empty at first. */
 gemm_kept *ad_gemm_kept(void);
 
 typedef enum gemm_way {
@@ -40,19 +40,19 @@ typedef enum gemm_way {
   GEMM_WIDEN_ONEDNN /* bf16: operands are widened to f32, which that library multiplies */
 } gemm_way;
 
-/* Shapes among which the choice distinguishes: c has one row or one column; matrices are small enough for kernels that
+/* The choice distinguishes three shapes: c has one row or one column; the matrices are small enough for kernels that
  * do not copy them; all others. */
 typedef enum gemm_shape { GEMM_VECTOR, GEMM_SMALL, GEMM_LARGE } gemm_shape;
 gemm_shape ad_gemm_shape_of(const gemm_product *product);
 
-/* How this product is made, given what all ranks have; gemm_choice.c. */
+/* The way for this product, by the properties that all ranks have; in gemm_choice.c. */
 gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product);
 
 void ad_gemm_blas(const gemm_product *product);
-/* `f32`: the way in which the widened blocks are multiplied. */
+/* `f32`: the way to multiply the widened blocks. */
 ad_status ad_gemm_widen(gemm_kept *kept, const gemm_product *product, gemm_way f32) AD_CHECKED;
 ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) AD_CHECKED;
-/* Makes the product `times` times with one primitive, for f32 too: to measure oneDNN's own rate. */
+/* Makes the product `times` times with one primitive, even for f32: measures oneDNN's own rate. */
 ad_status ad_gemm_onednn_repeat(gemm_kept *kept, const gemm_product *product, int times) AD_CHECKED;
 void ad_gemm_onednn_destroy(struct onednn *kept); /* NULL allowed */
 /* How many primitives this thread has compiled; ad_gemm_onednn needs none for f32. */

@@ -1,4 +1,4 @@
-/* Makes bf16 products by f32 products: widens one block of each operand at a time, so that a thread needs the same
+/* Makes bf16 products by f32 products. Widens one block of each operand at a time, so that a thread needs the same
  * memory for all sizes. */
 #include "kernels/kernels.h"
 #include "base/memory.h"
@@ -13,7 +13,7 @@ static char *element(ad_dtype dtype, const void *data, int64_t index) {
   return (char *)(uintptr_t)data + (size_t)index * ad_dtype_size(dtype);
 }
 
-/* Copies rows x columns elements from (row, column) on into `block`, as f32. */
+/* Copies rows x columns elements, from element (row, column) on, into `block` as f32. */
 static gemm_operand widen(gemm_operand from, int64_t row, int64_t column, int64_t rows, int64_t columns, float *block) {
   int64_t first = from.transposed ? column : row, count = from.transposed ? columns : rows;
   int64_t inner = from.transposed ? row : column, length = from.transposed ? rows : columns;
@@ -35,7 +35,7 @@ typedef struct widening {
   gemm_way f32;
 } widening;
 
-/* Computes one block of c in f32: adds up all of k, a block at a time. k = 0 has one block of depth 0. */
+/* Computes one block of c in f32, summed over all of k, block by block. k = 0 counts as one block of depth 0. */
 static ad_status multiply_block(const widening *by, const gemm_product *all, gemm_product part, int64_t row,
                                 int64_t column) {
   float *memory = by->kept->widened;

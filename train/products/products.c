@@ -1,4 +1,4 @@
-/* What makes matrix products on this machine, and what the ranks have agreed on. */
+/* The library and the instructions for matrix products: those of this process, and those that all ranks agreed on. */
 #include "products/products.h"
 
 #include <stdatomic.h>
@@ -18,7 +18,7 @@ const char *ad_units_name(ad_units units) {
   return (unsigned)units < sizeof unit_names / sizeof *unit_names ? unit_names[units] : "unknown";
 }
 
-/* ---- what this process has ---- */
+/* ---- the properties of this process ---- */
 
 static ad_units own_units(void) {
   ad_cpu cpu = ad_cpu_own();
@@ -51,14 +51,14 @@ ad_status ad_products_check(void) {
   return find_own(&own);
 }
 
-/* ADDEND_PRODUCTS that cannot be followed was refused before by ad_products_check; here it counts as not set. */
+/* An invalid ADDEND_PRODUCTS was refused before by ad_products_check; here it counts as not set. */
 ad_products ad_products_own(void) {
   ad_products own;
   if (find_own(&own)) own.library = AD_LIBRARY_BY_TABLE, own.ways = 0;
   return own;
 }
 
-/* ---- what all ranks have ---- */
+/* ---- the properties that all ranks have ---- */
 
 ad_products ad_products_common(ad_products a, ad_products b) {
   int same = a.library == b.library && a.ways == b.ways;
@@ -68,7 +68,7 @@ ad_products ad_products_common(ad_products a, ad_products b) {
                        .ways = same ? a.ways : 0};
 }
 
-/* From the lowest bit: a 1 (so that it is never 0), instructions, library, the file's table, oneDNN's version. */
+/* From the lowest bit: a 1 (the number is never 0), instructions, library, the file's table, oneDNN's version. */
 enum { LIBRARY_AT = 4, WAYS_AT = 6, ONEDNN_AT = WAYS_AT + AD_WAYS_BITS };
 
 uint32_t ad_products_packed(ad_products products) {
@@ -115,7 +115,7 @@ const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]) {
   return buffer;
 }
 
-/* ---- the trait: what ranks send each other as they join ---- */
+/* ---- the trait: the number that ranks send each other when they join ---- */
 
 static uint32_t own_trait(void) { return ad_products_packed(ad_products_own()); }
 

@@ -13,7 +13,7 @@
 static const char *const shape_names[] = {"vector", "small", "large"};
 enum { SHAPES = sizeof shape_names / sizeof *shape_names };
 
-/* The words for the ways of each dtype; a word's index is what the table's bits hold. */
+/* The words for the ways of each dtype. A way is stored in the table's bits as its word's index. */
 static const struct way_names {
   ad_dtype values;
   int first_bit, bits;

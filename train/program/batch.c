@@ -1,5 +1,5 @@
-/* Batches that a program reads row by row: allocates memory for each microbatch and finds which rows of the step's
- * batch this rank reads. */
+/* Batches that a program reads row by row: allocates the arrays of each microbatch, and finds which rows of the
+ * step's batch this rank reads. */
 #include <stdio.h>
 #include <string.h>
 #include "addend/data.h"
@@ -43,7 +43,7 @@ static ad_status create_arrays(ad_batch *batch) {
   return AD_OK;
 }
 
-/* Fields must have distinct names, since dumps write them by name. */
+/* Fields must have distinct names, because dumps write fields by name. */
 static ad_status check_fields(const ad_batch_field *fields, size_t count) {
   if (!count) return ad_fail(AD_INVALID, "a batch has no fields; it must have at least one");
   for (size_t i = 0; i < count; i++) {
@@ -96,7 +96,7 @@ size_t ad_batch_bytes(const ad_batch *batch) {
   return bytes;
 }
 
-/* Whether a sample counts. The last batch of the validation set may have samples beyond the set's end, which do not. */
+/* Returns 1 if a sample counts. Samples beyond the end of the validation set, in its last batch, do not. */
 static int is_counted(const ad_batch *batch, int64_t sample, ad_data_split validation) {
   return validation != AD_VALIDATION_SET || sample < batch->setting.evaluated;
 }

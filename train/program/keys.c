@@ -1,5 +1,5 @@
-/* Checks single values of a program's options by their keys, and passes on complaints. A program's own `check` judges
- * values together. */
+/* Checks each value of a program's options by its key, and passes complaints on. Combinations of values are judged
+ * by the program's own `check`. */
 #include "program/keys.h"
 
 #include <stdarg.h>
@@ -105,9 +105,9 @@ void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_co
   }
 }
 
-/* Adds efsdp=N to a view that names the experts' axes only, so that it has all ranks of the mesh: before ep and etp,
- * after dp_replicate. *out is `whole`, where that is written, or the text itself if no N gives all ranks, or if it is no
- * mesh. */
+/* Adds efsdp=N to a view that names only the experts' axes, so that the view has all ranks of the mesh; efsdp comes
+ * before ep and etp and after dp_replicate. Sets *out to the result in `whole`, or to the text itself if no N gives
+ * all ranks or the text is no mesh. */
 static ad_status add_efsdp(const ad_mesh *mesh, const char *text, char *whole, size_t size, const char **out) {
   ad_mesh *own;
   *out = text;

@@ -1,4 +1,4 @@
-/* The kinds of programs that recipes may name: those of the library, then those that were registered. */
+/* The kinds of programs that recipes may name: first the library's own, then registered ones. */
 #include <pthread.h>
 #include <string.h>
 #include "base/error.h"
@@ -93,7 +93,7 @@ static int fits(const ad_program_kind *kind, size_t offset, size_t bytes) {
   return offset <= kind->options_size && bytes <= kind->options_size - offset;
 }
 
-/* Checks that the bytes that the key fills lie within the options. */
+/* Checks that the key's value lies within the options. */
 static ad_status check_key(const ad_program_kind *kind, size_t i) {
   const ad_key *key = &kind->keys[i];
   if (!key->path) return ad_fail(AD_INVALID, "program `%s`: key number %zu has no path", kind->name, i);

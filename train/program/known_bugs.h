@@ -5,8 +5,8 @@
 #include "program/states.h"
 
 const ad_known_bug *ad_program_known_bugs(size_t *count);
-/* Which of these known bugs would change something in this state's gradient (a value of AD_INJECT_STATE), as
- * AD_NEED_... bits. */
+/* The known bugs that would change something in this state's gradient (a value of AD_INJECT_STATE), as AD_NEED_...
+ * bits. */
 ad_needs ad_program_known_bugs_show(const ad_state_passing *passing);
 
 #endif

@@ -24,8 +24,8 @@ static ad_status check_version(const char *path, const ad_program_object *object
       path, version, ad_version());
 }
 
-/* Refuses an object that was linked with an archive of the library: its programs would use that copy, and this process
- * would not know of it. */
+/* Refuses an object that contains its own copy of the library: its programs would register with that copy, unknown
+ * to this process. */
 static ad_status check_library(const char *path, const ad_program_object *object) {
   if (object->library == ad_program_register) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -49,7 +49,7 @@ static ad_status take_programs(const char *path, void *library) {
   return AD_OK;
 }
 
-/* The offset at which the parts end that the loader maps; 0: the file is no shared object, which dlopen will say. */
+/* The offset at which the parts end that the loader maps. 0: the file is no shared object; dlopen will report that. */
 static uint64_t end_of_object(FILE *file) {
   ElfW(Ehdr) head;
   uint64_t end = 0;
@@ -63,8 +63,8 @@ static uint64_t end_of_object(FILE *file) {
   return end;
 }
 
-/* Refuses a file that is shorter than its headers say: the loader would map the missing part, and touching it would end
- * the process. */
+/* Refuses a file that is shorter than its headers state: the loader would map the missing part, and reading that
+ * memory would end the process. */
 static ad_status check_whole(const char *path, uint64_t bytes) {
   FILE *file = fopen(path, "re");
   if (!file) return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
@@ -77,7 +77,7 @@ static ad_status check_whole(const char *path, uint64_t bytes) {
 
 ad_status ad_program_load(const char *path) {
   AD_NEED(path);
-  char here[PATH_SIZE]; /* the path with a slash, since dlopen searches the library path for names without one */
+  char here[PATH_SIZE]; /* the path with a slash: without one, dlopen searches the library path */
   struct stat file;
   if (access(path, R_OK) || stat(path, &file))
     return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));

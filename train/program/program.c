@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "program/keys.h"
 
-/* ---- asking what a program has ---- */
+/* ---- queries about a program ---- */
 
 const ad_program_kind *ad_program_kind_of(const ad_program *program) { return program->kind; }
 const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
@@ -84,7 +84,7 @@ static void release_module(ad_planned_module *module) {
   ad_release(module->states);
 }
 
-/* Refuses a name that would be truncated where it is MODULE.NAME, as in a checkpoint. `what` and `i`: whose it is. */
+/* Refuses a name that would be truncated in MODULE.NAME, as in a checkpoint. `what` and `i` say whose name it is. */
 static ad_status check_name(const ad_module_spec *module, const char *what, size_t i, const char *name) {
   if (!name || !*name) return ad_fail(AD_INVALID, "module `%s`: %s %zu has no name", module->name, what, i);
   size_t length = strlen(module->name) + 1 + strlen(name);
@@ -96,7 +96,7 @@ static ad_status check_name(const ad_module_spec *module, const char *what, size
       module->name, what, i, name, length, AD_PROGRAM_NAME_SIZE - 1);
 }
 
-/* Copies specs. The count goes up with each copy, so that a failure releases what was copied so far. */
+/* Copies specs. The count grows with each copy, so that after a failure the copies so far are released. */
 static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to) {
   void *own;
   AD_TRY(ad_options_take_all(&own, sizeof *to->params, given->params, given->param_count, "ad_param_spec"));
@@ -235,7 +235,7 @@ static const ad_phase *giver_of(const ad_program *program, const char *value) {
   return phase;
 }
 
-/* The bridge must lead from the mesh of the module that gives the value to the mesh of the module that needs it. */
+/* Refuses a bridge unless it leads from the mesh of the giving module to the mesh of the needing module. */
 static ad_status check_transfer(const ad_program *to, const ad_transfer_spec *spec) {
   if (ad_program_find_value(to, spec->value) == to->value_count)
     return ad_fail(AD_INVALID, "`%s` is transferred over a bridge, but no phase gives it; add the phase first",
@@ -260,7 +260,7 @@ ad_status ad_program_add_transfer(ad_program *to, const ad_transfer_spec *given)
   return AD_OK;
 }
 
-/* A phase on other ranks than the giver of a value needs a transfer that brings the value. */
+/* Refuses a phase that needs a value from a phase on other ranks, if no transfer brings the value. */
 static ad_status check_brought(const ad_program *to, const ad_phase *phase, const char *need) {
   const ad_phase *giver = giver_of(to, need);
   const ad_mesh *from = to->meshes[giver->module], *at = to->meshes[phase->module];
@@ -270,7 +270,7 @@ static ad_status check_brought(const ad_program *to, const ad_phase *phase, cons
                  phase->name, need, giver->name);
 }
 
-/* Every value that a phase needs must come from a phase that was added before. */
+/* Refuses a phase that needs a value which no earlier phase gives. */
 static ad_status check_needs(const ad_program *to, const ad_phase *phase) {
   for (const char *const *need = phase->needs; need && *need; need++) {
     if (ad_program_find_value(to, *need) == to->value_count) {
@@ -375,7 +375,7 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
 
 typedef struct mistakes {
   ad_text text;
-  int no_memory; /* 1: memory is out, which is no error of the options */
+  int no_memory; /* 1: memory ran out, which is no error of the options */
 } mistakes;
 
 static void collect(void *context, const char *key, ad_status status, const char *message) {
@@ -398,7 +398,7 @@ static ad_status check_program(const ad_program *program) {
   return ad_fail(found.no_memory ? AD_MEMORY : AD_INVALID, "%s", buffer);
 }
 
-/* Modules must be those that the kind names, each on its own mesh, in their order. */
+/* Checks that the modules are those that the kind names, in the same order, each on its own mesh. */
 static ad_status check_modules(const ad_program *program) {
   for (size_t i = 0; i < program->mesh_count || i < program->module_count; i++) {
     const char *name = i < program->mesh_count ? ad_program_kind_modules(program->kind)[program->pool_of[i]] : NULL;

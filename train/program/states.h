@@ -1,4 +1,4 @@
-/* What the injection points pass to a mutation where a program's states change (base/injection.h). */
+/* Arguments of the injection points where a program's states change (base/injection.h). */
 #ifndef PROGRAM_STATES_H
 #define PROGRAM_STATES_H
 #include "addend/program.h"

@@ -1,5 +1,5 @@
-/* Runs a command with a user's program in a separate process. Code of that program may end the process, by exit
- * or by a signal, while the command plans: then this process says in which function, with exit status 3. */
+/* Runs a command with a user's program in a separate process. Code of the program may end that process while the
+ * command plans, by exit or by a signal. Then this process reports in which function, with exit status 3. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,25 +13,25 @@
 #include "base/signals.h"
 #include "addend/program.h"
 
-/* The signals that ask the command for something. */
+/* The signals that request something of the command. */
 static void choose_requests(sigset_t *requests) {
   static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
   sigemptyset(requests);
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) sigaddset(requests, list[i]);
 }
 
-/* Whether a fault of the code that runs sends this signal, and not a person. */
+/* Returns 1 if this signal comes from a fault of the running code, 0 if it comes from a person. */
 static int is_fault(int signal_number) {
   return signal_number == SIGSEGV || signal_number == SIGBUS || signal_number == SIGFPE || signal_number == SIGILL ||
          signal_number == SIGABRT || signal_number == SIGTRAP || signal_number == SIGSYS;
 }
 
-/* Ends this process as the command's process ended. */
+/* Ends this process in the same way as the command's process ended. */
 static void end_as(int wait_status) {
   sigset_t all;
   if (!WIFSIGNALED(wait_status)) _exit(WEXITSTATUS(wait_status));
   sigfillset(&all);
-  prctl(PR_SET_DUMPABLE, 0); /* the command's process left the core */
+  prctl(PR_SET_DUMPABLE, 0); /* the core dump of the command's process is enough */
   signal(WTERMSIG(wait_status), SIG_DFL);
   sigprocmask(SIG_UNBLOCK, &all, NULL);
   raise(WTERMSIG(wait_status));
@@ -50,8 +50,8 @@ static int report_ended(const char *inside, int wait_status, int (*failed)(ad_st
       inside, WEXITSTATUS(wait_status)));
 }
 
-/* Passes requests on until the command's process has ended. A terminal sends its signals to the whole foreground group,
- * so that the command has such a signal already. */
+/* Passes requests on until the command's process has ended. A terminal sends its signals to the whole foreground
+ * group, so the command already has those. */
 static int wait_for(pid_t command, const sigset_t *watched) {
   siginfo_t info;
   int wait_status;

@@ -1,5 +1,5 @@
-/* Checks whether tensors of files are a model's parameters. A tensor that no parameter takes is refused too, since it
- * shows another model or a wrong name. */
+/* Checks whether the tensors of files are a model's parameters. A tensor that belongs to no parameter is refused
+ * too: it indicates another model or a wrong name. */
 #include "program/weights.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ typedef struct wanted {
 
 /* The tensors that the files must have, and how long the message's lists are. */
 typedef struct judging {
-  const ad_architecture *architecture; /* whose names the tensors have; NULL: addend's own names */
+  const ad_architecture *architecture; /* the tensors have its names; NULL: they have addend's own names */
   wanted *wanted;                      /* the needed tensors, in the order of the parameters */
   wanted *sorted;                      /* the same tensors, sorted by name */
   size_t count;

@@ -14,8 +14,8 @@ typedef struct ad_program_params {
 ad_status ad_program_params_list(const ad_program *program, ad_program_params *out) AD_CHECKED;
 void ad_program_params_release(ad_program_params *params);
 
-/* ad_params_check_weights for the parameters of all modules, under their names in the program or, if an architecture is
- * given, under its names. */
+/* ad_params_check_weights for the parameters of all modules. Tensors have the parameters' names in the program or,
+ * if an architecture is given, the names of the architecture. */
 AD_CHECKED ad_status ad_program_check_weights(const ad_program *program, const ad_architecture *architecture,
                                               const ad_weights *weights);
 

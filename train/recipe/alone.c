@@ -31,13 +31,13 @@ static ad_status shrink_meshes(const ad_recipe *recipe, ad_recipe *alone) {
   return AD_OK;
 }
 
-/* Where the options have the text of the program's key number `key`; NULL if that key is no view. */
+/* The place in the options with the text of the program's key number `key`; NULL if the key is no view. */
 static char **view_at(const ad_recipe *recipe, size_t key) {
   const ad_key *of = &recipe->program->keys[key];
   return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
 }
 
-/* Copies the program's options, and gives the views of its mesh one rank as well. */
+/* Copies the program's options, and changes the views of its mesh to one rank as well. */
 static ad_status shrink_views(const ad_recipe *recipe, ad_recipe *alone) {
   const ad_program_kind *program = recipe->program;
   AD_TRY(ad_new_bytes(1, program->options_size, &alone->options));

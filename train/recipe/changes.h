@@ -1,4 +1,4 @@
-/* The keys that a recipe gives values other than their defaults. */
+/* The keys to which a recipe gives values other than their defaults. */
 #ifndef RECIPE_CHANGES_H
 #define RECIPE_CHANGES_H
 #include "addend/recipe.h"
@@ -14,7 +14,7 @@ typedef struct ad_recipe_changes {
   size_t count;
 } ad_recipe_changes;
 
-/* Lists the keys that the file or --set gives, without those whose value is the default all the same. */
+/* Lists the keys that the file or --set gives, except those that are given their default. */
 ad_status ad_recipe_changes_list(const ad_recipe *recipe, ad_recipe_changes *out) AD_CHECKED;
 void ad_recipe_changes_release(ad_recipe_changes *changes);
 

@@ -1,4 +1,4 @@
-/* Makes a tree with places from libyaml's document. What the keys mean is not known here. */
+/* Makes a tree, with the place of each node, from libyaml's document. The meaning of keys is not known here. */
 #include "recipe/document.h"
 
 #include <stdio.h>
@@ -103,7 +103,7 @@ static ad_status build_list(builder *b, const yaml_node_t *from, int depth, ad_n
   return AD_OK;
 }
 
-/* Makes the node of a pair in a map; a key that is no name, or is given twice, is an error. */
+/* Makes the node of a key and its value in a map. A key that is no name, or is given twice, is an error. */
 static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth, ad_node *map, ad_node **out) {
   const yaml_node_t *key = yaml_document_get_node(b->yaml, pair->key);
   int64_t line = (int64_t)key->start_mark.line + 1;
@@ -122,7 +122,7 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
     return AD_OK;
   }
   AD_TRY(build(b, pair->value, depth + 1, out));
-  (*out)->place = node_place(b, key);  // the place is that of the key; a value may start on a later line
+  (*out)->place = node_place(b, key);  // the node's place is the key's; the value may start on a later line
   return ad_copy_string(name, &(*out)->key);
 }
 
@@ -165,20 +165,20 @@ static ad_status build(builder *b, int index, int depth, ad_node **out) {
 
 /* ---- limiting the depth before the tree is made ---- */
 
-/* How many more lists and mappings are open after the event than before it. */
+/* How many more lists and maps are open after the event than before. */
 static int opened_by(const yaml_event_t *event) {
   int opens = event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT;
   int closes = event->type == YAML_SEQUENCE_END_EVENT || event->type == YAML_MAPPING_END_EVENT;
   return opens - closes;
 }
 
-/* Reads events up to the end, the first error, or a nesting that is too deep. Returns the line of the latter, or 0. */
+/* Reads events up to the end, the first error, or a nesting that is too deep. Returns the nesting's line, else 0. */
 static int64_t line_too_deep(yaml_parser_t *parser) {
   int64_t line = 0;
   int open = 0, ended = 0;
   while (!line && !ended) {
     yaml_event_t event;
-    if (!yaml_parser_parse(parser, &event)) return 0;  // the error is added when the tree is made
+    if (!yaml_parser_parse(parser, &event)) return 0;  // building the tree will report it
     open += opened_by(&event);
     if (open > DEPTH_MAX + 1) line = (int64_t)event.start_mark.line + 1;
     ended = event.type == YAML_STREAM_END_EVENT || event.type == YAML_NO_EVENT;
@@ -194,8 +194,8 @@ static ad_status open_parser(yaml_parser_t *parser, const char *text, size_t siz
   return AD_OK;
 }
 
-/* Refuses a document that is nested too deeply, before libyaml makes a tree of it: for each token libyaml looks through
- * all open brackets, so that its time grows with the square of their number. */
+/* Refuses a document that is nested too deeply, before libyaml builds its tree. For each token libyaml searches all
+ * open brackets, so its time would grow with the square of their number. */
 static ad_status refuse_depth(builder *b, const char *text, size_t size) {
   yaml_parser_t parser;
   AD_TRY(open_parser(&parser, text, size, b->place.origin));
@@ -207,7 +207,7 @@ static ad_status refuse_depth(builder *b, const char *text, size_t size) {
   return AD_OK;
 }
 
-/* The length of the byte order mark that some editors put in front of UTF-8. */
+/* The length of the byte order mark that some editors write before UTF-8. */
 static size_t byte_order_mark(const char *text, size_t size) {
   return size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
@@ -219,7 +219,7 @@ static const char *hint_for(const char *problem) {
   return strstr(problem, "cannot start any token") ? " (indent with spaces, not with tabs)" : "";
 }
 
-/* Adds the parser's error, in its own words, with the line. */
+/* Adds the parser's error, in its own words, with its line. */
 static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t size, builder *b) {
   if (parser->error == YAML_MEMORY_ERROR) return ad_fail(AD_MEMORY, "no memory to read %s", b->place.origin);
   int64_t line = (int64_t)parser->problem_mark.line + 1;
@@ -269,7 +269,7 @@ static ad_status refuse_second(yaml_parser_t *parser, const char *text, size_t s
 static ad_status parse_yaml(yaml_parser_t *parser, const char *text, size_t size, builder *b, ad_node **out) {
   if (!yaml_parser_load(parser, b->yaml)) return not_yaml(parser, text, size, b);
   ad_status status = build_root(b, out);
-  // After a stream without any document, libyaml must not be asked for another one.
+  // libyaml must not be asked for a second document if the stream had none.
   if (!status && yaml_document_get_root_node(b->yaml)) status = refuse_second(parser, text, size, b);
   yaml_document_delete(b->yaml);
   return status;

@@ -11,20 +11,20 @@ struct ad_node {
   char *text; /* scalars: the value */
   char *key;  /* the node's key in its map; NULL for elements of lists */
   ad_recipe_place place;
-  ad_node *children, *next; /* children in the order written; the node after this one */
+  ad_node *children, *next; /* children in the order written; the next sibling */
 };
 
-/* Reads `text`, which must be one document. If it is no YAML, an error is added and *out is NULL. An empty document is
- * an empty scalar. */
+/* Reads `text`, which must be one document. If it is not YAML, adds an error and sets *out to NULL. An empty
+ * document is an empty scalar. */
 AD_CHECKED ad_status ad_document_parse(const char *text, size_t size, ad_recipe_place place, ad_recipe_errors *errors,
                                        ad_node **out);
 void ad_node_destroy(ad_node *node);                        /* NULL allowed */
-int ad_node_is_empty(const ad_node *node);                  /* 1: nothing was written: "train:" */
+int ad_node_is_empty(const ad_node *node);                  /* returns 1 if the key has no value: "train:" */
 ad_node *ad_node_find(const ad_node *map, const char *key); /* NULL if `map` is no map or has no such key */
 size_t ad_node_child_count(const ad_node *node);
 /* Makes an empty map. */
 AD_CHECKED ad_status ad_node_new_map(ad_recipe_place place, ad_node **out);
-/* Puts `node` into the map, in the place of the node that has that key. The map owns it only on success. */
+/* Puts `node` into the map and removes a node with the same key. The map owns `node` only on success. */
 AD_CHECKED ad_status ad_node_put(ad_node *map, const char *key, ad_node *node);
 
 #endif

@@ -1,4 +1,4 @@
-/* Collects everything that is wrong with a recipe, and makes one message of it. What is wrong is found elsewhere. */
+/* Collects the errors that the reader of a recipe finds, and makes one message of them. */
 #include "recipe/errors.h"
 
 #include <stdarg.h>
@@ -32,12 +32,12 @@ static ad_status insert(ad_recipe_errors *errors, ad_recipe_place place, const c
   return AD_OK;
 }
 
-/* 1: the origin of the place, "--set PATH", says the path already. */
+/* Returns 1 if the origin of the place, "--set PATH", already contains the path. */
 static int names_path(ad_recipe_place place, const char *path) {
   return place.order && !strcmp(place.origin + strlen("--set "), path);
 }
 
-/* Adds an error of kind AD_INVALID or AD_IO. An AD_INVALID decides the report's status over an AD_IO. */
+/* Adds an error of kind AD_INVALID or AD_IO. The report's status is AD_INVALID if there is any AD_INVALID. */
 static void add_error(ad_recipe_errors *errors, ad_status kind, ad_recipe_place place, const char *path,
                       const char *format, va_list arguments) {
   if (errors->status == AD_OK || (errors->status == AD_IO && kind == AD_INVALID)) errors->status = kind;
@@ -52,7 +52,7 @@ static void add_error(ad_recipe_errors *errors, ad_status kind, ad_recipe_place 
   if (place.line) ad_text_add(&text, ":%lld", (long long)place.line);
   if (*path && !names_path(place, path)) ad_text_add(&text, ": %s", path);
   ad_text_add(&text, ": %s", message);
-  ad_printable(buffer, printable, sizeof printable);  // a recipe may hold any bytes, and an error is one line
+  ad_printable(buffer, printable, sizeof printable);  // a recipe may have any bytes, and an error is one line
   if (insert(errors, place, printable)) errors->status = AD_MEMORY;
 }
 
@@ -71,11 +71,11 @@ void ad_recipe_errors_add_io(ad_recipe_errors *errors, ad_recipe_place place, co
   va_end(arguments);
 }
 
-/* Makes a message of as many lines as fit, and says how many more errors there are. */
+/* Makes a message of as many lines as fit; its last line has the number of errors left out. */
 ad_status ad_recipe_errors_report(const ad_recipe_errors *errors) {
   if (errors->status == AD_OK) return AD_OK;
   if (errors->status == AD_MEMORY) return ad_fail(AD_MEMORY, "no memory for the list of the recipe's errors");
-  enum { MORE = 40 };  // characters of that last line
+  enum { MORE = 40 };  // characters of the last line
   char buffer[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(buffer, sizeof buffer);
   size_t i = 0;

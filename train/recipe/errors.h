@@ -1,4 +1,4 @@
-/* Collects everything that is wrong with a recipe, each error with its place, to report all together. */
+/* Collects all errors of a recipe, each with its place, to report them together. */
 #ifndef RECIPE_ERRORS_H
 #define RECIPE_ERRORS_H
 #include <stddef.h>
@@ -25,11 +25,10 @@ typedef struct ad_recipe_errors {
   ad_status status; /* status of the first error; AD_MEMORY if an error could not be kept */
 } ad_recipe_errors;
 
-/* Adds the error "origin:line: path: message"; the path is left out where it is "", or where --set named it. */
+/* Adds the error "origin:line: path: message". The path is left out if it is "", or if it is the path of --set. */
 void ad_recipe_errors_add(ad_recipe_errors *errors, ad_recipe_place place, const char *path, const char *format, ...)
     AD_PRINTF(4, 5);
-/* Adds an error about a file that cannot be used. The report's status is then AD_IO, unless the recipe itself has
- * errors. */
+/* Adds an error about a file that cannot be used. The report's status is AD_IO if all errors are of this kind. */
 void ad_recipe_errors_add_io(ad_recipe_errors *errors, ad_recipe_place place, const char *path, const char *format, ...)
     AD_PRINTF(4, 5);
 /* AD_OK if there are no errors; otherwise makes one message of them, as the last error, and returns its status. */

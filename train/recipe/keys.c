@@ -1,4 +1,4 @@
-/* Lists the keys that --set may name, of recipes of every kind, for the completion of what a person types. */
+/* Lists the keys that --set may name, for recipes of every kind. Shells complete command lines with this list. */
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
@@ -6,15 +6,15 @@
 #include "program/program.h"
 #include "recipe/schema.h"
 
-/* 1: the list has this line. Each line ends with a line end, so a path is between two of them, or first. */
+/* Returns 1 if the list has this line. `line` ends with a line end; a match counts only at the start of a line. */
 static int has_line(const ad_text_stream *list, const char *line) {
   const char *found = list->text ? strstr(list->text, line) : NULL;
   while (found && found != list->text && found[-1] != '\n') found = strstr(found + 1, line);
   return found != NULL;
 }
 
-/* Adds a path, unless it is there. For keys of maps in a list, --set takes the whole list, so the list's path is added.
- */
+/* Adds a path, unless it is in the list. --set takes only whole lists of maps, so a key of their maps adds the
+ * list's path. */
 static void add_path(ad_text_stream *list, const char *path) {
   char line[256];
   size_t length = ad_schema_list_length(path);

@@ -1,4 +1,4 @@
-/* A recipe's program on paper: it is made on backend dry, only to be read; nothing has memory and nothing moves. */
+/* A recipe's program "on paper": created on backend dry, only to be read. Nothing has memory and nothing moves. */
 #ifndef RECIPE_PAPER_H
 #define RECIPE_PAPER_H
 #include "addend/recipe.h"

@@ -1,4 +1,4 @@
-/* What a recipe says of each parameter, of its meshes, and of its program. */
+/* Derives from a recipe: the policy and storage of each parameter, the meshes, and the program. */
 #include "recipe/precision_policy.h"
 
 #include <fnmatch.h>
@@ -67,7 +67,7 @@ const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t si
   return buffer;
 }
 
-/* The ranks of a module's mesh. If modules share their ranks, their blocks share them too. */
+/* The ranks of a module's mesh. If modules share their ranks, the blocks of a mesh share them, too. */
 static int64_t ranks_of(const ad_recipe *recipe, const ad_mesh *mesh) {
   int shared = recipe->mesh_count > 1 && !ad_recipe_is_disjoint(recipe);
   return ad_mesh_size(mesh) / (shared ? ad_mesh_axis_size(mesh, AD_BLOCK) : 1);

@@ -1,4 +1,4 @@
-/* Prints a recipe as YAML: every key of the schema with its value. libyaml's emitter decides about quotes. */
+/* Prints a recipe as YAML: every key of the schema with its value. libyaml's emitter chooses the quotes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 #define LEFT_OUT "left out"
 
-/* The state of printing. Nodes are libyaml's numbers; 0 means that memory is out, and every function here passes it on.
- */
+/* The state of printing. Nodes are libyaml's numbers. Node 0 means that memory ran out; every function here returns
+ * 0 if it gets 0. */
 typedef struct printer {
   yaml_document_t yaml;
   const ad_recipe *recipe;
@@ -32,7 +32,7 @@ static int append_pair(printer *p, int map, int key, int value) {
   return map && key && value ? yaml_document_append_mapping_pair(&p->yaml, map, key, value) : 0;
 }
 
-/* Adds a number as the shortest decimal that reads back as the same number. */
+/* Adds a number as the shortest decimal that is read back as the same number. */
 static int add_number(printer *p, double value) {
   char buffer[40];
   int whole = value == floor(value) && fabs(value) < 1e6;
@@ -58,7 +58,7 @@ static int raw_of(const ad_key *key, const char *base) {
   return key->kind == AD_KEY_GRADIENT && *(const int *)(base + key->second);
 }
 
-/* Adds the value at `at`, which is an element of a list or a field of `base`. */
+/* Adds the value at `at`: an element of a list, or a field of `base`. */
 static int add_value(printer *p, const ad_key *key, const char *base, const void *at) {
   switch (key->kind) {
     case AD_KEY_INTEGER:
@@ -112,7 +112,7 @@ static int add_overrides(printer *p) {
   return map;
 }
 
-/* 1: the key is a text that was left out and has no default. */
+/* Returns 1 if the key is a text without a value and without a default. */
 static int is_left_out(const ad_key *key, const char *base) {
   return ad_key_is_text(key) && !key->list && !*(char *const *)(base + key->offset);
 }
@@ -122,7 +122,7 @@ static int add_key(printer *p, const ad_key *key, const char *base) {
   return key->list ? add_list(p, key, base) : add_value(p, key, base, base + key->offset);
 }
 
-/* The sections that are open, one inside the other; keys of one section follow each other. */
+/* The open sections, each inside the one before. Keys of one section follow each other. */
 enum { DEPTH_MAX = 3 };
 typedef struct sections {
   char name[DEPTH_MAX][64];
@@ -139,7 +139,7 @@ static int open_section(printer *p, const char *name, int root, sections *open) 
   return append_pair(p, above, add_scalar(p, name, 0), map);
 }
 
-/* The map of a key; sections above it are opened as needed. */
+/* The map for a key; opens the key's sections as needed. */
 static int section_of(printer *p, const ad_key *key, int root, sections *open) {
   const char *from = key->path;
   int depth = 0;
@@ -154,7 +154,7 @@ static int section_of(printer *p, const ad_key *key, int root, sections *open) {
   return map_above(open, root);
 }
 
-/* How many keys the maps of a list have; `first` is the number of the first one, and the others follow it. */
+/* The number of keys in each map of a list. The first key has number `first`, and the others follow it. */
 static size_t keys_of_list(const printer *p, size_t first) {
   size_t length = ad_schema_list_length(p->schema.entries[first].key.path), count = 1;
   while (first + count < p->schema.count &&
@@ -177,7 +177,7 @@ static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element
   return map;
 }
 
-/* Adds a list of maps whose values are given as one list for each key. */
+/* Adds a list of maps. Its values are stored as one list for each key. */
 static int add_maps(printer *p, size_t first, size_t keys) {
   const ad_key *key = &p->schema.entries[first].key;
   size_t count = *(const size_t *)(ad_schema_base(&p->schema.entries[first], p->recipe) + key->second);
@@ -236,7 +236,7 @@ static int write_bytes(void *context, unsigned char *bytes, size_t count) {
   return 1;
 }
 
-/* Writes the document. yaml_emitter_dump takes over the document's content, even where it fails. */
+/* Writes the document. yaml_emitter_dump takes over the document's content, even if it fails. */
 static int write_document(yaml_document_t *yaml, output *out) {
   yaml_emitter_t emitter;
   if (!yaml_emitter_initialize(&emitter)) {
@@ -272,7 +272,7 @@ ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, 
     ad_release(text.text);
     return ad_fail(AD_MEMORY, "no memory to print %s", entry->key.path);
   }
-  text.text[strcspn(text.text, "\n")] = 0;  // libyaml ends a document of one value with a line of dots
+  text.text[strcspn(text.text, "\n")] = 0;  // libyaml ends a document of a single value with a line of dots
   *out = text.text;
   return AD_OK;
 }

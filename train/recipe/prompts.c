@@ -1,4 +1,4 @@
-/* Reads prompts that are bytes of text or numbers of tokens. Texts that need a tokenizer are encoded elsewhere. */
+/* Reads prompts of bytes and prompts of token numbers. Texts that need a tokenizer are encoded elsewhere. */
 #include "recipe/prompts.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ static void take_bytes(const char *text, ad_prompt *out) {
   for (; *text; text++) out->tokens[out->count++] = (unsigned char)*text;
 }
 
-/* Reads numbers of tokens. A number that no token can have becomes INT32_MAX, which is refused later. */
+/* Reads token numbers. A number that cannot be a token becomes INT32_MAX, which is refused later. */
 static void take_numbers(const char *text, ad_prompt *out) {
   for (text += strspn(text, separators); *text; text += strspn(text, separators)) {
     char *end;

@@ -1,4 +1,4 @@
-/* Reads a recipe from its first byte to the structure: the order of the work, and what a recipe owns. */
+/* Reads a recipe from its first byte to the struct: the order of the steps, and the memory that a recipe owns. */
 #include "addend/recipe.h"
 
 #include <stdio.h>
@@ -41,13 +41,13 @@ int ad_recipe_gives(const ad_recipe *recipe, const char *key) {
   return 0;
 }
 
-/* Names a recipe without a name after its file: "recipes/gpt-text.yaml" becomes gpt-text. */
+/* Gives a recipe without a name the name of its file: "recipes/gpt-text.yaml" becomes gpt-text. */
 static ad_status name_after_file(ad_recipe *recipe) {
   return recipe->name ? AD_OK : ad_name_of_file(recipe->path, &recipe->name);
 }
 
-/* The sync of microbatches before the last one if the recipe does not say it: with ZeRO-2 and 3, where gradients are
- * sharded, each leaves only a shard of its sum; otherwise nothing moves before the last microbatch. */
+/* The default sync of microbatches before the last one. With ZeRO-2 and 3, where gradients are sharded, each
+ * microbatch leaves only a shard of its sum; otherwise nothing is sent before the last microbatch. */
 static ad_sync usual_sync(const ad_recipe *recipe) { return recipe->shard.zero >= 2 ? AD_SYNC_SHARD : AD_SYNC_NONE; }
 
 static ad_status complete_sync(ad_recipe *recipe) {
@@ -75,8 +75,8 @@ static ad_status apply_sets(ad_reading *r, const source *from, char *const *orig
   return AD_OK;
 }
 
-/* Applies only those --set that name the program, since the keys that the others may name depend on it. All are applied
- * in their order later, so errors are dropped here and added there. */
+/* Applies only the --set options that name the program, because the keys of the others depend on the program. Later
+ * all of them are applied in their order; errors are dropped here and added then. */
 static ad_status apply_sets_of_kind(ad_reading *r, const source *from, char **origins) {
   ad_recipe_errors kept = r->errors;
   ad_status status = AD_OK;
@@ -99,7 +99,7 @@ static ad_status find_program(ad_reading *r, const source *from, char **origins)
   return ad_schema_create(r->recipe->program, &r->schema);
 }
 
-/* Makes an empty recipe an empty map, since --set may say everything. */
+/* Makes an empty recipe an empty map: --set may give all keys. */
 static ad_status make_root_a_map(ad_reading *r) {
   if (r->root->kind == AD_NODE_MAP) return AD_OK;
   if (!ad_node_is_empty(r->root)) {

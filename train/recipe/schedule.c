@@ -1,4 +1,4 @@
-/* Checks the section `schedule` of a recipe against its mesh. What a program says of its layers is its own rule. */
+/* Checks the section `schedule` of a recipe against its mesh. The division of layers is checked by the program. */
 #include "recipe/schedule.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static int is_known(const char *kind) {
   return 0;
 }
 
-/* The schedule that is given or, if none is, the usual one for these stages. */
+/* The given schedule or, if none is given, the usual one for these stages. */
 static const char *kind_of(const ad_recipe *recipe, int64_t pp) {
   if (recipe->schedule.kind) return recipe->schedule.kind;
   return recipe->schedule.stages > pp ? "interleaved" : "1f1b";
@@ -30,7 +30,7 @@ const char *ad_recipe_schedule(const ad_recipe *recipe) {
   return kind_of(recipe, pp);
 }
 
-/* Complains if stages, ranks and schedule do not go together: making the table says so. */
+/* Complains if stages, ranks and schedule do not fit together: making the schedule's table fails then. */
 static void check_fit(const ad_recipe *recipe, int64_t pp, int64_t stages, const ad_complaints *to) {
   ad_table *table;
   ad_table_shape shape = {sizeof shape, (int32_t)stages, (int32_t)recipe->train.microbatches, (int32_t)pp};

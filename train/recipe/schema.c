@@ -1,5 +1,4 @@
-/* The keys of a recipe: those that every recipe has, merged with those of its program; and finding a key, also by a
- * wrong name. */
+/* The keys of a recipe: common keys, merged with those of its program. Also finds a key, even by a wrong name. */
 #include "recipe/schema.h"
 
 #include <stdio.h>
@@ -19,7 +18,7 @@
 
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
-/* Common keys, between which the keys of a program are inserted. */
+/* Common keys after which keys of a program are inserted. */
 enum { NAME, KIND, FROM, WEIGHTS, MESH, PLACEMENT };
 
 static const ad_key common[] = {
@@ -137,7 +136,7 @@ enum { COMMON_COUNT = sizeof common / sizeof *common };
 
 /* ---- merging all recipes' keys with a program's own ---- */
 
-/* The length of the path's section; 0: the path is a name alone. */
+/* The length of the path's section; 0: the path has no section. */
 static size_t section_length(const char *path) { return strchr(path, '.') ? strcspn(path, ".") : 0; }
 
 static int is_in_section_of(const char *path, const char *other) {
@@ -145,8 +144,8 @@ static int is_in_section_of(const char *path, const char *other) {
   return length && section_length(path) == length && !strncmp(path, other, length);
 }
 
-/* The common key after which a key of a program is inserted: the last one of its section. A key of `model` stands
- * before model.weights, sections of the program's own before `mesh`. */
+/* The common key after which a program's key is inserted: the last key of its section. Keys of `model` come before
+ * model.weights, and the program's own sections before `mesh`. */
 static size_t predecessor_of(const ad_key *key) {
   size_t found = WEIGHTS;
   if (is_in_section_of(key->path, common[KIND].path)) return KIND;
@@ -176,7 +175,7 @@ static ad_status add_meshes(ad_schema *schema) {
   return AD_OK;
 }
 
-/* Adds the program's keys that are inserted behind common key number `predecessor`. */
+/* Adds the program's keys that are inserted after common key number `predecessor`. */
 static ad_status add_own(ad_schema *schema, size_t predecessor) {
   const ad_program_kind *program = schema->program;
   for (size_t i = 0; program && i < program->key_count; i++) {
@@ -193,7 +192,7 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
 
 static int is_of_prompts(const char *path) { return !strncmp(path, "evaluate.prompt", strlen("evaluate.prompt")); }
 
-/* 1: recipes of this program have common key number i. If no program is known, they have all of them. */
+/* Returns 1 if recipes of this program have common key number i. If no program is known, they have all of them. */
 static int is_wanted(const ad_schema *schema, size_t i) {
   if (i == PLACEMENT) return ad_schema_mesh_count(schema->program) > 1;
   if (is_of_prompts(common[i].path)) return !schema->program || schema->program->sampling.next;
@@ -353,8 +352,8 @@ static void part_of(const char *path, int level, char out[NAME_MAX_COMPARED]) {
     snprintf(out, NAME_MAX_COMPARED, "%.*s", (int)length, path);
 }
 
-/* The name that a path has below a section: "coefficient" of losses.stochastic.coefficient below losses.stochastic.
- * Returns 0 if the path is not below it. */
+/* Finds the next name of a path below a section: "coefficient" of losses.stochastic.coefficient below
+ * losses.stochastic. Returns 0 if the path is not below the section. */
 static int name_below(const char *path, const char *section, char out[NAME_MAX_COMPARED]) {
   size_t length = strlen(section);
   if (length && (strncmp(path, section, length) != 0 || path[length] != '.')) return 0;
@@ -363,7 +362,7 @@ static int name_below(const char *path, const char *section, char out[NAME_MAX_C
   return 1;
 }
 
-/* The best guess so far at what a wrong name means. */
+/* The best guess so far at the meaning of a wrong name. */
 typedef struct guess {
   char path[2 * NAME_MAX_COMPARED];
   int cost;
@@ -375,7 +374,7 @@ static void consider(guess *best, const char *path, int cost) {
   best->cost = cost;
 }
 
-/* The nearest name: a key in the same section or, with one more letter of distance, in another; or a section. */
+/* The nearest name: a key of the same section; a key of another section, which counts one letter more; or a section. */
 static guess nearest(const ad_schema *schema, const char *section, const char *unknown) {
   guess best = {"", ad_name_distance_max(unknown) + 1};
   for (size_t i = 0; i < schema->count; i++) {
@@ -391,7 +390,7 @@ static guess nearest(const ad_schema *schema, const char *section, const char *u
   return best;
 }
 
-/* Adds the names that `section` has. */
+/* Adds the names of the keys and sections in `section`. */
 static void list_known(const ad_schema *schema, const char *section, ad_text *out) {
   char name[NAME_MAX_COMPARED], before[NAME_MAX_COMPARED] = "";
   for (size_t i = 0; i < schema->count; i++) {
@@ -402,7 +401,7 @@ static void list_known(const ad_schema *schema, const char *section, ad_text *ou
   if (!*before) ad_text_add(out, "`%s` has no keys below it", section);
 }
 
-/* The path in `section` of the key that had the name `unknown` in earlier versions; "": there is none. */
+/* The path in `section` of the key that earlier versions called `unknown`; "": there is none. */
 static void find_renamed(const ad_schema *schema, const char *section, const char *unknown, char *out, size_t size) {
   static const char *const names[][2] = {
       {"held_out", "validation"}, {"held_out_font", "validation_font"}, {"wire", "comm_dtype"}};

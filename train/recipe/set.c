@@ -6,14 +6,14 @@
 
 enum { PARTS_MAX = 4, PART_SIZE = 128, PATH_SIZE = 256 };
 
-/* A path taken apart: train.steps, or precision.overrides."*.norm.*".param. */
+/* The parts of a path such as train.steps or precision.overrides."*.norm.*".param. */
 typedef struct set_path {
   char part[PARTS_MAX][PART_SIZE];
   int count;
 } set_path;
 
-/* Reads one part of a path, up to a dot or the end; returns what follows it, or NULL if it is too long or a quote stays
- * open. */
+/* Reads one part of a path, up to a dot or the end. Returns the text after the part, or NULL if the part is too long
+ * or a quote is not closed. */
 static const char *take_part(const char *text, const char *end, char out[PART_SIZE]) {
   int quoted = text < end && *text == '"';
   const char *first = text + quoted;
@@ -36,7 +36,7 @@ static int take_path(const char *text, const char *end, set_path *out) {
   return 0;
 }
 
-/* 1: the schema knows the path of the first `count` parts: a key, a section, or something below precision.overrides. */
+/* Returns 1 if the schema has the path of the first `count` parts, or it is below precision.overrides. */
 static int is_known(const ad_reading *r, const set_path *path, int count) {
   char joined[PATH_SIZE];
   ad_text text = ad_text_on(joined, sizeof joined);
@@ -49,7 +49,7 @@ static int is_known(const ad_reading *r, const set_path *path, int count) {
   return count <= 2 || entry->key.kind == AD_KEY_OVERRIDES;
 }
 
-/* Adds an error for a path that the schema does not have, with a hint: what is known where the path is still known. */
+/* Adds an error for a path that the schema does not have; the hint lists names below the path's last known part. */
 static void report_unknown(ad_reading *r, ad_recipe_place place, const set_path *path) {
   char hint[512], whole[PATH_SIZE], section[PATH_SIZE] = "";
   ad_text text = ad_text_on(hint, sizeof hint), joined = ad_text_on(whole, sizeof whole),
@@ -66,8 +66,8 @@ static void report_unknown(ad_reading *r, ad_recipe_place place, const set_path 
   ad_recipe_errors_add(&r->errors, place, "", "unknown key; %s", hint);
 }
 
-/* Gives the map under `key`, and makes one if nothing or an empty value stands there. NULL: something else stands
- * there, of which reading will complain. */
+/* Returns in *out the map under `key`; makes one if the key has no value. NULL: the key has another value, about
+ * which the reader will complain. */
 static ad_status map_under(ad_node *map, const char *key, ad_recipe_place place, ad_node **out) {
   ad_node *child = ad_node_find(map, key);
   *out = NULL;
@@ -84,7 +84,7 @@ static ad_status map_under(ad_node *map, const char *key, ad_recipe_place place,
   return status;
 }
 
-/* Puts a value into the tree; *taken: 1 if the tree owns it now. */
+/* Puts a value into the tree. Sets *taken to 1 if the tree owns the value now. */
 static ad_status put_in_tree(ad_reading *r, const set_path *path, ad_recipe_place place, ad_node *value, int *taken) {
   ad_node *map = r->root;
   for (int i = 0; map && i + 1 < path->count; i++) AD_TRY(map_under(map, path->part[i], place, &map));
@@ -113,7 +113,7 @@ static ad_status put_value(ad_reading *r, const set_path *path, ad_recipe_place 
   return status;
 }
 
-/* 1: the path is model, model.kind or model.from, so it may name the program. */
+/* Returns 1 if the path is model, model.kind or model.from, so that it may name the program. */
 static int names_kind(const set_path *path) {
   const char *key = path->count == 2 ? path->part[1] : "kind";
   return !strcmp(path->part[0], "model") && path->count <= 2 && (!strcmp(key, "kind") || !strcmp(key, "from"));

@@ -1,5 +1,5 @@
-/* Checks a recipe's weights before any rank starts: the form of the files, their fit to the model, their values. Ranks
- * read weights in train/. */
+/* Checks a recipe's weights before any rank starts: that the files are well-formed, fit the model and have finite
+ * values. Ranks read the weights in train/. */
 #include "recipe/weights.h"
 
 #include "architecture/folder.h"

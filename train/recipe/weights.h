@@ -5,11 +5,11 @@
 #include "architecture/architecture.h"
 
 typedef struct ad_weights_asked {
-  int fit;    /* 1: check that the tensors are the program's parameters; the rest of the recipe is right */
+  int fit;    /* 1: check that the tensors are the program's parameters; needs a recipe without other errors */
   int values; /* 1: check that all values are finite, which reads each file once from start to end */
 } ad_weights_asked;
-/* Checks model.weights, or model.from with the architecture that its config.json names; does nothing where the recipe
- * has neither. Complains of files that cannot be used and, as asked, of tensors that are not the program's parameters,
+/* Checks model.weights, or model.from with the architecture in its config.json; does nothing if the recipe has
+ * neither. Complains of files that cannot be used and, if asked to, of tensors that are not the program's parameters
  * and of values that are not finite. */
 void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *architecture, ad_weights_asked asked,
                              const ad_complaints *to);

@@ -5,8 +5,8 @@
 #include "addend/status.h"
 
 /* {"folder", "run", "metrics", "metrics_every", "timeline", "check", "broken", "samples"}. A missing file is null;
- * "broken" has a sentence for each file that cannot be used. A long run has every n-th line of its metrics (n is
- * "metrics_every") and the lines that measured more. AD_INVALID: the folder holds no run; AD_IO. */
+ * "broken" has a sentence for each file that cannot be used. Of a long run, "metrics" has every n-th line (n is
+ * "metrics_every") and the lines with more measurements. AD_INVALID: the folder holds no run; AD_IO. */
 ad_status ad_report_document(const char *folder, json_t **out) AD_CHECKED;
 
 /* {"steps", "ranks", "spans"} of an early step and of the last one, and "idle": the share of all steps in which each

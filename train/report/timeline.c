@@ -1,5 +1,5 @@
-/* Takes two steps from a trace, with the spans of all ranks in seconds, and from all steps the share in which each rank
- * waits for others. */
+/* Takes two steps from a trace, with the spans of all ranks in seconds, and computes from all steps the share of time
+ * in which each rank waits for others. */
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -22,7 +22,7 @@ static json_int_t step_of(const json_t *event) { return integer_at(json_object_g
 
 /* ---- choosing the steps that are shown ---- */
 
-/* Numbers of steps that ended on the first rank; -1: there is none. */
+/* The first, second and last step that ended on the first rank; -1: there is none. */
 typedef struct shown {
   json_int_t first, second, last;
 } shown;
@@ -44,7 +44,7 @@ static shown find_steps(const json_t *events) {
   return found;
 }
 
-/* The early step is the second, since the first touches new memory; the first if there is no other. */
+/* The early step is the second, since the first touches new memory, or the first if there is no second. */
 static json_int_t early(const shown *steps) { return steps->second < 0 ? steps->first : steps->second; }
 
 static int is_shown(const shown *steps, const json_t *event) {
@@ -91,8 +91,8 @@ typedef struct rank_time {
   double steps, idle;
 } rank_time;
 
-/* Whether a rank that does this has nothing to do until other ranks have done something: it waits for a module on other
- * ranks, or, at a step's end, for sums over all ranks. */
+/* Whether a rank in a span of this kind only waits: for a module on other ranks, or, at a step's end, for sums over all
+ * ranks. */
 static int is_idle(const char *kind) {
   static const char *const kinds[] = {"wait for value", "wait for gradient", "wait for room", "loss and norm"};
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -111,7 +111,7 @@ static void add_times(const json_t *events, rank_time *times, json_int_t ranks) 
   }
 }
 
-/* Each rank's idle share of its steps; null: it has no step. */
+/* Returns, for each rank, the idle share of its steps; null if the rank has no step. */
 static json_t *idle_of(const json_t *events, json_int_t ranks) {
   rank_time *times;
   if (ad_new((size_t)ranks, &times)) return NULL;

@@ -1,9 +1,9 @@
-/* Vector kernels on rows of f32, f64 or bf16, in which operations spend the time that matrix products do not. Every
- * instruction set runs the same code and gives the same bits: sums form in a fixed number of lanes, and nothing is
- * fused. The operations themselves are in op_*.c.
+/* Vector kernels on rows of f32, f64 or bf16, which take most of the time that operations spend outside matrix
+ * products. Every instruction set runs the same code and gives the same bits: sums use a fixed number of lanes, and
+ * multiplications are not fused with additions. The operations themselves are in op_*.c.
  *
- * bf16 is only a format in memory: arithmetic is done in f32 registers, and an element is rounded to nearest even when
- * it is stored. Denormals are kept; every NaN becomes the one canonical NaN. */
+ * bf16 is only a format in memory: arithmetic is in f32 registers, and a stored element is rounded to nearest even.
+ * Denormals are kept; every NaN becomes the one canonical NaN. */
 #ifndef ROWS_ROWS_H
 #define ROWS_ROWS_H
 #include <stddef.h>
@@ -11,10 +11,10 @@
 #include <string.h>
 #include "kernels/kernels.h"
 
-/* Each pointer points to n elements of the table's dtype T, except where a comment says R: the wide dtype of T
- * (ad_dtype_wide), which is T itself unless T is bf16. _wide: an operand is R that would otherwise be T. _narrow: a
- * source is R and the result T. adds: the result is added to dst; otherwise dst is overwritten. dst overlaps no source,
- * except where a comment says so, and then only if both have one dtype. */
+/* Each pointer points to n elements of the table's dtype T, except where a comment has R: the wide dtype of T
+ * (ad_dtype_wide), which is T itself unless T is bf16. _wide: an operand is R, not T. _narrow: a source is R and the
+ * result T. adds: the result is added to dst; otherwise dst is overwritten. dst overlaps no source except where a
+ * comment allows it, and then only if both have the same dtype. */
 typedef struct row_kernels {
   void (*add)(void *dst, const void *a, const void *b, size_t n);
   void (*add_wide)(void *dst, const void *a, const void *b, size_t n);        /* a + b; dst and a are R; dst may be a */
@@ -28,12 +28,12 @@ typedef struct row_kernels {
   double (*sum)(const void *src, size_t n);
   double (*dot)(const void *a, const void *b, size_t n);
   double (*max)(const void *src, size_t n); /* -infinity for n = 0 */
-  /* dst = exp(src - shift); returns the sum of these before they are rounded to T. dst may be src. */
+  /* dst = exp(src - shift). Returns the sum of these exponentials before they are rounded to T. dst may be src. */
   double (*exp_sum)(void *dst, const void *src, double shift, size_t n);
   double (*exp_sum_narrow)(void *dst, const void *src, double shift, size_t n); /* R src */
   void (*put_exp)(void *dst, const void *src, double shift, double factor, size_t n,
                   int adds); /* factor * exp(src - shift) */
-  /* Backward of softmax. p = exp(score - shift) / sum; d = scale * p * (slope - centre), with p before it is rounded.
+  /* Backward of softmax. p = exp(score - shift) / sum; d = scale * p * (slope - centre), with p not yet rounded.
    * score and slope (the gradient of p) are R. p may be score, and d may be slope. */
   void (*softmax_backward)(void *p, void *d, const void *score, const void *slope, double shift, double sum,
                            double centre, double scale, size_t n);
@@ -46,8 +46,8 @@ typedef struct row_kernels {
   void (*norm)(void *dst, const void *x, const void *weight, double inverse,
                size_t n); /* x * inverse * weight; R weight */
   void (*norm_wide)(void *dst, const void *x, const void *weight, double inverse, size_t n); /* R x, R weight */
-  /* Backward of one row of rms_norm: dx, and d_weight += the row's share. inverse = 1 / sqrt(mean(x^2) + epsilon).
-   * weight and d_weight are R. */
+  /* Backward of one row of rms_norm: writes dx and adds the row's share to d_weight. inverse = 1 / sqrt(mean(x^2) +
+   * epsilon). weight and d_weight are R. */
   void (*norm_backward)(void *dx, int adds, void *d_weight, const void *x, const void *weight, const void *d_out,
                         double inverse, size_t n);
   void (*norm_backward_wide)(void *dx, int adds, void *d_weight, const void *x, const void *weight, const void *d_out,
@@ -68,7 +68,7 @@ static inline float ad_bf16_value(uint16_t half) {
   return value;
 }
 
-/* Reads and writes single elements, for what is done once a row. */
+/* Reads and writes single elements, for work that is done once per row. */
 static inline double ad_element(ad_dtype dtype, const void *data, size_t i) {
   if (dtype == AD_BF16) return (double)ad_bf16_value(((const uint16_t *)data)[i]);
   return dtype == AD_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];

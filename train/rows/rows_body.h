@@ -1,5 +1,5 @@
-/* The row kernels, compiled once for each variant under the name ROWS: rows_dtype.h for each dtype, with exponentials
- * of f32 and f64 and rounding to bf16. rows.c chooses the variant. */
+/* The row kernels, compiled once for each variant, with the variant's name ROWS: rows_dtype.h for each dtype, and
+ * the exponentials of f32 and f64 and the rounding to bf16. rows.c chooses the variant. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -65,8 +65,8 @@ INLINE double exp_f64(double x) {
   return x < -707.0 ? 0.0 : y;
 }
 
-/* Rounds to nearest even: adding 0x7fff rounds up what is above the middle; if the last place kept is odd, 1 more is
- * added, so that the middle goes to the even neighbour. */
+/* Rounds to nearest even. Adding 0x7fff rounds up values above the middle. If the last kept place is odd, 1 more is
+ * added, so that the middle is rounded to the even neighbour. */
 INLINE uint16_t bf16_of(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -74,15 +74,15 @@ INLINE uint16_t bf16_of(float value) {
   return (uint16_t)(bits >> 16);
 }
 
-/* Rounds whole registers by an instruction. It takes subnormals for zeros and keeps NaNs' payloads, so registers with
- * such values are rounded element by element. */
+/* Rounds whole registers by an instruction. The instruction treats subnormals as zeros and keeps NaNs' payloads, so
+ * registers with such values are rounded element by element. */
 #if defined(__AVX512BF16__)
 INLINE int are_rare(__m512 a, __m512 b) {
   enum { QUIET_NAN = 0x01, SUBNORMAL = 0x20, SIGNALLING_NAN = 0x80, RARE = QUIET_NAN | SUBNORMAL | SIGNALLING_NAN };
   return !_kortestz_mask16_u8(_mm512_fpclass_ps_mask(a, RARE), _mm512_fpclass_ps_mask(b, RARE));
 }
 
-/* Rounds as many elements as fill whole registers; returns their number. */
+/* Rounds as many elements as fill whole registers; returns the number of rounded elements. */
 INLINE size_t round_registers(uint16_t *restrict to, const float *restrict from, size_t n) {
   enum { ROUNDED = 32 };
   size_t i = 0;

@@ -1,15 +1,15 @@
-/* The row kernels for one dtype. Elements are ELEMENT in memory and REAL in registers; LOAD and STORE convert between
- * them (if ROUNDS is 1, STORE rounds, and STORE_REGISTERS(to, from, n) rounds whole registers). EXP is the exponential
- * of a REAL; NAME(x) appends the dtype's suffix to x. rows_body.h includes this once a dtype; all these macros are
- * undefined at the end. Written so that any vector width gives the same bits. */
+/* The row kernels for one dtype. Elements are ELEMENT in memory and REAL in registers; LOAD and STORE convert
+ * between them. If ROUNDS is 1, STORE rounds, and STORE_REGISTERS(to, from, n) rounds whole registers. EXP is the
+ * exponential of a REAL; NAME(x) appends the dtype's suffix to x. rows_body.h includes this file once for each
+ * dtype; the macros are undefined at the end. The code gives the same bits for any vector width. */
 
-/* Sums form in LANES interleaved partial sums, which are folded in halves. PIECE elements fit in the first cache. */
+/* A sum has LANES interleaved partial sums, which are folded in halves. PIECE elements fit in the first-level cache. */
 #ifndef LANES
 #define LANES 32
 #define PIECE 256
 
-/* out[i] = value, or out[i] += value, for all i < n; `value` is a REAL expression in i. If it must be rounded, a piece
- * of it is first computed into memory other than out, so that loops over exponentials stay in registers. */
+/* out[i] = value, or out[i] += value, for all i < n; `value` is a REAL expression in i. If the result must be
+ * rounded, it is computed piece by piece into other memory first, so that loops over exponentials stay in registers. */
 #define PUT(out, n, adds, value)                                                   \
   do {                                                                             \
     REAL unrounded[PIECE];                                                         \
@@ -26,13 +26,13 @@
   } while (0)
 #endif
 
-/* Writes or adds a piece to out, rounded; overwrites `piece` if it adds. */
+/* Writes or adds a piece to out, rounded. If it adds, the contents of `piece` are lost. */
 INLINE void NAME(put_piece)(ELEMENT *restrict out, REAL *restrict piece, size_t n, int adds) {
   for (size_t i = 0; adds && i < n; i++) piece[i] = LOAD(out[i]) + piece[i];
   for (size_t i = STORE_REGISTERS(out, piece, n); i < n; i++) out[i] = STORE(piece[i]);
 }
 
-/* Element i of a row that is in the wide dtype or not; `is_wide` is a constant where this is inlined. */
+/* Element i of a row, in the wide dtype if `is_wide`; the compiler knows `is_wide` wherever this is inlined. */
 INLINE REAL NAME(get)(const void *row, size_t i, int is_wide) {
   return is_wide ? ((const REAL *)row)[i] : LOAD(((const ELEMENT *)row)[i]);
 }
@@ -140,7 +140,7 @@ static void NAME(fill)(void *dst, double value, size_t n, int adds) {
   PUT(out, n, adds, (REAL)value);
 }
 
-/* exp_sum for both kinds of src. If nothing is rounded, the exponentials are computed directly in dst. */
+/* exp_sum for src in T or in R. If nothing is rounded, the exponentials are computed directly in dst. */
 INLINE double NAME(exp_sum_of)(void *dst, const void *src, int src_is_wide, double shift, size_t n) {
   const REAL s = (REAL)shift;
   REAL unrounded[PIECE], lane[LANES] = {0};

@@ -1,4 +1,4 @@
-/* Makes what is sampled: the program for one process, and memory for its values. */
+/* Makes the program that is sampled, for one process, and memory for its values. */
 #include "sample/model.h"
 
 #include <string.h>
@@ -15,8 +15,8 @@ static ad_status check_kind(const ad_program_kind *kind) {
                  ad_program_kinds_sampled(known, sizeof known));
 }
 
-/* Replaces all meshes by dp_shard=1. A mesh that names cp shards sequences even if cp has size 1, and kept keys and
- * values must not be sharded. */
+/* Replaces all meshes by dp_shard=1. Even an axis cp of size 1 would shard sequences, but kept keys and values must
+ * not be sharded. */
 static ad_status shard_nothing(ad_recipe *alone) {
   for (size_t i = 0; i < alone->mesh_count; i++) {
     ad_release(alone->meshes[i].text);

@@ -42,7 +42,7 @@ static ad_status create_kept(ad_sampler *sampler) {
   return AD_OK;
 }
 
-/* Makes room for the tensors that the program gets, and for the logits that it gives. */
+/* Allocates the list of tensors for the program, and the logits. */
 static ad_status create_lists(ad_sampler *sampler) {
   const ad_sample_model *model = &sampler->model;
   AD_TRY(ad_new(model->params.count, &sampler->params));
@@ -108,7 +108,7 @@ static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, 
   return AD_OK;
 }
 
-/* The layout of tokens [1, count] on one rank: samples are sharded over the axes of data. */
+/* The layout of tokens [1, count] on one rank: samples are sharded over the data-parallel axes. */
 static ad_layout layout_of_tokens(const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));

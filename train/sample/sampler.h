@@ -1,4 +1,4 @@
-/* The inside of a sampler, for those who write its parameters' values. */
+/* The private part of a sampler, for the code that writes its parameters' values. */
 #ifndef SAMPLE_SAMPLER_H
 #define SAMPLE_SAMPLER_H
 #include "addend/sample.h"

@@ -1,4 +1,4 @@
-/* What a checkpoint holds of a run. How checkpoints are written is in checkpoint/. */
+/* The data of a run that a checkpoint stores. checkpoint/ writes and reads the files. */
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -26,8 +26,8 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
   s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
-/* Lists a parameter's arrays for the checkpoint: value, master and moments, as far as it has them. If the master is the
- * value itself, the array is listed once. */
+/* Lists a parameter's arrays for the checkpoint: value, master and moments, if it has them. If the master is the value
+ * itself, the array is listed once. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
   char name[AD_PROGRAM_NAME_SIZE];

@@ -1,4 +1,4 @@
-/* Copies files that belong to a run into its folder, and knows such a copy from another file of that name. */
+/* Copies files that belong to a run into its folder, and tells such a copy from another file of the same name. */
 #include "step/companions.h"
 
 #include <stdio.h>
@@ -46,7 +46,7 @@ static const char *name_of(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-/* What the folder has under a companion's name: nothing, the companion itself, a copy of it, another file. */
+/* The folder's entry with a companion's name: none, the companion itself, a copy of it, or another file. */
 typedef enum standing { NOTHING, ITSELF, A_COPY, ANOTHER } standing;
 
 static int are_identical(const char *path, const char *other) {

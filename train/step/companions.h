@@ -1,5 +1,5 @@
 /* Copies files that belong to a run into its folder: the configuration and the tokenizer of the model in model.from,
- * and the tokenizer of its data. So the run can be understood, sampled and exported without the originals. */
+ * and the tokenizer of its data. So the run can be sampled and exported without the originals. */
 #ifndef TRAIN_COMPANIONS_H
 #define TRAIN_COMPANIONS_H
 #include <jansson.h>

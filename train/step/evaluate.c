@@ -21,7 +21,7 @@ static int64_t batches_of(const ad_run *run, int64_t samples) {
 
 /* ---- the mean loss on the validation set ---- */
 
-/* Adds a batch's loss times its count: the batch was divided by its own count, but batches weigh by theirs. */
+/* Adds a batch's loss times its count: the loss was divided by this count, but batches weigh by their counts. */
 static ad_status add_batch(ad_run *run, int64_t batch, double *sum, double *count) {
   ad_step_report report;
   run->samples->batch = (size_t)(batch * run->recipe->train.global_batch);
@@ -66,7 +66,7 @@ static double total(const double *values, size_t count) {
   return sum;
 }
 
-/* Whether the noted samples sum to the loss. A program may compute something else in the same way. */
+/* Whether the noted samples sum to the loss. They may not, if a program notes something else in the same way. */
 static int is_of(double loss, double noted) { return fabs(noted - loss) <= 1e-3 * fabs(loss); }
 
 /* The standard error of a ratio of sums over samples, by linearization; NaN: the samples do not give the loss. */

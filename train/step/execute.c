@@ -75,14 +75,14 @@ static ad_status (*const acts[AD_ACTION_COUNT])(ad_run *run, ad_step_state *stat
 
 /* ---- executing a rank's list of actions ---- */
 
-/* Forgets what is left of the last pass, also the memory that tapes have of the pool. */
+/* Forgets the state of the last pass, and returns the tapes' memory to the pool. */
 static void begin_pass(ad_run *run) {
   ad_microbatches_begin_pass(run);
   ad_transfers_begin_pass(run);
   ad_progress_begin_pass(run);
 }
 
-/* A module that no phase runs on has a reduction too: a sum of nothing. */
+/* Reduces modules that no phase runs on: their reducers also expect microbatches, without addends. */
 static ad_status reduce_nothing(const ad_run *run) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     ad_module *module = ad_run_module(run, i);

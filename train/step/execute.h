@@ -1,14 +1,14 @@
-/* Takes a pass over a step's microbatches: executes this rank's list of the run's table action by action. The list also
- * says when a module's reducer begins and ends a microbatch: at the first B or W of the module's phases, and at the
- * REDUCE of the last one. */
+/* Takes a pass over a step's microbatches: executes, action by action, this rank's list in the run's table. The list
+ * also says when a module's reducer begins a microbatch (at the first B or W of the module's phases) and ends it (at
+ * the REDUCE of the last phase). */
 #ifndef TRAIN_EXECUTE_H
 #define TRAIN_EXECUTE_H
 #include "step/run.h"
 
 typedef struct ad_step_state {
   int64_t step;
-  double losses[AD_LOSSES_MAX]; /* this rank's addend of each loss; 0 on all ranks but one of those that have the same
-                                  * value */
+  double losses[AD_LOSSES_MAX]; /* this rank's addend of each loss; of several ranks with the same value, all but one
+                                   have 0 */
   double scale;                 // the power of two by which losses are multiplied before backward
   int counted;                  // 1: the counts have arrived
   int updates;                  // 1: a step, in which gradients are reduced; 0: a pass without reductions
@@ -23,8 +23,8 @@ ad_status ad_step_wait_for_counts(ad_run *run, ad_step_state *state) AD_CHECKED;
 
 /* Run phase `p` of microbatch m on this rank (phases.c). ad_phase_values: forward, values only. ad_phase_forward:
  * forward; divides the phase's losses and adds them to the state's. ad_phase_backward: all of backward, or the
- * gradients of inputs alone (AD_INPUTS_START). ad_phase_weights: the gradients of weights that backward left for later,
- * if any. ad_phase_after: the program's `after`, when backward is over. */
+ * gradients of inputs alone (AD_INPUTS_START). ad_phase_weights: the gradients of weights that ad_phase_backward
+ * deferred, if any. ad_phase_after: the program's `after`, when backward is over. */
 ad_status ad_phase_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_backward(ad_run *run, size_t p, size_t m, ad_start start) AD_CHECKED;

@@ -14,7 +14,7 @@
 
 enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
 
-/* Finds the contents of the files that the key at `path` names, to use in place of its value; 0: it names none. */
+/* Finds the contents of the files that the key at `path` names, for use as its value. Returns 0 if it names none. */
 static int find_content(const ad_run *run, const char *path, char content[CONTENT_SIZE]) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *key;
@@ -77,7 +77,7 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
 /* ---- comparing a run's fingerprint with a checkpoint's ---- */
 
 /* Whether the key may change when a run resumes: where it is computed, what it writes, how long it trains, values that
- * the checkpoint has, and where weights come from (they are known by their content). A key that is not listed changes
+ * the checkpoint has, and where weights come from (the fingerprint has their content). A key that is not listed changes
  * what the numbers mean. */
 static int is_free(const char *key) {
   static const char *const patterns[] = {"name",
@@ -135,8 +135,8 @@ static const char *fact_value(const ad_checkpoint_fact *facts, size_t count, con
   return NULL;
 }
 
-/* Whether the checkpoint agrees with the value that prints as `own`. A key that is missing there was added later; the
- * default is what addend did before. */
+/* Whether the checkpoint agrees with the value that prints as `own`. A key missing in the checkpoint is newer than it:
+ * addend then did what the key's default says now. */
 static int agrees(const ad_schema *schema, const char *path, const char *own, const char *other) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   if (!entry) return !other || !strcmp(own, other);
@@ -160,7 +160,7 @@ static const char *why_fixed(const ad_run *run, const char *key) {
   return kind->course.fixed ? AD_GUEST(kind, "fixed", kind->course.fixed(ad_program_own(run->program), key)) : NULL;
 }
 
-/* Fails if a key differs that the program never lets change, not even with --force. */
+/* Fails if a key differs that the program never allows to change, not even with --force. */
 static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                              size_t count) {
   for (size_t i = 0; i < here->count; i++) {

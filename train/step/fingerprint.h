@@ -1,6 +1,6 @@
-/* What a run's numbers depend on, key by key: the recipe's values, the contents of the files that it names, and the
- * library that makes matrix products. A checkpoint keeps it, so that a run does not resume from another run's by
- * mistake. */
+/* The facts that a run's numbers depend on, key by key: the recipe's values, the contents of the files that it names,
+ * and the library that makes matrix products. A checkpoint stores them as a fingerprint, so that no run resumes from
+ * another run's checkpoint by mistake. */
 #ifndef TRAIN_FINGERPRINT_H
 #define TRAIN_FINGERPRINT_H
 #include "recipe/schema.h"
@@ -12,13 +12,13 @@ typedef struct ad_fingerprint {
   size_t count;
 } ad_fingerprint;
 
-/* *out 1: the two recipes differ in no key that changes what the numbers mean. Files are compared by name. */
+/* Sets *out to 1 if the two recipes differ in no key that changes what the numbers mean. Files are compared by name. */
 ad_status ad_fingerprint_same_recipe(const ad_recipe *a, const ad_recipe *b, int *out) AD_CHECKED;
 ad_status ad_fingerprint_create(const ad_run *run, ad_fingerprint *out) AD_CHECKED;
 void ad_fingerprint_release(ad_fingerprint *fingerprint);
-/* Compares the facts of a checkpoint (`there`) with this run's (`here`). AD_INVALID, with both values, if a key differs
- * that changes what the numbers mean, unless the run accepts another recipe; then, and for other products, the first
- * rank only logs the difference. */
+/* Compares the facts of a checkpoint (`there`) with this run's (`here`). If a key differs that changes what the numbers
+ * mean, fails with AD_INVALID and both values, or, if the run accepts another recipe, logs the difference on the first
+ * rank. A difference in other keys, or in the library of matrix products, is only logged. */
 ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                                size_t count) AD_CHECKED;
 

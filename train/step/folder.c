@@ -1,4 +1,4 @@
-/* Looks into a run's folder, and clears it. What a run writes there is decided in train.c. */
+/* Looks into a run's folder, and clears it. train.c decides what a run writes there. */
 #include "step/folder.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ static const char *const results[] = {"weights.safetensors", "report.html",   "t
                                       "result.json",         "metrics.jsonl", "samples.jsonl", "validation.jsonl"};
 enum { RESULTS = sizeof results / sizeof *results };
 
-/* What the folder has of an earlier run. */
+/* An earlier run, as the folder's files show it. */
 typedef struct earlier {
   int64_t steps;      /* lines of its metrics.jsonl */
   int64_t total;      /* the steps that the run was to take */
@@ -32,8 +32,8 @@ typedef struct earlier {
   int is_same;       /* 1: the run was made from this recipe, or from one that gives the same numbers */
 } earlier;
 
-/* *out: whether run.json's recipe gives the same numbers as `recipe`. A recipe that can no longer be read counts as
- * another. */
+/* Sets *out to 1 if run.json's recipe gives the same numbers as `recipe`, to 0 if not or if it can no longer be
+ * read. */
 static ad_status compare_recipe(const ad_recipe *recipe, const char *text, int *out) {
   ad_recipe *its_own;
   *out = 0;
@@ -69,9 +69,9 @@ static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *o
   return AD_OK;
 }
 
-/* Whether the folder has the weights of a run that took all steps of this recipe. With a checkpoint, weights and
- * metrics may come from two trainings of which the second was killed, so run.json must say that it finished. If the
- * checkpoint is of the last step, resuming from it is the better test: it also compares the contents of files. */
+/* Whether the folder has the weights of a run that took all steps of this recipe. If there is a checkpoint, weights and
+ * metrics may come from two trainings, the second of which was killed, so run.json must say that the run finished. With
+ * a checkpoint of the last step, resuming is the better test: it also compares contents of files. */
 static int is_over(const earlier *found, int64_t steps) {
   int is_finished = found->is_finished || found->checkpoint < 0;
   return found->has_weights && is_finished && found->is_same && found->steps == steps && found->checkpoint < steps;
@@ -240,8 +240,8 @@ static ad_status check_results(const ad_train_options *options) {
   return status;
 }
 
-/* With `resume`, a run that was killed before its first checkpoint begins again; a run that has written its weights
- * does not lose them. */
+/* With `resume`, a run that was killed before its first checkpoint begins again. A run that has written its weights is
+ * refused instead, so that they are not lost. */
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
   earlier found = {0};
   int64_t steps = recipe->train.steps;

@@ -13,9 +13,9 @@ enum { SPOILED_RANK = 1 }; /* the one rank that has the bug */
 
 static int is_spoiled(const ad_known_bug_scene *scene) { return scene->rank == SPOILED_RANK; }
 
-/* One rank reads its slice from another step's batch: steps 0 and 1 are swapped, 2 and 3, and so on, so that no program
- * is asked for a step that the right run does not have. It is rank 0, since if matrices are sharded, other ranks may
- * read text without any effect: its characters are all in the first part of the vocabulary. */
+/* Rank 0 reads its slice from another step's batch. Steps 0 and 1 are swapped, 2 and 3, and so on, so that no program
+ * is asked for a step that the right run does not have. Other ranks may read text without any effect if matrices are
+ * sharded: all its characters are in the first part of the vocabulary. */
 static void shift_slice(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   if (scene->rank) return;
@@ -23,7 +23,7 @@ static void shift_slice(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Changes, after the reduction, one rank's replica of the last gradient of which it holds elements. */
+/* Changes, after the reduction, one rank's replica of the last gradient that has elements on this rank. */
 static void perturb(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;
@@ -76,7 +76,7 @@ static int is_first(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   return ad_group_rank(&group, 0) == rank;
 }
 
-/* Whether, among the ranks with the same elements as `rank`, not exactly one is counted on the other mesh. */
+/* Whether, of the ranks with the same elements as `rank`, the other mesh counts none or several instead of one. */
 static int counts_otherwise(const ad_mesh *own, const ad_mesh *other, ad_axes replicas, int64_t rank) {
   ad_group same = ad_mesh_group(own, replicas, rank);
   int counted = 0;

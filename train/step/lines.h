@@ -1,4 +1,4 @@
-/* Files of a run to which a line is added at a time: one JSON object with its `step`, in the order of steps. */
+/* Files of a run that grow by one line at a time: a JSON object with its `step`, in the order of steps. */
 #ifndef TRAIN_LINES_H
 #define TRAIN_LINES_H
 #include <stdint.h>
@@ -10,8 +10,8 @@
 ad_status ad_lines_open(const char *path, int64_t first_step, FILE **out) AD_CHECKED;
 /* Counts the complete lines; the file does not change. */
 ad_status ad_lines_count(const char *path, int64_t *out) AD_CHECKED;
-/* Writes as much as a first minute of training will, then rewinds: a full disk is reported before training and not
- * after it. */
+/* Writes as much as the first minute of training will write, then rewinds. So a full disk is reported before
+ * training. */
 ad_status ad_lines_probe(FILE *file, const char *path) AD_CHECKED;
 /* Fails with AD_IO and a message that `path` cannot be written; `reason` is the errno. */
 ad_status ad_cannot_write(const char *path, int reason) AD_CHECKED;

@@ -22,8 +22,8 @@ static int gives_to(const numbered_phase *phase, size_t giver) {
   return 0;
 }
 
-/* Whether an action needs the phase's tape: the phase's own actions do, and the backward of phases that gave it a
- * value. */
+/* Whether an action needs the phase's tape: the phase's own actions need it, and so does the backward of phases that
+ * gave this phase a value. */
 static int uses_tape(const void *context, const ad_action *action) {
   const numbered_phase *phase = context;
   if (action->kind == AD_ACTION_RECV_F || action->kind == AD_ACTION_RECV_B) return 0;

@@ -72,8 +72,8 @@ size_t ad_run_norm_group_count(const ad_run *run) { return run->norms.count; }
 size_t ad_run_norm_group_of(const ad_run *run, size_t module) { return run->norms.group_of[module]; }
 const char *ad_run_norm_group_name(const ad_run *run, size_t group) { return run->norms.groups[group].name; }
 
-/* One norm for each group, and one of all groups together. Squares are summed parameter by parameter, in the program's
- * order, so that dividing the model into pipeline stages changes no bit. */
+/* Finds one norm for each group, and one of all groups together. Squares are summed parameter by parameter, in the
+ * program's order, so that no bit depends on how the model is divided into pipeline stages. */
 ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) {
   double squares = 0;
   for (size_t i = 0; i < run->norms.count; i++) {

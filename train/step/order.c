@@ -46,8 +46,8 @@ static ad_status add_edge(edges *to, size_t from, size_t phase, ad_stage_way way
   return AD_OK;
 }
 
-/* Adds the edge by which phase `p` gets the value of phase `giver`. From other ranks the value comes once, with the
- * first phase of the module that needs it, which passes it on. */
+/* Adds the edge by which phase `p` gets the value of phase `giver`. From other ranks the value comes only once: the
+ * first phase of the module that needs it receives it, and passes it to later phases. */
 static ad_status add_need(edges *to, size_t giver, size_t value, size_t p) {
   const ad_program *program = to->program;
   size_t module = program->phases[p].module, first = ad_order_first_to_need(program, value, module);
@@ -71,7 +71,7 @@ static ad_status find_edges(edges *to) {
   return AD_OK;
 }
 
-/* Sorts edges by their phases; of two between the same phases, the one that goes both ways comes first. */
+/* Sorts edges by their phases; if two edges join the same phases, the edge in both directions comes first. */
 static int by_phases(const void *a, const void *b) {
   const edge *x = a, *y = b;
   if (x->from != y->from) return x->from < y->from ? -1 : 1;

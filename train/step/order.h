@@ -1,6 +1,6 @@
 /* The order in which a rank takes a step: its list of a table (addend/schedule.h). The table's stages are the program's
- * phases; its ranks are the sets of ranks on which modules lie. The list also says for how many microbatches memory is
- * needed. */
+ * phases; its ranks are the sets of ranks that have the same modules. The number of microbatches that need memory
+ * follows from the list. */
 #ifndef TRAIN_ORDER_H
 #define TRAIN_ORDER_H
 #include <stddef.h>
@@ -13,16 +13,16 @@ typedef struct ad_order {
   int32_t place; /* the index of this rank's list in the table; -1: this rank runs no phase */
 } ad_order;
 
-/* Selects the actions of a list that use some memory, which a microbatch needs from its first such action to its
- * last. */
+/* Selects the actions of a list that use one kind of memory. A microbatch needs this memory from its first such action
+ * to its last. */
 typedef struct ad_order_use {
   int (*uses)(const void *context, const ad_action *action);
   const void *context;
 } ad_order_use;
 
 /* schedule: the name of a pipeline schedule (ad_table_make), whose stages are the phases. NULL: the program's own
- * order: each microbatch goes through all phases and back, and ranks that give values to others run one microbatch
- * ahead of them. AD_INVALID: two modules share some of their ranks but not all. Destroy with ad_order_release. */
+ * order: each microbatch goes through all phases and back; ranks that give values run one microbatch ahead of the ranks
+ * that take them. AD_INVALID: two modules share some of their ranks but not all. Destroy with ad_order_release. */
 ad_status ad_order_create(const ad_program *program, int64_t rank, size_t microbatches, const char *schedule,
                           ad_order *out) AD_CHECKED;
 /* Makes the order of another rank; borrows the table. */
@@ -35,12 +35,12 @@ void ad_order_release(ad_order *order);
 
 size_t ad_order_count(const ad_order *order); /* actions in this rank's list */
 const ad_action *ad_order_at(const ad_order *order, size_t index);
-/* *out: the largest number of microbatches that use the memory at the same time, at least 1. The numbers of those in
- * use are so close together that microbatch m may use place m modulo *out. */
+/* *out: the largest number of microbatches that use the memory at the same time, at least 1. Microbatches in use have
+ * numbers so close together that microbatch m can use place m modulo *out. */
 ad_status ad_order_most_at_once(const ad_order *order, ad_order_use use, size_t *out) AD_CHECKED;
 
-/* The first phase of the module that needs the value: it brings the value to the module's ranks, and its backward,
- * which runs last of the module's phases, takes the gradient back. phase_count: no phase needs it. */
+/* Returns the first phase of the module that needs the value, or phase_count if none does. This phase brings the value
+ * to the module's ranks. Its backward, the last of the module's, takes the gradient back. */
 size_t ad_order_first_to_need(const ad_program *program, size_t value, size_t module);
 
 #endif

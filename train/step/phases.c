@@ -17,7 +17,7 @@ static ad_submitted_loss *losses_of(const ad_run *run, size_t p, size_t m) {
   return ad_run_microbatch(run, m)->losses + ad_run_phase(run, p)->place * losses(run);
 }
 
-/* Reports the first error of a phase here, since what follows from it would hide it. */
+/* Reports the first error of a phase immediately: later errors that follow from it would hide it. */
 static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
   AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
@@ -133,8 +133,8 @@ static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_
   submitted->start = factor == 1 ? loss : ad_scale(t, loss, factor);
 }
 
-/* If several ranks of an axis have the same loss, the first one's counts. The others give 0 * loss, so that a NaN
- * shows. */
+/* Returns this rank's addend of the loss. Of several ranks with the same loss, the first returns the loss, and the
+ * others return 0 * loss, so that a NaN shows. */
 static double own_addend(const ad_run *run, const ad_tensor *loss) {
   const ad_layout *layout = &ad_tensor_array(loss)->layout;
   int64_t rank = ad_comm_rank(run->comm);
@@ -180,8 +180,8 @@ static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *fro
   }
 }
 
-/* Adds a start for value v with the sum of the gradients that the phases which needed it left, and of those that came
- * from other ranks (law 6, like adds to like). */
+/* Adds value v to the outputs that backward starts from. Its gradient is the sum of those that the phases which needed
+ * it left, and of those that came from other ranks (law 6, like adds to like). */
 static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts *from) {
   const ad_passed_value *value = &ad_run_microbatch(run, m)->values[v];
   ad_array *sum = &from->sums[v];

@@ -1,6 +1,6 @@
-/* The known bugs of pipelines that no table of actions shows: with the embedding that two stages use, with the norm
- * over all stages, with what losses and gradients are divided by (core/docs/pipeline.md says who published them).
- * Nothing here is part of what a step does. */
+/* The known bugs of pipelines that no table of actions shows. They concern the embedding that two stages use, the norm
+ * over all stages, and divisors of losses and gradients (core/docs/pipeline.md says who published them). Nothing here
+ * is part of what a step does. */
 #include <string.h>
 
 #include "array/array.h"
@@ -129,7 +129,7 @@ static void divide_by_microbatches_too(void *context, void *passing) {
   fire(context);
 }
 
-/* Divides gradients that come back to a stage by the number of microbatches, as the last stage has already done. */
+/* Divides gradients that come back to a stage by the number of microbatches, although the last stage did so already. */
 static void divide_returned(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   const ad_transfer_passing *at = passing;

@@ -1,5 +1,5 @@
-/* The known bugs between modules: in the values that one module has of another, in what comes back, in the
- * communication dtype, and in the number of ranks by which gradients are divided. Nothing here is part of a step. */
+/* The known bugs between modules: in values that one module gets from another, in gradients that come back, in
+ * communication dtypes, and in the number of ranks by which gradients are divided. Nothing here is part of a step. */
 #include <string.h>
 
 #include "array/array.h"
@@ -49,7 +49,7 @@ static void begin_step(earlier_value *kept, const ad_array *array) {
   memcpy(kept->now, array->data, ad_array_bytes(array));
 }
 
-/* Replaces parameters' values on other ranks by those of the step before, as if they were not renewed after it. */
+/* Replaces parameters' values on other ranks by those of the step before, as if no update were sent. */
 static void keep_those_before(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   const ad_transfer_passing *at = passing;
@@ -64,7 +64,7 @@ static void keep_those_before(void *context, void *passing) {
 
 /* ---- known bugs of a gradient that comes back ---- */
 
-/* The axes along which several ranks have a replica, of which one gets the gradient that comes back. */
+/* The axes along which several ranks have a replica, only one of which gets the gradient that comes back. */
 static ad_axes replicas_of(const ad_array *gradient) {
   return ad_layout_axes_of(&gradient->layout, AD_P) & ad_mesh_large(gradient->layout.mesh);
 }
@@ -108,8 +108,8 @@ static int is_clamped_alone(const ad_transfer_passing *at) {
   return 0;
 }
 
-/* Applies the clamp's backward to what each module returns instead of to the sum. It drops gradients that would push a
- * value further beyond the clamp. */
+/* Applies the clamp's backward to each module's returned gradient instead of to their sum. This backward drops
+ * gradients that would push a value further beyond the clamp. */
 static void clamp_before_adding(void *context, void *passing) {
   const ad_transfer_passing *at = passing;
   if (!is_clamped_alone(at)) return;
@@ -138,8 +138,8 @@ static double ratio_of_averages(const ad_run *run, size_t module) {
   return 1;
 }
 
-/* Averages gradients over their module's ranks, and multiplies the loss by the one factor that undoes the average of
- * the module from which its values come: for the loss's own module that factor is wrong. */
+/* Averages gradients over their module's ranks, and multiplies the loss by one factor: it undoes the average of the
+ * module that gives the values, and is wrong for the loss's own module. */
 static void scale_for_other_average(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;

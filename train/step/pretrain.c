@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "files/file.h"
 
-/* The run's recipe, with a copy of its options in which the path of the first training's weights is set. */
+/* Makes the run's recipe with a copy of the options, in which the path of the first training's weights is set. */
 static ad_status know_weights(const ad_recipe *recipe, ad_pretrain *to) {
   const ad_program_kind *program = recipe->program;
   const char *weights = to->weights;

@@ -1,13 +1,13 @@
-/* A training that comes before a run's own training, in a folder inside the run's folder. */
+/* A training that runs before a run's own training, in a folder inside the run's folder. */
 #ifndef TRAIN_PRETRAIN_H
 #define TRAIN_PRETRAIN_H
 #include "addend/recipe.h"
 
 typedef struct ad_pretrain {
   ad_recipe *first; /* the recipe that is trained first; NULL: there is none, and the other members are empty */
-  char *folder;     /* the folder in which the training before the recipe's own writes */
-  ad_recipe own;    /* the run's recipe with the path of the weights that are trained first; borrows from the original
-                     * recipe */
+  char *folder;     /* the folder of the training that comes first */
+  ad_recipe own;    /* the run's recipe, with the path of the weights that the first training writes; borrows from the
+                       original recipe */
   /* the path of these weights */
   char *weights;
 } ad_pretrain;

@@ -45,8 +45,8 @@ int ad_progress_has_phases(const ad_run *run, size_t module) { return run->progr
 
 /* ---- a module's gradients of one microbatch ---- */
 
-/* The number that all losses of the step are divided by, for a dump; 0: they have several, or this rank does not
- * know it. */
+/* Returns the number that all losses of the step are divided by, for a dump; 0: there are several numbers, or this rank
+ * does not know it. */
 static double divisor_of(const ad_run *run) {
   size_t none = ad_program_count_count(run->program), count = none;
   double total = 0;
@@ -69,7 +69,7 @@ static ad_reducer *reducer_of(const ad_run *run, size_t p) {
   return ad_module_reducer(ad_run_module(run, ad_program_phase(run->program, p)->module));
 }
 
-/* How far the microbatch that the module begins now is reduced; a recipe that was read gives it for each. */
+/* How far the microbatch that the module begins now is reduced. A parsed recipe has an entry for each microbatch. */
 static ad_sync next_sync(const ad_run *run, const ad_module_run *module) {
   return run->recipe->train.sync[module->ended];
 }

@@ -41,7 +41,7 @@ static ad_status read_prompt(const ad_recipe *recipe, const ad_train_options *op
   return encode(recipe, options, tokenizer, recipe->evaluate.prompts[index], out);
 }
 
-/* What follows a prompt must end before a sliding window would matter. */
+/* Checks that a prompt and its continuation together fit in the model's sliding window. */
 static ad_status check_window(const ad_recipe *recipe, const ad_prompt *prompt) {
   int64_t tokens = prompt->count + recipe->evaluate.prompt_tokens;
   if (!recipe->window || tokens <= recipe->window) return AD_OK;
@@ -172,7 +172,7 @@ static ad_status gather(ad_run *run, const ad_sampler *sampler) {
 
 /* ---- counting the memory that prompts take ---- */
 
-/* Adds the module's values to the bytes of all, and returns the largest one's. */
+/* Adds the bytes of the module's values to *all, and returns the bytes of the largest value. */
 static size_t add_module(const ad_module_spec *module, size_t *all) {
   size_t largest = 0;
   for (size_t i = 0; i < module->param_count; i++) {

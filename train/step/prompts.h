@@ -6,7 +6,7 @@
 #include "recipe/prompts.h"
 #include "step/run.h"
 
-/* Only the first rank has these; other ranks have an empty struct, and take part in collectives. */
+/* Only the first rank fills this; on other ranks it is empty, but they, too, take part in collectives. */
 typedef struct ad_prompts {
   ad_prompt *list; /* the recipe's prompts; NULL: this rank does not sample */
   size_t count;
@@ -28,7 +28,7 @@ ad_status ad_prompts_open(const ad_recipe *recipe, const ad_train_options *optio
  * the recipe has prompts. */
 ad_status ad_prompts_sample(ad_prompts *prompts, ad_run *run, int64_t step) AD_CHECKED;
 /* The bytes that this rank keeps for prompts beside its share of the training: on rank 0 a copy of all parameters and
- * states, and of the largest one more while it is gathered; 0 on other ranks and without prompts. Local. */
+ * states, and a second copy of the largest while it is gathered; 0 on other ranks and without prompts. Local. */
 size_t ad_prompts_bytes(const ad_run *run);
 ad_status ad_prompts_close(ad_prompts *prompts) AD_CHECKED; /* AD_IO if lines were lost */
 void ad_prompts_destroy(ad_prompts *prompts);

@@ -102,7 +102,7 @@ static int put_placement(json_t *document, const ad_run *run) {
   return ad_recipe_is_disjoint(run->recipe) ? failed | put_member(document, "pools", pools_of(run)) : failed;
 }
 
-/* What the program says of its data. */
+/* The facts that the program reports about its data. */
 static json_t *facts_of(const ad_run *run) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   json_t *facts = json_array();
@@ -116,7 +116,7 @@ static json_t *facts_of(const ad_run *run) {
   return facts;
 }
 
-/* The loss of a guess that gives every choice the same probability, if some loss can be compared with it. */
+/* Adds the loss of guessing every choice with equal probability, if the program has a loss to compare with it. */
 static int put_uniform_loss(json_t *document, const ad_run *run) {
   for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {
     double uniform = ad_program_loss(run->program, i)->uniform;
@@ -145,7 +145,7 @@ static int put_run(json_t *document, const ad_run *run) {
 
 /* ---- writing the model that the run starts from ---- */
 
-/* The dtype of most tensors, and the names of tensors with other dtypes, so that an export can write what was read. */
+/* Adds the dtype of most tensors, and the names of those with other dtypes, so that an export writes the same. */
 static int put_dtypes(json_t *document, const ad_weights *weights) {
   size_t counts[AD_I64 + 1] = {0};
   const ad_safetensors *file;

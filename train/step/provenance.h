@@ -1,4 +1,4 @@
-/* run.json: what a run is, from what it was made, with which commands, on which machine. */
+/* run.json: the facts about a run: its recipe, model and data, its commands, and its machine. */
 #ifndef TRAIN_PROVENANCE_H
 #define TRAIN_PROVENANCE_H
 #include <jansson.h>
@@ -6,9 +6,9 @@
 
 /* Reads the folder's run.json; *out NULL: there is none. Release with json_decref. */
 ad_status ad_provenance_read(const char *folder, json_t **out) AD_CHECKED;
-/* The program's name, if this process does not have the run's program; NULL: it has it, or the document names none. */
+/* Returns the program's name if this process does not have the run's program. NULL: it has, or none is named. */
 const char *ad_provenance_foreign_kind(const json_t *document);
-/* Makes the document of a training. earlier: the "starts" of the folder's run.json are kept, if it has some; all else
+/* Makes the document of a training. earlier: 1: keeps the "starts" of the folder's run.json, if there are any; all else
  * is about this training. Release with json_decref. */
 ad_status ad_provenance_create(const ad_run *run, const char *folder, int earlier, json_t **out) AD_CHECKED;
 /* Appends a start to "starts": now, after `first_step` steps. */

@@ -1,4 +1,4 @@
-/* Making and unmaking a rank's share of a run, part by part. What a step does with it is in step.c. */
+/* Makes and destroys a rank's share of a run, part by part. step.c takes the steps. */
 #include "step/run.h"
 
 #include "base/error.h"
@@ -89,7 +89,7 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   return AD_OK;
 }
 
-/* Makes anew what depends on the order of a step's actions, after another table of actions was put in its place. */
+/* Makes the parts that depend on the order of a step's actions again, after another table replaced the order. */
 static ad_status renew_by_order(ad_run *run) {
   destroy_by_order(run);
   return create_by_order(run, 1);

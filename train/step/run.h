@@ -1,5 +1,5 @@
-/* One rank's share of a run, as the files of this folder see it. Each part of ad_run is written by one file, which
- * the part names; other files call its functions. */
+/* One rank's share of a run, as the files of this folder see it. Each part of ad_run is written by one file, named at
+ * the part; other files call this file's functions. */
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 #include "addend/train.h"
@@ -12,7 +12,7 @@
 #include "step/transfer_overflow.h"
 #include "step/trace.h"
 
-/* Modules that share one gradient norm, by which all of them are clipped. */
+/* Modules that have one common gradient norm and are clipped by it together. */
 typedef struct ad_norm_group {
   const char *name;        /* NULL: the group of modules that name none */
   const ad_array **arrays; /* gradients of the group that this rank holds */
@@ -23,7 +23,7 @@ typedef struct ad_norm_group {
   size_t sum_count;
 } ad_norm_group;
 
-/* What phases submitted for one microbatch in flight. */
+/* The losses and values that phases submitted for one microbatch in flight. */
 typedef struct ad_microbatch_run {
   int32_t number;            /* number of the microbatch; -1: none since the pass began */
   ad_submitted_loss *losses; /* [phases of this rank][losses of the program] */
@@ -95,7 +95,7 @@ typedef struct ad_value_transfers {
   ad_value_transfer *list; /* the transfers that this rank sends or receives */
   size_t count;
   int rounds; /* 1: transferred values are rounded to their communication dtype; 0 if a dtype is forced on all */
-  int scale;  /* exponent that transferred gradients carry in addition: the reference has no loss scale itself */
+  int scale;  /* exponent that transferred gradients carry in addition: in the reference, which has no loss scale */
 } ad_value_transfers;
 
 /* Overflows of transfers in the present step; written by transfer_overflow.c. */
@@ -140,10 +140,9 @@ enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a coun
 
 /* AD_INVALID unless the comm has as many ranks as the recipe's mesh. */
 ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) AD_CHECKED;
-/* Before the first step, replaces the program's own order of actions by a table, of which the run becomes the owner,
- * also on an error. The table has compute actions alone, of the program's phases on the ranks of ad_order_create.
- * Tapes then share memory. Sums are those of the own order, bit for bit. After an error the run can only be
- * destroyed. */
+/* Before the first step, replaces the program's own order of actions by a table. The run owns the table from then on,
+ * also on an error. The table has only compute actions, of the program's phases on the ranks of ad_order_create. Tapes
+ * then share memory. Sums are those of the own order, bit for bit. After an error the run can only be destroyed. */
 ad_status ad_run_take_table(ad_run *run, ad_table *table) AD_CHECKED;
 /* Like ad_run_take_table, but takes a table that has its transfers and reductions already, and checks nothing: for
  * tests of wrong tables. */
@@ -153,20 +152,20 @@ ad_status ad_run_take_unchecked(ad_run *run, ad_table *table) AD_CHECKED;
 ad_status ad_run_group_create(ad_run *run) AD_CHECKED;
 void ad_run_group_destroy(ad_run *run);
 
-/* modules.c: makes the modules, with initial values as they are drawn. After an error the run can still be destroyed;
- * that holds for the functions below too. */
+/* modules.c: makes the modules, with initial values as they are drawn. After an error the run can still be destroyed,
+ * also in the functions below. */
 ad_status ad_run_modules_create(ad_run *run) AD_CHECKED;
 void ad_run_modules_destroy(ad_run *run);
 /* The parameters of a module of this rank as its tapes see them now. */
 const ad_parameters *ad_run_parameters(const ad_run *run, size_t module);
-/* From now on the module's tapes use these parameters; NULL: the module's own. Does nothing if the module is on other
- * ranks. */
+/* Makes the module's tapes use these parameters from now on; NULL: the module's own. Does nothing if the module is on
+ * other ranks. */
 void ad_run_show_parameters(ad_run *run, size_t module, const ad_parameters *parameters);
 
 /* norms.c. */
 ad_status ad_norms_create(ad_run *run) AD_CHECKED;
 void ad_norms_destroy(ad_run *run);
-/* The norms of a step's summed gradients, which are times `scale`, into the report. Collective. */
+/* Writes the norms of a step's summed gradients, which are times `scale`, to the report. Collective. */
 ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) AD_CHECKED;
 /* Passes each reducer the norm of its module, for a dump. */
 ad_status ad_norms_report(const ad_run *run, double scale, const ad_step_report *report) AD_CHECKED;
@@ -178,7 +177,7 @@ const char *ad_run_norm_group_name(const ad_run *run, size_t group); /* NULL: th
 ad_status ad_run_counts_create(ad_run *run) AD_CHECKED;
 void ad_run_counts_destroy(ad_run *run);
 const ad_count *ad_run_count(const ad_run *run, size_t count); /* NULL: this rank has no share of it */
-int64_t *const *ad_run_counted(const ad_run *run);             /* where the program's `read` leaves its numbers */
+int64_t *const *ad_run_counted(const ad_run *run);             /* where the program's `read` writes its counts */
 ad_status ad_run_counts_post(ad_run *run) AD_CHECKED;          /* starts to sum them */
 
 /* microbatches.c: makes room for the microbatches that the run's order of actions has in flight together. If
@@ -198,16 +197,15 @@ ad_status ad_progress_create(ad_run *run) AD_CHECKED;
 void ad_progress_destroy(ad_run *run);
 void ad_progress_begin_pass(ad_run *run);
 int ad_progress_has_phases(const ad_run *run, size_t module); /* some phase of the program runs on the module */
-/* Called before and after phase `p` leaves its addends of microbatch m: the module's reducer begins the microbatch
- * before the addends of the first phase, and ends it after those of the last. AD_INVALID: an earlier microbatch was not
- * reduced. */
+/* Called before and after phase `p` adds its addends of microbatch m. The module's reducer begins the microbatch before
+ * its first phase's addends, and ends it after its last phase's. AD_INVALID: an earlier microbatch was not reduced. */
 ad_status ad_progress_begin_addend(ad_run *run, size_t p, size_t m, int updates) AD_CHECKED;
 ad_status ad_progress_end_addend(ad_run *run, size_t p, int updates) AD_CHECKED;
-/* *out: the microbatch whose addend a REDUCE of phase `p` reduces; m: the microbatch that the REDUCE names, or -1.
- * AD_INVALID: that addend has not come. */
+/* Sets *out to the microbatch whose addend a REDUCE of phase `p` reduces. m: the microbatch that the REDUCE names, or
+ * -1. AD_INVALID: this addend has not come. */
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) AD_CHECKED;
 /* ad_progress_defer notes that phase `p` has computed the gradients of inputs of microbatch m and is still to compute
- * those of weights; ad_progress_flush notes that it computes them now. AD_INVALID: none were still to be computed. */
+ * those of weights; ad_progress_flush notes that they are computed now. AD_INVALID: none were left to compute. */
 void ad_progress_defer(ad_run *run, size_t p, int32_t m);
 ad_status ad_progress_flush(ad_run *run, size_t p, int32_t m) AD_CHECKED;
 
@@ -215,17 +213,17 @@ int ad_run_loss_scale_exponent(const ad_run *run);
 /* The tape of phase `p` for microbatch m; NULL: the phase's module is on other ranks. */
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);
-/* transfers.c: whether values are rounded to their communication dtypes; the exponent that gradients carry there beyond
- * the loss scale. */
+/* transfers.c: whether values are rounded to their communication dtypes; the exponent that transferred gradients carry
+ * beyond the loss scale. */
 void ad_run_round_transfers(ad_run *run, int rounds);
 int ad_run_rounds_transfers(const ad_run *run);
 void ad_run_scale_transfers(ad_run *run, int exponent);
-/* Where a step's numbers are not finite: the transfer that overflowed; `spec` NULL: none. */
+/* If a step's numbers are not finite, returns the transfer that overflowed; `spec` NULL: none did. */
 const ad_transfer_overflow *ad_run_transfer_overflow(const ad_run *run);
 
 /* Reads the parameters from the folder of a model that Transformers saved. Collective. */
 ad_status ad_run_read_pretrained(ad_run *run, const char *folder) AD_CHECKED;
-/* Reports to all ranks that this one failed, if they do not know; returns `status`. */
+/* Reports to all ranks that this rank failed, unless they know; returns `status`. */
 ad_status ad_run_report_error(ad_run *run, ad_status status) AD_CHECKED;
 int ad_run_is_first(const ad_run *run); /* this rank is the first of the run, the one that writes files */
 int ad_run_warns(const ad_run *run);    /* this rank is the one that logs warnings; none of a quiet run is */
@@ -233,10 +231,10 @@ int ad_run_warns(const ad_run *run);    /* this rank is the one that logs warnin
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) AD_CHECKED;
 /* The losses of a step's batch, without backward; validation: as for the `read` of ad_program_kind. Collective. */
 ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_data_split validation, ad_step_report *out) AD_CHECKED;
-/* The reported loss without auxiliary losses: the one that says how good the model is. */
+/* Returns the reported loss without auxiliary losses: it says how good the model is. */
 double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
-/* ad_run_evaluate that also gives what each sample lost, on all ranks: one block of memory, which the caller releases
- * by its `sums`; NULL: no validation set. Unless the standard error is NaN, the samples give the loss. Collective. */
+/* Like ad_run_evaluate; also gives each sample's loss, on all ranks, in one block of memory, which the caller releases
+ * by its `sums`; NULL: no validation set. If the standard error is not NaN, the loss is the samples'. Collective. */
 ad_status ad_run_evaluate_samples(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) AD_CHECKED;
 int64_t ad_run_evaluated(const ad_run *run); /* samples of the validation set; 0: there is none */
 /* The JSON document in which the program shows what it learned; see `show` of ad_program_kind. Collective. */
@@ -256,20 +254,19 @@ typedef struct ad_run_param {
 } ad_run_param;
 size_t ad_run_param_count(const ad_run *run);
 ad_run_param ad_run_param_at(const ad_run *run, size_t index);
-/* An array of a parameter (see ad_module_part): described alone, without an element, where its module does not lie on
- * this rank; NULL where it has none, and in plans where it is not here. Gradients are times 2^report.loss_scale.
- */
+/* An array of a parameter (see ad_module_part): a description without elements if its module does not lie on this rank;
+ * NULL if the parameter has no such array, and in plans if it is not here. Gradients are times 2^report.loss_scale. */
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
 ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* this rank's part of a module's state */
-/* Gathers such an array on all ranks of the run: out->data has room for the whole of it. Collective. */
+/* Gathers an array of ad_run_part on all ranks of the run: out->data has room for the full array. Collective. */
 #define ad_run_full(run, in, out) ad_run_full_at((run), (in), (out), AD_HERE)
 AD_CHECKED ad_status ad_run_full_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
-/* Gathers all parameters, one after the other, in the order of the program. On ranks whose `visit` is not NULL it sees
- * each of them in full, in memory that the next one overwrites. Collective. */
+/* Gathers all parameters, one after the other, in the order of the program. On ranks where `visit` is not NULL, it gets
+ * each parameter in full, in memory that the next one overwrites. Collective. */
 typedef void (*ad_full_visitor)(void *context, size_t index, const ad_array *full);
 AD_CHECKED ad_status ad_run_visit_full(ad_run *run, ad_full_visitor visit, void *context);
-/* Called after parameters' values, or their masters, were written between steps: updates the other of the two, and
- * the full copies with which ranks compute. Collective. */
+/* Called after parameters' values, or their masters, were written between steps: updates masters from values, or values
+ * from masters, and the full copies with which ranks compute. Collective. */
 AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
 /* For checks: computes the gradients of step `step` without reducing them. `visit` sees every microbatch's gradient of
  * every parameter on this rank, unreduced and times 2^loss_scale. report: gets the step's losses and count alone; NULL
@@ -281,12 +278,12 @@ ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and re
 const ad_recipe *ad_run_recipe(const ad_run *run);
 size_t ad_run_data_bytes(const ad_run *run); /* memory of data and batch on this rank */
 size_t ad_run_tape_bytes(const ad_run *run); /* the most memory that this rank's tapes held at the same time */
-/* The seconds of the last step in which this rank posted transfers between modules or waited for them: a pipeline's
- * time beside computing, its bubble included. */
+/* Returns the seconds of the last step in which this rank posted transfers between modules or waited for them: in a
+ * pipeline, all time except computing, so the bubble is in it. */
 double ad_run_transfer_seconds(const ad_run *run);
 size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at the same time on this rank */
-/* The proportional set size now, of the rank that holds most and of all ranks together; 0: the kernel does not report
- * it. A step's memory is kept, so after the first step this is the peak. Collective. */
+/* The proportional set size now: of the rank that has most memory, and of all ranks together; 0: the kernel does not
+ * report it. A step keeps its memory, so after the first step this is the peak. Collective. */
 typedef struct ad_run_memory {
   int64_t rank_bytes, all_bytes;
 } ad_run_memory;

@@ -57,7 +57,7 @@ static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum
                  (long long)state->step, (int)run->sums[0]);
 }
 
-/* What this process was asked for, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to save a
+/* The requests to this process, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to save a
  * checkpoint. */
 static double own_requests(void) { return interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
 

@@ -35,8 +35,7 @@ void ad_trace_destroy(ad_trace *trace) {
 
 /* ---- the common time 0 of all ranks' clocks ---- */
 
-/* CLOCK_MONOTONIC counts from the machine's start, so another machine cannot use it; the wall clock is the same
- * everywhere. */
+/* CLOCK_MONOTONIC counts from each machine's start, so machines cannot compare it. They compare wall clocks instead. */
 ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) {
   int64_t ahead = ad_wall_clock_ahead(), origin = ad_now() + ahead;
   AD_TRY(ad_share_first(comm, group, &origin, 1, AD_HERE));

@@ -1,5 +1,5 @@
-/* Records what a rank does when: spans of time of the first steps and the last ones, in memory that is allocated once,
- * and how long reductions take in the present step. Traces are written in the Chrome trace format, which Perfetto
+/* Records what a rank does, and when: spans of time in the first steps and the last ones, in memory that is allocated
+ * once, and how long reductions take in the present step. Traces are written in the Chrome trace format, which Perfetto
  * opens. */
 #ifndef TRAIN_TRACE_H
 #define TRAIN_TRACE_H
@@ -38,7 +38,7 @@ typedef struct ad_trace_event {
   int64_t stage;      /* only in events of a phase's pass over a microbatch: the phase's number */
 } ad_trace_event;
 
-/* A trace keeps the events of so many of the first steps and of the last steps, and at most AD_TRACE_EVENTS_MAX. */
+/* A trace keeps the events of this many first steps and last steps, and at most AD_TRACE_EVENTS_MAX events of each. */
 enum { AD_TRACE_FIRST_STEPS = 20, AD_TRACE_LAST_STEPS = 4, AD_TRACE_EVENTS_MAX = 1 << 14 };
 
 typedef struct ad_trace {
@@ -51,8 +51,8 @@ typedef struct ad_trace {
   int recording;        /* 1 between the begin and the end of a step */
   int in_flight;        /* reductions that were posted and not yet waited for */
   int64_t wait_begin, reduction_begin;
-  int64_t waited, reducing; /* nanoseconds of the present step in which this rank waited for a reduction; in which some
-                             * reduction was in flight */
+  int64_t waited, reducing; /* nanoseconds of the present step in which this rank waited for a reduction; and in which
+                               at least one reduction was in flight */
   int64_t transfer; /* nanoseconds of the present step spent on values and gradients between modules: posting them and
                      * waiting for them */
 } ad_trace;
@@ -60,14 +60,14 @@ typedef struct ad_trace {
 /* The origin is that of CLOCK_MONOTONIC, which all ranks of a machine share. */
 ad_status ad_trace_create(ad_trace *out) AD_CHECKED;
 void ad_trace_destroy(ad_trace *trace);
-/* Makes now the origin, the same moment on all ranks; across machines as exact as their clocks agree. Collective over
- * the group. */
+/* Makes the present moment the origin on all ranks. Across machines it is as exact as their clocks agree. Collective
+ * over the group. */
 ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) AD_CHECKED;
 /* Records until ad_trace_end_step. */
 void ad_trace_begin_step(ad_trace *trace, int64_t step);
 void ad_trace_end_step(ad_trace *trace);
-/* Called after the last step: appends the events of the last steps to `events`, without steps whose begin the ring has
- * lost. */
+/* Called after the last step: appends the events of the last steps to `events`, except steps of which the ring has lost
+ * the begin. */
 ad_status ad_trace_settle(ad_trace *trace) AD_CHECKED;
 void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes);
 /* Begins a phase's pass over a microbatch; ad_trace_end ends it. */

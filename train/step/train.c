@@ -55,8 +55,8 @@ static ad_status agree(ad_run *run, ad_status own, const char *site) {
   return ad_agree(run->comm, &run->everyone, own, site);
 }
 
-/* Whether to measure at this step: memory, which takes longer than writing a line, and the validation loss, if the
- * recipe does not say when. */
+/* Whether to measure at this step: the memory (which takes longer than writing a line), and, if the recipe does not say
+ * when, the validation loss. */
 static int measures(const ad_recipe *recipe, int64_t step) {
   int64_t interval = recipe->train.steps / MEASUREMENTS + 1;
   return step + 1 == recipe->train.steps || step % interval == 0;
@@ -88,7 +88,7 @@ static void report_evaluated(const training *t, int64_t step, const ad_evaluatio
 
 static const ad_validation_changes no_changes = {.since_first.change = NAN, .since_best.change = NAN};
 
-/* Before the first step the validation set is evaluated too: only then can it be said how far it fell. */
+/* Evaluates the validation set before the first step, so that the report can say how far the loss fell. */
 static ad_status evaluate_before(training *t) {
   ad_validation_changes changes = no_changes;
   if (t->first_step || !t->run->recipe->train.steps || !ad_run_evaluated(t->run)) return AD_OK;
@@ -193,7 +193,7 @@ static ad_status write_text(const training *t, const char *name, char *text) {
   return status;
 }
 
-/* Writes result.json: what was learned. Only for a run whose values are those of the last step. */
+/* Writes result.json, the program's own results. Only for a run that has the values of the last step. */
 static ad_status write_result(training *t) {
   char *text;
   AD_TRY(ad_run_show(t->run, &text));
@@ -213,7 +213,7 @@ static ad_status write_weights(const training *t) {
 /* Whether earlier trainings took all steps. */
 static int is_complete(const training *t) { return t->first_step == t->run->recipe->train.steps; }
 
-/* Whether this result is to be written: steps were taken now, or after it was written, or it does not exist. */
+/* Whether to write this result: steps were taken now, or after the file was written, or the file does not exist. */
 static int is_missing(const training *t, const char *name) {
   char *result = NULL, *metrics = NULL;
   if (!is_complete(t)) return 1;
@@ -409,7 +409,7 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
   return AD_OK;
 }
 
-/* The options of the first training: its own folder, resumed, overwritten or refused as the run's is. */
+/* The options of the first training: its own folder, which is resumed, overwritten or refused like the run's folder. */
 static ad_train_options options_before(const ad_train_options *own, const ad_pretrain *pretrain) {
   ad_train_options options = *own;
   options.folder = pretrain->folder;
@@ -476,7 +476,7 @@ static void report_what_is_evaluated(const training *t) {
          (long long)wanted, (long long)there, there == 1 ? "sample is" : "samples are");
 }
 
-/* Says what the `count` of a step report counts. */
+/* Reports, by the caller's function, what the `count` of a step report counts. */
 static void report_what_counts(const training *t) {
   if (t->options.counts && ad_run_is_first(t->run))
     t->options.counts(t->options.context, ad_program_count(t->run->program, 0)->name);
@@ -488,8 +488,8 @@ static void turn_to(const training *t, const ad_comm *comm, const char *what, co
     t->options.turns_to(t->options.context, what, folder, recipe->train.steps);
 }
 
-/* Runs the training that comes before. Takes the run's folder already, so that no other process writes there meanwhile,
- * and nothing of an overwritten run stays beside the new weights. */
+/* Runs the training that comes first. Takes the run's folder already now, so that no other process writes there
+ * meanwhile, and that no file of an overwritten run stays beside the new weights. */
 static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recipe) {
   ad_mesh *world;
   char text[48];

@@ -39,8 +39,8 @@ void ad_transfer_overflow_note(ad_run *run, const ad_transfer_spec *spec, int ba
   *noted(run, i, backward) = fmax(*noted(run, i, backward), found);
 }
 
-/* The first overflow that was noted here: the transfers' values are numbered before their gradients. Twice the number
- * of transfers: there is none. */
+/* Returns the number of the first overflow noted on this rank, or twice the number of transfers if there is none. All
+ * transfers' values are numbered before their gradients. */
 static size_t first_noted(const ad_run *run) {
   size_t count = transfers(run), at = 0;
   while (at < count && *noted(run, at, 0) == 0) at++;

@@ -14,15 +14,15 @@ typedef struct ad_transfer_overflow {
 
 ad_status ad_transfer_overflow_create(ad_run *run) AD_CHECKED;
 void ad_transfer_overflow_destroy(ad_run *run);
-/* Forgets what was noted; before a step. */
+/* Called before a step: forgets the overflows noted so far. */
 void ad_transfer_overflow_clear(ad_run *run);
 /* Notes the largest overflow in `to`, the f16 cast of `from`, which is the value of `spec` or its gradient. */
 void ad_transfer_overflow_note(ad_run *run, const ad_transfer_spec *spec, int backward, const ad_array *to,
                                const ad_array *from);
-/* Sets what ad_run_transfer_overflow returns, the same on all ranks: the first value that any rank noted, or else the first
- * gradient. Collective; for when all ranks know that a number is not finite. */
+/* Sets what ad_run_transfer_overflow returns, the same on all ranks: the first value that any rank noted, or else the
+ * first gradient. Collective; call it only if all ranks know that a number is not finite. */
 ad_status ad_transfer_overflow_agree(ad_run *run) AD_CHECKED;
-/* Fails with AD_NUMBER and a message made of ad_run_transfer_overflow. */
+/* Fails with AD_NUMBER and a message about the overflow that ad_run_transfer_overflow returns. */
 ad_status ad_transfer_overflow_fail(const ad_run *run, int64_t step) AD_CHECKED;
 
 #endif

@@ -59,7 +59,7 @@ static ad_array described(const ad_run *run, const ad_value_transfer *c, size_t 
   return ad_array_describe(run->comm, dtype_of(run, c, backward), &shape, &layout);
 }
 
-/* The dtype in which the value travels, if it is another one than its own; else 0. A check in f64 rounds nothing. */
+/* Returns the dtype in which the value travels if it is not its own dtype, else 0. A check in f64 rounds nothing. */
 static ad_dtype comm_dtype_of(const ad_run *run, const ad_value_transfer *c, int backward) {
   ad_comm_dtype_passing at = {backward ? c->spec->gradient_comm_dtype : c->spec->comm_dtype, backward};
   if (!run->transfers.rounds || at.dtype == dtype_of(run, c, backward)) return 0;
@@ -90,14 +90,14 @@ static void describe_value(const ad_run *run, const ad_value_transfer *c, size_t
   out->data = data;
 }
 
-/* A transfer on the rank where the value, or the gradient, arrives: whose actions use its buffer. */
+/* A transfer on the rank where its value, or gradient, arrives. Selects the actions that use its buffer. */
 typedef struct arriving {
   const ad_run *run;
   const ad_value_transfer *transfer;
 } arriving;
 
-/* Whether an action uses the buffer of an arriving value: from its RECV_F until the last phase that needs it has gone
- * back. */
+/* Whether an action uses the buffer of an arriving value: from its RECV_F until the backward of the last phase that
+ * needs it. */
 static int uses_value(const void *context, const ad_action *action) {
   const arriving *at = context;
   if (action->kind == AD_ACTION_RECV_F)
@@ -105,8 +105,8 @@ static int uses_value(const void *context, const ad_action *action) {
   return needs(at->run, (size_t)action->stage, at->transfer);
 }
 
-/* Whether an action uses the buffer of an arriving gradient: from its RECV_B until the phase that gave the value has
- * gone back. */
+/* Whether an action uses the buffer of an arriving gradient: from its RECV_B until the backward of the phase that gave
+ * the value. */
 static int uses_gradient(const void *context, const ad_action *action) {
   const arriving *at = context;
   if (action->kind == AD_ACTION_RECV_B)
@@ -254,7 +254,7 @@ static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size
   return AD_OK;
 }
 
-/* Waits until microbatch m's place is free. A one-way transfer has no way back, and nothing to wait for. */
+/* Waits until microbatch m's place is free. A one-way transfer has nothing to wait for backward. */
 static ad_status wait_way(ad_run *run, ad_transfer_way *way, ad_trace_kind kind, size_t m) {
   return way->count ? wait(run, &way->requests[slot_of(way, m)], kind, m) : AD_OK;
 }
@@ -315,7 +315,7 @@ static ad_status check_given(const ad_value_transfer *c, const ad_passed_value *
                  c->spec->value, m);
 }
 
-/* Posts one transfer: this rank sends `in` or receives `out`; the other is NULL. */
+/* Posts one transfer: this rank sends `in` (then `out` is NULL), or receives `out` (then `in` is NULL). */
 static ad_status post(ad_run *run, const ad_value_transfer *c, int backward, const ad_array *in, ad_array *out,
                       ad_request *request) {
   ad_bridge *bridge = c->spec->bridge;

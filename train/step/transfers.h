@@ -35,11 +35,11 @@ ad_status ad_transfers_create(ad_run *run) AD_CHECKED;
 void ad_transfers_destroy(ad_run *run);
 void ad_transfers_begin_pass(ad_run *run);    /* forgets which microbatches were posted */
 size_t ad_transfers_bytes(const ad_run *run); /* bytes of all transfers' buffers on this rank */
-/* Called before phase `p` runs microbatch m on this rank: waits until the values are sent that an earlier microbatch
- * left on the tape that m takes over. */
+/* Called before phase `p` runs microbatch m on this rank: m takes over the tape of an earlier microbatch, so this waits
+ * until the values on the tape are sent. */
 ad_status ad_transfers_wait_space(ad_run *run, size_t p, size_t m) AD_CHECKED;
-/* Called when a phase asks for a value: waits until that of microbatch m has arrived. What the phase computed before
- * hides the wait. AD_INVALID, here and below: the transfer was not posted, or is posted a second time. */
+/* Called when a phase asks for a value: waits until the value of microbatch m has arrived. Earlier computation hides
+ * the wait. AD_INVALID, here and below: the transfer was not posted, or is posted a second time. */
 ad_status ad_transfers_wait_value(ad_run *run, size_t value, size_t m) AD_CHECKED;
 /* Posts the values that phase `from` gives and phase `to` is the first of its module to need, on either side. */
 ad_status ad_transfers_post_values(ad_run *run, size_t from, size_t to, size_t m) AD_CHECKED;
@@ -48,7 +48,7 @@ ad_status ad_transfers_wait_gradients(ad_run *run, size_t p, size_t m) AD_CHECKE
 /* Posts the gradients of the values that phase `from` gave to phase `to`, after the backward of `to`. Backward runs
  * phases in reverse order, so the first phase that needs a value is the last to add to its gradient. */
 ad_status ad_transfers_post_gradients(ad_run *run, size_t from, size_t to, size_t m) AD_CHECKED;
-/* Adds the gradient that came back for a value of microbatch m to the sum of those that phases of this rank left. */
+/* Adds the gradient that came back for a value of microbatch m to the sum of those of this rank's phases. */
 ad_status ad_transfers_add_returned(const ad_run *run, size_t value, size_t m, ad_array *sum, int *arrived) AD_CHECKED;
 /* Waits until all posted transfers are complete. */
 ad_status ad_transfers_settle(ad_run *run) AD_CHECKED;

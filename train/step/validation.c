@@ -1,4 +1,4 @@
-/* Keeps what samples lost at each evaluation of a run, in a file that a resumed training reads again. */
+/* Writes each sample's loss at each evaluation of a run to a file, which a resumed training reads again. */
 #include "step/validation.h"
 
 #include <errno.h>
@@ -14,8 +14,8 @@
 
 /* ---- judging a change ---- */
 
-/* Student's t: a change of a difference that is truly zero lies within this many standard errors in 95 of 100 cases.
- * A series in 1 / (n - 1) around the normal distribution's 1.96; it is right to 2 % from five samples on. */
+/* Student's t: if there is no true change, the measured one lies within this many standard errors in 95 of 100 cases. A
+ * series in 1 / (n - 1) around the normal distribution's 1.96; it is right to 2 % from five samples on. */
 static double student(double n) { return 1.96 + 2.4 / (n - 1) + 3 / ((n - 1) * (n - 1)); }
 
 static int verdict_of(double change, double standard_error, double n) {
@@ -24,8 +24,8 @@ static int verdict_of(double change, double standard_error, double n) {
   return change < 0 ? -1 : 1;
 }
 
-/* What the sample's loss now is less its loss before, in nats summed over its positions. Its counts may differ by a
- * factor, since another mesh has other replicas. */
+/* The sample's loss now minus its loss before, in nats summed over its positions. The counts may differ by a factor,
+ * since another mesh has other replicas. */
 static double difference(const ad_sample_losses *before, const ad_sample_losses *now, size_t i) {
   return now->sums[i] - before->sums[i] / before->counts[i] * now->counts[i];
 }
@@ -76,7 +76,7 @@ static ad_status keep_point(const ad_validation_point *from, ad_validation_point
   return AD_OK;
 }
 
-/* Keeps the evaluation if it is the first or the best. With another number of samples it begins anew. */
+/* Keeps the evaluation if it is the first or the best. If the number of samples changed, it counts as the first. */
 static ad_status keep_evaluation(ad_validation *validation, const ad_validation_point *point) {
   int is_first = validation->first.noted.size != point->noted.size;
   if (is_first) AD_TRY(keep_point(point, &validation->first));

@@ -1,5 +1,5 @@
-/* Writes validation.jsonl: what each sample of the validation set lost at each evaluation, one line an evaluation; and
- * judges by it how the loss changed. */
+/* Writes validation.jsonl: one line an evaluation, with the loss of each sample of the validation set. Judges from
+ * these losses how the loss changed. */
 #ifndef TRAIN_VALIDATION_H
 #define TRAIN_VALIDATION_H
 #include <stdio.h>
@@ -35,9 +35,9 @@ ad_status ad_validation_add(ad_validation *validation, int64_t step, const ad_sa
 ad_status ad_validation_close(ad_validation *validation) AD_CHECKED; /* AD_IO if lines were lost */
 void ad_validation_destroy(ad_validation *validation);
 
-/* The change of the loss from one evaluation to another of the same samples. With n samples that count in both, whose
- * sums are x before and y now and whose counts are c, it is the ratio r = sum(y - x) / sum(c), with the standard error
- * sqrt(n / (n - 1) * sum((y - x - r c)^2)) / sum(c). */
+/* The change of the loss from one evaluation to another of the same samples. Of n samples that count in both, let x be
+ * the sums before, y the sums now, and c the counts. The change is the ratio r = sum(y - x) / sum(c), with the standard
+ * error sqrt(n / (n - 1) * sum((y - x - r c)^2)) / sum(c). */
 ad_validation_change ad_validation_compare(const ad_validation_point *before, const ad_sample_losses *now);
 
 #endif

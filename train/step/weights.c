@@ -85,7 +85,7 @@ typedef struct writing {
   ad_status status;
 } writing;
 
-// After a failed write the rank continues gathering: the other ranks wait for it there.
+// After a failed write the rank continues gathering: the other ranks wait in the next gather.
 static void write_param(void *context, size_t index, const ad_array *full) {
   writing *w = context;
   if (!w->status) w->status = ad_safetensors_add(w->writer, full->data);
@@ -112,7 +112,7 @@ static const char *name_of(const ad_run *run, size_t index, char *buffer) {
   return ad_program_param_name(run->program, at.module, at.param, buffer, NAME_SIZE);
 }
 
-/* Reads this rank's part of a parameter, cast to the dtype of `value`. NULL or no memory: the rank holds none of it. */
+/* Reads this rank's part of a parameter, cast to the dtype of `value`. NULL or no memory: the rank has no part. */
 static ad_status read_param(const ad_run *run, const ad_tensor_source *source, const ad_weights *weights,
                             ad_array *value) {
   ad_part mine;

@@ -1,5 +1,5 @@
-/* Operations along one dimension see an array as [before, size, after]: what lies before the dimension, the dimension
- * itself, and what lies after it. */
+/* Operations along one dimension see an array as [before, size, after]: the number of elements before the dimension,
+ * in it, and after it. */
 #ifndef TENSOR_ALONG_H
 #define TENSOR_ALONG_H
 #include "tensor/operation.h"
@@ -9,9 +9,9 @@ typedef struct along {
 } along;
 along ad_along(const ad_array *array, int dim);
 
-/* Checks that operand i has this dimension; AD_INVALID if not. */
+/* Checks that operand i has dimension `dim`; AD_INVALID if not. */
 ad_status ad_check_dim(const ad_tensor *out, int i, int dim) AD_CHECKED;
-/* Writes one letter for each dimension of a value, "abc", leaving out dimension `without` (-1: none).
+/* Writes one letter for each of `ndim` dimensions ("abc"), but none for dimension `without` (-1: all are written).
  * Returns the end of the text. */
 char *ad_put_letters(char *to, int ndim, int without);
 /* The letter that ad_put_letters writes for dimension `dim`. */

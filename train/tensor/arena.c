@@ -32,16 +32,16 @@ static size_t in_use(const ad_arena *arena) {
   return arena->current ? arena->current->used_in_earlier + arena->current->used : 0;
 }
 
-// Rounds up to a multiple of ALIGNMENT. Returns 0 if the result and a chunk's header would not fit in a size_t.
+// Rounds up to a multiple of ALIGNMENT. Returns 0 if the sum of the result and a chunk's header overflows a size_t.
 static int round_up(size_t bytes, size_t *out) {
   if (bytes > SIZE_MAX / 2) return 0;
   *out = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   return 1;
 }
 
-// Gives a chunk's memory behind `used` back. Under the address sanitizer nobody may touch memory that is not
-// taken: the padding behind a piece, or a piece that was given back. Memory that was never taken is poisoned
-// already, and chunks are large.
+// Takes back a chunk's memory from `used` on. Under the address sanitizer that memory is poisoned, as is the padding
+// after each piece. Memory that was never taken is poisoned already, and chunks are large, so that only the part in use
+// is poisoned again.
 static void give_back_to(chunk *c, size_t used) {
   ASAN_POISON_MEMORY_REGION(c->data + used, c->used - used);
   c->used = used;
@@ -98,8 +98,8 @@ void ad_arena_destroy(ad_arena *arena) {
   ad_release(arena);
 }
 
-// Finds or makes a chunk after the current one with room for `size` bytes. Chunks double in size, so
-// that a step opens few of them.
+// Finds or makes a chunk after the current one with room for `size` bytes. Each new chunk has twice the size of the
+// last, so that a step makes few of them.
 static ad_status next_chunk(ad_arena *arena, size_t size, chunk **out) {
   chunk *next = arena->current ? arena->current->next : arena->first;
   if (!next || next->size < size) {

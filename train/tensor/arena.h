@@ -7,14 +7,14 @@
 typedef struct ad_arena ad_arena;
 ad_status ad_arena_create(size_t first_bytes, ad_arena **out) AD_CHECKED;
 void ad_arena_destroy(ad_arena *arena);
-/* Takes `bytes` of memory, aligned to 64 bytes, not zeroed, owned by the arena. Returns NULL without memory; the error
- * message is then set and the arena unchanged. For 0 bytes the pointer is valid, too. */
+/* Takes `bytes` of memory, aligned to 64 bytes, not zeroed, owned by the arena; the pointer is valid for 0 bytes, too.
+ * Returns NULL if there is no memory: the error message is then set and the arena unchanged. */
 void *ad_arena_take(ad_arena *arena, size_t bytes);
 void *ad_arena_take_zeroed(ad_arena *arena, size_t bytes);
-/* Gives back everything that was taken. After a step that needed more memory, the next step of the
- * same size allocates nothing. */
+/* Takes all pieces back. After a step with a higher peak than before, the next step of the same size allocates
+ * nothing. */
 void ad_arena_reset(ad_arena *arena);
-/* ad_arena_mark returns the present point; ad_arena_rewind gives back everything that was taken after a point. */
+/* ad_arena_mark returns the present position; ad_arena_rewind takes back all pieces given out after that position. */
 size_t ad_arena_mark(const ad_arena *arena);
 void ad_arena_rewind(ad_arena *arena, size_t mark);
 size_t ad_arena_peak(const ad_arena *arena); /* the most bytes that were ever in use at the same time */

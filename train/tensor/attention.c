@@ -7,12 +7,12 @@
 #include "array/array.h"
 #include "products/gemm.h"
 
-/* Sizes of a block of scores: BLOCK_ROWS rows by BLOCK_COLUMNS positions fit in the second-level cache. For dtypes that
- * are not narrow, a block has all positions of the part. */
+/* Sizes of a block of scores. BLOCK_ROWS rows by BLOCK_COLUMNS positions fit in the second-level cache. The limit of
+ * columns is for narrow dtypes only: for others, a block has all positions of the part. */
 enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 512, VECTOR = 32 };
 
-/* One block of rows of one head against one run of columns (positions of k). Each row sees the first few
- * columns of the run, or all. */
+/* One block of rows of one head against one run of columns (consecutive positions of k). Each row sees all columns
+ * of the run, or only the first few. */
 typedef struct block {
   ad_dtype dtype, wide;
   size_t head_dim;
@@ -26,7 +26,7 @@ typedef struct block {
   size_t run, columns; /* columns in the run; columns that the block's last row sees */
 } block;
 
-/* The mask: a row sees this many positions, counted from the first. */
+/* The mask: the number of positions that a row sees, counted from the first. */
 static size_t horizon(const block *at, size_t row) { return at->visible ? at->visible : at->row_position + row + 1; }
 
 /* How many columns of the run the row sees. */
@@ -55,8 +55,8 @@ static void *scores_row(const block *at, ad_dtype dtype, void *scores, size_t ro
   return element(dtype, scores, row * at->columns);
 }
 
-/* Kernels handle whole vectors fast and single elements slowly. Fills the row with scores of -infinity, whose
- * exponentials are 0, up to the end of a vector. Returns the padded length. */
+/* Fills the row with scores of -infinity (exponential 0) up to a multiple of a vector's length, because kernels
+ * handle whole vectors fast and single elements slowly. Returns the padded length. */
 static size_t pad_scores(const block *at, void *scores, size_t seen) {
   size_t padded = (seen + VECTOR - 1) / VECTOR * VECTOR;
   if (padded > at->columns) padded = at->columns;
@@ -64,7 +64,7 @@ static size_t pad_scores(const block *at, void *scores, size_t seen) {
   return padded;
 }
 
-/* Zeroes a row behind the columns that it sees. */
+/* Zeroes the part of a row after the columns that the row sees. */
 static void clear_after(const block *at, void *row, size_t seen) {
   memset(element(at->dtype, row, seen), 0, (at->columns - seen) * ad_dtype_size(at->dtype));
 }
@@ -112,7 +112,7 @@ static size_t most_columns(ad_dtype dtype, size_t columns) {
   return ad_dtype_wide(dtype) == dtype || columns < BLOCK_COLUMNS ? columns : BLOCK_COLUMNS;
 }
 
-/* Calls `run` for each run of columns of which the block sees any. */
+/* Calls `run` for each run of columns, except runs of which the block sees none. */
 static void each_run(block at, const positions *columns, block_function run, void *context) {
   for (int i = 0; i < columns->span_count; i++) {
     ad_span span = columns->span[i];
@@ -151,9 +151,9 @@ static void each(const attention_sizes *size, ad_dtype dtype, const positions *c
 
 /* ---- heads of a narrow dtype, one at a time ---- */
 
-/* Libraries multiply narrow matrices two or three times as fast if neither the operands nor the result have
- * gaps. So the rows of one head are copied to the beginning of the scratch memory, and the functions above see
- * an attention of one head. */
+/* Libraries multiply narrow matrices two or three times as fast if operands and result have no gaps. So the rows of
+ * one head are copied to the beginning of the scratch memory, and for the functions above this head is the whole
+ * attention. */
 
 static attention_sizes one_head(const attention_sizes *all) {
   attention_sizes one = *all;
@@ -167,7 +167,7 @@ static size_t copy_bytes(ad_dtype dtype, size_t rows, size_t head_dim) {
   return ad_padded(rows * head_dim * ad_dtype_size(dtype));
 }
 
-/* Copies the rows of a head, whose first element is from[first], to *next, and moves *next behind them. */
+/* Copies the rows of a head, beginning at from[first], to *next, and moves *next to the end of the copy. */
 static const void *copy_rows(const block *head, const void *from, size_t first, size_t stride, size_t rows,
                              char **next) {
   char *copy = *next;
@@ -210,14 +210,14 @@ void ad_attention_begin(const attention_forward *at) {
   memset(at->out, 0, at->size.batch * at->size.rows.count * at->size.width * ad_dtype_size(wide));
 }
 
-/* What forward_block needs. */
+/* The arguments of forward_block. */
 typedef struct forward_work {
   const attention_forward *all;
   const attention_part *part;
 } forward_work;
 
-/* Scratch memory holds two blocks of scores in the wide dtype, then, for a narrow dtype, two more blocks in that dtype,
- * which products read; otherwise products read the first two. */
+/* Scratch memory holds two blocks of scores in the wide dtype. For a narrow dtype two more blocks in that dtype
+ * follow, and products read those; otherwise products read the first two. */
 static void *scores_at(const block *at, void *scratch, size_t piece) {
   return element(at->wide, scratch, piece * at->rows * at->columns);
 }
@@ -226,8 +226,8 @@ static void *read_at(const block *at, void *scratch, size_t piece) {
   return element(at->dtype, scores_at(at, scratch, 2), piece * at->rows * at->columns);
 }
 
-/* Adds the scores of one row to its running maximum and sum, and leaves their exponentials for the product. What
- * earlier parts gave is rescaled to the new maximum. */
+/* Adds the scores of one row to its running maximum and sum, and leaves their exponentials for the product with v.
+ * The results of earlier parts are rescaled to the new maximum. */
 static void take_row(const block *at, const attention_forward *all, size_t row) {
   const row_kernels *wide = ad_rows(at->wide);
   void *scores = scores_row(at, at->wide, scores_at(at, all->scratch, 0), row);
@@ -248,7 +248,7 @@ static void take_row(const block *at, const attention_forward *all, size_t row) 
   clear_after(at, exponentials, seen);
 }
 
-/* Scores of the block, their exponentials, and the exponentials times v, added to the result. */
+/* Computes the scores of the block and their exponentials, and adds the exponentials times v to the result. */
 static void forward_block(const block *at, void *context) {
   const forward_work *work = context;
   const attention_forward *all = work->all;
@@ -307,15 +307,15 @@ void ad_attention_end(const attention_forward *at) {
 
 /* ---- backward: gradients from parts ---- */
 
-/* What backward_block needs. */
+/* The arguments of backward_block. */
 typedef struct backward_work {
   const attention_backward *all;
   const attention_part *part;
   void *d_k, *d_v;
 } backward_work;
 
-/* Whether a row sees only itself, as the first row of a causal mask does. Its result is v whatever its score, so its
- * score's gradient is exactly 0; the terms below would cancel only up to rounding. */
+/* Returns 1 if the row sees only itself, as the first row of a causal mask does. The result of such a row is v
+ * whatever its score, so its score's gradient is exactly 0; score_gradients would find 0 only up to rounding. */
 static int is_alone(const block *at, size_t row) { return horizon(at, row) == 1; }
 
 /* Turns scores into probabilities p, and their gradients dp into the scores' gradients p (dp - sum(p dp)) /

@@ -1,13 +1,13 @@
-/* Attention of the rows of q against parts of the keys and values. Parts come one after another (first a rank's own,
- * then those that arrive on the ring), in any order; each row's running maximum and running sum carry the softmax from
- * part to part (Milakov and Gimelshein 2018). op_attention.c brings the parts.
+/* Attention of the rows of q against parts of the keys and values. The parts (first a rank's own, then those that
+ * arrive on the ring) may come in any order: each row's running maximum and running sum carry the softmax from part to
+ * part (Milakov and Gimelshein 2018). op_attention.c supplies the parts.
  *
- * q, k, v and what products read have the dtype; scores, the softmax and all sums (the result and the gradients)
- * have its wide dtype, R. So in bf16 only what a product reads is rounded: probabilities and the scores' gradients.
- * A row's sum is kept apart from its maximum, because the logarithm of the sum added to the maximum would be
- * rounded at the size of the scores.
+ * q, k, v and the operands of products have the value's dtype. Scores, softmax and all sums (the result and the
+ * gradients) have the wide dtype, R. So in bf16 only two intermediate values are rounded: the probabilities and the
+ * scores' gradients. A row's sum is kept apart from its maximum: the logarithm of the sum, added to the maximum, would
+ * be rounded at the size of the scores.
  *
- * Sums are laid out like the values that they belong to; but those of a narrow dtype head after head,
+ * Sums have the layout of the value that they belong to. Only for a narrow dtype are they laid out head after head:
  * [batch, heads, rows, head_dim]. */
 #ifndef TENSOR_ATTENTION_H
 #define TENSOR_ATTENTION_H
@@ -21,7 +21,7 @@ typedef struct attention_sizes {
   size_t first_head, first_kv_head; /* index of this rank's first head among those of all ranks: of q, and of k and v */
   size_t sharing;                   /* heads of q that share one head of k and v */
   positions rows;                   /* positions of q's rows */
-  size_t visible; /* every row sees this many first positions of k; 0: causal, a row sees the positions up to its own */
+  size_t visible; /* every row sees the first `visible` positions of k; 0: causal, each row sees those up to its own */
 } attention_sizes;
 
 /* A part of the keys and values, [batch, columns.count, kv_width]. */
@@ -48,8 +48,8 @@ void ad_attention_begin(const attention_forward *at);
 void ad_attention_add(const attention_forward *at, const attention_part *part);
 void ad_attention_end(const attention_forward *at);
 
-/* A backward pass: ad_attention_back for each part. All gradients are R, sums, and added to.
- * d_q NULL: it is not wanted. */
+/* A backward pass: ad_attention_back for each part. All gradients are sums in the wide dtype (R), and are added to.
+ * d_q NULL: the gradient of q is not wanted. */
 typedef struct attention_backward {
   attention_sizes size;
   ad_dtype dtype;
@@ -61,12 +61,12 @@ typedef struct attention_backward {
 /* d_k and d_v have the shape of the part's k and v; either may be NULL. */
 void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);
 
-/* Rounds sums to the dtype and writes them to rows [batch, seq, width], or adds them to the rows if `adds`. */
+/* Rounds sums to the dtype and writes them to rows [batch, seq, width]; with `adds`, adds them to the rows. */
 void ad_attention_round(void *to, ad_dtype dtype, const void *sums, head_sizes of, int adds);
 
-/* Bytes of scratch memory for at most `rows` rows of q and `columns` columns of a part: scores of a block
- * and, in backward, their gradients; for a narrow dtype also both as products read them, and one head's
- * copy of all that is read. */
+/* Bytes of scratch memory for at most `rows` rows of q and `columns` columns of a part: a block's scores and, in
+ * backward, their gradients. A narrow dtype also needs both as operands of products, and a copy of one head of every
+ * array that is read. */
 size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t rows, size_t columns, size_t head_dim);
 
 #endif

@@ -1,6 +1,6 @@
-/* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves. It gives every gradient
- * its memory and passes those of parameters to their reducers as soon as they are complete. It takes one walk, or two:
- * the first computes the gradients on paths to inputs, the second, perhaps much later, the others. */
+/* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves. It gives each
+ * gradient its memory, and submits a parameter's gradient to its reducer when it is complete. There may be two
+ * walks: the first computes the gradients on paths to inputs; the second, perhaps much later, the others. */
 #include <string.h>
 #include "array/array.h"
 #include "layout/sentences.h"
@@ -16,10 +16,10 @@ static ad_array describe_gradient(const ad_tape *tape, const ad_tensor *tensor) 
   return ad_array_describe(tape->comm, tensor->grad_dtype, &tensor->array.shape, &dual);
 }
 
-/* In the last start of backward, the gradient of a parameter that no earlier start reached is formed directly in the
- * reducer's bucket, if the bucket has the gradient's dtype. Gradients of earlier starts stay on the tape, because the
- * reducer counts what it holds as complete; so do those that arrive in the pass of inputs. *done: the bucket is used;
- * *adds: it holds earlier microbatches' sum already. */
+/* Forms the gradient of a parameter directly in the reducer's bucket, if the bucket has the gradient's dtype and
+ * this is the last run of backward and the first to reach the parameter. Gradients of earlier runs stay on the tape,
+ * because the reducer takes each submitted gradient as complete; so do gradients that arrive in the pass of inputs.
+ * Sets *done if the bucket is used, and *adds if it already has the sum of earlier microbatches. */
 static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *adds, int *done) {
   ad_reducer *reducer = ad_is_parameter(tensor) ? tensor->from->reducer : NULL;
   *done = 0;
@@ -35,8 +35,7 @@ static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *ad
   return AD_OK;
 }
 
-/* Gives a tensor's gradient its memory when its first share is about to arrive. A gradient of an
- * earlier start is put aside. */
+/* Gives a tensor's gradient its memory before its first share arrives. The gradient of an earlier run is put aside. */
 static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   int done;
   tensor->has_earlier = tensor->has_grad;
@@ -50,9 +49,9 @@ static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   return AD_OK;
 }
 
-/* Fills a slot with the memory of a tensor's gradient, for an operation or a seed to write its share to. */
+/* Fills a slot with the memory of a tensor's gradient. An operation or a seed then writes its share there. */
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
-  int is_leaf = !tensor->op;  // its gradient goes nowhere and adds up over the starts
+  int is_leaf = !tensor->op;  // a leaf has no operands to pass it to: it adds up over all runs
   slot->adds = 1;
   slot->dtype = tensor->grad_dtype;
   if (!tensor->takes_shares && !(is_leaf && tensor->has_grad)) AD_TRY(first_gradient(tape, tensor, &slot->adds));
@@ -60,7 +59,7 @@ static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot)
   return AD_OK;
 }
 
-/* Whether operand i is also another operand. */
+/* Returns 1 if operand i is also another operand of the same operation. */
 static int stands_twice(const ad_tensor *out, int i) {
   for (int j = 0; j < out->operand_count; j++) {
     if (j != i && out->operand[j] == out->operand[i]) return 1;
@@ -68,19 +67,19 @@ static int stands_twice(const ad_tensor *out, int i) {
   return 0;
 }
 
-// Whether this is the walk of inputs and some operand of `out` gets its gradient only in the walk of weights.
+// Returns 1 if this is the walk of inputs and some operand of `out` gets its gradient only in the walk of weights.
 static int is_to_wait(const ad_tape *tape, const ad_tensor *out) {
   return tape->walk == WALK_INPUTS && ad_walk_fills(WALK_WEIGHTS, out);
 }
 
-// Whether operand 0's gradient takes over the memory of the result's gradient, which nobody needs any more.
+// Returns 1 if operand 0's gradient takes over the memory of the result's gradient, which nobody reads any more.
 static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled) {
   const ad_tensor *operand = out->operand[0];
   return out->op->passes_gradient_on && filled & 1 && !operand->has_grad && !ad_is_parameter(operand) &&
          !out->is_kept && operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0) && !is_to_wait(tape, out);
 }
 
-/* Gives each operand whose gradient is filled its slot. */
+/* Gives a slot to each operand whose gradient is filled. */
 static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_gradient_slot *slot) {
   if (takes_over(tape, out, filled)) {
     ad_tensor *operand = out->operand[0];
@@ -92,7 +91,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
   for (int i = 0; i < out->operand_count; i++) {
     if (slot[i].data || !(filled >> i & 1)) continue;
     AD_TRY(claim(tape, out->operand[i], &slot[i]));
-    // Two slots have one memory: it is zeroed and both add, in whatever order the operation fills them.
+    // Both slots have the same memory: it is zeroed and both add to it, so the order in which they are filled is free.
     if (!slot[i].adds && slot[i].data && stands_twice(out, i)) {
       memset(slot[i].data, 0, ad_array_bytes(&out->operand[i]->grad));
       slot[i].adds = 1;
@@ -103,7 +102,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
 
 /* ---- walking the tape ---- */
 
-// Passes a complete gradient of a parameter to its reducer, or to the caller's function.
+// Submits the complete gradient of a parameter to its reducer, or to the caller's function.
 static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (!from->reducer) {
@@ -117,8 +116,8 @@ static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
   return is_spare ? ad_block_give(tape, ad_array_bytes(&parameter->grad), parameter->grad.data) : AD_OK;
 }
 
-// Counts a share of the gradient as received; after the last one a parameter's gradient is complete. In the pass of
-// inputs only seeds reach parameters, and the gradient waits.
+// Counts one share of the gradient as received. After the last share a parameter's gradient is complete; but in the
+// pass of inputs, where only seeds reach parameters, it waits.
 static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
   if (!tensor->carries || --tensor->uses) return AD_OK;
   int is_due = tape->began_last && tape->walk != WALK_INPUTS;
@@ -135,9 +134,8 @@ static void add_to_earlier(const ad_tensor *out) {
   if (out->grad.data) ad_rows(out->grad.dtype)->put(out->earlier, out->grad.data, 1, ad_array_numel(&out->grad), 1);
 }
 
-// In the pass of inputs: the gradient of `out` was passed to the operands that inputs reach, and is kept
-// for the other operands. If the caller wanted to keep it (ad_keep), it may be read meanwhile: as the sum
-// with that of earlier starts.
+// In the pass of inputs: the operands that inputs reach got the gradient of `out`; it is kept for the other operands.
+// If the caller keeps the gradient (ad_keep), the caller may read it meanwhile, as the sum with that of earlier runs.
 static void wait_for_weights(ad_tensor *out) {
   out->takes_shares = 0;
   out->waits = 1;
@@ -147,7 +145,7 @@ static void wait_for_weights(ad_tensor *out) {
   swap_with_earlier(out);
 }
 
-// In the pass of weights: the gradient, which waited, was passed to the remaining operands; its memory is given back.
+// In the pass of weights: the remaining operands got the gradient that waited for them; gives its memory back.
 static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->waits = 0;
   if (out->has_earlier) {
@@ -158,8 +156,8 @@ static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   return out->is_kept || passed_on ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
 }
 
-// The gradient was passed to all operands, so that its memory is given back. A gradient that the caller wants to keep
-// stays, added to that of earlier starts.
+// All operands got the gradient: gives its memory back. A gradient that the caller keeps (ad_keep) stays instead, added
+// to that of earlier runs.
 static ad_status leave(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->takes_shares = 0;
   if (!out->is_kept) {
@@ -203,8 +201,8 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* One start of backward, from several outputs at the same time: each is a loss (gradient NULL, seed 1) or a value with
- * the gradient that arrived for it. */
+/* One run of backward (a "start" of ad_backward_from). It begins at one or several outputs: at a loss (gradient
+ * NULL, seed 1), or at a value with the gradient that arrived for it. */
 typedef struct start {
   ad_tensor *const *outputs;
   const ad_array *const *gradients; /* NULL: all are losses */
@@ -223,7 +221,7 @@ static void count_uses(const ad_tape *tape, const start *from) {
   }
 }
 
-// Submits what earlier starts left for parameters that this last start does not reach.
+// Submits the gradients that earlier runs left for parameters which this last run does not reach.
 static ad_status pass_unreached(ad_tape *tape) {
   for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(pass_to_reducer(tape, each));
@@ -231,8 +229,7 @@ static ad_status pass_unreached(ad_tape *tape) {
   return AD_OK;
 }
 
-// Announces to the reducers which gradients the pass of weights will still bring, so that no bucket is reduced before
-// them.
+// Announces to the reducers which gradients the pass of weights will still submit, so that no bucket is reduced before.
 static void expect_weights(const ad_tape *tape) {
   for (const ad_tensor *each = tape->last; each; each = each->previous) {
     if (!ad_is_parameter(each) || !each->from->reducer || !(each->uses || each->has_grad)) continue;
@@ -240,7 +237,7 @@ static void expect_weights(const ad_tape *tape) {
   }
 }
 
-/* Writes the gradient that backward starts with at output i. */
+/* Writes the gradient from which backward begins at output i. */
 static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_tensor *output = from->outputs[i];
   ad_gradient_slot slot = {.data = NULL};
@@ -266,7 +263,7 @@ static ad_status walk(ad_tape *tape, const start *from) {
   return AD_OK;
 }
 
-/* The first of two walks: gradients that inputs depend on. */
+/* The first of two walks: computes the gradients on paths to inputs. */
 static ad_status walk_inputs(ad_tape *tape, const start *from) {
   AD_TRY(walk(tape, from));
   tape->defers_weights = 1;
@@ -286,7 +283,7 @@ static ad_status walk_weights(ad_tape *tape) {
 
 /* ---- checks before backward starts ---- */
 
-/* What to do about a loss of this type. */
+/* The repair, in words, for a loss of this type. */
 static const char *repair_of(ad_type type) {
   if (type == AD_R)
     return ": every rank holds the same sum" AD_MAY_REPAIR
@@ -329,7 +326,7 @@ static ad_status check_arriving_layout(const ad_layout *grad, const ad_layout *o
       wanted);
 }
 
-// Checks that the gradient that arrived for output i has dtype, shape, layout and scale of the tape's own gradient.
+// Checks that the gradient that arrived for output i has dtype, shape, layout and scale of the tape's gradient there.
 static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i) {
   const ad_array *grad = arriving(from, i), *output = &from->outputs[i]->array;
   const char *site = from->site;

@@ -1,6 +1,6 @@
-/* The memory of values and gradients. A tape takes it from its own arena, where the memory of consumed
- * gradients is used again, or from a pool that several tapes share; to a pool it also gives back values that no
- * further call of backward reads. */
+/* The memory of values and gradients. A tape takes it from its own arena, where the memory of consumed gradients is
+ * used again, or from a pool of several tapes. To a pool a tape also gives back values that no further call of
+ * backward reads. */
 #include "array/array.h"
 #include "base/memory.h"
 #include "tensor/tape.h"
@@ -25,8 +25,8 @@ ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out)
   return AD_OK;
 }
 
-// The size of a block. In shared memory sizes are rounded up by less than 1/16, so that values of slightly different
-// sizes (of uneven microbatches, or the rows of an expert) can use each other's memory.
+// The size of a block. In shared memory sizes are rounded up by less than 1/16. So values of slightly different sizes
+// (of uneven microbatches, or the rows of an expert) can use each other's memory.
 static size_t block_size(const tape_memory *memory, size_t bytes) {
   size_t step = 64;
   if (!memory->is_shared) return bytes;
@@ -34,7 +34,7 @@ static size_t block_size(const tape_memory *memory, size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// Notes that the tape now has some of the shared memory, which goes back when the tape is reset.
+// Notes that the tape uses the shared memory, until the tape's reset.
 static void share_values(ad_tape *tape) {
   if (!tape->values->is_shared || tape->has_shared) return;
   tape->has_shared = 1;
@@ -75,7 +75,7 @@ ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) {
 
 /* ---- which values backward still reads ---- */
 
-/* Whether this walk leaves a gradient for the operand. */
+/* Returns 1 if this walk leaves the operand's gradient to the other walk. */
 static int is_left_by(tape_walk walk, const ad_tensor *operand) {
   return operand->carries && (walk == WALK_WHOLE || (walk == WALK_INPUTS) == operand->reached);
 }
@@ -94,7 +94,7 @@ static ad_tensor *owner_of(ad_tensor *value) {
 
 void ad_tape_lend(ad_tensor *value) { owner_of(value)->is_lent = 1; }
 
-// Whether the pass of weights will still call backward of `out`.
+// Returns 1 if the pass of weights will still call backward of `out`.
 static int is_to_come(const ad_tape *tape, const ad_tensor *out) {
   return tape->defers_weights && out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
 }
@@ -144,8 +144,8 @@ ad_status ad_tape_drop(ad_tape *tape) {
 
 /* ---- giving memory back at the reset ---- */
 
-// Gives a gradient's memory back. If the tape failed in the middle of a call, two gradients may share one memory; so
-// none is given back until the pool is empty.
+// Gives a gradient's memory back. After a failure in the middle of a call, two gradients may share one memory; a failed
+// tape therefore gives none back until the pool is empty.
 static ad_status give_gradient(ad_tape *tape, ad_tensor *of) {
   size_t bytes = ad_array_bytes(&of->grad);
   int has = of->has_grad || of->waits;
@@ -174,7 +174,7 @@ void ad_tape_give_all(ad_tape *tape) {
   if (!tape->has_shared) return;
   ad_status status = AD_OK;
   for (ad_tensor *each = tape->last; each && !status; each = each->previous) status = give_all_of(tape, each);
-  leave(tape);  // without memory for a record, what could not be given back stays taken until the pool is empty
+  leave(tape);  // without memory for a record, blocks not given back stay taken until the pool is empty
 }
 
 /* ---- pools of memory that several tapes share ---- */

@@ -1,5 +1,5 @@
-/* A limit on the tokens that an expert takes: it takes the choices of the tokens with the lowest numbers, counted over
- * all ranks. If a token's number does not depend on the mesh, neither does which tokens are dropped. */
+/* A limit on the tokens of an expert: it takes those with the lowest numbers, counted over all ranks, and drops the
+ * rest. If the numbers of tokens do not depend on the mesh, neither do the dropped tokens. */
 #include <math.h>
 #include "array/array.h"
 #include "tensor/routing.h"
@@ -18,8 +18,8 @@ static int spans_of(const ad_tape *tape, const ad_array *array, int dim, ad_span
   return ad_layout_spans(&array->layout, dim, array->shape.dim[dim], ad_comm_rank(tape->comm), spans, SPANS);
 }
 
-/* Sets routing->number: for each token of this rank, its number among those of all ranks, sample * seq + position. The
- * tokens are this rank's rows of a batch [samples, seq, ...], in memory order, from row `first` on. */
+/* Sets routing->number: the number of each token of this rank among the tokens of all ranks, sample * seq +
+ * position. The tokens are this rank's rows of a batch [samples, seq, ...], in memory order, from row `first` on. */
 ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing, const char *site) {
   ad_span samples[SPANS], positions[SPANS];
   AD_TRY(take_indices(tape, routing->tokens, &routing->number));
@@ -50,7 +50,7 @@ static ad_group everyone(const ad_tape *tape, const ad_routing *routing) {
   return ad_array_group(tape->comm, choices, ad_layout_axes_of(&choices->layout, AD_V));
 }
 
-/* Sums counts over those ranks. On backend dry, as if all ranks had this rank's counts. */
+/* Sums counts over the ranks with different tokens. Backend dry assumes that all ranks have this rank's counts. */
 static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *counts, size_t n, const char *site) {
   ad_group group = everyone(tape, routing);
   for (size_t i = 0; i < n && tape->dry; i++) counts[i] *= ad_group_size(&group);
@@ -69,8 +69,8 @@ static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *c
 
 /* ---- finding the limit of each expert ---- */
 
-/* Pivots that are counted in one all-reduce. Bisection would take one all-reduce for each bit of a token's number; with
- * 15 pivots, which divide the range by 16, a quarter as many suffice. */
+/* Pivots counted in one all-reduce. Bisection would take one all-reduce for each bit of a token's number; 15 pivots
+ * divide the range by 16, so that a quarter as many suffice. */
 enum { PIVOTS = 15 };
 
 /* The search for the limits. */
@@ -94,7 +94,7 @@ static void count_below(const ad_routing *routing, search *s) {
   }
 }
 
-/* Narrows the range of one expert by the counts at its pivots. */
+/* Narrows one expert's range by the counts at its pivots. */
 static void narrow(search *s, size_t expert) {
   int64_t low = s->low[expert], high = s->high[expert];
   for (int p = 0; p < PIVOTS && high == s->high[expert]; p++) {
@@ -108,14 +108,14 @@ static void narrow(search *s, size_t expert) {
   s->high[expert] = high;
 }
 
-/* Whether some expert's limit is not found yet. */
+/* Returns 1 if some expert's limit is not found yet. */
 static int is_open(const ad_routing *routing, const search *s) {
   for (size_t e = 0; e < routing->experts; e++)
     if (s->high[e] - s->low[e] > 1) return 1;
   return 0;
 }
 
-/* Finds the limits. All ranks see the same sums, so that they call the same number of all-reduces. */
+/* Finds the limits. All ranks see the same sums, and so call the same number of all-reduces. */
 static ad_status find_limits(ad_tape *tape, ad_routing *routing, search *s, int64_t tokens, const char *site) {
   for (size_t e = 0; e < routing->experts; e++) s->high[e] = tokens + 1;  // one above the largest possible number
   while (is_open(routing, s)) {
@@ -135,7 +135,7 @@ static ad_status take_memory(ad_tape *tape, const ad_routing *routing, search *s
   return take_indices(tape, routing->experts * PIVOTS, &s->below);
 }
 
-/* The choices of all ranks; if a plan asks for the worst case, as if each other rank had `crowd` tokens. */
+/* The number of choices of all ranks. In the worst case of a plan, each other rank has `crowd` tokens. */
 static int64_t count_all_choices(const ad_tape *tape, const ad_routing *routing, const search *s) {
   ad_group group = everyone(tape, routing);
   size_t crowd = tape->options.crowd, others = (size_t)ad_group_size(&group) - 1;
@@ -145,7 +145,7 @@ static int64_t count_all_choices(const ad_tape *tape, const ad_routing *routing,
   return sum;
 }
 
-/* *overflows: whether some expert was chosen more often than its capacity. */
+/* Sets *overflows if some expert was chosen more often than its capacity. */
 static ad_status find_capacity(ad_tape *tape, ad_routing *routing, double capacity, search *s, int *overflows,
                                const char *site) {
   for (size_t e = 0; e < routing->experts; e++) s->below[e] = (int64_t)routing->per_expert[e];
@@ -166,7 +166,7 @@ static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, cons
   AD_TRY(take_memory(tape, routing, &s));
   AD_TRY(ad_routing_number(tape, batch, first, routing, site));
   AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));
-  if (!overflows || tape->options.crowd) return AD_OK;  // in the worst case only other ranks' choices are dropped
+  if (!overflows || tape->options.crowd) return AD_OK;  // in the worst case only choices of other ranks are dropped
   AD_TRY(find_limits(tape, routing, &s, batch->shape.dim[0] * batch->shape.dim[1], site));
   ad_routing_sort(routing);
   return AD_OK;

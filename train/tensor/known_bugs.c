@@ -1,5 +1,5 @@
-/* Known bugs that can be injected into ring attention, into positions on a sharded sequence, into experts, and into the
- * dtypes that are computed in. Nothing here is part of what these operations do. */
+/* Known bugs that can be injected into ring attention, into the positions of a sharded sequence, into experts, and
+ * into the dtypes of computations. The operations themselves contain none of this. */
 #include "tensor/known_bugs.h"
 
 #include "array/array.h"
@@ -23,7 +23,7 @@ static void leave_last_turn(void *context, void *passing) {
   fire(context);
 }
 
-/* Masks a block of keys that arrived by this rank's own positions. */
+/* Masks an arrived block of keys by this rank's own positions instead of the block's. */
 static void mask_by_own_positions(void *context, void *passing) {
   ring_turn_passing *at = passing;
   if (!at->is_masked || !at->turn || at->own->count != at->columns->count) return;
@@ -31,7 +31,7 @@ static void mask_by_own_positions(void *context, void *passing) {
   fire(context);
 }
 
-/* Overwrites the gradients that other ranks gathered for a block, in place of adding to them. */
+/* Overwrites the gradients that other ranks gathered for a block, instead of adding to them. */
 static void forget_gathered(void *context, void *passing) {
   *(int *)passing = 0;
   fire(context);
@@ -48,7 +48,7 @@ static void count_from_zero(void *context, void *passing) {
   }
 }
 
-/* Zeroes the gradients of scores whose expert is on another rank. */
+/* Zeroes the gradients of scores if the expert is on another rank. */
 static void drop_others_slots(void *context, void *passing) {
   const slot_scores_passing *at = passing;
   const ad_routing *routing = at->routing;
@@ -61,9 +61,9 @@ static void drop_others_slots(void *context, void *passing) {
 }
 
 /* Averages the experts' gradients over their replicas only. With a loss that each rank divides by its own count,
- * gradients are averages over the ranks with tokens; the gradient that goes back to the experts is already a sum
- * over `ep`. In the backward pass the exchange to the experts and the one from them alternate, and the second
- * undoes the first's factor. */
+ * gradients are averages over the ranks with tokens; but the gradient that returns to the experts is already a sum
+ * over `ep`. In backward, exchanges to the experts and from them alternate: the second undoes the factor of the
+ * first. */
 static void average_over_replicas(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_transit_passing *pass = passing;
@@ -92,7 +92,7 @@ static void round_within_product(void *context, void *passing) {
   const gemm_product *of = pass->product;
   uint16_t *sums;
   if (scene->kept || of->values != AD_BF16 || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
-  scene->kept = of; /* this product is made of products that pass this injection point, too */
+  scene->kept = of; /* the products that this product is split into pass this injection point, too */
   sum_in_bf16(of, sums);
   ad_gemm_write_out(of, sums, AD_BF16);
   scene->kept = NULL;
@@ -100,7 +100,7 @@ static void round_within_product(void *context, void *passing) {
   pass->handled = scene->fired = 1;
 }
 
-/* Rounds a statistic, by which rows are normalised, to bf16. */
+/* Rounds to bf16 a statistic by which rows are normalised. */
 static void round_statistic(void *context, void *passing) {
   ad_round_to_bf16(passing, AD_F64, 1);
   fire(context);

@@ -1,13 +1,13 @@
-/* Leaving the types and coming back. Code between ad_to_local and ad_from_local sees only local buffers, so that the
- * caller states the layout of the value and of its gradient. The stated gradient layout says how the value is used
- * (with the dual type), and the value is brought to that type by transitions of law 2 that move no bytes. If the stated
- * layout is the dual already, no transition is needed. */
+/* Leaving the types and coming back. Code between ad_to_local and ad_from_local sees only local buffers, so the
+ * caller states the layouts of the value and of its gradient. The dual of the stated gradient layout is the type
+ * with which the value is used; transitions of law 2 that move no bytes bring the value to that type. If the value
+ * has that type already, no transition is needed. */
 #include "array/array.h"
 #include "layout/sentences.h"
 #include "layout/transition.h"
 #include "tensor/tape.h"
 
-/* The transition from one type to another that moves no bytes and lets every rank keep its part: a conversion or a
+/* The transition from one type to another that moves no bytes and leaves each rank its part: a conversion or a
  * declaration. AD_MOVE_COUNT: there is none. */
 static ad_move entry_between(ad_type from, ad_type to) {
   static const ad_move moves[] = {AD_MOVE_CONVERT, AD_MOVE_DECLARE};
@@ -22,7 +22,7 @@ static ad_status refuse_gradient_type(const char *name, const char *site, ad_axi
                                       ad_type wanted) {
   char is[16], stated[16], dual[16], text[AD_WAY_TEXT_MAX];
   ad_way way = {0};
-  if (value != wanted) way = ad_way_find(value, wanted); /* if they are equal, nothing has to be converted */
+  if (value != wanted) way = ad_way_find(value, wanted); /* equal types need no conversion */
   return ad_fail(AD_TYPE,
                  "%s: %s: the value is %s on `%s`, and its gradient is stated as %s; the gradient of a value of type "
                  "%s is %s, and no conversion without communication makes it the stated type" AD_MAY_REPAIR
@@ -34,8 +34,8 @@ static ad_status refuse_gradient_type(const char *name, const char *site, ad_axi
                  way.count ? ", or " : "", dual);
 }
 
-/* Converts x to the layout `to`, axis by axis. `value` and `gradient` are the layouts that the
- * caller stated, for messages. */
+/* Converts x to the layout `to`, axis by axis. For messages: `value` and `gradient`, the layouts that the caller
+ * stated. */
 static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const ad_layout *value,
                         const ad_layout *gradient, const char *name, const char *site) {
   for (int i = 0; i < AD_AXIS_COUNT && ad_tape_owns(tape, x); i++) {
@@ -51,8 +51,8 @@ static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const 
   return x;
 }
 
-/* Parses the stated layout of the gradient. On axes that the mesh does not name there is one rank and nothing to state:
- * the type is the value's dual. */
+/* Parses the stated layout of the gradient. On axes that the mesh does not name there is only one rank, and nothing
+ * is stated: the gradient gets the dual of the value's type. */
 static ad_status stated_gradient(const ad_layout *value, const char *text, const char *name, const char *site,
                                  ad_layout *gradient) {
   ad_layout stated, dual = ad_layout_dual(value);
@@ -66,7 +66,7 @@ static ad_status stated_gradient(const ad_layout *value, const char *text, const
 
 /* ---- to_local: leaving the types ---- */
 
-/* Refuses a Partial (P) value whose gradient's layout is not stated. */
+/* Refuses a Partial (P) value for whose gradient no layout is stated. */
 static ad_status unstated(const ad_tensor *x, const char *site) {
   ad_axes partial = ad_layout_axes_of(&x->array.layout, AD_P);
   char axes[96];
@@ -112,8 +112,8 @@ static ad_status check_whole(const ad_tensor *x, const ad_array *value, const ch
                  ad_shape_print(&value->shape, wanted, sizeof wanted));
 }
 
-/* Describes the value with the type that the stated gradient implies, its dual. If that is V on an axis where the value
- * is sharded, each rank's part counts as a full value. */
+/* Describes the value with the dual of the stated gradient's type. If that is V on an axis where the value is
+ * sharded, each rank's part counts as a full value of its own. */
 static ad_status describe_arrival(const ad_tape *tape, const ad_array *value, const ad_layout *stated, const char *site,
                                   ad_array *out) {
   ad_layout made = ad_layout_dual(stated);

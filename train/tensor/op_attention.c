@@ -1,5 +1,5 @@
-/* Attention as an operation: its types, which heads and positions this rank has, and where keys and values come from:
- * each rank has all of them, or they are sharded like the rows and go around the ring. attention.c computes. */
+/* Attention as an operation: its types, the heads and positions of this rank, and the source of keys and values.
+ * Either each rank has all of them, or they are sharded like the rows and go around the ring. attention.c computes. */
 #include <inttypes.h>
 #include <string.h>
 #include "array/array.h"
@@ -66,8 +66,8 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-/* Builds the rule. Keys and values are full along the sequence (letter t) or sharded like the rows (s: they go around
- * the ring); their heads are on all ranks (e) or sharded like those of q (d). */
+/* Builds the rule. Along the sequence, keys and values are full (letter t) or sharded like the rows (s: they go
+ * around the ring). Their heads are on all ranks (e) or sharded like those of q (d). */
 static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(check_dtypes(tape, out));
   AD_TRY(check_shapes(tape, out));
@@ -85,7 +85,7 @@ static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
 
 /* ---- heads, positions and samples of this rank ---- */
 
-/* The index of the first head in this rank's part, which must consist of complete heads. */
+/* Finds the index of the first head in this rank's part; the part must consist of complete heads. */
 static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, const ad_array *array, size_t *first) {
   ad_span span = {0, 0};
   AD_TRY(ad_check_heads_of(tape, out, array, head_dim_of(out)));
@@ -94,14 +94,14 @@ static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, cons
   return AD_OK;
 }
 
-/* How many samples are computed at the same time: one, so that the sums that a narrow result or gradient is rounded
- * from stay in the second-level cache; on a ring all, since they travel together. */
+/* The number of samples computed at the same time. Usually one, so that the sums for a narrow result or gradient
+ * stay in the second-level cache; on a ring all samples, because they travel together. */
 static size_t samples_at_once(const ad_tensor *out) {
   size_t batch = (size_t)out->array.local.dim[0];
   return ring_members(out) > 1 || !batch ? batch : 1;
 }
 
-/* Local elements of an operand or of the result: of one sample, and of the samples computed at the same time. */
+/* sample_count: local elements of one sample. The other: local elements of the samples computed at the same time. */
 static size_t sample_count(const ad_array *array) { return (size_t)(array->local.dim[1] * array->local.dim[2]); }
 static size_t part_count(const ad_tensor *out, const ad_array *array) {
   return samples_at_once(out) * sample_count(array);
@@ -167,13 +167,13 @@ static size_t row_bytes(const ad_tensor *out) {
 // Saves the maximum and the sum of every row of every head.
 static size_t attention_saved(const ad_tensor *out) { return 2 * row_bytes(out); }
 
-/* Parts of the scratch memory: element counts of the ring's members, the ring's buffers, scratch of the arithmetic for
- * one part, and for each operand the sums that its gradient is formed in. */
+/* Parts of the scratch memory: the ring's element counts, the ring's buffers, the arithmetic of one part, and for
+ * each operand the sums from which its gradient is rounded. */
 typedef struct scratch {
   size_t counts, ring, arithmetic, sums[3]; /* bytes */
 } scratch;
 
-/* The most positions of k that a rank holds; for a zigzag cut two of the longest chunks. */
+/* The most positions of k on any rank; for a zigzag cut two of the longest chunks. */
 static size_t most_columns(const ad_tensor *out) {
   int64_t members = ring_members(out), seq = array_of(out, K)->shape.dim[1];
   return members == 1 ? (size_t)seq : 2 * (size_t)((seq + 2 * members - 1) / (2 * members));
@@ -215,14 +215,14 @@ static void *sums_of(const ad_tensor *out, int i) {
   return sums;
 }
 
-/* Rounds the sums of the samples computed at the same time into rows of the array. */
+/* Rounds the sums of the samples computed at the same time, and writes them to the array's rows. */
 static void round_sums(const ad_tensor *out, const ad_array *array, void *to, const void *sums, int adds) {
   size_t seq = (size_t)array->local.dim[1], width = (size_t)array->local.dim[2], head_dim = (size_t)head_dim_of(out);
   head_sizes of = {samples_at_once(out), seq, width, width / head_dim, head_dim};
   ad_attention_round(to, array->dtype, sums, of, adds);
 }
 
-/* ---- the parts of keys and values, which a ring passes on ---- */
+/* ---- the parts of keys and values, one in each turn of the ring ---- */
 
 static key_ring ring_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
@@ -254,7 +254,7 @@ static ad_status fill_counts(const ad_tensor *out, key_ring *ring, size_t *count
   return AD_OK;
 }
 
-/* The part that this turn of the ring attends to. */
+/* The part of keys and values for this turn of the ring. */
 static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_t turn, attention_part *part) {
   ring_pair pair = ad_ring_pair(ring, turn);
   positions own;
@@ -266,14 +266,14 @@ static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_
   return AD_OK;
 }
 
-/* The part if keys and values are not sharded: all of them. */
+/* The part of keys and values if they are not sharded: all of them. */
 static ad_status full_part(const ad_tape *tape, const ad_tensor *out, size_t sample, attention_part *part) {
   const ad_array *k = array_of(out, K), *v = array_of(out, V);
   *part = (attention_part){.k = at_sample(k, k->data, sample), .v = at_sample(v, v->data, sample)};
   return ad_find_positions(out, k, ad_comm_rank(tape->comm), &part->columns);
 }
 
-/* Reports the ring at an injection point; also on backend dry, where nothing else of the ring happens. */
+/* Reports the ring at an injection point. On backend dry this is all that happens on the ring. */
 static void record_ring(const ad_tape *tape, const ad_tensor *out, int backward) {
   if (ring_members(out) == 1) return;
   const key_ring ring = ring_of(tape, out);
@@ -326,8 +326,8 @@ static ad_status forward_samples(ad_tape *tape, ad_tensor *out, size_t sample) {
   return AD_OK;
 }
 
-/* Computes the result, a group of samples at a time. On a ring it runs even without a sample,
- * since the other ranks wait. */
+/* Computes the result, a group of samples at a time. On a ring it runs even without samples, because the other ranks
+ * wait for this rank's messages. */
 static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
   size_t sample = 0, batch = (size_t)out->array.local.dim[0];
   record_ring(tape, out, 0);
@@ -341,8 +341,8 @@ static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
 
 /* ---- attention's backward ---- */
 
-/* Where the gradient of an operand is formed: in its own memory, or in sums that are rounded into it
- * afterwards; NULL: it is not wanted. */
+/* The memory for an operand's gradient: its own, or sums that are rounded into it afterwards; NULL: the gradient is
+ * not wanted. */
 static void *begin_gradient(const ad_tensor *out, int i, const ad_gradient_slot *slot, size_t sample) {
   if (!slot->data) return NULL;
   void *sums = is_narrow(out) ? sums_of(out, i) : at_sample(array_of(out, i), slot->data, sample);
@@ -438,7 +438,7 @@ static const ad_operation attention = {.name = "attention",
 static ad_tensor *attend(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, attention_numbers numbers,
                          const char *site) {
   ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &numbers, site);
-  // Other ranks may wait for keys. A call that fails early leaves no operand that shows whether they do.
+  // Other ranks may wait for keys. After an early failure no operand shows whether they do: always reports.
   if (tape && ad_tape_failed(tape) && ad_comm_size(tape->comm) > 1) ad_tape_report_error(tape);
   return out;
 }

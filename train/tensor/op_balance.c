@@ -20,7 +20,7 @@ static double element(const ad_tensor *tensor, size_t i) {
   return ad_element(tensor->array.dtype, tensor->array.data, i);
 }
 
-/* The loss's constant factor, experts * top_k / choices^2, where `choices` (the sum over experts) is top_k * tokens. */
+/* The constant factor, experts * top_k / choices^2, where `choices` = top_k * tokens, summed over all experts. */
 static double factor_of(const ad_tensor *out) {
   const ad_tensor *choices = out->operand[1];
   double sum = 0;

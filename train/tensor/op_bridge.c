@@ -51,7 +51,7 @@ static const ad_operation bridge_operation = {.name = "bridge",
                                               .forward = bridge_forward,
                                               .backward = bridge_backward};
 
-/* For a bridge on which every rank has what it needs already: value and gradient keep their memory. */
+/* For a bridge over which no rank needs another rank's elements: value and gradient keep their memory. */
 static int is_local(const ad_tensor *out) { return 1; }
 
 static const ad_operation stay = {.name = "bridge",

@@ -1,5 +1,5 @@
-/* Concatenation of values along a dimension, and a slice of a value along it. The dimension must be full on each rank,
- * so that no rank needs another's elements. */
+/* Concatenation of values along a dimension, and a slice of a value along it. The dimension must be full on each
+ * rank, so that no rank needs elements of other ranks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +17,7 @@ static ad_array resized(const ad_tape *tape, const ad_array *x, int dim, int64_t
   return ad_array_describe(tape->comm, x->dtype, &shape, layout);
 }
 
-/* A stretch of elements in each row, from element `first` on. A row consists of the dimension and everything
- * behind it: `width` elements. */
+/* A stretch of each row: elements from `first` on. A row has `width` elements: the dimension and all that follow it. */
 typedef struct stretch {
   size_t first, width;
   const void *data;
@@ -79,7 +78,7 @@ static ad_status check_part(const ad_tensor *out, int i) {
                  ad_shape_print(&first->shape, a, sizeof a), print_dim(first, dim, name, sizeof name));
 }
 
-/* Types propagate as for a sum: a part that is P beside one that is not would leave the second once on each rank. */
+/* Types propagate as for a sum: if one part is P and another is not, the other would be counted once on each rank. */
 static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
   const ad_layout *layouts[AD_OPERANDS_MAX];
   int constant[AD_OPERANDS_MAX], ndim = out->operand[0]->array.shape.ndim;
@@ -142,7 +141,7 @@ static const ad_operation concat = {.name = "concat",
 
 static ad_tensor *concat_along(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
 
-/* Concatenates more values than an operation has operands: first in groups, then the groups. */
+/* Concatenates more values than an operation can have operands: first in groups, then the groups. */
 static ad_tensor *concat_groups(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site) {
   ad_tensor *groups[AD_OPERANDS_MAX];
   size_t count = 0;

@@ -1,5 +1,5 @@
-/* Rounds a value, and its gradient, as if it had travelled in a narrower dtype. It represents a bridge whose two ends
- * are one rank: nothing travels, but the roundings are the same. */
+/* Rounds a value, and its gradient, as if it had travelled in a narrower dtype. It takes the place of a bridge
+ * within one rank: nothing travels, but the roundings are those of a bridge between ranks. */
 #include <math.h>
 #include "kernels/finite.h"
 #include "kernels/kernels.h"

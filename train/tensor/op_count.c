@@ -51,7 +51,7 @@ static const ad_operation share = {.name = "share",
 
 /* ---- checking the count, and dividing by it ---- */
 
-// A count over fewer ranks than the tape's would be another number on the tape's other ranks.
+// The count must cover all ranks of the tape: over fewer ranks it would differ between the tape's ranks.
 static ad_status check_ranks(const ad_tape *tape, const ad_mesh *counted, const char *what, const char *site) {
   int covers = ad_mesh_first_rank(counted) <= ad_mesh_first_rank(tape->mesh) &&
                ad_mesh_last_rank(counted) >= ad_mesh_last_rank(tape->mesh);

@@ -1,6 +1,6 @@
-/* Distances between two values: the sum of squared differences, and the Kullback-Leibler divergence of the
- * distributions whose logits are the rows. Only numerators, as the loss in op_loss.c. Differences and exponentials are
- * formed in the wide dtype; a gradient is rounded once, after both sides were subtracted. */
+/* Distances between two values: the sum of squared differences, and the Kullback-Leibler divergence of two
+ * distributions given by rows of logits. Both are numerators only, like the loss in op_loss.c. Differences and
+ * exponentials have the wide dtype; a gradient is rounded once, after the subtraction. */
 #include <math.h>
 #include "tensor/tape.h"
 
@@ -83,7 +83,7 @@ static size_t row_bytes(const ad_tensor *out) {
   return ad_columns(out->operand[LOGITS]) * ad_dtype_size(out->array.dtype);
 }
 
-// The exponentials of a row of the target, or a row of the gradient; for a narrow dtype also a row in the wide dtype.
+// Scratch: exponentials of a row of the target, or a row of the gradient; for a narrow dtype one more row, wide.
 static size_t divergence_scratch(const ad_tensor *out) { return (is_narrow(out) ? 2 : 1) * row_bytes(out); }
 
 /* Row `row` of operand i in the wide dtype; valid until the next call. */

@@ -1,5 +1,5 @@
-/* Dropout. Which elements stay is drawn from their position in the whole batch, so that it does not depend on the mesh
- * or on how the batch is divided into microbatches. Forward and backward draw the same numbers, so nothing is saved. */
+/* Dropout. The elements that stay are drawn by their position in the whole batch, so they do not depend on the mesh
+ * or on the division into microbatches. Forward and backward draw the same numbers, so nothing is saved. */
 #include <inttypes.h>
 #include "tensor/tape.h"
 

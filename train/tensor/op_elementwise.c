@@ -223,8 +223,8 @@ static void *piece_of(const ad_tensor *out, const ad_gradient_slot *slot, size_t
   return slot->data ? ad_at(out, slot->data, at) : unused;
 }
 
-/* Both gradients come from one exponential. If one of them is not wanted, it is computed piece
- * by piece and thrown away. */
+/* One exponential gives both gradients, so both are always computed: a gradient that is not wanted goes piece by
+ * piece into memory that nobody reads. */
 static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   double unused[SWIGLU_PIECE];
   size_t all = ad_numel(out), piece = slot[0].data && slot[1].data ? all : SWIGLU_PIECE;

@@ -1,12 +1,12 @@
-/* The lookup of rows in a table, and its backward, which scatters and adds. If the table is sharded by rows, a rank
- * looks up its own rows and gives zeros for the others, so that the results are addends (P). */
+/* The lookup of rows in a table; backward adds each row's gradient to the table's row. If the table is sharded by
+ * rows, a rank looks up its own rows and gives zeros for the others, so that the results are addends (P). */
 #include <inttypes.h>
 #include <string.h>
 #include "tensor/operation.h"
 
 static const int32_t *indices_of(const ad_tensor *out) { return out->operand[1]->array.data; }
 
-/* The rows of the full table that this rank holds. */
+/* The rows of the full table on this rank. */
 static ad_span own_rows(const ad_tape *tape, const ad_tensor *out, int *span_count) {
   const ad_array *table = &out->operand[0]->array;
   ad_span span = {0, 0};

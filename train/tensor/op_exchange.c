@@ -62,8 +62,8 @@ static const ad_operation exchange = {.name = "all_to_all",
                                       .forward = exchange_forward,
                                       .backward = exchange_backward};
 
-/* Whether rows and gradients can keep their memory: in a group of one they do, but on backend dry a worst case may
- * assume that more rows arrive. */
+/* Returns 1 if rows and gradients can keep their memory. In a group of one they can, except on backend dry if a
+ * worst case assumes that more rows arrive. */
 static int shares(const ad_tensor *out) { return ad_shape_equal(&out->operand[0]->array.local, &out->array.local); }
 
 static const ad_operation exchange_alone = {.name = "all_to_all",
@@ -93,8 +93,8 @@ static ad_status take_offsets(ad_tape *tape, size_t count, size_t **out) {
   return *out ? AD_OK : AD_MEMORY;
 }
 
-/* The most rows that any choice can bring to this rank's expert `e`: every token, `crowd` of each other member among
- * them, chooses as many of this rank's experts as it can. */
+/* The most rows that can reach this rank's expert `e`: every token, `crowd` tokens of each other member included,
+ * chooses as many of this rank's experts as it can. */
 static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t members, int64_t e) {
   size_t choices = routing->top_k < routing->own_experts ? routing->top_k : routing->own_experts;
   size_t tokens = routing->tokens + (size_t)(members - 1) * crowd;
@@ -102,7 +102,7 @@ static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t mem
   return routing->capacity && routing->capacity < rows ? routing->capacity : rows;
 }
 
-/* On backend dry: assumes that all members send what this one does, or, in the worst case, the whole crowd. */
+/* On backend dry: assumes that each member sends as many rows as this one or, in the worst case, the whole crowd's. */
 static void suppose_counts(const ad_tape *tape, const ad_routing *routing, ad_span own, int64_t members,
                            size_t *theirs) {
   size_t crowd = tape->options.crowd;
@@ -159,7 +159,7 @@ static ad_status take_runs(ad_tape *tape, size_t count, ad_row_run **runs, ad_ro
   return *runs ? AD_OK : AD_MEMORY;
 }
 
-/* Fills in the orders of rows. Slots are sorted by expert, and so are received rows; the rows of one expert are
+/* Fills in the orders of rows. Slots and received rows are sorted by expert; the received rows of one expert are
  * sorted by sending member. */
 static ad_status order_rows(ad_tape *tape, ad_routing *routing, size_t members, const size_t *theirs) {
   ad_row_run *slots, *rows;
@@ -200,7 +200,7 @@ static exchange_numbers numbers_between(ad_axes over, const ad_routing *routing)
                             .received = routing->expert_order};
 }
 
-/* The numbers of the way back. */
+/* The numbers of the exchange back, from those of the exchange there. */
 static exchange_numbers reversed(exchange_numbers there) {
   exchange_numbers back = {.axes = there.axes, .send_rows = there.receive_rows, .receive_rows = there.send_rows};
   back.sent = there.received;

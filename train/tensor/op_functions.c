@@ -1,12 +1,12 @@
-/* Functions of a single number, applied to every element: a list defines them, and one forward and one backward run
- * all. They are computed in f64, piece by piece, and rounded once. */
+/* Functions of a single number, applied to every element. A list defines them; they share one forward and one
+ * backward. Results are computed in f64, piece by piece, and rounded once. */
 #include <math.h>
 #include "tensor/tape.h"
 
 enum { PIECE = 256 };
 
-/* X(name, dtypes, y of x, slope of x and y), where y is the rounded result. If y's rounding would spoil the
- * slope, it is computed from x. */
+/* X(name, dtypes, y of x, slope of x and y), where y is the rounded result. The slope is computed from x where the
+ * rounding of y would spoil it. */
 #define FUNCTIONS(X)                                        \
   X(relu, AD_IN_ANY_FLOAT, x < 0 ? 0 : x, x <= 0 ? 0 : 1)   \
   X(tanh, AD_IN_ANY_FLOAT, tanh(x), 1 - tanh(x) * tanh(x))  \

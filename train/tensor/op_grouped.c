@@ -1,4 +1,4 @@
-/* Products of rows with the matrix of their expert; rows are sorted by expert. */
+/* Products of rows with their expert's matrix; rows are sorted by expert. */
 #include <inttypes.h>
 #include <string.h>
 #include "layout/nest.h"
@@ -12,8 +12,8 @@ typedef struct grouped_numbers {
 
 static const ad_routing *routing_of(const ad_tensor *out) { return ((const grouped_numbers *)out->own)->routing; }
 
-/* The matrices on a rank belong to its own experts: S(0) is treated as if it were declared V, without the copy that
- * declaring a parameter would make, and their gradient is S(0) again. */
+/* The matrices on a rank are those of its own experts. So S(0) is treated like a value declared V, without the copy
+ * that a declaration would make for a parameter; the gradient is S(0) again. */
 static ad_status grouped_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *matrices = &out->operand[1]->array.layout;
   ad_layout own = *matrices;
@@ -72,7 +72,7 @@ static void gradient_of_rows(const ad_tensor *out, const ad_gradient_slot *slot,
             ad_at(out, slot->data, at->first_row * (size_t)at->inner), at->inner);
 }
 
-/* dw = x' dy. An expert without rows gets a gradient of zeros, not none. */
+/* dw = x' dy. An expert without rows gets a gradient of zeros; it must not be left without one. */
 static void gradient_of_matrix(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
   gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
   size_t size = ad_dtype_size(slot->dtype);

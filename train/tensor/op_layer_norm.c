@@ -18,8 +18,8 @@ static size_t width_of(const ad_tensor *out) { return ad_columns(out->operand[WE
 static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(out) / width_of(out) : 0; }
 static size_t norm_saved(const ad_tensor *out) { return count_of(out) * sizeof(statistics); }
 
-/* Rows of f64 in scratch memory: x and what becomes of it, the arriving gradient, the weight, the bias or its gradient,
- * and the weight's gradient. */
+/* Rows of f64 in scratch memory: x, later normalized; the arriving gradient; the weight; the bias or its gradient;
+ * the weight's gradient. */
 enum { NORMED, ARRIVING, WEIGHTS, BIASES, OF_WEIGHT, ROWS };
 static size_t norm_scratch(const ad_tensor *out) { return ROWS * width_of(out) * sizeof(double); }
 static double *scratch_row(const ad_tensor *out, int which) {

@@ -1,7 +1,7 @@
-/* The loss: cross-entropy summed over the counted positions; the count belongs to the batch and is not applied here. If
- * the vocabulary is sharded, the ranks gather three statistics of each row (all_gather S->I: a part's largest logit,
- * the sum of its exponentials relative to that, and the target's logit if the part has it), so that the loss is I there
- * and no rank ever holds a whole row. */
+/* The loss: cross-entropy, summed over the counted positions; the division by the batch's count is elsewhere. If the
+ * vocabulary is sharded, the ranks gather three statistics of each row (all_gather S->I): a part's largest logit,
+ * the sum of its exponentials relative to that logit, and the target's logit if it is in the part. So the loss is I
+ * on those axes, and no rank ever has a complete row. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 enum { LARGEST, SUM, TARGET, STATISTICS }; /* statistics of one row in one part of the vocabulary */
 
-/* What the recorded operation knows of its gather. */
+/* The gather of statistics, as the operation was recorded. */
 typedef struct loss_numbers {
   ad_axes over; /* the axes that shard the vocabulary, over which the statistics are gathered */
   int times;    /* how often it is gathered: 1, unless a mutation changes it */
@@ -30,7 +30,7 @@ static int last_dim(const ad_array *logits) { return logits->shape.ndim - 1; }
 
 /* ---- the rows' statistics as an array ---- */
 
-/* [parts, STATISTICS, rows], sharded by parts. On other axes it has the logits' types, but V for S. */
+/* [parts, STATISTICS, rows], sharded by parts. On other axes it has the types of the logits, but V in place of S. */
 static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   ad_layout layout = logits->layout;
@@ -61,7 +61,7 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
       out->site, ad_axes_print(ad_layout_sharded_axes(&gathered->layout), axes, sizeof axes));
 }
 
-/* Where an axis shards the vocabulary, its ranks gather their statistics and then compute the same loss: type I. */
+/* On axes that shard the vocabulary, ranks gather statistics and then compute the same loss: type I. */
 static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   if (!logits->shape.ndim) return ad_operation_describe(tape, out);
@@ -106,8 +106,8 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
 
 /* ---- sizes of saved and scratch memory ---- */
 
-// Saves of every row the largest logit and the sum of exponentials relative to it; their log-sum-exp would be rounded
-// at the size of the logits.
+// Saves for each row the largest logit and the sum of exponentials relative to it. They are kept apart because the
+// log-sum-exp would be rounded at the size of the logits.
 static size_t loss_saved(const ad_tensor *out) {
   return 2 * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype);
 }
@@ -162,7 +162,7 @@ static double largest_of_row(const ad_tensor *out, const void *gathered, int64_t
   return largest;
 }
 
-/* The sum of a row's exponentials relative to its largest logit. An empty part adds nothing; NaN stays NaN. */
+/* The sum of a row's exponentials, over all parts, relative to `largest`. An empty part adds nothing; NaN stays NaN. */
 static double sum_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row, double largest) {
   double sum = 0;
   for (int64_t part = 0; part < parts; part++) {
@@ -186,7 +186,7 @@ static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t pa
   return largest - target_of_row(out, gathered, parts, row) + log(sum);
 }
 
-/* The samples that the rows of this rank belong to; {0, 0} if nobody wants losses of samples. */
+/* The samples that this rank's rows belong to; {0, 0} if losses of samples are not wanted. */
 static ad_span noted_samples(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *targets = &out->operand[1]->array;
   ad_span span = {0, 0};
@@ -234,8 +234,8 @@ static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
 
 /* ---- cross-entropy's backward ---- */
 
-/* The gradient at a row's target, unrounded: for narrow dtypes, a softmax rounded before 1 is subtracted would leave
- * nothing of a nearly right prediction. */
+/* The gradient at a row's target, unrounded. In a narrow dtype, rounding the softmax before 1 is subtracted would
+ * lose the gradient of a nearly right prediction. */
 static double with_target(const ad_tensor *out, const ad_gradient_slot *slot, size_t row, size_t at) {
   const ad_tensor *logits = out->operand[0];
   ad_dtype wide = out->array.dtype;
@@ -245,8 +245,8 @@ static double with_target(const ad_tensor *out, const ad_gradient_slot *slot, si
   return slot->adds ? ad_element(slot->dtype, slot->data, at) + share : share;
 }
 
-// (softmax - 1 at the target) times the gradient of the loss; zero where a position is not counted. No bytes move,
-// since the rows' sums were saved by forward.
+// (softmax - 1 at the target) times the gradient of the loss; zero at positions that are not counted. Nothing is
+// communicated: forward saved the statistics of complete rows.
 static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   if (tape->dry) return AD_OK;
   const ad_tensor *logits = out->operand[0];
@@ -288,8 +288,8 @@ static const ad_operation cross_entropy = {.name = "cross_entropy",
                                            .forward = loss_forward,
                                            .backward = loss_backward};
 
-/* Decides what the statistics are gathered over, and passes the injection point of transitions, so that mutations apply
- * to it. */
+/* Finds the axes of the gather, and passes the injection point of transitions, so that mutations apply to the
+ * gather. */
 static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const char *site) {
   loss_numbers numbers = {.times = 1};
   if (ad_tape_failed(tape) || !ad_tape_owns(tape, logits) || !logits->array.shape.ndim) return numbers;
@@ -308,6 +308,6 @@ ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targ
   if (!tape) return ad_tape_missing(site, cross_entropy.name);
   loss_numbers numbers = numbers_for(tape, logits, site);
   ad_tensor *loss = ad_tape_apply(tape, &cross_entropy, (ad_tensor *[]){logits, targets}, 2, &numbers, site);
-  if (numbers.over && ad_tape_failed(tape)) ad_tape_report_error(tape);  // other ranks may wait for its statistics
+  if (numbers.over && ad_tape_failed(tape)) ad_tape_report_error(tape);  // others may wait for its statistics
   return loss;
 }

@@ -15,8 +15,8 @@ typedef struct move_numbers {
 
 static const move_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
-/* Executes a transition, forward or backward: the only place where a tape does so. `ordinal` and `backward` tell an
- * injection point which transition of the tape passes. */
+/* Executes a transition, forward or backward; no other function of a tape does so. `ordinal` and `backward` tell an
+ * injection point which transition of the tape it is. */
 static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, const ad_array *from, ad_array *to) {
   const move_numbers *at = numbers_of(out);
   ad_move move = backward ? ad_transition_find(at->move, at->from, at->to)->backward : at->move;
@@ -31,7 +31,7 @@ static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, cons
   return ad_transit_run(tape->comm, &transit, from, to);
 }
 
-// Whether backward, from the dual of `after`, arrives at the dual of `before`.
+// Returns 1 if backward, starting from the dual of `after`, arrives at the dual of `before`.
 static int is_undone(const ad_layout *before, const ad_layout *after, const move_numbers *at, int ndim,
                      const char *site) {
   const ad_transition *transition = ad_transition_find(at->move, at->from, at->to);
@@ -54,7 +54,7 @@ static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
                  ad_layout_print(&out->array.layout, after, sizeof after));
 }
 
-// Whether the result can share the operand's memory: no bytes move and none are cleared, or the group has one rank.
+// Returns 1 if the result can use the operand's memory: no bytes move and none are cleared, or the group has one rank.
 static int move_shares(const ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   ad_move move = numbers_of(out)->move;
@@ -105,8 +105,8 @@ static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
   return AD_AXES(innermost);
 }
 
-// The axes of `at->axes` that one transition can take: those of one type; only the innermost if several cuts would not
-// come back in their order.
+// The axes of `at->axes` that one transition can take: all have one type; and only the innermost axis, if several
+// sharded axes would return in another order.
 static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const char *site) {
   move_numbers part = *at;
   int first = __builtin_ctz(first_of(at->axes));
@@ -120,8 +120,8 @@ static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const cha
 
 static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I || type == AD_P; }
 
-// Axes that only a name like "dp" brought in, where nothing is to be done: axes of one rank that have the wanted type
-// already, or a type that means the same there (R, I and P do on one rank).
+// Axes that only a name like "dp" includes and that need no transition: axes of one rank which have the wanted type, or
+// a type that means the same there (on one rank R, I and P do).
 static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad_axes axes) {
   ad_axes named = ad_mesh_named(layout->mesh), out = 0;
   if (!(axes & named)) return 0;
@@ -133,7 +133,7 @@ static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad
   return out & axes & ~named;
 }
 
-/* Records the transition on the tape: once, or as often as a mutation at the injection point says. */
+/* Records the transition on the tape: once, or as often as a mutation at the injection point sets. */
 static ad_tensor *record_move(ad_tape *tape, ad_tensor *x, move_numbers at, const char *site) {
   ad_record_passing passing = {site, at.move, at.ordinal, at.axes, 1, x && x->carries};
   ad_inject(AD_INJECT_RECORD, &passing);

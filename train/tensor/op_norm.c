@@ -1,5 +1,5 @@
-/* Root-mean-square normalization over the last dimension, with or without a weight, or over each head of it. A row
- * is as wide as the weight. */
+/* Root-mean-square normalization over the last dimension, with or without a weight, or over each head of the last
+ * dimension. The weight has one element for each element of a normalized row. */
 #include <math.h>
 #include <string.h>
 #include "base/injection.h"
@@ -15,7 +15,7 @@ static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(o
 // Saves 1 / sqrt(mean(x^2) + epsilon) of every row.
 static size_t norm_saved(const ad_tensor *out) { return count_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
-/* Row i of the operand, whose dtype may be wider than the result's. */
+/* Row i of the operand; the operand's dtype may be wider than the result's. */
 static const void *operand_row(const ad_tensor *out, size_t i) {
   const ad_tensor *x = out->operand[0];
   return ad_at(x, x->array.data, i * width_of(out));
@@ -23,7 +23,7 @@ static const void *operand_row(const ad_tensor *out, size_t i) {
 
 static int is_wide(const ad_tensor *out) { return out->operand[0]->array.dtype != out->array.dtype; }
 
-// Row i's inverse RMS; also saved for backward.
+// Computes row i's inverse RMS and saves it for backward.
 static double take_inverse(const ad_tensor *out, size_t i) {
   const void *x = operand_row(out, i);
   double squares = ad_rows(out->operand[0]->array.dtype)->dot(x, x, width_of(out));
@@ -45,7 +45,7 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-// Scratch: the weight's gradient while rows are added to it, and a row for dx where x carries no gradient.
+// Scratch: a row for sums of the weight's gradient, and a row for dx, used if x carries no gradient.
 static size_t norm_scratch(const ad_tensor *out) { return 2 * width_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
@@ -94,7 +94,7 @@ static ad_status unweighted_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-// Scratch: a row of the gradient while it is formed, if it must be rounded.
+// Scratch: a row of the gradient before rounding, if it must be rounded.
 static size_t unweighted_scratch(const ad_tensor *out) {
   ad_dtype wide = ad_wide_of(out);
   return wide == out->array.dtype ? 0 : width_of(out) * ad_dtype_size(wide);

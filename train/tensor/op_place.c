@@ -20,8 +20,8 @@ static ad_status check_shapes(const ad_tensor *out) {
                  out->site, ad_shape_print(&y->shape, b, sizeof b), ad_shape_print(&x->shape, a, sizeof a));
 }
 
-/* Appends the transition that brings this operand from one type to the other, if it exists and moves no shapes;
- * `states`: only one that does, or does not, state something that types cannot check. */
+/* Appends the transition of this operand from one type to the other, if there is one that leaves the shape.
+ * `states`: only a transition that does (1), or does not (0), state a fact that types cannot check. */
 static int takes(ad_text *text, int operand, ad_type from, ad_type to, int states) {
   ad_way way = ad_way_direct(from, to);
   char a[AD_TYPE_TEXT_MAX], b[AD_TYPE_TEXT_MAX];
@@ -32,7 +32,7 @@ static int takes(ad_text *text, int operand, ad_type from, ad_type to, int state
   return 1;
 }
 
-/* Prints a transition of one operand to the other's type, "" if there is none; preferably one that states nothing. */
+/* Prints a transition that makes both types equal, preferably one that states nothing; "" if there is none. */
 static const char *repair_of(ad_type x, ad_type y, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (int states = 0; states < 2; states++)

@@ -31,7 +31,7 @@ static ad_status sum_describe(ad_tape *tape, ad_tensor *out) { return describe_r
 /* Scratch: a row of the result, or of its gradient, in f64. */
 static size_t sum_scratch(const ad_tensor *out) { return along_of(out).after * sizeof(double); }
 
-/* The divisor of a mean: the full size of the dimension, so that ranks have addends of the mean if it is sharded. */
+/* The divisor of a mean: the full size of the dimension. So if it is sharded, ranks have addends of the mean. */
 static double divisor_of(const ad_tensor *out) {
   return numbers_of(out)->divides ? (double)operand_of(out)->shape.dim[numbers_of(out)->dim] : 1;
 }
@@ -40,7 +40,7 @@ static const void *reduced_row(const ad_tensor *out, along of, size_t before, si
   return ad_at(out->operand[0], operand_of(out)->data, (before * of.size + i) * of.after);
 }
 
-/* Adds neighbouring elements, or rows. */
+/* Sums neighbouring elements or, if the dimension is not the last, rows. */
 static void add_up(const ad_tensor *out, along of, size_t before, double *sums) {
   ad_dtype dtype = operand_of(out)->dtype;
   if (of.after == 1) {
@@ -123,7 +123,7 @@ static ad_status max_describe(ad_tape *tape, ad_tensor *out) {
                  numbers_of(out)->dim);
 }
 
-/* Saves for each element of the result which one was the largest. */
+/* Saves the index of the largest element for each element of the result. */
 static size_t max_saved(const ad_tensor *out) { return ad_numel(out) * sizeof(size_t); }
 
 /* Index of the largest element: the first of equal ones; NaN counts as larger than all numbers. */

@@ -1,4 +1,4 @@
-/* Rotary position embedding, whose frequencies may be scaled. */
+/* Rotary position embedding, with or without scaled frequencies. */
 #include <inttypes.h>
 #include <math.h>
 #include "base/injection.h"

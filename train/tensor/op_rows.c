@@ -1,5 +1,5 @@
-/* Operations on rows [rows, width]: a batch taken apart into rows and put together again, a row for each slot of a
- * routing, the sum of a token's slots; and a factor for each row of a value. */
+/* Operations on rows [rows, width]: a batch as rows and back; a row for each slot of a routing; the sum of a token's
+ * slots; and a factor for each row of a value. */
 #include <inttypes.h>
 #include <string.h>
 #include "base/injection.h"
@@ -11,8 +11,8 @@
 
 /* ---- a batch as rows ---- */
 
-/* The layout of a batch taken apart into rows: V on axes that shard any dimension but the last, because each rank then
- * has its own rows. The last dimension becomes dimension 1. */
+/* The layout of a batch as rows. Axes that shard any dimension but the last become V, because each rank then has its
+ * own rows. The last dimension becomes dimension 1. */
 static ad_layout layout_of_rows(const ad_array *x) {
   ad_layout layout = x->layout;
   int last = x->shape.ndim - 1;
@@ -66,8 +66,8 @@ typedef struct rows_numbers {
   const ad_tensor *like;
 } rows_numbers;
 
-/* Checks that rows come back with the type they left with: V if each rank took its own rows, not sharded if all took
- * the same. */
+/* Checks that rows return with the type they left with: V if each rank took its own rows, not sharded if all ranks
+ * took the same rows. */
 static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, ad_axis axis, int was_sharded) {
   ad_type is = out->operand[0]->array.layout.type[axis];
   char has[16], should[16];
@@ -128,7 +128,7 @@ typedef struct slot_numbers {
 
 static const slot_numbers *slots_of(const ad_tensor *out) { return out->own; }
 
-/* Checks that the operand has the routing's number of rows and that each rank has its own. */
+/* Checks that the operand has the routing's number of rows, and that each rank has its own rows. */
 static ad_status check_rows(const ad_tensor *out, size_t rows) {
   const ad_array *x = &out->operand[0]->array;
   char text[16];
@@ -223,7 +223,7 @@ static const ad_operation from_slots = {.name = "from_slots",
                                         .forward = from_slots_forward,
                                         .backward = from_slots_backward};
 
-/* The slots of a routing. A tape that failed before tokens were routed has no routing. */
+/* The slots of a routing. The routing is NULL if the tape failed before tokens were routed. */
 static slot_numbers token_slots(const ad_routing *routing) {
   return routing ? (slot_numbers){routing->token_of_slot, routing->slots, routing->tokens, NULL} : (slot_numbers){0};
 }

@@ -1,5 +1,5 @@
-/* The scores of a router: the softmax of its logits (op_functions.c has the sigmoid), the choice of the k best experts
- * for each token, and scores divided by their sum. */
+/* Scores of a router: the softmax of its logits (the sigmoid is in op_functions.c); the choice of each token's k
+ * best experts; scores divided by their sum. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -105,7 +105,7 @@ typedef struct choice_numbers {
 
 static const choice_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
-/* Takes memory until the tape's reset; `out` points to a pointer. */
+/* Takes memory until the tape's reset. `out` is the address of the pointer to set. */
 static ad_status take_scratch(ad_tape *tape, size_t count, size_t size, void *out) {
   void *taken = ad_arena_take_zeroed(tape->own.arena, count * size + 1);
   if (!taken) return AD_MEMORY;
@@ -113,7 +113,7 @@ static ad_status take_scratch(ad_tape *tape, size_t count, size_t size, void *ou
   return AD_OK;
 }
 
-/* Makes the routing, in memory that lives until the tape's reset; on backend dry too, since plans count its rows. */
+/* Makes the routing, whose memory lasts until the tape's reset. Backend dry makes it too: plans count its rows. */
 static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   const ad_tensor *scores = out->operand[0];
   ad_routing *routing = numbers_of(out)->routing;
@@ -133,7 +133,7 @@ static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   return ad_tape_take(tape, ad_array_bytes(&routing->choices), &routing->choices.data);
 }
 
-/* Checks the balancing bias. It is read element by element, so that each rank must hold all of it. */
+/* Checks the balancing bias. Each rank must have all of it, because it is read element by element. */
 static ad_status check_bias(const ad_tape *tape, const ad_array *bias, int64_t experts, const char *site) {
   char shape[96];
   if (!bias) return AD_OK;
@@ -167,7 +167,7 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
   return take_routing(tape, out);
 }
 
-/* What the choice is made by: the score plus the balancing bias, which enters nothing else. */
+/* The number that decides the choice: the score plus the balancing bias. The bias is used for nothing else. */
 static double rank_of(const ad_tensor *out, size_t token, size_t expert) {
   const ad_array *bias = numbers_of(out)->bias;
   size_t experts = ad_columns(out->operand[0]);
@@ -181,7 +181,7 @@ static int is_chosen(const int32_t *chosen, size_t count, size_t expert) {
   return 0;
 }
 
-/* The best expert that is not among the `count` chosen ones; of equal experts the first. SIZE_MAX: none is left. */
+/* The best expert besides the `count` chosen ones; the first of equal experts. SIZE_MAX: none is left. */
 static size_t best_left(const ad_tensor *out, size_t token, const int32_t *chosen, size_t count) {
   size_t best = SIZE_MAX;
   for (size_t e = 0; e < ad_columns(out->operand[0]); e++)
@@ -190,7 +190,7 @@ static size_t best_left(const ad_tensor *out, size_t token, const int32_t *chose
   return best;
 }
 
-/* Distance from the worst chosen expert to the best one that was not chosen. */
+/* The worst chosen expert's number (rank_of) minus that of the best expert that was not chosen. */
 static double margin_of(const ad_tensor *out, size_t token, const int32_t *chosen) {
   size_t k = ad_columns(out), best = best_left(out, token, chosen, k);
   double worst = INFINITY;
@@ -203,7 +203,7 @@ static void choose(const ad_tensor *out, size_t token, int32_t *chosen) {
   for (size_t j = 0; j < ad_columns(out); j++) chosen[j] = (int32_t)best_left(out, token, chosen, j);
 }
 
-/* The token's place in the list of decisions. */
+/* The experts of a token in the list of decisions. */
 static int32_t *decisions_of(const ad_tensor *out, size_t token) {
   return numbers_of(out)->decisions.of + (size_t)numbers_of(out)->routing->number[token] * ad_columns(out);
 }

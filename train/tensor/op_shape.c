@@ -40,7 +40,7 @@ static swap swap_of(const ad_array *array, int a, int b) {
   return (swap){of_a.before, of_a.size, size ? of_a.after / size : 0, of_b.size, of_b.after};
 }
 
-/* Calls `put` for each run of elements that stay together: its place before the swap, and after it. */
+/* Calls `put` for each run of elements that stay together, with the run's place before and after the swap. */
 static void for_each_run(swap s, void (*put)(void *context, size_t here, size_t there), void *context) {
   for (size_t before = 0; before < s.before; before++)
     for (size_t a = 0; a < s.a; a++)
@@ -112,8 +112,8 @@ static int64_t product(const ad_shape *shape, int first, int end) {
   return all;
 }
 
-/* The dimension of shape `to` that begins where dimension `dim` of `from` does, with equally many elements in front of
- * it; -1: there is none. Dimensions of size 1 are passed over. */
+/* The dimension of shape `to` with as many elements before it as dimension `dim` of `from`, so that both begin at
+ * the same element; -1: there is none. Dimensions of size 1 are skipped. */
 static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
   int64_t before = product(from, 0, dim);
   for (int d = 0; d < to->ndim; d++)
@@ -121,11 +121,11 @@ static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
   return -1;
 }
 
-/* Whether both dimensions, sharded into `parts` parts (chunks, in a zigzag cut), are sharded at the same elements. */
+/* Returns 1 if both dimensions, sharded into `parts` parts (zigzag: chunks), are divided at the same elements. */
 static int sharded_identically(const ad_shape *from, int dim, const ad_shape *to, int to_dim, int64_t parts) {
   int64_t n = from->dim[dim], m = to->dim[to_dim];
   int64_t of_n = product(from, dim + 1, from->ndim), of_m = product(to, to_dim + 1, to->ndim);
-  if (n == m) return 1;  // then what lies behind them is equal too
+  if (n == m) return 1;  // then the elements after them are as many, too
   if (n % parts == 0 && m % parts == 0) return n / parts * of_n == m / parts * of_m;
   return 0;
 }
@@ -150,7 +150,7 @@ static int64_t parts_of(const ad_layout *layout, int dim) {
   return parts;
 }
 
-/* Moves the sharding along one axis to the dimension of the result. */
+/* Moves the sharding along one axis to the matching dimension of the result. */
 static ad_status move_sharding(const ad_tensor *out, ad_axis axis, ad_layout *layout) {
   const ad_array *x = &out->operand[0]->array;
   int dim = ad_type_dim(x->layout.type[axis]);
@@ -169,7 +169,7 @@ static ad_status move_shardings_of(const ad_tensor *out, ad_axes axes, ad_layout
   return AD_OK;
 }
 
-/* Checks axes of more than one rank first, so that an error message names one of them. */
+/* Moves all shardings. Axes of more than one rank come first, so that an error message names one of them. */
 static ad_status move_shardings(const ad_tensor *out, ad_layout *layout) {
   ad_axes large = ad_mesh_large(layout->mesh);
   AD_TRY(move_shardings_of(out, large, layout));

@@ -1,4 +1,4 @@
-/* A change of view as an operation: the same memory, with the ranks factored into other axes; and back again. */
+/* A change of view as an operation, and back: the memory stays, and the ranks are factored into other axes. */
 #include <string.h>
 #include "tensor/tape.h"
 
@@ -8,7 +8,7 @@ typedef struct view_numbers {
 
 static const ad_mesh *view_of(const ad_tensor *out) { return ((const view_numbers *)out->own)->view; }
 
-// The gradient takes the same way back: its types are the duals, and types that agree on a set of axes still do.
+// The gradient's view changes the same way: its types are the duals, and if types agree on a set of axes, so do duals.
 static ad_status view_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   if (!view_of(out)) return ad_fail(AD_INVALID, "%s: view: the view is NULL", out->site);

@@ -1,5 +1,5 @@
-/* Operations from outside the library: checks of a record before the tape relies on it, and the functions by which it
- * sees its operands and result. */
+/* Operations from outside the library: checks of a record before the tape relies on it, and the functions through
+ * which a record reads its operands and its result. */
 #include <ctype.h>
 #include <string.h>
 #include "array/array.h"
@@ -8,7 +8,7 @@
 
 /* ---- checking the record ---- */
 
-/* An attempt to record an operation, with everything that a message names. */
+/* An attempt to record an operation, with the names for its error messages. */
 typedef struct attempt {
   const ad_operation *op;
   size_t count; /* number of operands */
@@ -26,7 +26,7 @@ static ad_status wrong_dims(const attempt *of, const char *why) {
                  of->site, of->op->name, of->op->dims, why);
 }
 
-/* Reads the letters of one term and adds each to `seen`; returns what follows the term. */
+/* Reads the letters of one term and adds them to `seen`. Returns the end of the term. */
 static const char *read_term(const char *at, char seen[128]) {
   if (!strncmp(at, "...", 3)) at += 3;
   for (; isascii((unsigned char)*at) && isalpha((unsigned char)*at); at++) seen[(unsigned char)*at] = 1;
@@ -65,8 +65,8 @@ static ad_status check_record(const attempt *of, const void *own) {
   return op->dims ? check_dims(of) : AD_OK;
 }
 
-/* *out = the record with all fields that this library knows: the given one or, if an older header made it, a completed
- * copy in the tape's memory. */
+/* Sets *out to the record with all fields of this library's version: the given record or, if it was compiled with an
+ * older header, a completed copy in the tape's memory. */
 static ad_status complete(ad_tape *tape, const ad_operation *given, const ad_operation **out, const char *site) {
   *out = given;
   if (given->size == sizeof *given) return AD_OK;

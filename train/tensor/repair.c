@@ -1,6 +1,6 @@
-/* Which conversions would repair a refused operation is found by trying: on the failed tape, on backend dry, each
- * conversion is recorded and the operation after it. Taking a whole step with one of them (ad_repair_begin) shows the
- * program as it would be if it were written that way. */
+/* The conversions that would repair a refused operation are found by trying. On the failed tape, on backend dry,
+ * each conversion is recorded, then the operation. ad_repair_begin runs a step with one of them, and so shows what
+ * the program would be with the conversion in its source. */
 #include "tensor/repair.h"
 
 #include <stdio.h>
@@ -47,7 +47,7 @@ const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size) 
   return buffer;
 }
 
-/* Keeps where a call is: of a text that is too long the end, which has the line, behind "...". */
+/* Keeps the place of a call. If the text is too long, keeps its end, which has the line, after "...". */
 static void keep_site(const char *site, char out[AD_REPAIR_SITE_SIZE]) {
   size_t length = strlen(site), most = AD_REPAIR_SITE_SIZE - 1 - strlen("...");
   int is_cut = length >= AD_REPAIR_SITE_SIZE;
@@ -56,15 +56,15 @@ static void keep_site(const char *site, char out[AD_REPAIR_SITE_SIZE]) {
 
 /* ---- which conversions the refused call would accept ---- */
 
-/* The refused call, one of its operands, and the chain of single-operand calls that made the operand: calls[0] made it,
- * calls[1] made the operand of calls[0]. */
+/* The refused call, one of its operands, and the chain of single-operand calls that made this operand: calls[0] made
+ * the operand, calls[1] made the operand of calls[0]. */
 enum { CALLS_MAX = 4 };
 typedef struct trying {
   ad_repairs *to;
   const ad_operation_passing *call;
   int operand;
   const ad_tensor *calls[CALLS_MAX];
-  int depth; /* number of calls that are repeated after the conversion, which goes before the first of them */
+  int depth; /* how many of these calls are repeated after the conversion; 0: only the refused one */
   ad_repair repair;
 } trying;
 
@@ -82,7 +82,7 @@ static ad_tensor *converted(const trying *t) {
   return t->depth ? t->calls[t->depth - 1]->operand[0] : t->call->operands[t->operand];
 }
 
-/* Whether the refused call accepts its operand with this conversion. */
+/* Returns 1 if the refused call accepts the operand with this conversion. */
 static int is_taken(const trying *t) {
   const ad_operation_passing *call = t->call;
   ad_tape *tape = call->tape;
@@ -106,7 +106,7 @@ static void list(ad_repairs *to, const ad_repair *repair) {
   to->list[to->count++] = *repair;
 }
 
-/* Tries one conversion and lists it, with and without later uses of the operand. */
+/* Tries one conversion and lists it, once for this call alone and once for later uses of the operand, too. */
 static void try_way(trying *t) {
   if (t->to->status || !is_taken(t)) return;
   for (int stays = 0; stays < 2; stays++) {
@@ -139,8 +139,8 @@ static void try_axes(trying *t, ad_axes axes, ad_type from, int ndim) {
   try_ways(t, from, ndim);
 }
 
-/* Tries conversions on each axis, on both axes of dp, and on all axes with one type, without and with those
- * that the mesh does not name. */
+/* Tries conversions on each axis, on both axes of dp, and on all axes of one type: once without and once with the
+ * axes that the mesh does not name. */
 static void try_all_axes(trying *t, const ad_array *x) {
   ad_axes named = ad_mesh_named(x->layout.mesh), tried = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -183,7 +183,7 @@ static int owns_all(const ad_operation_passing *call) {
   return 1;
 }
 
-/* Whether the operation is a transition: its own error message lists what the table allows. */
+/* Returns 1 if the operation is a transition. Its own error message lists what the table of transitions allows. */
 static int is_move(const ad_operation *op) {
   for (int move = 0; move < AD_MOVE_COUNT; move++)
     if (!strcmp(op->name, ad_move_name((ad_move)move))) return 1;
@@ -214,7 +214,7 @@ static void note_refused(void *context, void *passing) {
   to->refused = 1;
   ad_injection watched = ad_injection_set(AD_INJECT_REFUSED, (ad_injection){0});
   trying t = {.to = to, .call = call};
-  tape->reported = 1; /* other ranks must not hear of what is tried here */
+  tape->reported = 1; /* tries are not reported to the other ranks */
   for (int i = 0; i < call->count; i++) try_operand(&t, i);
   ad_injection_set(AD_INJECT_REFUSED, watched);
   tape->status = failed.status;
@@ -231,7 +231,7 @@ void ad_repairs_release(ad_repairs *repairs) { ad_release(repairs->list); }
 
 /* ---- taking a step with a repair ---- */
 
-/* Whether this call is like the refused one, with the operand in the type that the repair starts from. */
+/* Returns 1 if this call is like the refused one, and its operand has the type from which the repair converts. */
 static int is_refused_call(const ad_repair *repair, const ad_operation_passing *call) {
   char site[AD_REPAIR_SITE_SIZE];
   keep_site(call->site, site);
@@ -241,7 +241,7 @@ static int is_refused_call(const ad_repair *repair, const ad_operation_passing *
   return !(repair->axes & ~identical);
 }
 
-/* Replaces operands by what the repair made of them, for a repair that holds for later uses, too. */
+/* Replaces operands by their converted values, for a repair that is for later uses, too. */
 static void use_what_stays(ad_mending *m, const ad_operation_passing *call) {
   if (call->tape->transitions < m->transitions) m->before = NULL; /* the tape was reset */
   for (int i = 0; i < call->count; i++)

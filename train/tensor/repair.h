@@ -7,8 +7,8 @@
 
 enum { AD_REPAIR_SITE_SIZE = 160 };
 
-/* A repair: in every call like this one (the refused call, or one that led to it), an operand
- * is converted on some axes. */
+/* A repair: the operand of a call is converted on some axes. The call is the refused one or one that led to it, and
+ * all calls at the same place are treated the same way. */
 typedef struct ad_repair {
   char site[AD_REPAIR_SITE_SIZE]; /* FILE:LINE of the call; of a longer one "..." and its end */
   const char *op;
@@ -21,8 +21,8 @@ typedef struct ad_repair {
 
 /* Prints "convert operand 2 I->S(0) on `tp`, and use the result from there on". Returns buffer. */
 const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size);
-/* Whether a step of the conversion states something that types cannot check: that the ranks' own values are addends, or
- * parts of a full value. */
+/* Returns 1 if a step of the conversion states a fact that types cannot check: that the ranks' own values are
+ * addends, or are parts of a full value. */
 int ad_repair_states(const ad_repair *repair);
 
 /* The repairs of the first refused call. */

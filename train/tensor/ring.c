@@ -1,6 +1,6 @@
-/* The ring of attention. In turn t, rank i has the keys and values of rank i - t. The gradients of keys and values
- * follow one turn behind: each rank adds its addends to what the ranks before it gathered. Arriving pairs of k and v
- * alternate between two buffers; for gradients there are three: one is computed, one is sent and one arrives. */
+/* The ring of attention. In turn t, rank i has the keys and values of rank i - t. Their gradients follow one turn
+ * later: each rank adds its addends to the sum that the ranks before it gathered. Arriving pairs of k and v
+ * alternate between two buffers. Gradients have three buffers: one is computed, one is sent and one arrives. */
 #include "tensor/ring.h"
 
 #include "base/injection.h"
@@ -18,8 +18,8 @@ int64_t ad_ring_source(const key_ring *ring, int64_t turn) { return wrapped(ring
 
 ad_dtype ad_ring_wide(const key_ring *ring) { return ad_dtype_wide(ring->dtype); }
 
-/* Bytes of half a pair (half 0 is k, half 1 is v): of an arriving pair, and of a pair of gradients. In memory
- * the gradients come first. */
+/* Bytes of half a pair (half 0 is k, half 1 is v). half_bytes: of keys and values; the next function: of gradients,
+ * which come first in memory. */
 static size_t half_bytes(const key_ring *ring) { return ring->most * ad_dtype_size(ring->dtype); }
 static size_t gradient_bytes(const key_ring *ring) { return ring->most * ad_dtype_size(ad_ring_wide(ring)); }
 
@@ -37,7 +37,7 @@ static char *arrived(const key_ring *ring, int64_t turn, int half) {
   return gradient_half(ring, GRADIENT_PAIRS, 0) + (2 * pair + (size_t)half) * half_bytes(ring);
 }
 
-/* The buffers of gradients: two that alternate with the turns, and one for what arrives. */
+/* The buffers of gradients: two that alternate with the turns, and one for arriving gradients. */
 static char *gradient(const key_ring *ring, int64_t turn, int half) {
   return gradient_half(ring, (size_t)(turn % 2), half);
 }
@@ -68,13 +68,13 @@ static void receive(const key_ring *ring, mail_bag *mail, void *data, size_t cou
 /* Elements of k, and of v, of this turn. */
 static size_t count_of(const key_ring *ring, int64_t turn) { return ring->counts[ad_ring_source(ring, turn)]; }
 
-/* Elements of a gradient as a message counts them: an exchange has one dtype, that of the keys, so that wide
- * elements count as several. */
+/* Elements of a gradient, as a message counts them. All messages of an exchange have the keys' dtype, so an element
+ * of a wider dtype counts as several. */
 static size_t gradient_count(const key_ring *ring, int64_t turn) {
   return count_of(ring, turn) * (ad_dtype_size(ad_ring_wide(ring)) / ad_dtype_size(ring->dtype));
 }
 
-/* Adds the messages that pass this turn's pair on and receive the next one. */
+/* Adds two messages: one sends this turn's pair, one receives the next turn's. */
 static void pass_pair(const key_ring *ring, int64_t turn, mail_bag *mail) {
   ring_pair pair = ad_ring_pair(ring, turn);
   send(ring, mail, pair.k, count_of(ring, turn));
@@ -82,7 +82,7 @@ static void pass_pair(const key_ring *ring, int64_t turn, mail_bag *mail) {
   for (int half = 0; half < 2; half++) receive(ring, mail, arrived(ring, turn + 1, half), count_of(ring, turn + 1));
 }
 
-/* Adds the messages that pass this turn's gradients on and receive what was gathered for the next turn's pair. */
+/* Adds two messages: one sends this turn's gradients, one receives the sum gathered for the next turn's pair. */
 static void pass_gradients(const key_ring *ring, int64_t turn, mail_bag *mail) {
   for (int half = 0; half < 2; half++) send(ring, mail, gradient(ring, turn, half), gradient_count(ring, turn));
   for (int half = 0; half < 2; half++) receive(ring, mail, gathered(ring, half), gradient_count(ring, turn + 1));

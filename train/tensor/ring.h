@@ -18,7 +18,7 @@ typedef struct key_ring {
   ad_dtype dtype; /* dtype of k and v */
   /* this rank's index, and the number of ranks */
   int64_t index, members;
-  const size_t *counts; /* [members]: elements of k, which are as many as those of v */
+  const size_t *counts; /* [members]: elements of each rank's k; its v has as many */
   size_t most;          /* the largest of `counts` */
   const char *site;
   void *memory;  /* ad_ring_bytes of memory */
@@ -27,9 +27,9 @@ typedef struct key_ring {
 
 /* Bytes of the ring's buffers: for two arriving pairs, and for three pairs of gradients. */
 size_t ad_ring_bytes(const key_ring *ring);
-/* The index of the rank whose keys and values this rank has in turn `turn`; turns count from 0, the rank's own. */
+/* The index of the rank whose keys and values this rank has in turn `turn`; in turn 0 it has its own. */
 int64_t ad_ring_source(const key_ring *ring, int64_t turn);
-/* The keys and values of this turn; valid after the turn before was waited for. */
+/* The keys and values of this turn; valid after the wait for the previous turn. */
 ring_pair ad_ring_pair(const key_ring *ring, int64_t turn);
 /* The dtype in which the gradients of k and v travel. */
 ad_dtype ad_ring_wide(const key_ring *ring);
@@ -38,13 +38,13 @@ void *ad_ring_d_k(const key_ring *ring, int64_t turn);
 void *ad_ring_d_v(const key_ring *ring, int64_t turn);
 
 /* Starts the transfers of a turn: sends this turn's pair to the next rank and receives the next turn's pair from the
- * rank before; in backward also the gradients of the turn before. ad_ring_wait ends them. */
+ * previous rank. In backward the gradients of the previous turn travel, too. ad_ring_wait ends the transfers. */
 ad_status ad_ring_post(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
-/* Waits for the transfers of a turn; in backward, adds what other ranks gathered for this turn's
- * pair to this rank's addends. */
+/* Waits for the transfers of a turn. In backward, then adds the sum that other ranks gathered for this turn's pair
+ * to this rank's addends. */
 ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
-/* After the last turn: brings the gradients of this rank's own pair back; *d_k and *d_v are valid
- * until the memory is freed. */
+/* After the last turn: receives the gradients of this rank's own pair. *d_k and *d_v are valid until the memory is
+ * freed. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
 
 /* Argument of functions at the injection point AD_INJECT_RING: a pass of ring attention that is about to run. */

@@ -1,11 +1,11 @@
-/* The routing of a mixture of experts: which experts the tokens chose, as numbers. It carries no gradient; the
- * operations on rows use it (op_rows.c, op_exchange.c, op_grouped.c). It lives on the tape until the tape's reset. */
+/* The routing of a mixture of experts: which experts each token chose. The routing itself carries no gradient;
+ * operations on rows read it (op_rows.c, op_exchange.c, op_grouped.c). It lives until the tape's reset. */
 #ifndef TENSOR_ROUTING_H
 #define TENSOR_ROUTING_H
 #include "array/transit.h"
 #include "tensor/operation.h"
 
-/* Each choice of a token that is not dropped is a slot. Slots are sorted by expert, those of one expert by token. */
+/* A slot is one choice of one token that is not dropped. Slots are sorted by expert, and within an expert by token. */
 struct ad_routing {
   size_t tokens, top_k, experts; /* tokens on this rank, choices of each token, experts of all ranks */
   int32_t *expert;               /* [tokens, top_k]: index of the chosen expert */
@@ -19,7 +19,7 @@ struct ad_routing {
   double margin;
   int64_t *number; /* [tokens]: number of each token among those of all ranks; NULL: not asked for yet */
   /* Set when the capacity is limited (ad_limit): */
-  int64_t *limit;   /* [experts]: the first token number that the expert does not take */
+  int64_t *limit;   /* [experts]: the expert takes only tokens with numbers below this one */
   int64_t capacity; /* number of choices, of all ranks, that each expert takes; 0: no limit */
   /* Set when slots are sent to the ranks of their experts (ad_dispatch): */
   size_t *send_rows, *receive_rows; /* [members]: rows for and from each */
@@ -27,20 +27,20 @@ struct ad_routing {
   size_t received;
   size_t own_first, own_experts; /* this rank's experts: own_first .. own_first + own_experts - 1 */
   size_t *rows_of_expert;        /* [own_experts]: number of rows */
-  /* order of slots: a run for each expert; order of received rows: for each own expert a run from each member */
+  /* order of slots: one run for each expert; order of received rows: for each own expert one run from each member */
   ad_row_order slot_order, expert_order;
 };
 
 /* Sorts the choices that are not dropped into slots. */
 void ad_routing_sort(ad_routing *routing);
 
-/* ad_top_k that also notes, or takes over, the experts chosen (`decisions`); the tokens are this rank's rows of a batch
- * [samples, seq, ...], from row `first` on. */
+/* ad_top_k that also notes the chosen experts, or takes them from `decisions`. The tokens are this rank's rows of a
+ * batch [samples, seq, ...], from row `first` on. */
 ad_tensor *ad_top_k_kept(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, const ad_tensor *batch,
                          size_t first, ad_decisions decisions, ad_routing **routing, const char *site);
 
-/* Sets routing->number: numbers this rank's tokens, which are the rows of `batch` from row `first` on, among those of
- * all ranks. */
+/* Sets routing->number: the number of each token of this rank among the tokens of all ranks. The tokens are the rows
+ * of `batch` from row `first` on. */
 ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing,
                             const char *site) AD_CHECKED;
 

@@ -1,5 +1,5 @@
-/* The rule of an operation, given by the letters of its dimensions: computes shapes of full values here;
- * types propagate in layout/. */
+/* The rule of an operation: the letters of its dimensions. This file computes the shapes of full values; layout/
+ * propagates types. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,8 +9,8 @@
 
 static const char dots[] = "...";
 
-/* The longest text of dimensions that record.c takes, of AD_OPERANDS_MAX terms and the result's, with letters in place
- * of the "..." of each. */
+/* DIMS_TEXT: the longest text of dimensions that record.c accepts, of AD_OPERANDS_MAX terms and the result's, with
+ * each "..." replaced by letters. */
 enum { LETTERS = 128, DIMS_TEXT = AD_OPERANDS_MAX * (AD_DIMS_MAX + 1) + (AD_OPERANDS_MAX + 1) * (AD_DIMS_MAX - 3) + 1 };
 
 static int count_letters(const char *term) {
@@ -33,7 +33,7 @@ static int leading_dims(const char *dims, const ad_tensor *out) {
   return 0;
 }
 
-// Chooses letters for the dimensions of "..." that `dims` does not use.
+// Chooses letters for the dimensions of "..." among those that `dims` does not use.
 static void free_letters(const char *dims, int count, char *out) {
   char letter = 'a';
   for (int i = 0; i < count; i++, letter++) {

@@ -1,5 +1,5 @@
-/* The tape: records operations, owns their memory, and keeps the first error. What an operation computes is in its
- * record (op_*.c); backward is in backward.c. */
+/* The tape: records operations, owns their memory, and keeps the first error. The arithmetic of an operation is in
+ * its record (op_*.c), backward in backward.c. */
 #include "tensor/tape.h"
 
 #include <inttypes.h>
@@ -27,7 +27,7 @@ void ad_tape_rewind(ad_tape *tape, tape_mark mark) {
   tape->values->dry_used = mark.dry;
 }
 
-// Takes an operation's scratch memory. An operation that makes its result's memory itself gets it from the tape's own
+// Takes an operation's scratch memory. If the operation allocates its result itself, scratch comes from the tape's own
 // memory, which lasts until the reset.
 ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
   if (!out->op->scratch) return AD_OK;
@@ -167,7 +167,7 @@ const char *ad_tape_foreigner(const ad_tensor *tensor) {
   return is_dead(tensor) ? "the result of an operation that failed before ad_tape_reset" : "a tensor of another tape";
 }
 
-// Makes a tensor, with room behind it for its operands and the operation's own struct.
+// Makes a tensor, followed in memory by its operands and the operation's own struct.
 static ad_status new_tensor(ad_tape *tape, int operands, size_t own_size, const char *site, ad_tensor **out) {
   size_t behind = (size_t)operands * sizeof(ad_tensor *);
   ad_tensor *tensor = ad_arena_take_zeroed(tape->own.arena, sizeof *tensor + behind + own_size);
@@ -185,8 +185,8 @@ static ad_status no_memory(const char *site) {
   return ad_fail(AD_INVALID, "%s: the array has no memory (its `data` is NULL)", site);
 }
 
-/* Checks an array that is to become a leaf. `may_index`: it may be i32; `comes_later`: its memory
- * is acquired at each use. */
+/* Checks an array that is to become a leaf. `may_index`: i32 is allowed; `comes_later`: the memory is acquired only
+ * for each use. */
 static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, int comes_later,
                             const char *site) {
   if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
@@ -272,7 +272,7 @@ static int is_held(const ad_tensor *out, int i, uint64_t unread) {
   return ad_is_parameter(out->operand[i]) && !(unread >> i & 1);
 }
 
-// Releases a parameter: its memory may be used for another one from here on.
+// Releases a parameter: its memory may then be used for another parameter.
 static void release_parameter(ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (!from->release) return;
@@ -280,7 +280,7 @@ static void release_parameter(ad_tensor *parameter) {
   parameter->array.data = NULL;
 }
 
-/* Releases the parameters among the first `count` operands, last one first. */
+/* Releases the parameters among the first `count` operands, the last first. */
 static void release_first(ad_tensor *out, int count, uint64_t unread) {
   for (int i = count; i-- > 0;) {
     if (is_held(out, i, unread)) release_parameter(out->operand[i]);
@@ -332,8 +332,8 @@ static ad_status check_dtype(const ad_tensor *out) {
                  ad_dtype_name(dtype));
 }
 
-// If the result is R, its gradient is P: each rank has an addend. Only a backward that is linear in the gradient may
-// handle addends one by one.
+// If the result is R, its gradient is P: each rank has an addend. Backward may be given addends one by one only if it
+// is linear in the gradient.
 static ad_status check_linear(const ad_tensor *out) {
   if (!out->op->not_linear || !out->carries) return AD_OK;
   const ad_mesh *mesh = out->array.layout.mesh;
@@ -346,7 +346,7 @@ static ad_status check_linear(const ad_tensor *out) {
                  out->site, out->op->name, ad_axis_name((ad_axis)__builtin_ctz(wrong)), out->op->name);
 }
 
-/* A parameter in bf16 has an f32 gradient, so that backward must be able to write f32 for it. */
+/* A parameter in bf16 has an f32 gradient, so backward must be able to write f32 for it. */
 static ad_status check_raw(const ad_tensor *out) {
   for (int i = 0; i < out->operand_count; i++) {
     const ad_tensor *operand = out->operand[i];
@@ -360,7 +360,7 @@ static ad_status check_raw(const ad_tensor *out) {
   return AD_OK;
 }
 
-/* A gradient that backward does not fill would be missing from the sum. */
+/* Refuses an operand that carries a gradient which backward does not fill: its share would be missing from the sum. */
 static ad_status check_fills(const ad_tensor *out) {
   uint64_t fills = ad_operation_fills(out->op);
   for (int i = 0; i < out->operand_count; i++) {
@@ -385,11 +385,11 @@ static ad_status describe_output(ad_tape *tape, ad_tensor *out) {
   return op->check ? op->check(tape, out) : AD_OK;
 }
 
-/* Gives the result its memory: operand 0's, or new. */
+/* Gives the result memory: operand 0's, or new memory. */
 static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   const ad_operation *op = out->op;
   const ad_tensor *first = out->operand[0];
-  int stays = !ad_is_parameter(first) || !first->from->acquire;  // else its memory is released after this use
+  int stays = !ad_is_parameter(first) || !first->from->acquire;  // else the operand's memory is released after this use
   int made_by_forward = op->makes_memory && !tape->dry;
   if (stays && op->shares && op->shares(out)) {
     out->array.data = first->array.data;

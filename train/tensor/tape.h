@@ -3,14 +3,14 @@
 #define TENSOR_TAPE_H
 #include "tensor/operation.h"
 
-/* A block of memory that was given back and may be used again. */
+/* A block of memory that was given back, for the next use. */
 typedef struct spare {
   struct spare *next;
   size_t bytes;
   void *data;
 } spare;
 
-/* Memory that tapes take from. Each tape has one, and may share another for values and gradients (ad_tape_pool). */
+/* Memory for tapes. Each tape has its own, and may share a further one for values and gradients (ad_tape_pool). */
 typedef struct tape_memory {
   ad_arena *arena;
   size_t dry_used,
@@ -18,14 +18,14 @@ typedef struct tape_memory {
   spare *spares;  /* blocks to use again */
   spare *records; /* unused records for `spares` */
   int is_shared;
-  size_t tapes; /* if is_shared: number of tapes that hold some of this memory */
+  size_t tapes; /* if is_shared: number of tapes that use this memory */
 } tape_memory;
 
 /* Which gradients a walk of backward computes: all, those that inputs reach, or the remaining ones. */
 typedef enum tape_walk { WALK_WHOLE, WALK_INPUTS, WALK_WEIGHTS } tape_walk;
 
-/* Losses of single samples. cross_entropy adds what this rank has of each sample (a row of the targets' first
- * dimension). Summed over all ranks, a sample counts as often as its parts have replicas. */
+/* Losses of single samples: cross_entropy adds this rank's part of the loss of each sample (a row of the targets'
+ * first dimension). Summed over all ranks, each part is counted once for each of its replicas. */
 typedef struct ad_sample_losses {
   double *sums, *counts; /* [size]: for each sample, its summed loss and the positions that count */
   size_t size;           /* number of samples */
@@ -39,32 +39,32 @@ struct ad_tape {
   int dry;             /* 1: only records and checks, computes nothing */
   tape_memory own;     /* all memory of a step that is not shared */
   tape_memory *values; /* memory of values, what they save, gradients and scratch: &own, or a pool's */
-  int has_shared;      /* 1: the tape holds some of the pool's memory */
+  int has_shared;      /* 1: the tape uses some of the pool's memory */
   size_t most_routed;  /* the most tokens that chose experts at the same time */
   int64_t position;    /* position of the first token of its sequences; see ad_tape_continue */
   /* the tensor recorded last */
   ad_tensor *last;
   ad_tensor dead;                  /* failed operations return it */
-  int runs_forward;                /* an operation was recorded since the last start of backward */
-  int began_last;                  /* the last start of backward has begun */
+  int runs_forward;                /* an operation was recorded since the last run of backward */
+  int began_last;                  /* the last run of backward has begun */
   tape_walk walk;                  /* the present or the last walk */
-  int defers_weights;              /* the last start was one of inputs, so that ad_backward_weights must follow */
+  int defers_weights;              /* the last run was a pass of inputs, so that ad_backward_weights must follow */
   int transitions;                 /* number of transitions recorded so far */
-  int reported;                    /* other ranks know of the error */
+  int reported;                    /* the error was reported to the other ranks */
   const ad_sample_losses *samples; /* NULL: losses of samples are not wanted */
   ad_status status;
   char message[AD_MESSAGE_MAX];
 };
 
-/* Argument of functions at the injection point AD_INJECT_RECORD: a transition that is about to be recorded. A mutation
- * may change it. */
+/* Argument of functions at the injection point AD_INJECT_RECORD: a transition about to be recorded, which a mutation
+ * may change. */
 typedef struct ad_record_passing {
   const char *site;
   ad_move move;
   int ordinal;  /* number of the transition on its tape */
   ad_axes axes; /* axes over which it is recorded */
-  int times;    /* how often it is recorded: 1; 0: it is left out */
-  int carries;  /* 1: what is moved carries a gradient */
+  int times;    /* how often it is recorded: 1; a mutation may set 0 (left out) or more */
+  int carries;  /* 1: the moved value carries a gradient */
 } ad_record_passing;
 
 /* Argument of functions at the injection point AD_INJECT_CONSTANT. */
@@ -73,8 +73,8 @@ typedef struct ad_constant_passing {
   const ad_array *value;
 } ad_constant_passing;
 
-/* Argument of functions at two injection points: at AD_INJECT_OPERANDS an operation that is about to be recorded, whose
- * operands they may replace; at AD_INJECT_REFUSED an operation that was refused. */
+/* Argument of functions at two injection points. AD_INJECT_OPERANDS: an operation about to be recorded, whose
+ * operands may be replaced. AD_INJECT_REFUSED: an operation that was refused. */
 typedef struct ad_operation_passing {
   ad_tape *tape;
   const ad_operation *op;
@@ -85,9 +85,9 @@ typedef struct ad_operation_passing {
 } ad_operation_passing;
 
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
-/* Whether the tape has values of this dtype: its own, or the wide one. */
+/* Returns 1 if values of this tape may have the dtype: the tape's own, or the wide one. */
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype);
-/* A point to return to, to free scratch memory. */
+/* A position of the arena: rewinding to it frees the scratch memory taken since. */
 typedef struct tape_mark {
   size_t arena, dry;
 } tape_mark;
@@ -101,21 +101,21 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
 /* Takes memory; on backend dry it is only counted, and *out is NULL. */
 ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out) AD_CHECKED;
 size_t ad_memory_peak(const tape_memory *memory, int dry);
-/* Takes the memory of a gradient, which may be that of a consumed gradient of the same size; and gives it back. */
+/* Takes a gradient's memory, perhaps that of a consumed gradient of the same size; ad_block_give gives it back. */
 ad_status ad_block_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 ad_status ad_block_give(ad_tape *tape, size_t bytes, void *data) AD_CHECKED;
-/* Takes the memory of a value, or of what forward saves: as a block in shared memory, else new. */
+/* Takes the memory of a value, or of what forward saves: a block of the shared memory if there is one, else new. */
 ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
-/* Only for tapes that share a pool: after a pass, gives back the memory of values, and what operations saved, that
- * neither backward nor another tape reads any more. A tensor whose value was given back has an array without data. */
+/* For tapes that share a pool, after a pass: gives back values and saved memory that neither backward nor another
+ * tape will read. A tensor's array has no data after its value was given back. */
 ad_status ad_tape_drop(ad_tape *tape) AD_CHECKED;
-void ad_tape_give_all(ad_tape *tape); /* only for tapes that share a pool: gives all back */
-/* The operands of `out` whose gradients this walk computes, a bit for each. */
+void ad_tape_give_all(ad_tape *tape); /* for tapes that share a pool: gives all of it back */
+/* The operands of `out` whose gradients this walk computes, one bit each. */
 uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out);
-/* Marks a value as read by others until the tape's reset. */
+/* Marks a value as read by others until the tape's reset, so that its memory is not given back before. */
 void ad_tape_lend(ad_tensor *value);
 
-/* Memory for values and gradients that tapes which are in flight together share: what one gives back another takes.
+/* Memory for the values and gradients of several tapes in flight: a block that one tape gives back serves another.
  * Steps that do the same take the same bytes, on backend dry too. Destroy the tapes before the pool. */
 typedef struct ad_tape_pool ad_tape_pool;
 ad_status ad_tape_pool_create(int dry, ad_tape_pool **out) AD_CHECKED;
@@ -124,15 +124,15 @@ size_t ad_tape_pool_peak_bytes(const ad_tape_pool *pool); /* as ad_tape_peak_byt
 void ad_tape_share(ad_tape *tape, ad_tape_pool *pool);    /* call it before anything is recorded */
 
 /* Acquires the memory of the parameters among the operands of `out`, until ad_tape_release. `unread`: bit set of
- * operands that are left out. On failure none is held. */
+ * operands to leave out. On failure nothing stays acquired. */
 ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) AD_CHECKED;
 void ad_tape_release(ad_tensor *out, uint64_t unread);
 void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge);
 
-/* ad_input for a value whose gradient has another dtype of the tape, as a parameter's does. */
+/* ad_input for a value whose gradient has the other dtype of the tape, as a parameter's does. */
 ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site);
 
-/* What a value, and its gradient on the way back, is rounded to during a transfer; 0: not rounded. */
+/* The dtypes to which a value, and in backward its gradient, is rounded during a transfer; 0: not rounded. */
 typedef struct transfer_rounding {
   ad_dtype value, gradient;
   double gradient_scale; /* power of two that the gradient is multiplied by during the transfer */

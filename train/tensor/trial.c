@@ -1,5 +1,5 @@
-/* ad_check_operation: draws operands, computes in one process what the operation makes of them, and
- * compares all else with that. */
+/* ad_check_operation: draws operands, computes the results of one process, and compares all other results with
+ * these. */
 #include "tensor/trial.h"
 
 #include <inttypes.h>
@@ -31,14 +31,14 @@ ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) {
 
 /* ---- laying operands out on one rank ---- */
 
-/* Which addend of a P value this rank has; *count: how many there are. */
+/* The number of the addend of a P value that this rank has. Sets *count to the number of addends. */
 static size_t addend_of(const ad_layout *layout, int64_t rank, size_t *count) {
   ad_group group = ad_mesh_group(layout->mesh, ad_layout_axes_of(layout, AD_P), rank);
   *count = (size_t)ad_group_size(&group);
   return (size_t)ad_group_index(&group, rank);
 }
 
-/* An element of one addend: all addends but the last are random, and the last makes the sum right. */
+/* An element of one addend. All addends but the last are random; the last is the full value minus the others. */
 static double addend(const ad_trial *trial, double full, uint64_t stream, size_t element, size_t which, size_t count) {
   if (which + 1 < count) return ad_random_normal(trial->given.seed, stream * ADDENDS + which, element);
   for (size_t i = 0; i + 1 < count; i++) full -= ad_random_normal(trial->given.seed, stream * ADDENDS + i, element);
@@ -63,7 +63,7 @@ ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *full
   return AD_OK;
 }
 
-/* Whether operand i holds indices. */
+/* Returns 1 if operand i consists of indices. */
 static int is_index(const ad_trial *trial, size_t i) {
   return trial->op ? trial->op->indices >> i & 1 : trial->given.below && trial->given.below[i] > 0;
 }
@@ -74,7 +74,7 @@ static ad_dtype dtype_of(const ad_trial *trial, const ad_tape *tape, size_t i) {
   return trial->op && trial->op->wide >> i & 1 ? ad_dtype_wide(dtype) : dtype;
 }
 
-/* Records operand i as a constant or an input; `raw` operands also like a parameter, with a wide gradient. */
+/* Records operand i as a constant or an input; `raw` operands also with a wide gradient, like parameters. */
 static ad_tensor *leaf_of(const ad_trial *trial, ad_tape *tape, size_t i, const ad_array *value) {
   if (!ad_trial_carries(trial, i)) return ad_constant_at(tape, value, site);
   int is_raw = trial->as_parameters && trial->op->raw >> i & 1;
@@ -136,7 +136,7 @@ static void make_representable(ad_trial *trial) {
 
 /* ---- computing the result in one process ---- */
 
-/* Records the operation once, to learn its record and the shape of its result, and draws the gradient that arrives. */
+/* Records the operation once to learn its record and the shape of its result, then draws the arriving gradient. */
 static ad_status meet(ad_trial *trial, ad_tape *tape) {
   ad_tried first;
   AD_TRY(ad_trial_record(trial, tape, NULL, &first));
@@ -221,7 +221,7 @@ static void close_trial(ad_trial *trial) {
   ad_arena_destroy(trial->arena);
 }
 
-/* Runs the trial. `fills`: the record's, if it is known before it is recorded. */
+/* Runs the trial. `fills`: the record's field, if it is known before the operation is recorded. */
 static ad_status run_trial(ad_trial_apply apply, const void *context, uint64_t fills, const ad_operation_trial *given) {
   ad_trial trial = {.apply = apply, .context = context};
   AD_TRY(ad_options_take(&trial.given, sizeof trial.given, given, "ad_operation_trial"));

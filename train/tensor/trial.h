@@ -1,5 +1,5 @@
-/* The trial of an operation: random operands, what one process makes of them in f64, and the five
- * parts of ad_check_operation. */
+/* The trial of an operation: random operands, the results of one process in f64 for them, and the five parts of
+ * ad_check_operation. */
 #ifndef TENSOR_TRIAL_H
 #define TENSOR_TRIAL_H
 #include "tensor/tape.h"
@@ -8,7 +8,7 @@
  * that record one operation. */
 typedef ad_tensor *(*ad_trial_apply)(ad_tape *tape, ad_tensor *const *x, const void *context);
 
-/* One trial; its arrays hold f64 numbers. */
+/* One trial; its arrays are f64. */
 typedef struct ad_trial {
   ad_operation_trial given;
   ad_trial_apply apply;
@@ -33,11 +33,11 @@ typedef struct ad_tried {
   ad_tensor *x[AD_OPERANDS_MAX], *out;
 } ad_tried;
 
-/* ad_check_operation for whatever `apply` records. */
+/* ad_check_operation for the operation that `apply` records. */
 ad_status ad_check_applied(ad_trial_apply apply, const void *context, const ad_operation_trial *given) AD_CHECKED;
 
-/* The parts of the check: what the record promises; backward against differences of forward; narrow dtypes against f64;
- * results on several ranks against the types; and further promises of operations that are linear by their types. */
+/* The parts of the check: promises of the record; backward against differences of forward; narrow dtypes against
+ * f64; results on several ranks against the types; further promises of operations that are linear by their types. */
 ad_status ad_trial_promises(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_differences(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_dtypes(const ad_trial *trial) AD_CHECKED;
@@ -46,17 +46,17 @@ ad_status ad_trial_linear(const ad_trial *trial) AD_CHECKED;
 
 /* Makes a tape of one rank whose values have this dtype. */
 ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) AD_CHECKED;
-/* Records operands with these layouts (`layouts` NULL: as on one rank) and the operation on them. The tape's status is
- * the operation's; the returned one is AD_MEMORY at most. */
+/* Records operands with these layouts (`layouts` NULL: as on one rank), then the operation. An error of the
+ * operation is the tape's status only; the function itself fails with AD_MEMORY at most. */
 ad_status ad_trial_record(const ad_trial *trial, ad_tape *tape, const ad_layout *layouts, ad_tried *out) AD_CHECKED;
-/* This rank's part of a full value. If it is P, the ranks' addends are random (from `stream`) and sum to the value. */
+/* This rank's part of a full value. The parts of a P value are random addends (from `stream`) that sum to it. */
 ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *full, uint64_t stream,
                         ad_array *out) AD_CHECKED;
 static inline int ad_trial_carries(const ad_trial *trial, size_t i) { return !(trial->constants >> i & 1); }
 static inline size_t ad_trial_numel(const ad_trial *trial, size_t i) {
   return (size_t)ad_shape_numel(&trial->given.shapes[i]);
 }
-/* Fails with AD_INVALID; the sentence begins with the operation's name. */
+/* Fails with AD_INVALID; the message begins with the operation's name. */
 ad_status ad_trial_fail(const ad_trial *trial, const char *format, ...) AD_PRINTF(2, 3);
 
 #endif

@@ -44,8 +44,8 @@ static double size_of_loss(const ad_trial *trial) {
   return size;
 }
 
-/* Compares each element of a gradient. The quotient errs by its step squared (1e-10) times a third derivative, and by
- * the rounding of the loss divided by the step. */
+/* Compares each element of a gradient with its difference quotient. The quotient's error is its step squared (1e-10)
+ * times a third derivative, plus the loss's rounding divided by the step. */
 static ad_status differences_of(const ad_trial *trial, ad_tape *tape, size_t k) {
   size_t n = ad_trial_numel(trial, k);
   double most = largest(trial->gradient[k], n), rounding = 1e-10 * size_of_loss(trial);
@@ -122,7 +122,7 @@ static ad_status check_dtype(const ad_trial *trial, ad_dtype dtype, double share
   return status;
 }
 
-/* Bounds: sums of some hundred terms, each rounded at 6e-8 (f32), and a few roundings at 2^-9 (bf16). */
+/* Bounds: some hundred terms of a sum, each rounded at 6e-8 (f32), and a few roundings at 2^-9 (bf16). */
 ad_status ad_trial_dtypes(const ad_trial *trial) {
   AD_TRY(check_dtype(trial, AD_F32, 2e-5));
   AD_TRY(check_dtype(trial, AD_BF16, 0.03));

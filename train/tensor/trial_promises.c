@@ -1,4 +1,4 @@
-/* Checks what a record promises of forward and backward (addend/operation.h), by calling them. */
+/* Checks the promises of a record about forward and backward (addend/operation.h), by calling both. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,12 +29,12 @@ typedef struct scene {
   ad_tape *tape;
   ad_tensor *out;
   size_t count;   /* number of operands */
-  uint64_t fills; /* operands whose gradients backward fills */
+  uint64_t fills; /* operands with gradients that backward fills */
   ad_gradient_slot slot[AD_OPERANDS_MAX];
   void *all[AD_OPERANDS_MAX]; /* their gradients, from one call that filled all of them */
   kept kept[KEPT_MAX];
   size_t kept_count;
-  int hides;        /* 1: before calls for some operands, values that such a call does not read are overwritten */
+  int hides;        /* 1: values that a call for some operands must not read are overwritten before the call */
   char *error_text; /* error message of a child process that failed */
 } scene;
 
@@ -50,7 +50,7 @@ static ad_status copy_again(const scene *s, kept *of) {
   return AD_OK;
 }
 
-/* Adds memory that must not change. `what`: its name in messages. */
+/* Adds memory that must not change; `what` names it in messages. */
 static ad_status keep_memory(scene *s, const char *what, const void *data, size_t bytes) {
   kept *of = &s->kept[s->kept_count++];
   *of = (kept){.data = data, .bytes = bytes};
@@ -91,7 +91,7 @@ static ad_status call_forward(const scene *s) {
   return status ? status : products;
 }
 
-/* Checks that forward did not change its operands; on one rank an operand is its full value. */
+/* Checks that forward did not change its operands. On one rank an operand is the full value that was drawn. */
 static ad_status operands_are_as_drawn(const scene *s) {
   for (size_t i = 0; i < s->count; i++)
     for (size_t k = 0; k < ad_trial_numel(s->trial, i); k++)
@@ -118,7 +118,7 @@ static ad_status forward_is_repeatable(scene *s) {
 
 /* ---- promise: backward fills every gradient ---- */
 
-/* Takes scratch memory, followed by a guard that nobody may write to. */
+/* Takes scratch memory, followed by a guard: bytes that the operation must not write. */
 static ad_status take_guarded(const scene *s, unsigned char **guard) {
   size_t bytes = s->out->op->scratch ? s->out->op->scratch(s->out) : 0;
   AD_TRY(ad_tape_take(s->tape, bytes + GUARD, &s->out->scratch));
@@ -145,7 +145,7 @@ static ad_status call_backward(const scene *s, const ad_gradient_slot *slot) {
   return status ? status : products;
 }
 
-/* Fills all gradients with a pattern that shows what was not written. */
+/* Fills all gradients with a pattern, so that elements that stay unwritten can be counted. */
 static void poison(scene *s) {
   for (size_t i = 0; i < s->count; i++) {
     s->slot[i].adds = 0;
@@ -197,7 +197,7 @@ static ad_status called_again(scene *s) {
 
 /* ---- promise: backward adds to what an operand's gradient has already ---- */
 
-/* The number that an element of a gradient holds before backward adds to it. */
+/* The number in an element of a gradient before backward adds to it. */
 static double base_of(const scene *s, size_t i, size_t k) {
   return ad_random_normal(s->trial->given.seed, 3000 + i, k);
 }
@@ -228,7 +228,7 @@ static ad_status adds(scene *s) {
 
 /* ---- promises: the record's fields `unread` and `passes_gradient_on` ---- */
 
-/* Overwrites the operands that backward promises not to read; the gradients must stay the same. */
+/* Overwrites the operands that backward promises not to read, and checks that the gradients stay the same. */
 static ad_status unread_are_unread(scene *s) {
   for (size_t i = 0; i < s->count; i++) {
     const ad_array *operand = &s->out->operand[i]->array;
@@ -244,7 +244,7 @@ static ad_status unread_are_unread(scene *s) {
   return all_are_same(s, "reads an operand that the ad_operation declares `unread`: with that operand overwritten, it");
 }
 
-/* Lets the arriving gradient's memory be that of operand 0's gradient. */
+/* Gives operand 0's gradient the memory of the arriving gradient, as the promise allows. */
 static ad_status passes_gradient_on(scene *s) {
   if (!s->out->op->passes_gradient_on || !is_filled(s, 0)) return AD_OK;
   void *own = s->slot[0].data;
@@ -272,7 +272,7 @@ static const char *slots_of(const scene *s, uint64_t set, char *buffer, size_t s
   return buffer;
 }
 
-/* Overwrites the values that such a call promises not to read. */
+/* Overwrites the values that a call for this set promises not to read. */
 static void hide_unread(const scene *s, uint64_t set) {
   const ad_tensor *out = s->out;
   uint64_t unread = ad_operation_unread(out->op, set);
@@ -302,8 +302,8 @@ static ad_status set_is_same(const scene *s, uint64_t set, const char *when) {
   return AD_OK;
 }
 
-/* Calls backward for the operands of a set and compares their gradients. *is_promise: a failure is a broken promise,
- * not an error of backward's own. */
+/* Calls backward for a set of operands and compares their gradients. Sets *is_promise to 1 if a failure is a broken
+ * promise, to 0 if it is an error of backward's own. */
 static ad_status judge_set(const scene *s, uint64_t set, const ad_gradient_slot *slot, int *is_promise) {
   *is_promise = 0;
   if (s->hides) hide_unread(s, set);
@@ -328,7 +328,7 @@ static void set_in_child(const scene *s, uint64_t set, const ad_gradient_slot *s
   _exit(status ? is_promise ? BROKE_PROMISE : 1 : 0);
 }
 
-/* What the child's end says. A child that neither finished nor left an error message was killed by the call. */
+/* The verdict from the child's end. A child that neither finished nor left an error message was killed by the call. */
 static ad_status judge_end(const scene *s, uint64_t set, int end) {
   char slots[96];
   slots_of(s, set, slots, sizeof slots);
@@ -362,7 +362,7 @@ static ad_status try_set(scene *s, uint64_t set) {
   return set_alone(s, set);
 }
 
-/* Judges every set of operands if they are few; else each operand alone, and all but each. */
+/* Judges every set of operands, if there are few operands; else each operand alone, and all operands but one. */
 static ad_status each_set_alone(scene *s) {
   enum { FEW = 4 };
   uint64_t all = 0;

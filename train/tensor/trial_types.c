@@ -1,5 +1,5 @@
-/* Checks the rule of types: operands are laid out in every way that the rule allows, on ranks that this process plays
- * one after another. Each rank's result must be its part of one process's result. */
+/* Checks the rule of types: lays operands out in every way that the rule allows, on several ranks that this process
+ * plays one after another. Each rank's result must be its part of the result of one process. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ enum {
 
 /* One rank of the mesh, which this process plays. */
 typedef struct player {
-  ad_comm *comm; /* backend dry; yet its tape computes */
+  ad_comm *comm; /* backend dry, and yet the rank's tape computes */
   ad_tape *tape;
   ad_tried tried;
   ad_array arriving;
@@ -37,13 +37,13 @@ typedef struct stage {
   ad_mesh *mesh;
   size_t size; /* number of ranks */
   player player[RANKS];
-  player judge; /* a dry tape: a way that it refuses is not legal */
+  player judge; /* a dry tape: a way that its rule refuses is not legal */
   int transits; /* transitions that ran while the present way was tried */
   /* the present way */
   ad_layout layout[AD_OPERANDS_MAX];
 } stage;
 
-/* ---- ranks played by this one process ---- */
+/* ---- ranks that this process plays ---- */
 
 static void close_player(player *of) {
   ad_tape_destroy(of->tape);
@@ -97,7 +97,7 @@ static ad_status differs(const stage *s, const ad_layout *layout, const char *wh
                        is, wanted);
 }
 
-/* Element i of one rank's part; if it is P, the sum over the ranks that have addends. */
+/* Element i of one rank's part; if the value is P, the sum of the element over the ranks with addends. */
 static double together(const ad_array *const *parts, const ad_group *group, size_t i) {
   double sum = 0;
   for (int64_t k = 0; k < ad_group_size(group); k++) sum += ad_array_get(parts[ad_group_rank(group, k)], i);
@@ -155,8 +155,8 @@ static ad_status gradients_are_right(const stage *s) {
 
 /* ---- trying one way to lay out the operands ---- */
 
-/* Whether ranks communicated. Ranks that are played one after another cannot, so that their
- * results then mean nothing. */
+/* Returns 1 if ranks communicated. Ranks that are played one after another cannot, so their results would mean
+ * nothing. */
 static int talked(const stage *s) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < s->size; i++) bytes += ad_comm_bytes(s->player[i].comm) - s->player[i].bytes;
@@ -165,7 +165,7 @@ static int talked(const stage *s) {
 
 static void count_transit(void *context, void *passing) { ++*(int *)context; }
 
-/* An operation that communicates reports to the other ranks when it fails, after which the
+/* Opens a broken communicator again: a failing operation that communicates reports to the other ranks, and then the
  * communicator can only be closed. */
 static ad_status reopen_if_broken(stage *s) {
   if (!ad_comm_health(s->judge.comm)) return AD_OK;
@@ -173,7 +173,7 @@ static ad_status reopen_if_broken(stage *s) {
   return open_player(s, 0, &s->judge);
 }
 
-/* *legal: whether the rule and the operation's own checks allow the present way. Nothing is computed. */
+/* Sets *legal to 1 if the rule and the operation's own checks allow the present way. Computes nothing. */
 static ad_status judge_way(stage *s, int *legal) {
   ad_tape_reset(s->judge.tape);
   AD_TRY(ad_trial_record(s->trial, s->judge.tape, s->layout, &s->judge.tried));
@@ -202,12 +202,12 @@ static ad_status backward_on(const stage *s, player *of) {
   return ad_backward_from_at(of->tape, &of->tried.out, (const ad_array *[]){&of->arriving}, 1, AD_LAST_START, site);
 }
 
-/* Whether each rank has its own value (V), so that there is no full value. */
+/* Returns 1 if each rank has its own value (V): then there is no full value to compare with. */
 static int is_varying(const stage *s) {
   return ad_layout_axes_of(&ad_tensor_array(s->player[0].tried.out)->layout, AD_V) != 0;
 }
 
-/* Tries the present way; compares results and gradients with one process if it is legal. */
+/* Tries the present way. If it is legal, compares results and gradients with those of one process. */
 static ad_status make_and_compare(stage *s, int *legal) {
   AD_TRY(judge_way(s, legal));
   if (!*legal) return AD_OK;
@@ -247,7 +247,7 @@ static size_t types_of(const ad_trial *trial, size_t operand, ad_type type[TYPES
   return count;
 }
 
-/* The way with this number, or, if there are too many ways, one drawn at random. */
+/* The way with this number or, if there are too many ways, a random way drawn by this number. */
 static way way_of(const ad_trial *trial, uint64_t number, int is_drawn) {
   way out = {{AD_R}};
   for (size_t i = 0; i < trial->given.count; i++) {
@@ -278,7 +278,7 @@ static void lay_out_nothing(stage *s) {
   for (size_t i = 0; i < s->trial->given.count; i++) s->layout[i] = ad_layout_all(s->mesh, AD_R);
 }
 
-/* Tries the ways on one axis; *legal lists those that are allowed. */
+/* Tries the ways on one axis and lists the legal ones. */
 static ad_status on_one_axis(const ad_trial *trial, stage *s, way *legal, size_t *legal_count) {
   AD_TRY(open_stage(s, "tp=3"));
   uint64_t ways = ways_of(trial);
@@ -308,7 +308,7 @@ static ad_status on_two_axes(const ad_trial *trial, stage *s, const way *legal, 
 }
 
 ad_status ad_trial_types(const ad_trial *trial) {
-  if (trial->op->makes_memory) return AD_OK;  // its result has another shape on each rank
+  if (trial->op->makes_memory) return AD_OK;  // the shape of its result differs between ranks
   stage one = {.trial = trial}, two = {.trial = trial};
   size_t count = 0;
   way *legal = ad_arena_take(trial->arena, WAYS_MAX * sizeof *legal);

@@ -12,17 +12,17 @@ extern "C" {
 
 typedef struct ad_diff_options {
   size_t size; /* sizeof(ad_diff_options) */
-  /* A file of whole gradients by plain parameter names, or another dump (a file or a folder), whose sums are put
+  /* A file of full gradients by plain parameter names, or another dump (a file or a folder), whose sums are put
    * together. NULL: no reference, or the file of kind reference among `files`. */
   const char *reference;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
   /* 1: addends of one sum are meant to be equal between ranks or microbatches. 0: if they are equal, the counts cannot
-   * be told apart, and the sum does not hold unless a reference confirms it. */
+   * be distinguished, and the sum is not called right unless a reference confirms it. */
   int allow_identical;
-  /* 1: every value is known to be a finite number. Parameters are then read in the order of their names as bytes, and
-   * no value of a parameter is read before progress() was called for the parameter before it, so that a caller may
-   * bring values into the files, and take them out, as they are needed. */
+  /* 1: every value is known to be a finite number. Parameters are then read in the order of their names as bytes. No
+   * value of a parameter is read before progress() was called for the previous one, so a caller may bring values into
+   * the files, and take them out, as they are needed. */
   int finite;
   /* The most threads (at most 64, the caller's included) that judge parameters at a time. Only the caller's thread
    * calls progress(). 0 and 1: no thread is started, and none where `finite` is 1. The findings do not depend on the
@@ -30,9 +30,9 @@ typedef struct ad_diff_options {
   int threads;
 } ad_diff_options;
 
-/* Judges the dump that `files` contain; a folder stands for the safetensors files in it. *json is the document of
- * `addend diff --json`. *holds is 1 if every parameter's sum, and the norm, is what its types demand, and each addend's
- * count could be told. The status is AD_OK also when *holds is 0. AD_INVALID, AD_IO: name every file that is wrong, and
+/* Judges the dump that `files` contain; a folder means the safetensors files in it. *json is the document of `addend
+ * diff --json`. *holds is 1 if every parameter's sum, and the norm, is what its types demand, and each addend's count
+ * could be determined. The status is AD_OK also when *holds is 0. AD_INVALID, AD_IO: name every file that is wrong, and
  * what is missing. Caller frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
                                     char **json);

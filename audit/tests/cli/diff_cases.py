@@ -135,7 +135,7 @@ document = judged(job, counts=lambda p, rank: times(job, 0.5)(p, rank) if p.name
 verdict(document, "right")
 verdict(document, "averaged", "tp", name="b")
 assert any("factor differs between parameters" in m for m in document["messages"])
-# A factor cannot tell axes of one size apart, or sets of them, whatever their order and whether they are summed over.
+# A factor does not distinguish axes of one size, or sets of them, whatever their order and whether they are summed over.
 for names in itertools.permutations("a=2 b=2 c=4".split()):
     tied = Job(" ".join(names), [Param("w", [8, 5], "c=S0"), Param("b", [3], "c=I"), Param("d", [40])])
     a_b = ",".join(name[0] for name in names if name != "c=4")
@@ -233,12 +233,12 @@ def over_tp(p, rank, values):
 
 
 verdict(judged(group, after=over_tp), "wrong_group", "tp", range(6), words="over tp")
-# The same with samples: those of one part lie at other places than those of another. The reader is told, on the page
+# The same with samples: those of one part lie at other places than those of another. The report says so, on the page
 # too.
 group.sample = 8
 document = judged(group, after=over_tp)
-verdict(document, "unexplained", None, range(6), words="or is summed over tp, which a sample cannot tell")
-says = "`w`: sampled, and cut over tp, so ranks there hold other elements: this dump cannot say whether the sum goes over tp; dump whole tensors"
+verdict(document, "unexplained", None, range(6), words="or is summed over tp, which a sample does not show")
+says = "`w`: sampled, and sharded over tp, so ranks there hold other elements: this dump cannot say whether the sum goes over tp; dump full tensors"
 assert len(document["messages"]) == 1 and document["messages"][0].startswith(says), document["messages"]
 page = os.path.join(work, "sampled.html")
 reported = subprocess.run([program, "diff", "--html", page, os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
@@ -353,7 +353,7 @@ verdict(judged(steps, counts=lambda p, rank: {(rank, 2): 1.0}), "own_only", "dp"
         words="own addend only, in microbatch 2 alone: not summed over dp")
 paired = Job("dp=4", [Param("w", [40])], microbatches=2)
 pair = lambda p, rank: {(r, 1): 1.0 for r in range(4) if r // 2 == rank // 2}
-verdict(judged(paired, counts=pair), "partial", None, range(4), factor=1, words="2 of 4 ranks are summed: each rank's copy has the addends of some "
+verdict(judged(paired, counts=pair), "partial", None, range(4), factor=1, words="2 of 4 ranks are summed: each rank's replica has the addends of some "
         "ranks only, in microbatch 1 alone, its own among them")
 at_once = Job("dp=4", [Param("w", [40])])
 pair = lambda p, rank: {(r, 0): 1.0 for r in range(4) if r // 2 == rank // 2}
@@ -374,7 +374,7 @@ document = judged(three, counts=lambda p, rank: {key: 0.303 if p.name == "b" els
 verdict(document, "factor", factor=0.4, words="0.4 times what is expected: a factor that is no group's size")
 assert "clipped" not in param(document)["text"], param(document)["text"]
 
-# Values before the step: replicas that differ, and what then cannot be told of a sum.
+# Values before the step: replicas that differ, and what is then unknown of a sum.
 values = lambda which: lambda kind, rank, m: {"addend.values": json.dumps({"w": which[rank]})} if kind == "sum" else {}
 judged(three, status=0, extra=values(["aa"] * 3))
 found = verdict(judged(three, extra=values(["aa", "aa", "bb"])), "replicas_differ", "dp", [2], words="values differ before the step along dp: rank 2")
@@ -496,7 +496,7 @@ def says(document, kind, axis=None, ranks=None, name="w", words=""):
     return verdict(document, kind, axis or found["axis"], found["ranks"] if ranks is None else ranks, name=name, words=words)
 
 
-# Another operation than a sum, over all ranks or over one axis; summed by microbatch, or all microbatches at once.
+# Another operation than a sum, over all ranks or over one axis; summed by microbatch, or all microbatches together.
 several = Job("dp=3 tp=2", [Param("w", [8, 5]), Param("v", [60])], microbatches=2)
 
 
@@ -756,14 +756,14 @@ idle = Job("dp=3", [Param("w", [40])])
 idle.addends[1, 0, "w"] = [0.0] * 40
 says(judged(idle, counts=lambda p, rank: {(0, 0): 0.5, (2, 0): 0.9}), "factor", words="from 0.5 to 0.9")
 says(judged(idle, counts=lambda p, rank: {(0, 0): 1.0}), "missing", None, [2], words="addends of rank 2 are")
-# Few elements are no proof of any counts, however coarse the dtype is taken to be.
+# Few elements do not determine counts, however coarse the dtype is taken to be.
 draws_of = random.Random(3)
 for _ in range(12):
     noise = [draws_of.gauss(0, 1) for _ in range(4)]
     four = Job("dp=3", [Param("w", [4])], seed=draws_of.randrange(1000))
     says(judged(four, after=lambda p, rank, values: rounded("F32", noise)), "unexplained")
 
-# Addends that are equal cannot be told apart: that looks like sums made too early, so right sums give no verdict on
+# Addends that are equal cannot be distinguished: that looks like sums made too early, so right sums give no verdict on
 # them.
 identical = Job("dp=4", [Param("w", [20]), Param("v", [30])])
 for name in "w", "v":
@@ -774,7 +774,7 @@ for name in "w", "v":
     found = verdict(document, "identical_addends", None, [2, 3], name=name, words="ranks 2 and 3 hold the same addend")
     assert found["counts"] == [[1], [1], [None], [None]], found["counts"]
 same = "ranks 2 and 3 hold the same addend: only the sum of their counts is known"
-assert document["messages"] == [same + "; give each rank a batch of its own, or allow it (--allow-identical) where they are meant to "
+assert document["messages"] == [same + "; give each rank its own batch, or allow it (--allow-identical) where they are meant to "
                                 "be equal"], document["messages"]
 document = judged(identical, "--allow-identical", status=0)
 assert document["messages"] == [same], document["messages"]
@@ -871,7 +871,7 @@ write(whole, {}, {p.name: ("F32", p.shape, identical.sum_of(p, 0, identical.righ
 judged(identical, "--reference", whole, status=0)
 # The sentences that are printed.
 reported = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
-assert reported.returncode == 1 and "  ??   v" in reported.stdout and "CANNOT TELL: 2 of 2 parameters; give each rank a batch of its own, or " \
+assert reported.returncode == 1 and "  ??   v" in reported.stdout and "CANNOT TELL: 2 of 2 parameters; give each rank its own batch, or " \
     "--allow-identical where addends are meant to be equal\n" in reported.stdout, reported.stdout
 judged(identical, counts=fourth)
 reported = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
@@ -967,7 +967,7 @@ square = Job("a=2 b=2", [Param("w", [40], "a=I b=I"), Param("v", [7], "a=I b=I")
 own = {p.name: sum(v * v for v in square.sum_of(p, 0, square.right(p, 0))) for p in square.params}
 document = judged(square, extra=says(2 * sum(own.values())))
 causes(document, "a", "b", name=None, of=lambda found: found["norm"])
-assert "possible causes: copies along a were counted each; copies along b" in document["norm"]["text"], document["norm"]
+assert "possible causes: each replica along a was counted; each replica along b" in document["norm"]["text"], document["norm"]
 assert document["norm"]["counted"] == [{"name": "v", "times": 2}, {"name": "w", "times": 2}], document["norm"]
 # Causes that count other parameters agree on none.
 twins = Job("dp=3", [Param("b", [13]), Param("c", [13]), Param("d", [20])])

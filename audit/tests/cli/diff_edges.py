@@ -172,7 +172,7 @@ def answers(part, **how):
 
 
 # Addends that differ by more than 1/16 of the largest element are parts of a gradient, and their sum is right; by less,
-# ranks may have done the same work, in a narrow dtype or without difference, and it cannot be told.
+# ranks may have done the same work, in a narrow dtype or without difference, and the verdict is "cannot tell".
 RIGHT = ("right", "dp=R tp=R", True)
 assert answers(1 / 16 + 1e-3)[:3] == RIGHT and answers(0.9)[:3] == RIGHT, answers(0.9)
 for part in 0, 1e-6, 1 / 16 - 1e-3:
@@ -245,7 +245,7 @@ assert f"on rank {rank}" in norm_of(normed, total, {rank: 1.01e-6})["text"]
 # Copies that were counted are found by their squares in the norm; a parameter by what it adds, up to once for each
 # rank.
 twice = total + own["w"] + own["c"] + own["v"]
-both("copies' square", 1e-4, False, lambda off: "copies along dp" in norm_of(normed, twice * (1 + off))["text"], right=True)
+both("copies' square", 1e-4, False, lambda off: "each replica along dp" in norm_of(normed, twice * (1 + off))["text"], right=True)
 for count in 0, 2, 4:
     said = f"`c` was counted {count} times"
     both(said, 1e-4 * total, False, lambda off: said in norm_of(normed, total + (count - 1) * own["c"] + off)["text"], right=True)  # noqa: B023
@@ -345,7 +345,7 @@ for mesh, readings in ("dp=2 tp=2", 4), ("a=2 b=2 c=2 d=2", 9):
     assert len(found["possible_causes"]) == readings, found
     assert ("; or still others" in found["text"]) == (readings == 9), found["text"]
     assert len([r for r in found["possible_causes"] if r["text"] in found["text"]]) >= 2, found["text"]
-# A rank's addend that nearly lacks: a count within 1/20 of a simple number counts as that number.
+# A rank's addend that is nearly missing: a count within 1/20 of a simple number counts as that number.
 for left, wanted in (0.0495, "missing"), (-0.0495, "missing"), (0.0505, "rounding"), (-0.0505, "rounding"):
     hidden = Job("dp=6", [Param("w", [3], sum_dtype="F64")])
     for i in range(3):
@@ -449,6 +449,6 @@ half.save(other)
 assert reported(only_w, "--reference", other)["pass"]
 half.save(other, skip=lambda k, rank, m, name: k == "sum" and rank == 1)
 missing = subprocess.run([program, "diff", os.path.join(work, "dump"), "--reference", other], capture_output=True, text=True, timeout=60)
-assert missing.returncode == 2 and "the reference lacks 20 of its elements" in missing.stderr, missing
+assert missing.returncode == 2 and "20 of its elements are missing from the reference" in missing.stderr, missing
 
 print(f"diff at its edges: {done} dumps judged")

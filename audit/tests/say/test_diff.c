@@ -172,7 +172,7 @@ static void write_weighed(const char *names[MANY], char own[MANY][64], const dou
   }
 }
 
-/* `facts` NULL: the reference tells nothing of microbatches. */
+/* `facts` NULL: the reference has nothing about microbatches. */
 static void expect_reference(const double *weights, double off, const char *const *facts) {
   char own[MANY][64], *json;
   json_t *document;

@@ -73,7 +73,7 @@ static void the_first_that_fails_is_what_is_returned(void **state) {
     }
 }
 
-/* ---- dumps with different mistakes ---- */
+/* ---- dumps with different bugs ---- */
 
 enum { MISTAKES = 9 };
 typedef enum mistake { RIGHT, LEFT_OUT, HALF, TWICE, FACTOR, OWN, ANY, TERM, LAST } mistake;
@@ -236,7 +236,7 @@ static void expect_kind(const char *json, const char *kind, int times) {
   if (found != times) fail_msg("%d parameters are %s, not %d", found, kind, times);
 }
 
-/* Checks that all numbers of threads give one document; `kind` and `times` show that the dump has what it is for. */
+/* Checks that all numbers of threads give one document; `kind` and `times` show that the dump has the intended bug. */
 static void expect_one_document(const ad_job *job, const char *kind, int times) {
   write_dump(job);
   char *alone = document_with(job, 0);

@@ -1,5 +1,5 @@
 /* Tests what is decided of the parts of a sum: whether each is the expected combination, which counts explain it
- * otherwise, and whether copies differ by more than rounding; each number that is compared, from both sides. */
+ * otherwise, and whether replicas differ by more than rounding; each number that is compared, from both sides. */
 #include <string.h>
 #include "solve/fit.h"
 #include "solve/hypotheses.h"
@@ -44,7 +44,8 @@ static void finish(made_parts *m, ad_judged *list) {
 
 /* ---- counts ---- */
 
-/* Counts near one that a mistake makes are that one, where the fit allows it; all others stay as they were fitted. */
+/* Counts near one that a bug typically produces become that one, where the fit allows it; all others stay as they were
+ * fitted. */
 static void counts_are_those_of_a_mistake_or_as_fitted(void **state) {
   enum { RANKS = 3 };
   static const double tried[] = {1,  0,        2,        1.0 / 3, 1.0 / 3 + 1e-3, 0.7,
@@ -99,7 +100,8 @@ static void a_sum_may_be_rounded_to_a_narrower_dtype(void **state) {
   }
 }
 
-/* A count that no mistake makes is fitted to its elements: at least 40 bits of others must agree, 22 of each in f32. */
+/* A count that no bug typically produces is fitted to its elements: at least 40 bits of others must agree, 22 of each
+ * in f32. */
 static void fitted_counts_need_elements_of_their_own(void **state) {
   assert_int_equal(rounded(0.7, 1, 0x1p-24, 8), AD_F32);
   assert_int_equal(rounded(0.7, 1, 0x1p-24, 4), AD_F32);
@@ -163,7 +165,8 @@ static double found_in_bf16(double off, double *tolerance) {
   return found;
 }
 
-/* A fitted count that rounding explains is the number that a mistake makes; one beyond that stays as it is. */
+/* A fitted count that rounding explains becomes the number that a bug typically produces; one beyond that stays as it
+ * is. */
 static void fitted_counts_are_simple_within_their_errors(void **state) {
   for (int side = -1; side <= 1; side += 2) {
     double tolerance = 0, off;
@@ -177,7 +180,7 @@ static void fitted_counts_are_simple_within_their_errors(void **state) {
   }
 }
 
-/* ---- how many elements tell the counts ---- */
+/* ---- how many elements determine the counts ---- */
 
 /* Whether counts that no hypothesis has are found from so many elements. Of three addends `zeros` are 0, and two are
  * the same if `parallel`. */
@@ -201,10 +204,10 @@ static void a_fit_takes_more_elements_than_addends(void **state) {
   assert_int_equal(found_from(4, 0, 0), 1);
   assert_int_equal(found_from(3, 1, 0), 1); /* the count of an addend that is 0 is not looked for */
   assert_int_equal(found_from(12, 0, 0), 1);
-  assert_int_equal(found_from(12, 0, 1), 0); /* two addends that are the same have no counts of their own */
+  assert_int_equal(found_from(12, 0, 1), 0); /* of two identical addends only the sum of counts is known */
 }
 
-/* Where elements are too few for a fit, counts that one mistake makes are tried. */
+/* Where elements are too few for a fit, counts that one bug typically produces are tried. */
 static void few_elements_have_the_counts_of_a_mistake(void **state) {
   static const double tried[][3] = {{1, 0, 1}, {1, 2, 1}, {0.5, 0.5, 0.5}, {0.3, 0.7, 1.4}};
   for (int i = 0; i < 4; i++) {
@@ -275,7 +278,7 @@ static void parts_that_are_too_small_are_fitted_together(void **state) {
 
 /* ---- how much work fits may take ---- */
 
-/* Judges a sum of n addends, each with a count of its own, or `one` of which has another count than 1. */
+/* Judges a sum of n addends, each with its own count, or `one` of which has another count than 1. */
 static ad_explanation judged_after(double spent, int n, int one, size_t elements, size_t *kept) {
   double counts[80];
   made_parts m;
@@ -436,7 +439,7 @@ static void counts_are_fitted_where_rounding_may_hide_an_addend(void **state) {
   }
 }
 
-/* A fit takes more elements than addends; eleven, each with elements of its own, of which one counts 1.04 times. */
+/* A fit takes more elements than addends; eleven, each with its own elements, of which one counts 1.04 times. */
 static void a_weak_fit_takes_more_elements_than_addends(void **state) {
   for (size_t elements = 11; elements <= 12; elements++) {
     double counts[11] = {1, 1, 1.04, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -452,8 +455,8 @@ static void a_weak_fit_takes_more_elements_than_addends(void **state) {
   }
 }
 
-/* By how much the fit of the third of eleven addends, each with elements of its own, may be off, and whether a sum in
- * bf16 holds in which it counts 1 + `off` times. An element that is far off, if `outlier`, is no count's. */
+/* By how much the fit of the third of eleven addends, each with its own elements, may be off, and whether a sum in bf16
+ * holds in which it counts 1 + `off` times. An element that is far off, if `outlier`, is no count's. */
 static int holds_weakly(double off, int outlier, double *error) {
   double counts[11] = {1, 1, 1 + off, 1, 1, 1, 1, 1, 1, 1, 1};
   made_parts m;
@@ -496,9 +499,9 @@ static void weak_sums_are_reported_with_less_work_too(void **state) {
   }
 }
 
-/* ---- copies ---- */
+/* ---- replicas ---- */
 
-/* Whether two copies are apart, each of which is the sum of its own addends: the second's elements are larger by
+/* Whether two replicas are apart, each of which is the sum of its own addends: the second's elements are larger by
  * `more`, at element `at`. */
 static int apart(double more, size_t at, size_t elements) {
   double counts[2] = {1, 1};
@@ -539,7 +542,7 @@ static void replicas_may_differ_by_64_roundings_of_the_largest_element(void **st
 
 enum { BOTH_HOLD, FIRST_FAILS, SECOND_FAILS, OTHER_BOX };
 
-/* Whether the second of two copies is apart from the first, whose elements it exceeds by far. */
+/* Whether the second of two replicas is apart from the first, whose elements it exceeds by far. */
 static int apart_if(int which) {
   enum { ELEMENTS = 6 };
   double counts[2] = {1, 1};

@@ -89,7 +89,7 @@ static void every_variant_gives_products_of_the_same_bits(void **state) {
     for (size_t r = 0; r < sizeof lengths / sizeof *lengths; r++) check_product_bits(counts[c], lengths[r]);
 }
 
-/* A product has the same bits, so the same order of additions, whatever columns stand beside its own. */
+/* A product has the same bits, so the same order of additions, whatever columns are beside it. */
 static void a_product_does_not_know_how_many_columns_there_are(void **state) {
   double *columns = new_columns(COLUMNS, ROWS), *all = calloc(COLUMNS * COLUMNS, sizeof *all);
   assert_non_null(all);

@@ -149,7 +149,7 @@ static void four_mistakes_are_found_and_no_five(void **state) {
 }
 
 /* Addends that have no element in common: the projection on the wrong one is as many standard errors as the square root
- * of the number of elements, whatever the mistake. Up to eight it may be chance. */
+ * of the number of elements, whatever the bug. Up to eight it may be chance. */
 static void eight_standard_errors_are_chance(void **state) {
   for (size_t elements = 62; elements <= 66; elements += 4) {
     made_parts m;
@@ -164,8 +164,8 @@ static void eight_standard_errors_are_chance(void **state) {
   }
 }
 
-/* A count within a quarter of a number that a mistake makes is taken for that number, and is not found if it is
- * another. */
+/* A count within a quarter of a number that a bug typically produces is taken for that number, and is not found if it
+ * is another. */
 static void a_count_within_a_quarter_is_taken_for_a_simple_one(void **state) {
   made_parts m;
   make_parts(&m, 3, 1, 600);

@@ -1,7 +1,7 @@
-/* Collects the addends of sums that span nodes at the members that add them up. Member k sums slice k. From its own
- * node it takes every addend: from the shared file, or by message. From another node it takes, for each part of the
- * tree that lies there, the sum that one of that node's members formed, and the addends themselves where no such sum is
- * formed. */
+/* For sums that span nodes: collects the addends at the members that add them up. Member k sums slice k. From its own
+ * node member k takes every addend: from the shared file, or by message. From another node it takes one sum for each
+ * part of the tree that lies there, formed by a member of that node; where no such sum is formed, it takes each
+ * addend. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/move.h"
@@ -12,7 +12,7 @@ static const mpi_routes *routes_of(const mpi_call *c) { return &c->channel->rout
 static uint32_t reader(const mpi_call *c, uint32_t i, uint32_t k) { return ad_mpi_reader(routes_of(c), c->call, i, k); }
 static int is_near(const mpi_call *c, uint32_t i) { return ad_mpi_same_node(routes_of(c), i, c->channel->index); }
 
-/* 1 if member i's addends come as part of a sum, which i or another member of its part of the tree sends. */
+/* Returns 1 if member i's addends come in a sum, sent by member i or another member of its part of the tree. */
 static int gives_sum(const mpi_call *c, uint32_t i) {
   return !is_near(c, i) && ad_mpi_sums_first(routes_of(c), c->call, i);
 }
@@ -28,7 +28,7 @@ static size_t padded(size_t bytes) { return (bytes + SHM_LINE - 1) / SHM_LINE * 
 
 /* ---- memory for addends and partial sums ---- */
 
-/* 1: this rank sums its part of the tree for member k, which is on another node. */
+/* Returns 1 if this rank sums its part of the tree for member k, which is on another node. */
 static int forms_partial(const mpi_call *c, uint32_t k) {
   uint32_t own = c->channel->index;
   return k != own && reader(c, own, k) == own && ad_mpi_in_part(c->call, k).bytes;
@@ -40,7 +40,7 @@ static size_t partial_bytes(const mpi_call *c, uint32_t k) {
   return padded(sum_bytes(c->call, k)) + addends * padded(ad_mpi_in_part(c->call, k).bytes);
 }
 
-/* Memory for what member i sends for this rank's own slice. */
+/* Memory for the addends or the sum that member i sends for this rank's slice. */
 static size_t own_bytes(const mpi_call *c, uint32_t i) {
   uint32_t own = c->channel->index;
   if (!gives_sum(c, i)) return padded(ad_mpi_in_part(c->call, own).bytes);
@@ -80,7 +80,7 @@ ad_status ad_mpi_reserve_addends(mpi_call *c) {
 
 /* ---- sending and receiving: what goes from one member to another by message goes slice by slice ---- */
 
-/* Sends the addends of this rank that member i reads, or waits until i has read them in the file. */
+/* Sends member i this rank's addends that i needs or, if i reads them in the file, awaits i's receipt. */
 static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < c->channel->members; k++) {
@@ -93,14 +93,14 @@ static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   }
 }
 
-/* Where slice k lies in the inputs. The addends of a broadcast lie as its outputs do, which all members have. */
+/* Returns where slice k lies in the inputs. In a broadcast only the root has an input, so the outputs show it. */
 static mpi_span slice_in_input(const ad_call *call, uint32_t k, const char **input) {
   int casts = call->op == AD_BROADCAST;
   *input = casts ? call->out : call->in;
   return casts ? ad_mpi_out_part(call, k) : ad_mpi_in_part(call, k);
 }
 
-/* Member i's addends of slice k in the file; NULL: they lie elsewhere. */
+/* Returns member i's addends of slice k in the file, or NULL if they lie elsewhere. */
 static const char *in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
   const mail_call *reported = c->members[i].reported;
   const char *input;
@@ -122,8 +122,8 @@ static void get_for_partial(mpi_world *world, mpi_call *c, const mpi_partial *pa
   ad_mpi_add_request(c, ad_mpi_receive(world, c, i, PHASE_ADDENDS, to));
 }
 
-/* Finds member i's addends of this rank's slice in the file, or starts to receive them, or the sum that they are part
- * of. */
+/* For this rank's slice: finds member i's addends in the file, or starts to receive them or the sum that contains
+ * them. */
 static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
   const char *input;
@@ -139,7 +139,7 @@ static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   member->receiving = ad_mpi_receive(world, c, i, PHASE_ADDENDS, to);
 }
 
-/* Starts to receive from member i, slice by slice, for this rank's own slice and for the partial sums that it forms. */
+/* Starts to receive member i's addends, slice by slice: for this rank's slice and for the partial sums it forms. */
 static void get_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   uint32_t n = 0;
   for (uint32_t k = 0; k < c->channel->members; k++) {
@@ -159,7 +159,7 @@ void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c) {
 
 /* ---- adding addends up ---- */
 
-/* Adds up a partial sum and sends it to the member whose slice it is part of. */
+/* Adds up a partial sum and sends it to the member that sums its slice. */
 static void add_up_partial(mpi_world *world, mpi_call *c, const mpi_partial *partial) {
   const ad_call *call = c->call;
   const mpi_place *place = &routes_of(c)->places[c->channel->index];
@@ -214,7 +214,7 @@ void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes) {
 
 /* ---- receipts for addends that were read ---- */
 
-/* 1 if this rank reads addends of member i, for its own slice or for another's. */
+/* Returns 1 if this rank reads addends of member i, for its own slice or for another's. */
 static int reads(const mpi_call *c, uint32_t i) {
   if (!ad_mpi_contributes(c->call, i)) return 0;
   for (uint32_t k = 0; k < c->channel->members; k++) {

@@ -1,5 +1,5 @@
-/* Engine mpi as the table of functions that comm.c calls. Groups on one node go to engine shm; calls of the other
- * groups are told, matched and completed here. */
+/* Backend mpi as the table of functions that comm.c calls. Groups on one node go to backend shm; calls of the other
+ * groups are announced, matched and completed here. */
 #include "comm/mpi/backend.h"
 
 #include <time.h>
@@ -21,7 +21,7 @@ enum {
   MPI_GRACE_MILLISECONDS = 2000  // time from an error until ranks that do not notice it are ended
 };
 
-// Gives up all calls after an error: callers use their buffers again, so MPI must not touch them any more.
+// Gives up all calls after an error: callers may now reuse their buffers, so MPI must not touch them any more.
 static void give_up(mpi_world *world) {
   if (world->gave_up) return;
   world->gave_up = 1;
@@ -31,7 +31,7 @@ static void give_up(mpi_world *world) {
   if (world->nodes > 1) ad_mpi_abandon_transfers(world);
 }
 
-// Every status passes here: the first error is sent to the other nodes before the caller learns of it.
+// Posts, tests and waits return through this function: it sends the first error to the other nodes first.
 static ad_status settled(mpi_world *world, ad_status status) {
   if (!ad_shm_failed(world->shm)) return status;
   ad_mpi_report_error(world);
@@ -45,7 +45,7 @@ static ad_status mpi_health(void *backend_world) {
   return settled(world, ad_shm_failed(world->shm) ? ad_shm_error(world->shm->control) : AD_OK);
 }
 
-// Notes the call as this rank's last, for the watchdog.
+// Records the call as this rank's last, for the watchdog.
 static void record_last(mpi_world *world, const ad_call *call) {
   shm_record *record = &world->shm->records[world->rank];
   record->last_op = (uint32_t)call->op;
@@ -140,7 +140,7 @@ static ad_status mpi_attach(void *world, size_t bytes, const ad_shared_token *to
 
 /* ---- leaving the world ---- */
 
-// Tells all ranks that this one leaves.
+// Announces to all ranks that this rank leaves.
 static void report_leaving(mpi_world *world) {
   atomic_store(&world->shm->records[world->rank].state, SHM_LEFT);
   ad_shm_wake_all(world->shm->control);

@@ -1,4 +1,4 @@
-/* Engine mpi as the functions that comm.c calls. */
+/* Backend mpi as the functions that comm.c calls. */
 #ifndef COMM_MPI_BACKEND_H
 #define COMM_MPI_BACKEND_H
 #include "comm/backend.h"

@@ -1,5 +1,5 @@
-/* The calls of groups that span nodes: this rank tells its calls to every member by mail, and matches the members'
- * calls. */
+/* The calls of groups that span nodes: this rank sends a description of its calls to every member by mail, and matches
+ * the members' calls. */
 #include "comm/mpi/channel.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* ---- channels: one for each group that spans nodes ---- */
 
-// Prepares the channel of a group that spans nodes: its routes, and room for calls that members tell early.
+// Prepares the channel of a group that spans nodes: its routes, and room for calls that members announce early.
 static ad_status prepare_spanning(mpi_world *world, mpi_channel *channel) {
   uint32_t node_of[SHM_RANKS_MAX];
   for (uint32_t i = 0; i < channel->members; i++) node_of[i] = world->node_of[ad_shape_rank(&channel->shape, i)];
@@ -63,7 +63,7 @@ static mpi_channel *find_channel(const mpi_world *world, const ad_group_shape *s
   return channel;
 }
 
-// Takes in the calls on a list that members told before this rank made its first call on it.
+// Takes in the calls on a list that members announced before this rank's first call on it.
 static void take_unknown(mpi_world *world, uint64_t list) {
   size_t left = 0, count = world->unknown_count;
   world->unknown_count = 0;
@@ -106,7 +106,7 @@ void ad_mpi_channels_free(mpi_world *world) {
   ad_release(world->unknown);
 }
 
-// Where a call is kept that a member told before this rank made its own.
+// Returns the place of a call that `member` announced before this rank made its own call with this number.
 static mail_call **early_place(const mpi_channel *channel, uint64_t sequence, uint32_t member) {
   return &channel->early[sequence % MPI_CALLS * channel->members + member];
 }
@@ -133,8 +133,8 @@ static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-// Reports a block of an all_to_all on whose size the two sides disagree. Both sides find the mismatch and must say the
-// same, whichever is first.
+// Sets the world's error: the two sides of an all_to_all disagree on a block's size. Both sides find the mismatch; the
+// first to report it wins, so both form the same message.
 static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
                            const mail_call *receiver, uint64_t received) {
   char words[AD_MESSAGE_MAX];
@@ -170,7 +170,7 @@ static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail
   return 0;
 }
 
-// Finds number n of the messages that a member told. Returns 0 if there are fewer.
+// Finds number n of the messages that a member announced. Returns 0 if there are fewer.
 static int find_reported(const mail_call *reported, int sends, uint32_t n, mail_message *out) {
   const mail_message *table = (const mail_message *)(reported + 1);
   for (uint32_t i = 0; i < reported->entries; i++) {
@@ -185,7 +185,7 @@ static ad_reported_message reported_message(const mail_call *reported, int exist
   return (ad_reported_message){reported->head.from, exists, (ad_dtype)message->dtype, message->bytes, reported->site};
 }
 
-// Compares number n of the messages in one direction: 1: the two sides match; 0: they do not; -1: neither side has one.
+// Compares message number n in one direction. Returns 1 if the two sides match, 0 if not, -1 if neither side has one.
 static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *reported, int to_this,
                          uint32_t n) {
   mail_message own_message = {0}, its_message = {0};
@@ -227,7 +227,7 @@ static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *re
 
 /* ---- telling this rank's calls to the other members ---- */
 
-// Fills in what a call's mail says to every member.
+// Fills in the fields of a call's mail that are the same for every member.
 static void write_call(mpi_world *world, const mpi_call *c, mail_call *out) {
   const ad_call *call = c->call;
   out->head = (mail){MAIL_CALL, world->rank};
@@ -240,8 +240,8 @@ static void write_call(mpi_world *world, const mpi_call *c, mail_call *out) {
   ad_site_write(out->site, call->site);
 }
 
-// Mails member k the table of the messages to and from it, and the values of those to it, one after another, if they
-// are few.
+// Mails member k a table of the exchange's messages to and from k and, if they are few, the values of the messages to
+// k, one after another.
 static void report_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *reported) {
   const ad_call *call = c->call;
   mail_message table[AD_CALL_INLINE_WORDS], *entries = table;
@@ -268,7 +268,7 @@ static void report_messages(mpi_world *world, const mpi_call *c, uint32_t k, mai
   if (entries != table) ad_release(entries);
 }
 
-// Tells the call to member k, with the values for it if they are few.
+// Announces the call to member k, with the values for it if they are few.
 static void report_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *reported) {
   const ad_call *call = c->call;
   mpi_span values = {0};
@@ -294,7 +294,7 @@ static void report_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_
                    values.bytes);
 }
 
-// Notes the call of member k, and compares it with this rank's.
+// Records the call of member k, and compares it with this rank's.
 static void take_reported(mpi_world *world, mpi_call *c, uint32_t k, mail_call *reported) {
   c->members[k].reported = reported;
   c->arrived++;
@@ -322,7 +322,7 @@ ad_status ad_mpi_report(mpi_world *world, mpi_call *c) {
   return AD_OK;
 }
 
-/* ---- taking calls that other members have told ---- */
+/* ---- taking calls that other members have announced ---- */
 
 mpi_call *ad_mpi_find_call(mpi_world *world, uint32_t tag) {
   mpi_call *c = world->first;
@@ -349,7 +349,7 @@ static ad_status keep_unknown(mpi_world *world, mail_call *reported) {
   return AD_OK;
 }
 
-// Finds or makes the channel of a call that a member told. NULL in *out: the call was kept for later.
+// Finds or makes the channel of a call that a member announced. *out is NULL if the call was kept for later.
 static ad_status channel_of_reported(mpi_world *world, mail_call *reported, mpi_channel **out) {
   mpi_channel *last = world->last_channel;
   *out = find_channel(world, &reported->shape);

@@ -12,10 +12,10 @@ ad_status ad_mpi_open(ad_comm **out) AD_CHECKED;
 
 /* Loads the module for the launcher that started this process. */
 ad_status ad_mpi_load(const ad_mpi_transport **out) AD_CHECKED;
-/* Whether an MPI launcher started this process as a rank. */
+/* Returns 1 if an MPI launcher started this process as a rank. */
 int ad_mpi_launched(void);
-/* AD_INVALID if the launcher started several ranks, but this MPI, of another make than the launcher, sees only this
- * one. */
+/* Returns AD_INVALID if the launcher started several ranks but this MPI sees only one (`joined`), because it is another
+ * implementation than the launcher's. */
 ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) AD_CHECKED;
 
 #endif

@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A launcher is known by what it leaves in the environment of a rank. */
+/* A launcher is recognised by variables that it sets in the environment of a rank. */
 typedef struct launcher {
   const char *variable, *and_variable;
-  const char *ranks;  // the variable that says how many it started
+  const char *ranks;  // the variable with the number of ranks that it started
   const char *module;
   const char *words;  // what messages call the launcher
 } launcher;
@@ -30,7 +30,7 @@ static const launcher *find_launcher(void) {
   return NULL;
 }
 
-// 1: srun started this task without PMI: the tasks cannot find each other, and each would train on its own.
+// Returns 1 if srun started this task without PMI: the tasks cannot find each other, and each would train on its own.
 static int is_bare_srun(void) {
   const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
   return getenv("SLURM_PROCID") && tasks && atol(tasks) > 1;
@@ -42,12 +42,11 @@ ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) 
   const launcher *started_by = find_launcher();
   const char *started = getenv(started_by ? started_by->ranks : "SLURM_STEP_NUM_TASKS");
   if (joined > 1 || !started || atol(started) <= 1) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s started %s ranks, but %s could not join them and made each rank a world of its own: Open MPI understands its "
-      "own mpirun and srun --mpi=pmix, MPICH its own mpirun and srun --mpi=pmi2; start the ranks in the way "
-      "of this MPI, or leave out ADDEND_MPI_MODULE",
-      started_by ? started_by->words : "srun", started, transport->name);
+  return ad_fail(AD_INVALID,
+                 "%s started %s ranks, but %s could not join them and made each rank a separate world: Open MPI "
+                 "understands its own mpirun and srun --mpi=pmix, MPICH its own mpirun and srun --mpi=pmi2; start the "
+                 "ranks in the way of this MPI, or leave out ADDEND_MPI_MODULE",
+                 started_by ? started_by->words : "srun", started, transport->name);
 }
 
 /* ---- finding and loading the module for the launcher's MPI ---- */
@@ -63,8 +62,8 @@ static void add_place(places *p, const char *folder, const char *below, const ch
   if (length > 0 && length < PATH_MAX) p->count++;
 }
 
-// Adds the places of a module that belong to a file (the one that holds this code, or the program): the file's folder,
-// and the library folders beside it.
+// Adds places where `module` may be, near `file` (the library or program with this code): the file's folder, and the
+// library folders beside it.
 static void add_places(places *p, const char *file, const char *module) {
   char path[PATH_MAX];
   if (!file || !realpath(file, path)) return;
@@ -82,7 +81,7 @@ static void find_places(const char *module, places *out) {
   add_places(out, "/proc/self/exe", module);
 }
 
-// Loads a module and takes its table, which must be of this version.
+// Loads a module and takes its table. The table's version must be AD_MPI_TRANSPORT_VERSION.
 static ad_status load_file(const char *path, const ad_mpi_transport **out) {
   // RTLD_GLOBAL: Open MPI loads parts of itself that expect its names to be visible to all.
   void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);

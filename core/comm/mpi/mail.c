@@ -1,4 +1,4 @@
-/* Small messages between any two ranks, at any time: sending them. Receiving and acting on them is in progress.c. */
+/* Sends small messages (mail) between any two ranks, at any time. progress.c receives mail and acts on it. */
 #include "comm/mpi/mail.h"
 
 #include <sched.h>

@@ -27,8 +27,8 @@ typedef struct mail {
   uint32_t kind, from;
 } mail;
 
-/* A call, as its caller tells it to one other member. In the mail an exchange's table of messages follows, then values.
- */
+/* A call, as its caller announces it to one other member. In the mail, the struct is followed by an exchange's table of
+ * messages, then by values. */
 typedef struct mail_call {
   mail head;
   ad_group_shape shape;
@@ -36,7 +36,7 @@ typedef struct mail_call {
   uint64_t sequence, number;
   ad_signature signature;
   uint64_t in;  // for a sum: offset of the caller's input in the node's file; 0: the input is not there
-  // Offset in the node's file of the caller's output or, in an all_to_all, of the receiver's block there; 0: elsewhere.
+  // Offset in the node's file of the caller's output or, in an all_to_all, of the receiver's block in it; 0: elsewhere.
   uint64_t out;
   uint64_t elements, expects;  // all_to_all: elements that the caller sends to the receiver, and expects from it
   uint32_t tag;                // the first message tag of the call, under which large values follow
@@ -58,8 +58,8 @@ typedef struct mail_message {
 
 typedef enum mpi_receipt { RECEIPT_READ, RECEIPT_WRITTEN, RECEIPTS } mpi_receipt;
 
-/* Says that the sender has read all that it needs of the receiver's addends in the file, or has written a block or
- * slice into the receiver's output there. */
+/* A receipt: the sender has read all that it needs of the receiver's addends in the file, or has written a block or
+ * slice into the receiver's output in the file (`what`). */
 typedef struct mail_receipt {
   mail head;
   uint32_t tag, what;
@@ -82,7 +82,7 @@ typedef struct mail_request {
   uint64_t number;
 } mail_request;
 
-/* Tells ranks of other nodes the error of the world. */
+/* Sends the error of the world to ranks of other nodes. */
 typedef struct mail_error {
   mail head;
   int32_t rank;
@@ -90,28 +90,28 @@ typedef struct mail_error {
   char text[AD_MESSAGE_MAX];
 } mail_error;
 
-/* Says that the sender leaves the world. */
+/* The sender leaves the world. */
 typedef struct mail_left {
   mail head;
-  uint32_t gave_up;  // 1: calls of the sender were under way
+  uint32_t gave_up;  // 1: the sender had calls in flight
 } mail_left;
 
-/* Looks for a circle of waits. The sender waits for the receiver to make a call or send a message; some rank waits for
- * the sender, another one for that rank, and so on back to `origin`, which began the search. If the search comes back
- * to `origin`, these ranks form a circle. */
+/* Looks for a circle of waits. `origin` began the search. Each rank that waits sends the search on to the rank that it
+ * waits for, so the sender waits for the receiver to make a call or send a message. If the search comes back to
+ * `origin`, the ranks on its way form a circle. */
 typedef struct mail_search {
   mail head;
   uint32_t origin;
   uint64_t number;  // counts the origin's searches
-  // What the sender waits for: the group and the sequence number of a call or, if is_message, a message after the first
-  // `sequence` ones that the receiver sent to the sender.
+  // What the sender waits for: a call, by its group and sequence number. If is_message is 1: a message from the
+  // receiver after the `sequence` messages that have come.
   int is_message;
   ad_group_shape shape;
   uint64_t sequence;
   char text[AD_MESSAGE_MAX];  // the waits so far, for the error message
 } mail_search;
 
-/* Asks whether the receiver can go on, for `origin`, which receives from any source; or answers that it cannot. */
+/* Asks for `origin`, which receives from any source, whether the receiver can go on; or answers: the sender cannot. */
 typedef struct mail_query {
   mail head;
   uint32_t origin, is_answer;
@@ -127,7 +127,7 @@ void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t he
 void ad_mpi_forget_sent(mpi_world *world);
 /* Waits until all mail is sent, but no longer than a second. */
 void ad_mpi_flush(mpi_world *world);
-/* Tells the ranks of other nodes of the world's error, if this rank is the one that caused it. */
+/* Sends the world's error to the ranks of other nodes, if this rank caused it. */
 void ad_mpi_report_error(mpi_world *world);
 void ad_mpi_free_mail(mpi_world *world);
 

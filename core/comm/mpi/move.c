@@ -1,6 +1,6 @@
-/* Moves the values of calls that span nodes. The value of a sum is cut into slices, one for each member; addends are
- * collected (addends.c), summed, and the results distributed (results.c). In all other operations each member sends
- * every other member its block. */
+/* Moves the values of calls that span nodes. The value of a sum is cut into slices, one for each member. A member
+ * collects the addends of its slice (addends.c), sums them, and distributes the result (results.c). In all other
+ * operations each member sends every other member that member's block. */
 #include "comm/mpi/move.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ static const ad_message *own_send(const ad_call *call, uint32_t n) {
     if (call->messages[i].send && call->messages[i].peer == call->index && n-- == 0) return &call->messages[i];
 }
 
-// Receives a message: from this rank itself, from the sender's mail if its messages are few bytes, or from MPI.
+// Receives a message: from this rank itself, from the sender's mail if its messages are short, or by MPI.
 static void receive_message(mpi_world *world, mpi_call *c, const ad_message *message, uint32_t own, size_t *taken) {
   uint32_t k = (uint32_t)message->peer;
   mpi_span to = {message->receive, message->count * c->call->element};
@@ -65,7 +65,7 @@ static void receive_message(mpi_world *world, mpi_call *c, const ad_message *mes
   }
 }
 
-// Counts this rank's messages to itself, those sent or those received.
+// Counts this rank's messages to itself: the sends or the receives.
 static int has_own_messages(const ad_call *call, int sends, uint32_t *out) {
   *out = 0;
   for (size_t i = 0; i < call->message_count; i++)
@@ -107,7 +107,7 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
 
 /* ---- carrying a call to its end ---- */
 
-// Completes a call whose values came with the mail, so that all of them are here.
+// Completes a small call: all its values came with the mail.
 static void finish_small(const mpi_call *c) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < call->members; k++)
@@ -147,7 +147,7 @@ static void release_reported(mpi_call *c) {
   }
 }
 
-// Carries the call as far as is possible now; 1: it is complete.
+// Carries the call as far as is possible now. Returns 1 when the call is complete.
 static int moved(mpi_world *world, mpi_call *c) {
   if (c->stage == STAGE_REPORTED) {
     if (ad_mpi_is_small(c->call)) return finish_small(c), 1;
@@ -170,7 +170,7 @@ static int moved(mpi_world *world, mpi_call *c) {
 
 int ad_mpi_move(mpi_world *world, mpi_call *c) {
   if (c->arrived < c->channel->members || c->mismatched) return 0;
-  // A small call that all members had told before the world failed can still be completed.
+  // A small call can be completed after an error too: its values came with the announcements of all members.
   if (ad_shm_failed(world->shm) && !ad_mpi_is_small(c->call)) return 0;
   if (!moved(world, c)) return 0;
   release_reported(c);

@@ -4,9 +4,9 @@
 #include "comm/mpi/traffic.h"
 #include "comm/mpi/world.h"
 
-/* Before the call is told: makes room for members, requests, received addends and partial sums. */
+/* Before the call is announced: makes room for members, requests, received addends and partial sums. */
 ad_status ad_mpi_reserve(mpi_call *c) AD_CHECKED;
-/* Moves the values that can be moved now; 1 when the call is complete. */
+/* Moves the values that can be moved now. Returns 1 when the call is complete. */
 int ad_mpi_move(mpi_world *world, mpi_call *c);
 /* Gives up all requests of the call. */
 void ad_mpi_abandon(mpi_world *world, mpi_call *c);
@@ -14,15 +14,15 @@ void ad_mpi_abandon(mpi_world *world, mpi_call *c);
 /* ---- in addends.c: collecting addends (a broadcast is a sum of one member's addends) ---- */
 
 ad_status ad_mpi_reserve_addends(mpi_call *c) AD_CHECKED;
-/* Starts to send this rank's addends to the members that sum them, and to receive what this rank sums. */
+/* Starts to send this rank's addends to the members that sum them, and to receive the addends that this rank sums. */
 void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c);
-/* 1: this rank's partial sums for members of other nodes are on their way. */
+/* Returns 1 if this rank's partial sums for members of other nodes are on their way. */
 int ad_mpi_has_sent_partials(mpi_world *world, mpi_call *c);
-/* 1: all addends that this rank sums have come. */
+/* Returns 1 if all addends that this rank sums have arrived. */
 int ad_mpi_has_collected(mpi_world *world, mpi_call *c);
-/* Adds up the addends of this rank's slice, or of the whole value of a small call, into `out`. */
+/* Adds up the addends of this rank's slice, or of the full value of a small call, into `out`. */
 void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes);
-/* Tells the members whose addends this rank has read in the file that it has. */
+/* Sends receipts to the members whose addends this rank has read in the file. */
 void ad_mpi_report_what_is_read(mpi_world *world, const mpi_call *c);
 
 /* ---- in results.c: distributing results to the members that need them ---- */
@@ -31,14 +31,14 @@ void ad_mpi_report_what_is_read(mpi_world *world, const mpi_call *c);
 void ad_mpi_begin_distributing(mpi_world *world, mpi_call *c);
 /* Starts to receive the slices or blocks of others that can be received now. */
 void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c);
-/* 1: this rank has all that it needs, and nobody needs anything of it. */
+/* Returns 1 if this rank has all that it needs, and no other rank needs anything from it. */
 int ad_mpi_has_distributed(mpi_world *world, mpi_call *c);
 
 /* ---- in pack.c: copying blocks into slices and out of them ---- */
 
-/* A call with segments is moved as another one, whose blocks lie one after another in memory of the engine: ad_mpi_pack
- * makes it and copies the inputs there, before ad_mpi_reserve; ad_mpi_unpack copies the outputs back when it is
- * complete. Calls without segments are left as they are. */
+/* The values of a call with segments are moved by a second, packed call: its blocks lie one after another in memory of
+ * the backend. ad_mpi_pack, called before ad_mpi_reserve, makes the packed call and copies the inputs into it;
+ * ad_mpi_unpack copies the outputs back when it is complete. Calls without segments are left as they are. */
 ad_status ad_mpi_pack(mpi_call *c) AD_CHECKED;
 void ad_mpi_unpack(mpi_call *c);
 

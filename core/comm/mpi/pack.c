@@ -1,13 +1,12 @@
-/* Moves calls with segments between nodes. A block of such a call lies in several runs of the whole value, but a
- * message is one run. So such a call is moved as another one, whose blocks lie one after another in memory of the
- * engine. */
+/* Packs calls with segments. A block of such a call is several runs of the full value, but a message is one run. So the
+ * values are moved by a second, packed call: its blocks lie one after another in memory of the backend. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/move.h"
 
 static size_t starts_bytes(const ad_call *call) { return (call->members + 1) * sizeof(size_t); }
 
-/* Copies every run of every member's block between its place in the whole value and the blocks in `blocks`. */
+/* Copies every run of every member's block from the full value `whole` to `blocks`, or back if `to_blocks` is 0. */
 static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blocks) {
   size_t element = call->element, run, in_whole;
   for (uint32_t k = 0; k < call->members; k++) {
@@ -18,7 +17,7 @@ static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blo
   }
 }
 
-/* Makes the packed call one with counts, whose blocks lie in memory behind `starts`. */
+/* Makes the packed call one with counts. Its blocks lie in memory after `starts`. */
 static void describe_blocks(mpi_call *c, size_t *starts) {
   ad_call *packed = &c->packed;
   starts[0] = 0;

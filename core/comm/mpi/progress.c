@@ -1,5 +1,5 @@
-/* What happens whenever a rank is inside a call: it acts on mail that has come, moves the values of its calls on, and
- * lets engine shm do the same on the node. Other files say what each kind of mail means. */
+/* Runs whenever a rank is inside a call: acts on mail that has come, advances this rank's calls between nodes, and lets
+ * backend shm advance those on the node. mail.h describes each kind of mail. */
 #include "base/memory.h"
 #include "comm/mpi/channel.h"
 #include "comm/mpi/move.h"
@@ -26,7 +26,7 @@ static void take_left(mpi_world *world, const mail_left *left) {
   world->left[left->head.from] = left->gave_up ? 2 : 1;
 }
 
-// Acts on a mail and frees it, unless it is a call or a message, whose memory goes to the function that takes it in.
+// Acts on a mail and frees it, except calls and messages: the function that takes these in owns them.
 static void act(mpi_world *world, unsigned char *bytes) {
   switch (((const mail *)bytes)->kind) {
     case MAIL_CALL:

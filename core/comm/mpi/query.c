@@ -1,13 +1,13 @@
-/* Finds out whether a rank that waits to receive from any source can still get a message, in a world of several nodes.
- * A search for a circle (search.c) does not tell, since one rank that can send is enough. So the rank asks all ranks
- * that could send. A rank that waits itself passes the question on to those that it waits for, once for each query, and
- * answers when all of them have answered. A rank that does not wait does not answer. If all answers come, all of those
- * ranks wait and none can go on: Chandy, Misra and Haas, "Distributed deadlock detection", ACM TOCS 1 (1983), the
- * algorithm for the OR model. A rank in a collective counts as one that any of the missing members could let go on; so
- * no query finds a deadlock that is none, and some find nothing.
+/* In a world of several nodes: finds out whether a rank that waits to receive from any source can still get a message.
+ * A search for a circle (search.c) cannot find this out, since one rank that can send is enough. So the rank asks all
+ * ranks that could send (a query). An asked rank that does not wait does not answer. An asked rank that waits asks the
+ * ranks that it waits for, once for each query, and answers when all of them have answered. If all answers come, all
+ * asked ranks wait and none can continue: Chandy, Misra and Haas, "Distributed deadlock detection", ACM TOCS 1 (1983),
+ * the algorithm for the OR model. A rank in a collective is treated as if any one missing member could let it continue.
+ * So a query never reports a deadlock that does not exist, but may miss one.
  *
- * A message that is on its way makes no query wrong: mail between two ranks comes in order, so what a rank sent before
- * it answered has come before its answer, and what lies in the node's file is looked at before an answer counts. */
+ * A message on its way makes no query wrong: mail between two ranks comes in order, so messages that a rank sent before
+ * its answer have come before the answer; messages in the node's file are looked at before an answer counts. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/channel.h"
@@ -16,14 +16,14 @@
 #include "comm/shm/backend.h"
 #include "comm/shm/wait.h"
 
-/* What a rank knows of the last query of one origin. */
+/* The last query of one origin, as this rank knows it. */
 struct mpi_query {
-  uint64_t number, wait;       // the query's number; the number of this rank's wait in which it was asked
+  uint64_t number, wait;       // the query's number; the number of this rank's wait when the query came
   uint32_t asker, unanswered;  // the rank that asked; how many answers are missing
   char text[AD_MESSAGE_MAX];   // the waits of the ranks that answered
 };
 
-// Whether this rank waits for `rank` now.
+// Returns 1 if this rank waits for `rank` now.
 static int needs(const mpi_world *world, uint32_t rank) {
   const ad_call *call = world->waiting.call;
   if (rank == world->rank) return 0;
@@ -39,7 +39,7 @@ static int needs(const mpi_world *world, uint32_t rank) {
   return k < call->members && !ad_shm_has_left(world->shm, rank);
 }
 
-// 1: this rank waits, and has sent all that it could.
+// Returns 1 if this rank waits, and has sent all that it could.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if (!call || !call->backend || world->shm->transfers->outbox) return 0;
@@ -47,7 +47,7 @@ static int is_waiting(const mpi_world *world) {
   return (int)call->op == AD_OP_RECEIVE && ad_shm_waits_for_peer(world->shm, call->backend);
 }
 
-// Adds a sentence on what this rank waits for.
+// Adds a sentence on this rank's wait.
 static void add_own_wait(ad_text *text, const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   ad_signature signature = ad_signature_of(call);
@@ -61,7 +61,7 @@ static void add_own_wait(ad_text *text, const mpi_world *world) {
   }
 }
 
-// Asks all ranks that this one waits for, for the query `q` of `origin`.
+// Sends the query `q` of `origin` to all ranks for which this rank waits.
 static void ask(mpi_world *world, uint32_t origin, struct mpi_query *q) {
   mail_query query = {.head = {MAIL_QUERY, world->rank}, .origin = origin, .number = q->number};
   q->wait = world->waiting.serial;
@@ -100,8 +100,8 @@ static void take_question(mpi_world *world, struct mpi_query *q, const mail_quer
   }
 }
 
-// Called when all ranks that this one asked have answered, so all of them wait: answers the rank that asked this one
-// or, if the query is this rank's own, raises the error.
+// Called when all ranks that this rank asked have answered, so all of them wait. If the query is this rank's own, sets
+// the world's error; else answers the rank from which the query came.
 static void all_answered(mpi_world *world, struct mpi_query *q, uint32_t origin) {
   char waits[AD_MESSAGE_MAX], words[AD_MESSAGE_MAX];
   ad_text of_waits = ad_text_on(waits, sizeof waits), text = ad_text_on(words, sizeof words);

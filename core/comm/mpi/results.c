@@ -1,6 +1,6 @@
-/* Distributes results and blocks from the members that have them to those that need them. A member on the same node is
- * served by writing into its output in the file, if the output lies there. What is for all members goes to each other
- * node once: one member there passes it on to those of its node. */
+/* Distributes results and blocks from the members that have them to the members that need them. If a member's output is
+ * in the file of this node, the sender writes into it; otherwise it sends a message. A value for all members goes to
+ * each other node once: one member there passes it on to the members of its node. */
 #include <string.h>
 #include "comm/mpi/move.h"
 #include "comm/shm/memory.h"
@@ -10,7 +10,7 @@ static const mpi_routes *routes_of(const mpi_call *c) { return &c->channel->rout
 static uint32_t giver(const mpi_call *c, uint32_t k, uint32_t i) { return ad_mpi_giver(routes_of(c), c->call, k, i); }
 static int is_near(const mpi_call *c, uint32_t i) { return ad_mpi_same_node(routes_of(c), i, c->channel->index); }
 
-/* The member that is `n` places after member i, where the first follows the last. */
+/* The member that is `n` places after member i; the first member follows the last. */
 static uint32_t after(const mpi_call *c, uint32_t i, uint32_t n) {
   uint32_t left = c->channel->members - i;
   return n < left ? i + n : n - left;
@@ -22,7 +22,7 @@ static void copy(void *to, const void *from, size_t bytes) {
 
 /* ---- sending results, and passing received ones on ---- */
 
-/* The place in the file where member i, of this node, gets what member k gives to it; NULL: it is not in the file. */
+/* Returns the place for member k's block or slice in member i's output, or NULL if that is not in this node's file. */
 static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
   uint64_t out = c->members[i].reported->out;
   if (!is_near(c, i) || !out) return NULL;
@@ -31,14 +31,14 @@ static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i
   return start + (ad_mpi_result_of(c->call, k).at - (char *)c->call->out);
 }
 
-/* What member i needs of what member k has for it, as it lies in this rank's buffers. */
+/* Returns, in this rank's buffers, the block or slice that member i needs from member k. */
 static mpi_span result_for(const ad_call *call, uint32_t i, uint32_t k) {
   if (k == call->index) return ad_mpi_result_for(call, i);
-  if (call->op == AD_BROADCAST && i == call->root) return (mpi_span){0};  // the root has the whole value already
+  if (call->op == AD_BROADCAST && i == call->root) return (mpi_span){0};  // the root has the full value already
   return ad_mpi_result_of(call, k);
 }
 
-/* Gives member i what member k has for it: writes it into i's output in the file, or sends it. */
+/* Gives member i its block or slice from member k: writes it into i's output in the file, or sends it. */
 static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   mpi_span from = result_for(c->call, i, k);
   if (!from.bytes || ad_mpi_is_inline(c->call, from.bytes)) return;
@@ -51,7 +51,7 @@ static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   }
 }
 
-/* 1: this rank passes on to the members of its node what member k gives to all. */
+/* Returns 1 if this rank passes on member k's block or slice, which is for all, to the members of its node. */
 static int passes_on(const mpi_call *c, uint32_t k) {
   const mpi_place *place = &routes_of(c)->places[c->channel->index];
   for (uint32_t n = 0; n < place->mates_count; n++) {
@@ -69,8 +69,8 @@ static void pass_on(mpi_world *world, mpi_call *c, uint32_t k) {
   }
 }
 
-/* Passes on what has come, in the order in which the receivers ask for it: first from the member that follows this one,
- * then from the next. Returns 1 when all is passed on. */
+/* Passes on the blocks and slices that have come, in the order in which the receivers ask for them: first those of the
+ * member after this rank, then of the next. Returns 1 when everything is sent. */
 static int has_passed_on(mpi_world *world, mpi_call *c) {
   uint32_t members = c->channel->members;
   for (; c->passed_on < members; c->passed_on++) {
@@ -88,8 +88,8 @@ static const char *values_of(const mail_call *reported) {
   return (const char *)(reported + 1) + reported->entries * sizeof(mail_message);
 }
 
-/* Starts to receive member k's block or slice, once this rank's addends of that slice are sent: in an in-place call,
- * what comes overwrites them. Returns 0 if they are not sent yet. */
+/* Starts to receive member k's block or slice. Returns 0 if this rank's addends of that slice are not sent yet: in an
+ * in-place call the result would overwrite them. */
 static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   mpi_member *member = &c->members[k];
   uint32_t from = giver(c, k, c->channel->index);
@@ -108,8 +108,8 @@ static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   return 1;
 }
 
-/* Asks for what member `from` gives to this rank: first its own block or slice, then those that it passes on, in its
- * order. */
+/* Asks for everything that member `from` sends to this rank: first its own block or slice, then those that it passes
+ * on, in the order in which it passes them on. */
 static void ask(mpi_world *world, mpi_call *c, uint32_t from) {
   uint32_t members = c->channel->members;
   for (uint32_t n = 0; n < members; n++) {

@@ -1,4 +1,4 @@
-/* Computes from the nodes of the members which member sums what, and which sends what to whom. */
+/* Computes from the members' nodes which member sums which addends, and which values it sends to which member. */
 #include "comm/mpi/routes.h"
 
 #include "base/memory.h"
@@ -11,7 +11,7 @@ static int is_on_one_node(const uint32_t *node_of, uint32_t first, uint32_t coun
   return i == count;
 }
 
-/* Enters for each member the largest part of the tree that has it and lies on one node. */
+/* Sets each member's `first` and `count`: the largest part of the tree that has the member and lies on one node. */
 static void place_part(const uint32_t *node_of, uint32_t first, uint32_t count, mpi_place *places) {
   if (is_on_one_node(node_of, first, count)) {
     for (uint32_t i = first; i < first + count; i++)

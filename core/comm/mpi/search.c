@@ -1,6 +1,6 @@
-/* Searches for circles of waits, by a mail that follows the waits: a rank that waits for a call sends a search to the
- * ranks that have not made it; such a rank, if it waits too, sends the search on to those it waits for. If the search
- * comes back to the rank that began it, no rank of the circle can go on. */
+/* Searches for circles of waits, by mail that follows the waits. A rank that waits for a call sends a search to the
+ * members that have not made the call. A rank that gets a search and waits too forwards it to the ranks for which it
+ * waits. If the search comes back to the rank that began it, no rank of the circle can continue. */
 #include "comm/mpi/channel.h"
 #include "comm/mpi/transfer.h"
 #include "comm/mpi/wait.h"
@@ -33,7 +33,7 @@ static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w,
   ad_wait_words(text, world->rank, peer, w->sequence, &reported);
 }
 
-// The receive that this rank waits in, if it waits for a certain rank to send; NULL: it does not. A receive from any
+// Returns the receive in which this rank waits for one certain rank, or NULL if there is none. A receive from any
 // source is not followed here; see query.c.
 static const shm_transfer *waited_receive(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
@@ -41,7 +41,7 @@ static const shm_transfer *waited_receive(const mpi_world *world) {
   return ad_shm_waits_for_peer(world->shm, call->backend) ? call->backend : NULL;
 }
 
-// Sends a search to the rank whose message this one waits for.
+// Sends a search to the rank whose message is awaited.
 static void send_search_for_message(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
   const shm_transfer *t = waited_receive(world);
   if (!t) return;
@@ -56,7 +56,7 @@ static void send_search_for_message(mpi_world *world, uint32_t origin, uint64_t 
   ad_mpi_send_mail(world, peer, &search, sizeof search, NULL, 0, NULL, 0);
 }
 
-// Sends a search to all ranks that this one waits for. `words`: the waits so far.
+// Sends a search to all awaited ranks. `words`: the waits so far.
 static void send_search(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
   if (ad_op_is_transfer(world->waiting.call->op)) {
     send_search_for_message(world, origin, number, words);
@@ -85,13 +85,13 @@ static void raise_circle(mpi_world *world, const char *waits) {
   ad_mpi_raise(world, AD_CYCLE, words);
 }
 
-// 1: what the sender of the search waits for is done, or on its way.
+// Returns 1 if this rank has already made the call, or sent or queued a message, for which the search's sender waits.
 static int has_done(mpi_world *world, const mail_search *search) {
   if (!search->is_message) return ad_mpi_has_made(world, &search->shape, search->sequence);
   return world->shm->transfers->sent[search->head.from] > search->sequence || world->shm->transfers->outbox;
 }
 
-// 1: this rank still waits for others.
+// Returns 1 if this rank still waits for others.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   return call && call->backend && (!ad_op_is_transfer(call->op) || waited_receive(world));

@@ -1,4 +1,4 @@
-/* Computes which bytes of this rank's buffers a call sends to, or receives from, which member. */
+/* Computes which bytes of this rank's buffers a call sends to each member or receives from it. */
 #include "comm/mpi/spans.h"
 
 #include "comm/mpi/mail.h"
@@ -17,7 +17,7 @@ mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t co
   return (mpi_span){(char *)(uintptr_t)memory + start * element, count * element};
 }
 
-// Member k's part of `memory`; in a small call the whole value.
+// Member k's part of `memory`; in a small sum the full value.
 static mpi_span part(const ad_call *call, const void *memory, size_t element, uint32_t k) {
   size_t start = 0, count = ad_shm_part(call, k);
   if (ad_mpi_is_small(call) && is_sliced(call)) return ad_mpi_span(memory, element, 0, call->count);
@@ -44,7 +44,7 @@ mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k) {
   }
   if (call->op == AD_ALL_GATHER) return ad_mpi_span(call->in, call->element, 0, call->in_bytes / call->element);
   if (!is_sliced(call) || ad_mpi_is_small(call)) return (mpi_span){0};
-  if (call->op == AD_BROADCAST && k == call->root) return (mpi_span){0};  // the root has the whole value already
+  if (call->op == AD_BROADCAST && k == call->root) return (mpi_span){0};  // the root has the full value already
   return ad_mpi_out_part(call, call->index);
 }
 

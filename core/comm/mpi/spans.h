@@ -1,4 +1,4 @@
-/* Which bytes of this rank's buffers a call sends to, or receives from, which member: arithmetic, without a world. */
+/* Spans: which bytes of this rank's buffers a call sends to each member or receives from it. Arithmetic, no world. */
 #ifndef COMM_MPI_SPANS_H
 #define COMM_MPI_SPANS_H
 #include "comm/call.h"
@@ -8,31 +8,31 @@ typedef struct mpi_span {
   size_t bytes;
 } mpi_span;
 
-/* `count` elements from element `start` of `memory` on; nothing if that is NULL or there are none. */
+/* Returns `count` elements of `memory` from element `start` on; an empty span if `memory` is NULL or `count` is 0. */
 mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t count);
 /* Member k's part of the input, or of the output. */
 mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k);
-/* 1 if the call is a sum: its value is cut into parts, and each member sums one. A broadcast is a sum with one addend.
- */
+/* Returns 1 if the call is a sum: its value is cut into parts, and each member sums one. A broadcast is a sum with one
+ * addend. */
 int ad_mpi_has_parts(const ad_call *call);
-/* 1 if member k has addends. */
+/* Returns 1 if member k has addends. */
 int ad_mpi_contributes(const ad_call *call, uint32_t k);
 /* This rank's addends of member k's part. */
 mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k);
-/* The block or slice that this rank gives to member k, and the place of the one that member k gives to this rank. */
+/* The block or slice that this rank gives to member k; the place of the block or slice that member k gives it. */
 mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k);
-/* The place, in the output of any member, of what member k gives to all; only where ad_mpi_is_for_all is 1. */
+/* The place, in any member's output, of the value that member k gives to all members. Needs ad_mpi_is_for_all. */
 mpi_span ad_mpi_result_of(const ad_call *call, uint32_t k);
-/* 1 if a block or slice of so many bytes travels with the call itself. */
+/* Returns 1 if a block or slice of `bytes` bytes is sent in the mail that announces the call. */
 int ad_mpi_is_inline(const ad_call *call, size_t bytes);
-/* 1 if member k gives the same to all members, by messages of their own: its slice of a result, its block of an
+/* Returns 1 if member k gives the same to all members, by separate messages: its slice of a result, its block of an
  * all_gather. */
 int ad_mpi_is_for_all(const ad_call *call, uint32_t k);
 /* Bytes of an exchange's messages to member k. */
 size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k);
-/* 1: the values are few and travel with the call, and every member forms the whole result itself. */
+/* Returns 1 if the values are so few that the mails that announce the call have them. Each member then computes all. */
 int ad_mpi_is_small(const ad_call *call);
 
 #endif

@@ -10,14 +10,14 @@ typedef enum mpi_phase { PHASE_ADDENDS, PHASE_RESULTS } mpi_phase;
 /* Start a message to or from member k and return its request; NULL: the world has an error. */
 void *ad_mpi_send(mpi_world *world, const mpi_call *c, uint32_t k, mpi_phase phase, mpi_span from);
 void *ad_mpi_receive(mpi_world *world, const mpi_call *c, uint32_t k, mpi_phase phase, mpi_span to);
-/* Notes a request that ad_mpi_all_done waits for. */
+/* Records a request for ad_mpi_all_done. */
 void ad_mpi_add_request(mpi_call *c, void *request);
-/* 1 if the request is done, or there is none; *request is then NULL. */
+/* Returns 1 if the request is done, or *request was NULL already; *request is then NULL. */
 int ad_mpi_is_done(mpi_world *world, void **request);
 int ad_mpi_all_done(mpi_world *world, mpi_call *c);
-/* Gives up all requests of the call; 1 if none of its memory can still be written to. */
+/* Gives up all requests of the call. Returns 1 if MPI can no longer write to the call's memory. */
 int ad_mpi_cancel_all(mpi_world *world, mpi_call *c);
-/* Tells member k that this rank has read its addends, or written into its output, in the file. */
+/* Sends member k a receipt: this rank has read k's addends, or written into k's output, in the file. */
 void ad_mpi_send_receipt(mpi_world *world, const mpi_call *c, uint32_t k, mpi_receipt what);
 
 #endif

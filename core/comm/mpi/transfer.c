@@ -1,9 +1,9 @@
-/* Transfers in a world of several nodes. Ranks of one node use engine shm's. Between nodes a message comes as mail,
- * with its bytes if they are few, and is matched by engine shm like any other (ad_shm_deliver), so that a receive from
- * any source takes messages of all nodes. If the bytes are many, they stay with the sender until the receiver has
- * matched the message and asks for them by its number; then they move as one message on the data lane. A sender that
- * waits, and is not asked for a while, copies the bytes into memory of its own and goes on. It answers later requests
- * until it has left, and no rank leaves before all do. */
+/* Transfers in a world of several nodes. Ranks of one node use the transfers of backend shm. Between nodes a message
+ * comes as mail, with its bytes if they are few. Backend shm matches it like any other message (ad_shm_deliver), so a
+ * receive from any source takes messages of all nodes. If the bytes are many, they stay with the sender until the
+ * receiver has matched the message and asks for them by the message's number; then they move as one message on the data
+ * lane. A sender that waits, and is not asked for a while, copies the bytes into its own memory and continues. It still
+ * answers requests later: no rank leaves the world before all ranks do. */
 #include "comm/mpi/transfer.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@
 #include "base/memory.h"
 #include "comm/shm/wait.h"
 
-// Nanoseconds: how long a sender waits to be asked before it copies; between two tries to get memory for a copy; how
-// long bytes may be on their way after their sender has left.
+// Nanoseconds: how long a sender waits for a request before it copies the bytes; how long between two tries to get
+// memory for the copy; how long bytes may be on their way after their sender has left.
 static const int64_t patience = 1000000, retry_interval = 10000000, data_patience = 1000000000;
 
 /* A matched receive whose bytes are on their way. */
@@ -30,7 +30,7 @@ static void write_message(const mpi_world *world, const ad_call *call, mail_mess
   ad_site_write(out->site, call->site);
 }
 
-// Frees sends that are complete: a wait could look at them until the rank went on.
+// Frees complete sends. They are not freed earlier, because a wait may look at them until this rank continues.
 static void free_spent(mpi_world *world) {
   while (world->spent) {
     mpi_send *next = world->spent->next;
@@ -109,7 +109,7 @@ void ad_mpi_progress_transfers(mpi_world *world) {
   }
 }
 
-// Copies the bytes of a message that its receiver has not asked for, if there is memory, so that the rank can go on.
+// If nobody requests a message for a while, copies its bytes, if there is memory: its send is then complete.
 static void copy_away(mpi_world *world, mpi_send *send) {
   int64_t now = ad_now();
   if (send->request || now - send->since < patience || now < send->retry) return;
@@ -213,8 +213,8 @@ void ad_mpi_transfers_begin(mpi_world *world) {
   world->shm->outside = &world->outside;
 }
 
-// Cancels a request, so that MPI does not touch its memory any more. Returns 0 if MPI may do so all the same; then the
-// memory must not be freed.
+// Cancels a request. Returns 1 if MPI does not touch its memory any more, 0 if MPI still may: then the memory must not
+// be freed.
 static int cancel(mpi_world *world, void *request) {
   if (!request) return 1;
   world->has_stray_requests = 1;

@@ -6,7 +6,7 @@
 
 /* A large message on its way to another node. */
 typedef struct mpi_send {
-  shm_transfer side;  // the transfer, as a wait sees it
+  shm_transfer side;  // the transfer that waits look at
   struct mpi_send *next;
   ad_call *call;    // NULL: the bytes were copied, and the call is complete
   uint64_t number;  // counts this rank's large messages
@@ -17,18 +17,18 @@ typedef struct mpi_send {
   int64_t since, retry;  // by ad_now(): when it was posted; when copying is tried again
 } mpi_send;
 
-/* Lets engine shm take in messages that come from other nodes. */
+/* Lets backend shm take in messages that come from other nodes. */
 void ad_mpi_transfers_begin(mpi_world *world);
-/* Gives up all transfers under way: after an error, or at the end. */
+/* Gives up all transfers in flight: after an error, or at the end. */
 void ad_mpi_abandon_transfers(mpi_world *world);
 ad_status ad_mpi_post_transfer(mpi_world *world, ad_call *call) AD_CHECKED;
-/* 1: the transfer is complete, and call->engine is NULL. */
+/* Returns 1 if the transfer is complete, and call->backend is NULL. */
 int ad_mpi_transfer_done(mpi_world *world, ad_call *call);
-/* Whether this rank has a transfer under way to another node whose bytes were not copied. */
+/* Returns 1 if this rank has a transfer in flight to another node whose bytes were not copied. */
 int ad_mpi_is_sending(const mpi_world *world);
-/* Moves the bytes of large messages on. */
+/* Advances the bytes of large messages. */
 void ad_mpi_progress_transfers(mpi_world *world);
-/* Take in mail: a message, whose memory is taken too, and a request for the bytes of a large one. */
+/* Act on mail: on a message (takes ownership of it), and on a request for the bytes of a large message. */
 void ad_mpi_take_message(mpi_world *world, mail_message_to *message);
 void ad_mpi_take_request(mpi_world *world, const mail_request *asked);
 

@@ -1,5 +1,5 @@
-/* What engine mpi needs of an MPI, as a table that a loaded module fills: libaddend itself links no MPI, and one build
- * runs under each implementation whose module is installed. The module knows nothing of addend but this file.
+/* What backend mpi needs from an MPI, as a table that a loaded module fills: libaddend itself links no MPI, and one
+ * build runs under each implementation whose module is installed. The module knows nothing of addend but this file.
  *
  * An error inside MPI ends the job with MPI's own message (MPI_ERRORS_ARE_FATAL); so these functions return none. */
 #ifndef COMM_MPI_TRANSPORT_H
@@ -22,20 +22,19 @@ typedef struct ad_mpi_place {
 typedef struct ad_mpi_transport {
   uint32_t version;  // AD_MPI_TRANSPORT_VERSION
   const char *name;  // the name of the MPI implementation
-  /* Joins the job; blocks until all ranks have joined. 1, or 0 if MPI was finalized in this process before. */
+  /* Joins the job; blocks until all ranks have joined. Returns 1, or 0 if MPI was finalized in this process before. */
   int (*open)(ad_mpi_place *out);
-  /* Gives every rank the `bytes` of all ranks, in order of rank. All ranks call it; it blocks until they have. */
+  /* Gives every rank the `bytes` bytes of each rank, in order of rank. Blocks until all ranks have called it. */
   void (*all_gather)(const void *in, size_t bytes, void *out);
-  /* Start a message and return a request; the memory stays the caller's and untouched until test(request) is 1.
-   * Messages between two ranks on one lane with one tag arrive in order. NULL: no memory. */
+  /* Start a message. Return a request, or NULL if there is no memory. The caller owns `memory`, and must not touch it
+   * until test(request) is 1. Messages between two ranks on one lane with one tag arrive in order. */
   void *(*send)(ad_mpi_lane lane, int peer, int tag, const void *memory, size_t bytes);
   void *(*receive)(ad_mpi_lane lane, int peer, int tag, void *memory, size_t bytes);
-  /* 1: complete, and the request is released. Never blocks; moves bytes of all requests. */
+  /* Returns 1 if the request is complete, and releases it then. Never blocks; moves bytes of all requests. */
   int (*test)(void *request);
-  /* Releases the request of an operation that nobody waits for any more; 1 if its memory is certainly not used again.
-   */
+  /* Releases a request that is not complete. Returns 1 if MPI certainly does not use its memory again. */
   int (*cancel)(void *request);
-  /* 1 if a message with tag 0 can be received on this lane, with its sender and size. Never blocks. */
+  /* Returns 1 if a message with tag 0 can be received on this lane; gives its sender and size. Never blocks. */
   int (*probe)(ad_mpi_lane lane, int *peer, size_t *bytes);
   /* Ends all ranks of the job. */
   void (*abort)(int exit_status);

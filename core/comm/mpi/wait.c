@@ -1,5 +1,5 @@
-/* Waiting in a world of several nodes: moves everything that can be moved, and when a wait is long, finds out whether
- * it can end. */
+/* Waiting in a world of several nodes: advances all calls meanwhile and, when a wait is long, finds out whether it can
+ * end. */
 #include "comm/mpi/wait.h"
 
 #include <sched.h>
@@ -12,8 +12,8 @@
 #include "mesh/group.h"
 
 static const uint32_t spins = 200, yields = 500;
-// Nanoseconds: the longest nap; the time between two looks at why a wait does not end; how long values may be on their
-// way after their sender has left; how long a wait goes on for mail after the world has failed.
+// Nanoseconds: the longest nap; between two looks at why a wait does not end; how long values may be on their way after
+// their sender has left; how long a wait still waits for mail after the world has failed.
 static const long nap_longest = 300000;
 static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;
 
@@ -23,7 +23,7 @@ static ad_reported_call own_call(const mpi_call *c) {
 
 /* ---- looking for ranks that left ---- */
 
-// Makes it the world's error that a member which the call needs has left.
+// Sets the world's error if a member that the call needs has left.
 static void look_for_left(mpi_world *world, const mpi_call *c) {
   int64_t waited_for = ad_now() - world->waiting.since;
   for (uint32_t k = 0; k < c->channel->members; k++) {
@@ -42,7 +42,8 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
 
 /* ---- showing this rank's wait to other processes of the node ---- */
 
-// Adds "ranks 2,3": members that have not told their call. If all have, their values are on their way, and it says so.
+// Adds the members that have not announced their call, as "ranks 2,3". If all have, adds that their values are on their
+// way.
 static void add_missing(ad_text *text, const mpi_world *world, const mpi_waited *w) {
   char list[128] = "";
   ad_text ranks = ad_text_on(list, sizeof list);
@@ -52,7 +53,7 @@ static void add_missing(ad_text *text, const mpi_world *world, const mpi_waited 
   ad_text_add(text, count ? "rank%s %s" : "values of others%s%s", count > 1 ? "s" : "", list);
 }
 
-// Shows the other processes of this node what this rank waits for.
+// Shows this rank's wait to the other processes of this node.
 static void show_wait(mpi_world *world) {
   shm_record *record = &world->shm->records[world->rank];
   char words[SHM_WORDS] = "";
@@ -100,8 +101,8 @@ static void nap(uint32_t turns) {
   nanosleep(&time, NULL);
 }
 
-// After an error the wait goes on for a moment: mail that was sent before the error may still be on its way, and
-// complete the call.
+// Returns 1 if the wait ends because of an error. It continues for a moment after the error: mail that was sent before
+// may still come and complete the call.
 static int is_given_up(const mpi_world *world, int64_t *failed_at) {
   if (!ad_shm_failed(world->shm)) return 0;
   int64_t now = ad_now();
@@ -131,7 +132,7 @@ typedef struct local_wait {
   uint32_t turns;
 } local_wait;
 
-// Tells a wait in engine shm whether a call on this node is complete, after moving everything on.
+// For ad_shm_wait: advances all calls, and returns 1 if the awaited call on this node is complete.
 static int local_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;
@@ -141,7 +142,7 @@ static int local_done(shm_world *shm, void *subject) {
   return 0;
 }
 
-// Tells a wait in engine shm whether a transfer is complete, after moving everything on.
+// For ad_shm_wait: advances all calls, and returns 1 if the awaited transfer is complete.
 static int transfer_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;

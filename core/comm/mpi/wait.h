@@ -9,7 +9,7 @@ ad_status ad_mpi_wait(mpi_world *world, ad_call *call) AD_CHECKED;
 
 /* ---- in search.c: searching for circles of waits ---- */
 
-/* The group and number of the call that this rank waits in. */
+/* The group and number of the call in which this rank waits. */
 typedef struct mpi_waited {
   const ad_group_shape *shape;
   uint64_t sequence;
@@ -17,22 +17,22 @@ typedef struct mpi_waited {
 } mpi_waited;
 
 mpi_waited ad_mpi_waited_call(const mpi_world *world);
-/* Whether the member has not yet told the call that this rank waits in. */
+/* Returns 1 if the member has not yet announced the call in which this rank waits. */
 int ad_mpi_is_missing(const mpi_world *world, uint32_t member);
 /* Begins a search for a circle of waits with this rank in it. */
 void ad_mpi_search(mpi_world *world);
-/* Acts on a search of another rank: sends it on if this rank waits too; if it began here, there is a circle. */
+/* Acts on a search that came: if this rank began it, there is a circle; else sends it on if this rank waits too. */
 void ad_mpi_follow_search(mpi_world *world, const mail_search *search);
 
 /* ---- in query.c: asking other ranks what they wait for ---- */
 
-/* For a rank that waits to receive from any source: asks all ranks that could send whether they can go on. */
+/* For a rank that waits to receive from any source: asks all ranks that could send whether they can continue. */
 void ad_mpi_ask_all(mpi_world *world);
 void ad_mpi_take_query(mpi_world *world, const mail_query *query);
 
 /* ---- in progress.c: moving calls on while a rank waits ---- */
 
-/* Carries all calls under way as far as is possible now, on the node and between nodes. */
+/* Advances all calls in flight as far as is possible now, on the node and between nodes. */
 void ad_mpi_progress(mpi_world *world);
 
 #endif

@@ -1,27 +1,27 @@
-/* Engine mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and
- * groups that lie on one node run on engine shm; these files are for groups that span nodes. There, every member tells
- * every other its call by mail: a small message, with the values themselves if they are few. When all calls match,
- * large values move in slices: member k gets the addends of slice k, or sums of those of one node, adds them up in the
- * order of the tree, and gives the result to all. This header is a rank's own view of the world, of its channels and
- * its calls.
+/* Backend mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and
+ * groups on one node use backend shm; the files here are for groups that span nodes. In such a group every member
+ * announces its call to every other by mail: a small message, which has the values too if they are few. When all calls
+ * match, large values move in slices: member k gets the addends of slice k (or one node's sums of them), adds them up
+ * in the order of the tree, and gives the result to all. This header is what a rank keeps about the world, its channels
+ * and its calls.
  *
  *   launcher.c  which launcher started this process, and the module that speaks its MPI
- *   join.c      joining: same version everywhere, who shares a node, the node's memory file
+ *   join.c      joining: same version everywhere, which ranks share a node, the node's memory file
  *   mail.c      small messages to any rank at any time: calls, receipts, errors, leavings, searches for circles
- *   channel.c   the calls of a group, told and matched
- *   spans.c     where in its buffers a call has what goes to whom
- *   routes.c    who sums what and who brings what to whom, so that little crosses between nodes
+ *   channel.c   the calls of a group, announced and matched
+ *   spans.c     which bytes of a call's buffers go to which member
+ *   routes.c    which rank sums what and sends what to which rank, so that little moves between nodes
  *   traffic.c   messages with values, and receipts for values that are read or written in the file
- *   addends.c   sums: addends and partial sums come to those who sum them
- *   results.c   results and blocks go to those who need them
+ *   addends.c   sums: addends and partial sums go to the ranks that sum them
+ *   results.c   results and blocks go to the ranks that need them
  *   move.c      the values of a call, from its start to its end
- *   pack.c      calls with segments as calls without
+ *   pack.c      turns calls with segments into calls without
  *   transfer.c  messages from one rank to another
  *   progress.c  what moves on whenever a rank is inside a call: mail, values, the calls of the node
  *   search.c    searches for circles of waits
- *   query.c     whether who receives from any source can still get a message
+ *   query.c     whether a receive from any source can still get a message
  *   wait.c      waiting, and finding out why a wait does not end
- *   backend.c    the engine's table
+ *   backend.c   the backend's table
  *   module/     the modules; the only code that knows MPI */
 #ifndef COMM_MPI_WORLD_H
 #define COMM_MPI_WORLD_H
@@ -41,25 +41,25 @@ typedef struct mpi_channel {
   ad_group_shape shape;
   int64_t *ranks;  // owned: the ranks of a list
   uint32_t members, index;
-  int is_local;            // 1: all members are on one node, and engine shm carries out its calls
-  mpi_routes routes;       // who sends what to whom, if the group spans nodes
+  int is_local;            // 1: all members are on one node, and backend shm carries out its calls
+  mpi_routes routes;       // which rank sends what to which rank, if the group spans nodes
   uint64_t next_sequence;  // sequence number of this rank's next call, if the group spans nodes
-  mail_call **early;       // [MPI_CALLS][members]: calls that members told before this rank made its own
+  mail_call **early;       // [MPI_CALLS][members]: calls that members announced before this rank made its own
 } mpi_channel;
 
-/* What a call knows of one member. */
+/* A call's data about one member. */
 typedef struct mpi_member {
-  mail_call *reported;                             // owned; NULL: not told yet; for this rank itself: its own call
-  const void *addends;                             // addends of this rank's slice: the member's own, or the sum of its
+  mail_call *reported;                             // owned; NULL: not announced yet; for this rank itself: its own call
+  const void *addends;                             // for this rank's slice: the member's addends, or the sum of its
                                                    // part of the tree
   void *sending;                                   // request: this rank's addends of the member's slice, sent to the
                                                    // member that reads them
   void *receiving, *arriving;                      // requests: the member's addends; its block or slice
-  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts from the member: awaited ones; those that have come
+  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts from the member: how many are awaited; have come
   uint8_t receives_result;                         // 1: the member's block or slice is asked for, or none is needed
 } mpi_member;
 
-/* A sum that this rank forms for a member of another node: its part of the tree, of that member's slice. */
+/* A sum over this rank's part of the tree, formed for a member of another node: the addends of that member's slice. */
 typedef struct mpi_partial {
   uint32_t slice;
   char *sum, *received;  // received: room for the addends of every member of the part, one after another
@@ -67,7 +67,7 @@ typedef struct mpi_partial {
 
 typedef enum mpi_stage { STAGE_REPORTED, STAGE_PARTIALS, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
 
-/* A call of a spanning group under way. */
+/* A call of a spanning group in flight. */
 typedef struct mpi_call {
   ad_call *call;   // the call whose values are moved: the caller's, or `packed`
   ad_call *asked;  // the caller's call
@@ -77,7 +77,7 @@ typedef struct mpi_call {
   mpi_channel *channel;
   struct mpi_call *next;
   uint64_t sequence;
-  uint32_t tag, arrived;  // tag: the first of its two message tags; arrived: how many members have told the call
+  uint32_t tag, arrived;  // tag: the first of its two message tags; arrived: how many members have announced the call
   int mismatched;
   mpi_stage stage;
   mpi_member *members;
@@ -86,9 +86,9 @@ typedef struct mpi_call {
   size_t space_bytes, space_used;
   mpi_partial *partials;
   uint32_t partial_count, partial_places;
-  uint32_t passed_on;  // members, from this rank's own number on, whose blocks or slices are passed on to this node
-  uint32_t unasked;    // members whose block or slice is not asked for
-  void **requests;     // requests under way: addends for partial sums, then partial sums, blocks, slices, messages
+  uint32_t passed_on;  // counts members, from this rank's number on: their values were passed on to this node's members
+  uint32_t unasked;    // members from which this rank has not requested the block or slice yet
+  void **requests;     // requests in flight: addends for partial sums, then partial sums, blocks, slices, messages
   size_t request_count, request_places;
 } mpi_call;
 
@@ -102,7 +102,7 @@ typedef struct mpi_outgoing {
 /* What this rank waits for now. */
 typedef struct mpi_waiting {
   uint64_t serial;           // counts this rank's waits
-  const ad_call *call;       // the call that is waited for; NULL: none
+  const ad_call *call;       // the awaited call; NULL: none
   uint64_t first_search;     // number of the first search that this rank began in this wait
   int64_t since, next_look;  // by ad_now(): begin of the wait; the next look at why it lasts. 0: no long wait yet
 } mpi_waiting;
@@ -112,23 +112,23 @@ struct mpi_world {
   shm_world *shm;
   uint32_t rank, ranks, nodes;
   uint32_t *node_of;  // for each rank: its node
-  uint8_t *left;      // for each rank: 0: present; 1: it left; 2: it left with calls under way
+  uint8_t *left;      // for each rank: 0: present; 1: it left; 2: it left with calls in flight
   uint32_t left_count;
   mpi_channel *channels, *last_channel;
   mpi_call calls[MPI_CALLS];
   uint64_t free_calls;      // bit i: calls[i] is free
-  mpi_call *first, **last;  // calls under way, oldest first
+  mpi_call *first, **last;  // calls in flight, oldest first
   mpi_outgoing *outbox;
   unsigned char *incoming;  // owned: the mail that is being received; NULL: none
   void *incoming_request;
   uint64_t calls_made, sends_made;
   struct mpi_send *sends, *spent;  // sends: large messages for other nodes; spent: the complete ones of these
   shm_outside outside;
-  mail_call **unknown;  // owned: calls that members told of lists on which this rank has made no call yet
+  mail_call **unknown;  // owned: calls that members announced on lists on which this rank has made no call yet
   size_t unknown_count;
   uint32_t tags;                                    // how many different tags calls use, two message tags each
   int reported_error, gave_up, has_stray_requests;  // 1: other nodes know the error; calls were given up; MPI may still
-                                                    // hold requests that were given up
+                                                    // use requests that were given up
   mpi_waiting waiting;
   uint64_t waits;             // number of waits that this rank has begun
   struct mpi_query *queries;  // owned: the last query of each rank; NULL: none has come yet
@@ -140,14 +140,14 @@ struct mpi_world {
 static inline void ad_mpi_raise(mpi_world *world, ad_status status, const char *text) {
   ad_shm_raise(world->shm->control, world->rank, status, status, text);
 }
-/* The same for this rank, which found no memory for `what`. */
+/* Sets the error of the world: this rank found no memory for `what`. */
 static inline void ad_mpi_raise_memory(mpi_world *world, const char *what) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
   ad_text_add(&text, "rank %u: no memory for %s", world->rank, what);
   ad_shm_raise(world->shm->control, world->rank, AD_PEER_FAILED, AD_MEMORY, words);
 }
-/* 1: the call is one of a group that spans nodes, and under way; 0: engine shm carries it out. */
+/* Returns 1 if the call is in flight in a group that spans nodes; 0 if backend shm carries it out. */
 static inline int ad_mpi_is_mine(const mpi_world *world, const ad_call *call) {
   const mpi_call *c = call->backend;
   return c >= world->calls && c < world->calls + MPI_CALLS;

@@ -1,5 +1,5 @@
-/* Engine shm as the table of functions that comm.c calls: keeps the list of calls under way and drives each from
- * published over matched to complete. */
+/* Backend shm as the table of functions that comm.c calls. Keeps the list of calls in flight. Each call goes from
+ * published to matched to complete. */
 #include "comm/shm/backend.h"
 
 #include <sched.h>
@@ -24,7 +24,7 @@ static void append(shm_world *world, shm_call *c) {
   world->last = &c->next;
 }
 
-// Takes out the call that *link points to.
+// Takes out the call at *link.
 static void take_out(shm_world *world, shm_call **link) {
   shm_call *c = *link;
   *link = c->next;
@@ -37,7 +37,7 @@ static void return_call(shm_world *world, shm_call *c) {
   world->free_calls |= 1ull << (c - world->calls);
 }
 
-// Carries a call as far as is possible now; 1: it is complete.
+// Carries a call as far as is possible now. Returns 1 when the call is complete.
 static int advance(shm_world *world, shm_call *c) {
   if (c->mode == SHM_UNMATCHED && !ad_shm_match(world, c)) return 0;
   if (c->mode == SHM_ALONE) return ad_shm_work_alone(world, c);
@@ -60,21 +60,21 @@ void ad_shm_progress(shm_world *world) {
   }
 }
 
-// 1: the call is complete, perhaps after this rank has moved calls on.
+// Returns 1 if the call is complete. If it is not, first advances this rank's calls.
 static int call_done(shm_world *world, void *subject) {
   ad_call *call = subject;
   if (call->backend) ad_shm_progress(world);
   return ad_op_is_transfer(call->op) ? ad_shm_transfer_done(world, call) : !call->backend;
 }
 
-// 1: the channel has a free slot for this rank's next call, perhaps after this rank has moved calls on.
+// Returns 1 if the channel has a free slot for this rank's next call. If it has none, first advances this rank's calls.
 static int ring_free(shm_world *world, void *subject) {
   if (ad_shm_ring_free(subject)) return 1;
   ad_shm_progress(world);
   return ad_shm_ring_free(subject);
 }
 
-// Waits for a member that is SHM_RING calls behind: until it has consumed the oldest call, the ring has no free slot.
+// Waits until all members have consumed the oldest call in the ring: some member is SHM_RING calls behind this rank.
 static ad_status wait_for_ring(shm_world *world, shm_channel *channel, ad_call *call) {
   uint64_t oldest = channel->next_sequence - SHM_RING;
   shm_call behind = {.call = call, .channel = channel, .sequence = oldest, .mode = SHM_AHEAD};
@@ -107,8 +107,8 @@ static ad_status shm_test(void *backend_world, ad_call *call, int *done) {
   shm_world *world = backend_world;
   *done = call_done(world, call);
   if (*done) return AD_OK;
-  // A rank that tests in a loop is waiting. With more ranks than cores it would keep the core from the ranks that it
-  // waits for.
+  // A rank that tests in a loop is waiting. With more ranks than cores (spins is 0) it yields, since it would keep the
+  // core from the awaited ranks.
   if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) sched_yield();
   ad_shm_look_in_test(world, call->backend);
   return shm_health(world);

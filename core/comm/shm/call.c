@@ -1,5 +1,5 @@
-/* A call in its channel: every member publishes its own call and finds out whether all match. No values are reduced or
- * copied here, except small inputs into the slot. */
+/* A call in its channel: every member publishes its call and finds out whether all members' calls match. No values are
+ * reduced here; only small inputs are copied, into the slot or a staging buffer. */
 #include "comm/shm/call.h"
 
 #include <string.h>
@@ -13,8 +13,8 @@
 #include "comm/words.h"
 
 enum {
-  SHM_INLINE_IN_FILE = 512,  // bytes up to which inputs that lie in the file are copied into the slot all the same
-  SHM_PULL_MIN = 16 * 1024   // bytes of a piece of memory that are worth reading from a peer; see is_worth_pulling
+  SHM_INLINE_IN_FILE = 512,  // an input of at most so many bytes is copied into the slot although it lies in the file
+  SHM_PULL_MIN = 16 * 1024   // least bytes of a piece that are worth reading from a peer; see is_worth_pulling
 };
 
 /* ---- publishing this rank's call in its slot ---- */
@@ -28,7 +28,7 @@ static size_t sent_bytes(const ad_call *call) {
   return bytes;
 }
 
-// 1: all messages of an exchange that are sent (or that are received) lie in the file.
+// Returns 1 if the buffers of all messages that an exchange sends (`sends` 1) or receives (0) lie in the file.
 static int messages_in_file(const shm_world *world, const ad_call *call, int sends) {
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
@@ -44,15 +44,15 @@ static int input_in_file(const shm_world *world, const ad_call *call) {
   return !call->in_bytes || ad_shm_offset(world, call->in, call->in_bytes) != 0;
 }
 
-// The offset of the output, 0 if it is not in the file. An output of no bytes counts as being there, since nothing has
-// to be written elsewhere.
+// Returns the offset of the output, or 0 if it is not in the file. An empty output counts as in the file, since nothing
+// has to be written elsewhere.
 static uint64_t place_output(const shm_world *world, const ad_call *call) {
   if (call->op == AD_EXCHANGE) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }
 
-// The number of pieces into which the readers of an input cut it. A piece is what one member reads at once, with a
-// system call.
+// Returns the number of pieces into which the readers of an input split it. A member reads a piece with one system
+// call.
 static size_t pieces(const ad_call *call) {
   if (call->op == AD_BROADCAST) return 1;
   if (call->op == AD_ALL_GATHER) return ad_call_parts(call);
@@ -60,19 +60,19 @@ static size_t pieces(const ad_call *call) {
   return call->members * ad_call_parts(call);
 }
 
-// Whether reading an input of `bytes` from its process is faster than passing it through staging, as measured with 2 to
-// 8 ranks on 2 cores. Where several ranks share a core, staging costs less: who stages and who fetches share a cache.
-// An all_reduce is never pulled. It would have to pull twice, the second time into cache lines that a peer has just
-// read: in place that is slower than staging up to 1 MiB, and at every size where a core has several ranks.
+// Returns 1 if reading an input of `bytes` from its process is faster than passing it through staging, as measured with
+// 2 to 8 ranks on 2 cores. If several ranks share a core, staging costs less: the staging and the fetching rank share a
+// cache. An all_reduce is never pulled. It would have to pull twice, the second time into cache lines that a peer has
+// just read. In place, that was slower than staging up to 1 MiB, and at every size if several ranks share a core.
 static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t bytes) {
   size_t least = !world->crowded ? 1 : ad_op_reduces(call->op) ? 16 : 8;
   return call->op != AD_ALL_REDUCE && bytes / pieces(call) >= least * SHM_PULL_MIN;
 }
 
-// A call whose inputs are in the slots is complete as soon as all members have published it, but then every member
-// reads all inputs. Measured on 2 to 8 ranks, that pays up to SHM_INLINE_IN_FILE bytes. Where a buffer lies outside the
-// file it pays as long as the input fits into the slot, since it would have to be staged otherwise.
-// Decides where the other members find this member's input.
+// Decides where the other members find this member's input. If all inputs are in the slots, the call is complete as
+// soon as all members have published it, but every member reads all inputs. Measured on 2 to 8 ranks, this is faster up
+// to SHM_INLINE_IN_FILE bytes. If the input or the output lies outside the file, it is faster for every input that fits
+// into the slot, since the alternative is staging.
 static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
   int in_file = input_in_file(world, call);
   if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
@@ -80,22 +80,22 @@ static shm_place place_input(const shm_world *world, const ad_call *call, const 
   return is_worth_pulling(world, call, bytes) && world->pulls ? SHM_PULLED : SHM_STAGED;
 }
 
-// 1: the call needs a staging buffer. A pulled input that is reduced is read into the staging buffer first.
+// Returns 1 if the call needs a staging buffer. A reduction that pulls reads its inputs into the staging buffer first.
 static int needs_staging(const ad_call *call, const shm_offer *offer) {
   return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && ad_op_reduces(call->op));
 }
 
-// What the offer says of the input's place: an offset in the file or, if the input is pulled, its address. `copy`:
-// where the whole input was copied to, if it was.
+// Returns the offer's `in`: the input's offset in the file or, if the input is pulled, its address. `copy`: the copy of
+// the whole input, for SHM_INLINE.
 static uint64_t input_at(const shm_world *world, const shm_call *c, shm_place place, const void *copy) {
   if (place == SHM_PULLED) return (uint64_t)(uintptr_t)c->call->in;
   const void *in = place == SHM_INLINE ? copy : place == SHM_STAGED ? c->staging : c->call->in;
   return (uint64_t)((const char *)in - world->base);
 }
 
-// If an operation that only copies would pass its input through staging in one or few rounds, gives a staging buffer
-// for the whole input. It is filled before the call is published, and the table that is published with it tells
-// everything, so that no member waits for a second message.
+// If an operation that only copies would pass its input through staging in at most SHM_STAGING / SHM_STAGE rounds,
+// gives a staging buffer for the whole input. The caller fills the buffer before it publishes the call, so the readers
+// need not wait for rounds.
 static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes, shm_offer *offer, void **out) {
   *out = NULL;
   if (ad_op_reduces(c->call->op) || offer->place != SHM_STAGED || bytes > SHM_STAGING) return AD_OK;
@@ -104,7 +104,7 @@ static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes
   return AD_OK;
 }
 
-// Gives memory for the call's table: in the slot if it fits, else in the file, until the slot is used again.
+// Gives memory for the call's table: in the slot if the table fits, else in the file until the slot is used again.
 static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
   void **kept = &c->channel->tables[c->sequence % SHM_RING];
   if (*kept) ad_shm_free(world, *kept);
@@ -123,8 +123,8 @@ static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
     ad_copy_shared(to, c->call->in, bytes);
 }
 
-/* Publishes the slot. The cache line with `offer` and `published`, which the other members watch, is written last and
- * in one go: a member that reads it between two writes takes the line away, and this rank has to fetch it back. */
+/* Publishes the slot. The other members watch the cache line with `offer` and `published`, so it is written last and in
+ * one go: if a member reads the line between two writes, this rank has to fetch it back. */
 static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
   const memory_order relaxed = memory_order_relaxed;
   atomic_store_explicit(&slot->claimed, 0, relaxed);
@@ -136,7 +136,7 @@ static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
   atomic_store_explicit(&slot->published, c->sequence + 1, memory_order_release);
 }
 
-// Notes the call as this rank's last, for the watchdog.
+// Records the call as this rank's last, for the watchdog.
 static void record_last(shm_world *world, const shm_call *c) {
   const memory_order relaxed = memory_order_relaxed;
   shm_record *record = &world->records[world->rank];
@@ -145,13 +145,13 @@ static void record_last(shm_world *world, const shm_call *c) {
   atomic_store_explicit(&record->calls, atomic_load_explicit(&record->calls, relaxed) + 1, memory_order_release);
 }
 
-// Bytes that pass through this member's staging buffer if its input is staged: in an all_to_all, all but its own block.
+// Bytes that pass through this member's staging buffer if the input is staged: in an all_to_all not the own block.
 static size_t stream_bytes(const ad_call *call, size_t sent) {
   if (call->op != AD_ALL_TO_ALL) return sent;
   return sent - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element;
 }
 
-// Puts the input, and the table, where the other members find them, and says in *offer where that is.
+// Puts the input and the table where the other members find them, and writes their places into *offer.
 static ad_status make_offer(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, shm_offer *offer) {
   const ad_call *call = c->call;
   size_t table_bytes = ad_shm_table_bytes(call);
@@ -176,7 +176,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   size_t bytes = sent_bytes(call);
   shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
   AD_TRY(make_offer(world, c, slot, bytes, &offer));
-  slot->chunks = ad_shm_chunks(call);  // also for an inline input, since other members' inputs may lie elsewhere
+  slot->chunks = ad_shm_chunks(call);  // also if this input is inline: other members' inputs may not be
   slot->stream = stream_bytes(call, bytes);
   slot->number = call->number;
   slot->axes = call->axes;
@@ -256,7 +256,7 @@ int ad_shm_match(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// 1: the member has not done what this rank waits for in the call.
+// Returns 1 if this rank still waits for the member in this call: to consume it, to publish it, or to do its part.
 static int is_missing(const shm_call *c, uint32_t member) {
   if (c->mode == SHM_AHEAD) return atomic_load(&c->channel->consumed[member].calls) <= c->sequence;
   if (!has_published(c, member)) return 1;

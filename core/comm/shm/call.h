@@ -1,5 +1,4 @@
-/* A call of this rank while it is under way: published to its group, matched with the others' calls, carried out,
- * consumed. */
+/* A call of this rank in flight: published to its group, matched with the others' calls, carried out, consumed. */
 #ifndef COMM_SHM_CALL_H
 #define COMM_SHM_CALL_H
 #include "comm/shm/channel.h"
@@ -11,32 +10,32 @@ typedef enum shm_mode {
   SHM_CHUNKS,     // all buffers are in the file: members take chunks of the work
   SHM_ROUNDS,     // some buffers are outside the file: each member does its own part
   SHM_TRANSFER,   // not a collective, but the first field of a shm_transfer
-  SHM_AHEAD       // an old call, which a member must consume before its slot can be used again
+  SHM_AHEAD       // an old call: its slot can be used again when every member has consumed the call
 } shm_mode;
 
-/* A call under way. */
+/* A call in flight. */
 typedef struct shm_call {
   ad_call *call;
   shm_channel *channel;
   uint64_t sequence;
-  struct shm_call *next;  // the next call under way, in the order of posting
+  struct shm_call *next;  // the next call in flight, in the order of posting
   uint32_t seen;          // how many members were seen to have published the call
   uint32_t complete;      // how many members were seen to have done their part
   shm_mode mode;
-  // 1: for some member, the input is staged; the input is pulled; the output is not in the file; the input is not
-  // inline; there is a table.
+  // Each is 1 if it is true of some member: its input is staged; its input is pulled; its output is not in the file;
+  // its input is not inline; it published a table.
   uint8_t any_staged, any_pulled, any_elsewhere, any_not_inline, any_table;
   uint8_t past;       // 1: outputs are written by stores that bypass the caches
-  uint32_t patience;  // how often this rank still looks whether the others are done before it takes their chunks
+  uint32_t patience;  // how many more times this rank looks whether the others are done before it takes their chunks
   void *staging;
-  // Only in a call in rounds: the number of its rounds, of those in which this member stages its input, and of those in
-  // which it fetches results; then the next round of staging, of reducing, and of fetching or copying.
+  // Only in a call in rounds. The first line counts all rounds, the rounds in which this member stages its input, and
+  // the rounds in which it fetches results. The second line: next round to stage, to reduce, to fetch or copy.
   uint32_t rounds, own_rounds, out_rounds;
   uint32_t next_in, next_reduce, next_out;
   uint8_t started, finished;  // in a call in rounds: whether this member's part is started, is finished
-  uint32_t next_segment;      // the next segment to copy among those that need no staging
+  uint32_t next_segment;      // the next segment to copy, of the segments that need no staging
   size_t reduced;             // elements of the own part that are reduced, where inputs are pulled
-  int64_t gone_since;         // by ad_now(): when a source's process was first found to be gone; 0: it was not
+  int64_t gone_since;         // by ad_now(): when a source's process was first found to be gone; 0: none is gone
 } shm_call;
 
 static inline shm_slot *ad_shm_slot(const shm_call *c, uint32_t member) {
@@ -48,10 +47,10 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) AD_CHECKED;
 /* Returns 1 when all members have published matching calls; the mode is then set. A mismatch becomes the world's error.
  */
 int ad_shm_match(shm_world *world, shm_call *c);
-/* Tells the other members that this one needs nothing of the call any more. */
+/* Signals to the other members that this member needs nothing more from the call. */
 void ad_shm_consume(shm_call *c);
-/* Finds the first member, from number `from` on, that has not yet done what this rank waits for in the call; -1: none.
- */
+/* Finds the first member, from number `from` on, that has not yet done what this rank waits for in the call, or -1 if
+ * there is none. */
 int64_t ad_shm_missing(const shm_call *c, uint32_t from);
 
 #endif

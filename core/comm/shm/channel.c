@@ -1,5 +1,5 @@
-/* The channels of groups: made in the file by whichever member calls first, and found again. What members publish there
- * is in call.c. */
+/* The channels of groups: the first member that calls makes the channel in the file, the others find it. call.c writes
+ * what members publish there. */
 #include "comm/shm/channel.h"
 
 #include <sched.h>
@@ -33,7 +33,7 @@ static ad_status write_entry(shm_world *world, shm_entry *entry, const ad_call *
   return AD_OK;
 }
 
-// The entry of the group in the table that all ranks share, made if there is none.
+// Finds the group's entry in the table that all ranks share, or makes it.
 static ad_status find_entry(shm_world *world, const ad_call *call, uint64_t hash, shm_entry **out) {
   for (uint64_t i = 0; i < SHM_CHANNELS; i++) {
     shm_entry *entry = &world->control->entries[(hash + i) % SHM_CHANNELS];
@@ -71,7 +71,7 @@ ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry) 
   return shape;
 }
 
-// The place of the group's channel in this rank's hash table, or the free place where it belongs.
+// Returns the place of the group's channel in this rank's hash table, or the free place where it belongs.
 static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
   for (uint64_t i = hash;; i++) {
     shm_channel **place = &world->channels[i % world->channel_slots];
@@ -161,7 +161,7 @@ void ad_shm_channels_free(shm_world *world) {
   ad_release(world->channels);
 }
 
-// Whether all members have consumed their first `needed` calls.
+// Returns 1 if all members have consumed their first `needed` calls.
 static int have_consumed(shm_channel *channel, uint64_t needed) {
   if (channel->consumed_by_all >= needed) return 1;
   uint64_t least = UINT64_MAX;

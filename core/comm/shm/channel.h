@@ -13,11 +13,11 @@ typedef struct shm_channel {
   shm_consumed *consumed;
   shm_slot *slots;
   uint64_t next_sequence;
-  uint64_t consumed_by_all;  // calls that all members have consumed, when this rank last looked
-  uint64_t finished;         // bit i: this rank needs nothing more of the i-th call after those it has consumed
+  uint64_t consumed_by_all;  // how many calls all members had consumed when this rank last looked
+  uint64_t finished;         // bit i: this rank needs nothing more of call i, counted from its first unconsumed call
   void *tables[SHM_RING];    // tables that are too large for the payload; freed when the slot is used again
   const shm_list *list;      // if the group is a list of ranks: the list's entry in the file
-  struct shm_channel *next;  // the next in this rank's list of channels of such groups
+  struct shm_channel *next;  // if the group is a list of ranks: the next channel of such a group on this rank
 } shm_channel;
 
 static inline shm_slot *ad_shm_slot_at(const shm_channel *channel, uint32_t member, uint64_t sequence) {
@@ -27,11 +27,11 @@ static inline shm_slot *ad_shm_slot_at(const shm_channel *channel, uint32_t memb
 /* Finds the channel of the call's group, or makes it. */
 ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **out) AD_CHECKED;
 void ad_shm_channels_free(shm_world *world);
-/* Whether the slot of the channel's next call is free to be written. */
+/* Returns 1 if the slot of the channel's next call is free to be written. */
 int ad_shm_ring_free(shm_channel *channel);
-/* Whether all members have consumed the call. */
+/* Returns 1 if all members have consumed the call. */
 int ad_shm_consumed(shm_channel *channel, uint64_t sequence);
-/* 1: all members have released the list whose channel this was. */
+/* Returns 1 if the channel belonged to a list of ranks that all members have released. */
 static inline int ad_shm_is_over(const shm_channel *channel) {
   return channel->list && atomic_load_explicit(&channel->list->id, memory_order_acquire) != channel->shape.list;
 }
@@ -40,7 +40,7 @@ static inline uint64_t ad_shm_channel_bytes(uint64_t members) {
 }
 /* The shape of the entry's group. The shape of a list borrows the list's ranks from the file. */
 ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry);
-/* The group whose channel starts at this offset; NULL: there is none. */
+/* Returns the entry of the group whose channel starts at offset `channel`, or NULL if there is none. */
 const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel);
 
 #endif

@@ -1,7 +1,7 @@
-/* Finds out whether ranks wait for each other, so that none of them can go on. A rank in a call of a group needs every
- * member that has not made the call; one in a transfer needs its peer; one that receives from any source needs one of
- * several ranks, so it is stuck only if all of them are. A rank that does not wait, or has something to look at, is not
- * stuck. */
+/* Finds out whether ranks wait for each other, so that none of them can continue. A rank in a call of a group needs
+ * every member that has not made the call. A rank in a transfer needs its peer. A rank that receives from any source
+ * needs one of several ranks, so it is stuck only if all of these are stuck. A rank that does not wait, or has
+ * something to look at, is not stuck. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/shm/channel.h"
@@ -49,7 +49,7 @@ typedef struct long_wait {
 
 typedef struct circle {
   uint32_t ranks[SHM_RANKS_MAX], count;  // the ranks of the circle, each waiting for the next
-  rank_set stuck, seen;                  // ranks that cannot go on; ranks that were looked at
+  rank_set stuck, seen;                  // ranks that cannot continue; ranks that were examined
   long_wait *waits;                      // owned: for each rank in `seen` that waits, its wait
 } circle;
 
@@ -59,7 +59,7 @@ static const shm_slot *slot_in(const long_wait *wait, uint32_t member) {
   return &wait->slots[(size_t)member * SHM_RING + wait->sequence % SHM_RING];
 }
 
-// Notes the members that have not made the call.
+// Records the members that have not made the call.
 static void look_at_call(const shm_world *world, const shm_entry *group, long_wait *out) {
   const shm_consumed *consumed = ad_shm_at(world, group->channel);
   out->slots = (const shm_slot *)(consumed + group->members);
@@ -69,7 +69,7 @@ static void look_at_call(const shm_world *world, const shm_entry *group, long_wa
       add_rank(&out->needs, (uint32_t)ad_shape_rank(&out->shape, i));
 }
 
-// Notes that the rank needs one of the other members that have not left.
+// Records that the rank needs one of the other members that have not left.
 static void need_any_other(const shm_world *world, uint32_t rank, const ad_group_shape *shape, uint32_t members,
                            long_wait *out) {
   out->needs_one = 1;
@@ -79,7 +79,7 @@ static void need_any_other(const shm_world *world, uint32_t rank, const ad_group
   }
 }
 
-// Notes whom a rank that waits for a transfer needs. Returns 0 if it needs nobody.
+// Records the ranks that a rank waiting for a transfer needs. Returns 0 if there are none.
 static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   uint64_t peer = atomic_load(&record->waits_peer), parcel = atomic_load(&record->waits_parcel);
@@ -96,12 +96,12 @@ static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *ou
   return 1;
 }
 
-// 1: the rank has messages to look at, or messages that wait for room in a queue.
+// Returns 1 if the rank has messages to look at, or messages that wait for room in a queue.
 static int is_busy(const shm_world *world, uint32_t rank) {
   return atomic_load(&world->records[rank].backlog) || !ad_shm_queue_empty(&ad_shm_queues(world->control)[rank]);
 }
 
-// Reads what a rank waits for. Returns 0 if the rank is in no long wait, or if its wait changes meanwhile.
+// Reads a rank's wait. Returns 0 if the rank is in no long wait, or if its wait changes meanwhile.
 static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   *out = (long_wait){.epoch = atomic_load(&record->epoch)};
@@ -119,7 +119,7 @@ static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
 
 /* ---- whether waiting ranks can go on, and the circle if not ---- */
 
-// Looks at this rank and at all ranks that are waited for from it on, and notes which of them wait.
+// Looks at this rank, at the ranks that it waits for, at the ranks that these wait for, and so on; notes which wait.
 static void look_around(const shm_world *world, circle *found) {
   uint32_t ranks[SHM_RANKS_MAX], count = 0;
   add_rank(&found->seen, world->rank);
@@ -142,7 +142,7 @@ static int can_go_on(const circle *found, uint32_t rank) {
   return wait->needs_one ? !has_all_of(&found->stuck, &wait->needs) : !has_one_of(&found->stuck, &wait->needs);
 }
 
-// Drops waiting ranks that some rank which is not stuck can still let go on, until none is left to drop.
+// Takes ranks out of `stuck` that can go on because the ranks they need are not stuck, until no more can be taken out.
 static void find_stuck(const shm_world *world, circle *found) {
   for (int changed = 1; changed;) {
     changed = 0;
@@ -154,15 +154,15 @@ static void find_stuck(const shm_world *world, circle *found) {
   }
 }
 
-// A stuck rank that this rank needs; if there is none, the number of ranks.
+// Returns a stuck rank that `rank` needs; if there is none, the number of ranks.
 static uint32_t next_of(const shm_world *world, const circle *found, uint32_t rank) {
   uint32_t next = 0;
   while (next < world->ranks && !(has_rank(&found->waits[rank].needs, next) && has_rank(&found->stuck, next))) next++;
   return next;
 }
 
-// Goes from this rank to a rank that it waits for, and so on. 1: that led back here, and the circle is in *found. 0:
-// the circle consists of other ranks, which will find it too.
+// Goes from this rank to a rank for which it waits, and so on. Returns 1 if the way led back to this rank: the circle
+// is then in *found. Returns 0 if the circle consists of other ranks, which will find it too.
 static int walk(const shm_world *world, circle *found) {
   uint32_t rank = world->rank;
   do {
@@ -173,8 +173,8 @@ static int walk(const shm_world *world, circle *found) {
   return rank == world->rank;
 }
 
-// 1 if all stuck ranks are still in the wait in which they were found, with nothing to look at. None of them has then
-// published or sent anything meanwhile, so all of them still wait for the same.
+// Returns 1 if all stuck ranks are still in the wait in which they were found, with nothing to look at. Then none of
+// them has published or sent anything meanwhile, so the circle still exists.
 static int still_waiting(const shm_world *world, const circle *found) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
     if (!has_rank(&found->stuck, rank)) continue;

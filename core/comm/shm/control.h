@@ -1,7 +1,7 @@
-/* Engine shm: ranks are processes of one machine that map one memory file without a name ("the file"). This header
- * describes its head: what every rank sees of every other rank and of the world. What members of a group tell each
- * other in the file is in slot.h, and this process's own view of everything in world.h. Positions in the file are
- * offsets, since ranks may map it at different addresses.
+/* Backend shm: ranks are processes of one machine that map one memory file without a name ("the file"). This header
+ * describes the head of the file: the data that all ranks see about each other and about the world. slot.h describes
+ * what the members of a group exchange in the file; world.h what each process keeps for itself. Positions in the file
+ * are offsets, since ranks may map the file at different addresses.
  *
  *   file.c     makes and maps the file
  *   join.c     joins the world, and opens it as a communicator
@@ -12,7 +12,7 @@
  *   call.c     publishes, matches and consumes a call in its channel
  *   parts.c    who reduces which part
  *   copy.c     what is copied from whom to whom
- *   list.c     the channels of groups that are lists of ranks, used again when the lists are released
+ *   list.c     the channels of groups that are lists of ranks; a released list's channel is used again
  *   release.c  lists that this rank has released
  *   transfer.c messages from one rank to another; see envelope.h
  *   parcel.c   the sender's memory for such messages
@@ -20,12 +20,12 @@
  *   own.c      calls with buffers elsewhere: each member does its part, reading its peers' memory or through staging
  *   pull.c     reading a peer's memory: whether that is possible, and the reading
  *   wake.c     wakes ranks that sleep
- *   deaths.c   whether the ranks' processes still run, where no launcher of addend's looks after them
- *   wait.c     spinning, yielding, sleeping, and finding out whether a rank that is waited for has left
+ *   deaths.c   whether the ranks' processes still run, where no launcher of addend's watches them
+ *   wait.c     spinning, yielding, sleeping, and finding out whether an awaited rank has left
  *   left.c     ranks that left
  *   transfer_wait.c  waiting for the other side of a transfer
  *   circle.c   whether ranks wait for each other in a circle
- *   backend.c   the engine's table */
+ *   backend.c   the backend's table */
 #ifndef COMM_SHM_CONTROL_H
 #define COMM_SHM_CONTROL_H
 #include <stdatomic.h>
@@ -37,10 +37,10 @@
 
 enum {
   SHM_LINE = 64,  // bytes of a cache line
-  // Bytes between fields that different ranks write, or one rank at different times: the processor fetches cache lines
-  // in pairs, so that writing to one disturbs readers of its neighbour.
+  // Bytes between two fields if different ranks write them, or one rank writes them at different times. The processor
+  // fetches cache lines in pairs, so a write to one line disturbs readers of the neighbouring line.
   SHM_PAIR = 128,
-  SHM_CHANNELS = 4096,  // most groups that a world's ranks make calls on; a power of two
+  SHM_CHANNELS = 4096,  // most groups in which a world's ranks make calls; a power of two
   SHM_RANKS_MAX = 512,
   SHM_WORDS = 384,  // bytes of a sentence in a record
   SHM_CORES_MAX = 1024
@@ -52,30 +52,30 @@ typedef enum shm_state { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_DIED } shm_state;
 /* One rank, as all ranks see it. */
 typedef struct shm_record {
   _Alignas(SHM_LINE) _Atomic uint32_t state;  // shm_state
-  _Atomic uint32_t wake;                      // futex: changes when something happens that the rank may wait for
+  _Atomic uint32_t wake;                      // futex on which the rank sleeps; others change it to wake the rank
   _Atomic int32_t pid;
   uint32_t variant;  // the widest kernels it has
   uint32_t trait;    // ad_trait_own
-  // epoch is odd while the rank is in a long wait and has nothing to look at. The next two fields say which call of
-  // which channel it waits for (channel 0: a transfer, or a call of a group that spans nodes; see waits_words).
+  // epoch is odd while the rank is in a long wait and has nothing to look at. The next two fields give the awaited
+  // call: its channel and its sequence number (channel 0: a transfer or a call that spans nodes; see waits_words).
   _Atomic uint64_t epoch;
   _Atomic uint64_t waits_channel, waits_sequence;
-  // If the rank waits for a transfer: the peer's rank + 1 or SHM_ANY_RANK (0: it waits for no peer); the offset of the
-  // channel of the list that the peer must be in (0: the world); the offset of a send's parcel (0: it is a receive).
+  // If the rank waits for a transfer: the peer's rank + 1 or SHM_ANY_RANK (0: it waits for no peer); the channel offset
+  // of the list to which the peer must belong (0: the world); the offset of a send's parcel (0: it is a receive).
   _Atomic uint64_t waits_peer, waits_list, waits_parcel;
-  _Atomic uint32_t backlog;  // 1: it has messages for which it found no room yet
+  _Atomic uint32_t backlog;  // 1: the rank has messages to send for which the queues had no room yet
   int32_t exit_status;       // exit status of a rank that left without closing; else 0
-  // The address in the rank's process of a word that the other ranks try to read, and the word. 0: they may not read.
+  // A word that the other ranks try to read: its address in the rank's process (0: they may not read), and its value.
   uint64_t probe_at, probe_holds;
-  // For the watchdog: how many calls the rank has published; the channel and the sequence number of the last one.
+  // For the watchdog: how many calls the rank has published; channel and sequence number of its last call.
   _Alignas(SHM_LINE) _Atomic uint64_t calls;
   _Atomic uint64_t last_channel, last_sequence;
-  // The last transfer or call that spans nodes (its channel is 0), and a sentence on what the rank waits for.
+  // The last transfer or call that spans nodes (its channel is 0). waits_words: a sentence on the rank's wait.
   uint32_t last_op;
   char last_site[AD_SITE_MAX], waits_words[SHM_WORDS];
 } shm_record;
 
-/* The entry of a group that some rank has called, in a hash table of the file: where the group's channel is. */
+/* An entry of the file's hash table of groups: a group on which some rank has made a call, and its channel's offset. */
 typedef struct shm_entry {
   _Atomic uint32_t state;  // 0 free, 1 being written, 2 written
   uint32_t members;
@@ -83,10 +83,9 @@ typedef struct shm_entry {
   ad_group_shape shape;
 } shm_entry;
 
-/* A group that is a list of ranks. They stand in the file behind the group's channel. Written under the lock of lists.
- */
+/* A group that is a list of ranks. The ranks are in the file after the group's channel. Written under lists_locked. */
 typedef struct shm_list {
-  _Atomic uint64_t id;  // the group's identity; 0: free, and the channel waits for another list of as many ranks
+  _Atomic uint64_t id;  // the group's identity; 0: the channel is free for another list of equally many ranks
   uint32_t released;    // how many members have released the list
   shm_entry entry;
 } shm_list;
@@ -98,10 +97,10 @@ typedef struct shm_control {
   uint64_t joining;   // how many ranks join this file: those of this node, if the world has several nodes
   uint64_t launcher;  // the process that started the ranks or their parents; 0: each rank's own parent started it
   // One cache line that every call reads and that is hardly ever written.
-  _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0: no error; 1: an error is being written; 2: the error below holds
+  _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0: no error; 1: an error is being written; 2: fail_* are valid
   _Atomic uint32_t sleepers;
   _Alignas(SHM_LINE) _Atomic uint32_t joined;
-  _Atomic uint32_t tried, unreadable;          // how many ranks tried to read all others' memory; 1: one could not
+  _Atomic uint32_t tried, unreadable;          // ranks that tried to read all others' memory; 1: some rank failed to
   _Atomic uint64_t cores[SHM_CORES_MAX / 64];  // bit i: some rank may run on core i
   _Atomic uint64_t channels_used;
   _Atomic uint64_t promised;         // bytes that ranks are making pages for and have not made yet

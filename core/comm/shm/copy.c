@@ -1,5 +1,5 @@
-/* Lists, for each destination, the segments that operations without a reduction copy to it; and compares the tables in
- * which members tell each other their counts and messages. */
+/* For operations without a reduction: lists the segments that are copied to each destination, and compares the tables
+ * in which members publish their counts and messages. */
 #include "comm/shm/copy.h"
 
 #include <string.h>
@@ -56,8 +56,8 @@ static const shm_message *messages_of(const shm_world *world, const shm_call *c,
   return ad_shm_at(world, ad_shm_slot(c, member)->offer.table);
 }
 
-// Finds the first entry that is for this peer or a later one, among those of a table that send or those that receive: a
-// table is sorted as a call's messages are.
+// Returns the first of the table's sends (or receives) whose peer is `peer` or a later member. Tables are sorted: sends
+// first, then by peer.
 static uint32_t first_entry(const shm_message *table, uint32_t entries, int sends, uint32_t peer) {
   uint32_t first = 0, end = entries;
   while (first < end) {
@@ -71,7 +71,7 @@ static uint32_t first_entry(const shm_message *table, uint32_t entries, int send
   return first;
 }
 
-// Finds number n of the messages that `member` sends to (or receives from) `peer`; -1: there are fewer.
+// Returns the index of message number n that `member` sends to (or receives from) `peer`, or -1 if there are fewer.
 static int64_t find_message(const shm_world *world, const shm_call *c, uint32_t member, uint32_t peer, int sends,
                             uint32_t n) {
   const shm_message *table = messages_of(world, c, member);
@@ -87,7 +87,7 @@ static ad_reported_block reported_block(const shm_call *c, uint32_t member, uint
                              ad_shm_reported_call(ad_shm_slot(c, member), shape)};
 }
 
-// 1: in an all_to_all, every member sends every other as much as that one receives.
+// Returns 1 if in an all_to_all each member sends to each other as many elements as the receiver expects.
 static int starts_match(const shm_world *world, const shm_call *c, ad_text *words) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     for (uint32_t j = 0; j < c->channel->members; j++) {
@@ -114,8 +114,8 @@ static ad_reported_message reported_message(const shm_world *world, const shm_ca
   return reported;
 }
 
-// Compares the two sides of number n of the messages from i to j: 1: they match; 0: they do not; -1: neither side has
-// one.
+// Compares the two sides of message number n from i to j. Returns 1 if they match, 0 if not, -1 if neither side has
+// such a message.
 static int pair_matches(const shm_world *world, const shm_call *c, uint32_t i, uint32_t j, uint32_t n, ad_text *words) {
   int64_t sent = find_message(world, c, i, j, 1, n), received = find_message(world, c, j, i, 0, n);
   if (sent < 0 && received < 0) return -1;
@@ -145,15 +145,15 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *word
 
 /* ---- the segments that one member reads ---- */
 
-// Turns `at`, from a member's offer or table, into an address; NULL: the bytes pass through staging. An address in the
-// member's process is passed on as it is and must not be followed here.
+// Turns `at`, from a member's offer or table, into an address, or NULL if the bytes pass through staging. If the bytes
+// are pulled, this is an address in the member's process: do not follow it here.
 static const char *offered_address(const shm_world *world, const shm_slot *slot, uint64_t at) {
   if (slot->offer.place == SHM_STAGED) return NULL;
   return slot->offer.place == SHM_PULLED ? (const char *)(uintptr_t)at : ad_shm_at(world, at);
 }
 
-// Where this rank finds a member's input. Its own buffers have their own addresses, since they need not lie in the
-// file.
+// Returns where this rank finds a member's input. For this rank itself that is the call's buffer, which need not lie in
+// the file.
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;
@@ -166,8 +166,8 @@ static char *output_of(const shm_world *world, const shm_call *c, uint32_t membe
 
 static const char *plus(const char *start, uint64_t bytes) { return start ? start + bytes : NULL; }
 
-// The stream of an all_to_all begins with the block for the next member, then goes round the members, and leaves out
-// the sender's own block. So members do not all send to the same one first.
+// The stream of an all_to_all begins with the block for the member after the sender, continues round the members, and
+// leaves out the sender's own block. So members do not all send to the same member first.
 static shm_segment all_to_all_segment(const shm_world *world, const shm_call *c, uint32_t destination,
                                       uint32_t source) {
   size_t element = c->call->element, equal = c->call->count;
@@ -202,7 +202,7 @@ static shm_segment broadcast_segment(const shm_world *world, const shm_call *c, 
                        .bytes = c->call->out_bytes};
 }
 
-// Segment number n that `destination` receives in an exchange: the message, and the buffers on both sides.
+// Returns segment number n that `destination` receives in an exchange.
 static shm_segment exchange_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   const shm_message *table = messages_of(world, c, destination);
   uint32_t entries = ad_shm_slot(c, destination)->offer.entries, at = first_entry(table, entries, 0, 0) + n;
@@ -227,8 +227,8 @@ uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t des
 static shm_segment find_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   if (c->call->op == AD_BROADCAST) return broadcast_segment(world, c, destination);
   if (c->call->op == AD_EXCHANGE) return exchange_segment(world, c, destination, n);
-  // All members copy from the same source first, so that they find what one of them fetched in the cache that they
-  // share. Measured: 16 MiB take three quarters of the time that they take if every member starts with another source.
+  // All members copy from the same source first: one member fetches the bytes into the shared cache, and the others
+  // find them there. Measured: 16 MiB take three quarters of the time needed if each member starts with another source.
   uint32_t parts = (uint32_t)ad_call_parts(c->call), source = n / parts;
   if (c->call->op == AD_ALL_GATHER) return all_gather_segment(world, c, destination, source, n % parts);
   return all_to_all_segment(world, c, destination, source);
@@ -242,7 +242,7 @@ shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t d
 
 /* ---- copying this member's blocks through the staging buffer ---- */
 
-// Copies what one buffer, `from_start` bytes into the stream, has of bytes [start, start + bytes) of the stream.
+// Copies those of the stream's bytes [start, start + bytes) that are in `from`, which is at `from_start` in the stream.
 static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes, uint64_t start, size_t bytes,
                       char *to) {
   uint64_t first = start > from_start ? start : from_start;
@@ -250,7 +250,7 @@ static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes
   if (first < end) ad_copy_shared(to + (first - start), from + (first - from_start), end - first);
 }
 
-// Copies part of the stream of an exchange, which is all messages that this member sends, one after another.
+// Copies part of the stream of an exchange: the stream is all messages that this member sends, one after another.
 static void copy_messages(const ad_call *call, uint64_t start, size_t bytes, char *to) {
   uint64_t at = 0;
   for (size_t i = 0; i < call->message_count; i++) {

@@ -1,4 +1,4 @@
-/* Finds out whether the processes of ranks that no launcher of addend's started still run. */
+/* For ranks that no launcher of addend's started: finds out whether their processes still run. */
 #ifndef COMM_SHM_DEATHS_H
 #define COMM_SHM_DEATHS_H
 #include "comm/shm/world.h"

@@ -1,28 +1,28 @@
-/* What the two sides of a transfer tell each other in the file.
+/* What the two sides of a transfer exchange in the file.
  *
- * The path of one message. Every rank has a queue of envelopes in the file, into which any rank puts; its owner alone
- * takes out. A send fills an envelope: the group's identity, the tag, how many bytes of what dtype, from where in the
- * program, and where the bytes are. They are
+ * The path of one message. Every rank has a queue of envelopes in the file. Any rank puts envelopes in; only the owner
+ * takes them out. A send fills an envelope with the group's identity, the tag, the number of bytes, the dtype, the
+ * place in the program, and where the bytes are. The bytes are
  *
- *   in the envelope        up to SHM_INLINE_MESSAGE of them
- *   in the sender's parcel up to SHM_ROOM: copied when they are posted
- *   where they are         in the file, or in the sender's process, whose memory the receiver reads
+ *   in the envelope        up to SHM_INLINE_MESSAGE bytes
+ *   in the sender's parcel up to SHM_ROOM bytes: copied when the send is posted
+ *   in the send's buffer   in the file, or in the sender's process, whose memory the receiver reads
  *   in a copy in the file  where ranks may not read each other's memory, or nobody takes the message for a while
  *
- * A rank that is inside any call empties its queue. An envelope goes to the first receive posted here that wants it
- * (same group, same tag, that sender or any), or else to the messages that wait for a receive; a receive that is posted
- * takes the first of those that it wants. Envelopes of one sender come in the order of its sends, so messages do. The
- * receiver copies the bytes and says so in the parcel, a piece of the sender's memory with a word of state:
+ * A rank that is inside any call empties its queue. An envelope goes to the first posted receive that matches it (same
+ * group, same tag, and this sender or any source). If none matches, the message is kept. A new receive takes the oldest
+ * kept message that matches. Envelopes, and so messages, of one sender come in the order of its sends. The receiver
+ * copies the bytes and records this in the parcel, a piece of the sender's memory with a word of state:
  *
  *   POSTED --receiver--> TAKEN --receiver--> DONE           read where the sender has them
  *   POSTED --sender----> MOVING --sender---> COPIED --receiver--> DONE     copied first: complete for the sender
  *   POSTED --sender----> WITHDRAWN                           the sender left before
  *
- * From POSTED both sides go by compare-and-swap (acquire and release), so one of them wins; every later state has one
- * writer, who stores with release what the other loads with acquire. A queue's cell is reserved by compare-and-swap of
- * `taken`, written, and published with release; its owner reads it after an acquire and gives it back by `drained`,
- * again with release. Where a queue is full the sender keeps its envelopes, in order, and goes on when it is inside a
- * call again; a send is complete only when its envelope is in the queue. */
+ * Both sides leave POSTED by compare-and-swap (acquire and release), so one of them wins. Every later state has one
+ * writer, which stores with release; the other side loads with acquire. A sender reserves a cell of a queue by
+ * compare-and-swap of `taken`, writes it, and publishes it with release. The queue's owner reads it after an acquire
+ * and returns it by `drained`, again with release. If a queue is full, the sender keeps its envelopes, in order, until
+ * it is inside a call again; a send is complete only when its envelope is in the queue. */
 #ifndef COMM_SHM_ENVELOPE_H
 #define COMM_SHM_ENVELOPE_H
 #include "comm/shm/control.h"
@@ -38,7 +38,7 @@ typedef enum shm_whereabouts {
   SHM_IN_ENVELOPE,
   SHM_IN_FILE,     // `at` is an offset
   SHM_IN_PROCESS,  // `at` is an address of the sender's
-  SHM_ELSEWHERE    // from another node: `at` is engine mpi's record in this process, to be freed
+  SHM_ELSEWHERE    // from another node: `at` is backend mpi's record in this process, to be freed
 } shm_whereabouts;
 
 /* What a sender puts into the receiver's queue for each message. */
@@ -75,11 +75,12 @@ typedef enum shm_parcel_state {
   SHM_WITHDRAWN
 } shm_parcel_state;
 
-/* A piece of the sender's memory in the file, by whose state both sides of a message agree on who copies its bytes. */
+/* A piece of the sender's memory in the file. By its state the two sides of a message agree which side copies the
+ * bytes. */
 typedef struct shm_parcel {
   _Alignas(SHM_PAIR) _Atomic uint32_t state;  // shm_parcel_state
   uint64_t copy;                              // offset to which the bytes were copied; valid in state COPIED
-  // Used by the sender alone: the next parcel in its list, and memory of the file that is freed with this one.
+  // Used by the sender alone: the next parcel in its list; memory of the file that is freed with this parcel.
   struct shm_parcel *next;
   void *memory;
   _Alignas(SHM_PAIR) unsigned char room[SHM_ROOM];

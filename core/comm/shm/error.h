@@ -3,7 +3,7 @@
 #define COMM_SHM_ERROR_H
 #include "comm/shm/world.h"
 
-/* Sets the error of the world and wakes everybody, unless there is one already. */
+/* Sets the error of the world and wakes all ranks, unless the world has an error already. */
 void ad_shm_raise(shm_control *control, uint32_t rank, ad_status status, ad_status cause, const char *text);
 /* Makes this rank's last error (ad_last_error) the error of the world. */
 void ad_shm_raise_own(shm_world *world, ad_status cause);

@@ -1,4 +1,4 @@
-/* The memory file of a world: how it is laid out, making it, and mapping one that another process made. */
+/* The memory file of a world: its layout, making it, and mapping a file that another process made. */
 #include "comm/shm/file.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static uint64_t magic(void) {
   return ad_random_bits(ad_random_stream("addend " AD_SHM_VERSION), layout, 0);
 }
 
-// Lays out the file. `plan` is zero before; with its tables it is too large for a stack.
+// Lays out the file. `plan` must be zero; it is on the heap, since its tables are too large for a stack.
 static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
   plan->magic = magic();
   plan->ranks = plan->joining = ranks;

@@ -1,5 +1,5 @@
-/* Joining a world, and opening it: the one that a launcher of addend started this process for, or a new one of this
- * process alone. */
+/* Joining a world, and opening it: the world for which a launcher of addend started this process, or a new world of
+ * this process alone. */
 #include "comm/shm/join.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ static void agree_on_kernels(const shm_world *world) {
   ad_trait_choose(trait);
 }
 
-// Adds the cores that this rank may run on to those of the world; each rank may be bound to one core.
+// Adds the cores that this rank may run on to the world's cores. Each rank may be bound to one core, so all add theirs.
 static void show_cores(const shm_world *world) {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores)) return;
@@ -100,7 +100,7 @@ static ad_status join_world(shm_world *world) {
   return AD_OK;
 }
 
-/* What a rank knows of its world before it meets the others. */
+/* Fills in what a rank knows about its world before it meets the other ranks. */
 static void describe_world(int fd, shm_control *control, uint32_t rank, shm_world *world) {
   world->control = control;
   world->base = (char *)control;
@@ -113,7 +113,7 @@ static void describe_world(int fd, shm_control *control, uint32_t rank, shm_worl
   world->sleep_longest = 50000000;
 }
 
-/* Opens all that a rank needs of its world, and meets the others. `pids` as ad_shm_join has it. */
+/* Opens all that a rank needs of its world, and meets the other ranks. `pids`: see ad_shm_join. */
 static ad_status begin_world(shm_world *world, const int32_t *pids) {
   AD_TRY(ad_shm_map_begin(world));
   AD_TRY(ad_shm_transfers_begin(world));
@@ -124,7 +124,7 @@ static ad_status begin_world(shm_world *world, const int32_t *pids) {
   return AD_OK;
 }
 
-/* Gives back what begin opened before it failed. */
+/* Closes what begin_world opened before it failed. */
 static void end_world(shm_world *world) {
   ad_shm_deaths_end(world);
   ad_watchdog_close(world->dog);

@@ -4,12 +4,12 @@
 #include "addend/comm.h"
 #include "comm/shm/world.h"
 
-/* Joins the world as `rank` and waits for the other ranks. Takes fd and the mapping `control`, also on failure. `pids`:
- * each rank's process, watched from now on by this rank; NULL: whoever started the ranks watches them. */
+/* Joins the world as `rank` and waits for the other ranks. Takes ownership of fd and `control`, also on failure.
+ * `pids`: each rank's process, watched from now on by this rank; NULL: the launcher watches them. */
 ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t *pids, shm_world **out) AD_CHECKED;
-/* Whether `addend run` or ad_launch started this process as a rank. */
+/* Returns 1 if `addend run` or ad_launch started this process as a rank. */
 int ad_shm_launched(void);
-/* Opens the world of the launcher that started this process; ad_shm_open_alone a new one of one rank. */
+/* Opens the world of the launcher that started this process; ad_shm_open_alone opens a new world of one rank. */
 ad_status ad_shm_open(ad_comm **out) AD_CHECKED;
 ad_status ad_shm_open_alone(ad_comm **out) AD_CHECKED;
 

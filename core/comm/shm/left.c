@@ -1,4 +1,4 @@
-/* Whether a rank has left the world, and the error of the ranks that still need it. */
+/* Whether a rank has left the world, and the error if a rank still needs one that has left. */
 #include "base/text.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/error.h"

@@ -1,8 +1,8 @@
-/* The channels of groups that are lists of ranks, in a table that all ranks share. It has one entry for each list that
- * is in use, or was; when all members have released a list, its channel is cleared and waits for another list of as
- * many ranks. Making and releasing lists is rare: both look through the table under one lock. A list that nobody has
- * called yet gets its entry when a member releases it, so that each list is released by all its members. What a rank
- * keeps of its lists is not here. */
+/* The channels of groups that are lists of ranks, in a table that all ranks share. Each list in use has an entry. When
+ * all members have released a list, its channel is cleared, and another list of equally many ranks can have the entry.
+ * Making and releasing lists is rare, so both look through the table under one lock. A list on which no call was made
+ * gets its entry when a member releases it, so that the table counts the releases of all members. What each rank keeps
+ * about its lists is in channel.c and release.c. */
 #include "comm/shm/list.h"
 
 #include <sched.h>
@@ -40,7 +40,7 @@ static int64_t *ranks_of(const shm_world *world, const shm_entry *entry) {
   return ad_shm_at(world, entry->channel + ad_shm_channel_bytes(entry->members));
 }
 
-// Finds the list's entry, or a free one that the list can have; NULL: there is none.
+// Returns the list's entry, or else a free entry that the list can have, or NULL if the table is full.
 static shm_list *find_place(const shm_world *world, const ad_group_shape *shape) {
   shm_control *control = world->control;
   uint32_t used = atomic_load(&control->lists_used);
@@ -54,7 +54,7 @@ static shm_list *find_place(const shm_world *world, const ad_group_shape *shape)
   return free || used == SHM_CHANNELS ? free : &control->lists[used];
 }
 
-// Makes the channel of a new entry, with room for the list's ranks behind it.
+// Makes the channel of a new entry, and room for the list's ranks after the channel.
 static ad_status make_channel(const shm_world *world, shm_list *list, uint32_t members) {
   shm_control *control = world->control;
   uint64_t list_bytes = (members * sizeof(int64_t) + SHM_PAIR - 1) / SHM_PAIR * SHM_PAIR;
@@ -95,8 +95,8 @@ ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, 
 
 /* ---- leaving a channel ---- */
 
-// Clears a channel that nobody looks at any more: every member has released the list, and none has a call under way.
-// All members have made the same calls, so they used the first slots of the ring or all of them.
+// Clears a channel that is no longer used: every member has released the list, and none has a call in flight. All
+// members have made the same calls, so they used the first slots of the ring or all of them.
 static void clear_channel(const shm_world *world, shm_list *list) {
   uint32_t members = list->entry.members;
   shm_consumed *consumed = ad_shm_at(world, list->entry.channel);

@@ -8,13 +8,13 @@
 ad_status ad_shm_take_channel(const shm_world *world, uint64_t bytes, uint64_t *out) AD_CHECKED;
 /* Finds the list's entry in the table that all ranks share, or makes it. */
 ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) AD_CHECKED;
-/* Finds the list's entry and notes that this rank makes no more calls on the list. The last member that does so clears
- * the channel. */
+/* Finds the list's entry and notes that this rank makes no more calls on the list. The last member to do so clears the
+ * channel. */
 ad_status ad_shm_leave_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) AD_CHECKED;
 
 /* ---- in release.c: releasing a list's channel ---- */
 
-/* The engine's `release`: this rank makes no more calls on the list. */
+/* The backend's `release`: this rank makes no more calls on the list. */
 void ad_shm_release_list(shm_world *world, const ad_group_shape *shape);
 
 #endif

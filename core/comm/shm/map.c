@@ -1,13 +1,13 @@
-/* Mapping the pages of peers' buffers before they are read. Which rank reads which page of whose buffer depends on who
- * takes which chunk first. If every reader maps the whole buffer at once, no later step pays for a page that is new to
- * it, and the memory that counts for each rank is the same in every run. Small buffers of reductions are not mapped so.
- */
+/* Mapping the pages of peers' large buffers before they are read. In each step, chance decides which rank takes which
+ * chunk and so reads which page. Every reader therefore maps the whole buffer immediately: then no later step has to
+ * map new pages, and the memory that the kernel counts for each rank is the same in every run. Small buffers are not
+ * mapped in advance. */
 #include <sys/mman.h>
 #include "base/memory.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/parts.h"
 
-// What is mapped is remembered in pieces of this size; large blocks start at a multiple of it.
+// Bytes of a piece; for each piece a bit records whether it is mapped. Large blocks start at a multiple of this.
 static const uint64_t granule = 2u << 20;
 
 ad_status ad_shm_map_begin(shm_world *world) {

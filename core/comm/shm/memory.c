@@ -1,5 +1,5 @@
-/* Each rank's own region of the file: a first-fit list of blocks, kept in private memory. Pages are made when memory is
- * handed out, so that running out is an error here and not a signal later. */
+/* Each rank's own region of the file: a first-fit list of blocks, kept in private memory. Pages are made when a block
+ * is allocated, so that missing memory is an error here and not a signal later. */
 #include "comm/shm/memory.h"
 
 #include <errno.h>
@@ -12,19 +12,19 @@
 #include "base/process.h"
 
 struct shm_block {
-  shm_block *next;  // the next block by address, which begins where this one ends
+  shm_block *next;  // the next block by address; it begins where this block ends
   uint64_t start, bytes;
   int used;
   int dirty;  // was used before, so not zero
 };
 
-// Memory that several ranks hold. It lies in the region of the rank that made it, which keeps it until all freed it.
+// Memory that several ranks share. It lies in the region of the rank that made it, until all ranks have freed it.
 struct shm_shared {
   shm_shared *next;
   void *memory;
-  _Atomic uint32_t *holders;  // how many ranks still hold the memory; in the file
+  _Atomic uint32_t *holders;  // in the file: how many ranks have not freed the memory
   int owned;                  // 1: this rank made it
-  int freed;                  // 1: this rank freed it, others may still hold it
+  int freed;                  // 1: this rank freed it, others may still use it
 };
 
 static const uint64_t unit = 64, large = 2u << 20;  // bytes: alignment of small blocks, and of large ones
@@ -53,8 +53,8 @@ static ad_status no_room(size_t bytes, const char *why) {
   return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
 }
 
-// The kernel promises more memory than it has and, when it runs out, ends some process or other. So a large request is
-// first compared with what is left after the other ranks have what they were promised; `promised` sums that up.
+// The kernel promises more memory than it has and, when memory runs out, ends some process. So a large request is first
+// compared with the memory left, minus the bytes that ranks are still making pages for (`promised`).
 static ad_status promise(shm_world *world, uint64_t bytes) {
   ad_memory_room room;
   ad_process_memory_room("", &room);
@@ -69,7 +69,7 @@ static ad_status promise(shm_world *world, uint64_t bytes) {
   return no_room(bytes, why);
 }
 
-// Makes the pages of a piece of the file; 0: the kernel has no memory for them.
+// Makes the pages of a piece of the file. Returns 0 if the kernel has no memory for them.
 static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (!madvise(ad_shm_at(world, start), bytes, MADV_POPULATE_WRITE)) return 1;
@@ -77,8 +77,8 @@ static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
   return !fallocate(world->fd, 0, (off_t)start, (off_t)bytes);
 }
 
-// Makes the pages in pieces: while a piece is made, it counts twice, as promised and as used. A block this large starts
-// at the start of a page.
+// Makes the pages in pieces: while a piece is made, its bytes count twice, as promised and as used, so only a piece's
+// worth is counted too much. A block this large starts at the start of a page.
 static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t bytes) {
   uint64_t made = 0, next = 0, piece = 64u << 20;
   AD_TRY(promise(world, bytes));
@@ -173,7 +173,7 @@ static void free_block(shm_world *world, const void *memory) {
     }
 }
 
-// Frees shared memory whose holders have all freed it.
+// Frees this rank's shared memory that all ranks have freed, and the records of shared memory that this rank has freed.
 static void sweep_shared(shm_world *world) {
   for (shm_shared **link = &world->shared; *link;) {
     shm_shared *shared = *link;
@@ -222,7 +222,7 @@ void ad_shm_free(shm_world *world, void *memory) {
   sweep_shared(world);
 }
 
-// Notes that this rank holds memory that several ranks share.
+// Records that this rank uses memory that several ranks share.
 static ad_status hold(shm_world *world, void *memory, _Atomic uint32_t *holders, int owned) {
   shm_shared *shared;
   AD_TRY(ad_new(1, &shared));
@@ -272,7 +272,7 @@ void ad_shm_give_staging(shm_world *world, void *staging) {
   if (staging) world->stagings[world->staging_count++] = staging;
 }
 
-// Frees kept staging buffers that nobody reads any more.
+// Frees kept staging buffers that are no longer read.
 void ad_shm_look_at_kept(shm_world *world) {
   uint32_t left = 0;
   for (uint32_t i = 0; i < world->kept_count; i++) {

@@ -1,5 +1,4 @@
-/* Memory in the file: each rank's own region, memory that several hold, staging buffers; and the mapping of its pages.
- */
+/* Memory in the file: each rank's own region, memory that several ranks share, staging buffers; and mapping pages. */
 #ifndef COMM_SHM_MEMORY_H
 #define COMM_SHM_MEMORY_H
 #include "comm/backend.h"
@@ -14,26 +13,25 @@ enum {
 uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes);
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) AD_CHECKED;
 void ad_shm_free(shm_world *world, void *memory);
-/* The engine's share and attach; ad_shm_free frees the memory of both. */
+/* The backend's share and attach; ad_shm_free frees the memory of both. */
 ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
 ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) AD_CHECKED;
-/* Staging buffers, through which values pass that lie outside the file: two halves of SHM_STAGE bytes each for inputs,
- * then two for results. */
+/* Staging buffers: values that lie outside the file pass through them. Each has two halves of SHM_STAGE bytes for
+ * inputs, then two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
-/* Takes a staging buffer and keeps it for the call until all members have consumed it; NULL: too many are kept already.
- */
+/* Takes a staging buffer and keeps it until all members have consumed the call. *out is NULL if too many are kept. */
 ad_status ad_shm_keep_staging(shm_world *world, const shm_call *c, void **out) AD_CHECKED;
-/* Frees kept staging buffers that nobody reads any more. */
+/* Frees kept staging buffers that are no longer read. */
 void ad_shm_look_at_kept(shm_world *world);
-/* Frees what this rank notes of its memory, and lets go of memory that it holds with others. */
+/* Frees this rank's records of its memory, and stops sharing the memory that it shares with other ranks. */
 void ad_shm_free_all(shm_world *world);
 
 /* ---- in map.c: mapping the world's file ---- */
 
 ad_status ad_shm_map_begin(shm_world *world) AD_CHECKED;
 void ad_shm_map_end(shm_world *world);
-/* Maps the pages of the large buffers of a matched reduction; pages that are mapped already are left out. */
+/* Maps the pages of the large buffers of a matched reduction, except pages that are mapped already. */
 void ad_shm_map_buffers(shm_world *world, const shm_call *c);
 /* Maps the pages of memory that another rank shared. */
 void ad_shm_map_shared(const shm_world *world, const void *memory, size_t bytes);

@@ -1,7 +1,7 @@
-/* Calls in which each member does its own part. In small ones, all inputs lie in the slots. In others, some buffers lie
- * outside the file; they are read from the processes that hold them, or pass through staging in rounds. Round p of a
- * member may overwrite what its round p - 2 staged, since two halves of the staging buffer take turns. Three counters
- * in each slot say how far its member is: staged, reduced, copied. */
+/* Calls in which each member does its own part. In small calls all inputs lie in the slots. In the others some buffers
+ * lie outside the file: they are read from their processes, or pass through staging in rounds. Rounds use the two
+ * halves of the staging buffer in turn, so round p overwrites the values of round p - 2. Three counters in each slot
+ * give the number of rounds that the slot's member has finished: staged, reduced, copied. */
 #include "kernels/kernels.h"
 #include "comm/shm/copy.h"
 #include "comm/shm/error.h"
@@ -15,12 +15,12 @@ enum { SHM_BLOCK = 64 * 1024 };  // bytes of each member's input that are reduce
 
 static shm_slot *own_slot(const shm_call *c) { return ad_shm_slot(c, c->channel->index); }
 
-// The offset of the half of a staging buffer that a round uses.
+// Returns the offset, in a staging buffer, of the half that a round uses.
 static uint64_t half(uint32_t round) { return (round & 1) * (uint64_t)SHM_STAGE; }
 
-/* ---- all inputs in the slots: this member computes its outputs from them at once ---- */
+/* ---- all inputs in the slots: this member computes its outputs from them immediately ---- */
 
-// Reduces the whole value, or this member's block of it, from the inputs in the slots.
+// Reduces the full value, or this member's block of it, from the inputs in the slots.
 static void reduce_alone(const shm_world *world, const shm_call *c) {
   const ad_call *call = c->call;
   const void *sources[SHM_RANKS_MAX];
@@ -43,7 +43,7 @@ static uint32_t rank_of(const shm_call *c, uint32_t member) {
 
 // Copies a segment. Returns 0 if its bytes lie in another process and could not be read.
 static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segment) {
-  // Not compared with `to`: an address in another process may have the same number and be another place.
+  // Not compared with `to`: the same address in another process is another place.
   if (segment->pulled)
     return ad_shm_pull(world, c, rank_of(c, segment->source), (uint64_t)(uintptr_t)segment->from, segment->to,
                        segment->bytes);
@@ -52,7 +52,7 @@ static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segmen
   return 1;
 }
 
-// Copies all segments that do not pass through staging. Returns 0 if one could not be read; it is tried again.
+// Copies all segments that do not pass through staging. Returns 0 if one could not be read; the next call tries again.
 static int copy_unstaged(shm_world *world, shm_call *c) {
   uint32_t own = c->channel->index, segments = ad_shm_segments(world, c, own);
   for (; c->next_segment < segments; c->next_segment++) {
@@ -72,12 +72,12 @@ int ad_shm_work_alone(shm_world *world, shm_call *c) {
 
 /* ---- rounds: when this member may start the next one ---- */
 
-// The value of a member's counter once the member has finished: nobody waits for it any more.
+// The value of a member's counter after its last round: no rank waits for the member any more.
 static const uint32_t all_rounds = UINT32_MAX;
 
 static uint32_t divide_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
 
-// 1 if every other member's counter, which lies `counter` bytes into its slot, is past `round`.
+// Returns 1 if every other member's counter, which lies `counter` bytes into its slot, is past `round`.
 static int others_past(const shm_call *c, size_t counter, int64_t round) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     const char *slot = (const char *)ad_shm_slot(c, i);
@@ -91,7 +91,7 @@ static int staged_past(const shm_call *c, int64_t round) { return others_past(c,
 static int reduced_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, reduced), round); }
 static int copied_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, copied), round); }
 
-// Tells the others that this member has finished `rounds` of its `last` rounds.
+// Signals to the other members that this member has finished `rounds` of its `last` rounds.
 static void advance(shm_world *world, const shm_call *c, _Atomic uint32_t *counter, uint32_t rounds, uint32_t last) {
   atomic_store_explicit(counter, rounds < last ? rounds : all_rounds, memory_order_release);
   ad_shm_wake(world, c->channel);
@@ -103,7 +103,7 @@ static uint32_t stream_rounds(const shm_slot *slot) {
   return slot->offer.place == SHM_STAGED ? divide_up(slot->stream, SHM_STAGE) : 0;
 }
 
-// Stages the next round of this member's stream, when its half of the buffer is free; 0: there is none, or not yet.
+// Stages the next round of this member's stream. Returns 0 if none is left, or the round's half buffer is not free yet.
 static int stage_stream(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
   uint32_t round = c->next_in;
@@ -124,7 +124,7 @@ static void copy_staged(const shm_world *world, const shm_call *c, const shm_seg
   ad_shm_copy_out(c, segment->to + (from - segment->stream), staging + (from - start), to - from);
 }
 
-// Copies what other members staged for this one in the next round; 0: there is none, or not yet.
+// Copies the next round of bytes that others staged for this member. Returns 0 if none is left, or not all have staged.
 static int pull(shm_world *world, shm_call *c) {
   uint32_t round = c->next_out, own = c->channel->index, segments = ad_shm_segments(world, c, own);
   if (round >= c->rounds || !staged_past(c, round)) return 0;
@@ -160,7 +160,7 @@ static size_t piece(const shm_call *c) {
   return SHM_STAGE / c->channel->members / SHM_LINE * SHM_LINE / element;
 }
 
-// How many elements of part k pass in this round; *at: the first of them.
+// Returns how many elements of part k pass in this round; *at is the first of them.
 static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at) {
   size_t count = ad_shm_part(c->call, k);
   *at = round * piece(c);
@@ -168,7 +168,7 @@ static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at
   return count - *at < piece(c) ? count - *at : piece(c);
 }
 
-// How many elements of part k, from its element `at` on and not beyond `end`, are contiguous in the whole value.
+// Returns how many elements of part k in [at, end) are contiguous in the full value, and their start there in *whole.
 static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_t *whole) {
   size_t n = ad_shm_run(c->call, k, at, whole);
   return n < end - at ? n : end - at;
@@ -184,7 +184,7 @@ static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   }
 }
 
-// Stages this member's addends of the next round, when its half of the buffer is free; 0: there are none, or not yet.
+// Stages this member's addends of the next round. Returns 0 if none is left, or the half buffer is not free yet.
 static int stage_pieces(shm_world *world, shm_call *c) {
   uint32_t round = c->next_in;
   if (round >= c->own_rounds || !reduced_past(c, (int64_t)round - 2)) return 0;
@@ -194,8 +194,8 @@ static int stage_pieces(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Where `member` has its addends of a run of this rank's part. The run starts `inside` elements into the round's piece,
-// and at element `whole` of the whole value.
+// Returns where `member` has its addends of a run of this rank's part. The run starts `inside` elements into the
+// round's piece, and at element `whole` of the full value.
 static const void *run_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t inside,
                           size_t whole) {
   const shm_slot *slot = ad_shm_slot(c, member);
@@ -206,7 +206,7 @@ static const void *run_of(const shm_world *world, const shm_call *c, uint32_t me
   return ad_shm_at(world, slot->offer.in + whole * element);
 }
 
-// Lists where the sum of a run is written: to the outputs that this rank can write, its own first.
+// Lists the addresses to which the sum of a run is written: in all outputs that this rank can write, its own first.
 static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, size_t whole, void **outs) {
   const ad_call *call = c->call;
   size_t count = 0, element = call->out_element;
@@ -220,7 +220,7 @@ static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, si
   return count;
 }
 
-// Copies the sum of a run into staging, for members to fetch whose outputs lie outside the file.
+// Copies the sum of a run into staging. Members with outputs outside the file fetch it there.
 static void stage_sum(const shm_world *world, const shm_call *c, uint32_t round, size_t inside, const void *sum,
                       size_t n) {
   size_t element = c->call->out_element;
@@ -243,7 +243,7 @@ static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t roun
   }
 }
 
-// Reduces the next round's piece when all have staged it; 0: there is none, or not yet.
+// Reduces the next round's piece. Returns 0 if none is left, or not all members are ready.
 static int reduce_piece(shm_world *world, shm_call *c) {
   uint32_t round = c->next_reduce;
   if (round >= c->rounds || !staged_past(c, round) || !copied_past(c, (int64_t)round - 2)) return 0;
@@ -252,7 +252,7 @@ static int reduce_piece(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Copies the other members' sums of a round to this rank's output. Only in an all_reduce, whose parts are one run each.
+// Copies the other members' sums of a round to this rank's output. Only in an all_reduce: there each part is one run.
 static int fetch_pieces(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
   uint32_t round = c->next_out;
@@ -263,7 +263,7 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
     ad_shm_run(call, k, at, &whole);
     char *to = (char *)call->out + whole * element;
     const char *sum = ad_shm_at(world, ad_shm_slot(c, k)->result + half(round));
-    // In place the output was just read to be staged, so that its lines are still in a cache.
+    // In place, the output was just read to be staged: its lines are still in a cache, so they are not bypassed.
     if (call->in == call->out)
       ad_copy(to, sum, n * element);
     else
@@ -273,15 +273,15 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
   return 1;
 }
 
-/* ---- a reduce_scatter of inputs that are pulled: no rounds, each member reads what it needs when it needs it ---- */
+/* ---- a reduce_scatter of pulled inputs: no rounds; each member reads the inputs of its part, block by block ---- */
 
-// How many elements are reduced at a time: the staging buffer has room for so many of each member.
+// Returns how many elements are reduced at a time: the staging buffer has room for so many from each member.
 static size_t block(const shm_call *c) {
   size_t bytes = 4 * (size_t)SHM_STAGE / c->channel->members;
   return (bytes < SHM_BLOCK ? bytes : SHM_BLOCK) / SHM_LINE * SHM_LINE / c->call->element;
 }
 
-// Gives `n` elements of a member's input, read from its process where necessary. NULL: they could not be read.
+// Returns `n` elements of a member's input, read from its process if necessary, or NULL if they could not be read.
 static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, size_t whole, size_t n) {
   const shm_slot *slot = ad_shm_slot(c, member);
   size_t element = c->call->element;
@@ -291,7 +291,7 @@ static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, si
   return ad_shm_pull(world, c, rank_of(c, member), slot->offer.in + whole * element, to, n * element) ? to : NULL;
 }
 
-// Reduces this member's part, block after block. Returns 0 if an input could not be read; it is tried again.
+// Reduces this member's part, block after block. Returns 0 if an input could not be read; the next call tries again.
 static int reduce_pulled(shm_world *world, shm_call *c) {
   const void *sources[SHM_RANKS_MAX];
   void *outs[SHM_RANKS_MAX + 1];
@@ -322,7 +322,7 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
   }
   c->own_rounds = slot->offer.place == SHM_STAGED ? c->rounds : 0;
   if (c->call->op != AD_ALL_REDUCE || !c->any_elsewhere) return AD_OK;
-  // Some output lies outside the file: every member gives its sums out through staging.
+  // Some output lies outside the file: every member also copies its sums into staging.
   c->out_rounds = slot->offer.out ? 0 : c->rounds;
   if (!c->staging) AD_TRY(ad_shm_take_staging(world, &c->staging));
   slot->result = (uint64_t)((char *)c->staging - world->base) + 2 * SHM_STAGE;

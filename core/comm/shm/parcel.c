@@ -29,7 +29,7 @@ static void look_at_them(shm_world *world) {
 static ad_status make_parcels(shm_world *world, shm_parcel **out) {
   void *memory;
   AD_TRY(ad_shm_alloc(world, (PARCELS_AT_ONCE + 1) * sizeof(shm_parcel), &memory));
-  // Memory of the file is aligned to a cache line, a parcel to two.
+  // ad_shm_alloc aligns to one cache line, but a parcel must be aligned to two.
   uintptr_t start = ((uintptr_t)memory + SHM_PAIR - 1) / SHM_PAIR * SHM_PAIR;
   shm_parcel *parcels = (shm_parcel *)start;  // NOLINT(performance-no-int-to-ptr)
   for (int i = 1; i < PARCELS_AT_ONCE; i++) put_back(world, &parcels[i]);

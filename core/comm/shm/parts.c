@@ -5,7 +5,7 @@
 
 // Sets the elements [start, end) that member k reduces in an all_reduce.
 static void all_reduce_part(const ad_call *call, uint32_t k, size_t *start, size_t *end) {
-  // Cut at cache lines, so that no two members write to one.
+  // Parts begin at cache lines, so that no two members write to the same line.
   size_t element = call->element < call->out_element ? call->element : call->out_element;
   size_t unit = SHM_LINE / element, units = (call->count + unit - 1) / unit;
   size_t from = units * k / call->members * unit, to = units * (k + 1) / call->members * unit;

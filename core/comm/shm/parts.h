@@ -5,8 +5,8 @@
 
 /* How many elements member k reduces: the size of its part. */
 size_t ad_shm_part(const ad_call *call, uint32_t k);
-/* How many elements, from element `at` of member k's part on, are contiguous in the whole value, as ad_call_run says it
- * of blocks; *whole: where they start in the whole value. */
+/* Returns how many elements, from element `at` of member k's part on, are contiguous in the full value; *whole is
+ * where they start in the full value. ad_call_run does the same for blocks. */
 size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole);
 
 #endif

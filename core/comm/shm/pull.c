@@ -1,5 +1,5 @@
-/* Reads bytes in the memory of a peer's process: one copy, no rounds. Whether the ranks of a node may do that is found
- * out by trying when they join. Which bytes a call needs is not decided here. */
+/* Reads bytes in the memory of a peer's process: one copy, no rounds. When the ranks of a node join, they try whether
+ * they may do this. Other files decide which bytes a call needs. */
 #include "comm/shm/pull.h"
 
 #include <errno.h>
@@ -16,8 +16,8 @@
 #include "comm/shm/wait.h"
 #include "comm/words.h"
 
-// Bytes read with one system call. The kernel first pins all pages of a read, then copies: reading 4 MiB at once took a
-// fifth longer per byte.
+// Bytes read with one system call. The kernel first pins all pages of a read, then copies, so long reads are slower:
+// reading 4 MiB in one call took a fifth longer per byte.
 static const size_t slice = 1u << 20;
 // Nanoseconds that the launcher has to report a death before this rank does.
 static const int64_t patience = 1000000000;
@@ -26,10 +26,10 @@ static int staging_is_wanted(void) { return ad_environment_number("ADDEND_STAGIN
 
 /* ---- whether ranks may read each other's memory ---- */
 
-// Lets one process, and its descendants, read this rank's memory; 0: none. Only where the Yama security module
-// restricts reading is this needed. The ranks' launcher, or an MPI launcher's daemon, is an ancestor of all ranks.
-// PR_SET_PTRACER_ANY would open the rank to every process of the user; ranks without a common ancestor use staging
-// instead.
+// Permits process `reader` and its descendants to read this rank's memory; 0: no process. Needed only where the Yama
+// security module restricts reading. `reader` is an ancestor of all ranks: their launcher, or an MPI launcher's daemon.
+// Ranks without a common ancestor use staging. PR_SET_PTRACER_ANY is not used: it would open the rank to every process
+// of the user.
 static void name_reader(const shm_world *world, pid_t reader) {
 #ifdef PR_SET_PTRACER
   if (world->control->joining > 1 && world->probe) prctl(PR_SET_PTRACER, (unsigned long)reader, 0ul, 0ul, 0ul);
@@ -39,8 +39,8 @@ static void name_reader(const shm_world *world, pid_t reader) {
 void ad_shm_pull_allow(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   if (staging_is_wanted()) return;
-  // In another namespace the pid may be some other process's, so the word is one that such a process hardly holds
-  // there.
+  // In another namespace the pid may belong to another process. The word depends on time and rank, so that a process
+  // that was read by mistake hardly has the same word there.
   world->probe = (uint64_t)ad_now() << 16 | (world->rank + 1);
   record->probe_at = (uint64_t)(uintptr_t)&world->probe;
   record->probe_holds = world->probe;
@@ -138,7 +138,7 @@ int ad_shm_pull(shm_world *world, shm_call *c, uint32_t rank, uint64_t from, voi
     }
     at += (size_t)got;
   }
-  // A member that left, or that learned of an error, may have used the memory for something else before it was read.
+  // A peer that left, or learned of an error, may have reused its buffer before the bytes were read: they do not count.
   if (ad_shm_failed(world)) return 0;
   if (atomic_load(&record->state) == SHM_JOINED) return 1;
   explain(world, c, rank, bytes, ESRCH);

@@ -4,8 +4,8 @@
 #include "comm/shm/memory.h"
 #include "comm/shm/transfer.h"
 
-// Frees what this rank kept for lists that all members have released, and drops messages on them that nobody has
-// received: nothing more comes on such lists.
+// For lists that all members have released: frees what this rank kept for them, and drops their messages that this rank
+// has not received. Nothing more comes on such lists.
 static void sweep(shm_world *world) {
   ad_shm_progress_transfers(world);
   ad_shm_look_at_kept(world);
@@ -23,7 +23,7 @@ static void sweep(shm_world *world) {
   }
 }
 
-// Takes this rank's channel of the list out of its lists; NULL: it has made no call on the list.
+// Takes the list's channel out of world->lists. Returns NULL if this rank has made no call on the list.
 static shm_channel *take_channel(shm_world *world, uint64_t id) {
   shm_channel **link = &world->lists;
   while (*link && (*link)->shape.list != id) link = &(*link)->next;
@@ -33,10 +33,9 @@ static shm_channel *take_channel(shm_world *world, uint64_t id) {
   return channel;
 }
 
-// Keeps the channel of a list that this rank has released until all members have released it.
+// Keeps the channel of a list that this rank has released, until all members have released the list.
 static void put_away(shm_world *world, shm_channel *channel, const shm_list *list, uint64_t id) {
-  if (!channel && ad_new(1, &channel))
-    return;  // without memory, messages that nobody receives stay until the world ends
+  if (!channel && ad_new(1, &channel)) return;  // no memory: the list's unreceived messages stay until the world ends
   channel->shape.list = id;
   channel->list = list;
   channel->next = world->released;

@@ -1,4 +1,4 @@
-/* What the members of a group tell each other in the file: their calls, each in a slot. */
+/* What the members of a group exchange in the file: their calls, each in a slot. */
 #ifndef COMM_SHM_SLOT_H
 #define COMM_SHM_SLOT_H
 #include "comm/shm/control.h"
@@ -12,14 +12,14 @@ enum {
 
 /* Where the other members find a member's input. */
 typedef enum shm_place {
-  SHM_INLINE,  // copied into the member's slot, or as a whole into a staging buffer
+  SHM_INLINE,  // copied into the member's slot, or all of it into a staging buffer
   SHM_SHARED,  // read in place, since it lies in the shared file
-  SHM_STAGED,  // put into the member's staging buffer piece after piece, in rounds
+  SHM_STAGED,  // copied into the member's staging buffer piece after piece, in rounds
   SHM_PULLED   // read by the other members from the memory of the member's process
 } shm_place;
 
-/* What a member tells the others about its call. Together with `published` it fills one cache line, the only one that
- * every member has to look at. */
+/* What a member publishes about its call. The offer and `published` fill one cache line: every member has to look only
+ * at this line. */
 typedef struct shm_offer {
   ad_signature signature;
   uint64_t in;       // offset of the input or its staging buffer; if pulled, the address in the member's process
@@ -30,7 +30,7 @@ typedef struct shm_offer {
 } shm_offer;
 
 /* One call of one member. The member fills the slot and sets `published` last. The slot stays as it is until all
- * members have consumed the call, which means that they need nothing of it any more. */
+ * members have consumed the call: consumed means that a member needs nothing more from the call. */
 typedef struct shm_slot {
   _Alignas(SHM_PAIR) _Atomic uint64_t published;  // sequence + 1 of the call in this slot
   shm_offer offer;
@@ -47,7 +47,7 @@ typedef struct shm_slot {
   _Alignas(SHM_LINE) unsigned char payload[SHM_PAYLOAD];
 } shm_slot;
 
-/* How far a member has consumed the calls of a channel. A channel in the file has one of these for each member, then
+/* How many calls of a channel a member has consumed. A channel in the file has one shm_consumed for each member, then
  * SHM_RING slots for each member. */
 typedef struct shm_consumed {
   _Alignas(SHM_PAIR) _Atomic uint64_t calls;  // the member has consumed all calls before this one
@@ -61,7 +61,7 @@ typedef struct shm_message {
   uint64_t at;  // offset of the buffer; pulled: its address; staged: where the message starts in the stream
 } shm_message;
 
-/* The call that a slot of a group of this shape holds, for error messages. */
+/* Describes the call in a slot, for error messages; `shape` is the shape of the slot's group. */
 static inline ad_reported_call ad_shm_reported_call(const shm_slot *slot, const ad_group_shape *shape) {
   return (ad_reported_call){&slot->offer.signature, slot->axes, shape, slot->site, slot->number};
 }

@@ -1,5 +1,5 @@
-/* Posts, matches and moves transfers. What they look like in the file, and the path of one message, is in envelope.h. The
- * states of a parcel are tried in every order by core/tests/comm/test_parcel.c. */
+/* Posts, matches and moves transfers. What they look like in the file, and the path of one message, is in envelope.h.
+ * The states of a parcel are tried in every order by core/tests/comm/test_parcel.c. */
 #include "comm/shm/transfer.h"
 
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "comm/shm/pull.h"
 #include "comm/shm/wait.h"
 
-// Nanoseconds: how long nobody takes a message before its sender, which waits, copies it; how long until the sender
-// tries again to copy a message for which it had no memory.
+// Nanoseconds: a waiting sender copies its message when nobody has taken it for so long; if there was no memory for the
+// copy, the sender tries again after so long.
 static const int64_t patience = 50000, retry_interval = 10000000;
 
 /* ---- lists of this rank's transfers ---- */
@@ -91,7 +91,7 @@ static void free_messages(shm_message_kept *first, int are_kept) {
   }
 }
 
-// Withdraws the sends that nobody has taken: nobody may read this rank's buffers any more.
+// Withdraws the sends that no receiver has taken: from now on no other rank may read this rank's buffers.
 static void withdraw(const shm_transfers *all) {
   for (shm_transfer *t = all->sends; t; t = t->next) {
     uint32_t posted = SHM_POSTED;
@@ -147,7 +147,7 @@ static int enqueue_transfer(shm_world *world, shm_transfer *t) {
   return 1;
 }
 
-// Puts the envelopes of sends that find room, for each peer in the order in which they were posted.
+// Puts the envelopes of the outbox into queues, for each peer in the order of posting, until the peer's queue is full.
 static void empty_outbox(shm_world *world) {
   shm_transfers *all = world->transfers;
   uint8_t is_full[SHM_RANKS_MAX] = {0};
@@ -194,7 +194,7 @@ static ad_status choose_place(shm_world *world, shm_transfer *t) {
   return status;
 }
 
-// Fills the envelope of a send, and puts it into the peer's queue or, while that is full, into the outbox.
+// Fills the envelope of a send, and puts it into the peer's queue or, while the queue is full, into the outbox.
 static ad_status post_send(shm_world *world, shm_transfer *t) {
   const ad_call *call = t->under.call;
   shm_envelope *envelope = &t->envelope;
@@ -212,14 +212,14 @@ static ad_status post_send(shm_world *world, shm_transfer *t) {
 
 /* ---- receiving: matching messages with receives, and reading them ---- */
 
-// 1: the message is one that the receive waits for.
+// Returns 1 if the message matches the receive.
 static int wants(const shm_transfer *receive, const shm_envelope *envelope) {
   const ad_call *call = receive->under.call;
   return call->shape.list == envelope->group && call->tag == envelope->tag &&
          (call->peer == AD_ANY_SOURCE || call->peer == envelope->sender);
 }
 
-// 1: message and receive have the same size and dtype; else that is the world's error.
+// Returns 1 if message and receive have the same size and dtype; else sets the world's error.
 static int agrees(shm_world *world, const shm_transfer *t) {
   const ad_call *call = t->under.call;
   const shm_envelope *envelope = &t->envelope;
@@ -235,7 +235,7 @@ static int agrees(shm_world *world, const shm_transfer *t) {
   return 0;
 }
 
-// Reads a message where its sender has it. Returns 0 if it could not be read: the world has an error or will have one.
+// Reads a message from the sender's buffer. Returns 0 if it could not be read: the world has an error or will have one.
 static int read_posted(shm_world *world, shm_transfer *t) {
   const shm_envelope *envelope = &t->envelope;
   void *to = t->under.call->out;
@@ -284,7 +284,7 @@ static int bring(shm_world *world, shm_transfer *t) {
   return 1;
 }
 
-// Gives a message to a receive, which is in no list, and completes the receive if the bytes can be read now.
+// Gives a message to a receive that is in no list, and completes the receive if the bytes can be read now.
 static void match(shm_world *world, shm_transfer *t, const shm_envelope *envelope) {
   t->envelope = *envelope;
   t->is_matched = 1;
@@ -296,7 +296,7 @@ static void match(shm_world *world, shm_transfer *t, const shm_envelope *envelop
   world->transfers->matched = t;
 }
 
-// Keeps a message until a receive wants it.
+// Keeps a message until a receive matches it.
 static ad_status keep_message(shm_world *world, const shm_envelope *envelope, uint32_t bucket) {
   shm_transfers *all = world->transfers;
   shm_message_kept *kept = all->free_messages;
@@ -325,7 +325,7 @@ ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) {
   return keep_message(world, envelope, bucket);
 }
 
-// Gives the receive the first kept message that it wants, or lets it wait for one.
+// Gives the receive the oldest kept message that it matches, or lets the receive wait for one.
 static void post_receive(shm_world *world, shm_transfer *t) {
   shm_transfers *all = world->transfers;
   const ad_call *call = t->under.call;
@@ -343,7 +343,7 @@ static void post_receive(shm_world *world, shm_transfer *t) {
   append(&all->receives_end[bucket], t);
 }
 
-// Gives up a message that nobody will receive. Returns 1 if nobody needs its parcel any more.
+// Gives up a message that will not be received. Returns 0 if its sender is just copying it, so its parcel is in use.
 static int give_up(shm_parcel *parcel) {
   uint32_t state = SHM_POSTED;
   if (atomic_compare_exchange_strong(&parcel->state, &state, SHM_TAKEN) || state == SHM_COPIED)
@@ -371,8 +371,8 @@ void ad_shm_drop_messages(shm_world *world, uint64_t group) {
 
 /* ---- making progress on all posted transfers ---- */
 
-// Takes the envelopes that arrived out of this rank's queue, matched or kept for later, so that an empty queue means
-// that there is nothing new.
+// Takes all envelopes out of this rank's queue. An envelope leaves the queue only when it is matched or kept: so if the
+// queue is empty, there is nothing new.
 static void empty_queue(shm_world *world) {
   shm_queue *queue = &ad_shm_queues(world->control)[world->rank];
   uint64_t number = atomic_load_explicit(&queue->drained, memory_order_relaxed);
@@ -408,7 +408,7 @@ void ad_shm_progress_transfers(shm_world *world) {
   if (world->transfers->matched) try_matched(world);
 }
 
-// Notes the transfer as this rank's last call, for the watchdog.
+// Records the transfer as this rank's last call, for the watchdog.
 static void record_last(const shm_world *world, const ad_call *call) {
   shm_record *record = &world->records[world->rank];
   record->last_op = (uint32_t)call->op;
@@ -435,7 +435,7 @@ ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) {
 
 /* ---- sending: when a send is complete, and ending it ---- */
 
-// Copies a message that nobody has taken for a while, if there is memory for it, so that its sender can go on.
+// Copies a message that was not taken for a while, if there is memory, so that this rank's send is complete.
 static void copy_away(shm_world *world, shm_transfer *t) {
   int64_t now = ad_now();
   if (now - t->since < patience || now < t->retry) return;
@@ -444,7 +444,7 @@ static void copy_away(shm_world *world, shm_transfer *t) {
   if (!status) ad_shm_wake_rank(world, (uint32_t)t->under.call->peer);
 }
 
-// 1: the send is complete: its message is in the envelope, copied, or received.
+// Returns 1 if the send is complete: its message is in the envelope, copied, or received.
 static int is_sent(shm_world *world, shm_transfer *t) {
   if (!t->is_put) return 0;
   if (!t->parcel) return 1;

@@ -1,4 +1,4 @@
-/* Transfers under way on this rank, and the messages that came for it and wait for a receive. */
+/* Transfers in flight on this rank, and messages that came to this rank and wait for a receive. */
 #ifndef COMM_SHM_TRANSFER_H
 #define COMM_SHM_TRANSFER_H
 #include "comm/shm/call.h"
@@ -8,13 +8,13 @@ enum { SHM_BUCKETS = 64 };
 
 /* One side of a transfer. */
 typedef struct shm_transfer {
-  shm_call under;                       // the call, as a wait sees it: must come first, its mode is SHM_TRANSFER
+  shm_call under;                       // the call that waits look at: must come first, its mode is SHM_TRANSFER
   struct shm_transfer *next;            // the next transfer in the list that has this one
-  shm_envelope envelope;                // of a send: its own; of a matched receive: that of its message
+  shm_envelope envelope;                // of a send: its own; of a matched receive: the envelope of its message
   shm_parcel *parcel;                   // a send's parcel; NULL: the envelope has all bytes
   int64_t since, retry;                 // for a send, by ad_now(): when its envelope was put; when copying is retried
   uint8_t is_put, is_matched, is_mine;  // its envelope is in the queue; a message was found; the receiver took it
-  void *bringing;                       // engine mpi's record of a message that comes from another node
+  void *bringing;                       // backend mpi's record of a message that comes from another node
 } shm_transfer;
 
 /* A message that came to this rank before a receive for it was posted. */
@@ -23,43 +23,42 @@ typedef struct shm_message_kept {
   shm_envelope envelope;
 } shm_message_kept;
 
-/* This rank's transfers, and the messages that wait for a receive. Receives and messages are in lists by the hash of
+/* This rank's transfers, and messages that wait for a receive. Receives and messages are in buckets by the hash of
  * group and tag, oldest first. */
 typedef struct shm_transfers {
   shm_transfer *receives[SHM_BUCKETS], **receives_end[SHM_BUCKETS];
   shm_message_kept *messages[SHM_BUCKETS], **messages_end[SHM_BUCKETS];
   shm_transfer *outbox, **outbox_end;  // sends whose envelopes found the queue full
-  shm_transfer *sends, **sends_end;    // sends whose envelopes are in queues, and that are not complete
+  shm_transfer *sends, **sends_end;    // incomplete sends with their envelopes in queues
   shm_transfer *matched;               // receives whose messages could not be read yet
   shm_transfer *free;
   shm_message_kept *free_messages;
-  shm_parcel *parcels, *on_the_way;  // free parcels; parcels whose messages are not known to be received
+  shm_parcel *parcels, *on_the_way;  // free parcels; parcels of messages that may not be received yet
   uint64_t *sent, *got;              // for each rank: messages put into its queue; messages that came from it
 } shm_transfers;
 
 ad_status ad_shm_transfers_begin(shm_world *world) AD_CHECKED;
 /* Gives up all transfers that are not complete, and frees everything. */
 void ad_shm_transfers_end(shm_world *world);
-/* The engine's `post` for one side of a transfer. */
+/* The backend's `post` for one side of a transfer. */
 ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) AD_CHECKED;
 /* Takes all envelopes out of this rank's queue, and completes transfers that can be completed. */
 void ad_shm_progress_transfers(shm_world *world);
-/* Returns 1 if the call is complete; call->engine is then NULL. Copies the bytes of a send that nobody takes for a
- * while. */
+/* Returns 1 if the call is complete; call->backend is then NULL. If a send's message is not taken for a while, copies
+ * the bytes, which completes the send. */
 int ad_shm_transfer_done(shm_world *world, ad_call *call);
-/* Takes in a message that came to this rank: gives it to the first receive that wants it, or keeps it for a later one.
- */
+/* Delivers a message that came to this rank to the first receive that matches it, or keeps it for a later receive. */
 ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) AD_CHECKED;
-/* Drops the messages of a list on which this rank receives nothing more. */
+/* Drops the kept messages of a list of ranks (`group`) on which this rank receives nothing more. */
 void ad_shm_drop_messages(shm_world *world, uint64_t group);
 
 /* ---- in transfer_wait.c: waiting for a transfer's other end ---- */
 
-/* Whether the other side of the transfer has done nothing yet, as far as this rank sees. */
+/* Returns 1 if the other side of the transfer has done nothing yet, as far as this rank sees. */
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t);
-/* Shows the other ranks what this one waits for. */
+/* Shows this rank's wait to the other ranks. */
 void ad_shm_show_transfer(shm_world *world, const shm_call *c);
-/* Makes it the world's error that the other side, without which the call cannot be completed, has left. */
+/* Sets the world's error if the other side of the transfer has left and the call needs it. */
 void ad_shm_look_for_left_peer(shm_world *world, const shm_call *c);
 /* Describes the transfer for error messages; `signature` is room for its signature. */
 static inline ad_reported_call ad_shm_reported_transfer(const shm_transfer *t, ad_signature *signature) {

@@ -1,4 +1,4 @@
-/* Waits for the other side of a transfer: what the other ranks see of such waits, and whether they can end. */
+/* Waits for the other side of a transfer: shows such a wait to the other ranks, and finds out whether it can end. */
 #include <string.h>
 #include "comm/shm/envelope.h"
 #include "comm/shm/error.h"
@@ -12,8 +12,8 @@ int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t) {
   return !t->is_put || (t->parcel && atomic_load(&t->parcel->state) == SHM_POSTED);
 }
 
-// The offset of the channel of the call's list; 0: any rank of the world could send. Nothing of a list that reaches to
-// other nodes is in this node's file, so 0 stands for such a list too.
+// Returns the offset of the channel of the call's list; 0: any rank of the world could send. In a world of several
+// nodes this is also 0, since the file of a node has no channel of a list that spans nodes.
 static uint64_t list_of(shm_world *world, const ad_call *call) {
   shm_channel *channel;
   if (!call->shape.list || world->outside || ad_shm_channel(world, call, &channel)) return 0;
@@ -38,13 +38,13 @@ void ad_shm_show_transfer(shm_world *world, const shm_call *c) {
   atomic_store(&record->waits_channel, 0);
   atomic_store(&record->waits_list, is_any ? list_of(world, call) : 0);
   atomic_store(&record->waits_parcel, t->parcel ? t->envelope.parcel : 0);
-  // A receive whose message is on its way waits for nobody who could be waiting for it.
+  // If the message of a receive is on its way, the receive needs no rank that could be waiting for this rank.
   atomic_store(&record->waits_peer, !ad_shm_waits_for_peer(world, t) ? 0
                                     : is_any                         ? SHM_ANY_RANK
                                                                      : (uint64_t)call->peer + 1);
 }
 
-// 1: all other members of the group have left; *one is one of them.
+// Returns 1 if all other members of the group have left; *one is one of them.
 static int all_others_left(const shm_world *world, const ad_call *call, uint32_t *one) {
   for (uint32_t i = 0; i < call->members; i++) {
     uint32_t rank = (uint32_t)ad_shape_rank(&call->shape, i);

@@ -1,6 +1,5 @@
-/* Waits: spins, yields, sleeps. When a wait is long, finds out whether it can end at all: whether a rank that is needed
- * has left, or ranks wait for each other in a circle. Deaths are seen by the launcher, which makes them the world's
- * error. */
+/* Waits: spins, yields, sleeps. When a wait is long, finds out whether it can end: whether a needed rank has left, or
+ * ranks wait for each other in a circle. The launcher watches for deaths and makes them the world's error. */
 #include "comm/shm/wait.h"
 
 #include <linux/futex.h>
@@ -18,27 +17,27 @@
 #include "comm/words.h"
 #include "mesh/group.h"
 
-/* More yields bring nothing on idle cores, and beside other programs each is a turn that a rank with work does not get
+/* More yields do not help on idle cores. When other programs run, each yield takes a time slice from a rank with work
  * (lab/measured/processor-not-noted.md, "Waiting"). */
 static const uint32_t yields = 200;
 static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
 
 /* ---- finding out why a long wait does not end ---- */
 
-// Makes it the world's error that a member which the call needs has left.
+// Sets the world's error if a member that the call needs has left.
 static void look_for_left(shm_world *world, const shm_call *c) {
   for (int64_t member = -1; (member = ad_shm_missing(c, (uint32_t)(member + 1))) >= 0;) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
-    // Looks again whether the member lacks anything: it may have done its part just before it left.
+    // Looks again whether anything of the member is missing: it may have done its part just before it left.
     if (!ad_shm_has_left(world, rank) || ad_shm_missing(c, (uint32_t)member) != member) continue;
     ad_shm_raise_left(world, c, rank);
   }
 }
 
-// Makes it the world's error that a rank left while this one waits for all ranks to join.
+// Sets the world's error if a rank has left while this rank waits for all ranks to join.
 static void look_for_absent(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
-    // Looks again whether all have joined: it may have left after that.
+    // Looks again whether all have joined: if so, the rank left after joining, which is no error here.
     if (!ad_shm_has_left(world, rank) || atomic_load(&world->control->tried) == world->control->joining) continue;
     char words[AD_MESSAGE_MAX];
     ad_text text = ad_text_on(words, sizeof words);
@@ -48,7 +47,7 @@ static void look_for_absent(shm_world *world) {
   }
 }
 
-// Looks for ranks that died, where no launcher sees to that, and for ranks that left though the call needs them.
+// Looks for ranks that the call needs but that left, and, if no launcher watches for deaths, for ranks that died.
 static void look_for_gone(shm_world *world, const shm_call *blocking) {
   if (world->processes) ad_shm_look_for_dead(world);
   if (!blocking)
@@ -82,7 +81,7 @@ typedef struct waiting {
   int is_long;
 } waiting;
 
-// Shows the other ranks what this one waits for.
+// Shows this rank's wait to the other ranks.
 static void show(shm_world *world, const shm_call *blocking) {
   shm_record *record = &world->records[world->rank];
   if (atomic_load_explicit(&record->epoch, memory_order_relaxed) & 1) return;

@@ -1,4 +1,4 @@
-/* Waiting for other ranks, and waking those that wait. */
+/* Waiting for other ranks, and waking ranks that wait. */
 #ifndef COMM_SHM_WAIT_H
 #define COMM_SHM_WAIT_H
 #include "comm/shm/world.h"
@@ -8,10 +8,10 @@
 ad_status ad_shm_wait(shm_world *world, int (*ready)(shm_world *world, void *subject), void *subject,
                       const shm_call *blocking) AD_CHECKED;
 /* For a rank that tests a call in a loop instead of waiting for it: finds out ten times a second, as a wait does,
- * whether ranks have died or left without which the call cannot be completed. */
+ * whether ranks that the call needs have died or left. */
 void ad_shm_look_in_test(shm_world *world, const shm_call *tested);
-/* Called when what others may think that this rank waits for is about to change, since it has something to look at. For
- * them this rank is then in no long wait until it sleeps again. */
+/* Called when this rank has something to look at, so that the wait that it shows to the other ranks may end. Until it
+ * sleeps again, the other ranks then see it in no long wait. */
 static inline void ad_shm_pause_long(const shm_world *world) {
   _Atomic uint64_t *epoch = &world->records[world->rank].epoch;
   if (atomic_load_explicit(epoch, memory_order_relaxed) & 1) atomic_fetch_add(epoch, 1);
@@ -19,19 +19,19 @@ static inline void ad_shm_pause_long(const shm_world *world) {
 
 /* ---- in left.c: ranks that left the world ---- */
 
-/* Makes it the world's error that rank `rank`, without which the call cannot be completed, has left. */
+/* Sets the world's error: rank `rank`, which the call needs, has left. */
 void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank);
 int ad_shm_has_left(const shm_world *world, uint32_t rank);
 
 /* ---- in circle.c: ranks that wait for each other ---- */
 
-/* Makes it the world's error that ranks, this one among them, wait for each other. */
+/* Sets the world's error if this rank is in a circle of ranks that wait for each other. */
 void ad_shm_look_for_circle(shm_world *world);
 
 /* ---- in wake.c: waking ranks that sleep ---- */
 
-/* Wakes members of the channel that sleep, since something happened that they may wait for; ad_shm_wake_rank that
- * rank, if it sleeps; ad_shm_wake_all all ranks. */
+/* Wake ranks that may wait for something that has just happened: ad_shm_wake the channel's sleeping members,
+ * ad_shm_wake_rank one rank if it sleeps, ad_shm_wake_all all ranks. */
 void ad_shm_wake(shm_world *world, const shm_channel *channel);
 void ad_shm_wake_rank(shm_world *world, uint32_t rank);
 void ad_shm_wake_all(shm_control *control);

@@ -1,6 +1,6 @@
-/* Calls whose buffers all lie in the file: the work is cut into parts, one for each member, and the parts into chunks
- * that fit the caches. Whichever member is inside a call takes chunks, first of its own part, then of the others'; so a
- * member that computes or is not scheduled holds nobody up. */
+/* Calls whose buffers all lie in the file. The work is cut into parts, one for each member, and each part into chunks
+ * that fit the caches. A member that is inside a call takes chunks of its own part, then of the other members' parts.
+ * So nobody has to wait for a member that computes or is not scheduled. */
 #include "comm/shm/work.h"
 
 #include "kernels/kernels.h"
@@ -22,7 +22,7 @@ static size_t reduce_chunk(const ad_call *call, size_t part) {
   return chunk_bytes(part * call->element, chunk_max) / call->element;
 }
 
-// Reduces elements [at, at + n) of part k, which start at element `whole` of the whole value.
+// Reduces elements [at, at + n) of part k, which start at element `whole` of the full value.
 static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, size_t at, size_t whole, size_t n) {
   const ad_call *call = c->call;
   const void *sources[SHM_RANKS_MAX];
@@ -126,8 +126,8 @@ int ad_shm_work_chunks(shm_world *world, shm_call *c) {
   uint32_t members = c->channel->members, own = c->channel->index;
   if (!c->next_reduce++) work_on(world, c, own);
   if (all_done(c)) return 1;
-  // Members that are running finish their parts soon by themselves. Taking their chunks at once would only make cache
-  // lines travel; so this rank looks a few times first.
+  // Members that are running finish their parts soon by themselves, and taking their chunks immediately would only move
+  // cache lines between cores. So this rank first looks a few times.
   if (c->patience) {
     c->patience--;
     return 0;

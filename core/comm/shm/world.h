@@ -1,12 +1,12 @@
-/* This process's own view of the world: what it alone keeps about the file, its channels and its calls. */
+/* What this process alone keeps about the world: its mapping of the file, its channels and its calls. */
 #ifndef COMM_SHM_WORLD_H
 #define COMM_SHM_WORLD_H
 #include "comm/shm/call.h"
 
 enum { SHM_KEPT = 16 };
 
-/* A staging buffer with the whole input of a call that is complete here: others may read it until they have consumed
- * the call. */
+/* A staging buffer with the whole input of a call. The call may be complete on this rank; the buffer is kept because
+ * other members may read it until they have consumed the call. */
 typedef struct shm_kept {
   shm_channel *channel;
   uint64_t sequence;
@@ -19,10 +19,10 @@ typedef struct shm_transfers shm_transfers;
 
 struct shm_transfer;
 
-/* What engine mpi lets ranks of this node know and get of other nodes. */
+/* What backend mpi provides about other nodes. */
 typedef struct shm_outside {
   void *context;
-  /* Brings the message of a matched receive. 1: it is complete; 0: not yet, it is asked again. */
+  /* Brings the message of a matched receive. Returns 1 when it is complete; 0: call again. */
   int (*bring)(void *context, struct shm_transfer *t);
   const uint8_t *left;  // for each rank: not 0 if it has left
 } shm_outside;
@@ -40,13 +40,13 @@ struct shm_world {
   shm_channel **channels;    // hash table
   uint32_t channel_slots, channel_count;
   shm_channel *last_channel;
-  shm_channel *lists, *released;  // channels of groups that are lists; of lists that this rank has released
+  shm_channel *lists, *released;  // channels of lists of ranks in use; of lists that this rank has released
   shm_transfers *transfers;       // owned
   shm_call calls[SHM_RING];
   uint64_t free_calls;                  // bit i: calls[i] is free
-  shm_call *first, **last;              // calls under way, oldest first
+  shm_call *first, **last;              // calls in flight, oldest first
   shm_block *blocks;                    // blocks of this rank's region, in order of address
-  shm_shared *shared;                   // memory of any region that several ranks hold
+  shm_shared *shared;                   // memory, in any rank's region, that this rank shares with others
   void *stagings[SHM_RING + SHM_KEPT];  // staging buffers that no call uses
   uint32_t staging_count, kept_count;
   shm_kept kept[SHM_KEPT];
@@ -55,7 +55,7 @@ struct shm_world {
   int pulls;                // all ranks of this node can read each other's memory
   int crowded;              // there are more ranks than cores that they may run on
   struct ad_watchdog *dog;  // owned; NULL: the launcher watches
-  // In a world of several nodes: brings messages of other nodes, and says of each rank whether it has left; else NULL.
+  // In a world of several nodes: brings messages of other nodes, and knows which ranks have left; else NULL.
   struct shm_outside *outside;
   int *processes;  // owned: a pidfd of each rank's process; NULL: the launcher sees to deaths. See deaths.h
 };

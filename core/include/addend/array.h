@@ -13,22 +13,22 @@ typedef struct ad_array {
   /* f64, f32, bf16, f16, i32 or i64; the other dtypes are for collectives only and give AD_INVALID here */
   ad_dtype dtype;
   int scale;        /* k: `data` holds the value times 2^-k */
-  ad_shape shape;   /* shape of the whole value */
+  ad_shape shape;   /* shape of the full value */
   ad_shape local;   /* shape of this rank's part, which `data` holds: contiguous, row-major */
   ad_layout layout; /* borrows its mesh */
-  /* Borrowed, unless ad_array_create made it. NULL where this rank holds no elements (engine dry, or memory not yet
-   * given). */
+  /* Borrowed, unless ad_array_create made it. NULL where this rank holds no elements (backend dry, or no memory
+   * yet). */
   void *data;
   /* NULL: the array is one value. Otherwise the array is packed: it holds several values, one after another in one flat
-   * buffer, each cut by rows where the layout is S(0). `shape` is then [number of all their elements] and `local` is
-   * [number of the elements in this rank's rows]. Borrowed. */
+   * buffer, each sharded by rows where the layout is S(0). `shape` is then [number of all their elements] and `local`
+   * is [number of the elements in this rank's rows]. Borrowed. */
   const ad_segment *segments;
   size_t segment_count;
 } ad_array;
 
 /* Returns a description of this rank's part of a value: data is NULL and scale is 0. */
 AD_API ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
-/* Like ad_array_describe, with zeroed memory from ad_comm_alloc (no memory on engine dry). */
+/* Like ad_array_describe, with zeroed memory from ad_comm_alloc (no memory on backend dry). */
 AD_API AD_CHECKED ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape,
                                             const ad_layout *layout, ad_array *out);
 AD_API void ad_array_destroy(ad_comm *comm, ad_array *array); /* frees the memory that ad_array_create took */
@@ -47,15 +47,15 @@ AD_API void ad_array_set(const ad_array *array, size_t i, double value);
  * from what ad_array_after described (law 8): the sum forms in the dtype `accumulate` and is rounded once. All other
  * moves keep dtype and scale. `out->data` may be `in->data` where the local shapes are equal.
  *
- * A declaration keeps the local part: ad_array_after describes a whole value in which every rank's part is as large as
- * this rank's. Where V->S(d) parts are uneven, the caller sets out->shape to the shape of the whole value that they
+ * A declaration keeps the local part: ad_array_after describes a full value in which every rank's part is as large as
+ * this rank's. Where V->S(d) parts are uneven, the caller sets out->shape to the shape of the full value that they
  * form.
  *
- * The values of a packed array move as each would alone. AD_INVALID where one call cannot do that: for declared cuts,
- * and for cuts on several axes that do not form one cut over all their ranks.
+ * The values of a packed array move as each would alone. AD_INVALID where one call cannot do that: for declared S(d),
+ * and for several axes that do not shard as one over all their ranks.
  *
- * `site` names the move in a proof's list of planted mistakes; a caller may add to it what moves: AD_HERE ", tokens of
- * the experts". Errors: AD_TYPE, AD_INVALID and those of ad_comm_run. */
+ * `site` names the move in a check's list of mutants; a caller may add to it what moves: AD_HERE ", tokens of the
+ * experts". Errors: AD_TYPE, AD_INVALID and those of ad_comm_run. */
 #define ad_array_after(...) ad_array_after_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_after_at(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes,
                                               ad_type to, ad_array *out, const char *site);
@@ -77,17 +77,16 @@ AD_API AD_CHECKED ad_status ad_array_post_at(ad_comm *comm, const ad_array *in, 
 AD_API AD_CHECKED ad_status ad_array_exchange_at(ad_comm *comm, const ad_array *in, ad_axes axes,
                                                  const size_t *send_rows, const size_t *receive_rows, ad_array *out,
                                                  const char *site);
-/* to += from, under law 6: only like adds to like. AD_TYPE unless layouts and scales agree. AD_INVALID unless the
- * shapes agree and both arrays have data or neither has. The sum forms in f64 if to's dtype is f64, and in f32
- * otherwise. */
+/* to += from, under law 6 (like adds to like). AD_TYPE unless layouts and scales agree. AD_INVALID unless the shapes
+ * agree and both arrays have data or neither has. The sum forms in f64 if to's dtype is f64, and in f32 otherwise. */
 #define ad_array_add(...) ad_array_add_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site);
-/* Builds the whole value on every rank: cut values are gathered, P values are summed, R and I values are taken from the
- * group's first rank. `out->data` must have room for the whole shape. For proofs and checkpoints; training steps do not
- * use it. */
+/* Builds the full value on every rank: sharded values are gathered, P values are summed, R and I values are taken from
+ * the group's first rank. `out->data` must have room for the full shape. For checks and checkpoints; training steps do
+ * not use it. */
 #define ad_array_full(...) ad_array_full_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_full_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
-/* Like ad_array_full, but every rank of the group `all` gets the whole value. `all` contains all ranks of `mesh`, the
+/* Like ad_array_full, but every rank of the group `all` gets the full value. `all` contains all ranks of `mesh`, the
  * array's mesh. Ranks that are not on `mesh` hold no part of the array: their `in` is NULL or only described. Fills
  * *out with the description of what out->data then holds. */
 #define ad_array_full_for(...) ad_array_full_for_at(__VA_ARGS__, AD_HERE)
@@ -95,18 +94,18 @@ AD_API AD_CHECKED ad_status ad_array_full_for_at(ad_comm *comm, const ad_group *
                                                  const ad_array *in, ad_array *out, const char *site);
 /* Fills this rank's part of an array [samples, ...], f32 or f64, with random numbers in [0, 1). Each number depends
  * only on the seed, the name, the step, the number of its sample (`first` is the number of the array's first sample)
- * and its place within the sample. So every mesh, every way to cut a batch into microbatches and both dtypes get the
- * same numbers. Element e of sample i, counted row by row within the sample, is floor(r / 2^40) / 2^24, where r is the
- * first number of the draw (s, i, e) and s is the first number of the draw (seed, XXH64(name), step); data.h defines
- * draws (seed, stream, index). AD_TYPE where the array is P or V on an axis. */
+ * and its place within the sample. So every mesh, every split of a batch into microbatches and both dtypes get the same
+ * numbers. Element e of sample i, counted row by row within the sample, is floor(r / 2^40) / 2^24, where r is the first
+ * number of the draw (s, i, e) and s is the first number of the draw (seed, XXH64(name), step); data.h defines draws
+ * (seed, stream, index). AD_TYPE where the array is P or V on an axis. */
 #define ad_array_uniform(...) ad_array_uniform_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step,
                                                 int64_t first, ad_array *array, const char *site);
 /* *out: the sum of squares of every distinct element of `count` arrays, in f64, each element counted once. On R and I
- * axes the first rank counts it; on cut axes each rank's part is an addend. Takes one all-reduce over `group`, after
- * one over each mesh that has fewer ranks. Every rank gets the same bits. An array that is P on an axis is AD_TYPE. A
- * rank that is not on an array's mesh counts nothing of that array. AD_INVALID unless the group contains all ranks of
- * each array's mesh or lies on that mesh. */
+ * axes the first rank counts it; on sharded axes each rank's part is an addend. Takes one all-reduce over `group`,
+ * after one over each mesh that has fewer ranks. Every rank gets the same bits. An array that is P on an axis is
+ * AD_TYPE. A rank that is not on an array's mesh counts nothing of that array. AD_INVALID unless the group contains all
+ * ranks of each array's mesh or lies on that mesh. */
 #define ad_array_square_sum(...) ad_array_square_sum_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_square_sum_at(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                                    size_t count, double *out, const char *site);

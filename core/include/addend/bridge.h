@@ -1,6 +1,6 @@
-/* Bridges: a bridge brings a value that is cut along the batch dimension from one mesh to another, and its gradient
- * back. The two meshes have the same ranks or none in common. The dimensions behind the batch are of no importance
- * here. Between alike meshes, such as the stages of a pipeline, a bridge carries any value, however it is cut. */
+/* Bridges: a bridge moves a value that is sharded along the batch dimension from one mesh to another, and its gradient
+ * back. The two meshes have the same ranks or none in common. The dimensions after the batch do not matter. Between
+ * identical meshes, such as the stages of a pipeline, a bridge moves any value, however it is sharded. */
 #ifndef ADDEND_BRIDGE_H
 #define ADDEND_BRIDGE_H
 #include "addend/array.h"
@@ -17,42 +17,43 @@ typedef struct ad_bridge_options {
   /* 1: the parts of the two sides may overlap in any way, and the batch need not be divisible by their numbers */
   int ragged;
   /* 1: both meshes have the same axes with the same sizes in the same order. Each rank's part of the value, however it
-   * is cut, goes to the rank at the same position of the other mesh; its gradient comes back the same way. */
+   * is sharded, goes to the rank at the same position of the other mesh; its gradient comes back the same way. */
   int identical;
-  /* Distinguishes bridges between the same ranks; 0 to INT64_MAX / 2. Only an alike bridge on disjoint ranks reads it:
-   * such a bridge moves values under the tag 2 * tag of ad_comm_post_transfer (ranks of the world) and gradients under
-   * 2 * tag + 1. Two bridges from the same ranks to the same ranks need different tags here, and a program's own
-   * transfers between those ranks need tags that no bridge uses. */
+  /* Distinguishes bridges between the same ranks; 0 to INT64_MAX / 2. Only a bridge between identical meshes on
+   * disjoint ranks reads it: such a bridge moves values under the tag 2 * tag of ad_comm_post_transfer (ranks of the
+   * world) and gradients under 2 * tag + 1. Two bridges from the same ranks to the same ranks need different tags here,
+   * and a program's own transfers between those ranks need tags that no bridge uses. */
   int64_t tag;
 } ad_bridge_options;
 
 /* Creates a bridge from the layout `from` (the source) to the layout `to` (the destination).
  *
  * For a value with a batch dimension:
- *   from   S0 on dp axes, I on all others. Each copy gets the whole gradient, so R is refused: its gradient would
- *          count once for each copy.
- *   to     S0 on dp axes, R on cp, I or R on tp and any other axis. Where it is R, users leave addends: the
+ *   from   S0 on dp axes, I on all others. Each replica gets the full gradient, so R is refused: its gradient would
+ *          count once for each replica.
+ *   to     S0 on dp axes, R on cp, I or R on tp and any other axis. Where it is R, each rank contributes an addend: the
  *          gradient that comes back is P there and is summed before it returns.
- * For a value that is not cut (a weight): I or R on every axis of both sides. Where `from` is R, its gradient counts
- * once: the first copy gets it and the other copies get zeros (law 7).
+ * For a value that is not sharded (a weight): I or R on every axis of both sides. Where `from` is R, its gradient
+ * counts once: the first replica gets it and the others get zeros (law 7).
  * AD_TYPE names axis, type and repair. AD_INVALID: the meshes share some of their ranks but not all, a mesh has pp, or
  * (unless ragged) neither side's number of parts divides the other's. Borrows comm and meshes. Collective over the
  * ranks of both meshes.
  *
- * An alike bridge has other rules. `to` must have the types of `from` on every axis (AD_TYPE names axis and both
- * types): any of R, I, V and cuts, on any axis including pp. The gradient has the dual types. Nothing is summed on the
- * way: the gradient of an R value is P and comes back as P, each rank's addend to the rank at the same position, to be
- * summed where the value was made. A P in `from` is AD_TYPE: it would take as many bytes as its sum, and by law 6 it
- * could only be added to other addends of that sum. AD_INVALID: the meshes are not alike, or `ragged` is set. */
+ * A bridge between identical meshes has other rules. `to` must have the types of `from` on every axis (AD_TYPE names
+ * axis and both types): any of R, I, V and S(d), on any axis including pp. The gradient has the dual types. Nothing is
+ * summed on the way: the gradient of an R value is P and comes back as P, each rank's addend to the rank at the same
+ * position, to be summed where the value was made. A P in `from` is AD_TYPE: it would take as many bytes as its sum,
+ * and by law 6 (like adds to like) it could only be added to other addends of that sum. AD_INVALID: the meshes are not
+ * identical, or `ragged` is set. */
 AD_API AD_CHECKED ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout *to,
                                              const ad_bridge_options *options, ad_bridge **out);
 /* Checks, before there are ranks, whether ad_bridge_create would succeed, with the same errors and messages. A program
- * judges its options with it. */
+ * checks its options with it. */
 AD_API AD_CHECKED ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to,
                                             const ad_bridge_options *options);
 /* *out: the number that the rows of a batch must be a multiple of for ad_bridge_describe to accept it. That is the
- * number of parts of the side with more parts, or 1 where the bridge is ragged or alike. Reads only the layouts' cuts;
- * ad_bridge_check says whether such a bridge is possible at all. */
+ * number of parts of the side with more parts, or 1 where the bridge is ragged or its meshes are identical. Whether
+ * such a bridge is possible is checked by ad_bridge_check alone. */
 AD_API AD_CHECKED ad_status ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to,
                                                     const ad_bridge_options *options, int64_t *out);
 AD_API void ad_bridge_destroy(ad_bridge *bridge);         /* NULL allowed */
@@ -61,10 +62,10 @@ AD_API int ad_bridge_has_destination(const ad_bridge *bridge);
 AD_API ad_layout ad_bridge_from(const ad_bridge *bridge);
 AD_API ad_layout ad_bridge_to(const ad_bridge *bridge);
 
-/* Describes, with data NULL, the arrays on both sides of the bridge for a value of this whole shape and dtype
+/* Describes, with data NULL, the arrays on both sides of the bridge for a value of this full shape and dtype
  * (AD_FORWARD) or for its gradient (AD_BACKWARD). AD_INVALID if the bridge is not ragged and the parts of the two sides
- * do not lie inside each other (the message names sizes that would do), and for a scalar, unless the bridge is alike.
- */
+ * do not lie inside each other (the message names sizes that would do), and for a scalar, unless the meshes are
+ * identical. */
 #define ad_bridge_describe(...) ad_bridge_describe_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape,
                                                   ad_pass pass, ad_array *source, ad_array *destination,
@@ -74,21 +75,20 @@ AD_API AD_CHECKED ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dt
 #define ad_bridge_forward(...) ad_bridge_forward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_forward_at(ad_bridge *bridge, const ad_array *source, ad_array *destination,
                                                  const char *site);
-/* Moves the gradient from destination to source. Where the bridge's `to` is R and the bridge is not alike, the gradient
- * is summed first: in place, or straight into the source's gradient where the sum leaves each rank exactly its rows of
- * the source. The contents of the destination's gradient are undefined afterwards. */
+/* Moves the gradient from destination to source. Where the bridge's `to` is R and the meshes are not identical, the
+ * gradient is summed first: in place, or straight into the source's gradient where the sum leaves each rank exactly its
+ * rows of the source. The contents of the destination's gradient are undefined afterwards. */
 #define ad_bridge_backward(...) ad_bridge_backward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source,
                                                   const char *site);
-/* Like ad_bridge_forward and ad_bridge_backward, without waiting, for sides that work at different times. What is
- * posted travels until `request` is waited for; all memory must stay until then. Each rank of either side posts, all in
- * the same order. Every copy on the destination receives the same value: it arrives with the layout ad_bridge_arrives,
- * which is `to` with I in place of R. ad_convert I->R makes it usable as R; its backward sums the gradient, which is
- * then I.
- * Over an alike bridge a value arrives with the layout `to`, and no order across bridges is needed: within one bridge
- * and one direction the source's n-th post belongs to the destination's n-th post, and posts of other bridges or of the
- * other direction may come anywhere between them, at different places on each rank. Parts without an element are posted
- * too. */
+/* Like ad_bridge_forward and ad_bridge_backward, without waiting, for sides that work at different times. A posted
+ * value is in flight until `request` is complete; all memory must stay until then. Each rank of either side posts, all
+ * in the same order. Every replica on the destination receives the same value: it arrives with the layout
+ * ad_bridge_arrives, which is `to` with I in place of R. ad_convert I->R makes it usable as R; its backward sums the
+ * gradient, which is then I. Between identical meshes a value arrives with the layout `to`, and no order across bridges
+ * is needed: within one bridge and one direction the source's n-th post belongs to the destination's n-th post, and
+ * posts of other bridges or of the other direction may come anywhere between them, at different places on each rank.
+ * Parts without an element are posted too. */
 #define ad_bridge_post_forward(...) ad_bridge_post_forward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_post_forward_at(ad_bridge *bridge, const ad_array *source, ad_array *destination,
                                                       ad_request *out, const char *site);
@@ -97,8 +97,9 @@ AD_API AD_CHECKED ad_status ad_bridge_post_backward_at(ad_bridge *bridge, const 
                                                        ad_request *out, const char *site);
 /* The layout with which a posted value arrives. */
 AD_API ad_layout ad_bridge_arrives(const ad_bridge *bridge);
-/* 1: no rows move, because every rank holds the same rows of a batch of `rows` rows on both sides (always so for an
- * alike bridge on the same ranks). Forward and backward then only copy, and source and destination may share memory. */
+/* Returns 1 if no rows move, because every rank holds the same rows of a batch of `rows` rows on both sides (always so
+ * for identical meshes on the same ranks). Forward and backward then only copy, and source and destination may share
+ * memory. */
 AD_API int ad_bridge_is_local(const ad_bridge *bridge, int64_t rows);
 
 #if defined(__cplusplus)

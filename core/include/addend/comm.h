@@ -1,7 +1,6 @@
-/* Ranks, collectives and transfers. One structure describes a collective, which runs on the engine that the rank
- * joined: shm (processes of one machine), mpi (one or more machines) or dry (nothing moves). Every collective carries a
- * signature. If signatures differ between the ranks of a group, all of these ranks get an error, and nothing ever
- * hangs. */
+/* Ranks, collectives and transfers. One structure describes a collective, which runs on the backend of the world: shm
+ * (processes of one machine), mpi (one or more machines) or dry (nothing moves). Every collective carries a signature.
+ * If the signatures of a group's ranks differ, every rank of the group gets an error instead of hanging. */
 #ifndef ADDEND_COMM_H
 #define ADDEND_COMM_H
 #include "addend/dtype.h"
@@ -15,17 +14,17 @@ typedef struct ad_comm ad_comm;   /* one rank's membership in a world; used by o
 typedef struct ad_ranks ad_ranks; /* a group given as a list of ranks; see ad_ranks_create */
 
 /* Joins the world in which this process was started by `addend run`, ad_launch, MPI (where built) or, on one host,
- * torchrun. A process that nobody started as a rank gets a world of its own with one rank. Blocks until all ranks have
- * joined. AD_INVALID under a launcher whose world cannot be joined (the environment has WORLD_SIZE, but not all
- * variables that torchrun sets), so that no process believes by mistake that it is alone. */
+ * torchrun. A process that was not started as a rank gets a world of one rank. Blocks until all ranks have joined.
+ * AD_INVALID under a launcher whose world cannot be joined (the environment has WORLD_SIZE, but not all variables that
+ * torchrun sets), so that no process believes by mistake that it is alone. */
 AD_API AD_CHECKED ad_status ad_comm_open(ad_comm **out);
-/* 1: this process was started as a rank of a world (by `addend run`, ad_launch with a program, mpirun, srun or
- * torchrun), and ad_comm_open will join that world. */
+/* Returns 1 if this process was started as a rank of a world (by `addend run`, ad_launch with a program, mpirun, srun
+ * or torchrun), and ad_comm_open will join that world. */
 AD_API int ad_comm_launched(void);
-/* A key-value store through which processes that something else started find each other to join one world: PyTorch's
- * store, a folder, sockets. Keys consist of letters, digits and '/', and may be read by any process. Each key is put
- * once; where one store serves several worlds, a later one puts one of the keys again, and replaces its value.
- * `context` is handed to each callback. A callback that fails says why with ad_fail. */
+/* A key-value store through which the processes of another launcher find each other to join one world: PyTorch's store,
+ * a folder, sockets. Keys consist of letters, digits and '/', and may be read by any process. Each key is put once;
+ * where one store serves several worlds, a later one puts one of the keys again, and replaces its value. `context` is
+ * passed to each callback. A callback that fails reports why with ad_fail. */
 typedef struct ad_rendezvous {
   size_t size; /* sizeof(ad_rendezvous) */
   void *context;
@@ -36,28 +35,28 @@ typedef struct ad_rendezvous {
   ad_status (*get)(void *context, const char *key, void *value, size_t bytes);
   int64_t seconds; /* how long a rank waits for another to arrive; 0: 300 */
 } ad_rendezvous;
-/* Joins a world of `size` processes of this machine as rank `rank`; another launcher than addend's started them, and
- * each process has a number of its own. Blocks until all have joined. The processes share memory that has no name, so
- * nothing is left behind. If a process ends without ad_comm_close, every waiting rank gets AD_RANK_DIED within 2 s, and
- * the others at their next call. Other processes of the world read this one's memory where the kernel allows it.
- * AD_INVALID, on all ranks, if a process is on another host or in another container; AD_PEER_FAILED if another process
- * could not join. A rendezvous may serve one world after another (of a job that was restarted, or that closes a comm and
- * joins again), never two at once. */
+/* Joins a world of `size` processes of this machine as rank `rank`. Another launcher than addend's started them; each
+ * has another `rank`. Blocks until all have joined. The processes share memory that has no name, so nothing is left
+ * behind. If a process ends without ad_comm_close, every waiting rank gets AD_RANK_DIED within 2 s, and the others at
+ * their next call. Other processes of the world read this one's memory where the kernel allows it. AD_INVALID, on all
+ * ranks, if a process is on another host or in another container; AD_PEER_FAILED if another process could not join. A
+ * rendezvous may serve several worlds one after another (of a job that was restarted, or that closes a comm and joins
+ * again), never two at the same time. */
 AD_API AD_CHECKED ad_status ad_comm_join(int64_t rank, int64_t size, const ad_rendezvous *rendezvous, ad_comm **out);
-/* Opens engine dry: this process acts as rank `rank` of a world of `size`. Collectives check their arguments and
- * succeed at once; values are left as they are. */
+/* Opens backend dry: this process acts as rank `rank` of a world of `size`. Collectives check their arguments and
+ * return AD_OK immediately; outputs are not written. */
 AD_API AD_CHECKED ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out);
-/* A world of one rank that shares nothing with the world this process was started in (the reference of a proof). */
+/* A world of one rank that shares nothing with the world in which this process was started (a check's reference). */
 AD_API AD_CHECKED ad_status ad_comm_open_alone(ad_comm **out);
 /* Leaves the world and frees the comm with all memory that came from it. Ranks that still need this rank get
  * AD_RANK_LEFT. NULL allowed. */
 AD_API void ad_comm_close(ad_comm *comm);
 AD_API int64_t ad_comm_rank(const ad_comm *comm);
 AD_API int64_t ad_comm_size(const ad_comm *comm);
-/* A mesh with all ranks on one axis, "dp_shard=4", for callers that need no mesh of their own. Owned by the comm. */
+/* A mesh with all ranks on one axis, "dp_shard=4", for callers without a mesh. Owned by the comm. */
 AD_API const ad_mesh *ad_comm_mesh(const ad_comm *comm);
 AD_API const char *ad_comm_backend(const ad_comm *comm); /* "shm", "mpi", "dry", ... */
-AD_API int ad_comm_is_dry(const ad_comm *comm); /* 1: engine dry, where values have shapes and layouts but no data */
+AD_API int ad_comm_is_dry(const ad_comm *comm); /* 1: backend dry, where values have shapes and layouts but no data */
 
 /* Memory that all ranks of the node see, 64-byte aligned, zeroed: collectives on buffers in it need no staging copies.
  * AD_MEMORY when there is none left. Freed with ad_comm_free or by ad_comm_close. Local: no rank waits for another. */
@@ -65,12 +64,12 @@ AD_API AD_CHECKED ad_status ad_comm_alloc(ad_comm *comm, size_t bytes, void **ou
 AD_API void ad_comm_free(ad_comm *comm, void *memory);
 
 /* Allocates one zeroed block of memory that all members of `group` see; each member gets its own address of it. All
- * members call it, and each member frees it; the block goes with the last. AD_INVALID unless ad_comm_shares says that
- * the group can share memory. */
+ * members call it, and each frees it; the memory is released when the last member has. AD_INVALID unless ad_comm_shares
+ * is 1 for the group. */
 #define ad_comm_alloc_shared(...) ad_comm_alloc_shared_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out,
                                                     const char *site);
-/* 1: all members of `group` are on one node and can share memory. Local. */
+/* Returns 1 if all members of `group` are on one node and can share memory. Local. */
 AD_API int ad_comm_shares(const ad_comm *comm, const ad_group *group);
 
 typedef enum ad_collective_op {
@@ -83,9 +82,9 @@ typedef enum ad_collective_op {
   AD_EXCHANGE        /* batched send/receive: see ad_message */
 } ad_collective_op;
 
-/* One message of a batched exchange: this rank's send to a peer, or its receive from a peer. The peer's own exchange
- * holds the other side. Between two ranks the first send belongs to the first receive, and so on. Each receive needs
- * its own memory, which no other message of the exchange uses; several sends may read the same memory. */
+/* One message of a batched exchange: this rank's send to a peer, or its receive from a peer. The other side is in the
+ * peer's exchange. Between two ranks the first send matches the first receive, and so on. Each receive needs its own
+ * memory, which no other message of the exchange uses; several sends may read the same memory. */
 typedef struct ad_message {
   int64_t peer;     /* index of the peer in the group; may be this rank itself */
   const void *send; /* one of send and receive is NULL */
@@ -93,24 +92,25 @@ typedef struct ad_message {
   size_t count;
 } ad_message;
 
-/* One value of a packed array, cut by rows: member i of g members holds rows [floor(i*rows/g), floor((i+1)*rows/g)). */
+/* One value of a packed array, sharded by rows: member i of g members holds rows [floor(i*rows/g),
+ * floor((i+1)*rows/g)). */
 typedef struct ad_segment {
   int64_t rows;
   size_t row; /* elements of one row */
 } ad_segment;
 
-/* Describes one collective. Zero fields mean the defaults. All memory is the caller's. The memory that `in`, `out` and
- * messages point to must stay until the collective is complete; the arrays counts, receive_counts, messages and
- * segments are copied. */
+/* Describes one collective. Zero fields mean the defaults. All memory is the caller's. The memory of `in`, `out` and
+ * messages must stay valid until the collective is complete; the arrays counts, receive_counts, messages and segments
+ * are copied. */
 typedef struct ad_collective {
   size_t size; /* sizeof(ad_collective) */
   ad_collective_op op;
   ad_group group; /* this rank's group, which must contain the rank; without a mesh: all ranks of the world */
-  /* `in` and `out` may overlap only in these ways: they are equal (all_reduce, broadcast), `in` is the own block inside
-   * `out` (all_gather), or `out` is the own block inside `in` (reduce_scatter). */
+  /* `in` and `out` may overlap only in these ways: they are equal (all_reduce, broadcast), `in` is this rank's block
+   * inside `out` (all_gather), or `out` is this rank's block inside `in` (reduce_scatter). */
   const void *in;
   void *out;
-  /* number of elements: of the whole value (all_reduce, broadcast), or of each block if `counts` is NULL */
+  /* number of elements: of the full value (all_reduce, broadcast), or of each block if `counts` is NULL */
   size_t count;
   /* Numbers of elements where blocks differ. reduce_scatter, all_gather: of each member's block. all_to_all: of the
    * block sent to each member; `receive_counts` then has the block received from each member. */
@@ -119,8 +119,8 @@ typedef struct ad_collective {
   const ad_message *messages; /* for AD_EXCHANGE */
   size_t message_count;
   ad_dtype dtype; /* dtype of the inputs, and of the outputs of operations that do not reduce */
-  /* The dtype in which results form, in the order of one tree over the group (core/docs/laws.md, law 10). 0: f64 for f64,
-   * f32 for the other floats. Integers and bool always use their own dtype. */
+  /* The dtype in which results accumulate, in the order of one tree over the group (core/docs/laws.md, law 10). 0: f64
+   * for f64, f32 for the other floats. Integers and bool always use their own dtype. */
   ad_dtype accumulate;
   ad_reduction reduction; /* AD_INVALID if the dtype does not have this reduction */
   /* The dtype of a reduction's outputs, which are rounded once from the accumulate dtype. 0: `dtype`. Integers and bool
@@ -131,14 +131,14 @@ typedef struct ad_collective {
   int in_scale, out_scale;
   /* 1: the sum is added to the contents of `out`, which then has the accumulate dtype. reduce_scatter only. */
   int adds;
-  /* For reduce_scatter and all_gather of a packed array: the whole value consists of these segments one after another,
-   * each cut by rows; a member's block consists of its parts of the segments, one after another. `counts` must then be
-   * NULL and `count` is not read. NULL: the value is not packed. */
+  /* For reduce_scatter and all_gather of a packed array: the full value consists of these segments one after another,
+   * each sharded by rows; a member's block consists of its parts of the segments, one after another. `counts` must then
+   * be NULL and `count` is not read. NULL: the value is not packed. */
   const ad_segment *segments;
   size_t segment_count;
   int64_t root; /* broadcast: index of the sender in the group */
-  /* The call site named in messages, for callers that act for somebody else; NULL: the line of the call itself. Calls
-   * from different sites match each other. */
+  /* The call site named in messages, for libraries that call on behalf of their caller; NULL: the line of the call.
+   * Sites need not match. */
   const char *site;
   const ad_ranks *ranks; /* the group as a list, instead of `group`; giving both is AD_INVALID */
 } ad_collective;
@@ -147,13 +147,13 @@ typedef struct ad_collective {
  * are undefined, every rank of the world gets an error, and the comm can only be closed. */
 #define ad_comm_run(...) ad_comm_run_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const char *site);
-/* A collective or a transfer under way. */
+/* A posted collective or transfer. */
 typedef struct ad_request {
   uint64_t id;    /* 0: there is no request; waiting for it succeeds */
   int64_t source; /* for a completed receive, the peer that sent; otherwise -1 */
 } ad_request;
-/* Starts a collective and returns; *collective and its arrays are copied. A rank has at most 64 collectives under way:
- * posting one more waits for the oldest. Bytes may move whenever any rank of the group is inside a call. The errors of
+/* Starts a collective and returns; *collective and its arrays are copied. A rank has at most 64 collectives in flight:
+ * posting one more waits for the oldest. Bytes move while ranks of the group are inside any call. Same errors as
  * ad_comm_run. */
 #define ad_comm_post(...) ad_comm_post_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_post_at(ad_comm *comm, const ad_collective *collective, ad_request *out,
@@ -171,14 +171,13 @@ AD_API AD_CHECKED ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *gr
 enum { AD_ANY_SOURCE = -1 };
 /* One rank's send to a peer, or its receive from a peer; the peer makes the other side. Zero fields mean the defaults.
  *
- * Between two ranks, on one group, under one tag, the first send belongs to the first receive, and so on, in whatever
- * order both ranks post their calls and whichever of the two is first. A receive from AD_ANY_SOURCE takes the message
- * that arrived first among those that no earlier receive wanted. Count and dtype of both sides must agree; otherwise
- * every rank of the world gets AD_MISMATCH with both call sites.
+ * Between two ranks, in one group, with one tag, the first send matches the first receive, and so on, whichever side is
+ * posted first. A receive from AD_ANY_SOURCE takes the first message that arrived and matches no earlier receive. Count
+ * and dtype of both sides must agree; otherwise every rank of the world gets AD_MISMATCH with both call sites.
  *
  * A send is complete when its memory may be used again: once it was received or copied away. Two ranks that both send
  * first and then receive succeed as long as there is memory for the copies. A message whose send completed before its
- * rank left the world is still received. A message that nobody receives is no error. */
+ * rank left the world is still received. A message that is never received is no error. */
 typedef struct ad_transfer {
   size_t size;           /* sizeof(ad_transfer) */
   const ad_ranks *ranks; /* `peer` is an index in this list; NULL: `peer` is a rank of the world */
@@ -199,8 +198,8 @@ typedef struct ad_transfer {
 #define ad_comm_transfer(...) ad_comm_transfer_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_transfer_at(ad_comm *comm, const ad_transfer *transfer, int64_t *source,
                                                 const char *site);
-/* Starts one side of a transfer and returns. *transfer is copied; the memory that it points to must stay until the
- * request is complete (ad_comm_test, ad_comm_wait). Any number of transfers may be under way. */
+/* Starts one side of a transfer and returns. *transfer is copied; its memory must stay valid until the request is
+ * complete (ad_comm_test, ad_comm_wait). Any number of transfers may be in flight. */
 #define ad_comm_post_transfer(...) ad_comm_post_transfer_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_post_transfer_at(ad_comm *comm, const ad_transfer *transfer, ad_request *out,
                                                      const char *site);
@@ -216,7 +215,7 @@ AD_API AD_CHECKED ad_status ad_comm_post_transfer_at(ad_comm *comm, const ad_tra
 #define ad_ranks_create(...) ad_ranks_create_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_ranks_create_at(ad_comm *comm, const int64_t *ranks, int64_t count, ad_ranks **out,
                                                const char *site);
-/* Releases the group. Operations under way on the group still complete. Waits for no rank; may be called after
+/* Releases the group. Operations in flight on the group still complete. Waits for no rank; may be called after
  * ad_comm_close. NULL allowed. */
 AD_API void ad_ranks_release(ad_ranks *ranks);
 AD_API int64_t ad_ranks_count(const ad_ranks *ranks);
@@ -224,19 +223,19 @@ AD_API int64_t ad_ranks_count(const ad_ranks *ranks);
 AD_API int64_t ad_ranks_rank(const ad_ranks *ranks, int64_t index);
 AD_API int64_t ad_ranks_index(const ad_ranks *ranks, int64_t rank); /* -1: not in the list */
 
-/* Tells every rank of the world that this rank failed: the call in which they wait, or else their next call, returns
- * AD_PEER_FAILED with `message`. `status` is this rank's reason, which ad_launch_result reports. Only the first failure
- * of a world is kept. The message is shown with this rank's number, unless it is the ad_last_error() of a call that
- * failed on all ranks alike. NULL or "": the general sentence of the status. */
+/* Reports to every rank of the world that this rank failed: the call in which they wait, or else their next call,
+ * returns AD_PEER_FAILED with `message`. `status` is this rank's reason, which ad_launch_result reports. Only the first
+ * failure of a world is kept. The message is shown with this rank's number, unless it is the ad_last_error() of a call
+ * that failed on all ranks in the same way. NULL or "": the general sentence of the status. */
 AD_API void ad_comm_fail(ad_comm *comm, ad_status status, const char *message);
 /* Says where the ranks are that this rank waits for in its present call, and those that are stopped (SIGSTOP): the
- * process, what it does, and its last call of this world; "" if that is not known (only engine shm knows). For the
+ * process, what it does, and its last call of this world; "" if that is not known (only backend shm knows). For the
  * message of a timeout: another thread than the one that waits may call it, as long as none closes the comm. Caller
  * frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_comm_missing(const ad_comm *comm, char **out);
 /* Returns AD_OK, or the world's error if there is one. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_health(ad_comm *comm);
-/* The flight record: the last 256 collectives and transfers of this rank, oldest first, one line each with sequence
+/* The flight recorder: the last 256 collectives and transfers of this rank, oldest first, one line each with sequence
  * number, operation, count, dtype, group, call site, state and time. With every communication error it is also written
  * to flight-RANK.txt in the folder ADDEND_FLIGHT_DIR, if that is set. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_comm_flight_recorder(const ad_comm *comm, char **out);
@@ -248,7 +247,7 @@ AD_API uint64_t ad_comm_bytes(const ad_comm *comm);
  * failure. Ranks die with the launcher.
  *
  * Signals: Ctrl-C, SIGTERM and SIGHUP are passed on to the ranks; ranks that then make no progress for 30 s are ended,
- * and the message names those for whom the others waited. A second such signal, and SIGQUIT, end all ranks at once.
+ * and the message names those for whom the others waited. A second such signal, and SIGQUIT, end all ranks immediately.
  * SIGUSR1 is passed on and ends nothing here.
  *
  * AD_INVALID in a process that is a rank itself, under a launcher whose world cannot be joined, and, with `function`,
@@ -263,7 +262,7 @@ typedef struct ad_launch_options {
   void *context;
   char *const *argv; /* a program and its arguments, instead of `function` */
   /* Only with `function`, for a process that was already started as a rank (ad_comm_launched). 1: it joins that world
-   * and runs `function` there, whatever `ranks` says; *out then describes this rank alone. 0: AD_INVALID in such a
+   * and runs `function` there, and ignores `ranks`; *out then describes this rank alone. 0: AD_INVALID in such a
    * process. */
   int joins;
   int64_t patience_seconds; /* seconds that ranks may take to end after a request to stop; 0: 10 */

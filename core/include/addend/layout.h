@@ -1,5 +1,5 @@
-/* Types and layouts: what the ranks' copies of a value mean, axis by axis; the transitions between types; how types
- * propagate through local operations. Pure data and arithmetic: nothing here moves a byte. */
+/* Types and layouts: how the ranks' local values make up one value, axis by axis; the transitions between types; how
+ * types propagate through local operations. Pure data and arithmetic: nothing here moves a byte. */
 #ifndef ADDEND_LAYOUT_H
 #define ADDEND_LAYOUT_H
 #include "addend/mesh.h"
@@ -13,21 +13,21 @@ enum { AD_DIMS_MAX = 6 };
 /* The type of a value on one axis of the mesh. A small number: compare with ==. */
 typedef uint8_t ad_type;
 enum {
-  AD_R = 0, /* replicated: users leave addends, the gradient is P */
-  AD_I = 1, /* invariant: all ranks do the same work, the gradient is I */
-  AD_V = 2, /* varying: each rank has its own value, the gradient is V */
-  AD_P = 3, /* partial: a pending sum, the gradient is R */
+  AD_R = 0, /* replicated: each rank's gradient is an addend, so the gradient is P */
+  AD_I = 1, /* invariant: all ranks do the same work, so the gradient is I */
+  AD_V = 2, /* varying: each rank has its own value, so the gradient is V */
+  AD_P = 3, /* Partial: the value is the sum over ranks, the gradient is R */
 };
-#define AD_S(dim) ((ad_type)(0x10 + (dim))) /* cut along tensor dimension dim */
-/* zigzag cut along dim, printed S1z for dim 1: of 2g chunks rank i holds chunks i and 2g-1-i */
+#define AD_S(dim) ((ad_type)(0x10 + (dim))) /* sharded along tensor dimension dim */
+/* sharded zigzag along dim, printed S1z for dim 1: of 2g chunks rank i holds chunks i and 2g-1-i */
 #define AD_S_ZIGZAG(dim) ((ad_type)(0x20 + (dim)))
 
 AD_API int ad_type_is_sharded(ad_type type);
-AD_API int ad_type_dim(ad_type type);      /* the dimension that a cut type cuts; -1 for other types */
+AD_API int ad_type_dim(ad_type type);      /* the dimension of S(d); -1 for other types */
 AD_API ad_type ad_type_dual(ad_type type); /* R<->P, I<->I, V<->V, S(d)<->S(d) */
 AD_API const char *ad_type_print(ad_type type, char *buffer, size_t size); /* "R", "S(0)", "S(1z)": for messages */
 
-/* The shape of a whole, uncut value. */
+/* The shape of a full value. */
 typedef struct ad_shape {
   int ndim; /* 0: a scalar */
   int64_t dim[AD_DIMS_MAX];
@@ -40,44 +40,44 @@ AD_API const char *ad_shape_print(const ad_shape *shape, char *buffer, size_t si
 typedef struct ad_layout {
   const ad_mesh *mesh;
   ad_type type[AD_AXIS_COUNT];
-  /* For a cut axis: its place among the axes that cut the same dimension, 0 is outermost. Other axes have 0. */
+  /* For a sharded axis: its place among the axes that shard the same dimension, 0 is outermost. 0 otherwise. */
   uint8_t depth[AD_AXIS_COUNT];
 } ad_layout;
 
 /* Builds a layout from a string such as "dp=R tp=S1" or "cp=S1z". The string must name every axis larger than 1; axes
- * that it does not name are R. `dp` stands for both dp axes. Where two axes cut one dimension, the outer cut comes
- * first. AD_INVALID names what is wrong and what would be right; *out is then unchanged. */
+ * that it does not name are R. `dp` means both dp axes. Where two axes shard one dimension, the outer one comes first.
+ * AD_INVALID names what is wrong and what would be right; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out);
 /* Prints a string that ad_layout_parse reads: every axis that the mesh names and every other axis that is not R, in
- * mesh order, cuts of one dimension outermost first. Returns buffer. */
+ * mesh order, axes that shard one dimension outermost first. Returns buffer. */
 AD_API const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size);
 /* The two passes of a step: forward makes values, backward makes gradients. */
 typedef enum ad_pass { AD_FORWARD, AD_BACKWARD } ad_pass;
 AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type); /* `type` (R, I, V or P) on every axis */
-/* 1: mesh (ad_mesh_equal), types and order of cuts are the same */
+/* Returns 1 if mesh (ad_mesh_equal), types and nesting of shards are the same. */
 AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b);
 AD_API ad_layout ad_layout_dual(const ad_layout *layout); /* the layout of the value's gradient */
 AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
                                  ad_type type); /* the axes on which the layout has exactly this type */
-/* the axes on which the value is cut, along any dimension */
+/* the axes on which the value is sharded, along any dimension */
 AD_API ad_axes ad_layout_sharded_axes(const ad_layout *layout);
-/* The axes on which the value is R or I: ranks that differ only on these axes hold copies. */
+/* The axes on which the value is R or I: ranks that differ only on these axes hold replicas. */
 AD_API ad_axes ad_layout_same_axes(const ad_layout *layout);
-/* Gives `axes` the type `type`. A new cut becomes the innermost of its dimension; several new cuts do so one after
+/* Gives `axes` the type `type`. A newly sharded axis becomes the innermost of its dimension; several do so one after
  * another in mesh order. */
 AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
 
-/* A run of indices along one dimension of the whole value: the place of a rank's part or of a piece of it. */
+/* A run of indices along one dimension of the full value. */
 typedef struct ad_span {
   int64_t first, count;
 } ad_span;
 /* The part [floor(i*n/g), floor((i+1)*n/g)) of n indices that member i of g members holds. */
 AD_API ad_span ad_cut(int64_t n, int64_t i, int64_t g);
-/* The shape of `rank`'s part of a value of this whole shape. */
+/* The shape of `rank`'s part of a value of this full shape. */
 AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank);
 /* The spans of dimension `dim` (size n) that `rank` holds, in the order in which the rank stores them: one span, or
- * several if the dimension is cut zigzag. Writes at most `max` spans and returns how many there are. Empty spans are
- * left out. */
+ * several if the dimension is sharded zigzag. Writes at most `max` spans and returns how many there are. Empty spans
+ * are left out. */
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
 
 /* The operations that change a type (core/docs/laws.md, law 2). */
@@ -94,7 +94,7 @@ typedef enum ad_move {
 /* "all_reduce", ...; "unknown" for a number that is no move. */
 AD_API const char *ad_move_name(ad_move move);
 
-/* One row of law 2's table; AD_S(0) stands for any cut in it. */
+/* One row of law 2's table; AD_S(0) means any S(d) there. */
 typedef struct ad_transition {
   ad_move move;
   ad_type from, to;
@@ -104,12 +104,12 @@ typedef struct ad_transition {
 } ad_transition;
 /* The whole table; *count is its number of rows. */
 AD_API const ad_transition *ad_transition_table(size_t *count);
-/* Finds a row of the table; the dimension of cuts is ignored. NULL if law 2 has no such row. */
+/* Finds a row of the table; the dimension of S(d) is ignored. NULL if law 2 has no such row. */
 AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);
 /* *out: the layout that a value of `ndim` dimensions has after `move` over `axes` to type `to`. For each of the axes
- * the table must have a row that leads from its type to `to`. Only the innermost cut of a dimension can be undone, or
- * several of the innermost at once; a new cut becomes the innermost. AD_TYPE names operation, call site, axis, both
- * types and the repair; *out is then unchanged. */
+ * the table must have a row that leads from its type to `to`. Only the innermost axis of a sharded dimension can be
+ * gathered, or several of the innermost together; a newly sharded axis becomes the innermost. AD_TYPE names operation,
+ * call site, axis, both types and the repair; *out is then unchanged. */
 #define ad_layout_after(...) ad_layout_after_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_after_at(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to,
                                                int ndim, ad_layout *out, const char *site);
@@ -134,9 +134,9 @@ typedef enum ad_linearity {
 typedef struct ad_rule {
   size_t size;      /* sizeof(ad_rule) */
   const char *name; /* name of the operation, for messages */
-  const char *dims; /* "bsk,kn->bsn"; a summed dimension is one that the output lacks */
+  const char *dims; /* "bsk,kn->bsn"; a dimension that the output does not have is summed */
   ad_linearity linearity;
-  /* letters of dimensions that must not be cut, because the operation is not local along them; "" or NULL: none */
+  /* letters of dimensions that must not be sharded, because the operation is not local along them; "" or NULL: none */
   const char *full;
 } ad_rule;
 /* *out: the layout of an operation's result. constant[i] says that operand i carries no gradient; its R then counts as

@@ -30,7 +30,7 @@ typedef enum ad_axis {
       AD_AXIS_COUNT
 } ad_axis;
 
-/* A set of axes: bit a stands for axis a. */
+/* A set of axes: bit a is axis a. */
 typedef uint32_t ad_axes;
 #define AD_AXES(axis) ((ad_axes)1 << (axis))
 #define AD_AXES_DP (AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD))
@@ -40,7 +40,7 @@ AD_API const char *ad_axis_name(ad_axis axis);
 /* Reads a set of axes such as "tp" or "dp_replicate,dp_shard" (commas or spaces between names). "dp" means both dp
  * axes, "" the empty set. AD_INVALID names the known axes; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_axes_parse(const char *text, ad_axes *out);
-/* Writes a set of axes such as "dp_replicate,dp_shard"; cut to `size`, always ends in 0. Returns buffer. */
+/* Writes a set of axes such as "dp_replicate,dp_shard"; truncated to `size`, always ends in 0. Returns buffer. */
 AD_API const char *ad_axes_print(ad_axes axes, char *buffer, size_t size);
 
 typedef struct ad_mesh ad_mesh;
@@ -96,7 +96,7 @@ AD_API ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank);
 AD_API int64_t ad_group_size(const ad_group *group);
 AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* the rank of member number `index` */
 AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* the member's number; -1 if `rank` is no member */
-/* Prints a group for messages: "dp_replicate,dp_shard {0,2,4}"; long lists are cut with "...". Returns buffer. */
+/* Prints a group for messages: "dp_replicate,dp_shard {0,2,4}"; long lists are truncated with "...". Returns buffer. */
 AD_API const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
 
 /* Matches the axes of two views of the same ranks. Fills pairs of sets of axes, in_a[i] of `a` and in_b[i] of `b`, that

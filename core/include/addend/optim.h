@@ -22,8 +22,8 @@ typedef struct ad_schedule {
 AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t step, double *out);
 
 /* AdamW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019. Zero fields mean the defaults: beta1
- * 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0. beta1 and beta2 lie from 0 to below 1; AD_BETA_ZERO stands for 0, with
- * which a moment is that of the last gradient alone. */
+ * 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0. beta1 and beta2 lie from 0 to below 1; AD_BETA_ZERO means 0, where a
+ * moment is that of the last gradient alone. */
 #define AD_BETA_ZERO (-1.0)
 typedef struct ad_adamw_options {
   size_t size; /* sizeof(ad_adamw_options) */
@@ -40,9 +40,9 @@ AD_API void ad_adamw_destroy(ad_adamw *optimizer);
 /* Updates all parameters in one pass:
  *   params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i])
  * m and v are the bias-corrected moments of factor * grads[i]; `factor` is the clip's. Layouts, scales and shapes must
- * agree (law 6). A gradient of another floating dtype is first converted to the parameter's. A NULL gradient counts as
- * zero. AD_TYPE and AD_INVALID name the first parameter that is wrong, and AD_INVALID a rate or a factor that is not
- * finite; nothing was updated then. */
+ * agree (law 6, like adds to like). A gradient of another floating dtype is first converted to the parameter's. A NULL
+ * gradient counts as zero. AD_TYPE and AD_INVALID name the first parameter that is wrong, and AD_INVALID a rate or a
+ * factor that is not finite; nothing was updated then. */
 #define ad_adamw_step(...) ad_adamw_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                                              double lr, double factor, const char *site);
@@ -58,7 +58,7 @@ AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment mom
  * divides by it. A step whose gradient norm is not finite is skipped on all ranks (the norm is one number for all of
  * them) and lowers the exponent; `growth` good steps in a row raise it. The exponent stays from -24 to 24. This struct
  * is the scale's whole state: save it with the optimizer's. */
-/* limits of the exponent; a scale beyond them would hide another fault */
+/* limits of the exponent; a scale beyond them would hide another bug */
 enum { AD_LOSS_SCALE_LEAST = -24, AD_LOSS_SCALE_MOST = 24 };
 typedef struct ad_loss_scale {
   int enabled, exponent;

@@ -1,4 +1,4 @@
-/* The gradient reducer: it takes gradients of parameters that have a layout and a contract (dtypes), and gives the
+/* The gradient reducer: it takes gradients of parameters that have a layout and a precision policy, and returns the
  * summed gradients. It works on arrays and knows of no tape, so another framework can call it with its own buffers. The
  * sums that are needed follow from the types (law 4); a caller cannot choose them. */
 #ifndef ADDEND_REDUCE_H
@@ -10,15 +10,15 @@ extern "C" {
 #endif
 
 /* How far a microbatch's gradients are reduced:
- *   AD_SYNC_NONE    they stay in the pending sum of this rank
- *   AD_SYNC_SHARD   they are reduce-scattered into the step's partial sum, if storage is cut
+ *   AD_SYNC_NONE    they accumulate on this rank
+ *   AD_SYNC_SHARD   they are reduce-scattered into the step's partial sum, if storage is sharded
  *   AD_SYNC_ALL     they are reduced completely
  * The last microbatch must be reduced completely (with ZeRO-1, AD_SYNC_NONE until then). */
 typedef enum ad_sync { AD_SYNC_NONE, AD_SYNC_SHARD, AD_SYNC_ALL } ad_sync;
 
 /* What happens to a bucket, for traces; reported on the rank's own thread. */
 typedef enum ad_bucket_event { AD_BUCKET_POST, AD_BUCKET_WAIT, AD_BUCKET_DONE } ad_bucket_event;
-/* The reduction of a bucket that an event is about; a bucket's path has one or several reductions in succession. */
+/* The reduction of a bucket in an event; a bucket's path has one or several reductions in succession. */
 typedef struct ad_bucket_step {
   int bucket;
   ad_move move;
@@ -33,9 +33,9 @@ typedef struct ad_reducer_options {
   void (*trace)(void *context, ad_bucket_event event, const ad_bucket_step *step); /* NULL: no trace */
   void *trace_context;
   /* 1: buckets that are reduce-scattered share memory. Each holds a slot from its first gradient of a microbatch until
-   * its sum was sent and read, so that a rank does not hold all gradients at once. Every microbatch must then be sent:
-   * AD_SYNC_NONE is refused. `window` is the number of slots for buckets of one path and contract; 0: one slot that is
-   * filled beside one that is summed, and as many more as are filled at once. */
+   * its sum was sent and read, so that a rank does not hold all gradients at the same time. Every microbatch must then
+   * be sent: AD_SYNC_NONE is refused. `window` is the number of slots for buckets of one path and precision policy; 0:
+   * one slot to fill while another is summed, and one more for each bucket that is filled at the same time. */
   int reuses;
   size_t window;
   const char *files; /* put before the names of a dump's files: "stage0."; NULL: `prefix`; only read by create */
@@ -50,8 +50,8 @@ AD_API AD_CHECKED ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec
                                               const ad_reducer_options *options, ad_reducer **out);
 AD_API void ad_reducer_destroy(ad_reducer *reducer);
 
-/* Describes, with data NULL, a gradient of the parameter as this rank must hand it in: the parameter's shape, the dual
- * of its layout, and the contract's dtype (0 if the contract is raw and names no dtype). */
+/* Describes, with data NULL, a gradient of the parameter as this rank must submit it: the parameter's shape, the dual
+ * of its layout, and the policy's dtype (0 if the policy is raw and names no dtype). */
 AD_API ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param);
 /* A step consists of its microbatches and `finish`. A microbatch is begin_microbatch, `add` for each parameter that has
  * a gradient (in any order, if possible the same on all ranks), end_microbatch; the last one has AD_SYNC_ALL.
@@ -69,7 +69,7 @@ AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, 
 #define ad_reducer_target(...) ad_reducer_target_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds,
                                                  const char *site);
-/* Hands in this microbatch's gradient of a parameter; its layout must be the dual of the parameter's. If grad->data is
+/* Submits this microbatch's gradient of a parameter; its layout must be the dual of the parameter's. If grad->data is
  * the target's memory, nothing is copied. When the last gradient of a bucket arrives in an AD_SYNC_ALL microbatch, the
  * bucket's reduction is posted, in an order that is the same on all ranks. */
 #define ad_reducer_add(...) ad_reducer_add_at(__VA_ARGS__, AD_HERE)
@@ -90,15 +90,15 @@ AD_API AD_CHECKED ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_arr
 /* The summed gradient, in the storage layout and the accumulate dtype, unscaled. Valid after finish until the next
  * begin_microbatch. Owned by the reducer. */
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
-/* 1: absent in every microbatch of the step */
+/* Returns 1 if no gradient of the parameter came in any microbatch of the step. */
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param);
 /* *out: the global norm of all gradients, with every distinct element counted once. Collective over `group`. */
 #define ad_reducer_norm(...) ad_reducer_norm_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out,
                                                const char *site);
 
-/* Dumps one future step: each rank's addends as they are handed in, and the sums as they come out, as files that
- * `addend diff` judges (audit/docs/dumps.md):
+/* Dumps one future step: each rank's addends as submitted, and the sums as returned, as files that `addend diff` judges
+ * (audit/docs/dumps.md):
  *   FOLDER/PREFIXrank00003.addend.m0.safetensors   one for each microbatch
  *   FOLDER/PREFIXrank00003.sum.safetensors
  * PREFIX is the options' `files` or `prefix`. Ranks are numbered within the parameters' mesh; if that is a pool that
@@ -107,12 +107,12 @@ AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_gro
  * the effect of this call, with both numbers N, right after create. The folder must exist. The step's sums have the
  * same bits with and without a dump. The step's calls give AD_IO if a file cannot be written. AD_INVALID, from this
  * call and with nothing changed: such files exist already, no single mesh has the axes of all parameters' views, or a
- * parameter is cut zigzag. Local. */
+ * parameter is sharded zigzag. Local. */
 AD_API AD_CHECKED ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t after, int64_t step);
-/* Only for a dump: tells by what this rank divided this microbatch's loss; 0: by no one number. Call it in every
+/* Only for a dump: reports by what this rank divided this microbatch's loss; 0: by no one number. Call it in every
  * microbatch, before its end. AD_INVALID, with nothing changed, if the divisor is not finite or below 0. */
 AD_API AD_CHECKED ad_status ad_reducer_divided_by(ad_reducer *reducer, double divisor);
-/* Only for a dump: tells the global norm of this step's sums as they are in the reducer, before clipping. Call it
+/* Only for a dump: reports the global norm of this step's sums as they are in the reducer, before clipping. Call it
  * between `finish` and the next microbatch: the dumped step's file of sums is written again, with the norm. A norm that
  * is not finite is left out. AD_IO. Local. */
 AD_API AD_CHECKED ad_status ad_reducer_reported(ad_reducer *reducer, double norm);
@@ -127,14 +127,13 @@ typedef struct ad_count ad_count;
  * ranks' counts are addends, R or I on the axes on which they are the same; other types are AD_TYPE. Local. Borrows
  * comm and the layout's mesh. */
 AD_API AD_CHECKED ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_count **out);
-/* Destroys the counts; first waits for a sum that is under way, so that no rank misses this rank's counts. NULL
- * allowed. */
+/* Destroys the counts; first waits for a sum in flight, so that no rank misses this rank's counts. NULL allowed. */
 AD_API void ad_count_destroy(ad_count *count);
 /* Starts one all_reduce P->R of all n counts over the axes on which they are P; if there are none, nothing is posted.
- * `local` has this rank's n counts, which are copied. AD_INVALID while an earlier sum is under way. */
+ * `local` has this rank's n counts, which are copied. AD_INVALID while an earlier sum is in flight. */
 #define ad_count_post(...) ad_count_post_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *site);
-/* Waits for the sum that was posted last, if it is still under way. *total (may be NULL): the sum over microbatches and
+/* Waits for the sum that was posted last, if it is still in flight. *total (may be NULL): the sum over microbatches and
  * ranks. AD_INVALID if nothing was posted. The count is const because waiting changes nothing but the knowledge of its
  * sum. */
 AD_API AD_CHECKED ad_status ad_count_wait(const ad_count *count, int64_t *total);

@@ -1,7 +1,7 @@
-/* Files in the safetensors format: named tensors behind a JSON header, as the Python package safetensors reads and
+/* Files in the safetensors format: named tensors after a JSON header, as the Python package safetensors reads and
  * writes them. Files from untrusted sources may be opened: everything that a file says about itself is checked first.
- * Format: https://huggingface.co/docs/safetensors (header length as u64 little-endian, header, tensors without gaps).
- */
+ * Format: https://huggingface.co/docs/safetensors (header length as u64 little-endian, header, tensors without
+ * gaps). */
 #ifndef ADDEND_SAFETENSORS_H
 #define ADDEND_SAFETENSORS_H
 #include "addend/layout.h"
@@ -38,7 +38,7 @@ AD_API const char *ad_safetensors_metadata(const ad_safetensors *file, const cha
  * a value, the place of its first one. Reads the whole file. */
 AD_API AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
 
-/* Writes a file tensor by tensor, in the given order, so that not all tensors need to be in memory at once. */
+/* Writes a file tensor by tensor, in the given order, so that not all tensors need to be in memory together. */
 typedef struct ad_safetensors_writer ad_safetensors_writer;
 /* Begins a file. `tensors` gives names, dtypes and shapes (data and bytes are ignored); wider dtypes first keep every
  * tensor aligned. `metadata` has pairs of key and text, ended by NULL; NULL: none. The header is padded to a multiple

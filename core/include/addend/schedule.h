@@ -20,7 +20,7 @@ typedef enum ad_table_part {
   AD_TABLE_END = 16        /* the end of a step: SUMS, NORM, UPDATE */
 } ad_table_part;
 
-/* What an action refers to. */
+/* The stage and microbatch fields that an action uses. */
 typedef enum ad_action_names {
   AD_NAMES_NOTHING,    /* nothing: all ranks do it together (SUMS) */
   AD_NAMES_STAGE,      /* a stage (GATHER) */
@@ -29,23 +29,23 @@ typedef enum ad_action_names {
 } ad_action_names;
 
 /* All kinds of action: X(code, name, name in PyTorch's tables or NULL, part, what it refers to). */
-#define AD_ACTION_LIST(X)                                                                                     \
-  X(AD_ACTION_F, "F", "F", AD_TABLE_COMPUTE, AD_NAMES_MICROBATCH) /* forward */                               \
-  X(AD_ACTION_B, "B", "B", AD_TABLE_COMPUTE, AD_NAMES_MICROBATCH) /* the whole backward */                    \
-  X(AD_ACTION_I, "I", "I", AD_TABLE_COMPUTE, AD_NAMES_MICROBATCH) /* gradients of inputs */                   \
-  X(AD_ACTION_W, "W", "W", AD_TABLE_COMPUTE, AD_NAMES_MICROBATCH) /* gradients of weights */                  \
-  X(AD_ACTION_SEND_F, "SEND_F", "SEND_F", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)                            \
-  X(AD_ACTION_RECV_F, "RECV_F", "RECV_F", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)                            \
-  X(AD_ACTION_SEND_B, "SEND_B", "SEND_B", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)                            \
-  X(AD_ACTION_RECV_B, "RECV_B", "RECV_B", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)                            \
-  X(AD_ACTION_WAIT_SEND_F, "WAIT_SEND_F", "WAIT_SEND_F", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)             \
-  X(AD_ACTION_WAIT_SEND_B, "WAIT_SEND_B", "WAIT_SEND_B", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)             \
-  X(AD_ACTION_GATHER, "GATHER", "UNSHARD", AD_TABLE_GATHERS, AD_NAMES_STAGE)   /* gathers whole parameters */ \
-  X(AD_ACTION_RELEASE, "RELEASE", "RESHARD", AD_TABLE_GATHERS, AD_NAMES_STAGE) /* frees them again */         \
-  X(AD_ACTION_REDUCE, "REDUCE", "REDUCE_GRAD", AD_TABLE_REDUCTIONS, AD_NAMES_MAYBE)                           \
-  X(AD_ACTION_WAIT_REDUCE, "WAIT_REDUCE", "WAIT_REDUCE_GRAD", AD_TABLE_REDUCTIONS, AD_NAMES_STAGE)            \
-  X(AD_ACTION_SUMS, "SUMS", NULL, AD_TABLE_END, AD_NAMES_NOTHING) /* losses and counts, over all ranks */     \
-  X(AD_ACTION_NORM, "NORM", NULL, AD_TABLE_END, AD_NAMES_NOTHING) /* gradient norm, over all ranks */         \
+#define AD_ACTION_LIST(X)                                                                                    \
+  X(AD_ACTION_F, "F", "F", AD_TABLE_COMPUTE, AD_NAMES_MICROBATCH) /* forward */                              \
+  X(AD_ACTION_B, "B", "B", AD_TABLE_COMPUTE, AD_NAMES_MICROBATCH) /* the full backward */                    \
+  X(AD_ACTION_I, "I", "I", AD_TABLE_COMPUTE, AD_NAMES_MICROBATCH) /* gradients of inputs */                  \
+  X(AD_ACTION_W, "W", "W", AD_TABLE_COMPUTE, AD_NAMES_MICROBATCH) /* gradients of weights */                 \
+  X(AD_ACTION_SEND_F, "SEND_F", "SEND_F", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)                           \
+  X(AD_ACTION_RECV_F, "RECV_F", "RECV_F", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)                           \
+  X(AD_ACTION_SEND_B, "SEND_B", "SEND_B", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)                           \
+  X(AD_ACTION_RECV_B, "RECV_B", "RECV_B", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)                           \
+  X(AD_ACTION_WAIT_SEND_F, "WAIT_SEND_F", "WAIT_SEND_F", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)            \
+  X(AD_ACTION_WAIT_SEND_B, "WAIT_SEND_B", "WAIT_SEND_B", AD_TABLE_TRANSFERS, AD_NAMES_MICROBATCH)            \
+  X(AD_ACTION_GATHER, "GATHER", "UNSHARD", AD_TABLE_GATHERS, AD_NAMES_STAGE)   /* gathers full parameters */ \
+  X(AD_ACTION_RELEASE, "RELEASE", "RESHARD", AD_TABLE_GATHERS, AD_NAMES_STAGE) /* frees them again */        \
+  X(AD_ACTION_REDUCE, "REDUCE", "REDUCE_GRAD", AD_TABLE_REDUCTIONS, AD_NAMES_MAYBE)                          \
+  X(AD_ACTION_WAIT_REDUCE, "WAIT_REDUCE", "WAIT_REDUCE_GRAD", AD_TABLE_REDUCTIONS, AD_NAMES_STAGE)           \
+  X(AD_ACTION_SUMS, "SUMS", NULL, AD_TABLE_END, AD_NAMES_NOTHING) /* losses and counts, over all ranks */    \
+  X(AD_ACTION_NORM, "NORM", NULL, AD_TABLE_END, AD_NAMES_NOTHING) /* gradient norm, over all ranks */        \
   X(AD_ACTION_UPDATE, "UPDATE", NULL, AD_TABLE_END, AD_NAMES_STAGE)
 
 typedef enum ad_action_kind {
@@ -82,15 +82,15 @@ AD_API int32_t ad_action_peer(const ad_action *action); /* the stage at the othe
 
 typedef struct ad_table ad_table;
 
-/* Creates a table without actions for 1 to AD_TABLE_RANKS_MAX ranks. A rank here is a place in the pipeline; if a stage
- * is also cut over dp, tp or cp, all its ranks do the same. */
+/* Creates a table without actions for 1 to AD_TABLE_RANKS_MAX ranks. A rank here is a position in the pipeline; if a
+ * stage is also sharded over dp, tp or cp, all its ranks do the same. */
 AD_API AD_CHECKED ad_status ad_table_create(int32_t ranks, ad_table **out);
 AD_API void ad_table_destroy(ad_table *table);
 /* Appends an action to a rank's list. AD_INVALID, with the table unchanged: the rank, kind, stage or microbatch does
  * not exist, or the table has no room for more. */
 AD_API AD_CHECKED ad_status ad_table_add(ad_table *table, int32_t rank, const ad_action *action);
-/* Declares that stage `from` hands its value to the later stage `to`. Without any call the stages are a chain: each
- * hands its value to the next. AD_INVALID: there are no such stages, or the pair was declared before. */
+/* Declares that stage `from` passes its value to the later stage `to`. Without any call the stages are a chain: each
+ * passes its value to the next. AD_INVALID: there are no such stages, or the pair was declared before. */
 typedef enum ad_stage_way { AD_STAGE_BOTH_WAYS, AD_STAGE_ONE_WAY /* no gradient goes back */ } ad_stage_way;
 AD_API AD_CHECKED ad_status ad_table_connect(ad_table *table, int32_t from, int32_t to, ad_stage_way way);
 
@@ -127,8 +127,8 @@ AD_API AD_CHECKED ad_status ad_table_make(const char *name, const ad_table_shape
 /* Name number `index` of the schedules; NULL after the last. */
 AD_API const char *ad_table_schedule_name(size_t index);
 /* Makes the order of a program's phases, which are the stages here, in the program's order. Stage s lies on rank
- * rank_of[s] and hands its value to the stages that ad_table_connect declared, or else to the next stage. A stage that
- * gives something to another rank is one microbatch ahead. The table must not have an action yet. */
+ * rank_of[s] and passes its value to the stages that ad_table_connect declared, or else to the next stage. A stage that
+ * passes a value to another rank is one microbatch ahead. The table must not have an action yet. */
 AD_API AD_CHECKED ad_status ad_table_add_leads(ad_table *table, const int32_t *rank_of, int32_t stages,
                                                int32_t microbatches);
 
@@ -137,7 +137,7 @@ AD_API AD_CHECKED ad_status ad_table_add_leads(ad_table *table, const int32_t *r
 typedef struct ad_table_lowering {
   size_t size;      /* sizeof(ad_table_lowering) */
   unsigned parts;   /* ad_table_part bits of the passes to run; 0: transfers, reductions and the end */
-  int32_t gathered; /* most stages whose gathered parameters a rank holds at once; 0: any number */
+  int32_t gathered; /* most stages whose gathered parameters a rank holds at a time; 0: any number */
   int reduces_each; /* 1: REDUCE after each microbatch's addend (ZeRO 2 and 3); 0: only after the last */
   /* 1: also insert the WAIT_SEND and WAIT_REDUCE of inserted actions, which torch.distributed.pipelining needs */
   int waits;
@@ -162,10 +162,10 @@ typedef struct ad_table_costs {
   size_t microbatch_count; /* length of of_action; the number of the table's microbatches */
 } ad_table_costs;
 
-/* How a backend finds the send that a receive takes: law `pairs`. */
+/* How an executor of the table matches sends and receives: law `pairs`. */
 typedef enum ad_table_pairs {
   AD_TABLE_PAIRS_OF_SOURCE, /* by ranks if the table was read from a CSV, which PyTorch executes; else by edge */
-  AD_TABLE_PAIRS_EDGE,      /* in order on each edge and direction: each has a tag of its own */
+  AD_TABLE_PAIRS_EDGE,      /* in order on each edge and direction: each has its own tag */
   AD_TABLE_PAIRS_RANKS      /* in order of all that one rank sends to another, whatever its stages: there are no tags */
 } ad_table_pairs;
 
@@ -207,9 +207,9 @@ AD_API AD_CHECKED ad_status ad_table_check(const ad_table *table, const ad_table
 typedef struct ad_table_worth {
   size_t size; /* sizeof(ad_table_worth) */
   double makespan, bubble;
-  /* most activations that a rank holds at once (after F, before B or I), and the rank */
+  /* most activations that a rank holds at a time (after F, before B or I), and the rank */
   int32_t in_flight, in_flight_rank;
-  int32_t deferred, deferred_rank; /* most operands that a rank holds at once for W (after I, before W), and the rank */
+  int32_t deferred, deferred_rank; /* most operands that a rank keeps for W (after I, before W), and the rank */
 } ad_table_worth;
 /* Measures a table on paper. AD_INVALID if it breaks a law. options NULL: the defaults. */
 AD_API AD_CHECKED ad_status ad_table_measure(const ad_table *table, const ad_table_options *options,
@@ -229,7 +229,7 @@ AD_API AD_CHECKED ad_status ad_table_report(const ad_table *table, const ad_tabl
 AD_API AD_CHECKED ad_status ad_table_text(const ad_table *table, const ad_table_options *options, ad_text_style style,
                                           size_t columns, int *holds, char **out);
 /* Writes the table as an SVG picture: ranks as rows; actions over time in tones, with their microbatch; transfers as
- * thin lines. `title` stands above it. Only for a table that keeps the laws: AD_INVALID says which law is broken. An
+ * thin lines. `title` is above it. Only for a table that keeps the laws: AD_INVALID says which law is broken. An
  * existing file is replaced when the new one is on disk. AD_IO names the file. */
 AD_API AD_CHECKED ad_status ad_table_picture(const ad_table *table, const ad_table_options *options, const char *title,
                                              const char *path);
@@ -238,7 +238,7 @@ typedef struct ad_table_drawing {
   size_t size;           /* sizeof(ad_table_drawing) */
   const char *title;     /* above the picture */
   const char *subtitle;  /* below the title; NULL: none */
-  int64_t ranks_per_row; /* number of consecutive ranks of a world for which each rank of the table stands; 0: 1 */
+  int64_t ranks_per_row; /* number of consecutive ranks of a world that each rank of the table represents; 0: 1 */
 } ad_table_drawing;
 /* The same picture as text. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_table_svg(const ad_table *table, const ad_table_options *options,
@@ -250,7 +250,7 @@ AD_API AD_CHECKED ad_status ad_table_svg(const ad_table *table, const ad_table_o
  * rank. An OVERLAP_F_B in a CSV is read as its actions one after another; *overlapped (may be NULL) is how many there
  * were. AD_INVALID names file, line or rank, and place; AD_IO names a file that cannot be read or is too large. */
 AD_API AD_CHECKED ad_status ad_table_read(const char *path, ad_table **out, size_t *overlapped);
-/* Like ad_table_read, from a text of `size` bytes; `name` stands for the path in messages. */
+/* Like ad_table_read, from a text of `size` bytes; `name` replaces the path in messages. */
 AD_API AD_CHECKED ad_status ad_table_parse(const char *text, size_t size, const char *name, ad_table **out,
                                            size_t *overlapped);
 /* Write the table as JSON or as CSV. Caller frees *out with free(). CSV cannot express the end of a step, which is left

@@ -12,7 +12,7 @@ extern "C" {
 #define AD_CHECKED __attribute__((warn_unused_result))
 
 /* All statuses: X(code, name, known, sentence). known is 1 if other ranks know of the error, because communication
- * found it or all ranks fail alike; 0 if only this rank knows until it tells the others (ad_comm_fail). */
+ * found it or all ranks fail in the same way; 0 if only this rank knows until it calls ad_comm_fail. */
 #define AD_STATUS_LIST(X)                                                           \
   X(AD_OK, "ok", 1, "it holds")                                                     \
   X(AD_INVALID, "invalid", 0, "the call or its input is wrong")                     \
@@ -50,7 +50,7 @@ AD_API const char *ad_last_error(void);
 /* For your own code that fails inside a call of addend's (an operation, a program's functions): sets this thread's last
  * message, formatted as by printf, and returns `status`, which your code then returns. The message is for the person
  * who must fix the problem: what is wrong, where, and what would be right. Messages of AD_MESSAGE_MAX bytes and more
- * are cut.
+ * are truncated.
  *   if (delta <= 0) return ad_fail(AD_INVALID, "%s: huber: delta is %g, but must be above 0", site, delta); */
 AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
 #if defined(__clang_analyzer__) /* otherwise the analyzer believes that ad_fail may return AD_OK */
@@ -58,7 +58,8 @@ AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2,
 #endif
 enum { AD_MESSAGE_MAX = 2048 };
 /* Makes a text from outside (a path, a name in a file) safe for a terminal: each byte of a control character, of a
- * character that turns the direction of text, or of a sequence that is not UTF-8, is written as \xHH. Text that does not fit `buffer` is cut. Returns buffer. */
+ * character that turns the direction of text, or of a sequence that is not UTF-8, is written as \xHH. Text that does
+ * not fit `buffer` is truncated. Returns buffer. */
 AD_API const char *ad_printable(const char *text, char *buffer, size_t size);
 
 /* The place of a call in the source, as "file.c:88". A public function that names it in messages is called ad_x_at and
@@ -87,8 +88,8 @@ typedef enum ad_text_style {
   AD_COLOURED_TEXT /* with the escape sequences of terminals */
 } ad_text_style;
 
-/* Finds the name that somebody who wrote `unknown` probably meant: the one of `count` names that differs from it by a
- * letter or two; NULL if no name is so similar. */
+/* Finds the name that was probably meant by `unknown`: the one of `count` names that differs from it by a letter or
+ * two; NULL if no name is so similar. */
 AD_API const char *ad_nearest_name(const char *unknown, const char *const *names, size_t count);
 
 #if defined(__cplusplus)

@@ -1,5 +1,5 @@
-/* Tests ad_array: arrays accumulate only if layout, scale and dtype agree (law 6), transitions can be posted and waited
- * for, whole values can be gathered, and norms count every element once. */
+/* Tests ad_array: arrays accumulate only if layout, scale and dtype agree (law 6, like adds to like), transitions can
+ * be posted and waited for, full values can be gathered, and norms count every element once. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 #include "ranks.h"
 #include "says.h"
 
-/* ---- law 6 on engine dry, since adding arrays is local ---- */
+/* ---- law 6 (like adds to like) on backend dry, since adding arrays is local ---- */
 
 typedef struct fixture {
   ad_comm *comm;
@@ -296,7 +296,7 @@ static int scaled_norm(ad_comm *comm, void *context) {
 
 static void the_norm_undoes_the_scale(void **state) { run_ranks(1, scaled_norm, NULL); }
 
-/* Two pools, each with a value of its own: a rank of the other pool knows its layout, or nothing of it. */
+/* Two pools, each with its own value: a rank of the other pool knows its layout, or nothing of it. */
 static int norm_of_pools(ad_comm *comm, void *context) {
   int64_t rank = ad_comm_rank(comm);
   ad_mesh *world, *pools[2];
@@ -323,7 +323,7 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   CHECK_OK(ad_array_square_sum(comm, &all, pointers, 2, &sum));
   CHECK(fabs(sum - expected[0] - expected[1]) <= 1e-12 * sum && expected[0] > 0 && expected[1] > 0);
   check_same_on_all(comm, &all, sum);
-  // A group that does not hold the whole pool cannot tell which of its ranks have copies.
+  // A group that does not contain the whole pool cannot know which of its ranks have replicas.
   ad_group alone = ad_mesh_group(world, 0, rank);
   CHECK_STATUS(ad_array_square_sum(comm, &alone, &pointers[own], 1, &sum), AD_INVALID);
   CHECK_SAYS("dp_shard=6", own ? "dp_shard=2 tp=2" : "dp_shard=2");
@@ -334,7 +334,7 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Several sums at once: each counts its own arrays only, and its bits are the same whether or not other pools' arrays
+/* Several sums together: each counts its own arrays only, and its bits are the same whether or not other pools' arrays
  * are listed between them. */
 static int sums_of_pools(ad_comm *comm, void *context) {
   enum { OWN = 16, ARRAYS = 2 * OWN };
@@ -387,7 +387,7 @@ static void count_call(void *context, void *passing) {
   ++*(int *)context;
 }
 
-/* The norm over groups of dp_shard alone: copies on dp_replicate count in their own groups. A group of all the mesh's
+/* The norm over groups of dp_shard alone: replicas on dp_replicate count in their own groups. A group of all the mesh's
  * ranks gives one norm. */
 static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
   ad_mesh *mesh;
@@ -434,11 +434,11 @@ static int refuse_varying(ad_comm *comm, void *context) {
 
 static void a_varying_value_has_no_full_value(void **state) { run_ranks(2, refuse_varying, NULL); }
 
-/* ---- whole values for ranks that hold no part ---- */
+/* ---- full values for ranks that hold no part ---- */
 
 static double at_place(int64_t i) { return ad_random_normal(6, 1, (uint64_t)i); }
 
-/* Fills a value whose rows are cut over the pool's dp; the pool's other ranks hold copies. */
+/* Fills a value whose rows are sharded over the pool's dp; the pool's other ranks hold replicas. */
 static void fill_rows(ad_comm *comm, ad_array *sharded) {
   ad_span rows = {0, 0};
   ad_layout_spans(&sharded->layout, 0, sharded->shape.dim[0], ad_comm_rank(comm), &rows, 1);
@@ -446,7 +446,7 @@ static void fill_rows(ad_comm *comm, ad_array *sharded) {
   for (int64_t i = 0; i < rows.count * columns; i++) ((double *)sharded->data)[i] = at_place(rows.first * columns + i);
 }
 
-/* A pool among other ranks tells them all a whole value: its bits, shape, dtype and scale. */
+/* A pool among other ranks sends them all a full value: its bits, shape, dtype and scale. */
 static int report_others(ad_comm *comm, void *context) {
   const char *mesh_text = context;
   ad_mesh *world, *pool;

@@ -1,5 +1,5 @@
 /* Tests the numbers that transitions leave: a sum undoes its addends' scales, and every element of a result is written,
- * whatever its memory held before. */
+ * with any earlier contents of its memory. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -96,7 +96,7 @@ static void move_into_poison(ad_comm *comm, const ad_mesh *mesh, const ad_transi
 static const ad_type shardings[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
 enum { SHARDINGS = sizeof shardings / sizeof *shardings };
 
-/* The table writes S(0) for any cut, so a cut is tried along every dimension. */
+/* The table writes S(0) for any S(d), so every dimension is tried. */
 static int kinds(ad_type type) { return type == AD_S(0) ? SHARDINGS : 1; }
 static ad_type kind(ad_type type, int i) { return type == AD_S(0) ? shardings[i] : type; }
 
@@ -108,7 +108,7 @@ static int move_everything_into_poison(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
   for (size_t e = 0; e < count; e++) {
     int exchanges = table[e].from == AD_V && table[e].to == AD_V;  // all_to_all V to V needs counts
-    // Declaring a cut needs equal parts, since the whole shape follows from one part.
+    // Declaring S(d) needs equal parts, since the full shape follows from one part.
     int declares = table[e].move == AD_MOVE_DECLARE;
     for (int f = 0; f < kinds(table[e].from); f++)
       for (int t = 0; t < kinds(table[e].to); t++) {

@@ -80,7 +80,7 @@ static void move_packed(ad_comm *comm, const ad_layout *layout, const ad_transit
   ad_array_destroy(comm, &out);
 }
 
-/* Whether packed arrays have this transition: they have no cuts but by rows, and no rows that are declared cut. */
+/* Whether packed arrays have this transition: they are sharded by rows alone, and no rows are declared sharded. */
 static int is_for_packed(const ad_transition *entry) {
   int shardings = ad_type_is_sharded(entry->from) || ad_type_is_sharded(entry->to);
   return entry->move != AD_MOVE_ALL_TO_ALL && !(entry->move == AD_MOVE_DECLARE && shardings);
@@ -117,7 +117,7 @@ static void every_transition_does_to_each_value_what_it_does_to_it_alone(void **
   for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) run_ranks(trials[i].ranks, move_by_the_table, &trials[i]);
 }
 
-/* ---- law 6: sums that are added to others ---- */
+/* ---- law 6 (like adds to like): sums that are added to others ---- */
 
 static ad_status add_sum(ad_comm *comm, const ad_array *in, ad_array *out) {
   ad_transit transit = {.move = AD_MOVE_REDUCE_SCATTER, .axes = AD_AXES(AD_DP_SHARD), .to = AD_S(0), .adds = 1};
@@ -218,7 +218,7 @@ static void a_packed_array_is_sharded_by_rows_alone(void **state) {
   assert_listed();
 }
 
-/* 3 rows cut in two and then in three begin at other places than cut in six; 12 rows do not. */
+/* 3 rows sharded in two and then in three begin at other places than sharded in six; 12 rows do not. */
 static int gather_over_two_axes(ad_comm *comm, void *context) {
   static const ad_segment rows[] = {{12, 2}, {3, 1}};
   ad_axes axes = AD_AXES(AD_DP_SHARD) | AD_AXES(AD_TP);

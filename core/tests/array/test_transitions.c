@@ -1,5 +1,5 @@
 /* Tests the transitions of law 2 (collectives and conversions that change a type) on arrays, on real ranks: each is the
- * adjoint of its backward and keeps the value that the array stands for; transitions that are not in the table are
+ * adjoint of its backward and keeps the value that the array represents; transitions that are not in the table are
  * refused. Parts are uneven, zigzag, nested and empty. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static const ad_shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-/* One transition on one shape, in a layout that may be cut on other axes already. */
+/* One transition on one shape, in a layout that may be sharded on other axes already. */
 typedef struct trial {
   ad_comm *comm;
   const ad_transition *entry;
@@ -33,7 +33,7 @@ static int is_declared_sharded(const trial *t) {
   return t->entry->move == AD_MOVE_DECLARE && ad_type_is_sharded(t->to);
 }
 
-/* Describes x; for a declaration of a cut, `shape` is the cut value's. */
+/* Describes x; for a declaration of S(d), `shape` is the sharded value's. */
 static ad_status describe_x(trial *t, const ad_layout *around, const ad_shape *shape) {
   ad_layout layout = *around;
   ad_shape full = *shape;
@@ -168,7 +168,7 @@ static void for_each_to(trial *t, const ad_layout *around, const ad_shape *shape
   }
 }
 
-/* Runs every transition over `axes`, with cuts along every dimension; the other axes have the types of `around`. */
+/* Runs every transition over `axes`, with S(d) along every dimension; the other axes have the types of `around`. */
 static void for_each_entry(ad_comm *comm, const ad_layout *around, ad_axes axes, const ad_shape *shape,
                            trial_runner run) {
   size_t count;
@@ -229,7 +229,7 @@ static void full_of(ad_comm *comm, const ad_array *in, ad_array *out) {
 
 static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
   if (t->entry->move == AD_MOVE_DECLARE) return;  // a declaration changes what the value means
-  if (is_exchange(t)) return;                     // a varying value has no whole; its rows are tested below
+  if (is_exchange(t)) return;                     // a varying value has no full value; its rows are tested below
   ad_array before, now;
   CHECK_OK(describe_x(t, around, shape));
   fill_value(t->comm, &t->x, 3);

@@ -51,7 +51,7 @@ static const double *full(void) {
   return numbers;
 }
 
-/* Compares a rank's part of samples first .. first + count - 1 with the same elements of the whole array. */
+/* Compares a rank's part of samples first .. first + count - 1 with the same elements of the full array. */
 static void hold(const place *p, const double *all, int64_t first, int64_t count) {
   ad_array own = drawn(p, AD_F64, first, count);
   ad_layout uncut = ad_layout_all(p->mesh, AD_R);
@@ -146,7 +146,7 @@ static void what_has_no_full_value_or_no_samples_is_refused(void **state) {
   ad_layout full_layout = ad_layout_all(i.mesh, AD_R);
   refused(&i, ad_array_describe(i.comm, AD_F32, &scalar, &full_layout), AD_INVALID, NULL);
   ad_array empty = {.dtype = AD_F32, .shape = shape, .local = {2, {2, 3}}, .layout = i.layout};
-  must(ad_array_uniform(i.comm, 7, "mask", 3, 0, &empty)); /* on engine dry there is nothing to fill */
+  must(ad_array_uniform(i.comm, 7, "mask", 3, 0, &empty)); /* on backend dry there is nothing to fill */
   close_place(&p);
   close_place(&v);
   close_place(&i);

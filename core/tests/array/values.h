@@ -6,7 +6,7 @@
 #include "addend/array.h"
 #include "addend/random.h"
 
-/* Fills an array with random numbers: ranks that hold the same copy draw the same numbers, other ranks others. */
+/* Fills an array with random numbers: ranks that hold the same replica draw the same numbers, other ranks others. */
 static inline void fill_value(ad_comm *comm, ad_array *array, uint64_t stream) {
   ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
   ad_group replicas = ad_mesh_group(array->layout.mesh, same, ad_comm_rank(comm));
@@ -28,8 +28,8 @@ static inline ad_status sum_over_mesh(ad_comm *comm, const ad_mesh *mesh, double
   return ad_comm_run(comm, &call);
 }
 
-/* The inner product <value, dual>. An R value pairs with a P dual and a cut value with a cut dual: every rank has an
- * addend. An I value pairs with an I dual: both are the same everywhere, and count once. */
+/* The inner product <value, dual>. An R value pairs with a P dual and a sharded value with a sharded dual: every rank
+ * has an addend. An I value pairs with an I dual: both are the same everywhere, and count once. */
 static inline ad_status pair(ad_comm *comm, const ad_array *value, const ad_array *dual, double *out) {
   const ad_mesh *mesh = value->layout.mesh;
   ad_group once = ad_mesh_group(mesh, ad_layout_axes_of(&value->layout, AD_I), ad_comm_rank(comm));

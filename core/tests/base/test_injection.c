@@ -1,4 +1,4 @@
-/* Tests seams: the places in the code where a known mistake can be planted. */
+/* Tests injection points: the places in the code where a known bug can be installed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Tests how much memory a process finds free, read from test folders that stand for /proc and /sys. */
+/* Tests how much memory a process finds free, read from test folders in place of /proc and /sys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Tests bridges (which move a value from one mesh to another) on real ranks: the value arrives unchanged, backward is
- * the adjoint of forward, gradients that are partial on cp and tp are summed; known mistakes change only what they are
- * said to change; and messages of what is refused. */
+ * the adjoint of forward, gradients that are partial on cp and tp are summed; known bugs change only what they are said
+ * to change; and messages of what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -91,7 +91,7 @@ static int64_t first_row(const ad_array *array, int64_t rank) {
   return ad_layout_spans(&array->layout, 0, array->shape.dim[0], rank, &part, 1) ? part.first : 0;
 }
 
-/* The value's element by its number in the whole; each stream has other numbers. */
+/* The value's element by its index in the full value; each stream has other numbers. */
 static double value_at(uint64_t stream, int64_t element) { return ad_random_normal(3, stream, (uint64_t)element); }
 
 static void fill(const joined *j, ad_array *array, uint64_t stream) {
@@ -114,10 +114,10 @@ static void check_values(const joined *j, const ad_array *array, double (*wanted
 
 static double left(int64_t element) { return value_at(1, element); }
 
-/* Number of ranks with a copy of the value in the destination, each of which leaves an addend: the ranks over which it
- * is R. */
+/* Number of ranks with a replica of the value in the destination, each of which leaves an addend: the ranks over which
+ * it is R. */
 static int64_t addends;
-/* The sum of the gradient's addends: copy number k leaves value_at(2 + k). */
+/* The sum of the gradient's addends: replica number k contributes value_at(2 + k). */
 static double summed(int64_t element) {
   double sum = 0;
   for (int64_t k = 0; k < addends; k++) sum += value_at(2 + (uint64_t)k, element);
@@ -249,7 +249,7 @@ static void reverse(void *context, void *passing) {
   for (size_t i = 0; i < at->sends; i++) at->routes[i].here = 0;
 }
 
-/* A planted mistake in the routes is gone once it is no longer planted. */
+/* A mutation of the routes is gone once it is removed. */
 static int right_after_wrong(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   go_there_and_back(&j);
@@ -267,7 +267,7 @@ static void what_is_right_stays_so_after_a_mutant(void **state) {
   run_ranks(8, right_after_wrong, &fan_in);
 }
 
-/* Forward, ranks 0 and 3 already have all rows that they and their copies need, so their rows are not moved; backward
+/* Forward, ranks 0 and 3 already have all rows that they and their replicas need, so their rows are not moved; backward
  * they are in a group with ranks whose rows move. */
 static int stays_one_way(ad_comm *comm, void *context) {
   joined j = join(comm, context);
@@ -288,7 +288,7 @@ static void rows_may_stay_one_way_and_move_the_other(void **state) {
   run_ranks(6, stays_one_way, &crossed);
 }
 
-/* ---- several batches under way at once ---- */
+/* ---- several batches in flight ---- */
 
 enum { IN_FLIGHT = 3, ROUNDS = 4, LONGEST_DELAY = 400 /* microseconds */ };
 
@@ -330,7 +330,7 @@ static void scale_by(ad_array *array, double factor) {
   for (size_t i = 0; array->layout.mesh && i < ad_array_numel(array); i++) ((double *)array->data)[i] *= factor;
 }
 
-/* Sums the destination's gradient over its copies, as it must be before it is posted. */
+/* Sums the destination's gradient over its replicas, as it must be before it is posted. */
 static void take_sum(const joined *j, ad_array *summed) {
   const ad_array *addends_of = &j->destination_gradient;
   if (!summed->layout.mesh) return;
@@ -365,7 +365,7 @@ static void post(joined *j, traveller *t, int backward, uint64_t *drawn) {
     CHECK_OK(ad_bridge_post_forward_at(j->bridge, &t->source, &t->arrived, &t->forward, NULL));
 }
 
-/* Waits for all transfers, on each rank in a random order of its own. */
+/* Waits for all transfers, on each rank in its own random order. */
 static void wait_for_all(joined *j, traveller *t, uint64_t *drawn) {
   ad_request *requests[2 * IN_FLIGHT];
   for (int i = 0; i < IN_FLIGHT; i++) {
@@ -423,7 +423,7 @@ static void what_is_posted_has_the_bits_of_what_is_waited_for(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* A planted mistake: the all-reduce is left out, and the result's type stays P. */
+/* A mutation: the all-reduce is left out, and the result's type stays P. */
 static void leave_sum_out(void *context, void *passing) {
   ad_transit_passing *at = passing;
   if (at->transit->move != AD_MOVE_ALL_REDUCE && at->transit->move != AD_MOVE_REDUCE_SCATTER) return;
@@ -576,7 +576,7 @@ static double over_all_ranks(const joined *j, double sum) {
   return all;
 }
 
-/* The inner product <a, b>, in which copies count once: of the axes on which both are replicated, one rank counts. */
+/* The inner product <a, b>, in which replicas count once: of the axes on which both are replicated, one rank counts. */
 static double dot(const joined *j, const ad_array *a, const ad_array *b) {
   int64_t rank = ad_comm_rank(j->comm);
   if (!a->layout.mesh) return over_all_ranks(j, 0);
@@ -585,7 +585,7 @@ static double dot(const joined *j, const ad_array *a, const ad_array *b) {
   return over_all_ranks(j, ad_group_index(&replicas, rank) == 0 ? dot_here(a, b) : 0);
 }
 
-/* Tests <A x, y> = <x, A' y>; y is summed over the copies, each of which left an addend. */
+/* Tests <A x, y> = <x, A' y>; y is summed over the replicas, each of which contributed an addend. */
 static int is_adjoint(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   fill(&j, &j.source, 1);
@@ -607,8 +607,8 @@ static void backward_is_the_adjoint_of_forward(void **state) {
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, is_adjoint, &worlds[i]);
 }
 
-/* Each cp rank's gradient is zero outside its positions of the sequence, as the backward of the cut leaves it; the sum
- * that comes back is the whole gradient. */
+/* Each cp rank's gradient is zero outside its positions of the sequence, as the backward of the sharding leaves it; the
+ * sum that comes back is the full gradient. */
 static int chunks_come_back_full(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   int64_t rank = ad_comm_rank(comm), cp = ad_mesh_axis_size(j.b, AD_CP), own = ad_mesh_position(j.b, rank, AD_CP);
@@ -629,11 +629,11 @@ static void a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_full(vo
     run_ranks(worlds[i].ranks, chunks_come_back_full, &worlds[i]);
 }
 
-/* ---- known mistakes ---- */
+/* ---- known bugs ---- */
 
 typedef struct injected {
   sides sides;
-  unsigned shown; /* AD_NEED_ bits: what this bridge has, forward and backward, that a mistake may need */
+  unsigned shown; /* AD_NEED_ bits: what this bridge has, forward and backward, that a known bug may need */
   const ad_known_bug *bug;
 } injected;
 
@@ -654,7 +654,7 @@ static int shows_what_is_reported(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Under the planted mistake, either some rank receives something else or the exchange does not match. */
+/* Under the mutation, either some rank receives something else or the exchange does not match. */
 static int changes_what_arrives(ad_comm *comm, void *context) {
   const injected *p = context;
   joined j = join(comm, &p->sides);

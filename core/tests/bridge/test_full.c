@@ -1,5 +1,6 @@
-/* Tests bridges of values that are not cut by batch, such as weights, between pools that may have other ranks between
- * them: every rank of the destination gets the value; its gradient is summed there and counts once at the source. */
+/* Tests bridges of values that are not sharded by batch, such as weights, between pools that may have other ranks
+ * between them: every rank of the destination gets the value; its gradient is summed there and counts once at the
+ * source. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -139,7 +139,7 @@ static const world worlds[] = {
     {"dp=2 cp=1 tp=2", "dp=S0 cp=S1z tp=S1", 0, 4, 8, {3, {3, 9, 2}}, 0},
     {"dp=1 cp=3 tp=2", "dp=R cp=R tp=S0", 0, 6, 12, {2, {5, 2}}, 0}, /* a parameter */
     {"tp=2 dp=3", "dp=R tp=S1", 0, 6, 12, {2, {2, 3}}, 0},
-    {"dp=3 tp=2", "dp=S0 tp=S0", 0, 6, 12, {2, {11, 2}}, 0}, /* one dimension, cut by two axes */
+    {"dp=3 tp=2", "dp=S0 tp=S0", 0, 6, 12, {2, {11, 2}}, 0}, /* one dimension, sharded by two axes */
     {"dp=3", "dp=S0", 4, 0, 8, {2, {7, 2}}, AD_BF16},        /* towards lower ranks, with ranks on neither side */
     {"dp=3", "dp=S0", 0, 3, 6, {2, {2, 4}}, 0},              /* one rank has no element */
     {"dp=3 tp=1", "dp=S0 tp=R", 0, 3, 6, {2, {0, 4}}, AD_F32},
@@ -393,7 +393,7 @@ static void on_the_same_ranks_memory_may_be_shared(void **state) {
   run_ranks(w.ranks, shares_memory, &w);
 }
 
-/* ---- the seam at which mistakes in routes are planted ---- */
+/* ---- the injection point of mutations of routes ---- */
 
 static void see_route(void *context, void *passing) {
   const ad_route_passing *at = passing;
@@ -417,7 +417,7 @@ static int passes_the_injection_point(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* The known mistakes with slices of a batch do not apply to this kind of bridge. */
+/* The known bugs with slices of a batch do not apply to this kind of bridge. */
 static int knows_no_bug(ad_comm *comm, void *context) {
   sides s = open_sides(comm, context);
   size_t count;
@@ -434,7 +434,7 @@ static int knows_no_bug(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* A planted mistake: rows 1 and on are sent as if they were rows 0 and on. */
+/* A mutation: rows from 1 on are sent as if they were rows from 0 on. */
 static void shift(void *context, void *passing) {
   ad_route_passing *at = passing;
   at->routes->here = (int64_t)at->sends;
@@ -518,7 +518,7 @@ static void what_is_not_identical_is_refused_with_both_sides(void **state) {
        OPTIONS(.tag = 0),
        AD_TYPE,
        {"tp", "P", "P->I", "P->R"}},
-      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.ragged = 1), AD_INVALID, {"alike", "ragged"}},
+      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.ragged = 1), AD_INVALID, {"identical", "ragged"}},
       {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.tag = -1), AD_INVALID, {"-1", "0", "4611686018427387903"}},
       {"dp=2",
        "dp=S0",

@@ -30,7 +30,7 @@ static int holds(const ad_layout *layout, int64_t rows, int64_t rank, int64_t ro
   return row >= part.first && row < part.first + part.count;
 }
 
-/* giver[rank][row]: the rank that sends row `row` of the whole to `rank`; -1: none. */
+/* giver[rank][row]: the rank that sends row `row` of the full value to `rank`; -1: none. */
 static int64_t giver[RANKS_MAX][ROWS_MAX];
 
 static void take_receives(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank) {
@@ -224,7 +224,7 @@ static void every_pair_of_1_to_12_parts_on_ranks_apart(void **state) {
   }
 }
 
-/* The copies of a row take turns in sending it: no rank sends twice as much as another needs to. */
+/* The replicas of a row take turns in sending it: no rank sends twice as much as another needs to. */
 static void replicas_share_the_work_between_ranks_apart(void **state) {
   ad_mesh *source, *destination;
   must(ad_mesh_create_pool("dp=2 tp=3", 0, &source));

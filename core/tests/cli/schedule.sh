@@ -174,7 +174,7 @@ for root in root, tree.parse("interleaved.svg").getroot():
     rows = sorted({box[0] for box in boxes} - {legend[0][0]})
     names = [(x, y) for x, y, text in places if text.startswith("rank ")]
     assert len(rows) == len(names) and all(row < y <= row + boxes[-1][3] and x < boxes[-1][1] for row, (x, y) in zip(rows, names)), (rows, names)
-    for x, y, text in places: # a number stands in its box
+    for x, y, text in places: # a number is inside its box
         assert not re.fullmatch(r"\d+", text) or any(b[0] < y <= b[0] + b[3] and b[1] < x < b[1] + b[2] for b in boxes), (x, y, text)
     begins = {(b[1], y) for b in boxes for y in (b[0], b[0] + b[3])}
     ends = {(b[1] + b[2], y) for b in boxes for y in (b[0], b[0] + b[3])}

@@ -1,11 +1,11 @@
-/* The conformance suite: what every engine that moves bytes must do. A test names an engine by how its ranks are
+/* The conformance suite: what every backend that moves bytes must do. A test names a backend by how its ranks are
  * started; the suite runs every operation, kind of memory, dtype and odd size on it. */
 #ifndef TESTS_COMM_CONFORMANCE_H
 #define TESTS_COMM_CONFORMANCE_H
 #include <stdint.h>
 
 typedef struct conformance {
-  const char *hostile;  // NULL, or the seed of engine hostile around the engine
+  const char *hostile;  // NULL, or the seed of backend hostile around the backend
   int staged;           // 1: ranks may not read each other's memory, so all data is staged
   int64_t ranks;
   const char *mesh;    // mesh of these ranks; NULL: "dp=RANKS"

@@ -220,7 +220,7 @@ static int fail_and_call_again(ad_comm *comm, void *context) {
 
 static void an_error_says_what_became_of_the_comm(void **state) { run_ranks(2, fail_and_call_again, NULL); }
 
-/* Engine hostile poisons the first cache line of memory that is given back; here the test does. */
+/* Backend hostile poisons the first cache line of memory that is freed; here the test does. */
 static void memory_of_any_size_has_a_line_on_backend_dry(void **state) {
   ad_comm *comm;
   void *memory[3];
@@ -231,7 +231,7 @@ static void memory_of_any_size_has_a_line_on_backend_dry(void **state) {
   ad_comm_close(comm);
 }
 
-/* Engine dry stays dry with ADDEND_HOSTILE set: it has no data that could be poisoned. */
+/* Backend dry stays dry with ADDEND_HOSTILE set: it has no data that could be poisoned. */
 static void backend_dry_is_never_hostile(void **state) {
   ad_comm *comm;
   setenv("ADDEND_HOSTILE", "3", 1);

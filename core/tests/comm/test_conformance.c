@@ -1,4 +1,4 @@
-/* Runs the conformance suite on every engine and world: one line for each, at the end of the file. Values are small
+/* Runs the conformance suite on every backend and world: one line for each, at the end of the file. Values are small
  * integers, so that every dtype holds the exact sums and every rank can compute what every other sends. */
 #include "conformance.h"
 #include "tree_order.h"
@@ -64,7 +64,7 @@ static int holds(const suite *s, const void *memory, size_t i, int64_t number) {
   return !memcmp(expected, held, s->element);
 }
 
-/* ---- buffers: in the engine's memory or elsewhere, always between red zones ---- */
+/* ---- buffers: in the backend's memory or elsewhere, always between red zones ---- */
 
 typedef struct buffer {
   void *memory;
@@ -339,9 +339,9 @@ static void large_sizes(suite *s) {
     }
 }
 
-/* ---- many calls under way at once ---- */
+/* ---- many calls in flight ---- */
 
-enum { REQUESTS = 100 };  // more than may be under way: a post then waits for the oldest call
+enum { REQUESTS = 100 };  // more than may be in flight: a post then waits for the oldest call
 
 // Posts sums of many sizes, then waits for them in another order.
 static void many_requests(suite *s) {
@@ -470,7 +470,7 @@ void conforms(const conformance *wanted) {
   unsetenv("ADDEND_STAGING");
 }
 
-/* ---- engines and worlds ---- */
+/* ---- backends and worlds ---- */
 
 #define CONFORMS(name, ...) \
   static void name(void **state) { conforms(&(conformance){__VA_ARGS__}); }
@@ -491,7 +491,7 @@ CONFORMS(hostile_conforms_on_two_ranks, .hostile = "2", .ranks = 2, .bytes_max =
 CONFORMS(hostile_conforms_on_three_ranks, .hostile = "3", .ranks = 3)
 CONFORMS(hostile_conforms_on_five_ranks, .hostile = "5", .ranks = 5)
 
-/* Runs most worlds on engine shm; under an MPI launcher, which starts this program for each world, only a few. */
+/* Runs most worlds on backend shm; under an MPI launcher, which starts this program for each world, only a few. */
 static int run_worlds(const struct CMUnitTest *worlds, int count, int always) {
   struct CMUnitTest taken[32];
   size_t n = 0;

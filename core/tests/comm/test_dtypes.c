@@ -52,7 +52,7 @@ static uint64_t combined(ad_reduction reduction, int64_t a, int64_t b) {
   return reduction == AD_BIT_AND ? x & y : reduction == AD_BIT_OR ? x | y : x ^ y;
 }
 
-/* Copies the low bytes of the number: all machines that the engines support are little-endian. */
+/* Copies the low bytes of the number: all machines that the backends support are little-endian. */
 static void reduce_whole_numbers(const world *w, size_t i, void *out) {
   int64_t number = whole_number(w, w->inputs[0] + i * w->element);
   for (size_t k = 1; k < w->members; k++) {

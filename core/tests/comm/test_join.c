@@ -276,7 +276,7 @@ static int joins_after_an_older_world(world *w, int64_t rank) {
   return 0;
 }
 
-/* The last rank kills itself at one of its gets, and the others give up or are told of it. */
+/* The last rank kills itself at one of its gets, and the others give up or get its error. */
 static int dies_while_it_joins(world *w, int64_t rank) {
   ad_rendezvous by = in_folder(&w->folder);
   ad_comm *comm;

@@ -377,7 +377,7 @@ static void ranks_that_go_on_after_an_error_are_ended(void **state) {
   assert_int_equal(result.signal, SIGABRT);
 }
 
-/* ---- the launcher is told to stop, or dies ---- */
+/* ---- the launcher is asked to stop, or dies ---- */
 
 static int wait_forever(ad_comm *comm, void *context) {
   pid_t *pids = context;
@@ -434,7 +434,7 @@ typedef struct stall {
   char words[4096];
 } stall;
 
-// Collects log messages; once all three ranks have been named lets the ranks go on.
+// Collects log messages; once all three ranks have been named lets the ranks continue.
 static void take_down(void *context, ad_log_level level, const char *message) {
   stall *s = context;
   size_t length = strlen(s->words);
@@ -489,7 +489,7 @@ static double processor_seconds(void) {
 }
 
 /* Uses a fifth of the processor's time: four times what the watchdog counts as computing, and other tests may use the
- * rest. If they leave it less, it goes on computing, so that it never looks asleep. */
+ * rest. If they leave it less, it continues to compute, so that it never looks asleep. */
 static void compute_until(atomic_int *heard) {
   double start = rank_seconds(), used = processor_seconds();
   while (!atomic_load(heard) && rank_seconds() - start < 3 * RANK_HANGS)

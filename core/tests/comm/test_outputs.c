@@ -1,5 +1,5 @@
-/* Tests how a reduction writes its result: in another dtype, scaled, added to the old value, cut by rows of several
- * segments. Every kind of memory and size takes another path through the engine; all must give the bits of one plain
+/* Tests how a reduction writes its result: in another dtype, scaled, added to the old value, sharded by rows of several
+ * segments. Every kind of memory and size takes another path through the backend; all must give the bits of one plain
  * computation. Also tests memory that ranks share. */
 #include <stdarg.h>
 #include <stddef.h>

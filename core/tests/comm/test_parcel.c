@@ -1,7 +1,7 @@
 /* Tests the states of a parcel in every order in which its two sides can take turns. transfer.c and parcel.c are
- * compiled in here with another meaning of their atomic operations and copies: before and after each, either side may go on. The
- * two sides are contexts of one thread, so every order is tried, and the same ones in each run. What processors may do
- * besides, with weaker orders of memory, is not in the model. */
+ * compiled in here with another meaning of their atomic operations and copies: before and after each, either side may
+ * continue. The two sides are contexts of one thread, so every order is tried, and the same ones in each run. What
+ * processors may do besides, with weaker orders of memory, is not in the model. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 #include <ucontext.h>
 #include <cmocka.h>
 
-/* The functions that are compiled in here stand beside those of the library. */
+/* The functions that are compiled in here exist in addition to those of the library. */
 #define ad_shm_transfers_begin model_transfers_begin
 #define ad_shm_transfers_end model_transfers_end
 #define ad_shm_deliver model_deliver
@@ -41,16 +41,16 @@ static struct {
   int running;         // the side that has the turn, or NOBODY
   int is_done[SIDES];  // the side has ended
   uint64_t changes,
-      waits_for[SIDES];  // changes of shared memory so far; the side goes on when there are more than these
-  int choices[CHOICES_MAX], choice_count, choice;  // who was chosen wherever both sides could go on
+      waits_for[SIDES];  // changes of shared memory so far; the side continues when there are more than these
+  int choices[CHOICES_MAX], choice_count, choice;  // which side was chosen wherever both could continue
 } turns;
 
-/* Gives the turn back; this side goes on when it is chosen again. */
+/* Ends the turn; this side continues when it is chosen again. */
 static void step(void) {
   if (turns.running != NOBODY) swapcontext(&turns.side[turns.running], &turns.main);
 }
 
-/* Lets this side go on only after the other has changed something since `changes`. */
+/* Lets this side continue only after the other has changed something since `changes`. */
 static void wait_for_change(uint64_t changes) {
   turns.waits_for[turns.running] = changes + 1;
   step();
@@ -98,7 +98,7 @@ static int next_order(void) {
   return 1;
 }
 
-/* ---- the operations around which either side may go on ---- */
+/* ---- the operations around which either side may continue ---- */
 
 static int found[SIDES][SHM_WITHDRAWN + 1];  // how often a side found a parcel in a state
 
@@ -149,7 +149,7 @@ static int exchange64(_Atomic uint64_t *at, uint64_t *expected, uint64_t value) 
 #define atomic_compare_exchange_weak atomic_compare_exchange_strong
 #define memcpy(to, from, bytes) (step(), memcpy(to, from, bytes))
 
-/* ---- what transfer.c and parcel.c use of the engine ---- */
+/* ---- what transfer.c and parcel.c use of the backend ---- */
 
 enum { PATTERN = 0x5a, POISON = 0xee, BYTES_MAX = SHM_ROOM + 8 };
 
@@ -162,7 +162,7 @@ static struct {
   int kept;                 // how much memory of copies is not freed
   int failing_allocations;  // the next so many allocations of copies find no memory
   int is_in_file;           // buffers lie in the world's file
-  int has_left;             // the receiver was told that the sender has left
+  int has_left;             // the receiver knows that the sender has left
 } fake;
 
 static int64_t fake_now(void) { return fake.now += fake.tick; }
@@ -181,7 +181,7 @@ static ad_status fake_alloc(shm_world *world, size_t bytes, void **out) {
   return AD_OK;
 }
 
-/* Memory that is freed is somebody else's from now on. */
+/* Freed memory belongs to another owner. */
 static void fake_free(shm_world *world, void *memory) {
   memset(memory, POISON, fake.copied_bytes);
   fake.kept--;

@@ -52,7 +52,7 @@ static ad_collective sum_of(world *w, size_t count, const char *site) {
 static void fails(world *w, const ad_collective *call, ad_status expected) {
   double start = rank_seconds();
   ad_status status = ad_comm_run(w->comm, call);
-  // On engine mpi a member that is not concerned may complete the call before the message arrives from another node.
+  // On backend mpi a member that is not concerned may complete the call before the message arrives from another node.
   if (!status && !strcmp(ad_comm_backend(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all);
   CHECK_STATUS(status, expected);
   CHECK(rank_seconds() - start < RANK_HANGS);

@@ -163,7 +163,7 @@ static int interleave_transfers(ad_comm *comm, void *context) {
   return 0;
 }
 
-// More groups than a rank has message lists (by group and tag): messages in one list are still told apart.
+// More groups than a rank has message lists (by group and tag): messages in one list are still distinguished.
 static int send_on_many(ad_comm *comm, void *context) {
   enum { GROUPS = 200 };
   ad_ranks *groups[GROUPS];
@@ -203,8 +203,8 @@ static long shared_pages(void) {
   return kib;
 }
 
-/* A channel of four ranks takes 2.2 MiB once its ring was used; a few lists exist at once, since ranks run ahead of
- * each other. A thousand channels that were not used again would take hundreds of MiB. */
+/* A channel of four ranks takes 2.2 MiB once its ring was used; a few lists exist at the same time, since ranks run
+ * ahead of each other. A thousand channels that were not used again would take hundreds of MiB. */
 enum { WARM = 50, TIMES = 1000, GROWTH_KIB = 16 << 10 };
 
 // An exchange of so many empty messages to itself that their table does not fit into a slot.
@@ -285,8 +285,8 @@ static void release_with_staging(void **state) {
   unsetenv("ADDEND_STAGING");
 }
 
-// More lists than the shared file has places, so places must be used again; each list must still be told from the
-// others.
+// More lists than the shared file has places, so places must be used again; each list must still be distinguished from
+// the others.
 static int use_again(ad_comm *comm, void *context) {
   int64_t rank = ad_comm_rank(comm), both[2] = {0, 1};
   ad_ranks *kept[8] = {0};

@@ -1,4 +1,4 @@
-/* Tests what a call says of itself to other ranks: where it stands in the program. */
+/* Tests what a call publishes about itself to other ranks: its line in the program. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

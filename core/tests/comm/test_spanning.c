@@ -1,5 +1,5 @@
-/* Tests engine mpi where groups span nodes, without an MPI: values on every kind of placement of few ranks, calls that
- * do not match, errors and leavings that ranks of other nodes learn of, and memory that ends. The same engine runs
+/* Tests backend mpi where groups span nodes, without an MPI: values on every kind of placement of few ranks, calls that
+ * do not match, errors and leavings that ranks of other nodes learn of, and memory that ends. The same backend runs
  * under real launchers in tests/mpi. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -140,7 +140,7 @@ static ad_status meet(ad_comm *comm) {
   return ad_comm_run(comm, &barrier);
 }
 
-/* ---- lists of ranks, told to a member before it makes its first call on them ---- */
+/* ---- lists of ranks, announced to a member before it makes its first call on them ---- */
 
 static ad_ranks *list_of_all(ad_comm *comm) {
   int64_t ranks[16], size = ad_comm_size(comm);
@@ -280,7 +280,7 @@ static int wait_in_a_circle(ad_comm *comm, void *context) {
   call.ranks = lists[rank % 2];
   CHECK_STATUS(kind == SUMS ? ad_comm_run(comm, &call) : ad_comm_transfer(comm, &receive, NULL), AD_CYCLE);
   CHECK_FACTS("rank 1", "test_spanning.c");
-  if (kind == RECEIVES) CHECK_FACTS("rank 0", "rank 2");  // of the sums, the first circle that is found is told
+  if (kind == RECEIVES) CHECK_FACTS("rank 0", "rank 2");  // of the sums, the first circle that is found is reported
   for (int i = 0; i < 2; i++) ad_ranks_release(lists[i]);
   return 0;
 }
@@ -312,7 +312,7 @@ static void a_message_that_nobody_can_take_any_more_is_copied_or_an_error(void *
 
 /* ---- memory that ends on one rank ---- */
 
-enum { MESSAGES = 40 };  // more than a table without memory of its own holds
+enum { MESSAGES = 40 };  // more than a table without its own memory holds
 
 // A large sum, an exchange of many messages and a large transfer with the other rank; returns the first failure.
 static ad_status use_all(ad_comm *comm) {
@@ -335,7 +335,7 @@ static ad_status use_all(ad_comm *comm) {
   return ad_comm_transfer(comm, &transfer, NULL);
 }
 
-// Allocation number n of rank 1 fails. It says so if its call returns that, and otherwise the engine does.
+// Allocation number n of rank 1 fails. Rank 1 reports it if its call returns it; otherwise the backend does.
 static int fail_an_allocation(ad_comm *comm, void *context) {
   const long n = *(const long *)context;
   int fails = ad_comm_rank(comm) == 1;

@@ -1,5 +1,5 @@
-/* Tests values that fit staging memory in one round: a rank that is done may go on and change its buffer while others
- * have not yet read what it sent. */
+/* Tests values that fit staging memory in one round: a rank that is done may continue and change its buffer while
+ * others have not yet read what it sent. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -88,7 +88,7 @@ static int run_ahead(ad_comm *comm, void *context) {
 }
 
 static void what_was_sent_is_read_however_late(void **state) {
-  int few = 5, many = CALLS; /* fewer calls than the engine keeps, and more */
+  int few = 5, many = CALLS; /* fewer calls than the backend keeps, and more */
   run_ranks(RANKS, run_ahead, &few);
   run_ranks(RANKS, run_ahead, &many);
   setenv("ADDEND_STAGING", "1", 1);

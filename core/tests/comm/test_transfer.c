@@ -1,5 +1,5 @@
-/* Tests point-to-point transfers: random schedules in which every rank posts its sends and receives in an order of its
- * own, and what can go wrong. */
+/* Tests point-to-point transfers: random schedules in which every rank posts its sends and receives in its own order,
+ * and what can go wrong. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -88,7 +88,7 @@ typedef struct side {
 
 static size_t bytes_of(const message *m) { return m->count * ad_dtype_size(m->dtype); }
 
-// Puts the rank's sends and receives into an order of its own; those with the same ranks, tag and group keep their
+// Puts the rank's sends and receives into an order of this rank's; those with the same ranks, tag and group keep their
 // order.
 static int order_sides(const message all[MESSAGES], int rank, drawing *d, side sides[2 * MESSAGES]) {
   int count = 0;
@@ -589,7 +589,7 @@ static void carry_out(const plan *plans, int count) {
   _exit(0);
 }
 
-// Rank 1 tells its pid and then receives; rank 0 stops rank 1 in the middle of its wait and returns the pid.
+// Rank 1 reports its pid and then receives; rank 0 stops rank 1 in the middle of its wait and returns the pid.
 static pid_t stop_waiting_peer(ad_comm *comm) {
   float own = (float)getpid(), peer = 0;
   if (ad_comm_rank(comm)) {

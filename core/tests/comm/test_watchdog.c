@@ -134,7 +134,7 @@ static void a_wait_is_logged_after_ten_seconds_and_again_every_minute(void **sta
   assert_int_equal(w->reports, 1);
   look(w, 1);
   assert_int_equal(w->reports, 2);
-  atomic_store(&w->ranks[0].epoch, 2);  // the wait ends, and the next one is told in its own time
+  atomic_store(&w->ranks[0].epoch, 2);  // the wait ends, and the next one is reported in its own time
   look(w, 1);
   atomic_store(&w->ranks[0].epoch, 3);
   look(w, 10);
@@ -243,7 +243,7 @@ static void the_first_rank_that_waits_and_can_watch_does(void **state) {
 
 typedef struct blame {
   int waits, stopped, state;  // of rank 1; the others wait
-  const char *fact;           // NULL: nobody is blamed
+  const char *fact;           // NULL: no rank is blamed
 } blame;
 
 static void ranks_that_are_stopped_or_in_no_collective_are_blamed(void **state) {

@@ -1,5 +1,5 @@
-/* Tests the messages for calls that do not match and for waits that do not end: the words are the same
- * on every engine. */
+/* Tests the messages for calls that do not match and for waits that do not end: the words are the same on every
+ * backend. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

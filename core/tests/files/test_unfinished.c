@@ -117,7 +117,7 @@ static void what_cannot_be_written_is_named(void **state) {
 }
 
 /* The bits of a token come from the system's source of random bits, not from the clock, whose tokens have the same two
- * lowest bits. Were they drawn alike by chance, 64 tokens would agree in them once in 2^126 runs. */
+ * lowest bits. Were they drawn the same by chance, 64 tokens would agree in them once in 2^126 runs. */
 static void a_token_is_not_made_of_the_time(void **state) {
   long long first = ad_token_bits(), differ = 0;
   for (int i = 1; i < 64; i++) differ |= ad_token_bits() ^ first;

@@ -1,5 +1,5 @@
-/* Fuzzes schedule tables: what is accepted is judged alike twice and is written as text that reads as the same table; a
- * table that holds can be timed, lowered and drawn. */
+/* Fuzzes schedule tables: what is accepted is judged the same way twice and is written as text that reads as the same
+ * table; a table that holds can be timed, lowered and drawn. */
 #include <stdlib.h>
 #include <string.h>
 #include "addend/schedule.h"

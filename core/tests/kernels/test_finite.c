@@ -1,4 +1,4 @@
-/* Tests the search for the first value that is not finite, wherever it stands and whatever stands before it. */
+/* Tests the search for the first value that is not finite, at any position and after any values. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>

@@ -383,7 +383,7 @@ static const void *const *many_sources(ad_dtype dtype) {
   return sources;
 }
 
-/* Checks that `out` is the reduction of `count` sources, which stand for the indices from `first` on, in tree order. */
+/* Checks that `out` is the reduction of `count` sources, which represent the indices from `first` on, in tree order. */
 static void assert_in_order(const void *out, const wanted_sum *wanted, size_t first, size_t count) {
   for (size_t i = 0; i < MANY_LENGTH; i++) {
     wanted_sum w = *wanted;
@@ -526,7 +526,7 @@ static void assert_one_by_one(const void *found, const void *const *sources, siz
   }
 }
 
-/* Reduces into memory of its own, and into the memory of the source in the middle. */
+/* Reduces into separate memory, and into the memory of the source in the middle. */
 static void reduce_one_by_one(const void *const *sources, size_t count, const ad_reducing *how) {
   static char in_place[MANY_LENGTH * sizeof(int64_t)];
   const void *mixed[MANY_SOURCES];
@@ -800,7 +800,7 @@ static void every_variant_writes_sums_identically(void **state) {
 }
 
 static void a_sum_is_scaled_added_and_rounded_once(void **state) {
-  const uint16_t large[] = {0x7bff, 0x7bff};  // 65504 in f16, scaled so that each stands for twice as much
+  const uint16_t large[] = {0x7bff, 0x7bff};  // 65504 in f16, scaled so that each represents twice as much
   const void *sources[] = {&large[0], &large[1]};
   float sum = 1;
   void *out = &sum;

@@ -1,5 +1,5 @@
-/* Tests the parts of a cut dimension: every element belongs to exactly one part, in uneven, empty, zigzag and nested
- * cuts. */
+/* Tests the parts of a sharded dimension: every element belongs to exactly one part, in uneven, empty, zigzag and
+ * nested shardings. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -49,12 +49,12 @@ static void a_zigzag_member_holds_a_front_and_a_back_chunk(void **state) {
   assert_int_equal(ad_layout_spans(&layout, 1, 12, 2, spans, SPANS_MAX), 1);
   assert_int_equal(spans[0].first, 4);
   assert_int_equal(spans[0].count, 4);
-  assert_int_equal(ad_layout_spans(&layout, 0, 12, 1, spans, SPANS_MAX), 1); /* the other dimension is not cut */
+  assert_int_equal(ad_layout_spans(&layout, 0, 12, 1, spans, SPANS_MAX), 1); /* the other dimension is not sharded */
   assert_int_equal(spans[0].count, 12);
   ad_mesh_destroy(mesh);
 }
 
-/* Lists the elements of one dimension that a rank stores, by definition: each inner cut picks from what the outer cut
+/* Lists the elements of one dimension that a rank stores, by definition: each inner axis picks from what the outer axis
  * left. */
 static int stored_by_definition(const ad_mesh *mesh, const ad_axis axis[2], const ad_type type[2], int n, int64_t rank,
                                 int elements[]) {
@@ -123,7 +123,7 @@ static void more_spans_than_asked_for_are_counted_not_written(void **state) {
   ad_mesh_destroy(mesh);
 }
 
-/* All axes cut one dimension zigzag, which is the deepest possible nest of cuts. */
+/* All axes shard one dimension zigzag, which is the deepest possible nest. */
 static void the_deepest_nest_fits(void **state) {
   ad_mesh *mesh = NULL;
   enum { N = 4099 };

@@ -297,7 +297,7 @@ static void what_is_said_to_repair_it_does(void **state) {
       operands[o] = read_layout(text[o]);
     }
     if (meet_all(&rule, operands) == AD_OK) continue;
-    if (!strstr(ad_last_error(), AD_MAY_REPAIR)) { /* an operand of one dimension is cut along a second one */
+    if (!strstr(ad_last_error(), AD_MAY_REPAIR)) { /* an operand of one dimension is sharded along a second one */
       assert_says_in("nothing repairs it", ad_last_error(), SAYS_FACTS("multiply", "tp"));
       continue;
     }
@@ -408,7 +408,7 @@ static value compute(const experiment *e, const int64_t extent[LETTERS], const v
 
 static double number(int64_t seed) { return (double)((seed * 7919 + 13) % 101) / 17 - 2; }
 
-/* The index in the whole value of element `local` of a part that is cut along `dim` from `first` on. */
+/* The index in the full value of element `local` of a part that is sharded along `dim` from `first` on. */
 static int64_t full_index(const ad_shape *full, const ad_shape *part, int dim, int64_t first, int64_t local) {
   int64_t index = 0, factor = 1;
   for (int i = full->ndim - 1; i >= 0; i--) {
@@ -419,7 +419,7 @@ static int64_t full_index(const ad_shape *full, const ad_shape *part, int dim, i
   return index;
 }
 
-/* Returns a rank's part of a whole value under the type; for P, the rank's addend. */
+/* Returns a rank's part of a full value under the type; for P, the rank's addend. */
 static value part_of(const value *full, ad_type type, int64_t rank) {
   value part = {.shape = full->shape};
   int dim = ad_type_dim(type);

@@ -43,7 +43,7 @@ static void a_type_prints_as_in_messages(void **state) {
   assert_true(ad_type_is_sharded(AD_S_ZIGZAG(5)));
 }
 
-/* Prints and reads every pair of types on two axes, in both orders, so that every nest of two cuts comes. */
+/* Prints and reads every pair of types on two axes, in both orders, so that every nest of two axes comes. */
 static void a_layout_prints_as_it_is_read(void **state) {
   char text[128];
   for (int i = 0; i < TYPE_COUNT; i++)

@@ -23,7 +23,7 @@ typedef struct model {
 static const ad_shape param_shapes[PARAMS] = {{2, {5, 3}}, {1, {7}}, {2, {4, 2}}, {1, {0}}, {2, {3, 4}}};
 static const char *const param_names[PARAMS] = {"embedding", "norm", "query", "nothing", "head"};
 
-/* Parameters are typed R; on a tp axis the last parameter is cut and the second is typed I. */
+/* Parameters are typed R; on a tp axis the last parameter is sharded and the second is typed I. */
 static inline void describe_params(model *m, ad_dtype dtype) {
   int has_tp = ad_mesh_axis_size(m->mesh, AD_TP) > 1;
   m->dtype = dtype;
@@ -45,7 +45,7 @@ static inline void shard_storage(model *m) {
   for (int i = 0; i < PARAMS; i++) ad_layout_set(&m->params[i].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
 }
 
-/* The index, in the gradient that this rank handed in, of the first element of its shard of the result. */
+/* The index, in the gradient that this rank submitted, of the first element of its shard of the result. */
 static inline size_t result_start(const model *m, int param) {
   const ad_param_spec *spec = &m->params[param];
   int64_t rank = ad_comm_rank(m->comm);
@@ -136,7 +136,7 @@ static inline schedule full_schedule(int microbatches) {
   return s;
 }
 
-/* Runs one microbatch: ranks hand in their gradients in different orders, and every second rank writes
+/* Runs one microbatch: ranks submit their gradients in different orders, and every second rank writes
  * into the bucket. */
 static inline void run_microbatch(model *m, const schedule *s, int microbatch) {
   int odd = (int)(ad_comm_rank(m->comm) % 2);

@@ -1,4 +1,4 @@
-/* Tests which gradients share a bucket (those whose contracts agree in every field), and which cuts a
+/* Tests which gradients share a bucket (those whose precision policies agree in every field), and which shardings a
  * reducer can make. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,8 @@ static ad_param_spec spec_of(const char *name, const ad_mesh *mesh, const ad_pre
                          .policy = *policy};
 }
 
-/* Reduces two parameters in `reductions` reductions; each result is in the accumulate dtype of its own contract. */
+/* Reduces two parameters in `reductions` reductions; each result is in the accumulate dtype of its own precision
+ * policy. */
 static void reduce_two(ad_comm *comm, const ad_mesh *mesh, const ad_precision_policy policies[2], size_t reductions) {
   ad_reducer *reducer;
   ad_param_spec specs[] = {spec_of("a", mesh, &policies[0]), spec_of("b", mesh, &policies[1])};
@@ -74,7 +75,7 @@ static int reduce_pairs(ad_comm *comm, void *context) {
 
 static void policies_that_differ_in_any_field_share_nothing(void **state) { run_ranks(2, reduce_pairs, NULL); }
 
-/* Creates a reducer of a parameter whose storage is cut over two axes. */
+/* Creates a reducer of a parameter whose storage is sharded over two axes. */
 static ad_status create_nested(ad_comm *comm, const ad_mesh *mesh, int64_t rows) {
   ad_reducer *reducer = NULL;
   ad_precision_policy policy = {.param = AD_F32};
@@ -86,7 +87,7 @@ static ad_status create_nested(ad_comm *comm, const ad_mesh *mesh, int64_t rows)
   return status;
 }
 
-/* Nine rows cut in two and then in three give parts of 1 1 2 and 1 2 2 rows; one cut in six gives 1 2 1 2 1 2. */
+/* Nine rows sharded in two and then in three give parts of 1 1 2 and 1 2 2 rows; in six, 1 2 1 2 1 2. */
 static void a_nest_of_cuts_that_is_not_one_cut_is_refused(void **state) {
   ad_mesh *mesh;
   ad_comm *comm;

@@ -1,4 +1,4 @@
-/* Tests a reducer's dump: each addend as it was handed in, however it was written; the sums; and what is refused before
+/* Tests a reducer's dump: each addend as submitted, however it was written; the sums; and what is refused before
  * anything is written. That sums match their addends is tested on whole runs by train/tests/cli/dump.sh. */
 #include <math.h>
 #include <setjmp.h>
@@ -289,7 +289,7 @@ static int names_files(ad_comm *comm, void *context) {
 
 static void reducers_of_one_rank_may_name_their_files(void **state) { run_ranks(2, names_files, NULL); }
 
-/* A reducer with a prefix names its parameters with it, and its files unless they have a name of their own. */
+/* A reducer with a prefix names its parameters with it, and its files unless they have their own names. */
 static int prefixes(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   const ad_array *absent[1] = {0};

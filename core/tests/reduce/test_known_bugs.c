@@ -1,5 +1,5 @@
-/* Tests that each known mistake that can be planted in the reducer has an effect: a gradient wrong by the mistake's
- * factor, or ranks whose calls do not match. */
+/* Tests that each known bug of the reducer has an effect: a gradient wrong by the bug's factor, or ranks whose calls do
+ * not match. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static const ad_known_bug *find(const char *name) {
   return NULL;
 }
 
-/* For each known mistake of the reducer, whether some test planted it. */
+/* For each known bug of the reducer, whether some test installed it. */
 enum { RECORDS_MAX = 64 };
 static int was_injected[RECORDS_MAX];
 
@@ -54,7 +54,7 @@ static model *prepare(ad_comm *comm, const bug *injected) {
   return &m;
 }
 
-/* Passes the seam at which a run tells that a step ends. */
+/* Passes the injection point at the end of a step. */
 static void end_step(void) { ad_inject(AD_INJECT_GRADIENTS, NULL); }
 
 static int finish(model *m) {
@@ -165,8 +165,8 @@ static void a_partial_that_is_added_late_is_refused_by_its_type(void **state) {
   run_injected(&late, is_refused_by_type);
 }
 
-/* With the mistake the shard of some rank is wrong; a rank whose shard is empty or whole may be right, and may have
- * nothing to change. */
+/* With the bug the shard of some rank is wrong; a rank whose shard is empty or full may be right, and may have nothing
+ * to change. */
 static int is_wrong_in_shards(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   schedule s = shard_schedule(3);
@@ -244,7 +244,7 @@ static void a_narrow_dtype_on_the_way_loses_digits(void **state) {
   run_injected(&narrow, loses_digits);
 }
 
-/* Rank 0 hands in f32 gradients and the other ranks bf16 ones, under a contract that brings both to bf16. */
+/* Rank 0 submits f32 gradients and the other ranks bf16 ones, under a precision policy that converts both to bf16. */
 static ad_status step_of_mixed(model *m) {
   uint16_t narrow[64];
   float wide[64];
@@ -262,8 +262,8 @@ static ad_status step_of_mixed(model *m) {
   return ad_reducer_finish(m->reducer);
 }
 
-/* A rank's bucket follows from the contract; with the mistake it follows from the dtype that the
- * rank's backward left. */
+/* A rank's bucket follows from the precision policy; with the bug it follows from the dtype that the rank's backward
+ * left. */
 static int goes_by_own_bucket(ad_comm *comm, void *context) {
   const bug *injected = context;
   for (int is_injected = 0; is_injected < 2; is_injected++) {
@@ -291,7 +291,8 @@ static void ranks_whose_gradients_differ_in_width_are_stopped_where_that_chooses
   run_injected(&wide, goes_by_own_bucket);
 }
 
-/* Passes the divisor seam as a tape does: the step has 9 rows, 3 in the first microbatch and 6 in the second. */
+/* Passes the injection point of divisors as a tape does: the step has 9 rows, 3 in the first microbatch and 6 in the
+ * second. */
 static int divides_by_own_count(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   ad_count *count;
@@ -329,7 +330,7 @@ static void every_bug_of_the_list_was_injected(void **state) {
   const ad_known_bug *list = ad_reduce_known_bugs(&count);
   assert_true(count <= RECORDS_MAX);
   for (size_t i = 0; i < count; i++)
-    if (!was_injected[i]) fail_msg("%s is planted by no test", list[i].name);
+    if (!was_injected[i]) fail_msg("%s is installed by no test", list[i].name);
 }
 
 /* ---- counts of tokens ---- */

@@ -1,4 +1,4 @@
-/* Tests what a reducer refuses, plans and holds, on engine dry, where one process can act as any rank of any world. */
+/* Tests what a reducer refuses, plans and holds, on backend dry, where one process can act as any rank of any world. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

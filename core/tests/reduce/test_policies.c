@@ -1,4 +1,4 @@
-/* Tests every meaningful dtype contract on real ranks against a model of the rounding. A gradient is rounded to its
+/* Tests every meaningful precision policy on real ranks against a model of the rounding. A gradient is rounded to its
  * gradient dtype, which the model does too; the remaining error is bounded by the roundings on the way:
  *   |found - exact| <= (2 u(reduce) + n u(accumulate)) S + w t(reduce)
  * S: sum of the addends' magnitudes. n: number of addends. u: a dtype's relative rounding error. 2: a value is rounded
@@ -109,7 +109,7 @@ static size_t own_start(const world *w, int p) {
   return sharded ? (size_t)(rows.first * row) : 0;
 }
 
-/* The bound of one element; contracts in f64 must hold the project's own bound. */
+/* The bound of one element; policies in f64 must hold the project's own bound. */
 static double bound_of(const world *w, double magnitude) {
   const ad_precision_policy *policy = &w->s->policy;
   double addends = (double)(w->s->ranks * w->s->microbatches);
@@ -165,7 +165,7 @@ static void f64_sums_are_those_of_one_process(void **state) {
       }
 }
 
-/* Tests all contracts in one world of ranks. */
+/* Tests all precision policies in one world of ranks. */
 static int sum_policies(ad_comm *comm, void *context) {
   setting s = *(const setting *)context;
   for (ad_dtype grad = AD_F64; grad <= AD_F16; grad++)
@@ -202,7 +202,7 @@ static void the_scale_counts_the_addends(void **state) {
   }
 }
 
-/* ---- which contracts share a bucket; raw gradients ---- */
+/* ---- which precision policies share a bucket; raw gradients ---- */
 
 static int compare_buckets(ad_comm *comm, void *context) {
   ad_mesh *mesh;

@@ -96,7 +96,8 @@ static void a_parameter_absent_everywhere_has_a_zero_gradient(void **state) {
 
 /* ---- parameters of all types ---- */
 
-/* The parameters' types on tp: columns cut unevenly, rows cut unevenly, I twice (same work on all ranks), and R. */
+/* The parameters' types on tp: columns sharded unevenly, rows sharded unevenly, I twice (same work on all ranks), and
+ * R. */
 static void mix_types(model *m) {
   static const ad_type on_tp[PARAMS] = {AD_S(1), AD_S(0), AD_I, AD_I, AD_R};
   static const ad_shape shapes[PARAMS] = {{2, {4, 3}}, {2, {5, 2}}, {1, {3}}, {2, {3, 2}}, {1, {6}}};
@@ -118,7 +119,7 @@ static int sum_mixed(ad_comm *comm, void *context) {
     mix_types(&m);
     if (s->shards) shard_storage(&m);
     m.params[3].storage = m.params[3].layout;  // a gradient that is not summed cannot be reduce-scattered
-    m.params[1].storage = m.params[1].layout;  // the rows are cut already
+    m.params[1].storage = m.params[1].layout;  // the rows are sharded already
     create_reducer(&m, bytes);
     CHECK_OK(run_step(&m, &s->steps));
     ad_group all = ad_mesh_group(m.mesh, AD_AXES_ALL, ad_comm_rank(comm));
@@ -200,7 +201,7 @@ static void replicas_agree_bit_for_bit_and_the_norm_counts_once(void **state) {
   on_every_mesh(step_on_uneven_numbers, &steps);
 }
 
-/* ---- gradients in other dtypes than their contract's ---- */
+/* ---- gradients in other dtypes than their precision policy's ---- */
 
 static int bring_dtypes(ad_comm *comm, void *context) {
   model m;

@@ -95,7 +95,8 @@ static void what_was_sent_counts_no_more(void **state) {
   run_ranks(s.ranks, sum, &s);
 }
 
-/* One rank communicates nothing: nothing is scaled or rounded again, whatever accumulates meanwhile. */
+/* One rank communicates nothing: nothing is scaled or rounded again, even if other microbatches accumulate
+ * meanwhile. */
 static void one_rank_keeps_the_least_and_the_largest(void **state) {
   for (ad_sync early = AD_SYNC_NONE; early <= AD_SYNC_ALL; early++) {
     setting least = {"dp_shard=1", 1, 16, early, 0x1p-24, 16 * 0x1p-24, AD_F16};

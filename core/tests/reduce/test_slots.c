@@ -99,7 +99,7 @@ static void an_absent_gradient_takes_no_memory_of_another(void **state) {
   on_every_mesh(sum_steps, &steps);
 }
 
-/* Ranks hand in gradients in different orders, by writing in place or by copying: no rank waits for another. */
+/* Ranks submit gradients in different orders, by writing in place or by copying: no rank waits for another. */
 static int any_order(ad_comm *comm, void *context) {
   const setting *s = context;
   model m;
@@ -218,7 +218,7 @@ static void buckets_that_would_save_nothing_have_memory_of_their_own(void **stat
 
 /* The gradient of `a` is begun first and completed last, as the gradient of an embedding that is also the head. */
 typedef struct first_job {
-  int is_dry, lasting; /* lasting: the reducer is told that this gradient lasts */
+  int is_dry, lasting; /* lasting: the reducer knows that this gradient lasts */
 } first_job;
 
 static int first_and_last(ad_comm *comm, void *context) {
@@ -310,7 +310,7 @@ static int misuse(ad_comm *comm, void *context) {
 
 static void what_is_no_longer_a_target_is_refused(void **state) { run_ranks(2, misuse, NULL); }
 
-/* Engine hostile: a read of a gradient's memory after its bucket was sent gives NaN. */
+/* Backend hostile: a read of a gradient's memory after its bucket was sent gives NaN. */
 static int read_late(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_reducer *reducer;

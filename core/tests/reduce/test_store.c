@@ -1,5 +1,5 @@
-/* Tests the store (which keeps parameters sharded) on real ranks: whatever the mesh, the cut, the dtypes and the
- * window, a rank that acquires a parameter gets the whole of what the owners hold. */
+/* Tests the store (which keeps parameters sharded) on real ranks: whatever the mesh, the sharding, the dtypes and the
+ * window, a rank that acquires a parameter gets the full value from the owners' parts. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -69,7 +69,7 @@ static void close_world(world *w) {
   ad_mesh_destroy(w->mesh);
 }
 
-/* The number of an element in the whole value: `at` counts from the first row of this rank's part in `layout`. */
+/* The number of an element in the full value: `at` counts from the first row of this rank's part in `layout`. */
 static double number_of(const world *w, int param, const ad_layout *layout, size_t at, int version) {
   ad_span spans[8];
   const ad_shape *shape = &shapes[param];
@@ -179,7 +179,7 @@ static void a_parameter_that_is_acquired_is_full(void **state) {
   }
 }
 
-/* The hostile engine fills a copy with NaN when it is released. */
+/* Backend hostile fills a copy with NaN when it is released. */
 static void nothing_of_a_released_copy_is_used(void **state) {
   setenv("ADDEND_HOSTILE", "5", 1);
   for (size_t i = 1; i < sizeof settings / sizeof *settings; i += 3) {

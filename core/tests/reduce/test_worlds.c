@@ -1,7 +1,7 @@
-/* Tests the reducer in worlds that no recipe has: one rank in low precision, parameters typed I, parameters cut along
- * their second dimension, gradients that are absent from a microbatch; with contracts of every kind, every order of
- * syncs, and gradients handed in or written in place. Addends are small integers, so that every sum is exact in every
- * dtype and is compared exactly. */
+/* Tests the reducer in worlds that no recipe has: one rank in low precision, parameters typed I, parameters sharded
+ * along their second dimension, gradients that are absent from a microbatch; with precision policies of every kind,
+ * every order of syncs, and gradients submitted or written in place. Addends are small integers, so that every sum is
+ * exact in every dtype and is compared exactly. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -62,7 +62,7 @@ static void close_world(world *w) {
   ad_mesh_destroy(w->mesh);
 }
 
-/* ---- gradients that ranks hand in ---- */
+/* ---- gradients that ranks submit ---- */
 
 /* One element of an addend, from -3 to 4; ranks that do the same work have the same addend. */
 static double addend_of(const world *w, int p, int64_t rank, int microbatch, size_t i) {
@@ -116,7 +116,7 @@ static void run_step(world *w, int in_place) {
 
 /* ---- expected sums ---- */
 
-/* The index, in the gradient that this rank handed in, of the first element of its shard of the result. */
+/* The index, in the gradient that this rank submitted, of the first element of its shard of the result. */
 static size_t own_start(const world *w, int p) {
   int64_t rank = ad_comm_rank(w->comm);
   ad_shape local = ad_layout_local_shape(&w->specs[p].layout, &shapes[p], rank);

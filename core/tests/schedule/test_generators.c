@@ -92,7 +92,7 @@ static void a_group_that_is_not_full_leaves_places_out(void **state) {
 
 /* ---- tables of every shape ---- */
 
-/* Checks that each send and each reduction is waited for, and that a rank has one reduction under way at a time. */
+/* Checks that each send and each reduction is waited for, and that a rank has one reduction in flight at a time. */
 static void waits_for_all(const ad_table *table) {
   int counts[AD_ACTION_COUNT] = {0};
   for (int32_t r = 0; r < ad_table_rank_count(table); r++) {

@@ -164,7 +164,7 @@ static void reductions_follow_the_last_addend(void **state) {
 
 /* Each decision of the law of reductions, right on one side of it and wrong on the other. */
 static void a_reduction_takes_each_addend_once(void **state) {
-  /* the last reduction takes all addends, also of microbatches that have none of their own */
+  /* the last reduction takes all addends, also of microbatches that have no reduction */
   holds("0F0,0F1,0B0,0B1,0REDUCE0,0REDUCE\n");
   breaks("0F0,0F1,0B0,0B1,0REDUCE,0REDUCE0\n", "reduced", "rank 0", "place 5", "0REDUCE0", "microbatch 0");
   breaks("0F0,0F1,0B0,0REDUCE0,0B1,0REDUCE1\n", "reduced", "stage 0", "0REDUCE");
@@ -180,7 +180,7 @@ static void a_reduction_takes_each_addend_once(void **state) {
 }
 
 static void a_reduction_is_waited_for_by_the_next_of_its_stage(void **state) {
-  /* another stage's reduction may be under way beside it */
+  /* another stage's reduction may be in flight beside it */
   holds("0F0,1F0,1B0,1REDUCE,0B0,0REDUCE,1WAIT_REDUCE,0WAIT_REDUCE\n");
   holds("0F0,1F0,1B0,1REDUCE,0B0,0REDUCE,0WAIT_REDUCE,1WAIT_REDUCE,SUMS,NORM,0UPDATE,1UPDATE\n");
   /* a wait ends one reduction, and only that of its stage */
@@ -253,7 +253,7 @@ static void activations_stay_below_a_limit(void **state) {
   ad_table_options options = {.size = sizeof options, .in_flight = 2};
   holds_with("0F0,0F1,0B0,0F2,0B1,0B2\n", &options);
   breaks_with("0F0,0F1,0F2,0B0,0B1,0B2\n", &options, "in_flight", "rank 0", "place 2", "0F2", "3 activations");
-  /* Memory that a W still holds has a limit of its own. */
+  /* Memory that a W still holds has its own limit. */
   holds_with("0F0,0F1,0I0,0F2,0I1,0I2,0W0,0W1,0W2\n", &options);
   options.in_flight = -1;
   ad_table *table = table_of("0F0,0B0\n");

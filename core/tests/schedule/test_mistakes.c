@@ -1,7 +1,7 @@
-/* Tests mistakes that are derived from schedule tables: each action left out, done twice, done for another microbatch,
- * each two neighbours swapped, a W before its I, a REDUCE before the last addend. An independent world executes the
- * table with values and knows no law; at the end it looks whether every stage was updated by every addend once. The
- * laws must refuse a table exactly if that world does not come to the right end. */
+/* Tests mutants of schedule tables: each action left out, done twice, done for another microbatch, each two neighbours
+ * swapped, a W before its I, a REDUCE before the last addend. An independent world executes the table with values and
+ * knows no law; at the end it looks whether every stage was updated by every addend once. The laws must refuse a table
+ * exactly if that world does not come to the right end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,13 +12,13 @@
 #include <cmocka.h>
 #include "addend/schedule.h"
 
-/* ---- tables as lists that a mistake can change ---- */
+/* ---- tables as lists that a mutation can change ---- */
 
 enum { RANKS_MAX = 4, STAGES_MAX = 6, MICROBATCHES_MAX = 9, LIST_MAX = 256 };
 
 typedef struct lists {
   int ranks, stages, microbatches;
-  ad_table_pairs pairs; /* whether the wires of the world are edges or pairs of ranks */
+  ad_table_pairs pairs; /* whether messages are ordered by edges or by pairs of ranks */
   int home[STAGES_MAX];
   int count[RANKS_MAX];
   ad_action actions[RANKS_MAX][LIST_MAX];
@@ -69,9 +69,9 @@ typedef struct world {
   int reduced[STAGES_MAX][MICROBATCHES_MAX];
   int is_reduced[STAGES_MAX], is_updated[STAGES_MAX], is_gathered[STAGES_MAX];
   int summed[RANKS_MAX], normed[RANKS_MAX];
-  /* Messages on each wire in their order (see wire_of), and how many were sent and received. */
+  /* Messages on each channel in their order (see wire_of), and how many were sent and received. */
   int comm_dtype[WIRES_MAX][LIST_MAX], sent[WIRES_MAX], received[WIRES_MAX];
-  /* Transfers by sending stage and direction: which were sent, arrived, waited for. */
+  /* Transfers by sending stage and direction: which were sent, arrived, awaited. */
   int is_sent[STAGES_MAX][2][MICROBATCHES_MAX], has_arrived[STAGES_MAX][2][MICROBATCHES_MAX];
   int is_waited[STAGES_MAX][2][MICROBATCHES_MAX], reduction_is_waited[STAGES_MAX];
 } world;
@@ -158,7 +158,7 @@ static void finish(world *w, ad_action_kind kind) {
   }
 }
 
-/* Moves a message from a SEND to the RECV at the other end of its wire, which takes whatever comes. */
+/* Moves a message from a SEND to the RECV at the other end of its channel, which takes any message. */
 static int move(world *w, int r, const ad_action *send) {
   int back = send->kind == AD_ACTION_SEND_B, to = send->stage + (back ? -1 : 1), m = send->microbatch;
   if (to < 0 || to >= w->all->stages || w->all->home[send->stage] != r || w->all->home[to] == r) return w->wrong = 1, 0;
@@ -171,16 +171,17 @@ static int move(world *w, int r, const ad_action *send) {
   return 1;
 }
 
-/* The wire on which stage `from` sends to stage `to`. */
+/* The channel on which stage `from` sends to stage `to`. */
 static int wire_of(const world *w, int from, int to, int back) {
   const int *home = w->all->home;
   return w->all->pairs == AD_TABLE_PAIRS_RANKS ? home[from] * RANKS_MAX + home[to] : 2 * from + back;
 }
 
-/* The number by which a message is known on its wire. */
+/* The number by which a message is known on its channel. */
 static int message_of(int from, int back, int m) { return (2 * from + back) * MICROBATCHES_MAX + m; }
 
-/* If sends have a separate wait they end at once, and messages are received in the order in which they were sent. */
+/* If sends have a separate wait they end immediately, and messages are received in the order in which they were
+ * sent. */
 static int send(world *w, int r, const ad_action *a) {
   int back = a->kind == AD_ACTION_SEND_B, s = a->stage, m = a->microbatch, to = s + (back ? -1 : 1);
   if (to < 0 || to >= w->all->stages || w->all->home[s] != r || w->all->home[to] == r) return w->wrong = 1, 0;
@@ -277,7 +278,7 @@ static int comes_to_a_right_end(const lists *all) {
   return !w.wrong;
 }
 
-/* ---- planting every mistake ---- */
+/* ---- every mutation ---- */
 
 typedef struct counts {
   long refused, right;
@@ -374,7 +375,7 @@ static void try_all(const char *name, int stages, int ranks, int microbatches, i
     for (int i = 0; i < all.count[r]; i++) change_at(&all, r, i);
 }
 
-/* Plants mistakes in a table that PyTorch lowered, in which sends and reductions are waited for. */
+/* Mutates a table that PyTorch lowered, in which sends and reductions have waits. */
 static void try_file(const char *name, ad_table_pairs pairs) {
   char path[512];
   ad_table *table;

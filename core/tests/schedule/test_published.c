@@ -1,4 +1,4 @@
-/* Tests published pipeline mistakes that a table shows: each as the code base had it, and the law that it breaks. Those
+/* Tests published pipeline bugs that a table shows: each as the code base had it, and the law that it breaks. Those
  * that no table shows are in core/docs/pipeline.md, with what catches them. */
 #include <stdio.h>
 #include "judged.h"
@@ -37,7 +37,7 @@ static ad_table *repeated(ad_table *of, int (*times)(const ad_table *of, int32_t
 
 enum { WITH_ALL = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END };
 
-/* ---- mistakes in reductions ---- */
+/* ---- bugs in reductions ---- */
 
 /* pytorch/pytorch#144530: I and W called autograd.grad(), which does not run DDP's hooks, and DDP reduced only in its
  * hooks: a schedule without B reduced nothing, and the optimizer stepped. */
@@ -65,7 +65,7 @@ static void a_reduction_before_the_boundary_microbatch(void **state) {
   breaks("0F0,0B0,0F1,0REDUCE,0B1,SUMS,NORM,0UPDATE\n", "reduced", "rank 0", "place 4", "0B1", "stage 0", "place 3");
 }
 
-/* ---- mistakes in what all ranks do together ---- */
+/* ---- bugs in what all ranks do together ---- */
 
 static int twice_the_norm(const ad_table *of, int32_t rank, const ad_action *action) {
   return action->kind == AD_ACTION_NORM ? 2 : 1;
@@ -90,7 +90,7 @@ static void a_stage_without_experts_takes_no_part_in_the_sums(void **state) {
   table_breaks(repeated(made("1f1b", 8, 8, 8, WITH_ALL), not_where_layers_are_dense), NULL, "end", "rank 0", "SUMS");
 }
 
-/* ---- mistakes in transfers ---- */
+/* ---- bugs in transfers ---- */
 
 /* pytorch/pytorch#172668: receives were deferred to their use (#172833, these lists), so each rank sent first; if a
  * send lasts until it is received, neither ended: "rank 0: 0SEND_F1, 2RECV_F0; rank 1: 1SEND_F0, 1RECV_F1". */

@@ -1,5 +1,5 @@
 /* Tests tables as objects and as texts: what is added, what is refused, that what is written is read again, and that
- * lack of memory leaves nothing behind. */
+ * nothing is left behind when memory is short. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -106,7 +106,7 @@ static void edges_that_are_none_are_refused(void **state) {
   ad_table_destroy(table);
 }
 
-/* Each stage finds its edges in whatever order they were added. */
+/* Each stage finds its edges in any order of adding. */
 static void edges_are_found_in_any_order(void **state) {
   static const int edges[][2] = {{2, 3}, {0, 3}, {1, 2}, {0, 1}, {1, 3}};
   static const int32_t rank_of[] = {0, 1, 2, 3};
@@ -178,8 +178,8 @@ static void passes_insert_what_they_say(void **state) {
           "\"1RELEASE\", \"0GATHER\", \"0B1\", \"0REDUCE\", \"0RELEASE\"]\n  ]\n}\n");
 }
 
-/* The wait for a sent value stands where its gradient is used, or at the end if no gradient comes back; the wait for a
- * sent gradient stands at the end. */
+/* The wait for a sent value is where its gradient is used, or at the end if no gradient comes back; the wait for a sent
+ * gradient is at the end. */
 static void waits_are_where_they_cost_nothing(void **state) {
   ad_table_lowering waiting = {.size = sizeof waiting, .waits = 1};
   lowered("1f1b", 2, 2, 2, &waiting,
@@ -204,7 +204,7 @@ static void waits_are_where_they_cost_nothing(void **state) {
   ad_table_destroy(table);
 }
 
-/* Two of four stages may be gathered at once; the one whose next use is last is released. Forward gathers each stage;
+/* Two of four stages may be gathered at a time; the one whose next use is last is released. Forward gathers each stage;
  * backward finds the last two gathered and gathers the first two again. */
 static void what_is_used_last_is_released_first(void **state) {
   ad_table *table = make("accumulate", 4, 1, 1);
@@ -437,8 +437,8 @@ static void a_drawing_has_ranks_over_time(void **state) {
   }
   ad_table_destroy(many);
   assert_string_equal(drawing("0B0,0F0\n", 80, NULL, text),
-                      "given: rank 0, place 0 (0B0): it needs 0F0, which comes later, at place 1; move it behind "
-                      "that action\nwrong: 1 rank, 1 stage, 1 microbatch, 2 actions\n");
+                      "given: rank 0, place 0 (0B0): it needs 0F0, which comes later, at place 1; move it after that "
+                      "action\nwrong: 1 rank, 1 stage, 1 microbatch, 2 actions\n");
 }
 
 static void rows_of_a_drawing_are_ranks_of_a_world(void **state) {

@@ -12,7 +12,7 @@ static int all_reduce(const bench_task *task, const void *in, void *out, int num
 }
 
 /* In place, MPI leaves a rank's block at the beginning of the buffer. When the result is checked, the block is moved to
- * where the other programs have it. */
+ * its place in the other programs. */
 static int reduce_scatter(const bench_task *task, const void *in, void *out, int block) {
   if (task->in_place) {
     void *whole = (void *)(size_t)in;

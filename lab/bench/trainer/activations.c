@@ -1,4 +1,4 @@
-/* Finds the memory of activations from rows of memory.h: recipes that differ only in their batch differ only in that. */
+/* Finds the memory of activations from rows of memory.h: it is all that recipes with different batches differ in. */
 #include <string.h>
 
 #include "memory.h"
@@ -14,7 +14,7 @@ static const json_t *find(const json_t *rows, const char *compute, int batches) 
   return NULL;
 }
 
-/* The bytes of activations that one batch more needs; 0 if it is not known. */
+/* Returns the bytes of activations that one more batch needs, or 0 if they are not known. */
 static json_int_t one_batch(const json_t *rows, const char *compute, const char *key) {
   json_int_t once = json_integer_value(json_object_get(find(rows, compute, 1), key));
   json_int_t twice = json_integer_value(json_object_get(find(rows, compute, 2), key));

@@ -1,6 +1,6 @@
 /* The program bench_attention: times attention alone, forward and backward, on the ranks of one world, and how much of
- * the time is arithmetic or waiting. The linker's --wrap sends attention's arithmetic and all calls that may wait for
- * other ranks through this file. Usage: bench_attention ring|ring_plain|gather RANKS SEQ. Prints one JSON object. */
+ * this time ranks compute or wait. The linker's --wrap sends attention's arithmetic, and all calls that may wait for
+ * other ranks, through this file. Usage: bench_attention ring|ring_plain|gather RANKS SEQ. Prints one JSON object. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* The program bench_gemm: which share of a step is matrix products, and how fast these are compared with the libraries
- * alone on the same shapes: OpenBLAS in f32, oneDNN in the step's dtype and in f32. The linker's --wrap=ad_gemm sends
- * every product of the step through this file. Prints one JSON object. Usage: bench_gemm [f32|bf16 [quick]]. */
+/* The program bench_gemm: measures the share of matrix products in a step, and their speed and that of libraries alone
+ * on the same shapes: OpenBLAS in f32, oneDNN in the step's dtype and in f32. The linker's --wrap=ad_gemm sends every
+ * product of the step through this file. Prints one JSON object. Usage: bench_gemm [f32|bf16 [quick]]. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +94,7 @@ static double time_alone(int library, const gemm_product *shape) {
 
 static double flops(const gemm_product *p) { return 2.0 * (double)p->m * (double)p->n * (double)p->k; }
 
-/* The GFLOP/s of a step's products if each took as long as with this library alone; null if it cannot compute one. */
+/* Returns the GFLOP/s of a step's products, each timed with this library alone; null if it cannot do one. */
 static json_t *rate_alone(int library, double work) {
   double seconds = 0;
   for (int i = 0; i < shape_count; i++) seconds += (double)shapes[i].calls / ROUNDS * shapes[i].alone[library] / ROUNDS;
@@ -128,7 +128,7 @@ static int report(const bench_setting *of, double step_seconds) {
   return unprinted;
 }
 
-/* Steps and products alone take turns, so that both run under the same load of the machine. */
+/* Measures steps and single products in turns, so that both run under the same load of the machine. */
 static ad_status measure(bench_steps *steps, double *out) {
   double seconds = 0;
   AD_TRY(bench_steps_run(steps)); /* to warm up */

@@ -1,5 +1,5 @@
 /* The task "exchange": rows go to the ranks of their experts and back on a tape, without router and experts. routes.c
- * says which row goes where. */
+ * gives the routes of the rows. */
 #include <stdio.h>
 #include <stdlib.h>
 

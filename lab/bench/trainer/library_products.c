@@ -1,5 +1,5 @@
-/* The task "grouped": products of rows with their experts' matrices, forward and backward, on one rank; to compare
- * with, one product of all rows with one matrix. */
+/* The task "grouped": products of rows with their experts' matrices, forward and backward, on one rank. For comparison:
+ * one product of all rows with one matrix. */
 #include <stdlib.h>
 
 #include "measured.h"

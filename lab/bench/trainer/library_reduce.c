@@ -1,4 +1,4 @@
-/* The task "reducer": gradients of a measured model's shapes go through the reducer; no model runs, they are zeros. */
+/* The task "reducer": zeros of the shapes of a measured model's gradients go through the reducer; no model runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

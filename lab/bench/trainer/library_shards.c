@@ -1,4 +1,4 @@
-/* The tasks "sharded_step" and "update": what a training step does besides the model's computing, with the trainer's
+/* The tasks "sharded_step" and "update": the parts of a training step besides the model's computing, with the trainer's
  * store, reducer and optimizer. */
 #include <stdlib.h>
 

@@ -33,8 +33,8 @@ ad_status bench_steps_run(bench_steps *steps) AD_CHECKED; /* runs one step */
 double bench_steps_waited(bench_steps *steps); /* seconds of waiting for sums of gradients since the last call */
 double bench_steps_transfer_seconds(bench_steps *steps); /* seconds in transfers between modules since the last call */
 
-/* A model's gradients going through the reducer, without the model: summed over all ranks; or, `alone`, over this rank
- * only, which copies them into buckets and, if buckets have another dtype, back. */
+/* A model's gradients that go through the reducer, without the model. They are summed over all ranks, or, if `alone`,
+ * over this rank only, which copies them into buckets and, if buckets have another dtype, back. */
 typedef struct bench_gradients bench_gradients;
 ad_status bench_gradients_create(ad_comm *comm, const bench_model *model, ad_dtype reduce, int alone,
                                  bench_gradients **out) AD_CHECKED;
@@ -42,8 +42,8 @@ void bench_gradients_destroy(bench_gradients *gradients);
 /* Runs one step; the gradients are in the buckets already (`in_place`), or are copied from ordinary memory. */
 ad_status bench_gradients_run(bench_gradients *gradients, int in_place) AD_CHECKED;
 
-/* Parameters sharded over all ranks, with the store, reducer and optimizer of a training run, but without a model that
- * computes: each pass only gathers every parameter, and gradients exist from the start. */
+/* Parameters sharded over all ranks, with the store, reducer and optimizer of a training run, but without a model: each
+ * pass only gathers every parameter, and gradients exist from the start. */
 typedef struct bench_shards bench_shards;
 ad_status bench_shards_create(ad_comm *comm, const bench_model *model, const bench_task *task,
                               bench_shards **out) AD_CHECKED;

@@ -131,7 +131,7 @@ static size_t pools_numel(const bench_model *model, bench_duty duty, const char 
 
 /* ---- facts about matrix products for rows and the document ---- */
 
-/* Adds which library multiplies a rank's part of the batch with a matrix of attention; all products use the same one. */
+/* Adds the library of all products: the one for a rank's part of the batch times a matrix of attention. */
 static void add_products(json_t *row, const bench_case *measured) {
   const bench_model *model = measured->model;
   gemm_product of = {.m = model->batch / measured->ranks * model->seq, .n = model->d_model, .k = model->d_model};

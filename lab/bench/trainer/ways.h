@@ -1,4 +1,4 @@
-/* Says which library (way) computes a matrix product of a step. */
+/* Finds which library (way) computes a matrix product of a step. */
 #ifndef BENCH_WAYS_H
 #define BENCH_WAYS_H
 #include <jansson.h>

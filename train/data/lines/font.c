@@ -9,8 +9,8 @@
 #include "files/file.h"
 #include "addend/safetensors.h"
 
-/* Loads a character into the face's glyph slot. Returns 0 if the font has no such character: only the space may be
- * blank, every other character must have an outline. */
+/* Loads a character into the face's glyph slot. Returns 0 if the font has no such character. Every character but the
+ * space must have an outline. */
 static int load_character(FT_Face face, int character) {
   FT_UInt glyph = FT_Get_Char_Index(face, (FT_ULong)character);
   if (!glyph || FT_Load_Glyph(face, glyph, FT_LOAD_NO_SCALE)) return 0;
@@ -82,7 +82,7 @@ void ad_font_clear(FT_Library library, ad_font *font) {
   *font = (ad_font){0};
 }
 
-/* Bold strokes grow to the right and upwards, so the next character moves on by as much. */
+/* Bold strokes grow to the right and upwards, so the next character is moved right by the same amount. */
 FT_Outline ad_font_character(const ad_font *font, uint8_t character, const ad_font_style *style, FT_Vector *points,
                              FT_Pos *advance) {
   int i = character - AD_PRINTABLE_FIRST;

@@ -36,8 +36,8 @@ typedef struct ad_font_style {
 AD_CHECKED ad_status ad_font_read(FT_Library library, const char *path, ad_font *out);
 void ad_font_clear(FT_Library library, ad_font *font); /* a font that is all zero is allowed */
 
-/* One character, scaled to 26.6 pixels, y upwards, with its origin at (0, 0). `points`, room for font->points, becomes
- * part of the outline; the rest is borrowed from the font. *advance: pixels to the next character's origin. */
+/* Returns one character, scaled to 26.6 pixels, y upwards, with its origin at (0, 0). The outline uses `points`
+ * (room for font->points) and borrows the rest from the font. *advance: pixels to the next character's origin. */
 FT_Outline ad_font_character(const ad_font *font, uint8_t character, const ad_font_style *style, FT_Vector *points,
                              FT_Pos *advance);
 

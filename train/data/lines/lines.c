@@ -1,5 +1,5 @@
-/* Lines of a text, each drawn in a font: chooses characters, font, size, weight and angle of each line. typeset.c turns
- * outlines into pixels. */
+/* Lines of a text, each drawn in a font: chooses characters, font, size, weight and angle of each line. typeset.c
+ * draws the outlines. */
 #include "addend/data.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "data/lines/font.h"
 #include "data/lines/typeset.h"
 
-/* In FreeType's unit, 1/64 pixel. The margin keeps ink inside the picture when coordinates are rounded to that unit. */
+/* In FreeType's unit, 1/64 pixel. Coordinates are rounded to that unit; the margin keeps the ink inside the picture. */
 enum { PIXEL = 64, MARGIN = PIXEL / 2 };
 
 /* A text from which lines are taken: printable ASCII characters, with single spaces. */
@@ -44,7 +44,7 @@ struct ad_line_data {
 enum { LARGEST_SIDE = 4096 };
 static const range SIZES = {1, LARGEST_SIDE}, WEIGHTS = {-0.1, 0.2};
 
-/* Takes two numbers in order, which must lie inside the limits. */
+/* Takes two numbers in ascending order; both must be inside the limits. */
 static ad_status take_range(const char *name, const double *given, size_t count, const range *limits, range *out) {
   if (count != 2 || !(given[0] >= limits->least && given[0] <= given[1] && given[1] <= limits->most))
     return ad_fail(AD_INVALID, "%s must be two numbers, the least and the most, from %g to %g", name, limits->least,
@@ -86,7 +86,7 @@ static ad_status take_options(const ad_line_options *options, ad_line_data *line
 
 static int is_visible(uint8_t byte) { return byte > ' ' && byte <= AD_PRINTABLE_LAST; }
 
-/* Copies the bytes; every run of spaces and of bytes that cannot be drawn becomes one space. Returns the number of
+/* Copies the bytes. Every run of spaces and of bytes that cannot be drawn becomes one space. Returns the number of
  * characters. */
 static int64_t collapse(const uint8_t *bytes, int64_t size, uint8_t *out) {
   int64_t count = 0;
@@ -128,7 +128,7 @@ static ad_status take_text(const ad_line_options *options, ad_line_data *lines) 
 
 /* ---- opening the fonts ---- */
 
-/* How much of the picture's width the text can take, so that it fits when its line is rotated. */
+/* The width that text may have so that a rotated line is still inside the picture. */
 static FT_Pos room_along(const ad_line_data *lines) {
   double across = (double)lines->height * sin(lines->rotation * M_PI / 180);
   return (FT_Pos)(((double)lines->width - across) * PIXEL) - 2 * MARGIN;
@@ -136,7 +136,7 @@ static FT_Pos room_along(const ad_line_data *lines) {
 
 static FT_Pos room_across(const ad_line_data *lines) { return (FT_Pos)lines->height * PIXEL - 2 * MARGIN; }
 
-/* Measures the box that holds each character at the largest size and weight: as high as all of them, as wide as the
+/* Measures a box for the characters at the largest size and weight: as high as all of them together, as wide as the
  * widest. */
 static ad_status measure_font(const ad_line_data *lines, const ad_font *font, FT_Pos *width, FT_Pos *height) {
   const ad_font_style largest = {lines->sizes.most, lines->weights.most};
@@ -156,7 +156,7 @@ static ad_status measure_font(const ad_line_data *lines, const ad_font *font, FT
   return AD_OK;
 }
 
-/* The size at which characters that need `needed` pixels would need only `room`, rounded down to tenths. */
+/* The largest size at which characters that need `needed` pixels at `size` fit into `room`, rounded down to tenths. */
 static double fitting(double size, FT_Pos needed, FT_Pos room) {
   return floor(10 * size * (double)room / (double)needed) / 10;
 }
@@ -184,7 +184,7 @@ static ad_status take_font(const ad_line_data *lines, const char *path, ad_font 
   return status ? ad_fail_in(status, "%s", path) : AD_OK;
 }
 
-/* Reads the fonts; the validation font must be none of those that are trained on. */
+/* Reads the fonts. The validation font must not be one of the training fonts. */
 static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines) {
   if (!options->font_count) return ad_fail(AD_INVALID, "no font is given: name at least one font file in `fonts`");
   lines->train_font_count = options->font_count;
@@ -288,7 +288,7 @@ static const uint8_t *cut_line(const part *from, uint64_t seed, int64_t chars, i
   return *start == ' ' ? start + 1 : start;
 }
 
-/* Draws an angle that leaves the line inside the picture: the angle's sine may be at most across / along. */
+/* Draws an angle at which the line is inside the picture: the angle's sine may be at most across / along. */
 static double draw_angle(const ad_line_data *lines, uint64_t seed) {
   const FT_BBox *box = &lines->set.box;
   double across = (double)(room_across(lines) - (box->yMax - box->yMin)), along = (double)(box->xMax - box->xMin);

@@ -1,4 +1,4 @@
-/* Sets, turns, moves and draws a line of outlines. */
+/* Sets a line of outlines, and rotates, moves and draws it. */
 #include "data/lines/typeset.h"
 
 #include <limits.h>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* The box of no outline: every outline makes it larger. */
+/* An empty box: adding any outline makes it larger. */
 static const FT_BBox NOTHING = {LONG_MAX, LONG_MAX, LONG_MIN, LONG_MIN};
 
 ad_status ad_typeset_create(size_t room, size_t stride, ad_typeset *out) {
@@ -58,7 +58,7 @@ void ad_typeset_line(ad_typeset *set, const ad_font *font, const ad_font_style *
   drop_spaces(set);
 }
 
-/* Turns with FreeType's own sine and cosine, in fixed point, which are the same on every machine. */
+/* Rotates with FreeType's own sine and cosine: in fixed point, so they are the same on every machine. */
 void ad_typeset_rotate(ad_typeset *set, double degrees) {
   FT_Vector unit;
   FT_Vector_Unit(&unit, lround(degrees * 65536));
@@ -81,7 +81,7 @@ typedef struct canvas {
   int64_t height, width;
 } canvas;
 
-/* Adds the ink of one row. In a pixel that two characters share, each adds the part that it covers. */
+/* Adds the ink of one row. A pixel shared by two characters gets the part covered by each. */
 static void add_spans(int y, int count, const FT_Span *spans, void *user) {
   const canvas *to = user;
   float *row = to->picture + (to->height - 1 - y) * to->width;

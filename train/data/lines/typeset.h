@@ -1,5 +1,5 @@
-/* Sets characters side by side, turns, moves and draws them: arithmetic on outlines in 26.6 pixels, y upwards. lines.c
- * decides which characters are set, and in which font. */
+/* Sets characters side by side, rotates, moves and draws them: arithmetic on outlines in 26.6 pixels, y upwards.
+ * lines.c chooses the characters and the font. */
 #ifndef DATA_TYPESET_H
 #define DATA_TYPESET_H
 #include "data/lines/font.h"

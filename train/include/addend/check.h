@@ -1,5 +1,5 @@
-/* The check. It compares the distributed gradient with that of one process, in f64 and, where the recipe rounds
- * anywhere, also in the recipe's own dtypes. Beside it: the directional derivative, which needs no reference, and
+/* The check compares the distributed gradient with that of one process: in f64 and, if the recipe rounds anywhere,
+ * also in the recipe's own dtypes. It has two additions: the directional derivative, which needs no reference; and
  * mutants, mistakes that are made on purpose to show that the check notices them. */
 #ifndef ADDEND_CHECK_H
 #define ADDEND_CHECK_H
@@ -14,32 +14,32 @@ typedef struct ad_check_options {
   int64_t steps;    /* training steps to check; 0: 2 */
   ad_dtype dtype;   /* dtype of the check: 0 means f64; AD_F32 is the other choice */
   int recipe_dtype; /* 1: keep the dtypes of the recipe's own precision policy */
-  /* 1: compare with the directional derivative alone, see above; the check of a program that is not one of addend's
-   * takes it along without being asked, in f64, unless the program's rules.not_smooth names a reason */
+  /* 1: compare with the directional derivative alone, see above. The check of a program other than addend's own
+   * always adds this comparison, in f64, unless the program's rules.not_smooth names a reason */
   int directional;
-  /* 1: also repeat the check with mistakes made in it one at a time (mutants) */
+  /* 1: also repeat the check with mutants: mistakes, made one at a time */
   int mutate;
   int64_t mutant_count; /* how many of the mutants derived from the program are tried, drawn at random; 0: all */
   uint64_t mutant_seed; /* seed of that draw */
-  /* a folder, which is made, for what each step starts from and arrives at (audit/docs/dumps.md); NULL: nothing is written */
+  /* folder, made by the check, for the values before and after each step (audit/docs/dumps.md); NULL: none */
   const char *dump;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
 } ad_check_options;
 
 /* Starts the recipe's ranks on backend shm, checks the recipe, and returns the document of `addend check --json`.
- * *holds is 1 if every judged number holds and no mutant survived. The status is AD_OK also when *holds is 0. Caller
- * frees *json with free(). */
+ * *holds is 1 if every judged number is right and no mutant survived. The status is AD_OK also when *holds is 0.
+ * Caller frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json);
-/* Like ad_check, on the ranks of an open comm, which must be as many as the recipe's mesh has; all ranks call it. *json
- * is set on rank 0 and NULL on all others; *holds is the same on all. `mutate` is refused: every mutant needs new
- * ranks, which only ad_check starts. After an error the comm can only be closed. */
+/* Like ad_check, on the ranks of an open comm; there must be as many as the recipe's mesh has, and all of them call
+ * it. *json is set on rank 0 and NULL on all others; *holds is the same on all. `mutate` is refused: every mutant
+ * needs new ranks, which only ad_check starts. After an error the comm can only be closed. */
 AD_API AD_CHECKED ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options,
                                         int *holds, char **json);
-/* Turns the document of ad_check into tables for people: a line for all parameters that match, a row for each that does
- * not, counts of the mutants, and a row for each that survived. Caller frees *out with free(). */
+/* Turns the document of ad_check into tables for people: one line for all parameters that match, a row for each that
+ * does not match, counts of the mutants, and a row for each survivor. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_check_table(const char *json, ad_text_style style, char **out);
-/* The same tables with a row for each parameter and each mutant, those that were not tried too. */
+/* The same tables with a row for every parameter and every mutant, even for mutants that were not tried. */
 AD_API AD_CHECKED ad_status ad_check_list(const char *json, ad_text_style style, char **out);
 
 #if defined(__cplusplus)

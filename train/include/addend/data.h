@@ -1,5 +1,5 @@
-/* Training data: text as bytes or as tokens, and pictures of text lines. Which sample has which place depends
- * only on the global index, so every mesh reads the same batch. */
+/* Training data: text as bytes or as tokens, and pictures of text lines. The sample at each place of a batch depends
+ * only on the place's global index, so every mesh reads the same batch. */
 #ifndef ADDEND_DATA_H
 #define ADDEND_DATA_H
 #include "addend/layout.h"
@@ -31,7 +31,7 @@ typedef struct ad_text_options {
   double validation; /* fraction h: the last floor(h * bytes) bytes of every file are reserved for validation */
 } ad_text_options;
 
-/* Checks, without reading the text, whether ad_text_data_open would find enough of it; has the same errors and
+/* Checks, without reading the text, whether ad_text_data_open would find enough of it. Returns the same errors and
  * messages. */
 AD_API AD_CHECKED ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double validation);
 /* AD_IO unless the path names at least one readable file. */
@@ -44,8 +44,8 @@ typedef struct ad_text_data ad_text_data;
  * that is missing, empty or unreadable; AD_INVALID, naming both numbers, if the text is not longer than seq bytes. */
 AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double validation,
                                               ad_text_data **out);
-/* Like ad_text_data_open, for plans: no file is read. Sizes are known, and which tokens count, but not the tokens
- * themselves. */
+/* Like ad_text_data_open, for plans: no file is read. The sizes, and which tokens count, are known; the tokens are
+ * not. */
 AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, size_t count, int64_t seq,
                                                      double validation, ad_text_data **out);
 
@@ -55,8 +55,8 @@ typedef struct ad_token_options {
   /* [count] .npy files of uint32 or, where the vocabulary has at most 65536 tokens, of uint16; of one dimension, little
    * endian */
   const char *const *tokens;
-  /* [count] .npy files of uint8 or bool, each as long as its file of tokens. A token with 1 counts as a target, a token with 0
-   * does not. NULL: all tokens count */
+  /* [count] .npy files of uint8 or bool, each as long as its file of tokens. A token counts as a target if its mask
+   * is 1. NULL: all tokens count */
   const char *const *masks;
   size_t count;
   int64_t seq;        /* number of tokens in a sample */
@@ -80,13 +80,13 @@ AD_API AD_CHECKED ad_status ad_text_data_open_tokens(const ad_token_options *opt
 AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);  /* bytes of text or of tokens in all files */
 AD_API int64_t ad_text_data_tokens(const ad_text_data *text); /* number of tokens in all files */
-/* xxhash64 over all bytes of all files (for tokens: over all elements) and the places where files end, however much is
- * for validation. 0: the text was not read. For tokens the first call computes it and reads all of them. */
+/* xxhash64 over all bytes of all files (for tokens: over all elements) and the places where files end, whatever the
+ * fraction for validation. 0: the text was not read. For tokens the first call reads all of them. */
 AD_API uint64_t ad_text_data_checksum(const ad_text_data *text);
 /* the same checksum over the masks; 0: there are none */
 AD_API uint64_t ad_text_data_mask_checksum(const ad_text_data *text);
-/* Adds to counts[token] how often each token occurs in a part of the text (for files of tokens: in the part's windows,
- * see ad_batch_options). */
+/* Adds to counts[token] how often each token occurs in a part of the text; in files of tokens, in the part's windows
+ * (see ad_batch_options). */
 AD_API void ad_text_data_count_values(const ad_text_data *text, ad_data_part of, int64_t *counts);
 /* The bytes of a part; owned by the text. NULL: the text was not read, or consists of tokens. */
 AD_API const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size);
@@ -178,7 +178,7 @@ typedef struct ad_line_options {
 } ad_line_options;
 typedef struct ad_line_data ad_line_data;
 
-/* Checks whether ad_line_data_open would accept this font with these options; has the same errors and messages. */
+/* Checks whether ad_line_data_open would accept this font with these options. Returns the same errors and messages. */
 AD_API AD_CHECKED ad_status ad_line_font_check(const ad_line_options *options, const char *path);
 /* Reads the text as ad_text_data_open does, and every font once. The options are not kept. AD_IO names a file that
  * cannot be read, or that is not a font with all printable ASCII characters. AD_INVALID names an option that is out of
@@ -217,10 +217,10 @@ typedef struct ad_weights ad_weights;
 AD_API AD_CHECKED ad_status ad_weights_open(const char *path, ad_weights **out);
 AD_API void ad_weights_close(ad_weights *weights);             /* NULL allowed */
 AD_API const char *ad_weights_path(const ad_weights *weights); /* the path as given, for messages */
-/* File number i in the order of their names; valid until close; no two files have a tensor of the same name. NULL:
+/* File number i in the order of their names; valid until close. No two files have a tensor of the same name. NULL:
  * there are fewer files. */
 AD_API const ad_safetensors *ad_weights_file(const ad_weights *weights, size_t i);
-/* The tensor of this name, in whichever file it is; NULL: no file has it. */
+/* The tensor with this name, in any of the files; NULL: no file has it. */
 AD_API const ad_safetensor *ad_weights_find(const ad_weights *weights, const char *name);
 
 #if defined(__cplusplus)

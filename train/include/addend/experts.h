@@ -1,5 +1,5 @@
-/* The mixture-of-experts layer, in the style of layers.h: a router chooses some experts for each token; the token's row
- * goes to the ranks that have these experts and comes back. Its parts are in tensor.h, "mixtures of experts". */
+/* The mixture-of-experts layer, in the style of layers.h: a router chooses some experts for each token; the token's
+ * row goes to these experts' ranks and comes back. Its operations are in tensor.h, "mixtures of experts". */
 #ifndef ADDEND_EXPERTS_H
 #define ADDEND_EXPERTS_H
 #include "addend/layers.h"
@@ -16,8 +16,7 @@ extern "C" {
  * possible:
  *   etp=1    each expert is full on one rank, and the ranks of tp split the tokens between them
  *   etp=tp   each expert is sharded over etp as the MLP is over tp, and the ranks of tp route the same tokens; the
- * groups
- *            of etp are those of tp
+ *            groups of etp are those of tp
  * Without expert parallelism ep is 1. */
 typedef struct ad_experts_shape {
   size_t size; /* sizeof(ad_experts_shape) */
@@ -57,7 +56,7 @@ typedef struct ad_experts_layer {
  * than the list's mesh, an etp that is neither 1 nor tp. */
 AD_API ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const ad_experts_shape *shape);
 
-/* What the layer computes beside its result. */
+/* Results of the layer besides its output. */
 typedef struct ad_experts_notes {
   /* which token went to which expert; valid until the tape's reset; NULL: the tape has failed */
   const ad_routing *routing;

@@ -17,7 +17,7 @@ typedef struct ad_export_options {
   int64_t shard_bytes;
 } ad_export_options;
 
-/* What an export wrote. */
+/* The result of an export. */
 typedef struct ad_exported {
   const char *architecture; /* "LlamaForCausalLM" */
   int64_t steps;            /* number of training steps taken; -1: run.json does not say */
@@ -25,13 +25,13 @@ typedef struct ad_exported {
   int64_t files;            /* number of files with weights */
 } ad_exported;
 
-/* Writes `folder` so that AutoModelForCausalLM.from_pretrained loads it: config.json, model.safetensors or its shards
- * with an index, and the tokenizer's files and generation_config.json where the run has them. `run` is the folder of a
- * training. The weights are those of weights.safetensors or, if the run ended without that file, of its newest usable
- * checkpoint. A run with model.from keeps the architecture that it began with; any other run gets the architecture that
- * computes what its recipe says, and AD_INVALID names, for each architecture, the recipe key that it cannot express.
- * Files have temporary names until all of them are on disk. AD_IO; AD_INVALID for a folder that has other files, and
- * for a run of another program. `out` may be NULL. Local. */
+/* Writes `folder` so that AutoModelForCausalLM.from_pretrained loads it: config.json, model.safetensors or its
+ * shards with an index, and the tokenizer's files and generation_config.json if the run has them. `run` is the
+ * folder of a training. The weights are those of weights.safetensors or, if the run ended without that file, of its
+ * newest usable checkpoint. A run with model.from keeps the architecture that it began with. Any other run gets an
+ * architecture that computes what its recipe says; if there is none, AD_INVALID names, for each architecture, the
+ * recipe key that it cannot express. Files have temporary names until all of them are on disk. AD_IO; AD_INVALID for
+ * a folder with other files, and for a run of another program. `out` may be NULL. Local. */
 AD_API AD_CHECKED ad_status ad_export(const char *run, const char *folder, const ad_export_options *options,
                                       ad_exported *out);
 

@@ -1,6 +1,6 @@
-/* Layers as formulas over numbered parameters. A layer holds a few parameter numbers; its `declare` function adds these
- * parameters to a model's list, and its `forward` function is its formula. `params[i]` is the leaf of parameter i on
- * the tape. x is [batch, seq, d_model]; on `tp` it is I or sharded along the sequence, as ad_parallel says. */
+/* Layers as formulas over numbered parameters. A layer is a struct of parameter numbers; its `declare` function adds
+ * the parameters to a model's list, and its `forward` function is its formula. `params[i]` is the leaf of parameter
+ * i on the tape. x is [batch, seq, d_model]; on `tp` it is I or sharded along the sequence, as ad_parallel says. */
 #ifndef ADDEND_LAYERS_H
 #define ADDEND_LAYERS_H
 #include "addend/parameter.h"
@@ -15,8 +15,8 @@ extern "C" {
 /* The list of parameters and states that a model declares. Building it reads like a description: the first failure
  * sticks to the list and is reported once, at the end (ad_program_add_declared). */
 typedef struct ad_declarations {
-  /* The layout from which a layer starts for a parameter that it does not shard: R on dp and cp, where users leave
-   * addends; I on the other axes that the mesh names; R on the axes that it does not name. */
+  /* The layout of a parameter that a layer does not shard: R on dp and cp, where users leave addends; I on the other
+   * axes that the mesh names; R on the axes that it does not name. */
   ad_layout replicated;
   int unit;            /* the unit (ad_param_spec) of every parameter declared from now on */
   ad_param_spec *list; /* The list owns the names; each storage is the compute layout, each policy is empty. */
@@ -30,7 +30,7 @@ typedef struct ad_declarations {
 AD_API ad_declarations ad_declarations_on(const ad_mesh *mesh);
 AD_API void ad_declarations_release(ad_declarations *list);
 
-/* Adds a parameter and returns its number. `spec` has what the layer states: shape, layout, `sharded`, decay and
+/* Adds a parameter and returns its number. `spec` has the layer's own choices: shape, layout, `sharded`, decay and
  * initial values. The parameter's name becomes PATH.NAME, its unit is the list's. */
 AD_API size_t ad_declare_param(ad_declarations *to, const char *path, const char *name, ad_param_spec spec);
 /* Adds a state and returns its number; `spec` has dtype, shape, layout and first value. */
@@ -56,14 +56,14 @@ AD_API ad_tensor *ad_tp_leave_at(ad_tape *t, ad_tensor *x, ad_parallel parallel,
 /* Converts a weight from I to R on `tp`, for use where the sequence is sharded over `tp`. The backward of the
  * conversion sums the weight's gradient. */
 AD_API ad_tensor *ad_tp_use_at(ad_tape *t, ad_tensor *weight, const char *site);
-AD_API int ad_tp_is_named(const ad_tensor *x); /* 1: the mesh of x names the axis tp */
-/* Prepares an R bias for being added to a P value: only one rank's replica counts (`once`). */
+AD_API int ad_tp_is_named(const ad_tensor *x); /* returns 1 if the mesh of x names tp */
+/* Prepares an R bias for the addition to a P value: only one rank's replica counts (`once`). */
 AD_API ad_tensor *ad_tp_once_at(ad_tape *t, ad_tensor *bias, const char *site);
 #define ad_tp_enter(t, x, parallel) ad_tp_enter_at((t), (x), (parallel), AD_HERE)
 #define ad_tp_leave(t, x, parallel) ad_tp_leave_at((t), (x), (parallel), AD_HERE)
 #define ad_tp_use(t, weight) ad_tp_use_at((t), (weight), AD_HERE)
 #define ad_tp_once(t, bias) ad_tp_once_at((t), (bias), AD_HERE)
-/* Gives the layout `type` on tp if its mesh names tp. */
+/* Returns the layout with `type` on tp, if its mesh names tp. */
 AD_API void ad_tp_type(ad_layout *layout, ad_type type);
 
 /* ---- layers: structures and their declare and forward functions ---- */
@@ -72,7 +72,7 @@ AD_API void ad_tp_type(ad_layout *layout, ad_type type);
 typedef enum ad_linear_sharding {
   AD_SHARD_COLUMNS, /* W is S1: x is R, y is sharded along its last dimension */
   AD_SHARD_ROWS,    /* W is S0: x is sharded along its last dimension, y is P */
-  AD_SHARD_NOTHING  /* W is R: x and y are R; each rank uses the part of y that it needs, and leaves addends */
+  AD_SHARD_NOTHING  /* W is R: x and y are R; each rank uses its own part of y, and leaves addends */
 } ad_linear_sharding;
 
 /* A function that a program puts in place of a product x W; `weight` is the number of W. */

@@ -1,5 +1,5 @@
-/* Custom operations: an operation is a record with its rule, its forward and its backward; this header also has what
- * these functions can read. addend's own operations are written as the same record. */
+/* Custom operations. An operation is a record with its rule, its forward and its backward; this header also has the
+ * functions that forward and backward may call. addend's own operations are the same kind of record. */
 #ifndef ADDEND_OPERATION_H
 #define ADDEND_OPERATION_H
 #include "addend/tensor.h"
@@ -29,16 +29,15 @@ typedef struct ad_gradient_slot {
 /* One operation. The record is borrowed until the tape's reset: make it static const. Every member except the first
  * ones has a default, which is zero.
  *
- * What forward promises. It reads operands, `own` and nothing else that may change. It writes only the result and
- * `saved`. So it may be called again later for the same values, and then makes the same bits.
+ * Forward's promises. It reads operands, `own` and nothing else that may change. It writes only the result and `saved`.
+ * So a later call with the same values makes the same bits.
  *
- * What backward promises. It changes neither the gradient that arrived nor operands, result and saved values. One call
- * leaves the gradient of every operand that `fills` names and whose slot has memory, and touches no other gradient. An
- * operand whose slot is NULL is skipped at no cost: the tape may ask for the gradients of some operands now and of the
- * others in a later call (ad_backward_weights). At least one slot has memory. A gradient has the same bits, whatever
- * else was skipped. If `dims` and `linearity` say that the operation is linear, a call for one operand reads neither
- * that operand nor the result, and for a sum (AD_ADDITIVE) no value at all: the memory of these values may be gone by
- * then.
+ * Backward's promises. It changes neither the arriving gradient nor operands, result and saved values. One call writes
+ * the gradient of every operand that is in `fills` and has memory in its slot; it touches no other gradient. An operand
+ * without memory in its slot is skipped at no cost: the tape may ask for the gradients of some operands now and of the
+ * others in a later call (ad_backward_weights). At least one slot has memory. Skipping operands does not change the
+ * bits of a gradient. If `dims` and `linearity` say that the operation is linear, a call for one operand reads neither
+ * that operand nor the result, and for a sum (AD_ADDITIVE) no value at all: the memory of these values may be gone.
  *
  * ad_check_operation tests a record for all of this. */
 typedef struct ad_operation {
@@ -58,15 +57,15 @@ typedef struct ad_operation {
 
   /* ---- an operation's record: which gradients it needs and makes ---- */
   /* Bit i: one call of backward fills the gradient of operand i. 0: backward fills all except `indices`. An operand
-   * that is not named here must be a constant; the operation is refused if it carries a gradient. */
+   * that is not named here must be a constant: if it carries a gradient, the operation is refused. */
   uint64_t fills;
   uint64_t indices; /* bit i: operand i is a constant of i32 */
   uint64_t unread;  /* bit i: backward does not read the elements of operand i */
-  /* 1: backward is not linear in the gradient that arrives, or is not forward's derivative. If that gradient is an
-   * addend (P, for a result that is R), the sum over ranks would be wrong; so such a result is refused. */
+  /* 1: backward is not linear in the arriving gradient, or is not forward's derivative. If the result is R, its
+   * gradient is P, an addend on each rank, and the sum over ranks would be wrong; so such a result is refused. */
   int not_linear;
-  /* 1: operand 0's gradient equals the gradient that arrives, so operand 0's slot may be the memory of that gradient
-   * and then already holds it. This is the only way in which the arriving gradient may change. */
+  /* 1: operand 0's gradient equals the arriving gradient. Operand 0's slot may then be the memory of the arriving
+   * gradient, and already contain it. In no other case may the arriving gradient change. */
   int passes_gradient_on;
   int passes_on; /* 1: the result is operand 0 or a multiple of it, and its gradient has the dtype of operand 0's */
 
@@ -76,20 +75,20 @@ typedef struct ad_operation {
   unsigned dtypes;
   uint64_t wide;   /* bit i: operand i has the tape's wide dtype */
   uint64_t either; /* bit i: operand i has the tape's dtype or its wide dtype, whatever the other operands have */
-  /* Bit i: backward can leave operand i's gradient in whatever dtype the slot has. Gradients of all other operands have
-   * the operand's own dtype, so none of these operands can be a parameter in bf16, whose gradient is f32. */
+  /* Bit i: backward can write operand i's gradient in the slot's dtype, whatever it is. Gradients of other operands
+   * have the operand's own dtype, so none of them can be a parameter in bf16, whose gradient is f32. */
   uint64_t raw;
   /* dtype of the result */
   ad_result_dtype result;
 
   /* ---- an operation's record: memory that it saves and works in ---- */
-  size_t own_size; /* bytes of the operation's own struct, which holds what it needs beside its operands */
+  size_t own_size;                       /* bytes of the operation's own struct, for its numbers and options */
   size_t (*saved)(const ad_tensor *out); /* bytes to keep from forward to backward */
   /* bytes of working memory for the time of one forward or backward, whatever slots it has */
   size_t (*scratch)(const ad_tensor *out);
   int (*shares)(const ad_tensor *out); /* 1: the result uses operand 0's memory */
-  /* 1: forward allocates the result's memory (ad_tape_take) and may set the local shape only then; `describe` gives the
-   * shape that a plan counts with. Scratch memory then stays until reset. */
+  /* 1: forward allocates the result's memory (ad_tape_take), and may set the local shape only then. `describe` gives
+   * the shape for plans. Scratch memory then stays until reset. */
   int makes_memory;
 
   /* ---- an operation's record: result types and checks that `dims` cannot express ---- */
@@ -99,8 +98,8 @@ typedef struct ad_operation {
 } ad_operation;
 
 /* Records one operation on 1 to AD_OPERANDS_MAX operands: checks shapes and types by its rule, allocates memory and
- * runs forward. `own` points to op->own_size bytes, which are copied; NULL if that is 0. A record whose `size` differs
- * is read as docs/versioning.md says for structures: a smaller one gets defaults for the rest; a larger one, or one
+ * runs forward. `own` points to op->own_size bytes, which are copied; NULL if that is 0. For a record with another
+ * `size`, see docs/versioning.md on structures: a smaller one gets defaults for the rest; a larger one, or one
  * without a required member, is AD_INVALID. Errors stick to the tape. */
 AD_API ad_tensor *ad_operation_apply_at(ad_tape *tape, const ad_operation *operation, ad_tensor *const *operands,
                                         size_t count, const void *own, const char *site);
@@ -109,7 +108,7 @@ AD_API ad_tensor *ad_operation_apply_at(ad_tape *tape, const ad_operation *opera
 /* ---- what the functions of a record can read; `out` is the operation's result ---- */
 AD_API size_t ad_operand_count(const ad_tensor *out);
 AD_API const ad_array *ad_operand(const ad_tensor *out, size_t i); /* NULL: there are fewer operands */
-/* In backward: the gradient that arrived, with the result's shape and the dual of its layout. ad_tensor_array gives the
+/* In backward: the arriving gradient, with the result's shape and the dual of its layout. ad_tensor_array gives the
  * result itself. */
 AD_API const ad_array *ad_result_grad(const ad_tensor *out);
 /* The operation's own struct, the bytes that it keeps from forward to backward, and its working memory; see
@@ -154,9 +153,9 @@ typedef struct ad_operation_trial {
   uint64_t constants; /* bit i: operand i is a constant, in addition to those for which the operation has no gradient */
   uint64_t seed;      /* seed of all draws */
 } ad_operation_trial;
-/* Tests whether an operation does what its record promises, in this process alone, in well under a second; call it in a
- * test of the operation. AD_OK: everything holds. Otherwise ad_last_error() names the promise that is broken, with
- * operand, element and both numbers. It tests, in this order:
+/* Tests whether an operation keeps its record's promises, in this process alone, in well under a second; call it in a
+ * test of the operation. AD_OK: no promise is broken. Otherwise ad_last_error() names the broken promise, with operand,
+ * element and both numbers. It tests, in this order:
  * - what ad_operation promises of forward and backward, for every set of slots (with more than four slots: each alone,
  *   and each left out); a write to a slot that is NULL is found in a child process, which it crashes;
  * - backward against central differences of forward, element by element, in f64 (not if `not_linear`);

@@ -1,5 +1,5 @@
-/* Plans: what a recipe will reduce, over which axes, when and in how many bytes, at any world size. Nothing runs and no
- * data moves: one process acts as the ranks on backend dry. */
+/* Plans: the reductions of a recipe, their axes, times and bytes, at any world size. Nothing runs and no data moves:
+ * one process acts as the ranks on backend dry. */
 #ifndef ADDEND_PLAN_H
 #define ADDEND_PLAN_H
 #include "addend/recipe.h"
@@ -11,8 +11,8 @@ extern "C" {
 typedef struct ad_plan_options {
   size_t size;            /* sizeof(ad_plan_options) */
   int64_t ranks_per_node; /* number of consecutive ranks that share a node's memory; 0: all ranks are on one node */
-  /* folder of a run of the same pipeline, from whose trace.json the times of its actions are taken; NULL: times are
-   * estimated by each action's share of the matrix products */
+  /* folder of a run of the same pipeline: its trace.json has the times of the actions. NULL: times are estimated by
+   * each action's share of the matrix products */
   const char *trace;
 } ad_plan_options;
 
@@ -29,28 +29,28 @@ typedef struct ad_plan_comparison {
   const char *const *values;
   const ad_recipe *const *recipes; /* the recipe as read with each value */
   const ad_plan_options *options;  /* NULL: the defaults */
-  /* For each value why the recipe cannot have it (there is no recipe for it then), or NULL if it can. NULL: the recipe
-   * can have all values. */
+  /* For each value, the reason why the recipe cannot have it (there is no recipe for it then), or NULL if it can.
+   * `unfit` NULL: the recipe can have all values. */
   const char *const *unfit;
 } ad_plan_comparison;
-/* Compares plans side by side, as JSON text (see the manual page) or as a table for people: the memory of the rank that
- * needs most, part by part; the largest node's memory; and what a rank contributes to collectives during a step, by
- * operation and axes. For pipelines also the bubble and the activations in flight. An error of one plan names its
- * value. Caller frees *out with free(). */
+/* Compares plans side by side, as JSON text (see the manual page) or as a table for people: the memory of the rank
+ * with the highest need, part by part; the largest node's memory; and a rank's contributions to collectives during a
+ * step, by operation and axes. For pipelines also the bubble and the activations in flight. An error of one plan
+ * names its value. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_plan_compare_json(const ad_plan_comparison *comparison, char **out);
 AD_API AD_CHECKED ad_status ad_plan_compare_table(const ad_plan_comparison *comparison, char **out);
 
-/* Draws who sends what to whom, as the text of an SVG picture: meshes, the groups of each kind of collective, the
- * routes of bridges, and bytes. For a pipeline it draws the schedule: stages as rows, actions over time. `command` is
- * shown below the title; NULL: none. Caller frees *out with free(). */
+/* Draws which ranks send what to which others, as the text of an SVG picture: meshes, the groups of each kind of
+ * collective, the routes of bridges, and bytes. For a pipeline it draws the schedule: stages as rows, actions over
+ * time. `command` is shown below the title; NULL: none. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options,
                                             const char *command, char **out);
 
-/* Checks whether a recipe's ranks fit into this machine's memory; call it before starting them. AD_MEMORY, saying which
- * of them need how much, if they need more than a limit of this process's control group, or of one above it, plus the
- * free swap; also if a process may not have the memory for matrix products (ulimit -v, ulimit -d). If the memory that
- * is free now, there or on the machine, is less than they need, that is only a warning (ad_set_log), because free
- * memory changes from moment to moment. */
+/* Checks whether a recipe's ranks fit into this machine's memory; call it before starting them. AD_MEMORY, naming
+ * which ranks need how much, if they need more than a limit of this process's control group, or of one above it,
+ * plus the free swap; also if a process may not have the memory for matrix products (ulimit -v, ulimit -d). If they
+ * only need more than the memory that is free now, there or on the machine, this is a warning (ad_set_log), because
+ * free memory changes from moment to moment. */
 AD_API AD_CHECKED ad_status ad_plan_fits(const ad_recipe *recipe);
 
 #if defined(__cplusplus)

@@ -1,5 +1,5 @@
-/* Matrix products in plain memory, outside a tape, for what a program computes beside its steps. On a tape, ad_linear
- * and similar operations make products together with their gradients. */
+/* Matrix products in plain memory, outside a tape, for computations of a program beside its steps. On a tape,
+ * ad_linear and similar operations make products together with their gradients. */
 #ifndef ADDEND_PRODUCTS_H
 #define ADDEND_PRODUCTS_H
 #include <stddef.h>
@@ -30,8 +30,8 @@ typedef struct ad_matrix_product {
   int64_t out_stride;
 } ad_matrix_product;
 
-/* Computes the product on one thread, with the library that makes the products of a training. AD_INVALID for another
- * dtype, a negative size, rows that overlap or memory that is NULL; AD_MEMORY. After an error nothing was written. */
+/* Computes the product on one thread, with the same library as products in training. AD_INVALID for another dtype, a
+ * negative size, rows that overlap or memory that is NULL; AD_MEMORY. After an error nothing was written. */
 AD_API AD_CHECKED ad_status ad_multiply_matrices(const ad_matrix_product *product);
 
 #if defined(__cplusplus)

@@ -1,6 +1,6 @@
-/* Programs: a program is what is trained. Its record (ad_program_kind) has the recipe keys that it adds, its modules,
- * its data, the phases of a microbatch, its counts and its losses. The step function (train.h) knows laws; a program
- * knows a model. */
+/* Programs. A program is what is trained: its record (ad_program_kind) has its recipe keys, its modules, its data,
+ * the phases of a microbatch, its counts and its losses. The step function (train.h) knows laws; a program knows a
+ * model. */
 #ifndef ADDEND_PROGRAM_H
 #define ADDEND_PROGRAM_H
 #include <stddef.h>
@@ -58,9 +58,9 @@ typedef struct ad_key {
 #define AD_WORDS_KEY(path, options, field, fallback, help) \
   { path, AD_KEY_TEXT, 0, offsetof(options, field), 0, 0, 0, 0, 0, fallback, NULL, help, 0, NULL }
 
-/* Receives a program's complaints about its options. Each complaint names the key at which the mistake is best
- * repaired: "model.heads"; "data.text[1]" for the second element of a list; "mesh" or, with several modules,
- * "mesh.MODULE". The recipe adds file and line of that key. */
+/* Receives a program's complaints about its options. Each complaint names the key where a repair is best:
+ * "model.heads"; "data.text[1]" for the second element of a list; "mesh" or, with several modules, "mesh.MODULE".
+ * The recipe adds that key's file and line. */
 typedef struct ad_complaints {
   void (*add)(void *context, const char *key, ad_status status,
               const char *message); /* status: AD_INVALID, AD_IO (a file) or AD_MEMORY */
@@ -98,7 +98,7 @@ typedef struct ad_program_setting {
   size_t stage_layer_count;
 } ad_program_setting;
 
-/* Where the samples of a batch come from. */
+/* The origin of a batch's samples. */
 typedef enum ad_data_split {
   AD_TRAINED_ON,
   AD_VALIDATION_DRAWN, /* drawn from the validation part, by seed and step */
@@ -121,8 +121,8 @@ typedef struct ad_forward {
 typedef struct ad_program ad_program;
 typedef struct ad_phase_run ad_phase_run; /* one phase of one microbatch, while it runs */
 
-/* A phase of a microbatch: it records a tape on the mesh of one module and runs on that module's ranks. Backward goes
- * through the phases in reverse. Each phase starts backward from its losses and from the gradients of the values that
+/* A phase of a microbatch: it records a tape on the mesh of one module and runs on that module's ranks. Backward
+ * runs the phases in reverse. Each phase starts backward from its losses and from the gradients of the values that
  * it gave (ad_backward_from), and produces the gradients of the values that it needed. */
 typedef struct ad_phase {
   size_t size;              /* sizeof(ad_phase) */
@@ -136,7 +136,7 @@ typedef struct ad_phase {
   ad_status (*after)(void *own, ad_phase_run *at);
 } ad_phase;
 
-/* A count: the number of addends by which losses are divided, summed over the step's microbatches and over the axes on
+/* A count: the number by which losses are divided. It is summed over the step's microbatches, and over the axes on
  * which `layout` is P (law 5). */
 typedef struct ad_count_spec {
   size_t size; /* sizeof(ad_count_spec) */
@@ -160,10 +160,9 @@ typedef struct ad_loss_spec {
   double uniform;
 } ad_loss_spec;
 
-/* A transfer: a value goes over a bridge from the module of the phase that gives it to the phases of another module.
- * These phases get the value as the bridge brings it (with the layout `to`), and each leaves a gradient; the sum of
- * these gradients goes back over the bridge. If the two modules have separate ranks, values travel while both sides
- * work. */
+/* A transfer: a value goes over a bridge from the module of its giving phase to the phases of another module. These
+ * phases get the value as the bridge brings it (with the layout `to`), and each leaves a gradient; the sum of these
+ * gradients goes back over the bridge. If the two modules have separate ranks, values travel while both sides work. */
 typedef struct ad_transfer_spec {
   size_t size; /* sizeof(ad_transfer_spec) */
   /* name of the value */
@@ -184,9 +183,9 @@ typedef struct ad_transfer_spec {
 
 typedef struct ad_program_kind ad_program_kind;
 
-/* A training that runs before a program's own and makes what that one starts from. It is a run of another kind, in its
- * own folder inside the run's folder. Keys that both kinds have share one value; the earlier run's `train` section is
- * the program's section `name`. See ad_recipe_pretraining. */
+/* A training that runs before a program's own and makes the values from which the program starts. It is a run of
+ * another kind, in its own folder inside the run's folder. Keys that both kinds have share one value; the earlier
+ * run's `train` section is the program's section `name`. See ad_recipe_pretraining. */
 typedef struct ad_pretraining {
   const char *name; /* name of the section and of the folder: "target" */
   const ad_program_kind *(*kind)(void);
@@ -198,7 +197,7 @@ typedef struct ad_pretraining {
 typedef enum ad_deciding { AD_DECIDES, AD_OBEYS } ad_deciding;
 typedef enum ad_step_outcome { AD_STEP_TAKEN, AD_STEP_SKIPPED } ad_step_outcome;
 
-/* A text that a program continues. */
+/* The continuation of a text. */
 typedef struct ad_continued {
   size_t size;               /* sizeof(ad_continued) */
   ad_tensor *const *params;  /* the module's parameters, as constants of the tape */
@@ -299,9 +298,9 @@ struct ad_program_kind {
     /* Returns the logits [1, 1, vocabulary] of the token that follows. */
     ad_tensor *(*next)(void *own, ad_tape *t, const ad_continued *from);
   } sampling;
-  /* Names of architectures of Hugging Face Transformers that the program computes ("LlamaForCausalLM"), NULL at the end:
-   * `model.from` reads a model of these as a recipe of this kind, and an export writes one. The program's keys and
-   * parameters have the names of gpt's and moe's (train/docs/models.md). NULL: there are none. */
+  /* Names of architectures of Hugging Face Transformers that the program computes ("LlamaForCausalLM"), NULL at the
+   * end. `model.from` reads a model of these as a recipe of this kind, and an export writes one. The program's keys
+   * and parameters have the names of gpt's and moe's (train/docs/models.md). NULL: there are none. */
   const char *const *architectures;
 
   /* What a run reports about the program. */
@@ -341,13 +340,13 @@ struct ad_program_kind {
   double (*stage_flops)(const void *own, size_t stage, int64_t samples);
 };
 
-/* Registers a custom kind, before recipes of that kind are read. The record is borrowed. AD_INVALID if the name is
- * taken. */
+/* Registers a custom kind; call it before recipes of that kind are read. The record is borrowed. AD_INVALID if the
+ * name is taken. */
 AD_API AD_CHECKED ad_status ad_program_register(const ad_program_kind *kind);
 
 /* ---- loading a program from a shared library ---- */
 
-/* What a shared object says of itself. */
+/* The contents of a shared object. */
 typedef struct ad_program_object {
   size_t size;                                       /* sizeof(ad_program_object) */
   const char *version;                               /* AD_HEADER_VERSION */
@@ -379,14 +378,14 @@ typedef struct ad_program_object {
  * contains no programs, was built with the headers of another version, or was linked with its own copy of the library.
  */
 AD_API AD_CHECKED ad_status ad_program_load(const char *path);
-/* For commands, before a program is loaded or a recipe read: continues in a new process, whose parent waits for it and
+/* For commands, before a program is loaded or a recipe read: continues in a new process; its parent waits for it and
  * passes signals on. If a function of a program ends that process, by exit or by a fault, the parent calls `failed`
- * with a message that names the function, and exits with what it returns; otherwise it ends as the new process does. */
+ * with a message that names the function, and exits with the result. Otherwise it ends as the process does. */
 AD_API void ad_program_supervise(int (*failed)(ad_status status));
 
 /* ---- planning a program: adding modules, counts, losses and phases ---- */
 
-/* What the program was created with. */
+/* The settings with which the program was created. */
 AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program);
 /* Checks that files of weights contain exactly these parameters, for a program that starts from such a file.
  * AD_INVALID, with the files' path, unless every parameter is there as a tensor of its shape and of floats, and there
@@ -425,12 +424,11 @@ typedef struct ad_batch_field {
   ad_dtype dtype;
   ad_shape row; /* shape of one sample; 0 dimensions: a number */
 } ad_batch_field;
-/* For `create`: makes, for every microbatch, an array [samples, row...] of each field, sharded as `rows` says, with
- * memory that is zero at first. A program has at most one batch. Unless the kind's `data` says otherwise, these arrays
- * are the program's data: their bytes count as its memory, and dumps contain them ("microbatch.0.x"). The fields are
- * borrowed. The mesh of `rows` must have this rank. A rank that it does not have, as in a pool that reads no batch, has
- * no part of one: there, `create` does not call this (ad_mesh_has_rank), and `read` does not call ad_batch_read.
- * AD_INVALID otherwise. */
+/* For `create`: makes, for every microbatch, an array [samples, row...] of each field, with layout `rows`, and
+ * zeroes it. A program has at most one batch. Unless the kind's `data` says otherwise, these arrays are the
+ * program's data: their bytes count as its memory, and dumps contain them ("microbatch.0.x"). The fields are
+ * borrowed. This rank must be on the mesh of `rows`, else AD_INVALID. On a rank that reads no batch, as in some
+ * pools (ad_mesh_has_rank), `create` must not call this, and `read` must not call ad_batch_read. */
 AD_API AD_CHECKED ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_batch_field *fields,
                                                  size_t count, ad_batch **out);
 /* one field in microbatch m; borrowed */
@@ -453,14 +451,14 @@ typedef struct ad_row_reader {
   ad_status (*read)(void *own, ad_batch_row *row);
   void *own;
 } ad_row_reader;
-/* For the kind's `read`: calls the reader for every sample of this rank, and adds up in counted[m] the samples that
+/* For the kind's `read`: calls the reader for every sample of this rank, and counts in counted[m] the samples that
  * count in microbatch m (pass `counted[0]` of `read` if count 0 counts samples). On backend dry nothing is read, and
  * all samples count. */
 AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation,
                                           const ad_row_reader *reader, int64_t *counted);
-/* The batch that was read last: its step, where its samples came from, and the number in the step's batch, over all
- * ranks, of the first sample of microbatch m. A phase that draws random numbers by sample (ad_dropout) uses these, and
- * draws none for validation batches: a check's forward passes then draw the same numbers as its steps. */
+/* Facts about the batch that was read last: its step; where its samples came from; and the number, in the step's
+ * batch of all ranks, of microbatch m's first sample. A phase that draws random numbers by sample (ad_dropout) uses
+ * these. It draws none for validation batches, so a check's forward passes draw the same numbers as its steps. */
 AD_API int64_t ad_batch_step(const ad_batch *batch);
 AD_API ad_data_split ad_batch_split(const ad_batch *batch);
 AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
@@ -470,10 +468,10 @@ AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
 AD_API ad_tape *ad_phase_tape(ad_phase_run *at);
 AD_API size_t ad_phase_microbatch(const ad_phase_run *at);
 AD_API size_t ad_phase_module(const ad_phase_run *at); /* number of the phase's module in the program */
-/* 1: the phase runs in a step; 0: in a forward pass alone, which must change nothing */
+/* Returns 1 if the phase runs in a step, 0 if it runs in a forward pass alone, which must change nothing */
 AD_API int ad_phase_trains(const ad_phase_run *at);
-/* The power of two by which every gradient of a step is multiplied (precision.loss_scale); 1: there is none. Code that
- * reads a gradient after backward divides by it. */
+/* The power of two by which every gradient of a step is multiplied (precision.loss_scale); 1: there is none. Code
+ * that reads a gradient after backward must divide by it. */
 AD_API double ad_phase_loss_scale(const ad_phase_run *at);
 /* The parameters of the phase's module. Only one phase of a microbatch may use a parameter, because its gradient is
  * submitted once. */
@@ -498,17 +496,17 @@ typedef struct ad_state_rule {
   const void *own;
 } ad_state_rule;
 /* Applies the rule to one state after another. Nothing is reduced: if several ranks share one state, each needs the
- * full gradient. Checks inject known bugs here and learn here what may be off. AD_INVALID if a gradient is NULL or
- * differs from its state in the number of elements; states before it in the list are changed by then. */
+ * full gradient. Checks inject known bugs here, and learn here how far a state may be off. AD_INVALID if a gradient
+ * is NULL or its number of elements is not its state's; earlier states in the list are then changed already. */
 AD_API AD_CHECKED ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *rule,
                                                    const ad_state_change *changes, size_t count);
-/* The value that an earlier phase gave under this name, on this phase's tape: as a leaf, or as its transfer brought it.
- * It carries a gradient unless, as far as this rank can see, it was made of constants alone. */
+/* The value that an earlier phase gave under this name, on this phase's tape: as a leaf, or as its transfer brought
+ * it. The value carries a gradient unless, as far as this rank can see, it was made of constants alone. */
 AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);
 /* Gives a value to later phases under this name. */
 AD_API void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value);
 /* Submits the numerator of loss number `loss` in this microbatch, or this phase's part of it; once in a phase. The
- * step divides it by its count, starts backward from it times its coefficient, and reports it. */
+ * step divides it by its count, starts backward from the quotient times the loss's coefficient, and reports it. */
 AD_API void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator);
 
 #if defined(__cplusplus)

@@ -83,8 +83,8 @@ typedef struct ad_recipe {
   } schedule;
   char **given; /* paths of the keys that the file or --set gives, in the order of ad_recipe_print */
   size_t given_count;
-  /* How many tokens a sequence of the model of model.from may have before its sliding window, which is not computed,
-   * would matter; 0: any number, or the recipe was read from a text (ad_recipe_parse) */
+  /* Largest number of tokens in a sequence for which the sliding window of model.from's model, which is not
+   * computed, changes nothing; 0: any number, or the recipe was read from a text (ad_recipe_parse) */
   int64_t window;
 } ad_recipe;
 
@@ -94,8 +94,8 @@ typedef struct ad_recipe {
  * train.microbatches: must be at least 1, is 0". */
 AD_API AD_CHECKED ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count,
                                            ad_recipe **out);
-/* Like ad_recipe_read, for recipes that are planned and not run: of model.from only config.json and the headers of its
- * weights are read. */
+/* Like ad_recipe_read, for recipes that are planned and not run: reads of model.from only config.json and the
+ * headers of its weights. */
 AD_API AD_CHECKED ad_status ad_recipe_read_on_paper(const char *path, const char *const *sets, size_t set_count,
                                                     ad_recipe **out);
 /* Like ad_recipe_read, from a text; `path` is used only in messages. No file that the recipe names is looked at: a
@@ -107,14 +107,14 @@ AD_API void ad_recipe_destroy(ad_recipe *recipe);
 AD_API AD_CHECKED ad_status ad_recipe_print(const ad_recipe *recipe, char **out);
 /* The mesh key as one text: the mesh string, or "{encoder: dp=4, model: dp=2 cp=2}". Returns buffer. */
 AD_API const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size);
-/* *out: the recipe of the training that comes before this one (ad_program_kind.pretraining), on the same ranks, all of
+/* Sets *out to the recipe of the training before this one (ad_program_kind.pretraining), on the same ranks, all of
  * them data-parallel; NULL if there is none. */
 AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_recipe **out);
 /* All paths that --set accepts, over the recipes of all registered programs: one path a line, each once. Caller frees
  * *out with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_keys(char **out);
-/* The name of the pipeline's schedule: schedule.kind or, if that is left out, "interleaved" if a rank has several
- * stages and "1f1b" otherwise. */
+/* The name of the pipeline's schedule: schedule.kind. If that is left out: "interleaved" if a rank has several
+ * stages, else "1f1b". */
 AD_API const char *ad_recipe_schedule(const ad_recipe *recipe);
 /* The number of ranks on which the recipe runs. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);

@@ -30,19 +30,18 @@ AD_API void ad_sampler_close(ad_sampler *sampler); /* NULL allowed */
 
 /* The number of tokens in the vocabulary; tokens are numbered from 0. */
 AD_API int64_t ad_sampler_vocabulary(const ad_sampler *sampler);
-/* 1: each token is a byte of text. That is so for runs on data.text, and for a folder with 256 tokens and no
+/* Returns 1 if each token is a byte of text: in runs on data.text, and in a folder with 256 tokens and no
  * tokenizer.json. */
 AD_API int ad_sampler_tokens_are_bytes(const ad_sampler *sampler);
-/* 1: the model ends its text with this token (eos_token_id of generation_config.json or config.json). */
+/* Returns 1 if the model ends its text with this token (eos_token_id of generation_config.json or config.json). */
 AD_API int ad_sampler_ends(const ad_sampler *sampler, int32_t token);
 
 /* Reads tokens [count], at least 1: adds them to the sequence. AD_INVALID: a token is outside the vocabulary. After
- * another error the sequence is lost: call ad_sampler_begin. */
+ * any other error the sequence is lost: call ad_sampler_begin. */
 AD_API AD_CHECKED ad_status ad_sampler_read(ad_sampler *sampler, const int32_t *tokens, int64_t count);
-/* The logits [vocabulary] of the token that follows those read so far; valid until the next call. NULL: no token was
- * read. */
+/* The logits [vocabulary] of the token after those read so far; valid until the next call. NULL: no token was read. */
 AD_API const double *ad_sampler_logits(const ad_sampler *sampler);
-/* Chooses the next token as the options say, without reading it. AD_INVALID: no token was read. */
+/* Chooses the next token by the options, without reading it. AD_INVALID: no token was read. */
 AD_API AD_CHECKED ad_status ad_sampler_choose(const ad_sampler *sampler, int32_t *token);
 /* Forgets the sequence and begins a new one. */
 AD_API void ad_sampler_begin(ad_sampler *sampler);

@@ -1,6 +1,6 @@
 /* Tensors on a tape: operations carry types forward and gradients of the dual type backward. An operation returns a
- * tensor and never fails in the middle of an expression: the first error sticks to the tape with its call site, later
- * operations return dead tensors, and ad_backward or ad_tape_status reports the error. */
+ * tensor and never fails in the middle of an expression. The first error sticks to the tape with its call site;
+ * later operations return dead tensors, and ad_backward or ad_tape_status reports the error. */
 #ifndef ADDEND_TENSOR_H
 #define ADDEND_TENSOR_H
 #include "addend/bridge.h"
@@ -31,8 +31,8 @@ typedef struct ad_tape_options {
   size_t crowd;
 } ad_tape_options;
 
-/* A module's parameters as a tape sees them: where their values are and where their gradients go. Borrowed until the
- * tape's reset. One tape may use the parameters of several modules. */
+/* A module's parameters for a tape: where their values are and where their gradients go. Borrowed until the tape's
+ * reset. One tape may use the parameters of several modules. */
 typedef struct ad_parameters {
   size_t size;                   /* sizeof(ad_parameters) */
   const ad_array *const *values; /* in their compute layouts; their data pointer is read at each use */
@@ -48,15 +48,15 @@ typedef struct ad_parameters {
   void *gradient_context;
 } ad_parameters;
 
-/* Creates a tape. On backend dry it checks and plans (types, shapes, bytes, order of gradients) and computes nothing.
- * Several tapes may exist at the same time. Matrix products run on one thread, or on as many as the environment's
- * ADDEND_BLAS_THREADS says. */
+/* Creates a tape. On backend dry it checks and plans (types, shapes, bytes, order of gradients) and computes
+ * nothing. Several tapes may exist at the same time. Matrix products run on one thread, or on ADDEND_BLAS_THREADS
+ * threads if the environment sets it. */
 AD_API AD_CHECKED ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_options *options,
                                            ad_tape **out);
 AD_API void ad_tape_destroy(ad_tape *tape);
 AD_API void ad_tape_reset(ad_tape *tape); /* forgets every tensor and the error; keeps the memory */
-/* Until the next reset the tape's sequences continue earlier ones, which had `position` tokens: the first token has
- * this position in ad_rotary, and ad_attention takes `position` more keys and values than rows, those of the earlier
+/* Until the next reset the tape's sequences continue earlier ones of `position` tokens: their first token has this
+ * position in ad_rotary, and ad_attention takes `position` more keys and values than rows, those of the earlier
  * tokens. */
 AD_API void ad_tape_continue(ad_tape *tape, int64_t position);
 AD_API ad_status
@@ -67,21 +67,21 @@ AD_API ad_dtype ad_tape_residual(const ad_tape *tape);
 AD_API ad_comm *ad_tape_comm(const ad_tape *tape);       /* comm of the tape; NULL for a NULL tape */
 AD_API const ad_mesh *ad_tape_mesh(const ad_tape *tape); /* mesh of the tape; NULL for a NULL tape */
 /* The most bytes that the tape's values have taken together since it was created; on backend dry the bytes that they
- * would take. */
+ * would have taken. */
 AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
-/* For a model that could not make a value: makes the error, with the text of ad_last_error(), stick to the tape (unless
- * an error does already), and returns a dead tensor, or NULL for a NULL tape. AD_OK is no error and becomes AD_INVALID.
- */
+/* For a model that could not make a value: makes the error, with the text of ad_last_error(), stick to the tape,
+ * unless an earlier error does. Returns a dead tensor, or NULL for a NULL tape. AD_OK is no error and becomes
+ * AD_INVALID. */
 AD_API ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);
 
 /* A leaf without a gradient. The array is borrowed until reset. Its dtype is the tape's or the wide one, or AD_I32 for
  * indices. Its mesh is the tape's or another view of the same ranks. */
 AD_API ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site);
-/* A leaf for a value that arrived from another tape or another mesh. It carries a gradient, which ad_grad gives after
- * backward, and which can be sent back to where the value came from (ad_backward_from). The array is as for
- * ad_constant, without indices. */
+/* A leaf for a value that arrived from another tape or another mesh. It carries a gradient: ad_grad returns it after
+ * backward, and ad_backward_from can continue with it where the value came from. The array is as for ad_constant,
+ * without indices. */
 AD_API ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site);
-/* The leaf of parameter number `param` of `from` and its reducer. If several operations use a parameter they share one
+/* The leaf of parameter number `param` of `from`, with its reducer. Operations that use the same parameter share one
  * leaf: call this once for each microbatch. */
 AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site);
 #define ad_constant(...) ad_constant_at(__VA_ARGS__, AD_HERE)
@@ -91,14 +91,14 @@ AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size
 AD_API const ad_array *ad_tensor_array(const ad_tensor *tensor); /* the tensor's value; NULL for a dead tensor */
 /* The gradient, after ad_backward, of a leaf or of a tensor marked by ad_keep; NULL if there is none. */
 AD_API const ad_array *ad_grad(const ad_tensor *tensor);
-/* Keeps a tensor's gradient readable after ad_backward, summed over the starts. A leaf's gradient is kept anyway,
- * unless the reducer took it. */
+/* Keeps a tensor's gradient readable after ad_backward, summed over the starts of backward. A leaf's gradient is
+ * kept without this call, unless the reducer took it. */
 AD_API void ad_keep(ad_tensor *tensor);
 AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* value of this rank's copy; NaN if it is no scalar */
 
-/* Runs backward, with seed 1, from a scalar that is P or I on every axis (the loss). Otherwise AD_TYPE names the
- * repair. Gradients of parameters go to the reducer as soon as they are complete. On a failed tape: reports it to the
- * group (ad_comm_fail) and returns the first error. */
+/* Runs backward, with seed 1, from a scalar that is P or I on every axis (the loss). For another type AD_TYPE names
+ * the repair. Gradients of parameters go to the reducer as soon as they are complete. On a failed tape: reports the
+ * error to the group (ad_comm_fail) and returns it. */
 AD_API AD_CHECKED ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site);
 #define ad_backward(...) ad_backward_at(__VA_ARGS__, AD_HERE)
 typedef enum ad_start { AD_MORE_STARTS, AD_LAST_START, AD_INPUTS_START } ad_start;
@@ -121,14 +121,14 @@ AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const 
                                                 const char *site);
 #define ad_backward_from(...) ad_backward_from_at(__VA_ARGS__, AD_HERE)
 /* The second pass, at any time after an AD_INPUTS_START. It computes the gradients of everything that only parameters
- * reach: parameters, and what they were converted to. An operation on both kinds (x and a weight) is called in either
- * pass. Between the two passes other tapes may go forward and back, and this tape keeps everything that was given to
- * it: no borrowed memory may be freed. The collectives of a pass run during that pass, so all ranks must call passes in
- * one order.
+ * reach: of parameters, and of their converted values. An operation on both kinds (x and a weight) is called in each
+ * pass. Between the two passes other tapes may run forward and backward. This tape keeps borrowing all memory that it
+ * was given: none may be freed. The collectives of a pass run during that pass, so all ranks must call passes in the
+ * same order.
  *
- * The reducers take the gradients. Each must be in a microbatch, and must neither end a microbatch with AD_SYNC_ALL nor
- * finish before the second pass of every tape that had a first one. The two passes together do what a single start
- * does, bit for bit; over several tapes gradients add up in the order of their second passes.
+ * The reducers take the gradients. Each must be in a microbatch. Before the second pass of every tape that had a first
+ * one, a reducer must neither end a microbatch with AD_SYNC_ALL nor finish. The two passes together do what a single
+ * start does, bit for bit; over several tapes gradients add up in the order of their second passes.
  *
  * AD_INVALID: there was no AD_INPUTS_START before, or its second pass has already run. */
 AD_API AD_CHECKED ad_status ad_backward_weights_at(ad_tape *tape, const char *site);
@@ -141,27 +141,27 @@ AD_API AD_CHECKED ad_status ad_backward_weights_at(ad_tape *tape, const char *si
 /* x in the tape's own dtype or its wide dtype, rounded once; x itself if it has that dtype already. */
 AD_API ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const char *site);
 AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site); /* same shapes */
-/* x [..., n] plus row [n] added to every row, as a bias. Law 3 as for ad_add: if x is P the bias must be P as well
- * (`once`); otherwise every rank would add it. */
+/* x [..., n] plus row [n] added to every row, as a bias. Law 3 as for ad_add: if x is P, row must be P as well
+ * (`once`), because otherwise every rank would add the full row. */
 AD_API ad_tensor *ad_add_row_at(ad_tape *tape, ad_tensor *x, ad_tensor *row, const char *site);
 AD_API ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
                                  const char *site); /* same shapes, elementwise */
 /* x [..., n] with each row multiplied by its own factor; factors is [...]. */
 AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *factors, const char *site);
-/* a times a finite number, which must be the same on all ranks. To divide by a count use ad_divide, which knows whether the
- * count was summed. */
+/* a times a finite number, the same on all ranks. To divide by a count use ad_divide, which knows whether the count
+ * was summed. */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
 /* a divided by the count's total over microbatches and ranks (law 5); waits for the count's sum if it is in flight.
  * AD_TYPE while the count is still P on an axis, that is until it was posted and waited for. If the total is 0, the
  * result and the gradient are 0. */
 AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *count, const char *site);
-/* a times microbatch m's share of the count: ad_count_of(m) / total; 0 if the total is 0. For a loss that is not linear
- * in its sums: it is defined for each microbatch over all ranks, and weighted like its microbatch. */
+/* a times microbatch m's share of the count: ad_count_of(m) / total; 0 if the total is 0. For a loss that is not
+ * linear in its sums: such a loss is defined for each microbatch over all ranks, and weighted like its microbatch. */
 AD_API ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
 AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site); /* sum over all dimensions -> scalar */
-/* The sum or the mean along one dimension, which disappears: [a, b, c] over dimension 1 -> [a, c]. The result is wide.
- * The mean divides by the full size of the dimension. If the dimension is sharded each rank has an addend: the result
- * is P. */
+/* The sum or the mean along one dimension, which disappears: [a, b, c] over dimension 1 -> [a, c]. The result is
+ * wide. The mean divides by the full size of the dimension. If the dimension is sharded, the result is P: each rank
+ * has an addend. */
 AD_API ad_tensor *ad_sum_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
 AD_API ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
 /* The maximum along a dimension, which must be full. The gradient goes only to the largest element, to the first of
@@ -206,13 +206,13 @@ AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_
 AD_API ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
 AD_API ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count,
                                     const char *site);
-/* x with two of its dimensions exchanged; the sharding moves with the dimension. If both are the same dimension the
+/* x with two of its dimensions exchanged; the sharding moves with the dimensions. If both are the same dimension the
  * result is x. */
 AD_API ad_tensor *ad_transpose_at(ad_tape *tape, ad_tensor *x, int dim, int other_dim, const char *site);
-/* The same elements in another shape with as many elements; no byte moves. The sharding stays if a dimension of the new
- * shape begins where the sharded dimension began and each rank's part consists of the same elements. For example S0 of
- * [8, 6] becomes S0 of [4, 2, 6] or [48] over 2 or 4 ranks, and S1 of [8, 6] becomes S1 of [8, 2, 3]. AD_TYPE
- * otherwise, for instance from S1 of [8, 6] to [48], or if uneven parts would have other elements: gather first. */
+/* The same elements in another shape; no byte moves. The sharding stays if a dimension of the new shape begins where
+ * the sharded dimension began and each rank's part consists of the same elements. For example S0 of [8, 6] becomes
+ * S0 of [4, 2, 6] or [48] over 2 or 4 ranks, and S1 of [8, 6] becomes S1 of [8, 2, 3]. AD_TYPE otherwise, for
+ * instance from S1 of [8, 6] to [48], or if uneven parts would have other elements: gather first. */
 AD_API ad_tensor *ad_reshape_at(ad_tape *tape, ad_tensor *x, const ad_shape *shape, const char *site);
 /* x [...] repeated for each sample: samples is i32 [n, seq] (only its size and sharding matter) -> [n, ...]. If samples
  * are sharded x is R, and each rank's samples leave an addend of its gradient. */
@@ -238,17 +238,16 @@ AD_API ad_tensor *ad_rotary_scaled_at(ad_tape *tape, ad_tensor *x, int64_t head_
                                       const ad_rotary_scaling *scaling, const char *site);
 /* Causal attention, softmax(q k^T / sqrt(head_dim)) v: each position sees itself and those before it. q is [batch, seq,
  * heads*head_dim], k and v are [batch, seq, kv_heads*head_dim]; kv_heads divides heads, and head h uses head
- * h*kv_heads/heads of k and v (grouped heads, Ainslie et al. 2023). Holds scores for one block of rows at a time, and
+ * h*kv_heads/heads of k and v (grouped heads, Ainslie et al. 2023). Keeps scores for one block of rows at a time, and
  * recomputes them in backward from the rows' maximum and sum (Dao et al. 2022). Scores that no position sees are not
  * computed.
  *
  * Layouts, by the dimension that is sharded:
  *   batch      q, k and v are sharded in the same way
  *   heads      k and v are sharded like q (each rank's heads of k and v must serve its own heads of q), or are full, R
- *   sequence   q is sharded, plainly or zigzag. k and v are sharded likewise on one axis, and go around its ranks while
- * the
- *              block before is computed (ring attention, Liu et al. 2023), so that no rank holds all of them; or k
- *              and v are full, R, as all_gather makes them */
+ *   sequence   q is sharded, plainly or zigzag. k and v are sharded likewise on one axis, and go around its ranks:
+ *              while one block is computed, the next arrives (ring attention, Liu et al. 2023), so that no rank has
+ *              all of them at the same time; or k and v are full, R, as all_gather makes them */
 AD_API ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                                   const char *site);
 /* Attention without a mask, for encoders: each position sees all of its sequence. */
@@ -257,9 +256,9 @@ AD_API ad_tensor *ad_attention_all_at(ad_tape *tape, ad_tensor *q, ad_tensor *k,
 /* SwiGLU: silu(gate) * up, elementwise. Shazeer 2020. */
 AD_API ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const char *site);
 AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 0.5 x (1 + erf(x / sqrt 2)) */
-/* Elementwise functions, in any layout without P. The slope of relu at 0 is 0. ln and sqrt give NaN where they are not
- * defined; ln gives -infinity at 0, and the slopes of both are infinite there. Sigmoid has no arithmetic in bf16,
- * because scores decide: apply it to wide values. */
+/* Elementwise functions, in any layout without P. The slope of relu at 0 is 0. ln and sqrt give NaN where they are
+ * not defined. ln gives -infinity at 0, and the slopes of ln and sqrt are infinite there. Sigmoid has no arithmetic
+ * in bf16, because scores decide which experts are chosen: apply it to wide values. */
 AD_API ad_tensor *ad_relu_at(ad_tape *tape, ad_tensor *x, const char *site); /* max(x, 0) */
 AD_API ad_tensor *ad_tanh_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); /* 1 / (1 + exp(-x)) */
@@ -273,25 +272,25 @@ AD_API ad_tensor *ad_sqrt_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* ---- distances between two values ---- */
-/* The sum over all elements of (a - b)^2, which is the numerator. For the mean squared error, divide it (ad_divide) by
- * the count of all elements of the step, or by another count that the mean is to be over. */
+/* The numerator of a mean squared error: the sum over all elements of (a - b)^2. Divide it (ad_divide) by the count
+ * of all elements of the step, or by the count over which the mean is wanted. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
-/* The sum over positions of KL(softmax(target) || softmax(logits)), which is the numerator. Both are [..., vocabulary]
- * with the vocabulary full; the target is a constant. */
+/* The numerator of a divergence: the sum over positions of KL(softmax(target) || softmax(logits)). Both are [...,
+ * vocabulary] with the vocabulary full; the target is a constant. */
 AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site);
 #define ad_squared_error(...) ad_squared_error_at(__VA_ARGS__, AD_HERE)
 #define ad_kl_divergence(...) ad_kl_divergence_at(__VA_ARGS__, AD_HERE)
 
 /* ---- mixtures of experts ----
  * Values here are rows [rows, width]. A routing says which rows go where. */
-/* Which rows go to which expert: made by ad_top_k, used by the operations below, valid until the tape's reset. Ranks
- * that differ only on axes on which the scores are R or I have the same routing. */
+/* A routing: which rows go to which expert. Made by ad_top_k, used by the operations below, valid until the tape's
+ * reset. Ranks that differ only on axes on which the scores are R or I have the same routing. */
 typedef struct ad_routing ad_routing;
 AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* softmax over the last dimension */
 /* Each row divided by its sum, over the last dimension, which must be full: positive numbers become shares. */
 AD_API ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site);
-/* ad_to_rows turns x [..., d] into rows [n, d]; on axes that shard any dimension but the last, each rank then has its
- * own rows: V. ad_from_rows turns them back into the shape and sharding of `like`, from which the rows came. */
+/* ad_to_rows turns x [..., d] into rows [n, d]. On axes that shard any dimension but the last, each rank then has
+ * its own rows: V. ad_from_rows turns them back into the shape and sharding of `like`, from which they came. */
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site);
 /* Chooses experts: scores [tokens, experts] -> the scores of each token's k best experts, best first, of equal ones the
@@ -300,22 +299,22 @@ AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, 
  * statement: inside another call, beside an argument that reads the routing, it may be evaluated too late. */
 AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
                               const char *site);
-/* Limits each expert to ceil(capacity * choices / experts) of all ranks' choices, those of the tokens with the lowest
- * numbers. All further choices are dropped and have no slot. `batch` [samples, seq, ...] numbers the tokens: sample *
- * seq + position; the routed tokens are its rows on this rank from number `first` on. Collective over the axes on which
- * the scores are V. Call it after ad_top_k and before slots are made. */
+/* Limits each expert to ceil(capacity * choices / experts) choices of all ranks: those of the tokens with the lowest
+ * numbers. All further choices are dropped and have no slot. A token's number is sample * seq + position in `batch`
+ * [samples, seq, ...]. The routed tokens are its rows on this rank from number `first` on. Collective over the axes
+ * on which the scores are V. Call it after ad_top_k and before slots are made. */
 AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_tensor *batch, size_t first,
                         const char *site);
-/* Reading the choices of this rank's tokens, after ad_top_k has run. A routing that is NULL, or whose tape has failed,
- * has no choices. */
+/* Reading the choices of this rank's tokens, after ad_top_k has run. There are no choices if the routing is NULL or
+ * its tape has failed. */
 AD_API size_t ad_routing_dropped(const ad_routing *routing); /* number of choices that have no slot */
 /* The experts chosen: an array [tokens, top_k] of the expert's number for each choice, in the order of ad_top_k's
  * result, dropped choices included. *count: tokens * top_k. Borrowed until the tape's reset. On backend dry tokens are
  * spread evenly. NULL: there are no choices. */
 AD_API const int32_t *ad_routing_choices(const ad_routing *routing, size_t *count);
-/* The smallest distance between the score + bias of an expert that a token chose and that of an expert that it did not
- * choose. It can be below 0 only if choices were given (ad_decisions); INFINITY if nothing was left to choose, or there
- * are no choices. A program computes its `choices.margin` from it (program.h). */
+/* The smallest distance between two numbers of a token, each score + bias: of a chosen expert, and of one not
+ * chosen. It can be below 0 only if choices were given (ad_decisions); INFINITY if nothing was left to choose, or
+ * there are no choices. A program computes its `choices.margin` from it (program.h). */
 AD_API double ad_routing_margin(const ad_routing *routing);
 /* Choices kept beside a batch [samples, seq, ...] in an order that no mesh changes: numbers of experts [samples * seq,
  * top_k], for ad_experts_forward (experts.h). A program keeps them for its `choices.decisions` (program.h). */
@@ -323,8 +322,8 @@ typedef struct ad_decisions {
   int32_t *of; /* choices of the whole batch, borrowed until the tape's reset; NULL: they are not kept */
   int given;   /* 1: tokens use the choices in `of`; 0: each rank writes its tokens' choices to `of` */
 } ad_decisions;
-/* How many tokens of this rank chose each expert, before any limit: a constant [experts] with the types of the scores.
- * Where it is V, because ranks route their own tokens, declare it P and sum it. */
+/* How many tokens of this rank chose each expert, before any limit: a constant [experts] with the types of the
+ * scores. On axes where it is V, because ranks route their own tokens, declare it P and sum it. */
 AD_API ad_tensor *ad_choices_at(ad_tape *tape, const ad_routing *routing, const char *site);
 /* The load-balancing loss of these rows, after Fedus et al. 2021, eq. 4 (for any top_k):
  *   experts * sum over e of (choices_e / sum of choices) * (sum over rows of shares_e / rows of all ranks)
@@ -337,8 +336,8 @@ AD_API ad_tensor *ad_balance_at(ad_tape *tape, ad_tensor *shares, ad_tensor *cho
 AD_API ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
 AD_API ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
 AD_API ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site);
-/* ad_dispatch sends slots, V on `axes`, to the ranks that have their experts (sharded over `axes` as S0), where they
- * arrive in the order of experts; ad_return sends them back. all_to_all V->V with the exact counts. */
+/* ad_dispatch sends slots, V on `axes`, to the ranks of their experts (sharded over `axes` as S0), where they arrive
+ * sorted by expert; ad_return sends them back. all_to_all V->V with the exact counts. */
 AD_API ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site);
 AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes,
                                const char *site);
@@ -362,9 +361,9 @@ AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w
 #define ad_grouped_linear(...) ad_grouped_linear_at(__VA_ARGS__, AD_HERE)
 
 /* ---- transitions (law 2) ----
- * Moves x to the type `to` on `axes` (as in ad_axes_parse). If x has different types on these axes they are moved one
- * type after another. If the mesh names at least one of the axes, axes that it does not name and that need no move stay
- * as they are. A failed tape reports its error to the group here, because other ranks may be waiting. */
+ * Moves x to the type `to` on `axes` (as in ad_axes_parse). If x has different types on these axes, one type is
+ * moved after another. If the mesh names at least one of the axes, axes that it does not name and that need no move
+ * stay as they are. A failed tape reports its error to the group here, because other ranks may be waiting. */
 AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site);
 /* The same value seen on another factorisation of its ranks, as ad_layout_view allows; no byte moves. Backward views
  * the gradient on x's mesh again. Borrows the view until reset. */
@@ -378,16 +377,16 @@ AD_API ad_tensor *ad_transfer_tensor_at(ad_tape *tape, ad_tensor *x, ad_bridge *
 
 /* ---- to_local and from_local: code outside the type rules ---- */
 /* Prepares x for code that only knows local buffers: ad_tensor_array of the returned tensor is this rank's part.
- * `gradient` is the layout of the gradient that this code will later pass to ad_backward_from for the returned tensor;
- * it says how the code uses the value. If it is the dual of x's type, nothing happens. Otherwise x is brought to the
- * type whose dual it is, by an entry of law 2 that moves no bytes: I->R for a gradient that is P (each rank leaves an
- * addend, and the entry's backward sums them), S(d)->V or R->V for a gradient that is V. NULL: the dual on every axis.
- * AD_TYPE for a P without a stated gradient, and if there is no such entry. */
+ * `gradient` is the layout of the gradient that this code will later pass to ad_backward_from for the returned
+ * tensor; it determines how the code uses the value. If it is the dual of x's type, nothing happens. Otherwise an
+ * entry of law 2 that moves no bytes brings x to the dual of `gradient`: I->R for a gradient that is P (each rank
+ * leaves an addend, and the entry's backward sums them), S(d)->V or R->V for a gradient that is V. NULL: the dual on
+ * every axis. AD_TYPE for a P without a stated gradient, and if there is no such entry. */
 AD_API ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, const char *site);
-/* Brings a value from code that only knows local buffers back to the tape: takes the array that the code made, with its
- * layout, and the layout in which the code wants the value's gradient, which is that of *leaf (ad_grad, after backward;
- * leaf NULL: no gradient is wanted). An entry of law 2 joins the two types as in ad_to_local, for example I->R for a
- * value of which all ranks made identical copies (gradient: I) and whose users leave addends. */
+/* Brings a value from code that only knows local buffers back to the tape. Takes the array that the code made, with
+ * its layout, and the layout in which the code wants the value's gradient. *leaf gets that gradient (ad_grad, after
+ * backward); leaf NULL: no gradient is wanted. An entry of law 2 joins the two types as in ad_to_local: for example
+ * I->R if all ranks made identical copies of the value (gradient: I) and its users leave addends. */
 AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gradient, ad_tensor **leaf,
                                    const char *site);
 #define ad_to_local(...) ad_to_local_at(__VA_ARGS__, AD_HERE)

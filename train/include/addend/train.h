@@ -1,5 +1,5 @@
-/* Training: one rank's share of a run, and the step function. There is only one: everything that takes a step, checks
- * included, calls it. */
+/* Training: one rank's share of a run, and the step function. There is only one step function: everything that takes
+ * a step, checks included, calls it. */
 #ifndef ADDEND_TRAIN_H
 #define ADDEND_TRAIN_H
 #include "addend/checkpoint.h"
@@ -60,9 +60,9 @@ AD_API void ad_run_destroy(ad_run *run);
 /* Takes one step: for each microbatch forward, backward and the reducer; then norm, clip and update. A loss that is not
  * finite is AD_NUMBER on all ranks, naming step and rank. After any error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
-/* How good the parameters are on the validation set, the recipe's evaluate.samples. The samples are the same for every
- * step, seed, mesh and batch, so the result is the same except for rounding. Evaluation changes no parameter and no
- * state. */
+/* How good the parameters are on the validation set (the recipe's evaluate.samples). The samples are the same for
+ * every step, seed, mesh and batch, so the result is the same except for rounding. Evaluation changes no parameter
+ * and no state. */
 typedef struct ad_evaluation {
   /* The loss without auxiliary losses, over everything that counts in all samples. NaN: there is no validation set, or
    * nothing of it counts. */
@@ -75,8 +75,8 @@ typedef struct ad_evaluation {
   /* number of samples in the validation set */
   int64_t samples;
 } ad_evaluation;
-/* How the validation loss changed since an earlier evaluation. All evaluations read the same samples, so the change is
- * judged by the differences of single samples, whose noise is far smaller than that of either loss. */
+/* The change of the validation loss since an earlier evaluation. All evaluations read the same samples, so the
+ * change is judged by the differences of single samples: their noise is far smaller than that of either loss. */
 typedef struct ad_validation_change {
   int64_t since;         /* the step after which the earlier evaluation was; -1: before the first step */
   double change;         /* this loss less the earlier one; NaN: there is none, or samples cannot be separated */
@@ -90,17 +90,17 @@ AD_API AD_CHECKED ad_status ad_run_evaluate(ad_run *run, ad_evaluation *out);
 
 AD_API ad_comm *ad_run_comm(const ad_run *run);
 
-/* Saves a checkpoint of a run: every parameter's value and optimizer state, the number of steps taken, and the recipe,
- * key by key. Samples follow from the step, so a run that continues after `steps` takes the same steps as one that was
- * never stopped, bit for bit on the same mesh. Collective. */
+/* Saves a checkpoint of a run: every parameter's value and optimizer state, the number of steps taken, and the
+ * recipe, key by key. Samples depend on the step, so a resumed run takes the same steps as one that was never
+ * stopped, bit for bit on the same mesh. Collective. */
 AD_API AD_CHECKED ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps);
-/* Loads the newest usable checkpoint in the folder, whatever mesh or sharding wrote it; *steps is the number of steps
- * taken. The errors of ad_checkpoint_load; AD_INVALID, with both values, if recipe keys differ that change what the
- * numbers mean (those of model, data, precision, and of train except steps, microbatches and sync; files are compared
- * by their contents). After an error the run can only be destroyed. */
+/* Loads the newest usable checkpoint in the folder, written on any mesh with any sharding; *steps is the number of
+ * steps taken. The errors of ad_checkpoint_load. AD_INVALID, with both values, if a recipe key differs that changes
+ * the meaning of the numbers: keys of model, data, precision, and of train except steps, microbatches and sync;
+ * files are compared by their contents. After an error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps);
 /* Writes full parameters, under their names and in their storage dtype, as one safetensors file on the first rank,
- * which needs memory for the largest of them. An existing file is replaced when the new one is on disk. Collective. */
+ * which needs memory for the largest one. An existing file is replaced when the new one is on disk. Collective. */
 AD_API AD_CHECKED ad_status ad_run_write_weights(ad_run *run, const char *path);
 /* Reads weights from any such file into this rank's parts, converting dtypes. A path that ends in ".json" is an index
  * of several files beside it, as Hugging Face shards weights:
@@ -134,9 +134,9 @@ typedef struct ad_train_options {
    * if all steps were taken, writes the files that are missing. */
   int resume;
   int force;     /* 1: `resume` also accepts the checkpoint of another recipe */
-  int overwrite; /* 1: removes what an earlier run left in the folder; 0: that is AD_INVALID, except with `resume` */
-  /* Called on rank 0 before each training whose steps `progress` then reports: the one before the recipe's own, by its
-   * name ("target"), and the recipe's own, "train". */
+  int overwrite; /* 1: removes an earlier run's files from the folder; 0: they are AD_INVALID, except with `resume` */
+  /* Called on rank 0 before each training whose steps `progress` then reports: "train" for the recipe's own, or the
+   * name ("target") of the training before it. */
   void (*turns_to)(void *context, const char *what, const char *folder, int64_t steps);
   /* 1: the reducer of every module dumps step number `dump_step` (as metrics count steps) to FOLDER/dump-N
    * (ad_reducer_dump). Applies to the recipe's own training only. AD_INVALID if the dump exists already, except with
@@ -155,23 +155,23 @@ typedef struct ad_train_options {
    * if it cannot; it may be NULL: samples then have no text. */
   ad_status (*encode)(void *context, const char *tokenizer, const char *text, int32_t **tokens, int64_t *count);
   char *(*decode)(void *context, const char *tokenizer, const int32_t *tokens, int64_t count);
-  /* Called on rank 0. counts: before the first step, what the `count` of step reports counts, such as "tokens".
-   * compared: after `evaluated`, how the loss changed since the run's first evaluation and since its best before this
-   * one, where that can be judged; what they point to is borrowed. */
+  /* Called on rank 0. counts: before the first step, with the name of what step reports count, such as "tokens".
+   * compared: after `evaluated`, with the change of the loss since the run's first evaluation and since its best
+   * earlier one, if it can be judged; the pointers are borrowed. */
   void (*counts)(void *context, const char *what);
   void (*compared)(void *context, int64_t step, const ad_validation_change *since_first,
                    const ad_validation_change *since_best);
 } ad_train_options;
-/* Makes the folder as ad_train does, before any rank starts, so that problems are known early: the folder is wrong,
+/* Makes the folder as ad_train does, before any rank starts, so that problems are found early: the folder is wrong,
  * another run is writing there, or an earlier run would be overwritten. AD_IO, AD_INVALID. Local. */
 AD_API AD_CHECKED ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options);
 /* Trains: see ad_train_options. Collective over the ranks of the recipe. */
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
-/* Asks this process's training to stop. ad_train ends after the present step, on all ranks, with its files and a
- * checkpoint written (even if the recipe has no checkpoints), and returns AD_INTERRUPTED. Safe in a signal handler; the
- * library installs none. */
+/* Requests that this process's training stops. ad_train ends after the present step, on all ranks, with its files
+ * and a checkpoint written (even if the recipe has no checkpoints), and returns AD_INTERRUPTED. Safe in a signal
+ * handler; the library installs none. */
 AD_API void ad_train_interrupt(void);
-/* Asks for a checkpoint after the present step, even if the recipe has none; training continues. Safe in a signal
+/* Requests a checkpoint after the present step, even if the recipe has none; training continues. Safe in a signal
  * handler. */
 AD_API void ad_train_checkpoint(void);
 

@@ -536,7 +536,7 @@ static const refusal refusals[] = {
      2,
      "all_reduce P->R, or leave `tp` out of this all_gather"},
     {outer_sharding_undone, "dp_shard=S0 tp=S0", {2, {6, 4}}, SQUARES, 2, "undo `tp` first, or both together"},
-    {nested_otherwise, "tp=S0 dp_shard=S0", {2, {6, 4}}, TIMES, 1, "cut operand 2 in the order of operand 1"},
+    {nested_otherwise, "tp=S0 dp_shard=S0", {2, {6, 4}}, TIMES, 1, "shard operand 2 in the order of operand 1"},
     {on_two_views, "dp_shard=I tp=I", {2, {6, 4}}, TIMES, 2, "change the view of one of them"},
     {loss_of_replicas,
      "dp_shard=S0 tp=I",

@@ -1,5 +1,5 @@
-/* The loadable module: an MPI implementation as engine mpi's table of functions. Compiled once with each
- * implementation's own compiler wrapper; no line of it knows which. */
+/* The loadable module: wraps an MPI implementation as backend mpi's table of functions. It is compiled once with each
+ * implementation's compiler wrapper, and its source is the same for all. */
 #include <limits.h>
 #include <mpi.h>
 #include <stdlib.h>
