@@ -25,7 +25,7 @@ OF_AN_AXIS = {'more_axes', 'fewer_axes', 'other_group'}
 VAGUE = re.compile(
     r'[\d.e+-]+ times (what is expected|the reference): a factor that is no group'
     r'|microbatch .* times what is expected$'
-    r'|all copies agree and are wrong: addends are missing, counted with other weights, or of other data$'
+    r'|all replicas agree and are wrong: addends are missing, counted with other weights, or of other data$'
     r'|addends count differently|the addends of each rank carry a factor of their own|a value is not a finite number'
 )
 
@@ -222,7 +222,7 @@ def verdict_on(mutants, alone, causes):
 
 
 def look_at(addend, recipe, given):
-    mutate = f'--mutate={given.bugs}' if given.bugs else '--mutate'
+    mutate = f'--mutate={given.mutants}' if given.mutants else '--mutate'
     arguments = [argument for each in given.set for argument in ('--set', each)]
     run = subprocess.run(
         [addend, 'check', recipe, mutate, '--json', *arguments], capture_output=True, text=True, check=False

@@ -470,7 +470,7 @@ function drawDiff(diff, box, {wrong, untold}) {
 
 function titleOf(whole, judged) {
   const wrong = judged.flatMap((one) => one.wrong), untold = judged.flatMap((one) => one.untold);
-  return `${wrong.length ? `${wrong.length} wrong` : isWrong(whole) ? 'wrong' : untold.length ? `cannot tell ${untold.length}` : 'right'} – addend diff`;
+  return `${wrong.length ? `${wrong.length} wrong` : isWrong(whole) ? 'wrong' : untold.length ? `CANNOT TELL: ${untold.length}` : 'right'} – addend diff`;
 }
 
 function drawPage() {

@@ -1,5 +1,5 @@
-/* Prints the document of a dump as a table, whose first line and last are the verdict. Parameters that are right share one
- * line; those that are wrong share a line if the same is said of them, or have one each. */
+/* Prints the document of a dump as a table. The first and the last line are the verdict. Right parameters share one
+ * line. Wrong parameters with the same text share one line, too. */
 #include <jansson.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "say/report_rows.h"
 #include "files/printed.h"
 
-/* Whether the document's verdict of a parameter, or of the whole dump, is this one: "right", "wrong", "cannot_tell". */
+/* Whether the verdict on a parameter, or on the whole dump, is `verdict`: "right", "wrong", "cannot_tell". */
 static int is_judged(const json_t *object, const char *verdict) {
   return !strcmp(ad_text_of(object, "verdict"), verdict);
 }
@@ -92,12 +92,12 @@ static int some_are_identical(const json_t *params) {
 
 static ad_verdict_word verdict_of(const json_t *document) {
   if (is_judged(document, "right")) return AD_MATCHES;
-  return is_judged(document, "cannot_tell") ? AD_CANNOT_REPORT : AD_DOES_NOT_MATCH;
+  return is_judged(document, "cannot_tell") ? AD_CANNOT_TELL : AD_DOES_NOT_MATCH;
 }
 
 static void print_words(FILE *file, const json_t *document, const ad_paint *paint) {
   ad_verdict_word verdict = verdict_of(document);
-  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_REPORT ? paint->open : paint->bad;
+  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_TELL ? paint->open : paint->bad;
   fprintf(file, "%s%s%s: ", colour, ad_verdict_words(verdict), paint->off);
 }
 

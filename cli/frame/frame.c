@@ -34,7 +34,7 @@ static void print_help(const ad_cli_program *program, FILE *file) {
           "`%s --completions bash`, zsh or fish prints the completions of that shell.\n"
           "Exit status: 0 it holds, 1 the answer is no, 2 the call or the recipe is wrong, 3 it could not finish; what "
           "each\n"
-          "verdict means and its exit status: train/docs/running.md.\n",
+          "verdict means and its exit status: docs/verdicts.md.\n",
           program->name, program->example, program->name, program->name, program->name);
 }
 
@@ -63,16 +63,14 @@ static int refuse_command(const ad_cli_program *program, const char *unknown) {
   return CLI_WRONG_CALL;
 }
 
-/* Checks standard output at the end, since argp prints help and ends the process without looking whether it was
- * written. */
+/* Checks at the end whether standard output was written: argp prints help and ends the process without checking. */
 static void check_output(void) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return;
   if (ad_cli_print("")) _exit(CLI_UNFINISHED);
 }
 
-/* Opens /dev/null in place of standard descriptors that the caller closed. Otherwise the next file to be opened would
- * get such a number, and what is printed would go into it. Read-only, so that writing fails as on a closed
- * descriptor. */
+/* Opens /dev/null in place of standard descriptors that the caller closed. Otherwise the next file that is opened would
+ * get such a number, and output would go into this file. Read-only, so that writing fails as on a closed descriptor. */
 static void hold_descriptors(void) {
   int fd = open("/dev/null", O_RDONLY);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
@@ -88,8 +86,8 @@ static int has_stack(void) {
   return 0;
 }
 
-/* Whether all options are printable: getopt prints an unknown option as it was typed, or as a pattern of file names
- * gave it. */
+/* Whether all options are printable. This matters because getopt prints an unknown option unescaped, also one that a
+ * pattern of file names made. */
 static int has_plain_options(int argc, char **argv) {
   char typed[CLI_MESSAGE];
   for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {

@@ -2,10 +2,10 @@
 """Writes a large dump for measuring `addend diff` (audit/docs/dumps.md): RANKS ranks, MICROBATCHES microbatches, PARAMS parameters with SAMPLED
 sampled elements, f32 or f16; the sums of WRONG parameters are wrong. Needs NumPy.
 
-    lab/bench/dumps.py FOLDER [--ranks 256] [--microbatches 1] [--params 200] [--sampled 4096] [--wrong 10] [--mistakes missing] [--dtype f32]
+    lab/bench/dumps.py FOLDER [--ranks 256] [--microbatches 1] [--params 200] [--sampled 4096] [--wrong 10] [--bugs missing] [--dtype f32]
     /usr/bin/time -v addend diff FOLDER
 
---mistakes: the kinds of wrong sums, in turn
+--bugs: the kinds of wrong sums, in turn
     missing   one rank's addends are left out, another rank's for each parameter
     last      only the last microbatch is in the sum
     half      the second half of the ranks is left out
@@ -32,7 +32,7 @@ parser.add_argument("--params", type=int, default=200)
 parser.add_argument("--sampled", type=int, default=4096)
 parser.add_argument("--wrong", type=int, default=10)
 parser.add_argument("--dtype", choices=("f32", "f16"), default="f32")
-parser.add_argument("--mistakes", default="missing", help="separated by commas, or all")
+parser.add_argument("--bugs", default="missing", help="separated by commas, or all")
 call = parser.parse_args()
 
 bugs = BUGS if call.bugs == "all" else call.bugs.split(",")

@@ -1,5 +1,5 @@
 """The verdicts of all reports: the words with which they begin and end, and the exit statuses of the commands. The C
-library has the same table (core/include/addend/verdict.h); train/docs/running.md says what each verdict means."""
+library has the same table (core/include/addend/verdict.h); docs/verdicts.md says what each verdict means."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ refused "none.so|AD_PROGRAM_OBJECT" none.so
 sed 's/#include "addend\/addend.h"/&\n#undef AD_HEADER_VERSION\n#define AD_HEADER_VERSION "9.9.9"/' classifier.c >other.c
 "$compiler" -shared -fPIC "${cflags[@]}" other.c -o other.so
 refused "other.so|9.9.9|$("$addend" --version | sed 's/addend //')" other.so
-sed 's/{.size = sizeof kind,/{.size = sizeof kind - 8,/' classifier.c >size.c
+sed 's/\.size = sizeof kind,/.size = sizeof kind - 8,/' classifier.c >size.c
 "$compiler" -shared -fPIC "${cflags[@]}" size.c -o size.so
 refused "size.so|ad_program_kind|size" size.so
 "$compiler" -shared -fPIC "${cflags[@]}" classifier.c -o archives.so -Wl,-Bsymbolic "${static[@]}"

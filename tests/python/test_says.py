@@ -126,6 +126,20 @@ class InPython(unittest.TestCase):
         said = self.records(lambda: says.says(self, self.TEXT))
         self.assertEqual(said[2:], [["python", head, "another line"]])
 
+    def test_a_row_comes_before_the_verdict_that_has_the_same_facts(self):
+        for verdict in ("matches", "DOES NOT MATCH", "CANNOT TELL", "NOT CHECKED"):
+            first, row = f"{verdict}: 2 of 3 parameters", "  BAD  2 of 3 parameters `a`"
+            for text, facts, expected in (
+                (f"{first}\n\n{row}\n{first}", ["2", "3"], row),
+                (f"{first}\n{first}", ["2", "3"], first),  # no other line has them
+                (f"{first}\n{row}", [], first),  # the first line is meant
+            ):
+                with self.subTest(text=text, facts=facts):
+                    for path in self.folder.iterdir():
+                        path.unlink()
+                    said = self.records(lambda text=text, facts=facts: says.says(self, text, *facts))
+                    self.assertEqual([line[2] for line in said], [says.sentence_of(expected)])
+
     def test_a_sentence_that_is_not_listed_fails(self):
         environment = {name: value for name, value in os.environ.items() if name != "ADDEND_GOLDEN"}
         with mock.patch.dict(os.environ, environment, clear=True):

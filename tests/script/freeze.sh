@@ -104,7 +104,7 @@ mkdir -p "$tree/build" "$tree/script"
 cp "$source/script/freeze" "$source/script/names" "$tree/script/"
 cp -r "$source/python" "$tree/python"
 mkdir "$tree/train" && cp -r "$source/train/python" "$tree/train/python"
-ln -s "$(cd "$source" && pwd -P)"/{bench,tests,recipes,examples} "$tree/"
+ln -s "$(cd "$source" && pwd -P)"/{lab,tests,recipes} "$tree/" && ln -s "$(cd "$source" && pwd -P)/train/tests" "$tree/train/"
 ln -s "$build"/libaddend{,_train}.so "$build"/addend "$tree/build/"
 echo "CMAKE_HOME_DIRECTORY:INTERNAL=$(cd "$tree" && pwd -P)" >"$tree/build/CMakeCache.txt"
 names() { # arguments: exit status, what script/freeze is to do

@@ -60,7 +60,7 @@ static int measures_nothing(const json_t *document) {
 /* Whether some step had a gradient of the parameter that is not zero. */
 static int is_reached(const json_t *param) { return !json_is_false(json_object_get(param, "reached")); }
 
-/* What a row says of a parameter: it matches; it does not; or nothing is known of it, as every gradient is zero. */
+/* A row's verdict on a parameter: it matches; it does not; or nothing is known, since every gradient is zero. */
 typedef enum fit { FITS, FITS_NOT, UNKNOWN } fit;
 
 static fit fit_of(const json_t *document, const json_t *param) {
@@ -136,7 +136,7 @@ static void print_overflow(FILE *file, const json_t *document, const json_t *of)
       skipped == 1 ? "was" : "were", ad_integer_of(overflow, "checked_at"));
 }
 
-/* How many parameters a row would say this of. *worst: the largest error among them, *first: the first of them. */
+/* Counts the parameters with this verdict. *worst: the largest error among them, *first: the first of them. */
 static size_t count_fits(const json_t *document, fit word, double *worst, const json_t **first) {
   const json_t *param;
   size_t i, count = 0;
@@ -259,7 +259,7 @@ static void print_failures(FILE *file, const json_t *numbers, const json_t *summ
             paint->bad, paint->off, json_number_value(error), ad_number_of(states, "bound"));
 }
 
-/* Digits to print of a share: near 1 two do not say on which side of it the share is. */
+/* Returns the digits to print of a share: near 1, two digits do not show on which side of 1 it is. */
 static int digits_of(double share) { return fabs(share - 1) < 0.1 ? 4 : 2; }
 
 /* Prints the second check, in the recipe's own dtypes: one sentence, and its failures if there are any. */
@@ -315,11 +315,11 @@ static int slope_fails(const json_t *document) {
 static ad_verdict_word verdict_of(const json_t *document) {
   if (is_true(document, "holds")) return AD_MATCHES;
   if (*ad_text_of(document, "reason")) /* nothing was measured, or what was measured kills no mutant */
-    return is_true(json_object_get(document, "summary"), "pass") ? AD_CANNOT_REPORT : AD_NOT_CHECKED;
-  return numbers_hold(document) && !slope_fails(document) ? AD_CANNOT_REPORT : AD_DOES_NOT_MATCH;
+    return is_true(json_object_get(document, "summary"), "pass") ? AD_CANNOT_TELL : AD_NOT_CHECKED;
+  return numbers_hold(document) && !slope_fails(document) ? AD_CANNOT_TELL : AD_DOES_NOT_MATCH;
 }
 
-/* "20 parameters match": what holds although the verdict is not that it matches. */
+/* Prints "20 parameters match", for a verdict that is not a match. */
 static void print_matching(FILE *file, long long params) {
   fprintf(file, "%lld parameter%s match%s", params, ad_plural(params), params == 1 ? "es" : "");
 }
@@ -393,7 +393,7 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
   const json_t *summary = json_object_get(document, "summary");
   long long params = ad_integer_of(summary, json_object_get(summary, "reached") ? "reached" : "params");
   ad_verdict_word verdict = verdict_of(document);
-  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_REPORT ? paint->open : paint->bad;
+  const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_TELL ? paint->open : paint->bad;
   fprintf(file, "%s%s%s", colour, ad_verdict_words(verdict), paint->off);
   if (verdict == AD_MATCHES)
     print_match(file, document, params);

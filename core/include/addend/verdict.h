@@ -7,12 +7,12 @@
 extern "C" {
 #endif
 
-/* All verdicts: X(code, words, status), with the exit status of check, diff and torch-check. train/docs/running.md says what
+/* All verdicts: X(code, words, status), with the exit status of check, diff and torch-check. docs/verdicts.md says what
  * each one means; python/addend/_verdict.py has the same table. */
 #define AD_VERDICT_WORDS(X)                 \
   X(AD_MATCHES, "matches", 0)               \
   X(AD_DOES_NOT_MATCH, "DOES NOT MATCH", 1) \
-  X(AD_CANNOT_REPORT, "CANNOT TELL", 1)     \
+  X(AD_CANNOT_TELL, "CANNOT TELL", 1)       \
   X(AD_NOT_CHECKED, "NOT CHECKED", 1)
 
 typedef enum ad_verdict_word {

@@ -300,7 +300,10 @@ static int dump(ad_comm *comm, void *context) {
   while (fgets(line, sizeof line, file)) {
     lines++;
     line[strcspn(line, "\n")] = 0;
-    barriers += !says_wrong(line, SAYS_FACTS("loop.c:9"), __FILE__, "a barrier in the dump of calls");
+    if (barriers == 0)  // the sentence of one: all would take longer than a rank may live after an error
+      barriers += !says_wrong(line, SAYS_FACTS("loop.c:9"), __FILE__, "a barrier in the dump of calls");
+    else
+      barriers += strstr(line, "loop.c:9") != NULL;
     last = *line == '#' &&
            !says_wrong(line, SAYS_FACTS("#301", "all_reduce(sum)", "end.c:1"), __FILE__, "the last call in the dump");
   }

@@ -13,7 +13,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/check.sh"
 # Checks in f64 alone; `check_recipe` checks in the recipe's own dtypes too.
-prove_wide() { check_recipe pools-10 precision.compute=f64 precision.param=f64 "$@"; }
+check_wide() { check_recipe pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 
 # ---- pools as shipped, of equal sizes, nested either way, no multiples of each other, of one rank each, random ----
@@ -49,7 +49,7 @@ check_recipe pools-10 --steps 3
 none="losses.faithfulness.coefficient=0 losses.stochastic.coefficient=0 losses.sparsity.coefficient=0 losses.adversarial.coefficient=0"
 draw_cases "losses alone" 1 faithfulness stochastic sparsity adversarial
 for loss in "${drawn[@]}"; do
-  prove_wide $none losses.$loss.coefficient=2
+  check_wide $none losses.$loss.coefficient=2
 done
 check_recipe pools-10 --directional ascent.steps=0 model.plain_clamp=true
 
@@ -74,7 +74,7 @@ Y
 # With one loss alone each mistake has its known effect: faithfulness that counts on every rank of a block is too large
 # by their number, and a gradient averaged over a pool is too small by its number of ranks.
 signature() { # argument: loss
-  prove_wide $none losses.$1.coefficient=2 "$(pools 2 2 3 1)" --mutate
+  check_wide $none losses.$1.coefficient=2 "$(pools 2 2 3 1)" --mutate
   python3 - "$1" <<'Y'
 import json, sys
 proof, loss = json.load(open("proof.json")), sys.argv[1]

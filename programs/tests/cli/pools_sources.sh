@@ -10,19 +10,19 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/says.sh"
 . "$source/tests/support/check.sh"
-prove_wide() { check_recipe pools-10 precision.compute=f64 precision.param=f64 "$@"; }
+check_wide() { check_recipe pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 judged() { python3 -c "import json; states = json.load(open('proof.json'))['summary']['states']; assert 0 <= states['rel_err'] < 1e-12, states"; }
 
 for how in "ascent.rule=adam" "ascent.rule=sign" "ascent.bounds=sigmoid" "ascent.rule=sign ascent.bounds=sigmoid"; do
   for adv in 1 3 5; do # with five adversary ranks one has no sample
-    prove_wide "$(pools 3 2 1 $adv)" train.global_batch=4 train.microbatches=1 ascent.scope=batch $how --steps 3
+    check_wide "$(pools 3 2 1 $adv)" train.global_batch=4 train.microbatches=1 ascent.scope=batch $how --steps 3
     judged
   done
-  prove_wide "$(pools 2 1 2 3)" train.global_batch=10 train.microbatches=3 ascent.scope=batch $how --steps 3
+  check_wide "$(pools 2 1 2 3)" train.global_batch=10 train.microbatches=3 ascent.scope=batch $how --steps 3
   judged
 done
-prove_wide "$(pools 3 2 1 5)" train.global_batch=4 train.microbatches=1 ascent.bounds=sigmoid --steps 3
+check_wide "$(pools 3 2 1 5)" train.global_batch=4 train.microbatches=1 ascent.bounds=sigmoid --steps 3
 check_recipe pools-10 --directional ascent.steps=0 model.plain_clamp=true ascent.scope=batch ascent.bounds=sigmoid
 
 # ---- resuming a stopped training ----

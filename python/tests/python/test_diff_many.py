@@ -50,7 +50,7 @@ class Many(unittest.TestCase):
 
     def test_whatever_fails_is_said(self):
         with tempfile.TemporaryDirectory() as folder:
-            wrong = ["--params", str(PARAMS), "--wrong", str(PARAMS), "--mistakes", "all"]
+            wrong = ["--params", str(PARAMS), "--wrong", str(PARAMS), "--bugs", "all"]
             report = dumped(folder, *wrong, sampled=1100)
         for index, found in enumerate(report.params):
             bug = BUGS[index % len(BUGS)]

@@ -24,7 +24,7 @@ class Verdicts(unittest.TestCase):
             self.assertEqual(verdict.of_matrix, 3 if left else verdict.status)
 
     def test_they_are_documented(self):
-        page = (ROOT / "train" / "docs" / "running.md").read_text(encoding="utf-8")
+        page = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
         for verdict in _verdict.ALL:
             self.assertIn(f"| `{verdict.words}` | {verdict.status} | {verdict.of_matrix} |", page)
 

@@ -178,7 +178,7 @@ static void bugs_of_computing_need_bf16_and_full_formulas(void **state) {
   ad_mutants_destroy(p);
   p = list("dp_replicate=1 tp=2", UNEQUAL, "}\nprecision: {compute: bf16");
   assert_string_equal(why(p, "statistics-in-bf16"),
-                      "formulas are cut (tp, cp, ep), and each cut rounds in its own way");
+                      "formulas are sharded (tp, cp, ep), and each sharding rounds differently");
   ad_mutants_destroy(p);
 }
 

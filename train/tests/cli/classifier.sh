@@ -24,9 +24,9 @@ assert any("classifier.c" in s["name"] for s in d["mutants"]) or "tp=" not in d[
 print(f'{d["mesh"]}: {len(caught)} mistakes')
 P
 }
-prove
-prove --set mesh='dp_shard=2 tp=2' --set shard.zero=3
-prove --set mesh='dp_replicate=1 dp_shard=3 tp=1' --set shard.zero=2 --set train.global_batch=7
+check_recipe
+check_recipe --set mesh='dp_shard=2 tp=2' --set shard.zero=3
+check_recipe --set mesh='dp_replicate=1 dp_shard=3 tp=1' --set shard.zero=2 --set train.global_batch=7
 "$mine" check $recipe --dtype recipe --set precision.compute=bf16 >/dev/null || fail "bf16"
 "$mine" check $recipe --directional >/dev/null || fail "--directional"
 

@@ -20,21 +20,21 @@ runs() { # argument: kernels of OpenBLAS; whether the processor has the instruct
   esac
 }
 
-prove_on() { # OpenBLAS's kernels, library of products, kernels of rows, then as check
+check_on() { # OpenBLAS's kernels, library of products, kernels of rows, then as check
   local core=$1 products=$2 kernels=$3; shift 3
   runs "$core" || return 0
-  OPENBLAS_CORETYPE=$core ADDEND_PRODUCTS=$products ADDEND_KERNELS=$kernels prove "$@"
+  OPENBLAS_CORETYPE=$core ADDEND_PRODUCTS=$products ADDEND_KERNELS=$kernels check_recipe "$@"
 }
 
-prove_on Zen "" "" moe-dp2ep model.score_before_experts=false model.sequence_parallel=false model.summed_gate=true
-prove_on Haswell openblas avx2 ocr-fan-in-small train.seed=5
-prove_on SkylakeX openblas "" gpt-tp-sp train.seed=35
+check_on Zen "" "" moe-dp2ep model.score_before_experts=false model.sequence_parallel=false model.summed_gate=true
+check_on Haswell openblas avx2 ocr-fan-in-small train.seed=5
+check_on SkylakeX openblas "" gpt-tp-sp train.seed=35
 
 # A mistake in computing is found though the reference's repeated runs round some values to either side.
-prove_on Haswell "" "" gpt-dp mesh=dp_replicate=2+dp_shard=3 train.seed=31728 precision.compute=bf16 --dtype recipe --mutate=1
+check_on Haswell "" "" gpt-dp mesh=dp_replicate=2+dp_shard=3 train.seed=31728 precision.compute=bf16 --dtype recipe --mutate=1
 
 # If a source's gradient is zero but for rounding, Adam still moves it, differently on every processor.
-prove_on Nehalem "" "" pools-10 train.seed=40972 train.microbatches=3
+check_on Nehalem "" "" pools-10 train.seed=40972 train.microbatches=3
 
 # The report states the chance of a false alarm, and prints a share near 1 with enough digits to show on which side it
 # is.
@@ -62,6 +62,6 @@ draw_cases "checks on other processors" 3 "${cases[@]}"
 for case in "${drawn[@]}"; do
   seed=$((16#$(md5sum <<<"$ADDEND_TEST_SEED $case" | cut -c 1-6) % 1000))
   # shellcheck disable=SC2086 # words without spaces
-  prove_on $case --dtype recipe train.seed=$seed
+  check_on $case --dtype recipe train.seed=$seed
 done
 echo "all hold"
