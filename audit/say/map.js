@@ -32,7 +32,7 @@ const KINDS = {
 
 const verdictWords = (param) => KINDS[param.kind] || String(param.kind);
 const isWrong = (judged) => judged.verdict === 'wrong';
-const isUntold = (judged) => judged.verdict === 'cannot_tell';
+const isUndecided = (judged) => judged.verdict === 'cannot_tell';
 const list = (value) => (Array.isArray(value) ? value : []);
 const world = (diff) => Math.max(1, Number(diff.world) || 1);
 const microbatches = (diff) => Math.max(1, Number(diff.microbatches) || 1);
@@ -220,7 +220,7 @@ function coordinates(diff, rank) {
 }
 
 function numberWords(param, cell) {
-  if (cell.count === null && isUntold(param)) return 'how often it was counted is unknown, because another addend is the same';
+  if (cell.count === null && isUndecided(param)) return 'how often it was counted is unknown, because another addend is the same';
   if (cell.count === null) return param.counts ? 'not known, or not wanted here' : 'not known';
   const standard = errorOf(param, cell.rank, cell.microbatch);
   const exact = Math.abs(cell.count - Math.round(cell.count)) < 1e-9 ? String(Math.round(cell.count)) : short(cell.count);
@@ -300,7 +300,7 @@ function causeWords(judged) {
   return (causes.length > 1 ? 'possible causes: ' : '') + causes.map((cause) => cause.text).join('; ');
 }
 
-const TOLD_EACH = 3; /* a group of at most this many parameters shows the numbers of each */
+const ROWS_SHOWN = 3; /* a group of at most this many parameters shows the numbers of each */
 
 function groupsOf(params) {
   const groups = new Map();
@@ -344,10 +344,10 @@ class CountMap {
   /* A group of parameters with the same verdict, which is printed once. */
   group(params) {
     const [first] = params;
-    const verdict = [make('span', {class: isUntold(first) ? 'untold' : 'bad'}, verdictWords(first)), first.axis && [' on ', code(first.axis)], reasonWords(first)];
+    const verdict = [make('span', {class: isUndecided(first) ? 'undecided' : 'bad'}, verdictWords(first)), first.axis && [' on ', code(first.axis)], reasonWords(first)];
     const group = {params, element: make('div', {class: 'group'},
       make('p', {class: 'says'}, verdict, params.length > 1 && make('span', {class: 'quiet'}, ` (${plural(params.length, 'parameter')})`)),
-      params.map((param) => this.row(param, params.length <= TOLD_EACH)))};
+      params.map((param) => this.row(param, params.length <= ROWS_SHOWN)))};
     this.groups.push(group);
     return group.element;
   }
@@ -392,20 +392,20 @@ function normTile(norm) {
 }
 
 /* The verdict on all parameters in a few words, and the CSS class to show it in. */
-function wholeVerdict(diff, wrong, untold) {
+function wholeVerdict(diff, wrong, undecided) {
   const of = (some) => `${count(some.length)} of ${count(list(diff.params).length)}`;
   if (wrong.length) return [`DOES NOT MATCH: ${of(wrong)}`, 'bad'];
   if (isWrong(diff)) return ['DOES NOT MATCH', 'bad'];
-  return untold.length ? [`CANNOT TELL: ${of(untold)}`, 'untold'] : ['matches', 'good'];
+  return undecided.length ? [`CANNOT TELL: ${of(undecided)}`, 'undecided'] : ['matches', 'good'];
 }
 
-const UNTOLD_ADVICE = 'addends that are the same hide what was counted: give each rank its own batch, or allow it with --allow-identical';
+const UNDECIDED_ADVICE = 'addends that are the same hide what was counted: give each rank its own batch, or allow it with --allow-identical';
 
-function drawTiles(diff, wrong, untold) {
+function drawTiles(diff, wrong, undecided) {
   const all = list(diff.params).length, dumped = diff.dumped || {};
   const files = [plural(dumped.addends || 0, 'file') + ' of addends', `${count(dumped.sums || 0)} of sums`, dumped.reference && 'a reference'];
-  const [verdict, look] = wholeVerdict(diff, wrong, untold);
-  const context = wrong.length ? 'hover a cell for its numbers' : untold.length ? UNTOLD_ADVICE : `${plural(all, 'parameter')}, each addend counted once`;
+  const [verdict, look] = wholeVerdict(diff, wrong, undecided);
+  const context = wrong.length ? 'hover a cell for its numbers' : undecided.length ? UNDECIDED_ADVICE : `${plural(all, 'parameter')}, each addend counted once`;
   return make('dl', {class: 'tiles'},
     tile('Parameters', verdict, context, look),
     tile('Ranks', count(world(diff)), diff.mesh),
@@ -436,12 +436,12 @@ function drawNorm(norm) {
     counted.length > 0 && table([{title: 'Parameter', cell: (entry) => code(entry.name)}, {title: 'counted', number: true, cell: (entry) => `${short(entry.times)} times`}], counted));
 }
 
-function drawMap(diff, wrong, untold, right) {
+function drawMap(diff, wrong, undecided, right) {
   const spoken = make('output', {class: 'spoken', 'aria-live': 'polite'}, 'Point at a cell, or go there with the arrow keys: its count, standard error and verdict.');
   const map = new CountMap(diff, spoken);
   const input = make('input', {type: 'search', placeholder: 'Find a parameter', 'aria-label': 'Find a parameter by its name'});
   const found = make('span', {class: 'quiet'});
-  const folded = right.length > 0 && make('details', {class: 'right', open: !wrong.length && !untold.length && right.length <= 100},
+  const folded = right.length > 0 && make('details', {class: 'right', open: !wrong.length && !undecided.length && right.length <= 100},
     make('summary', {}, `${plural(right.length, 'parameter')} right: each addend is counted once`), map.axis(), right.map((param) => map.row(param, false)));
   input.addEventListener('input', () => {
     const hits = map.search(input.value);
@@ -451,17 +451,17 @@ function drawMap(diff, wrong, untold, right) {
   if (folded) folded.addEventListener('toggle', () => map.redraw());
   const box = make('div', {class: 'box map-of-counts'},
     make('div', {class: 'bar tools'}, input, found, legend()),
-    wrong.length + untold.length > 0 && [map.axis(), groupsOf([...wrong, ...untold]).map((params) => map.group(params))], folded, spoken);
+    wrong.length + undecided.length > 0 && [map.axis(), groupsOf([...wrong, ...undecided]).map((params) => map.group(params))], folded, spoken);
   return {box, map};
 }
 
 /* The page's part about one module; a dump has one module, or several with a mesh each. */
-function drawDiff(diff, box, {wrong, untold}) {
+function drawDiff(diff, box, {wrong, undecided}) {
   const step = isNumber(diff.step) || typeof diff.step === 'string' ? `Step ${diff.step}, mesh ` : 'Mesh ';
   return [
     diff.module && make('h2', {class: 'module'}, 'Module ', code(diff.module)),
     make('p', {class: 'lead'}, step, diff.mesh || NONE),
-    section(null, () => drawTiles(diff, wrong, untold)),
+    section(null, () => drawTiles(diff, wrong, undecided)),
     section(list(diff.messages).length ? 'Messages' : null, () => drawMessages(diff)),
     section('Parameters and ranks', () => box),
     section(diff.norm && !diff.norm.pass ? 'The norm' : null, () => drawNorm(diff.norm)),
@@ -469,17 +469,17 @@ function drawDiff(diff, box, {wrong, untold}) {
 }
 
 function titleOf(whole, judged) {
-  const wrong = judged.flatMap((one) => one.wrong), untold = judged.flatMap((one) => one.untold);
-  return `${wrong.length ? `${wrong.length} wrong` : isWrong(whole) ? 'wrong' : untold.length ? `CANNOT TELL: ${untold.length}` : 'right'} – addend diff`;
+  const wrong = judged.flatMap((one) => one.wrong), undecided = judged.flatMap((one) => one.undecided);
+  return `${wrong.length ? `${wrong.length} wrong` : isWrong(whole) ? 'wrong' : undecided.length ? `CANNOT TELL: ${undecided.length}` : 'right'} – addend diff`;
 }
 
 function drawPage() {
   const whole = JSON.parse(document.getElementById('diff').textContent), diffs = whole.modules || [whole];
   const judged = diffs.map((diff) => {
     const params = list(diff.params);
-    return {wrong: params.filter(isWrong), untold: params.filter(isUntold), right: params.filter((param) => param.pass)};
+    return {wrong: params.filter(isWrong), undecided: params.filter(isUndecided), right: params.filter((param) => param.pass)};
   });
-  const maps = diffs.map((diff, i) => drawMap(diff, judged[i].wrong, judged[i].untold, judged[i].right));
+  const maps = diffs.map((diff, i) => drawMap(diff, judged[i].wrong, judged[i].undecided, judged[i].right));
   document.title = titleOf(whole, judged);
   filled(document.getElementById('page'), {}, [
     make('h1', {}, 'How often each addend was counted'),

@@ -101,34 +101,34 @@ static void print_words(FILE *file, const json_t *document, const ad_paint *pain
   fprintf(file, "%s%s%s: ", colour, ad_verdict_words(verdict), paint->off);
 }
 
-static void print_doubt(FILE *file, size_t untold, const json_t *params) {
-  fprintf(file, "%zu of %zu parameter%s%s", untold, json_array_size(params),
+static void print_doubt(FILE *file, size_t undecided, const json_t *params) {
+  fprintf(file, "%zu of %zu parameter%s%s", undecided, json_array_size(params),
           ad_plural((long long)json_array_size(params)),
           some_are_identical(params)
               ? "; give each rank its own batch, or --allow-identical where addends are meant to be equal"
               : "");
 }
 
-static void print_mismatch(FILE *file, size_t wrong, size_t untold, const json_t *params) {
+static void print_mismatch(FILE *file, size_t wrong, size_t undecided, const json_t *params) {
   if (wrong)
     fprintf(file, "%zu of %zu parameter%s", wrong, json_array_size(params),
             ad_plural((long long)json_array_size(params)));
   else
     fprintf(file, "the norm");
-  if (untold) fprintf(file, "; of %zu %s it cannot tell", untold, wrong ? "more" : "parameters");
+  if (undecided) fprintf(file, "; of %zu %s it cannot tell", undecided, wrong ? "more" : "parameters");
 }
 
 /* Prints the verdict on one dump. */
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *params = json_object_get(document, "params");
-  size_t wrong = count_judged(params, "wrong"), untold = count_judged(params, "cannot_tell");
+  size_t wrong = count_judged(params, "wrong"), undecided = count_judged(params, "cannot_tell");
   print_words(file, document, paint);
   if (is_judged(document, "right"))
     fprintf(file, "%zu parameter%s", json_array_size(params), ad_plural((long long)json_array_size(params)));
   else if (is_judged(document, "cannot_tell"))
-    print_doubt(file, untold, params);
+    print_doubt(file, undecided, params);
   else
-    print_mismatch(file, wrong, untold, params);
+    print_mismatch(file, wrong, undecided, params);
   fprintf(file, "\n");
 }
 

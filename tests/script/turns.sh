@@ -29,6 +29,14 @@ for seed in {1401..1410..2}; do every=2 cases_of "$seed" it 4 {1..16}; done >"$w
 ! cases_of 5 it 1 {1..11} 2>"$work/error" || fail "a draw by which one in ten commits does not take a case"
 says "$work/error" it "1 of" 11
 
+# What script/test leaves out by turns is there: another test of that name would be run by every commit. (An implementation
+# of MPI, or a way to use several hosts, is no file.)
+eval "$(sed -n '/^leave_long_undrawn()/,/^}/p' "$source/script/test")"
+leave_undrawn() { shift 2 && printf '%s\n' "$@"; }
+for one in $(leave_long_undrawn | grep -v '^mpi/'); do
+  [ -n "$(ls "$source"/{,*/}tests/"${one%/*}"/{,test_}"${one#*/}".* 2>"$work/error")" ] || fail "script/test: no test is called $one"
+done
+
 mkdir -p "$work/tree/tests/support" "$work/tree"/{src,cli}
 cp "$source/tests/support/seed.sh" "$work/tree/tests/support"
 touch "$work/tree/src/a.c" "$work/tree/cli/a.c"

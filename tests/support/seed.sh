@@ -8,5 +8,5 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 if [ -e .git ] && [ "$(git rev-parse --is-shallow-repository 2>/dev/null)" = false ]; then
   git rev-list --count HEAD 2>/dev/null && exit 0
 fi
-hash=$(find core audit train programs cli tests -type f -name '*.[chs]*' -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum)
+hash=$(find core audit python train programs lab cli tests -type f -name '*.[chs]*' -print0 2>/dev/null | LC_ALL=C sort -z | xargs -0 cat | sha256sum)
 echo $((16#${hash:0:7}))

@@ -3,7 +3,7 @@
 # none of them behind, however it ends. Times are not judged.
 #   bench_hosts.sh BUILD
 set -euo pipefail
-addend=$1/addend source=$(cd -- "$(dirname -- "$0")/../.." && pwd)
+addend=$1/addend source=$(cd -- "$(dirname -- "$0")/../../.." && pwd)
 . "$source/tests/support/says.sh"
 fail() { echo "failed: $*" >&2; exit 1; }
 if [ ! -e "$1/peers/bench_rank" ] || { ! command -v mpirun.openmpi && ! command -v mpirun.mpich; } >/dev/null; then

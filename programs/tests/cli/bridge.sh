@@ -114,7 +114,7 @@ Y
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
-sabotage() { # recipe, the mistakes of a bridge, the model's mesh if not the recipe's
+mutate() { # recipe, the mistakes of a bridge, the model's mesh if not the recipe's
   local recipe=$1 planted=${2-} mesh=${3-}
   check_recipe $recipe ${mesh:+mesh.model=$mesh} --mutate$count --seed "$seed"
   python3 - "$recipe" "$planted" <<'Y'
@@ -138,7 +138,7 @@ draw_cases "mistakes of bridges" 1 \
   "ocr-cp-both norm-over-other-mesh,slice-by-wrong-order-of-axes dp=2+tp=2+cp=2" \
   "ocr-ragged norm-over-other-mesh" \
   "ocr-disjoint"
-for arguments in "${drawn[@]}"; do sabotage $arguments; done
+for arguments in "${drawn[@]}"; do mutate $arguments; done
 
 # ---- checkpoints: the same bits on the same meshes; any other meshes can resume ----
 train() { # arguments: recipe, options

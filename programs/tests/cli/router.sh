@@ -83,8 +83,8 @@ done
 draw_cases "mistakes of experts" 1 "${cases[@]}"
 for case in "${drawn[@]}" "tp 4 moe-16"; do
   read -r tp ep recipe arguments <<<"$case"
-  [ "$recipe" = moe-16 ] && sabotage=--mutate=1 || sabotage=--mutate
-  check_recipe "$recipe" $arguments model.layers=1 "$sabotage"
+  [ "$recipe" = moe-16 ] && mutants=--mutate=1 || mutants=--mutate
+  check_recipe "$recipe" $arguments model.layers=1 "$mutants"
   case $case in *moe-balance*sequence_parallel=false*) balanced=whole ;; *) balanced= ;; esac
   python3 judge.py "$tp" "$ep" "$balanced" || fail "$case"
 done

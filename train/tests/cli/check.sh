@@ -65,7 +65,7 @@ held = json.load(open("world-3.json"))
 assert held["holds"] is True and held["reason"] is None and held["summary"]["counted"] > 0, held["reason"]
 Y
 draw_cases "meshes with mistakes" 1 "dp_replicate=3 dp_shard=1" "dp_replicate=2 dp_shard=2"
-for mesh in "${drawn[@]}"; do check_recipe sabotage "$recipe" --set mesh="$mesh" --mutate; done
+for mesh in "${drawn[@]}"; do check_recipe mutants "$recipe" --set mesh="$mesh" --mutate; done
 
 # A sum over axes of four ranks and of one: without the axis of one rank the sum is the same, bit for bit.
 check_recipe one_of "$recipe" --set mesh="dp_replicate=2 dp_shard=1 tp=2" --set model.sequence_parallel=true --set model.layers=1 --mutate

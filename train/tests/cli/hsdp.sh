@@ -78,7 +78,7 @@ Y
 
 # ---- mutants ----
 planted() { # arguments: names of mutants that must have been tried; all mutants must be killed
-  cp proof.json "sabotage-$((++proofs)).json"
+  cp proof.json "mutants-$((++proofs)).json"
   python3 - "$@" <<'Y'
 import json, sys
 proof = json.load(open("proof.json"))
@@ -118,7 +118,7 @@ check_recipe gpt-pp --mutate=1
 planted head-left-out-of-tied-gradient head-alone-in-tied-gradient embedding-twice-in-norm norm-of-each-stage averaged-over-stages \
   divided-by-one-microbatch divided-by-microbatches-too divided-at-each-stage accumulated-divided-again divided-behind-backward
 # Each known bug is tried and killed in some shipped recipe, except for mistakes of transfers.
-python3 - sabotage-*.json <<'Y'
+python3 - mutants-*.json <<'Y'
 import json, sys
 planted, known = set(), set()
 for path in sys.argv[1:]:

@@ -109,11 +109,11 @@ rows = [dict(param, verdict="right", kind="right", counts=None, **{"pass": True}
 rows[1].update(verdict="cannot_tell", kind="identical_addends", ranks=[0, 1], text="cannot tell: ranks 0 and 1 hold the same addend",
                counts=[[None] * 2, [None] * 2, [1, 1], [1, 1]], **{"pass": False})
 data = dict(document, verdict="cannot_tell", params=rows, **{"pass": False})
-open("untold.html", "w").write(before + '<script type="application/json" id="diff">' + json.dumps(data).replace("<", "\\u003c") + "</script>" + rest.split("</script>", 1)[1])
+open("undecided.html", "w").write(before + '<script type="application/json" id="diff">' + json.dumps(data).replace("<", "\\u003c") + "</script>" + rest.split("</script>", 1)[1])
 P
 # Chromium draws canvases in its own time, which its virtual clock does not know: a page that it had not drawn is drawn again.
 for _ in 1 2 3; do
-  act untold.html 'const strip = document.querySelector(".strip"), ratio = devicePixelRatio || 1;
+  act undecided.html 'const strip = document.querySelector(".strip"), ratio = devicePixelRatio || 1;
   const look = (tries) => { // it is drawn when it comes into sight
     const row = strip.getContext("2d").getImageData(0, 4, strip.width, 1).data;
     if (tries && !row.some((part) => part)) return setTimeout(() => look(tries - 1), 100);

@@ -57,7 +57,7 @@ document proof.json "assert proof['summary']['overflow']['steps'] >= 2, proof['s
 document proof.json "assert 'overflow' not in proof['own_dtypes'], proof['own_dtypes']"
 
 # Mutants are tried in steps that do not overflow.
-"$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --mutate=1 --json >proof.json || fail "sabotage beside an overflow"
+"$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --mutate=1 --json >proof.json || fail "mutants beside an overflow"
 document proof.json "
 caught = {one['name']: one['killed_by'] for one in proof['mutants']}
 assert proof['survivors'] == 0 and caught['overflow-per-rank'] in ('protocol', 'number'), caught"
